@@ -1,0 +1,72 @@
+# Countersign from the command line. `make help` lists the targets. Needs make and Python 3.11 or newer.
+
+PYTHON ?= python3
+VENV   := .venv
+PY     := $(VENV)/bin/python
+JOBS   ?= 2
+# One order and one set of drawn examples for every run of `make test`; SEED=n takes another.
+SEED   ?= 20261121
+
+REQUIREMENTS := requirements/dev.txt
+READY        := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo airline test test-long check bench pages lock env
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(READY) ## the support-desk agent against a real service on loopback; CHECK=1 plays every part and checks
+	@$(PY) -m examples.support_desk.demo $(if $(filter-out 0,$(CHECK)),--check)
+
+airline: $(READY) ## 100 recorded agent runs through SDK and service; TAU_AIRLINE_DATA names the folder
+	@$(PY) -m examples.airline
+
+test: $(READY) ## the suite; what is missing on this machine is skipped and told
+	@$(PY) -m pytest -n $(JOBS) -m "not long" --randomly-seed=$(SEED) $(ARGS)
+
+test-long: $(READY) ## everything, with more examples, a fresh seed and coverage
+	@HYPOTHESIS_PROFILE=long $(PY) -m pytest -n $(JOBS) --timeout 1800 --cov --cov-report=term $(ARGS)
+
+check: $(READY) ## format, lint, strict types, import arrows, README blocks, policy cases
+	@$(PY) -m ruff format --check .
+	@$(PY) -m ruff check .
+	@$(PY) -m mypy
+	@$(PY) -m pytest -q --randomly-seed=$(SEED) tests/house tests/policies
+
+bench: $(READY) ## measure the service and the SDK; prints one table
+	@$(PY) -m tests.bench $(ARGS)
+
+pages: $(READY) ## write again what is made from the code: docs/settings.md, the rooms' tables of modules
+	@$(PY) -m tests.house.settings_page
+	@$(PY) -m tests.house.room_pages
+
+# --------------------------------------------------------------------------------------- the environment
+
+env: $(READY) ## make the environment in .venv and nothing else
+
+# Rebuilt from nothing when the locked requirements, the interpreter or the folder changed; otherwise only the
+# two local packages are installed again. The third-party lock comes first, every file checked against its
+# hash; the local packages follow without dependencies, so no name of ours is ever looked up on an index.
+$(READY): $(REQUIREMENTS) pyproject.toml sdk/python/pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "there is no $(PYTHON) here; name a Python 3.11 or newer: make PYTHON=..." >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; v = sys.version_info; v >= (3, 11) or sys.exit("Countersign needs Python 3.11 or newer; %s is %d.%d. Name another: make PYTHON=python3.12 $(or $(MAKECMDGOALS),help)" % (sys.executable, v[0], v[1]))'
+	@{ echo "$(CURDIR)"; $(PYTHON) -c 'import sys; print(sys.version)'; cat $(REQUIREMENTS); } > .made-from.new
+	@if ! cmp -s .made-from.new $(VENV)/.made-from || ! $(PY) -c '' 2>/dev/null; then \
+	  echo "building $(VENV) from $(REQUIREMENTS)"; \
+	  $(PYTHON) -m venv --clear $(VENV) || { echo "python3 cannot make environments here; on Debian: apt-get install python3-venv" >&2; exit 1; }; \
+	  $(PY) -m pip install --disable-pip-version-check --quiet --require-hashes -r $(REQUIREMENTS) || exit 1; \
+	fi
+	@$(PY) -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e sdk/python -e .
+	@mv .made-from.new $(VENV)/.made-from
+	@touch $@
+
+COMPILE := $(PY) -m uv pip compile --quiet --universal --generate-hashes --no-annotate --no-emit-index-url \
+  --no-emit-package countersign-sdk --no-emit-package countersign-service \
+  --custom-compile-command "make lock"
+
+lock: $(READY) ## resolve the requirements again, with hashes; UPGRADE=1 takes newer versions
+	@$(COMPILE) $(if $(UPGRADE),--upgrade) pyproject.toml sdk/python/pyproject.toml --group dev -o requirements/dev.txt
+	@$(COMPILE) pyproject.toml sdk/python/pyproject.toml -c requirements/dev.txt -o requirements/service.txt
+	@$(COMPILE) sdk/python/pyproject.toml -c requirements/dev.txt -o requirements/sdk.txt
+	@$(COMPILE) --group build -c requirements/dev.txt -o requirements/build.txt

@@ -1,0 +1,131 @@
+"""A person at a browser, without one: signs in by the one-time link, reads the review page, sends its form.
+
+Only what a browser would do: the pages are fetched over HTTP, the form is the one in the page with every
+hidden field it carries, and the Origin header is the page's own. There is no back door.
+"""
+
+import ssl
+from dataclasses import dataclass, field
+from html.parser import HTMLParser
+from types import TracebackType
+from typing import Self
+from urllib.parse import parse_qs, urljoin, urlsplit
+
+import httpx2
+
+_REVIEW_FIELD = "effect_digest"  # the hidden field that makes a form the one to vote with
+
+
+class PageError(Exception):
+    """The page was not what a person needs to go on; the sentence says which and why."""
+
+
+@dataclass
+class Form:
+    """One form of a page: where it goes, its fields with their values, its buttons."""
+
+    action: str
+    method: str
+    fields: dict[str, str] = field(default_factory=dict)
+
+
+class _Forms(HTMLParser):
+    """Collects the forms of a page; fields of a form are named inputs and text areas."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Form] = []
+        self._open: Form | None = None
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag == "form":
+            self._open = Form(given.get("action", ""), given.get("method", "get").lower())
+            self.found.append(self._open)
+        elif self._open is not None and given.get("name") and _is_field(tag, given.get("type", "text")):
+            self._open.fields[given["name"]] = given.get("value", "")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "form":
+            self._open = None
+
+
+def _is_field(tag: str, kind: str) -> bool:
+    """Fields a form always sends; buttons and choices are the person's."""
+    return tag == "textarea" or (tag == "input" and kind not in {"submit", "radio", "checkbox"})
+
+
+class Person:
+    """Somebody with a session of their own."""
+
+    def __init__(self, origin: str) -> None:
+        self.origin = origin
+        # Plain http on loopback: a TLS context that trusts nobody costs nothing and could reach nobody.
+        nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        self._browser = httpx2.Client(base_url=origin, timeout=30.0, follow_redirects=False, verify=nobody)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._browser.close()
+
+    def sign_in(self, link: str) -> None:
+        """Open the one-time link and press its button.
+
+        Raises:
+            PageError: the link is spent, or the service wants something else.
+        """
+        if not parse_qs(urlsplit(link).query).get("token"):
+            raise PageError(f"{link!r} is not a sign-in link")
+        page = self._get(link)
+        form = self._form(page, "token")
+        self._send(form, {})
+
+    def is_asked(self, review_url: str) -> bool:
+        """Whether the review page offers this person the form."""
+        return self._find(self._get(review_url), _REVIEW_FIELD) is not None
+
+    def approve(self, review_url: str, reason: str = "") -> None:
+        """Read the review and approve what it shows."""
+        self._vote(review_url, "approve", reason)
+
+    def deny(self, review_url: str, reason: str) -> None:
+        """Read the review and deny it."""
+        self._vote(review_url, "deny", reason)
+
+    def _vote(self, review_url: str, verdict: str, reason: str) -> None:
+        form = self._form(self._get(review_url), _REVIEW_FIELD)
+        self._send(form, {"verdict": verdict, "reason": reason})
+
+    def _get(self, url: str) -> httpx2.Response:
+        page = self._browser.get(url, headers={"Accept": "text/html"})
+        if page.status_code != httpx2.codes.OK:
+            raise PageError(f"GET {urlsplit(url).path} answered {page.status_code}: {page.text[:200]}")
+        return page
+
+    def _form(self, page: httpx2.Response, having: str) -> Form:
+        form = self._find(page, having)
+        if form is None:
+            raise PageError(f"{page.url.path} has no form with the field {having!r}; may this person answer?")
+        return form
+
+    def _find(self, page: httpx2.Response, having: str) -> Form | None:
+        """The posting form of a page that carries a certain field."""
+        forms = _Forms()
+        forms.feed(page.text)
+        for form in forms.found:
+            if form.method == "post" and having in form.fields:
+                form.action = urljoin(str(page.url), form.action)
+                return form
+        return None
+
+    def _send(self, form: Form, answers: dict[str, str]) -> None:
+        answer = self._browser.post(
+            form.action, data=form.fields | answers, headers={"Origin": self.origin, "Accept": "text/html"}
+        )
+        if answer.status_code != httpx2.codes.SEE_OTHER:
+            path = urlsplit(form.action).path
+            raise PageError(f"POST {path} answered {answer.status_code}: {answer.text[:200]}")

@@ -1,0 +1,1 @@
+"""The demo: a support desk whose agent refunds and writes mail behind Countersign."""

@@ -1,0 +1,254 @@
+"""The composition root: builds the rooms once, in order, and hands them to each other.
+
+Start: settings, lock, migrations, database, keys, epoch mark, bundle, feed, jobs; then the routes answer. A step that
+fails stops the start with a sentence; nothing is half open. Stop: streams end, jobs stop, the writer finishes what it
+has acknowledged, the mark is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, asynccontextmanager
+from datetime import timedelta
+
+import structlog
+from fastapi import FastAPI
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from countersign.contract.wire import (
+    CompensateRequest,
+    EvaluationRequest,
+    RedeemRequest,
+    ReleaseRequest,
+    RenewRequest,
+    ReportRequest,
+    SubmitRequest,
+    VoteRequest,
+    WithdrawRequest,
+)
+from policy_service import __version__
+from policy_service.audit.feed import Feed
+from policy_service.audit.log import highest_index
+from policy_service.audit.sequencer import LEASE, Pace, Sequencer
+from policy_service.channels.http import docs, problems, redemptions, reviews, transactions, wellknown
+from policy_service.channels.http import log as log_routes
+from policy_service.channels.http.gate import Gate
+from policy_service.channels.operator.socket import embedded_lock, open_database
+from policy_service.channels.web import routes as web
+from policy_service.channels.web.source import ReviewFeed, SignedInSessions, WorkflowQueue
+from policy_service.errors import StartError
+from policy_service.identity.nonces import Nonces
+from policy_service.identity.proofs import Authenticator
+from policy_service.identity.sessions import Sessions
+from policy_service.jobs.marking import EpochMark, settle_epoch
+from policy_service.jobs.scheduler import Job, Scheduler
+from policy_service.jobs.sending import send_outbox
+from policy_service.pap.active import ActiveBundle
+from policy_service.settings import Settings
+from policy_service.storage import leases
+from policy_service.storage.unit import Clock, utc_now
+from policy_service.tokens.keys import read_keys
+from policy_service.tokens.sign import Signer
+from policy_service.workflow import sweep
+from policy_service.workflow.activate import activate, ask_about_open
+from policy_service.workflow.context import Context
+
+log = structlog.get_logger(__name__)
+
+_BODIES = (
+    CompensateRequest,
+    EvaluationRequest,
+    RedeemRequest,
+    ReleaseRequest,
+    RenewRequest,
+    ReportRequest,
+    SubmitRequest,
+    VoteRequest,
+    WithdrawRequest,
+)
+_DESCRIPTION = (
+    "Agents stage irreversible effects; policies in git release the harmless ones at once and ask people about the "
+    "rest; the answer is a signed, single-use release bound to the exact bytes."
+)
+
+
+class Service:
+    """One running service. Built by :func:`create_app`; started and stopped by its lifespan."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        with ExitStack() as opened:  # whatever refuses the start closes what was opened before
+            opened.enter_context(embedded_lock(settings))
+            # without a clock, this host's counts, or the database server's own
+            self.db = open_database(settings, clock=clock)
+            opened.callback(self.db.close)
+            ring = read_keys(settings.key_dir)
+            self.mark = EpochMark(settings.key_dir, settle_epoch(self.db, settings.key_dir))
+            self._closing = opened.pop_all()
+        # The lock says that an embedded database has one process: it goes on at once with what it led before a crash.
+        self._holder = "embedded" if self.db.dialect == "sqlite" else secrets.token_hex(8)
+        clock = clock or utc_now
+        self.active = ActiveBundle(settings.bundle_dir, clock)
+        self.feed = Feed(self.db, poll_s=settings.sequencer_s)
+        self.sequencer = Sequencer(
+            self.db,
+            holder=self._holder,
+            pace=Pace(
+                poll_s=settings.sequencer_s,
+                batch=settings.sequencer_batch,
+                lease=timedelta(seconds=settings.lease_s),
+            ),
+            on_index=self._indexed,
+        )
+        self.ctx = Context(
+            self.db, self.active, Signer(ring), settings, self.feed, lambda: self.mark.epoch, clock
+        )
+        self.authenticator = Authenticator(
+            self.db, Nonces(ring.nonce_secret, settings.nonce_period_s), settings, clock
+        )
+        self.sessions = Sessions(self.db, settings, clock)
+        self.scheduler = Scheduler(self._jobs())
+
+    async def _indexed(self, index: int) -> None:
+        self.feed.hint(index)
+        self.mark.reached(index)
+
+    def _jobs(self) -> list[Job]:
+        settings, ctx = self.settings, self.ctx
+        return [
+            Job("activate", settings.poll_bundle_s, lambda: activate(ctx)),
+            Job("expire_reviews", settings.sweep_s, lambda: sweep.expire_reviews(ctx)),
+            Job("expire_releases", settings.sweep_s, lambda: sweep.expire_releases(ctx)),
+            Job("doubt_unreported", settings.sweep_s, lambda: sweep.doubt_unreported(ctx)),
+            Job("expire_compensations", settings.sweep_s, lambda: sweep.expire_compensations(ctx)),
+            Job("ask_for_compensations", settings.sweep_s, lambda: sweep.ask_for_compensations(ctx)),
+            Job("send_outbox", 1, lambda: send_outbox(ctx)),
+            Job("forget", settings.housekeeping_s, lambda: sweep.forget_what_is_over(ctx)),
+        ]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Everything that needs the event loop."""
+        loaded = await self.active.reload()
+        if loaded.active is None:
+            raise StartError(f"the bundle {self.settings.bundle_dir} does not load:\n{loaded.error}")
+        await self.feed.start()
+        self.db.on_commit(self.sequencer.nudge)
+        tasks = [asyncio.create_task(work()) for work in (self.sequencer.run, self.feed.run, self.mark.run)]
+        self.scheduler.start()
+        await ask_about_open(self.ctx)  # the bundle may have changed while nobody was running
+        log.info(
+            "ready", url=self.settings.public_url, bundle=loaded.active.digest, commit=loaded.active.commit
+        )
+        try:
+            yield
+        finally:
+            self.feed.close()
+            self.scheduler.stop()
+            await _stop(tasks)
+            try:
+                await self.sequencer.number()
+                await self.db.write(lambda tx: leases.release(tx, LEASE, self._holder))
+                self.mark.reached(await self.db.read(highest_index))
+            finally:
+                await self.mark.write()
+
+    async def checks(self) -> Mapping[str, str]:
+        """What is wrong, by name; empty when nothing is."""
+        wrong: dict[str, str] = {}
+        status = self.active.status()
+        if status.error is not None:
+            wrong["bundle"] = (
+                f"the folder does not load since {status.failed_at}; {status.active_digest} stays active"
+            )
+        if self.sequencer.failing or self.feed.failing:
+            wrong["log"] = "the log is not being numbered; see the service's own log"
+        if self.mark.failing:
+            wrong["epoch"] = "the epoch mark beside the keys cannot be written; see the service's own log"
+        return wrong
+
+    async def close(self) -> None:
+        """Let go of what was opened."""
+        self.active.close()
+        self._closing.close()
+
+
+async def _stop(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
+    """The service as an ASGI application. ``clock`` replaces this host's and the database's.
+
+    Raises:
+        StartError: it refuses to start; the sentence says what to do.
+    """
+    service = Service(settings, clock)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        try:
+            async with service.running():
+                yield
+        finally:
+            await service.close()
+
+    app = FastAPI(
+        title="Countersign",
+        version=__version__,
+        description=_DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url="/v1/openapi.json",
+    )
+    app.state.service = service
+    problems.install(app)
+    gate = Gate(service.ctx, service.authenticator, service.sessions)
+    for router in (
+        transactions.router(gate),
+        redemptions.router(gate),
+        reviews.router(gate),
+        log_routes.router(gate),
+        wellknown.router(gate, service.checks),
+    ):
+        app.include_router(router)
+    web.install(
+        app,
+        WorkflowQueue(service.ctx),
+        SignedInSessions(service.ctx, service.sessions),
+        ReviewFeed(service.feed),
+        settings,
+        clock=service.ctx.clock,
+    )
+    docs.describe(app, _BODIES)
+    app.add_middleware(AnswerHeaders, authenticator=service.authenticator)
+    return app
+
+
+class AnswerHeaders:
+    """Headers every answer of the API carries, as plain ASGI (a ``BaseHTTPMiddleware`` costs more than the rest)."""
+
+    def __init__(self, app: ASGIApp, authenticator: Authenticator) -> None:
+        self._app = app
+        self._authenticator = authenticator
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message["headers"],
+                    (b"agent-nonce", self._authenticator.next_nonce().encode()),
+                    (b"x-content-type-options", b"nosniff"),
+                ]
+            await send(message)
+
+        await self._app(scope, receive, with_headers)

@@ -1,0 +1,75 @@
+"""Reading the log: its lines by index, and what a leaf of the tree is made of.
+
+Lines are written by :func:`append`, in the unit of work whose change they tell; see ``storage/logbook.py``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, Row, func, select
+
+from countersign.contract import canonicalize
+from policy_service.storage.core import table
+from policy_service.storage.logbook import append
+from policy_service.storage.tables import AuditRow
+from policy_service.storage.types import time_text
+
+__all__ = ["Entry", "append", "entries_after", "highest_index", "record"]
+
+_audit = table(AuditRow)
+_row = _audit.c
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the log that has its index. The first index is 1."""
+
+    index: int
+    audit_id: str
+    kind: str
+    actor: str
+    body: Mapping[str, Any]
+    at: datetime
+    txn: str | None = None
+    effect_id: str | None = None
+    rev: int | None = None
+
+
+def record(entry: Entry) -> bytes:
+    """The whole line as canonical bytes: what a leaf of the tree is made of."""
+    members = {
+        "actor": entry.actor, "at": time_text(entry.at), "body": dict(entry.body), "id": entry.audit_id,
+        "effect_id": entry.effect_id, "kind": entry.kind, "rev": entry.rev, "txn": entry.txn, "v": 1,
+    }  # fmt: skip
+    return canonicalize({name: value for name, value in members.items() if value is not None})
+
+
+def entries_after(conn: Connection, index: int, limit: int) -> list[Entry]:
+    """Lines that have an index above ``index``, in order."""
+    page = select(_audit).where(_row.idx > index).order_by(_row.idx).limit(limit)
+    return [_entry(row) for row in conn.execute(page)]
+
+
+def highest_index(conn: Connection) -> int:
+    """The index of the newest line; 0 while there is none."""
+    found: int | None = conn.execute(select(func.max(_row.idx))).scalar_one()
+    return found or 0
+
+
+def _entry(row: Row[Any]) -> Entry:
+    return Entry(
+        row.idx,
+        row.audit_id,
+        row.kind,
+        row.actor,
+        json.loads(row.body),
+        row.at,
+        row.txn,
+        row.effect_id,
+        row.rev,
+    )

@@ -1,0 +1,1 @@
+"""The native API under /v1: JSON to commands, views to JSON, errors to problem details."""

@@ -1,0 +1,98 @@
+"""The door of the API: which host was meant, how large a body may be, who sent it.
+
+Every route passes through :meth:`Gate.agent` or :meth:`Gate.person`; there is no third way in.
+"""
+
+from __future__ import annotations
+
+import hmac
+
+from fastapi import Request
+
+from countersign.contract import ErrorCode
+from policy_service.channels.http.bodies import read_body, require_json
+from policy_service.errors import ForbiddenError, UnauthenticatedError
+from policy_service.identity.callers import Caller
+from policy_service.identity.origin import require_host, require_own_page, site_of
+from policy_service.identity.proofs import Authenticator, Presented
+from policy_service.identity.sessions import Session, Sessions
+from policy_service.workflow.context import Context
+
+_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+
+
+class Gate:
+    """Who may come in, and as whom."""
+
+    def __init__(self, ctx: Context, authenticator: Authenticator, sessions: Sessions) -> None:
+        self.ctx = ctx
+        self._authenticator = authenticator
+        self._sessions = sessions
+        self._site = site_of(ctx.settings.public_url)
+
+    async def agent(self, request: Request) -> tuple[Caller, bytes]:
+        """The agent or executor behind a request, and the raw body its proof covers.
+
+        Raises:
+            ServiceError: misdirected_host, unsupported_media_type, too_large, or an authentication code.
+        """
+        self.require_host(request)
+        body = await self._body(request)
+        presented = Presented(
+            method=request.method,
+            path=request.scope.get("raw_path", b"").decode("latin-1") or request.url.path,
+            query=request.scope.get("query_string", b"").decode("latin-1"),
+            body=body,
+            proof=request.headers.get("agent-proof"),
+            authorization=request.headers.get("authorization"),
+        )
+        return await self._authenticator.authenticate(presented), body
+
+    async def person(self, request: Request) -> Session:
+        """The signed-in person behind a request that changes nothing.
+
+        Raises:
+            ServiceError: misdirected_host, unauthenticated.
+        """
+        self.require_host(request)
+        cookie = request.cookies.get(self._site.session_cookie)
+        session = None if cookie is None else await self._sessions.find(cookie)
+        if session is None:
+            raise UnauthenticatedError(
+                "sign in: this is for people, and your session is over or was never begun"
+            )
+        return session
+
+    async def person_who_writes(self, request: Request) -> tuple[Session, bytes]:
+        """The signed-in person behind a request that changes something.
+
+        Raises:
+            ServiceError: also csrf, when the origin is another or the session's form token is missing.
+        """
+        session = await self.person(request)
+        require_own_page(self._site, request.headers)
+        token = request.headers.get("x-csrf-token", "")
+        if not hmac.compare_digest(token.encode("utf-8", "replace"), session.csrf.encode()):
+            raise ForbiddenError("send this session's form token in X-CSRF-Token", code=ErrorCode.CSRF)
+        return session, await self._body(request)
+
+    async def still_there(self, request: Request, caller: Caller | None) -> bool:
+        """Whether whoever opened a stream may go on reading: the session is live, or the key still is."""
+        if caller is not None:
+            return await self._authenticator.is_live(caller)
+        cookie = request.cookies.get(self._site.session_cookie)
+        return cookie is not None and await self._sessions.find(cookie) is not None
+
+    def require_host(self, request: Request) -> None:
+        """Refuse a request that names another host than the public one (DNS rebinding, a stray proxy).
+
+        Raises:
+            InvalidRequestError: misdirected_host.
+        """
+        require_host(self._site, request.headers.get("host"))
+
+    async def _body(self, request: Request) -> bytes:
+        body = await read_body(request, self.ctx.settings.max_body_bytes)
+        if request.method in _WITH_BODY:
+            require_json(request)
+        return body

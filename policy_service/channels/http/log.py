@@ -1,0 +1,97 @@
+"""/v1/audit and /v1/events: the log by page, and as it grows.
+
+For people with a session and for agents. An agent sees the rows of its own transactions only; a person sees all.
+Events carry ids and kinds, never content.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import StreamingResponse
+
+from countersign.contract.wire import AuditPage, dump
+from policy_service.channels.http import docs
+from policy_service.channels.http.bodies import answer
+from policy_service.channels.http.gate import Gate
+from policy_service.errors import InvalidRequestError
+from policy_service.workflow import history
+from policy_service.workflow.history import Watcher
+
+After = Query(default=0, ge=0, le=2**53 - 1, description="Rows after this index.")
+Limit = Query(default=None, ge=1, le=1000, description="Rows of this page; the service has its own maximum.")
+
+_EVENT_STREAM = "text/event-stream"
+_KEEP_ALIVE_S = 15  # a comment this often keeps proxies from closing a silent stream
+
+
+def router(gate: Gate) -> APIRouter:
+    """The routes of the log."""
+    routes = APIRouter(prefix="/v1", tags=["log"])
+    ctx = gate.ctx
+
+    async def watcher(request: Request) -> Watcher:
+        if request.headers.get("agent-proof") or request.headers.get("authorization"):
+            caller, _ = await gate.agent(request)
+            return Watcher(caller)
+        await gate.person(request)
+        return Watcher(None)
+
+    @routes.get(
+        "/audit",
+        response_model=AuditPage,
+        summary="The log, by index",
+        responses=docs.problems(400, 401, 413, 421, 503),
+        openapi_extra={"security": [*docs.AGENT, *docs.PERSON]},
+    )
+    async def audit(request: Request, after: int = After, limit: int | None = Limit) -> Response:
+        who = await watcher(request)
+        most = min(limit or ctx.settings.page_size, ctx.settings.max_page_size)
+        return answer(await history.page(ctx, who, after, most))
+
+    @routes.get(
+        "/events",
+        response_class=StreamingResponse,
+        summary="Server-sent events; Last-Event-ID is an index of the log",
+        responses={
+            200: {
+                "content": {_EVENT_STREAM: {"schema": {"type": "string"}}},
+                "description": "Ids and kinds, for ever.",
+            },
+            **docs.problems(400, 401, 413, 421, 503),
+        },
+        openapi_extra={
+            "security": [*docs.AGENT, *docs.PERSON],
+            "parameters": [
+                docs.header("Last-Event-ID", "Go on after this index.", schema={"type": "string"})
+            ],
+        },
+    )
+    async def events(request: Request) -> Response:
+        who = await watcher(request)
+        start = _last_event_id(request)
+        index = ctx.feed.index if start is None else start
+        return StreamingResponse(
+            _stream(request, who, index), media_type=_EVENT_STREAM, headers={"Cache-Control": "no-store"}
+        )
+
+    async def _stream(request: Request, who: Watcher, index: int) -> AsyncIterator[bytes]:
+        yield b": open\n\n"
+        while not ctx.feed.closing and await gate.still_there(request, who.caller):
+            rows, index = await history.events_after(ctx, who, index, _KEEP_ALIVE_S)
+            for event in rows:
+                yield f"id: {event.index}\nevent: {event.kind}\ndata: ".encode() + dump(event) + b"\n\n"
+            if not rows:
+                yield f"id: {index}\n: still here\n\n".encode()
+
+    return routes
+
+
+def _last_event_id(request: Request) -> int | None:
+    given = request.headers.get("last-event-id")
+    if given is None:
+        return None
+    if not given.isascii() or not given.isdigit() or len(given) > 16:
+        raise InvalidRequestError(f"Last-Event-ID {given!r} is not an index of the log")
+    return int(given)

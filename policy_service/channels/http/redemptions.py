@@ -1,0 +1,118 @@
+"""/v1/redemptions, /v1/outcomes, /v1/evaluations, /v1/tools: spend, renew, report, ask beforehand."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Path, Request, Response
+
+from countersign.contract import canonicalize
+from countersign.contract.wire import (
+    EvaluationRequest,
+    EvaluationView,
+    RedeemRequest,
+    RedemptionView,
+    RenewRequest,
+    ReportRequest,
+    TransactionView,
+)
+from policy_service.channels.http import docs
+from policy_service.channels.http.bodies import JSON_TYPE, answer, read_model
+from policy_service.channels.http.gate import Gate
+from policy_service.errors import NotFoundError
+from policy_service.workflow.evaluate import evaluate_request
+from policy_service.workflow.redeem import Redeemed, redeem
+from policy_service.workflow.renew import renew
+from policy_service.workflow.report import report
+from policy_service.workflow.telling import Telling
+from policy_service.workflow.view import evaluation_view
+
+
+def router(gate: Gate) -> APIRouter:
+    """The routes of redemptions and what surrounds them."""
+    routes = APIRouter(prefix="/v1", tags=["redemptions"])
+    ctx, telling = gate.ctx, Telling(gate.ctx)
+
+    async def tell(redeemed: Redeemed) -> Response:
+        view = RedemptionView(
+            attempt_id=redeemed.attempt_id,
+            redeemed=redeemed.redeemed,
+            receipt=redeemed.receipt,
+            transaction=await telling.transaction(redeemed.snapshot),
+        )
+        return answer(view)
+
+    @routes.post(
+        "/redemptions",
+        response_model=RedemptionView,
+        summary="Spend the releases of a whole transaction, or of one compensation",
+        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
+        openapi_extra=docs.body_of(RedeemRequest) | {"security": docs.AGENT},
+    )
+    async def redeem_releases(request: Request) -> Response:
+        caller, body = await gate.agent(request)
+        wish = read_model(RedeemRequest, body)
+        return await tell(await redeem(ctx, caller, wish.tokens, wish.attempt_id))
+
+    @routes.post(
+        "/redemptions/{attempt_id}/renew",
+        response_model=RedemptionView,
+        summary="Ask for a fresh fire_by under the same attempt",
+        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
+        openapi_extra=docs.body_of(RenewRequest) | {"security": docs.AGENT},
+    )
+    async def renew_redemption(
+        request: Request,
+        attempt_id: str = Path(min_length=1, max_length=200, description="The attempt's name."),
+    ) -> Response:
+        caller, body = await gate.agent(request)
+        wish = read_model(RenewRequest, body)
+        return await tell(await renew(ctx, caller, attempt_id, wish.effect_ids))
+
+    @routes.post(
+        "/outcomes",
+        response_model=TransactionView,
+        summary="Report what became of redeemed effects",
+        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
+        openapi_extra=docs.body_of(ReportRequest) | {"security": docs.AGENT},
+    )
+    async def report_outcomes(request: Request) -> Response:
+        caller, body = await gate.agent(request)
+        wish = read_model(ReportRequest, body)
+        return answer(await telling.transaction(await report(ctx, caller, wish.attempt_id, wish.outcomes)))
+
+    @routes.post(
+        "/evaluations",
+        response_model=EvaluationView,
+        summary="What would be decided now; nothing is stored",
+        responses=docs.problems(400, 401, 403, 413, 415, 421, 422, 503),
+        openapi_extra=docs.body_of(EvaluationRequest) | {"security": docs.AGENT},
+    )
+    async def evaluate(request: Request) -> Response:
+        caller, body = await gate.agent(request)
+        wish = read_model(EvaluationRequest, body)
+        return answer(evaluation_view(await evaluate_request(ctx, caller, wish)))
+
+    @routes.get(
+        "/tools/{tool}",
+        summary="The reviewed manifest of a tool",
+        response_class=Response,
+        responses={
+            200: {
+                "description": "The manifest as it was reviewed.",
+                "content": {JSON_TYPE: {"schema": {"type": "object"}}},
+            },
+            **docs.problems(400, 401, 403, 404, 413, 421, 503),
+        },
+        openapi_extra={"security": docs.AGENT},
+    )
+    async def get_tool(
+        request: Request, tool: str = Path(min_length=1, max_length=200, description="The tool's name.")
+    ) -> Response:
+        await gate.agent(request)
+        manifest = ctx.active.current.manifests.get(tool)
+        if manifest is None:
+            raise NotFoundError(f"the active bundle holds no tool {tool!r}")
+        return Response(
+            canonicalize(manifest.to_json()), media_type=JSON_TYPE, headers={"Cache-Control": "no-store"}
+        )
+
+    return routes

@@ -1,0 +1,103 @@
+"""/v1/reviews and /v1/tasks: the queue for people's own programs, by the session of a signed-in person."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from countersign.contract.wire import ReviewPageView, ReviewView, TaskPage, VoteRequest
+from policy_service.channels.http import docs
+from policy_service.channels.http.bodies import answer, read_model
+from policy_service.channels.http.gate import Gate
+from policy_service.errors import NotFoundError
+from policy_service.identity.people import Person
+from policy_service.workflow import review_views
+from policy_service.workflow.vote import Ballot, Voter, vote
+
+ReviewId = Path(min_length=1, max_length=64, description="The review's id.")
+Cursor = Query(default=None, max_length=200, description="`next` of the page before.")
+Limit = Query(default=None, ge=1, le=1000, description="Rows of this page; the service has its own maximum.")
+
+_CSRF = docs.header("X-CSRF-Token", "The session's form token.", required=True)
+_ORIGIN = docs.header("Origin", "The public URL.", required=True)
+
+
+def voter_of(person: Person) -> Voter:
+    """A signed-in person as the workflow knows voters."""
+    return Voter(person.iss, person.sub, person.name, person.assurance, person.groups)
+
+
+def router(gate: Gate) -> APIRouter:
+    """The routes of reviews and tasks."""
+    routes = APIRouter(prefix="/v1", tags=["reviews"])
+    ctx = gate.ctx
+
+    def rows(limit: int | None) -> int:
+        return min(limit or ctx.settings.page_size, ctx.settings.max_page_size)
+
+    @routes.get(
+        "/reviews",
+        response_model=ReviewPageView,
+        summary="Open reviews, those that expire first in front",
+        responses=docs.problems(400, 401, 421, 503),
+        openapi_extra={"security": docs.PERSON},
+    )
+    async def list_reviews(
+        request: Request, cursor: str | None = Cursor, limit: int | None = Limit
+    ) -> Response:
+        session = await gate.person(request)
+        return answer(await review_views.page(ctx, voter_of(session.person), cursor, rows(limit)))
+
+    @routes.get(
+        "/reviews/{review_id}",
+        response_model=ReviewView,
+        summary="One review, open or settled",
+        responses=docs.problems(400, 401, 404, 421, 503),
+        openapi_extra={"security": docs.PERSON},
+    )
+    async def get_review(request: Request, review_id: str = ReviewId) -> Response:
+        await gate.person(request)
+        return answer(await _review(review_id))
+
+    @routes.post(
+        "/reviews/{review_id}/votes",
+        response_model=ReviewView,
+        summary="Approve or deny exactly these bytes",
+        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
+        openapi_extra=docs.with_parameters(docs.body_of(VoteRequest), _CSRF, _ORIGIN)
+        | {"security": docs.PERSON},
+    )
+    async def cast_vote(request: Request, review_id: str = ReviewId) -> Response:
+        session, body = await gate.person_who_writes(request)
+        wish = read_model(VoteRequest, body)
+        ballot = Ballot(
+            review_id=review_id,
+            verdict=wish.verdict,
+            rev=wish.rev,
+            effect_digest=wish.effect_digest,
+            txn_digest=wish.txn_digest,
+            reason=wish.reason,
+            channel="api",
+        )
+        await vote(ctx, voter_of(session.person), ballot)
+        return answer(await _review(review_id))
+
+    @routes.get(
+        "/tasks",
+        response_model=TaskPage,
+        summary="What a person must settle, oldest first",
+        responses=docs.problems(400, 401, 421, 503),
+        openapi_extra={"security": docs.PERSON},
+    )
+    async def list_tasks(
+        request: Request, cursor: str | None = Cursor, limit: int | None = Limit
+    ) -> Response:
+        await gate.person(request)
+        return answer(await review_views.tasks(ctx, cursor, rows(limit)))
+
+    async def _review(review_id: str) -> ReviewView:
+        view = await review_views.review(ctx, review_id)
+        if view is None:
+            raise NotFoundError(f"there is no review {review_id!r}")
+        return view
+
+    return routes

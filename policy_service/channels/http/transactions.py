@@ -1,0 +1,151 @@
+"""/v1/transactions: submit, look, withdraw, ask for releases, ask for a compensation."""
+
+from __future__ import annotations
+
+import re
+
+from fastapi import APIRouter, Path, Request, Response
+
+from countersign.contract import ErrorCode, body_digest
+from countersign.contract.wire import (
+    CompensateRequest,
+    CompensationView,
+    ReleaseRequest,
+    SubmitRequest,
+    TransactionView,
+    WithdrawRequest,
+)
+from policy_service.channels.http import docs
+from policy_service.channels.http.bodies import answer, read_model
+from policy_service.channels.http.gate import Gate
+from policy_service.errors import InvalidRequestError
+from policy_service.workflow import idempotency
+from policy_service.workflow.compensate import compensate
+from policy_service.workflow.release import release
+from policy_service.workflow.submit_and_redeem import submit_and_redeem
+from policy_service.workflow.telling import Telling
+from policy_service.workflow.waiting import wait_while_in_review
+from policy_service.workflow.withdraw import withdraw
+
+_WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,6})(?:$|[,;\s])", re.ASCII | re.IGNORECASE)
+_KEY_MAX = 255
+
+Txn = Path(description="The transaction's id: 64 lower-case hex digits.", pattern="^[0-9a-f]{64}$")
+
+_PREFER = docs.header(
+    "Prefer", "`wait=N`: answer as soon as nobody is being asked any more, or after N seconds."
+)
+_KEY = docs.header(
+    "Idempotency-Key",
+    "Your name for this submission; the same key and body answer with the same transaction.",
+    required=True,
+    schema={"type": "string", "minLength": 1, "maxLength": _KEY_MAX, "pattern": "^[ -~]+$"},
+)
+
+
+def wanted_wait(request: Request, most: int) -> int:
+    """Seconds of ``Prefer: wait=N`` (RFC 7240), at most ``most``; any other preference is ignored, as the RFC says."""
+    found = _WAIT.search(request.headers.get("prefer", ""))
+    return min(int(found.group(1)), most) if found else 0
+
+
+def idempotency_key(request: Request, agent: str, body: bytes) -> idempotency.Key:
+    """The key of a creating request.
+
+    Raises:
+        InvalidRequestError: idempotency_key_required.
+    """
+    value = request.headers.get("idempotency-key", "").strip()
+    if not (0 < len(value) <= _KEY_MAX and value.isascii() and value.isprintable()):
+        raise InvalidRequestError(
+            f"send an Idempotency-Key of 1 to {_KEY_MAX} ASCII characters, the same one when you repeat this request",
+            code=ErrorCode.IDEMPOTENCY_KEY_REQUIRED,
+        )
+    return idempotency.Key(agent, value, request.url.path, body_digest(body))
+
+
+def router(gate: Gate) -> APIRouter:
+    """The routes of transactions."""
+    routes = APIRouter(prefix="/v1/transactions", tags=["transactions"])
+    ctx, telling = gate.ctx, Telling(gate.ctx)
+
+    @routes.post(
+        "",
+        status_code=201,
+        response_model=TransactionView,
+        summary="Submit the staged effects of one transaction",
+        responses={
+            200: {
+                "model": TransactionView,
+                "description": "Known already; as it is now.",
+                "headers": docs.LOCATION,
+            },
+            201: {"description": "A new revision.", "headers": docs.LOCATION},
+            **docs.problems(400, 401, 403, 409, 413, 415, 421, 422, 503),
+        },
+        openapi_extra=docs.with_parameters(docs.body_of(SubmitRequest), _KEY, _PREFER)
+        | {"security": docs.AGENT},
+    )
+    async def submit_transaction(request: Request) -> Response:
+        caller, body = await gate.agent(request)
+        key = idempotency_key(request, caller.agent, body)
+        submitted = await submit_and_redeem(ctx, caller, read_model(SubmitRequest, body), key)
+        snapshot = await wait_while_in_review(
+            ctx, submitted.snapshot, wanted_wait(request, ctx.settings.max_wait_s)
+        )
+        view = await telling.transaction(snapshot, releases=submitted.releases, receipt=submitted.receipt)
+        return answer(view, 201 if submitted.created else 200, {"Location": f"/v1/transactions/{view.txn}"})
+
+    @routes.get(
+        "/{txn}",
+        response_model=TransactionView,
+        summary="A transaction as it is",
+        responses=docs.problems(400, 401, 403, 404, 413, 421, 503),
+        openapi_extra={"parameters": [_PREFER], "security": docs.AGENT},
+    )
+    async def get_transaction(request: Request, txn: str = Txn) -> Response:
+        caller, _ = await gate.agent(request)
+        snapshot = await telling.visible(caller, txn)
+        waited = await wait_while_in_review(ctx, snapshot, wanted_wait(request, ctx.settings.max_wait_s))
+        return answer(await telling.transaction(waited))
+
+    @routes.post(
+        "/{txn}/withdraw",
+        response_model=TransactionView,
+        summary="Take a transaction back before it is spent",
+        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
+        openapi_extra=docs.body_of(WithdrawRequest) | {"security": docs.AGENT},
+    )
+    async def withdraw_transaction(request: Request, txn: str = Txn) -> Response:
+        caller, body = await gate.agent(request)
+        wish = read_model(WithdrawRequest, body)
+        return answer(await telling.transaction(await withdraw(ctx, caller, txn, wish.reason)))
+
+    @routes.post(
+        "/{txn}/release",
+        response_model=TransactionView,
+        summary="Mint the releases of a ready transaction for the key that asks",
+        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
+        openapi_extra=docs.body_of(ReleaseRequest) | {"security": docs.AGENT},
+    )
+    async def release_transaction(request: Request, txn: str = Txn) -> Response:
+        caller, body = await gate.agent(request)
+        wish = read_model(ReleaseRequest, body)
+        released = await release(ctx, caller, txn, wish.rev)
+        return answer(await telling.transaction(released.snapshot, releases=released.releases))
+
+    @routes.post(
+        "/{txn}/compensate",
+        response_model=CompensationView,
+        summary="Ask for the release of a compensation",
+        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
+        openapi_extra=docs.body_of(CompensateRequest) | {"security": docs.AGENT},
+    )
+    async def compensate_effect(request: Request, txn: str = Txn) -> Response:
+        caller, body = await gate.agent(request)
+        wish = read_model(CompensateRequest, body)
+        undone = await compensate(ctx, caller, txn, wish.effect_id)
+        effect = await telling.effect(undone.snapshot, undone.effect)
+        return answer(CompensationView(effect=effect, release=undone.release))
+
+    return routes

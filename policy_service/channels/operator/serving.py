@@ -1,0 +1,102 @@
+"""Serving two doors with one process: the public one, and the operator's socket in the data folder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
+
+import uvicorn
+from fastapi import FastAPI
+
+from policy_service.channels.operator.socket import admin_app, socket_path
+from policy_service.errors import StartError
+from policy_service.settings import Settings
+from policy_service.storage.database import Database
+
+
+class _Door(uvicorn.Server):
+    """A server that tells when it is open, or that it never will be."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.settled = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Open, and say so."""
+        try:
+            await super().startup(sockets)
+        finally:
+            self.settled.set()
+
+    async def serve_beside(self, listener: socket.socket) -> None:
+        """Serve without signal handlers of its own, which would replace the public door's."""
+        await self._serve([listener])
+
+
+async def serve_with_socket(
+    app: FastAPI, config: uvicorn.Config, db: Database, settings: Settings, welcome: Callable[[], None]
+) -> None:
+    """Serve until interrupted. ``welcome`` runs in a thread once both doors are open.
+
+    Raises:
+        StartError: the address is taken, or the service refused to start.
+    """
+    public = _Door(config)
+    operator = _Door(uvicorn.Config(admin_app(db, settings), log_config=None, lifespan="off"))
+    async with AsyncExitStack() as stack:
+        stack.enter_context(_bound(config))
+        # The application is started here and not by the server, so that a refusal to start is a sentence.
+        await stack.enter_async_context(app.router.lifespan_context(app))
+        listener = stack.enter_context(_admin_socket(settings))
+        serving = asyncio.create_task(public.serve())
+        await public.settled.wait()
+        beside = asyncio.create_task(operator.serve_beside(listener))
+        await operator.settled.wait()
+        await asyncio.to_thread(welcome)
+        await serving
+        operator.should_exit = True
+        await beside
+
+
+@contextlib.contextmanager
+def _bound(config: uvicorn.Config) -> Iterator[None]:
+    """Refuse in a sentence, before anything runs, an address somebody else listens on."""
+    probe = socket.socket(socket.AF_INET6 if ":" in config.host else socket.AF_INET)
+    try:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((config.host, config.port))
+    except OSError as error:
+        raise StartError(
+            f"cannot listen on {config.host}:{config.port}: {error.strerror}; set another port"
+        ) from error
+    finally:
+        probe.close()
+    yield
+
+
+@contextlib.contextmanager
+def _admin_socket(settings: Settings) -> Iterator[socket.socket]:
+    """The operator's socket, for this user alone; a leftover of a killed service is replaced (we hold the lock)."""
+    path = socket_path(settings)
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX)
+    before = os.umask(0o177)
+    try:
+        listener.bind(str(path))
+    except OSError as error:
+        listener.close()
+        raise StartError(
+            f"the operator's socket {path} cannot be opened ({error}); "
+            "a socket's path holds 107 bytes at most, use a shorter data_dir"
+        ) from error
+    finally:
+        os.umask(before)
+    try:
+        yield listener
+    finally:
+        listener.close()
+        path.unlink(missing_ok=True)

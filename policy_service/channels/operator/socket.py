@@ -1,0 +1,125 @@
+"""How an operator's verb reaches the database.
+
+The embedded database belongs to one process. While the service runs, the command line sends a verb through a Unix
+socket in the data folder (mode 0600: whoever may use it owns the data anyway); when it is down, the command line takes
+the lock and runs the verb itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+from sqlalchemy import make_url
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from countersign.contract import ErrorCode
+from policy_service.channels.operator.verbs import VERBS, Arguments
+from policy_service.errors import ServiceError, StartError
+from policy_service.settings import Settings
+from policy_service.storage.database import Database, StorageLimits
+from policy_service.storage.lockfile import ProcessLock, lock_path
+from policy_service.storage.migrations import migrate
+from policy_service.storage.unit import Clock
+
+_SOCKET = "admin.sock"
+_TIMEOUT_S = 30.0
+
+
+def socket_path(settings: Settings) -> Path:
+    """Where the running service listens for its operator."""
+    return settings.data_dir / _SOCKET
+
+
+def admin_app(db: Database, settings: Settings) -> Starlette:
+    """The verbs behind the socket of a running service."""
+
+    async def call(request: Request) -> Response:
+        verb = VERBS.get(request.path_params["verb"])
+        if verb is None:
+            return JSONResponse({"code": ErrorCode.NOT_FOUND.value, "detail": "no such verb"}, 404)
+        args = json.loads(await request.body())
+        try:
+            return JSONResponse(await db.write(lambda tx: verb(tx, settings, args)))
+        except ServiceError as error:
+            return JSONResponse(error.to_problem(), error.status)
+
+    return Starlette(routes=[Route("/{verb}", call, methods=["POST"])])
+
+
+def run_verb(settings: Settings, name: str, args: Arguments) -> Any:
+    """Run one verb, through the running service or by ourselves.
+
+    Raises:
+        StartError: the service refuses it, or the database is held by something that does not answer.
+    """
+    path = socket_path(settings)
+    return _through_socket(path, name, args) if _is_served(path) else _by_ourselves(settings, name, args)
+
+
+def _is_served(path: Path) -> bool:
+    """Whether somebody listens there; a killed service leaves its socket behind, and nobody holds the lock then."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return False
+    return True
+
+
+def _through_socket(path: Path, name: str, args: Arguments) -> Any:
+    with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(path)), timeout=_TIMEOUT_S) as client:
+        answer = client.post(f"http://service/{name}", content=json.dumps(args).encode())
+    body = answer.json()
+    if answer.is_error:
+        raise StartError(str(body.get("detail", answer.text)))
+    return body
+
+
+def _by_ourselves(settings: Settings, name: str, args: Arguments) -> Any:
+    with embedded_lock(settings), open_database(settings) as db:
+        return db.write_sync(lambda tx: VERBS[name](tx, settings, args))
+
+
+@contextlib.contextmanager
+def embedded_lock(settings: Settings) -> Iterator[None]:
+    """Hold an embedded database for this process; nothing to hold for a database server.
+
+    Raises:
+        StartError: another process holds it.
+    """
+    url = make_url(settings.database_url)
+    if url.get_backend_name() != "sqlite" or not url.database:
+        yield
+        return
+    with ProcessLock(lock_path(Path(url.database)), f"policy-service, pid {os.getpid()}"):
+        yield
+
+
+def open_database(settings: Settings, *, clock: Clock | None = None) -> Database:
+    """The database brought to this release's tables, with the limits of the settings.
+
+    Raises:
+        StartError: it is not SQLite. On PostgreSQL units of work run side by side, and two votes on one transaction can
+            miss each other until the workflow locks the transaction it works on; that is not built yet.
+    """
+    if make_url(settings.database_url).get_backend_name() != "sqlite":
+        raise StartError("this release serves from SQLite only; unset database_url, or write sqlite:///FILE")
+    migrate(settings.database_url)
+    limits = StorageLimits(
+        max_batch=settings.max_batch,
+        busy_timeout_ms=settings.busy_timeout_ms,
+        read_threads=settings.read_threads,
+        pool_size=settings.pool_size,
+        max_runs=settings.max_runs,
+    )
+    return Database.open(settings.database_url, limits=limits, clock=clock)

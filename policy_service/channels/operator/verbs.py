@@ -1,0 +1,79 @@
+"""Operator verbs: what whoever holds the data folder may do to it.
+
+Each is one unit of work with its line in the log, the same whether it arrives through the socket of a running service
+or is run by the command line itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from countersign.contract import PublicKey
+from policy_service.errors import NotFoundError
+from policy_service.identity import agents, api_keys, dev_signin
+from policy_service.settings import Settings
+from policy_service.storage.database import Tx
+from policy_service.storage.types import time_text
+
+Arguments = dict[str, Any]
+Verb = Callable[[Tx, Settings, Arguments], Any]
+
+
+def _enroll(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    agents.enroll(
+        tx, args["name"], owner=args.get("owner"), roles=args.get("roles", ()), teams=args.get("teams", ())
+    )
+    if args.get("jwk") is not None:
+        agents.add_key(tx, args["name"], PublicKey.from_jwk(args["jwk"]))
+    return {"agent": args["name"]}
+
+
+def _add_key(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    key = PublicKey.from_jwk(args["jwk"])
+    agents.add_key(tx, args["name"], key)
+    return {"agent": args["name"], "kid": key.kid}
+
+
+def _revoke_key(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    agents.revoke_key(tx, args["kid"])
+    return {"kid": args["kid"]}
+
+
+def _list_agents(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    return [
+        {
+            "agent": row.name,
+            "owner": row.owner,
+            "roles": row.roles,
+            "teams": row.teams,
+            "enrolled_at": time_text(row.enrolled_at),
+            "keys": [
+                {"kid": key.kid, "revoked": key.revoked_at is not None}
+                for key in agents.list_keys(tx.conn, row.name)
+            ],
+        }
+        for row in agents.list_agents(tx.conn)
+    ]
+
+
+def _api_key(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    if not settings.api_keys:
+        raise NotFoundError(
+            "API keys are switched off; start the service with COUNTERSIGN_API_KEYS=true on loopback"
+        )
+    return {"api_key": api_keys.make_api_key(tx, args["name"])}
+
+
+def _sign_in_link(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    return {"url": dev_signin.mint_link(tx, settings, args["sub"], args["name"])}
+
+
+VERBS: dict[str, Verb] = {
+    "agent-enroll": _enroll,
+    "agent-key-add": _add_key,
+    "agent-key-revoke": _revoke_key,
+    "agent-list": _list_agents,
+    "api-key": _api_key,
+    "sign-in-link": _sign_in_link,
+}

@@ -1,0 +1,134 @@
+"""Answer with a page: its nonce, its headers, its session and theme. Nothing is decided here."""
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, TypeVar
+
+import anyio.to_thread
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+
+from policy_service.channels.web.assets import Asset, load_assets, web_folder
+from policy_service.channels.web.headers import asset_headers, common_headers, page_headers
+from policy_service.channels.web.ports import Clock, Session, Sessions
+from policy_service.channels.web.refusals import words_for
+from policy_service.channels.web.rendering import templates_of
+from policy_service.channels.web.views import change_views
+from policy_service.errors import ServiceError
+from policy_service.identity.origin import Site, local_path, site_of
+
+T = TypeVar("T")
+
+HEAVY_BYTES = 16_384  # a page about more than this is drawn beside the event loop, not on it
+_THEMES = frozenset({"light", "dark"})
+
+
+class Pages:
+    """Draws pages for one site."""
+
+    def __init__(self, public_url: str, sessions: Sessions, clock: Clock) -> None:
+        folder = web_folder()
+        self.site: Site = site_of(public_url)
+        self.assets: Mapping[str, Asset] = load_assets(folder / "static")
+        self._templates = templates_of(folder / "templates")
+        self._sessions = sessions
+        self._clock = clock
+
+    async def session(self, request: Request) -> Session | None:
+        """The live session behind the request's cookie."""
+        cookie = request.cookies.get(self.site.session_cookie)
+        return await self._sessions.find(cookie) if cookie else None
+
+    def now(self) -> datetime:
+        return self._clock()
+
+    async def beside(self, size: int, work: Callable[[], T]) -> T:
+        """Run pure work: here when it is about little, beside the event loop when it is about much."""
+        return await anyio.to_thread.run_sync(work) if size > HEAVY_BYTES else work()
+
+    async def draw(
+        self, request: Request, template: str, *, status: int = 200, heavy: int = 0, **context: Any
+    ) -> Response:
+        """A page or a fragment with a fresh nonce, kept nowhere. `heavy` is the size of what it is about."""
+        nonce = secrets.token_urlsafe(16)
+        theme = request.cookies.get(self.site.theme_cookie, "")
+        everything = {
+            "now": self._clock(),
+            "nonce": nonce,
+            "assets": self.assets,
+            "theme": theme if theme in _THEMES else "",
+            "here": here(request),
+            **context,
+        }
+        html = await self.beside(heavy, lambda: self._templates.render(template, **everything))
+        return HTMLResponse(html, status, page_headers(self.site, nonce))
+
+    async def refuse(self, request: Request, error: ServiceError) -> Response:
+        """The page of a refusal, in the frame of whoever asks."""
+        session = await self._session_or_none(request)
+        code = str(error.code)
+        if code == "stale_review" and session is not None:
+            return await self._stale(request, session, error)
+        words = words_for(code)
+        context: dict[str, Any] = asdict(words) | {"alert": words.alert, "detail": sentence(error.detail)}
+        if code == "misdirected_host":
+            context |= {"href": self.site.origin + "/", "label": f"Go to {self.site.origin}"}
+        if session is None:
+            return await self.draw(request, "refusal_gate.html", status=error.status, **context)
+        return await self.draw(request, "refusal.html", status=error.status, session=session, **context)
+
+    async def _stale(self, request: Request, session: Session, error: ServiceError) -> Response:
+        return await self.draw(
+            request,
+            "stale.html",
+            status=error.status,
+            session=session,
+            read_rev=error.extras.get("read_rev", "of an earlier state"),
+            rev=error.extras.get("rev"),
+            review_id=str(error.extras.get("review_id", "")),
+            changed=change_views(error.extras.get("changed", ())),
+        )
+
+    async def _session_or_none(self, request: Request) -> Session | None:
+        """A refusal is drawn even when sessions cannot be read; a foreign host sees no session at all."""
+        if request.headers.get("host", "").lower() not in self.site.hosts:
+            return None
+        try:
+            return await self.session(request)
+        except ServiceError:
+            return None
+
+    def set_cookie(self, answer: Response, name: str, value: str, max_age_seconds: int) -> None:
+        """Host-only, for every path, out of reach of scripts; Secure wherever the site is."""
+        answer.set_cookie(
+            name, value, max_age_seconds, path="/", secure=self.site.secure, httponly=True, samesite="lax"
+        )
+
+    def go(self, path: str) -> Response:
+        """See other, on this site only."""
+        return RedirectResponse(local_path(path), 303, page_headers(self.site, secrets.token_urlsafe(16)))
+
+    def asset(self, digest: str, name: str) -> Response | None:
+        """A static file, when digest and name fit."""
+        asset = self.assets.get(name)
+        if asset is None or asset.digest != digest:
+            return None
+        return Response(asset.body, 200, asset_headers(self.site), asset.media_type)
+
+    def stream_headers(self) -> dict[str, str]:
+        """For an event stream: kept nowhere, passed on at once."""
+        return common_headers(self.site) | {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+
+
+def here(request: Request) -> str:
+    """The page's own path and query, to come back to."""
+    query = f"?{request.url.query}" if request.url.query else ""
+    return local_path(request.url.path + query) if request.method in ("GET", "HEAD") else "/"
+
+
+def sentence(detail: str) -> str:
+    """An error's sentence begins small and ends bare; on a page it is a sentence."""
+    text = detail[:1].upper() + detail[1:]
+    return text if text.endswith((".", "!", "?")) else text + "."

@@ -1,0 +1,135 @@
+"""What the web channel needs from the rest of the house, as small protocols.
+
+The channel translates: it never decides, never reads a table and never mints anything. `app.py` hands it
+objects of these shapes. Every refusal arrives as a `ServiceError` with a stable code and leaves as a page.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Protocol, TypeAlias
+
+from policy_service.workflow.reading import Ballot, QueuePage, ReviewPage, VoteResult
+
+Clock: TypeAlias = Callable[[], datetime]
+
+
+class Person(Protocol):
+    """Who is signed in, as far as a page shows it and the workflow asks for it."""
+
+    @property
+    def iss(self) -> str: ...
+    @property
+    def sub(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def groups(self) -> frozenset[str]: ...
+    @property
+    def assurance(self) -> str: ...  # "oidc" or "dev"
+
+
+class Session(Protocol):
+    """A live server-side session; `csrf` is this session's form token."""
+
+    @property
+    def person(self) -> Person: ...
+    @property
+    def csrf(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """The answer to a spent sign-in link: the cookie's value, once, and how long the browser may keep it."""
+
+    cookie: str
+    max_age_seconds: int
+
+
+class Sessions(Protocol):
+    """Server-side sessions. A cookie value is opaque here and is never logged."""
+
+    async def find(self, cookie: str) -> Session | None:
+        """The live session of this cookie value, or None when unknown, ended or expired."""
+
+    async def sign_in(self, token: str) -> NewSession:
+        """Spend a one-time link and open a session with a fresh id.
+
+        Raises ServiceError: `forbidden` when the development sign-in is off, `bad_token` or `expired_token`
+        when the link is unknown, spent or too old.
+        """
+
+    async def sign_out(self, cookie: str) -> None:
+        """End the session, everywhere. Unknown values are ignored."""
+
+
+class QueueSource(Protocol):
+    """The reviews as one person sees them, and the one thing a person does here: vote."""
+
+    async def open_reviews(self, person: Person, cursor: str | None, limit: int) -> QueuePage:
+        """Open reviews, those that expire first in front.
+
+        Raises ServiceError: `invalid_request` when the cursor is not one of ours.
+        """
+
+    async def review_page(self, review_id: str, person: Person) -> ReviewPage | None:
+        """One review as this person may see it, open or settled; None when there is none for them."""
+
+    async def cast_vote(
+        self,
+        person: Person,
+        review_id: str,
+        verdict: Ballot,
+        rev: int,
+        effect_digest: str,
+        txn_digest: str,
+        reason: str,
+    ) -> VoteResult:
+        """Record a vote on exactly these digests at this revision.
+
+        Raises ServiceError: `stale_review` (with `extras["rev"]`, `extras["review_id"]` of what stands now
+        and `extras["changed"]`, a list of {"name", "read", "now"}), `not_eligible`, `review_closed`,
+        `reason_required`, `step_up_required`, `not_found`.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEvent:
+    """Something happened: an id and a kind, never HTML. `index` is the dense index of the audit row."""
+
+    index: int
+    kind: str  # "review_opened", "vote_recorded", "review_settled", ...
+    review_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventBatch:
+    """Events in order, and how far was looked: rows about other things are passed over for good."""
+
+    events: tuple[QueueEvent, ...]
+    index: int
+
+
+class EventFeed(Protocol):
+    """The audit sequence, as a page follows it."""
+
+    @property
+    def closing(self) -> bool: ...  # True once the service is stopping: open streams then end by themselves
+
+    async def latest(self) -> int:
+        """The highest index so far, 0 when there is none."""
+
+    async def events_after(self, person: Person, index: int, limit: int) -> EventBatch:
+        """At most `limit` events about reviews this person may see, after `index`."""
+
+    async def wait_after(self, index: int, timeout_seconds: float) -> None:
+        """Return as soon as there may be something after `index`, at the latest after the timeout."""
+
+
+class WebSettings(Protocol):
+    """The settings the pages depend on."""
+
+    @property
+    def public_url(self) -> str: ...
+    @property
+    def dev_signin(self) -> bool: ...

@@ -1,0 +1,89 @@
+"""A refusal as a page: what did not happen, why, what to do next. One table from codes to words.
+
+The sentence in the middle is the error's own; the table adds the heading and the way on.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """The frame of a refusal."""
+
+    heading: str
+    advice: str
+    icon: str = "info"
+    tone: str = ""
+    href: str = "/"
+    label: str = "Go to the queue"
+
+    @property
+    def alert(self) -> bool:
+        """Read out at once only when somebody's vote was not counted."""
+        return self.heading == _NOT_COUNTED
+
+
+_NOT_COUNTED = "Your vote was not counted"
+_WORDS = {
+    "unauthenticated": Words(
+        "You are signed out",
+        "Nothing was changed. Sign in, then do it again.",
+        "key",
+        "why-warn",
+        "/sign-in",
+        "Sign in",
+    ),
+    "not_found": Words(
+        "There is nothing here", "It may have been another deployment's link, or not one you may see."
+    ),
+    "not_eligible": Words(
+        _NOT_COUNTED, "Somebody the gate names has to decide this one. Nothing was released."
+    ),
+    "step_up_required": Words(
+        _NOT_COUNTED, "This gate wants a passkey for an approval. Nothing was released.", "passkey"
+    ),
+    "review_closed": Words(
+        _NOT_COUNTED, "It had settled before your vote arrived. Open it to see how.", "clock"
+    ),
+    "reason_required": Words(
+        _NOT_COUNTED, "Go back, write one, and send it again. Nothing was released.", "quote"
+    ),
+    "csrf": Words(
+        "Nothing was done",
+        "Open the page again from the queue, and press the button there.",
+        "alert",
+        "why-warn",
+    ),
+    "bad_token": Words(
+        "You are not signed in",
+        "A link works once and for a short time: policy-service signin NAME prints a new one.",
+        "key",
+        label="How to sign in",
+        href="/sign-in",
+    ),
+    "misdirected_host": Words(
+        "This is not where the queue is", "Nothing was done. Open the address above.", "globe"
+    ),
+    "too_large": Words("Nothing was done", "Send less, and send it again.", "alert", "why-warn"),
+    "rate_limited": Words("Not now", "Nothing was done. Try again in a minute.", "clock", "why-warn"),
+    "storage_unavailable": Words(
+        "Nothing was done",
+        "The service cannot write at the moment. Try again in a minute.",
+        "alert",
+        "why-bad",
+    ),
+    "internal": Words(
+        "Nothing was released",
+        "The fault is the service's. Load the review again before you decide.",
+        "alert",
+        "why-bad",
+    ),
+}
+_WORDS["method_not_allowed"] = Words("Nothing was done", "Open the queue, and go on from there.")
+_WORDS["expired_token"] = _WORDS["bad_token"]
+_OTHER = Words("Nothing was done", "Open the page again from the queue.", "alert", "why-warn")
+
+
+def words_for(code: str) -> Words:
+    """The frame of a code; an unknown one is told plainly that nothing was done."""
+    return _WORDS.get(code, _OTHER)

@@ -1,0 +1,255 @@
+"""The web queue's routes: pages, fragments, two kinds of form and one event stream.
+
+Rules kept here, for every route: the Host is the public URL's, or the answer is 421; a GET changes nothing,
+not even a link's one use; a POST came from our own page, by a navigation; a signed-in person's POST carries
+that session's token; every refusal is a page that says what did not happen.
+"""
+
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+
+from fastapi import APIRouter, FastAPI, Request, Response
+from fastapi.routing import APIRoute
+from starlette.responses import StreamingResponse
+
+from policy_service.channels.web import live
+from policy_service.channels.web.elsewhere import tell_people
+from policy_service.channels.web.forms import read_form
+from policy_service.channels.web.pages import Pages
+from policy_service.channels.web.ports import Clock, EventFeed, QueueSource, Session, Sessions, WebSettings
+from policy_service.channels.web.views import changed_since, queue_groups, review_context
+from policy_service.channels.web.voting import read_ballot, require_csrf
+from policy_service.errors import (
+    ForbiddenError,
+    InvalidRequestError,
+    NotFoundError,
+    ServiceError,
+    UnauthenticatedError,
+)
+from policy_service.identity.origin import local_path, require_host, require_own_page
+
+PAGE_OF_ROWS = 50  # about two screens on a desktop; the next ones are a link away
+EVENTS_COUNTED = 200  # the pill says "200+" beyond
+_THEME_FOR = timedelta(days=365)
+_MAX_TOKEN_CHARS = 200
+_GATE_EXAMPLE = """@id("refund-needs-finance") @approval("finance")
+forbid (principal, action == Action::"refund", resource)
+when { context.input.amount_cents > 5000 };"""
+
+
+def web_router(
+    source: QueueSource, sessions: Sessions, feed: EventFeed, settings: WebSettings, *, clock: Clock
+) -> APIRouter:
+    """The router, complete with its own error pages; include it without a prefix."""
+    return _router(Pages(settings.public_url, sessions, clock), source, sessions, feed, settings)
+
+
+def install(
+    app: FastAPI,
+    source: QueueSource,
+    sessions: Sessions,
+    feed: EventFeed,
+    settings: WebSettings,
+    *,
+    clock: Clock,
+) -> None:
+    """Give an application the queue. Call it last: pages for lost visitors go in front of its handlers."""
+    pages = Pages(settings.public_url, sessions, clock)
+    app.include_router(_router(pages, source, sessions, feed, settings))
+    tell_people(app, pages)
+
+
+def _router(
+    pages: Pages, source: QueueSource, sessions: Sessions, feed: EventFeed, settings: WebSettings
+) -> APIRouter:
+    router = APIRouter(route_class=_guarded(pages), include_in_schema=False)
+    _add_queue(router, pages, source, feed)
+    _add_review(router, pages, source, feed)
+    _add_sign_in(router, pages, sessions, settings)
+    _add_session_forms(router, pages, sessions)
+    _add_stream(router, pages, sessions, feed)
+    return router
+
+
+def _guarded(pages: Pages) -> type[APIRoute]:
+    """A route that checks where a request is from before anything else, and turns errors into pages."""
+
+    class Guarded(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Awaitable[Response]]:  # type: ignore[override]
+            handle = super().get_route_handler()
+
+            async def guarded(request: Request) -> Response:
+                try:
+                    require_host(pages.site, request.headers.get("host"))
+                    if request.method == "POST":
+                        require_own_page(pages.site, request.headers)
+                    return await handle(request)
+                except ServiceError as error:
+                    return await pages.refuse(request, error)
+
+            return guarded
+
+    return Guarded
+
+
+def _add_queue(router: APIRouter, pages: Pages, source: QueueSource, feed: EventFeed) -> None:
+    @router.api_route("/", methods=["GET", "HEAD"])
+    async def queue(request: Request) -> Response:
+        session = await pages.session(request)
+        if session is None:
+            return pages.go("/sign-in")
+        index = await feed.latest()  # read before the rows: what comes between is announced, not lost
+        cursor = request.query_params.get("cursor")
+        page = await source.open_reviews(session.person, cursor, PAGE_OF_ROWS)
+        if not page.rows and cursor is None:
+            return await pages.draw(
+                request, "empty.html", session=session, index=index, gate_example=_GATE_EXAMPLE
+            )
+        groups = queue_groups(page.rows, pages.now())
+        return await pages.draw(
+            request, "queue.html", session=session, index=index, queue=page, groups=groups
+        )
+
+    @router.get("/queue/live")
+    async def queue_live(request: Request) -> Response:
+        session = await _signed_in(pages, request)
+        batch = await feed.events_after(session.person, _index(request, "since"), EVENTS_COUNTED)
+        fresh, settled = live.tell(batch.events)
+        capped = len(batch.events) >= EVENTS_COUNTED
+        return await pages.draw(request, "queue_live.html", fresh=fresh, settled=settled, capped=capped)
+
+
+def _add_review(router: APIRouter, pages: Pages, source: QueueSource, feed: EventFeed) -> None:
+    @router.api_route("/reviews/{review_id}", methods=["GET", "HEAD"])
+    async def review(request: Request, review_id: str) -> Response:
+        session = await pages.session(request)
+        if session is None:
+            return pages.go(f"/sign-in?next=/reviews/{review_id}")
+        index = await feed.latest()
+        page = await source.review_page(review_id, session.person)
+        if page is None:
+            raise NotFoundError(f"there is no review {review_id!r} that you may see")
+        context = await pages.beside(len(page.canonical), lambda: review_context(page, pages.now()))
+        return await pages.draw(
+            request, "review.html", heavy=len(page.canonical), session=session, index=index, **context
+        )
+
+    @router.get("/reviews/{review_id}/live")
+    async def review_live(request: Request, review_id: str) -> Response:
+        session = await _signed_in(pages, request)
+        batch = await feed.events_after(session.person, _index(request, "since"), EVENTS_COUNTED)
+        page = await source.review_page(review_id, session.person)
+        news = any(event.review_id == review_id for event in batch.events)
+        changed = changed_since(page) if page is not None and news else ""
+        return await pages.draw(request, "review_live.html", changed=changed, review_id=review_id)
+
+    @router.post("/reviews/{review_id}/votes")
+    async def vote(request: Request, review_id: str) -> Response:
+        session = await pages.session(request)
+        if session is None:
+            raise UnauthenticatedError("your vote was not counted: nobody is signed in here any more")
+        ballot = await read_ballot(request, session)
+        await source.cast_vote(
+            session.person,
+            review_id,
+            ballot.verdict,
+            ballot.rev,
+            ballot.effect_digest,
+            ballot.txn_digest,
+            ballot.reason,
+        )
+        return pages.go(f"/reviews/{review_id}")
+
+
+def _add_sign_in(router: APIRouter, pages: Pages, sessions: Sessions, settings: WebSettings) -> None:
+    @router.api_route("/sign-in", methods=["GET", "HEAD"])
+    async def sign_in(request: Request) -> Response:
+        return await pages.draw(
+            request,
+            "sign_in.html",
+            dev_signin=settings.dev_signin,
+            public_url=pages.site.origin,
+            next=local_path(request.query_params.get("next", "/")),
+        )
+
+    @router.api_route("/sign-in/dev", methods=["GET", "HEAD"])
+    async def landing(request: Request) -> Response:
+        token = request.query_params.get("token", "")
+        _require_dev_signin(settings)
+        if not 0 < len(token) <= _MAX_TOKEN_CHARS:
+            raise InvalidRequestError("this sign-in link is not complete", code="bad_token")
+        return await pages.draw(request, "sign_in_dev.html", token=token)
+
+    @router.post("/sign-in/dev")
+    async def spend(request: Request) -> Response:
+        _require_dev_signin(settings)
+        form = await read_form(request, {"token"})
+        opened = await sessions.sign_in(form["token"])
+        answer = pages.go("/")
+        pages.set_cookie(answer, pages.site.session_cookie, opened.cookie, opened.max_age_seconds)
+        return answer
+
+
+def _add_session_forms(router: APIRouter, pages: Pages, sessions: Sessions) -> None:
+    @router.post("/sign-out")
+    async def sign_out(request: Request) -> Response:
+        session = await _signed_in(pages, request)
+        form = await read_form(request, {"csrf_token"})
+        require_csrf(session, form)
+        await sessions.sign_out(request.cookies[pages.site.session_cookie])
+        answer = pages.go("/sign-in")
+        pages.set_cookie(answer, pages.site.session_cookie, "", 0)
+        return answer
+
+    @router.post("/theme")
+    async def theme(request: Request) -> Response:
+        session = await _signed_in(pages, request)
+        form = await read_form(request, {"csrf_token", "theme", "back"})
+        require_csrf(session, form)
+        if form["theme"] not in ("light", "dark"):
+            raise InvalidRequestError(f"there is no theme {form['theme']!r}: there are 'light' and 'dark'")
+        answer = pages.go(form["back"])
+        seconds = int(_THEME_FOR.total_seconds())
+        pages.set_cookie(answer, pages.site.theme_cookie, form["theme"], seconds)
+        return answer
+
+
+def _add_stream(router: APIRouter, pages: Pages, sessions: Sessions, feed: EventFeed) -> None:
+    @router.get("/events")
+    async def events(request: Request) -> Response:
+        await _signed_in(pages, request)
+        cookie = request.cookies[pages.site.session_cookie]
+        last_seen = request.headers.get("last-event-id")
+        after = _whole(last_seen) if last_seen else _index(request, "after")
+        review_id = request.query_params.get("review")
+        body = live.stream(feed, sessions, cookie, after, review_id)
+        return StreamingResponse(body, headers=pages.stream_headers(), media_type="text/event-stream")
+
+    @router.api_route("/static/{digest}/{name:path}", methods=["GET", "HEAD"])
+    async def static(digest: str, name: str) -> Response:
+        found = pages.asset(digest, name)
+        if found is None:
+            raise NotFoundError(f"there is no file {name!r} of that digest")
+        return found
+
+
+async def _signed_in(pages: Pages, request: Request) -> Session:
+    session = await pages.session(request)
+    if session is None:
+        raise UnauthenticatedError("nobody is signed in here any more")
+    return session
+
+
+def _require_dev_signin(settings: WebSettings) -> None:
+    if not settings.dev_signin:
+        raise ForbiddenError("the development sign-in is off here")
+
+
+def _index(request: Request, name: str) -> int:
+    return _whole(request.query_params.get(name, "0"))
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise InvalidRequestError(f"an index is a whole number, not {text!r}")
+    return int(text)

@@ -1,0 +1,155 @@
+"""The workflow as the pages' ports: translation and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from policy_service.audit.feed import Event, Feed
+from policy_service.channels.web.ports import EventBatch, NewSession, Person, QueueEvent
+from policy_service.identity import dev_signin
+from policy_service.identity.people import Person as SignedIn
+from policy_service.identity.sessions import Sessions
+from policy_service.workflow import reviews
+from policy_service.workflow.ballots import groups_now
+from policy_service.workflow.context import Context
+from policy_service.workflow.reading import Ballot as Verdict
+from policy_service.workflow.reading import QueuePage, ReviewPage, VoteResult
+from policy_service.workflow.vote import Ballot, Voter, vote
+
+_OPENED = frozenset({"review_opened", "review_reopened"})
+
+
+@dataclass(frozen=True, slots=True)
+class SeenPerson:
+    """A signed-in person as a page shows them: in the groups that stand now, by their titles.
+
+    What a vote carries are the groups of their token; the others are asked anew at every count.
+    """
+
+    signed_in: SignedIn
+    groups: frozenset[str]
+
+    @property
+    def iss(self) -> str:
+        """Who vouches for them."""
+        return self.signed_in.iss
+
+    @property
+    def sub(self) -> str:
+        """Who they are there."""
+        return self.signed_in.sub
+
+    @property
+    def name(self) -> str:
+        """What people call them."""
+        return self.signed_in.name
+
+    @property
+    def assurance(self) -> str:
+        """How sure we are."""
+        return self.signed_in.assurance
+
+
+@dataclass(frozen=True, slots=True)
+class SeenSession:
+    """A session whose person is as a page shows them."""
+
+    person: SeenPerson
+    csrf: str
+
+
+def _voter(person: Person) -> Voter:
+    if not isinstance(person, SeenPerson):
+        raise TypeError("people come from our own sessions")
+    signed_in = person.signed_in
+    return Voter(signed_in.iss, signed_in.sub, signed_in.name, signed_in.assurance, signed_in.groups)
+
+
+class WorkflowQueue:
+    """The reviews of the workflow, for one page at a time."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+
+    async def open_reviews(self, person: Person, cursor: str | None, limit: int) -> QueuePage:
+        """Open reviews, those that expire first in front."""
+        return await reviews.open_reviews(self._ctx, _voter(person), cursor, limit)
+
+    async def review_page(self, review_id: str, person: Person) -> ReviewPage | None:
+        """One review, or None."""
+        return await reviews.review_page(self._ctx, _voter(person), review_id)
+
+    async def cast_vote(
+        self,
+        person: Person,
+        review_id: str,
+        verdict: Verdict,
+        rev: int,
+        effect_digest: str,
+        txn_digest: str,
+        reason: str,
+    ) -> VoteResult:
+        """Cast a vote on exactly these digests."""
+        ballot = Ballot(review_id, verdict, rev, effect_digest, txn_digest, reason or None, "web")
+        return await vote(self._ctx, _voter(person), ballot)
+
+
+class SignedInSessions:
+    """Sessions with the one sign-in there is so far: the development link."""
+
+    def __init__(self, ctx: Context, sessions: Sessions) -> None:
+        self._db = ctx.db
+        self._active = ctx.active
+        self._sessions = sessions
+        self._settings = ctx.settings
+
+    async def find(self, cookie: str) -> SeenSession | None:
+        """The live session of a cookie."""
+        session = await self._sessions.find(cookie)
+        return None if session is None else SeenSession(self._seen(session.person), session.csrf)
+
+    def _seen(self, person: SignedIn) -> SeenPerson:
+        directory = self._active.current.directory
+        groups = groups_now(self._active.current, person.key, person.groups)
+        return SeenPerson(person, frozenset(directory.title_of(group) for group in groups))
+
+    async def sign_in(self, token: str) -> NewSession:
+        """Spend a one-time link."""
+        signed_in = await self._db.write(lambda tx: dev_signin.spend_link(tx, self._settings, token))
+        return NewSession(signed_in.cookie, signed_in.max_age_seconds)
+
+    async def sign_out(self, cookie: str) -> None:
+        """End a session."""
+        await self._sessions.sign_out(cookie)
+
+
+class ReviewFeed:
+    """The log's feed, narrowed to what the pages react to."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+
+    @property
+    def closing(self) -> bool:
+        """Whether the service is stopping."""
+        return self._feed.closing
+
+    async def latest(self) -> int:
+        """The newest index."""
+        return self._feed.index
+
+    async def events_after(self, person: Person, index: int, limit: int) -> EventBatch:
+        """Events about reviews after an index, and how far was looked."""
+        found = await self._feed.events_after(index, limit)
+        events = tuple(told for event in found if (told := _told(event)) is not None)
+        return EventBatch(events, found[-1].index if found else index)
+
+    async def wait_after(self, index: int, timeout_seconds: float) -> None:
+        """Return as soon as there may be something new."""
+        await self._feed.wait_after(index, timeout_seconds)
+
+
+def _told(event: Event) -> QueueEvent | None:
+    if event.review_id is None:
+        return None
+    return QueueEvent(event.index, "review_opened" if event.kind in _OPENED else event.kind, event.review_id)

@@ -1,0 +1,200 @@
+"""From read models to what a template needs: grouping, folding, marking, choosing words. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from policy_service.channels.web.arguments import (
+    ArgView,
+    Folded,
+    arg_views,
+    canonical_bytes,
+    folded,
+    same_bytes,
+)
+from policy_service.channels.web.forms import MAX_REASON_CHARS
+from policy_service.channels.web.marking import Marked, mark
+from policy_service.channels.web.standing import denial, outcome, quorum
+from policy_service.channels.web.wording import Due, clock, due
+from policy_service.workflow.reading import EventLine, Money, Piece, QueueRow, ReviewPage
+
+# The reasons people give most, one press on a phone; they name no tool, so they fit every effect.
+PICKS = ("Amount is wrong", "Wrong person or account", "Not enough proof", "Not now")
+
+# What a timeline line is about, by the word its kind contains: icon, then how its dot is filled.
+_LINE_LOOKS = (
+    ("unknown", "unknown", ""),
+    ("compensation_failed", "alert", ""),
+    ("fired", "fire", "dot-good"),
+    ("failed", "alert", ""),
+    ("redeem", "seal", "dot-ink"),
+    ("release", "key", "dot-ink"),
+    ("denied", "deny", ""),
+    ("vote", "sign", "dot-ink"),
+    ("expired", "clock", ""),
+    ("withdrawn", "close", ""),
+    ("revoked", "close", ""),
+    ("supersede", "swap", ""),
+    ("review", "gate", ""),
+    ("decision", "policy", ""),
+    ("compensat", "refresh", ""),
+    ("submit", "agent", ""),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueEntry:
+    """A row with its time left and the number of things in it that can mislead."""
+
+    row: QueueRow
+    due: Due
+    warnings: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueGroup:
+    """Rows that expire in the same stretch of time."""
+
+    name: str
+    rows: tuple[QueueEntry, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """One line of the notice above the sheet."""
+
+    text: str
+    name: Marked | None = None
+    anchor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineLine:
+    """An event with its look."""
+
+    event: EventLine
+    icon: str
+    dot: str
+    clock: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Something the agent says about itself."""
+
+    name: str
+    text: Folded
+
+
+def queue_groups(rows: Sequence[QueueRow], now: datetime) -> tuple[QueueGroup, ...]:
+    """Rows in the order given, under the stretch of time in which they expire; no stretch comes twice."""
+    groups: dict[str, list[QueueEntry]] = {}
+    for row in rows:
+        entry = QueueEntry(row, due(row.opened_at, row.answer_by, now), _sentence_warnings(row.sentence))
+        groups.setdefault(_stretch(row.answer_by, now), []).append(entry)
+    return tuple(QueueGroup(name, tuple(entries)) for name, entries in groups.items())
+
+
+def _stretch(answer_by: datetime, now: datetime) -> str:
+    if answer_by <= now:
+        return "Time is up"
+    if answer_by - now <= timedelta(hours=1):
+        return "Within the hour"
+    return "Within a day" if answer_by - now <= timedelta(days=1) else "Later"
+
+
+def _sentence_warnings(pieces: Iterable[Piece]) -> int:
+    values = (mark(piece.text, address=piece.kind == "recipient") for piece in pieces if piece.value)
+    return sum(len(marked.findings) for marked in values)
+
+
+def review_context(page: ReviewPage, now: datetime) -> dict[str, Any]:
+    """Everything `review.html` draws, but for what belongs to the session."""
+    args = arg_views(page)
+    settled = outcome(page) if page.state != "open" or page.superseded_by is not None else None
+    return {
+        "page": page,
+        "args": args,
+        "bytes": canonical_bytes(page),
+        "broken": not same_bytes(page),
+        "warnings": warnings_of(page, args),
+        "quorum": quorum(page),
+        "due": due(page.opened_at, page.answer_by, now),
+        "outcome": settled,
+        "denial": denial(page) if page.state == "denied" else None,
+        "timeline": tuple(_timeline_line(event, now) for event in page.timeline),
+        "claims": tuple(Claim(name, folded(str(text))) for name, text in page.claimed.items() if text),
+        "signing": signing(page),
+        "amount": _the_amount(page),
+        "picks": PICKS,
+        "max_reason": MAX_REASON_CHARS,
+    }
+
+
+def warnings_of(page: ReviewPage, args: Sequence[ArgView]) -> tuple[Warned, ...]:
+    """What the service warns of, then what the bytes themselves show."""
+    found = [
+        Warned(finding.short, arg.name, arg.anchor)
+        for arg in args
+        for finding in arg.findings
+    ]  # fmt: skip
+    return (*(Warned(text) for text in page.warnings), *found)
+
+
+def signing(page: ReviewPage) -> tuple[Piece, ...]:
+    """The sentence as it stands in "You sign: ...": no capital, no full stop, money with its code."""
+    currencies = {row.money.text: row.money.currency for row in page.args if row.money}
+    pieces = [_with_currency(piece, currencies) for piece in page.sentence]
+    if pieces and not pieces[0].value:
+        pieces[0] = replace(pieces[0], text=pieces[0].text[:1].lower() + pieces[0].text[1:])
+    if pieces and not pieces[-1].value:
+        pieces[-1] = replace(pieces[-1], text=pieces[-1].text.rstrip(". "))
+    return tuple(pieces)
+
+
+def _with_currency(piece: Piece, currencies: Mapping[str, str]) -> Piece:
+    if piece.kind != "money" or piece.text not in currencies:
+        return piece
+    return replace(piece, text=f"{piece.text} {currencies[piece.text]}")
+
+
+def _the_amount(page: ReviewPage) -> Money | None:
+    """The amount for the button, when there is exactly one."""
+    amounts = [row.money for row in page.args if row.money]
+    return amounts[0] if len(amounts) == 1 else None
+
+
+def _timeline_line(event: EventLine, now: datetime) -> TimelineLine:
+    icon, dot = next(((icon, dot) for word, icon, dot in _LINE_LOOKS if word in event.kind), ("log", ""))
+    day = clock(event.at, now).removesuffix(f"{event.at:%H:%M}")
+    return TimelineLine(event, icon, dot, f"{day}{event.at:%H:%M:%S}")
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeView:
+    """One argument then and now, for the page that refuses a stale vote."""
+
+    name: str
+    read: Folded
+    now: Folded
+
+
+def change_views(changed: object) -> tuple[ChangeView, ...]:
+    """The `changed` member of a stale review's error: a list of name, read, now."""
+    if not isinstance(changed, Sequence):
+        return ()
+    entries = (entry for entry in changed if isinstance(entry, Mapping))
+    return tuple(
+        ChangeView(str(entry["name"]), folded(str(entry["read"])), folded(str(entry["now"])))
+        for entry in entries
+    )
+
+
+def changed_since(page: ReviewPage) -> str:
+    """What to say beside a page about which something happened since it was opened."""
+    if page.superseded_by is not None:
+        return f"Replaced by revision {page.superseded_by}, load again"
+    if page.state != "open":
+        return f"{outcome(page).heading} while you read, show it"
+    return f"A vote came in: {quorum(page).count} now, load again"

@@ -1,0 +1,70 @@
+"""Read a ballot off the form, strictly. It is judged nowhere here: the workflow decides what a vote does."""
+
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from policy_service.channels.web.forms import MAX_REASON_CHARS, read_form, whole_number
+from policy_service.channels.web.ports import Session
+from policy_service.channels.web.views import PICKS
+from policy_service.errors import ForbiddenError, InvalidRequestError
+from policy_service.workflow.reading import Ballot
+
+_FIELDS = frozenset({"csrf_token", "verdict", "rev", "effect_digest", "txn_digest"})
+_OPTIONAL = frozenset({"reason", "pick", "seen"})
+
+
+@dataclass(frozen=True, slots=True)
+class BallotForm:
+    """What a person pressed, on exactly which bytes."""
+
+    verdict: Ballot
+    rev: int
+    effect_digest: str
+    txn_digest: str
+    reason: str
+
+
+async def read_ballot(request: Request, session: Session) -> BallotForm:
+    """Raises ForbiddenError (`csrf`) and InvalidRequestError (`reason_required` among others)."""
+    fields = await read_form(request, _FIELDS, _OPTIONAL)
+    require_csrf(session, fields)
+    verdict = _verdict(fields["verdict"])
+    return BallotForm(
+        verdict=verdict,
+        rev=whole_number(fields, "rev"),
+        effect_digest=fields["effect_digest"],
+        txn_digest=fields["txn_digest"],
+        reason=_reason(fields, verdict),
+    )
+
+
+def require_csrf(session: Session, fields: Mapping[str, str]) -> None:
+    """Raises ForbiddenError unless the form carries this session's own token."""
+    if not hmac.compare_digest(fields["csrf_token"].encode(), session.csrf.encode()):
+        raise ForbiddenError("this form is from before you signed in", code="csrf")
+
+
+def _verdict(value: str) -> Ballot:
+    if value == "approve":
+        return "approve"
+    if value == "deny":
+        return "deny"
+    raise InvalidRequestError(f"a vote is 'approve' or 'deny', not {value!r}")
+
+
+def _reason(fields: Mapping[str, str], verdict: Ballot) -> str:
+    """One of our short reasons, the person's own words, or both. A denial has one: the agent reads it."""
+    pick = fields.get("pick", "")
+    if pick and (pick not in PICKS or verdict != "deny"):
+        raise InvalidRequestError(f"{pick!r} is not one of the reasons for a denial")
+    words = fields.get("reason", "").replace("\r\n", "\n").strip()
+    if len(words) > MAX_REASON_CHARS:
+        raise InvalidRequestError(
+            f"a reason holds {MAX_REASON_CHARS:,} characters at most, not {len(words):,}"
+        )
+    if verdict == "deny" and not (pick or words):
+        raise InvalidRequestError("a denial needs a reason: the agent reads it", code="reason_required")
+    return ": ".join(part for part in (pick, words) if part)

@@ -1,0 +1,304 @@
+"""``policy-service``: set up, serve, and the operator's verbs.
+
+Every verb prints what it did or a sentence that says what to do; ``--json`` prints one JSON value. Exit codes: 0 done,
+1 refused, 2 wrongly called.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import structlog
+import typer
+from sqlalchemy import make_url
+
+from countersign.contract import PrivateKey, PublicKey
+from policy_service.channels.operator.socket import embedded_lock, open_database, run_verb
+from policy_service.errors import ServiceError, StartError
+from policy_service.identity.dev_signin import DEV_ISSUER
+from policy_service.jobs.marking import settle_epoch
+from policy_service.pap.bundle import load_bundle
+from policy_service.pap.problems import BundleError
+from policy_service.settings import ENV_PREFIX, Settings, load_settings
+from policy_service.tokens.files import create_secret
+from policy_service.tokens.keys import make_keys
+
+# No pretty traces: they print local variables, and some of those are secrets.
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="The policy service of Countersign.",
+)
+agent_app = typer.Typer(no_args_is_help=True, help="Enrol agents and executors, and give them keys.")
+key_app = typer.Typer(no_args_is_help=True, help="Keys of agents.")
+app.add_typer(agent_app, name="agent")
+agent_app.add_typer(key_app, name="key")
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
+KeyOut = Annotated[Path | None, typer.Option(help="Write a fresh private key here (PEM, mode 0600).")]
+Jwk = Annotated[str | None, typer.Option(help="The public key as a JWK, when the agent made its own.")]
+
+
+@contextlib.contextmanager
+def _sentences() -> Iterator[None]:
+    """End in a sentence, never in a trace, when the service refuses."""
+    try:
+        yield
+    except (ServiceError, BundleError) as error:
+        typer.echo(f"policy-service: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _say(value: Any, as_json: bool, text: str) -> None:
+    typer.echo(json.dumps(value) if as_json else text)
+
+
+@contextlib.contextmanager
+def _public_key(key_out: Path | None, jwk: str | None) -> Iterator[dict[str, str] | None]:
+    """The public key to enrol. A private key made for it stays on disk only when the enrolment succeeds."""
+    if key_out is None:
+        yield None if jwk is None else _read_jwk(jwk)
+        return
+    if jwk is not None:
+        raise typer.BadParameter("give --jwk or --key-out, not both")
+    key = PrivateKey.generate()
+    try:
+        create_secret(key_out, key.to_pem())
+    except FileExistsError:
+        raise StartError(f"{key_out} exists; a key is never overwritten, name another file") from None
+    except OSError as error:
+        raise StartError(f"the key cannot be written to {key_out}: {error.strerror}") from error
+    try:
+        yield key.public.jwk()
+    except BaseException:
+        key_out.unlink()
+        raise
+
+
+def _read_jwk(text: str) -> dict[str, str]:
+    try:
+        return PublicKey.from_jwk(json.loads(text)).jwk()
+    except ValueError as error:
+        raise StartError(f"this is no Ed25519 public key as a JWK: {error}") from error
+
+
+@app.command()
+def init(as_json: AsJson = False) -> None:
+    """Make the data folder, the keys and the database; safe to repeat."""
+    with _sentences():
+        settings = load_settings()
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        made = make_keys(settings.key_dir)
+        with embedded_lock(settings), open_database(settings) as db:
+            mark = settle_epoch(db, settings.key_dir)
+        done = {"data_dir": str(settings.data_dir), "keys_made": made, "epoch": mark.epoch}
+        _say(
+            done,
+            as_json,
+            f"ready in {settings.data_dir}; keys made: {', '.join(made) or 'none, all were there'}",
+        )
+
+
+@app.command()
+def serve() -> None:
+    """Run the service until it is interrupted."""
+    # The whole house; every other verb starts in half the time without it.
+    import uvicorn
+
+    from policy_service.app import create_app
+    from policy_service.channels.operator.serving import serve_with_socket
+
+    with _sentences():
+        settings = load_settings()
+        _set_up_logging()
+        asgi = create_app(settings)
+        config = uvicorn.Config(
+            asgi,
+            host=settings.host,
+            port=settings.port,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,  # the public URL is configured, never guessed from headers
+            timeout_graceful_shutdown=5,
+            lifespan="off",
+        )
+        with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+            runner.run(
+                serve_with_socket(asgi, config, asgi.state.service.db, settings, lambda: _welcome(settings))
+            )
+
+
+def _welcome(settings: Settings) -> None:
+    typer.echo(f"listening on {settings.public_url}")
+    if not settings.dev_signin:
+        return
+    for sub, name in _dev_people(settings):
+        link = run_verb(settings, "sign-in-link", {"sub": sub, "name": name})["url"]
+        typer.echo(f"sign in as {sub}: {link}")
+
+
+def _dev_people(settings: Settings) -> list[tuple[str, str]]:
+    """The people of the bundle that the development sign-in can be, or whoever runs the service."""
+    prefix = f"{DEV_ISSUER}|"
+    people = load_bundle(settings.bundle_dir).directory.people
+    found = [(key.removeprefix(prefix), name) for key, name in people.items() if key.startswith(prefix)]
+    return found or [(getpass.getuser(), getpass.getuser())]
+
+
+def _set_up_logging() -> None:
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
+    )
+    structlog.configure(
+        processors=[
+            structlog.contextvars.merge_contextvars,
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+@app.command()
+def signin(
+    person: Annotated[str, typer.Argument(help="Who signs in: the subject, as groups.toml has it.")],
+    name: Annotated[str | None, typer.Option(help="The name people read.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print a one-time link of the development sign-in."""
+    with _sentences():
+        settings = load_settings()
+        known = dict(_dev_people(settings))
+        if person not in known:
+            names = ", ".join(sorted(known))
+            typer.echo(
+                f"{person} is in no group of the bundle and may approve nothing; known: {names}", err=True
+            )
+        link = run_verb(settings, "sign-in-link", {"sub": person, "name": name or known.get(person, person)})
+        _say(link, as_json, link["url"])
+
+
+@app.command()
+def check(
+    folder: Annotated[
+        Path | None, typer.Argument(help="The bundle; the one of the settings when left out.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Load and validate a bundle as the service would, and say what is wrong with it."""
+    with _sentences():
+        path = folder or load_settings().bundle_dir
+        try:
+            bundle = load_bundle(path)
+        except BundleError as error:
+            problems = [{"file": p.file, "line": p.line, "message": p.message} for p in error.problems]
+            _say({"ok": False, "problems": problems}, as_json, str(error))
+            raise typer.Exit(1) from None
+        warnings = [{"file": p.file, "line": p.line, "message": p.message} for p in bundle.warnings]
+        done = {"ok": True, "digest": bundle.digest, "commit": bundle.commit, "warnings": warnings}
+        counted = f"{len(bundle.policies)} policies, {len(bundle.manifests)} tools"
+        lines = [
+            f"{path} is valid: {counted}, digest {bundle.digest}",
+            *(f"warning: {w['file']}: {w['message']}" for w in warnings),
+        ]
+        _say(done, as_json, "\n".join(lines))
+
+
+def _shown(name: str, value: Any) -> str:
+    """A setting's value without the password a database address may hold."""
+    return make_url(value).render_as_string(hide_password=True) if name == "database_url" else str(value)
+
+
+@app.command(name="settings")
+def show_settings(as_json: AsJson = False) -> None:
+    """Every setting: its environment variable, its value here, and what it means."""
+    with _sentences():
+        settings = load_settings()
+        rows = [
+            {
+                "variable": ENV_PREFIX + name.upper(),
+                "value": _shown(name, getattr(settings, name)),
+                "meaning": field.description,
+            }
+            for name, field in Settings.model_fields.items()
+        ]
+        _say(rows, as_json, "\n".join(f"{r['variable']}={r['value']}\n    {r['meaning']}" for r in rows))
+
+
+@agent_app.command("enroll")
+def agent_enroll(
+    name: Annotated[str, typer.Argument(help="The agent's name; it stands in every effect it stages.")],
+    owner: Annotated[str | None, typer.Option(help="The person who answers for it: ISSUER|SUBJECT.")] = None,
+    role: Annotated[list[str] | None, typer.Option(help="A role policies see; may be repeated.")] = None,
+    team: Annotated[list[str] | None, typer.Option(help="A team policies see; may be repeated.")] = None,
+    key_out: KeyOut = None,
+    jwk: Jwk = None,
+    as_json: AsJson = False,
+) -> None:
+    """Enrol an agent or executor, with its first key if you like."""
+    with _sentences():
+        settings = load_settings()
+        with _public_key(key_out, jwk) as public:
+            args = {"name": name, "owner": owner, "roles": role or [], "teams": team or [], "jwk": public}
+            done = run_verb(settings, "agent-enroll", args)
+        where = f"; its key is in {key_out}" if key_out else ""
+        _say(done, as_json, f"enrolled {name}{where}")
+
+
+@agent_app.command("list")
+def agent_list(as_json: AsJson = False) -> None:
+    """Every enrolled agent, its owner and its keys."""
+    with _sentences():
+        agents = run_verb(load_settings(), "agent-list", {})
+        lines = [f"{a['agent']}  owner {a['owner'] or '-'}  {len(a['keys'])} keys" for a in agents]
+        _say(agents, as_json, "\n".join(lines) or "no agent is enrolled")
+
+
+@agent_app.command("api-key")
+def agent_api_key(name: Annotated[str, typer.Argument(help="The agent.")], as_json: AsJson = False) -> None:
+    """Make a bearer key for trials on loopback; it is shown this once."""
+    with _sentences():
+        made = run_verb(load_settings(), "api-key", {"name": name})
+        _say(made, as_json, made["api_key"])
+
+
+@key_app.command("add")
+def key_add(
+    name: Annotated[str, typer.Argument(help="The agent.")],
+    key_out: KeyOut = None,
+    jwk: Jwk = None,
+    as_json: AsJson = False,
+) -> None:
+    """Give an agent one more key."""
+    with _sentences():
+        settings = load_settings()
+        if key_out is None and jwk is None:
+            raise typer.BadParameter("name the public key with --jwk, or let one be made with --key-out")
+        with _public_key(key_out, jwk) as public:
+            done = run_verb(settings, "agent-key-add", {"name": name, "jwk": public})
+        _say(done, as_json, f"{name} has the key {done['kid']}")
+
+
+@key_app.command("revoke")
+def key_revoke(kid: Annotated[str, typer.Argument(help="The key's id.")], as_json: AsJson = False) -> None:
+    """End a key; what it asked for can no longer be redeemed with it."""
+    with _sentences():
+        done = run_verb(load_settings(), "agent-key-revoke", {"kid": kid})
+        _say(done, as_json, f"revoked {kid}")
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,145 @@
+"""Whether the votes on a revision meet its gates: a pure function of (merged gates, votes).
+
+Rules kept here (design section 4, I-5): a vote serves a gate when its person is in one of the gate's groups,
+Cedar permits it, and its step-up suffices. Unshared gates get their quorums from a matching in which no vote
+serves two; a shared gate stands outside it and counts every vote that serves it. A person counts once,
+however often they voted; the requester's side never counts. Whoever could serve one of the gates may deny,
+without step-up, and that is final. No gates at all is not met: an empty rule is a no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from policy_service.domain.gates import STEP_UPS, MergedGate, step_up_suffices
+
+VoteVerdict: TypeAlias = Literal["approve", "deny"]
+
+
+@dataclass(frozen=True, slots=True)
+class BallotVote:
+    """One vote on this revision, with what its person is now. `permitted`: Cedar's answer for
+    `Action::"approve"`.
+    """
+
+    vote_id: str
+    person: str
+    groups: frozenset[str]
+    verdict: VoteVerdict
+    step_up: str | None = None
+    permitted: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class GateTally:
+    """How far one gate is."""
+
+    gate: MergedGate
+    have: int
+    need: int
+
+    @property
+    def met(self) -> bool:
+        """Whether it has the people it asks for."""
+        return self.have >= self.need
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """What the votes come to. `counted` are the approving votes in the matching or on a shared gate."""
+
+    met: bool
+    per_gate: tuple[GateTally, ...]
+    denied_by: str | None
+    counted: tuple[str, ...]
+
+
+def could_serve(gate: MergedGate, vote: BallotVote) -> bool:
+    """Whether this person is one the gate asks, step-up aside: enough to deny."""
+    return vote.permitted and not gate.voters.isdisjoint(vote.groups)
+
+
+def serves(gate: MergedGate, vote: BallotVote) -> bool:
+    """Whether this person's approval counts for the gate."""
+    return could_serve(gate, vote) and step_up_suffices(vote.step_up, gate.step_up)
+
+
+def tally(
+    gates: Sequence[MergedGate], votes: Sequence[BallotVote], *, excluded: frozenset[str] = frozenset()
+) -> Tally:
+    """Count the votes, given in the order they were cast; `excluded` are the persons of the requester's side."""
+    eligible = [vote for vote in votes if vote.person not in excluded]
+    denied_by = _first_denial(gates, eligible)
+    approving = _one_each(_still_approving(eligible))
+    served = _match([gate for gate in gates if not gate.shared], approving)
+    served |= {gate.key: _serving(gate, approving) for gate in gates if gate.shared}
+    per_gate = tuple(GateTally(gate, len(served[gate.key]), gate.quorum) for gate in gates)
+    used = {vote_id for vote_ids in served.values() for vote_id in vote_ids}
+    return Tally(
+        met=denied_by is None and bool(per_gate) and all(each.met for each in per_gate),
+        per_gate=per_gate,
+        denied_by=denied_by,
+        counted=tuple(vote.vote_id for vote in approving if vote.vote_id in used),
+    )
+
+
+def _first_denial(gates: Sequence[MergedGate], votes: Iterable[BallotVote]) -> str | None:
+    denials = (vote for vote in votes if vote.verdict == "deny")
+    return next((vote.vote_id for vote in denials if any(could_serve(gate, vote) for gate in gates)), None)
+
+
+def _still_approving(votes: Sequence[BallotVote]) -> list[BallotVote]:
+    """Approvals of people who did not turn them into a deny, whether or not that deny could count."""
+    turned = {vote.person for vote in votes if vote.verdict == "deny"}
+    return [vote for vote in votes if vote.verdict == "approve" and vote.person not in turned]
+
+
+def _one_each(votes: Sequence[BallotVote]) -> list[BallotVote]:
+    """One vote a person: the one with the strongest step-up, the earliest of equals."""
+    best: dict[str, BallotVote] = {}
+    for vote in votes:
+        held = best.get(vote.person)
+        if held is None or _stronger(vote, held):
+            best[vote.person] = vote
+    return list(best.values())
+
+
+def _stronger(vote: BallotVote, held: BallotVote) -> bool:
+    return vote.step_up in STEP_UPS and not step_up_suffices(held.step_up, vote.step_up)
+
+
+def _serving(gate: MergedGate, votes: Iterable[BallotVote]) -> set[str]:
+    return {vote.vote_id for vote in votes if serves(gate, vote)}
+
+
+def _match(gates: Sequence[MergedGate], votes: Sequence[BallotVote]) -> dict[str, set[str]]:
+    """A maximum matching of votes to the places of the gates, by augmenting paths (Kuhn): at most one place a
+    vote.
+
+    Greedy counting is wrong here: with `finance` and `finance|cfo`, a finance vote spent on the wide gate
+    would leave the narrow one short although another person could have taken the wide one.
+    """
+    takers = {vote.vote_id: [gate for gate in gates if serves(gate, vote)] for vote in votes}
+    holders: dict[str, set[str]] = {gate.key: set() for gate in gates}
+
+    def place(vote_id: str, tried: set[str]) -> bool:
+        for gate in takers[vote_id]:
+            if gate.key in tried:
+                continue
+            tried.add(gate.key)
+            held = holders[gate.key]
+            if len(held) < gate.quorum:
+                held.add(vote_id)
+                return True
+            for other in sorted(held):
+                if place(other, tried):
+                    held.remove(other)
+                    held.add(vote_id)
+                    return True
+        return False
+
+    for vote in votes:
+        place(vote.vote_id, set())
+    return holders

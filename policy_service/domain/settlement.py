@@ -1,0 +1,67 @@
+"""What a transaction is, given what its effects are. Pure; the only place where the two state tables meet.
+
+Rules: one effect that waits makes the transaction wait; it is ready only when every effect may be released; once spent
+it stays open until every outcome is known; it is settled when the outcomes agree (all fired, or nothing left standing),
+ended when nothing fired, and unsettled when a person is needed: an unknown, a failed compensation, or something that
+fired beside something that did not and cannot be taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from countersign.contract import EffectState, TxnState
+
+_NEVER_SPENT_ENDINGS = frozenset(
+    {EffectState.DENIED, EffectState.EXPIRED, EffectState.WITHDRAWN, EffectState.REVOKED}
+)
+_NOTHING_STANDS = (
+    frozenset({EffectState.UNUSED, EffectState.FAILED, EffectState.COMPENSATED}) | _NEVER_SPENT_ENDINGS
+)
+_NEEDS_A_PERSON = frozenset({EffectState.UNKNOWN, EffectState.COMPENSATION_FAILED})
+_OPEN_OUTCOME = frozenset({EffectState.REDEEMED, EffectState.COMPENSATING})
+
+
+@dataclass(frozen=True)
+class Part:
+    """One forward effect, as far as settling cares."""
+
+    state: EffectState
+    can_compensate: bool
+
+
+def state_of_transaction(parts: Sequence[Part]) -> TxnState:
+    """The state of a transaction with these effects.
+
+    Raises:
+        ValueError: there are no effects; a transaction without any does not exist.
+    """
+    if not parts:
+        raise ValueError("a transaction has at least one effect")
+    states = {part.state for part in parts}
+    if states & _NEVER_SPENT_ENDINGS and not states & (_OPEN_OUTCOME | _NEEDS_A_PERSON | {EffectState.FIRED}):
+        return TxnState.ENDED
+    if EffectState.REVIEW in states:
+        return TxnState.REVIEW
+    if states == {EffectState.RELEASED}:
+        return TxnState.READY
+    return _after_redemption(parts, states)
+
+
+def _after_redemption(parts: Sequence[Part], states: set[EffectState]) -> TxnState:
+    if states & _NEEDS_A_PERSON:
+        return TxnState.UNSETTLED
+    if states & _OPEN_OUTCOME:
+        return TxnState.REDEEMED
+    if states == {EffectState.FIRED}:
+        return TxnState.SETTLED
+    if EffectState.FIRED in states:
+        return TxnState.UNSETTLED if stands_for_good(parts) else TxnState.REDEEMED
+    return TxnState.SETTLED if EffectState.COMPENSATED in states else TxnState.ENDED
+
+
+def stands_for_good(parts: Sequence[Part]) -> bool:
+    """Whether something fired beside something that did not, and has no compensation: only a person can settle it."""
+    torn = any(part.state in _NOTHING_STANDS for part in parts)
+    return torn and any(part.state is EffectState.FIRED and not part.can_compensate for part in parts)

@@ -1,0 +1,200 @@
+"""facts.toml: which attributes the entities have, and which source each one comes from.
+
+Rules kept here: unknown members are refused; every attribute has exactly one source for a tool, unless it may
+be missing; a source that is asked only for some tools, or may find nothing, gives optional attributes only. A
+query is one SELECT with the five binds we know. What the file promises, `sources.py` enforces on every read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from policy_service.domain.durations import parse_duration
+from policy_service.facts.attributes import AttributeType, parse_attribute_type
+
+AGENT: Final = "Agent"
+BUILT_IN_TYPES: Final = frozenset({AGENT, "User", "Role", "Group", "Review", "Action"})
+"""Entity types the service fills itself; no resource may be called so."""
+
+BUILT_IN_AGENT_ATTRIBUTES: Final = frozenset({"owner", "proof"})
+BINDS: Final = frozenset({"args", "resource_id", "agent", "tool", "now"})
+"""What a query may ask for by `:name`."""
+
+DEFAULT_TIMEOUT: Final = timedelta(seconds=2)  # a decision waits for it, and an agent waits for the decision
+_BIND: Final = re.compile(r"(?<![:\w\\]):(\w+)(?!:)")  # as sqlalchemy.text() finds them
+_SELECT: Final = re.compile(r"\s*(?:SELECT|WITH)\b", re.IGNORECASE)
+_INSIDE: Final = re.compile(r"facts/[A-Za-z0-9_.-]+\Z")
+
+Duration = Annotated[
+    timedelta, BeforeValidator(lambda value: parse_duration(value) if isinstance(value, str) else value)
+]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+class EntitySpec(_Table):
+    """One entity type and its declared attributes."""
+
+    attributes: dict[str, Annotated[AttributeType, BeforeValidator(parse_attribute_type)]] = Field(
+        min_length=1
+    )
+
+
+class SourceSpec(_Table):
+    """One place the service itself looks things up."""
+
+    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")
+    kind: Literal["file", "sql"]
+    entity: str
+    tools: tuple[str, ...] = ()
+    attributes: tuple[str, ...] = ()
+    optional: bool = False
+    max_age: Duration | None = None
+    as_of: str | None = None
+    file: str | None = None
+    url_env: str | None = Field(default=None, pattern=r"^[A-Z][A-Z0-9_]*$")
+    path: str | None = None
+    query: str | None = None
+    timeout: Duration = DEFAULT_TIMEOUT
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        _require_age_is_known(self)
+        if self.kind == "file":
+            _require_file_source(self)
+        else:
+            _require_sql_source(self)
+        return self
+
+    def asked_for(self, tool: str) -> bool:
+        """Whether this source is read for a call of that tool."""
+        return not self.tools or tool in self.tools
+
+
+class FactsConfig(_Table):
+    """The whole file."""
+
+    entities: dict[str, EntitySpec] = Field(default_factory=dict)
+    source: tuple[SourceSpec, ...] = ()
+
+    @model_validator(mode="after")
+    def _sources_give_what_is_declared(self) -> Self:
+        names = [source.name for source in self.source]
+        if repeated := sorted({name for name in names if names.count(name) > 1}):
+            raise ValueError(f"source {repeated[0]!r} appears twice; give each its own name")
+        for source in self.source:
+            if source.entity not in self.entities:
+                raise ValueError(
+                    f"source {source.name!r}: declare [entities.{source.entity}.attributes] first"
+                )
+        for entity, spec in self.entities.items():
+            _require_entity(entity, spec, [source for source in self.source if source.entity == entity])
+        return self
+
+    def given_by(self, source: SourceSpec) -> tuple[str, ...]:
+        """Names of the attributes a source gives: the listed ones, or all of its entity's."""
+        return source.attributes or tuple(self.entities[source.entity].attributes)
+
+    def attribute_types(self, entity: str) -> Mapping[str, AttributeType]:
+        """The attributes of an entity type as policy sees them; optional where some tool's effects have them
+        not.
+        """
+        spec = self.entities.get(entity)
+        if spec is None:
+            return {}
+        always = {
+            name
+            for source in self.source
+            if source.entity == entity and not source.tools and not source.optional
+            for name in self.given_by(source)
+        }
+        return {
+            name: kind if name in always else kind.as_optional() for name, kind in spec.attributes.items()
+        }
+
+    def sources_for(self, entity: str, tool: str) -> tuple[SourceSpec, ...]:
+        """The sources to read for this entity when this tool is called."""
+        return tuple(source for source in self.source if source.entity == entity and source.asked_for(tool))
+
+
+def parse_facts_config(table: Mapping[str, Any]) -> FactsConfig:
+    """Read facts.toml, already parsed.
+
+    Raises:
+        ValueError: every problem in it, each with its place.
+    """
+    try:
+        return FactsConfig.model_validate(table)
+    except ValidationError as error:
+        raise ValueError(
+            "; ".join(
+                f"{'.'.join(str(part) for part in item['loc']) or 'facts.toml'}: {item['msg']}"
+                for item in error.errors(include_url=False, include_context=False)
+            )
+        ) from error
+
+
+def _require_age_is_known(source: SourceSpec) -> None:
+    if source.max_age is not None and source.as_of is None:
+        raise ValueError(
+            f"source {source.name!r} has max_age but no as_of; name the field that holds the fact's time"
+        )
+
+
+def _require_file_source(source: SourceSpec) -> None:
+    if source.file is None or not _INSIDE.match(source.file) or not source.file.endswith(".json"):
+        raise ValueError(f'source {source.name!r} needs file = "facts/NAME.json"')
+    if source.query or source.path or source.url_env:
+        raise ValueError(f'source {source.name!r} is a file; query, path and url_env belong to kind = "sql"')
+
+
+def _require_sql_source(source: SourceSpec) -> None:
+    if source.file is not None:
+        raise ValueError(f'source {source.name!r} is sql; file belongs to kind = "file"')
+    if (source.url_env is None) is (source.path is None):
+        raise ValueError(f"source {source.name!r} needs either url_env (an environment variable) or path")
+    if source.path is not None and not _INSIDE.match(source.path):
+        raise ValueError(
+            f'source {source.name!r}: path {source.path!r} must be inside the bundle: "facts/NAME.sqlite"'
+        )
+    if source.query is None or not _SELECT.match(source.query):
+        raise ValueError(f"source {source.name!r} needs a query that starts with SELECT or WITH")
+    if strange := sorted(set(_BIND.findall(source.query)) - BINDS):
+        raise ValueError(f"source {source.name!r} binds :{strange[0]}; known are {', '.join(sorted(BINDS))}")
+
+
+def _require_entity(entity: str, spec: EntitySpec, sources: list[SourceSpec]) -> None:
+    if entity in BUILT_IN_TYPES - {AGENT}:
+        raise ValueError(f"entity {entity!r} belongs to the service; call the resource something else")
+    if entity == AGENT and (taken := sorted(BUILT_IN_AGENT_ATTRIBUTES.intersection(spec.attributes))):
+        raise ValueError(f"attribute {taken[0]!r} of Agent belongs to the service; call it something else")
+    if len(sources) > 1 and (silent := next((each.name for each in sources if not each.attributes), None)):
+        raise ValueError(
+            f"source {silent!r} must list its attributes, because {entity!r} has several sources"
+        )
+    given = [name for source in sources for name in source.attributes or spec.attributes]
+    for name in given:
+        if name not in spec.attributes:
+            raise ValueError(f"attribute {name!r} of {entity!r} has a source but no type; declare it")
+    for name in spec.attributes:
+        _require_one_source(
+            entity, name, [each for each in sources if name in (each.attributes or spec.attributes)]
+        )
+
+
+def _require_one_source(entity: str, name: str, sources: list[SourceSpec]) -> None:
+    if not sources:
+        raise ValueError(f"attribute {name!r} of {entity!r} has no source; add one or drop the attribute")
+    for index, source in enumerate(sources):
+        for other in sources[index + 1 :]:
+            if not source.tools or not other.tools or set(source.tools) & set(other.tools):
+                raise ValueError(
+                    f"attribute {name!r} of {entity!r} comes from {source.name!r} and {other.name!r}; keep one"
+                )

@@ -1,0 +1,123 @@
+"""groups.toml: who is in which group, by (issuer, subject), with names for people to read.
+
+Rules kept here: a person is `iss|sub`, never an email (an address is given to somebody else one day, a
+subject is not); a member that is neither an alias nor such a pair is refused, so a slip never leaves a group
+quietly empty; a group that is not in the file has no members.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+_GROUP: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}\Z")
+_PERSON: Final = re.compile(r"[^|\s]+\|[^\s]+\Z")
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Person(_Table):
+    id: str
+    name: str = Field(min_length=1, max_length=200)
+
+
+class _Group(_Table):
+    title: str = ""
+    members: tuple[str, ...] = ()
+
+
+class _GroupsFile(_Table):
+    people: dict[str, _Person] = Field(default_factory=dict)
+    groups: dict[str, _Group] = Field(default_factory=dict)
+
+
+class Directory:
+    """The bundle's groups and people. Immutable."""
+
+    def __init__(
+        self, members: Mapping[str, frozenset[str]], titles: Mapping[str, str], people: Mapping[str, str]
+    ) -> None:
+        self._members = dict(members)
+        self._titles = dict(titles)
+        self._people = dict(people)
+        self._groups_of: dict[str, frozenset[str]] = {
+            person: frozenset(group for group, persons in self._members.items() if person in persons)
+            for person in frozenset().union(*self._members.values())
+        }
+
+    @property
+    def groups(self) -> frozenset[str]:
+        """Every group there is."""
+        return frozenset(self._members)
+
+    @property
+    def people(self) -> Mapping[str, str]:
+        """Names by person, for those the file names."""
+        return dict(self._people)
+
+    def members(self, group: str) -> frozenset[str]:
+        """The persons in a group; nobody is in one that does not exist."""
+        return self._members.get(group, frozenset())
+
+    def groups_of(self, person: str) -> frozenset[str]:
+        """The groups a person is in."""
+        return self._groups_of.get(person, frozenset())
+
+    def name_of(self, person: str) -> str | None:
+        """The name people know this person by, if the file gives one."""
+        return self._people.get(person)
+
+    def title_of(self, group: str) -> str:
+        """A group's title, or its own name."""
+        return self._titles.get(group) or group
+
+
+def parse_groups(table: Mapping[str, Any]) -> Directory:
+    """Read groups.toml, already parsed.
+
+    Raises:
+        ValueError: it is not such a file; the text says where.
+    """
+    try:
+        file = _GroupsFile.model_validate(table)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ValueError(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error
+    aliases = {alias: _require_person(person.id) for alias, person in file.people.items()}
+    _require_once(aliases)
+    return Directory(
+        members={_require_group(name): _resolve(name, group, aliases) for name, group in file.groups.items()},
+        titles={name: group.title for name, group in file.groups.items()},
+        people={aliases[alias]: person.name for alias, person in file.people.items()},
+    )
+
+
+def _resolve(name: str, group: _Group, aliases: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(
+        aliases.get(member) or _require_person(member, f"member of {name!r}") for member in group.members
+    )
+
+
+def _require_person(text: str, what: str = "id") -> str:
+    if not _PERSON.match(text):
+        raise ValueError(f'{what} {text!r} is neither a name under [people] nor a pair "issuer|subject"')
+    return text
+
+
+def _require_group(name: str) -> str:
+    if not _GROUP.match(name):
+        raise ValueError(f"group {name!r} may hold letters, digits, dot, dash and underscore only")
+    return name
+
+
+def _require_once(aliases: Mapping[str, str]) -> None:
+    for alias, person in aliases.items():
+        if twin := next(
+            (other for other, same in aliases.items() if same == person and other != alias), None
+        ):
+            raise ValueError(f"people.{alias} and people.{twin} are the same person {person!r}; keep one")

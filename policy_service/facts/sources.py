@@ -1,0 +1,188 @@
+"""Facts: the attributes of the resource and the agent, read from the service's own sources before the
+decision.
+
+Rules kept here (design section 4, "Facts"): a source that fails, is stale, finds nothing or finds more than
+one row ends the question with `failed`, and the decision is then a deny; a value of another type than
+declared is a failure, never a conversion; each answer carries its age. A query receives the canonical args as
+one JSON text, so that it can weigh what Cedar cannot and hand Cedar a typed answer. Sources are asked one by
+one in a thread, off the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, Final, Protocol
+
+from countersign.contract import Resource
+from policy_service.domain.question import FactAge, Facts, ShownFact
+from policy_service.facts.attributes import AttributeType, moment_of
+from policy_service.facts.config import AGENT, FactsConfig, SourceSpec
+from policy_service.facts.sql import SourceFailedError, SqlReader
+
+_THREADS: Final = 8  # readers wait for databases, not for the processor
+_CLOCK_SKEW: Final = timedelta(seconds=5)  # a fact from further in the future has a wrong clock behind it
+
+
+class FactReader(Protocol):
+    """One source, opened: rows for one question."""
+
+    def read(self, values: Mapping[str, str]) -> Sequence[Mapping[str, Any]]:
+        """The rows found; raises SourceFailedError."""
+
+    def close(self) -> None:
+        """Let go of what is held open."""
+
+
+class FileReader:
+    """A bundle file: one object of attributes for each id."""
+
+    def __init__(self, rows: Mapping[str, Mapping[str, Any]], by: str) -> None:
+        self._rows = rows
+        self._by = by
+
+    def read(self, values: Mapping[str, str]) -> Sequence[Mapping[str, Any]]:
+        """The row of the resource, or of the agent."""
+        row = self._rows.get(values[self._by])
+        return [] if row is None else [row]
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+class FailedReader:
+    """A source that could not be opened when the bundle was loaded; it fails every time it is needed."""
+
+    def __init__(self, why: str) -> None:
+        self._why = why
+
+    def read(self, values: Mapping[str, str]) -> Sequence[Mapping[str, Any]]:
+        """Nothing, ever."""
+        raise SourceFailedError(self._why)
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+
+@dataclass
+class _Found:
+    attributes: dict[str, Any] = field(default_factory=dict)
+    ages: list[FactAge] = field(default_factory=list)
+    shown: list[ShownFact] = field(default_factory=list)
+
+
+class FactSources:
+    """All sources of one bundle, opened once and shared by its questions."""
+
+    def __init__(self, config: FactsConfig, readers: Mapping[str, FactReader], bundle: str) -> None:
+        self._config = config
+        self._readers = dict(readers)
+        self._bundle = bundle
+        self._pool: ThreadPoolExecutor | None = None
+        if any(isinstance(reader, SqlReader) for reader in self._readers.values()):
+            self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="facts")
+
+    async def gather(
+        self, tool: str, args_bytes: bytes, resource: Resource, *, agent: str, now: datetime
+    ) -> Facts:
+        """Everything the sources know for one effect. Never raises for a source's fault: `failed` says it."""
+        values = {
+            "args": args_bytes.decode(),
+            "resource_id": resource.id,
+            "agent": agent,
+            "tool": tool,
+            "now": now.isoformat(),
+        }
+        found, about_agent = _Found(), _Found()
+        try:
+            for spec in self._config.sources_for(resource.type, tool):
+                await self._ask(spec, values, now, found)
+            for spec in self._config.sources_for(AGENT, tool):
+                await self._ask(spec, values, now, about_agent)
+        except _FactError as error:
+            return Facts(bundle=self._bundle, failed=str(error), alarm=error.detail)
+        return Facts(
+            bundle=self._bundle,
+            resource=found.attributes,
+            agent=about_agent.attributes,
+            ages=(*found.ages, *about_agent.ages),
+            shown=(*found.shown, *about_agent.shown),
+        )
+
+    def close(self) -> None:
+        """Let go of databases. The threads end with the last question that still holds these sources."""
+        for reader in self._readers.values():
+            reader.close()
+
+    async def _ask(self, spec: SourceSpec, values: Mapping[str, str], now: datetime, found: _Found) -> None:
+        subject = f"{spec.entity} {values['agent' if spec.entity == AGENT else 'resource_id']!r}"
+        rows = await self._read(spec, values)
+        if not rows and spec.optional:
+            return
+        if len(rows) != 1:
+            how_many = "nothing" if not rows else "more than one answer"
+            raise _FactError(f"source {spec.name!r} knows {how_many} about {subject}; check the id")
+        row = dict(rows[0])
+        as_of = _as_of(spec, row, now)
+        names = self._config.given_by(spec)
+        if strange := sorted(set(row) - set(names)):
+            raise _FactError(
+                _unusable(spec), f"source {spec.name!r}: {strange[0]!r} is not a declared attribute"
+            )
+        for name in names:
+            self._keep(spec, name, row.get(name), as_of, found)
+        found.ages.append(FactAge(spec.name, as_of))
+
+    async def _read(self, spec: SourceSpec, values: Mapping[str, str]) -> Sequence[Mapping[str, Any]]:
+        reader = self._readers[spec.name]
+        try:
+            if isinstance(reader, SqlReader):
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._pool, reader.read, values)
+            return reader.read(values)
+        except SourceFailedError as error:
+            raise _FactError(_unusable(spec), f"source {spec.name!r}: {error}") from error
+
+    def _keep(self, spec: SourceSpec, name: str, value: object, as_of: datetime, found: _Found) -> None:
+        kind: AttributeType = self._config.entities[spec.entity].attributes[name]
+        if value is None:
+            if kind.optional:
+                return
+            raise _FactError(_unusable(spec), f"source {spec.name!r}: attribute {name!r} is missing")
+        try:
+            found.attributes[name] = kind.encode(value)
+        except ValueError as error:
+            raise _FactError(_unusable(spec), f"source {spec.name!r}: attribute {name!r}: {error}") from error
+        found.shown.append(ShownFact(name, str(value), spec.name, as_of))
+
+
+class _FactError(Exception):
+    """Ends one gathering: a sentence for the agent, and one for the operator when there is more to say."""
+
+    def __init__(self, told: str, detail: str | None = None) -> None:
+        super().__init__(told)
+        self.detail = detail
+
+
+def _as_of(spec: SourceSpec, row: dict[str, Any], now: datetime) -> datetime:
+    """Since when the row is true; refuses a stale one. Without `as_of`, an answer is as old as the reading."""
+    if spec.as_of is None:
+        return now
+    try:
+        as_of = moment_of(row.pop(spec.as_of, None))
+    except ValueError as error:
+        raise _FactError(_unusable(spec), f"source {spec.name!r}: {spec.as_of!r}: {error}") from error
+    age = now - as_of
+    if age < -_CLOCK_SKEW or (spec.max_age is not None and age > spec.max_age):
+        raise _FactError(
+            f"source {spec.name!r} is stale: its answer is from {as_of.isoformat()}; try again when it is fresh",
+            f"source {spec.name!r}: answer from {as_of.isoformat()}, now {now.isoformat()}, max_age {spec.max_age}",
+        )
+    return as_of
+
+
+def _unusable(spec: SourceSpec) -> str:
+    return f"source {spec.name!r} could not be used; the operator has been told, try again later"

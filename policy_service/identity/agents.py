@@ -1,0 +1,130 @@
+"""Agents and executors: enrolled by an operator, with several Ed25519 keys each.
+
+Rules: a name is enrolled once; a key belongs to one party for ever, so the key of one can never become another's; a
+revoked key proves nothing from that moment on. All of it is logged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, select, update
+from sqlmodel import col
+
+from countersign.contract import PublicKey
+from policy_service.errors import ConflictError, InvalidRequestError, NotFoundError
+from policy_service.storage.core import insert_unless_there, table
+from policy_service.storage.database import Tx
+from policy_service.storage.logbook import append
+from policy_service.storage.tables import AgentKeyRow, AgentRow
+
+OPERATOR = "operator"  # whoever has the command line of the service's own host
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,99}\Z")
+
+
+def enroll(
+    tx: Tx, name: str, *, owner: str | None = None, roles: Sequence[str] = (), teams: Sequence[str] = ()
+) -> None:
+    """Enrol a party; ``owner`` is a person's ``iss|sub``.
+
+    Raises:
+        InvalidRequestError: a name or owner that cannot be one.
+        ConflictError: the name is taken.
+    """
+    if not _NAME.match(name):
+        raise InvalidRequestError(
+            f"{name!r} cannot be an agent's name; use letters, digits, '.', '_' and '-'"
+        )
+    if owner is not None and not all(owner.partition("|")):
+        raise InvalidRequestError(f"the owner {owner!r} is not a person; write ISSUER|SUBJECT")
+    row = {"name": name, "owner": owner, "roles": list(roles), "teams": list(teams), "enrolled_at": tx.now}
+    if tx.conn.execute(insert_unless_there(tx.conn, table(AgentRow)).values(row)).rowcount == 0:
+        raise ConflictError(f"the agent {name!r} is enrolled already; add a key with `agent key add`")
+    body = {"agent": name, "owner": owner, "roles": list(roles), "teams": list(teams)}
+    append(tx, "agent_enrolled", actor=OPERATOR, body=body)
+
+
+def add_key(tx: Tx, name: str, key: PublicKey) -> None:
+    """Let a party prove itself with one more key.
+
+    Raises:
+        NotFoundError: no such party.
+        ConflictError: the key is known, whoever has it and whether or not it was revoked.
+    """
+    _require(tx.conn, name)
+    row = {"kid": key.kid, "agent": name, "x": key.jwk()["x"], "added_at": tx.now}
+    if tx.conn.execute(insert_unless_there(tx.conn, table(AgentKeyRow)).values(row)).rowcount == 0:
+        raise ConflictError(f"the key {key.kid} was given to a party already; make a new one")
+    append(tx, "agent_key_added", actor=OPERATOR, body={"agent": name, "kid": key.kid})
+
+
+def revoke_key(tx: Tx, kid: str) -> None:
+    """End a key. Ending it again changes nothing.
+
+    Raises:
+        NotFoundError: no such key.
+    """
+    known = _key_row(tx.conn, kid)
+    if known is None:
+        raise NotFoundError(f"there is no key {kid!r}")
+    where = (col(AgentKeyRow.kid) == kid, col(AgentKeyRow.revoked_at).is_(None))
+    if tx.conn.execute(update(AgentKeyRow).where(*where).values(revoked_at=tx.now)).rowcount:
+        append(tx, "agent_key_revoked", actor=OPERATOR, body={"agent": known.agent, "kid": kid})
+
+
+def find_agent(conn: Connection, name: str) -> AgentRow | None:
+    """An enrolled party by name."""
+    row = conn.execute(select(*_columns(AgentRow)).where(col(AgentRow.name) == name)).first()
+    return None if row is None else AgentRow(**row._mapping)
+
+
+def find_key(conn: Connection, kid: str) -> tuple[str, PublicKey] | None:
+    """The party and the public key of a live key id."""
+    row = conn.execute(_LIVE_KEY, {"asked": kid}).first()
+    return None if row is None else (row.agent, _public_key(row.x))
+
+
+def list_agents(conn: Connection) -> list[AgentRow]:
+    """Every enrolled party, by name."""
+    query = select(*_columns(AgentRow)).order_by(col(AgentRow.name))
+    return [AgentRow(**row._mapping) for row in conn.execute(query)]
+
+
+def list_keys(conn: Connection, name: str) -> list[AgentKeyRow]:
+    """The keys of a party, oldest first, revoked ones too."""
+    query = (
+        select(*_columns(AgentKeyRow))
+        .where(col(AgentKeyRow.agent) == name)
+        .order_by(col(AgentKeyRow.added_at))
+    )
+    return [AgentKeyRow(**row._mapping) for row in conn.execute(query)]
+
+
+def _require(conn: Connection, name: str) -> AgentRow:
+    agent = find_agent(conn, name)
+    if agent is None:
+        raise NotFoundError(f"the agent {name!r} is not enrolled; policy-service agent enroll {name}")
+    return agent
+
+
+def _key_row(conn: Connection, kid: str) -> AgentKeyRow | None:
+    row = conn.execute(select(*_columns(AgentKeyRow)).where(col(AgentKeyRow.kid) == kid)).first()
+    return None if row is None else AgentKeyRow(**row._mapping)
+
+
+# Asked for with every request: the statement is built once, and so is each key.
+_LIVE_KEY = select(col(AgentKeyRow.agent), col(AgentKeyRow.x)).where(
+    col(AgentKeyRow.kid) == bindparam("asked"), col(AgentKeyRow.revoked_at).is_(None)
+)
+
+
+@lru_cache(maxsize=4096)
+def _public_key(x: str) -> PublicKey:
+    return PublicKey.from_jwk({"kty": "OKP", "crv": "Ed25519", "x": x})
+
+
+def _columns(model: type[AgentRow] | type[AgentKeyRow]) -> list[Any]:
+    return list(table(model).columns)

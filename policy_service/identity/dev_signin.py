@@ -1,0 +1,102 @@
+"""The development sign-in: a one-time link that the service prints on its own terminal, on loopback only.
+
+Whoever can read that terminal could read the database too, so the link is as good as the host. It is spent by one
+conditional UPDATE; votes of such a session carry ``assurance: dev`` into every token they release.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, select, update
+from sqlmodel import col
+
+from countersign.contract import ErrorCode
+from policy_service.errors import ForbiddenError, InvalidRequestError
+from policy_service.identity.people import remember
+from policy_service.identity.sessions import hashed, open_session
+from policy_service.settings import Settings
+from policy_service.storage.core import table
+from policy_service.storage.database import Tx
+from policy_service.storage.logbook import append
+from policy_service.storage.tables import SignInLinkRow
+
+DEV_ISSUER = "urn:countersign:dev"
+_BYTES = 32
+_LONGEST_NAME = 100  # characters: it is shown beside every vote
+
+
+@dataclass(frozen=True, slots=True)
+class SignedIn:
+    """The cookie's value, once, and how long the browser may keep it."""
+
+    cookie: str
+    max_age_seconds: int
+
+
+def mint_link(tx: Tx, settings: Settings, sub: str, name: str) -> str:
+    """The address of a one-time link that signs ``sub`` in.
+
+    Raises:
+        ForbiddenError: the development sign-in is off.
+        InvalidRequestError: a subject or a name that nobody could read.
+    """
+    _require_on(settings)
+    for what, text in (("subject", sub), ("name", name)):
+        if not 0 < len(text) <= _LONGEST_NAME or not text.isprintable() or text != text.strip():
+            raise InvalidRequestError(
+                f"the {what} {text!r} cannot be a person's; write 1 to {_LONGEST_NAME} letters"
+            )
+    token = secrets.token_urlsafe(_BYTES)
+    row = {
+        "token_hash": hashed(token),
+        "iss": DEV_ISSUER,
+        "sub": sub,
+        "name": name,
+        "created_at": tx.now,
+        "expires_at": tx.now + timedelta(seconds=settings.sign_in_link_s),
+    }
+    tx.conn.execute(table(SignInLinkRow).insert().values(row))
+    append(tx, "sign_in_link_made", actor="operator", body={"person": f"{DEV_ISSUER}|{sub}"})
+    return f"{settings.public_url}/sign-in/dev?token={token}"
+
+
+def spend_link(tx: Tx, settings: Settings, token: str) -> SignedIn:
+    """Sign the person of a link in, once.
+
+    Raises:
+        ForbiddenError: the development sign-in is off.
+        InvalidRequestError: bad_token (unknown or spent), expired_token.
+    """
+    _require_on(settings)
+    columns = table(SignInLinkRow).columns
+    link = tx.conn.execute(select(*columns).where(col(SignInLinkRow.token_hash) == hashed(token))).first()
+    if link is None or link.used_at is not None:
+        raise InvalidRequestError(
+            "this sign-in link is unknown or was used; ask the terminal for another: policy-service signin NAME",
+            code=ErrorCode.BAD_TOKEN,
+        )
+    if tx.now >= link.expires_at:
+        raise InvalidRequestError(
+            "this sign-in link is too old; ask for another", code=ErrorCode.EXPIRED_TOKEN
+        )
+    where = (col(SignInLinkRow.token_hash) == link.token_hash, col(SignInLinkRow.used_at).is_(None))
+    if tx.conn.execute(update(SignInLinkRow).where(*where).values(used_at=tx.now)).rowcount != 1:
+        raise InvalidRequestError("this sign-in link was used a moment ago", code=ErrorCode.BAD_TOKEN)
+    remember(tx, link.iss, link.sub, link.name)
+    cookie = open_session(tx, link.iss, link.sub, "dev", max_s=settings.session_max_s)
+    return SignedIn(cookie, settings.session_max_s)
+
+
+def _require_on(settings: Settings) -> None:
+    if not settings.dev_signin:
+        raise ForbiddenError(
+            "the development sign-in is off; start the service with COUNTERSIGN_DEV_SIGNIN=true"
+        )
+
+
+def forget_links(tx: Tx, before: datetime) -> int:
+    """Delete links that were over before that moment; how many."""
+    return tx.conn.execute(delete(SignInLinkRow).where(col(SignInLinkRow.expires_at) < before)).rowcount

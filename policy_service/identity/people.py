@@ -1,0 +1,56 @@
+"""People: known by issuer and subject. Names and addresses are for reading, never for deciding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection, select, update
+from sqlmodel import col
+
+from policy_service.storage.core import insert_unless_there, table
+from policy_service.storage.database import Tx
+from policy_service.storage.tables import PersonRow
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Somebody who is signed in. ``groups`` are those their token carried and that are still fresh enough."""
+
+    iss: str
+    sub: str
+    name: str
+    assurance: str
+    groups: frozenset[str] = frozenset()
+
+    @property
+    def key(self) -> str:
+        """``iss|sub``: the one spelling of a person in policies and counts."""
+        return f"{self.iss}|{self.sub}"
+
+
+def remember(
+    tx: Tx, iss: str, sub: str, name: str, *, email: str | None = None, groups: Iterable[str] | None = None
+) -> None:
+    """Note a sign-in: the newest name and address, and the groups of the token with their age."""
+    columns: dict[str, Any] = {"name": name, "email": email, "last_seen_at": tx.now}
+    if groups is not None:
+        columns |= {"groups": sorted(groups), "groups_at": tx.now}
+    row = {"iss": iss, "sub": sub, "groups": [], "groups_at": None, "first_seen_at": tx.now, **columns}
+    if tx.conn.execute(insert_unless_there(tx.conn, table(PersonRow)).values(row)).rowcount == 0:
+        where = (col(PersonRow.iss) == iss, col(PersonRow.sub) == sub)
+        tx.conn.execute(update(PersonRow).where(*where).values(columns))
+
+
+def find_person(
+    conn: Connection, iss: str, sub: str, assurance: str, now: datetime, max_group_age_s: int
+) -> Person | None:
+    """A known person; groups older than the limit are left out, as if the token had carried none."""
+    columns = table(PersonRow).columns
+    row = conn.execute(select(*columns).where(col(PersonRow.iss) == iss, col(PersonRow.sub) == sub)).first()
+    if row is None:
+        return None
+    fresh = row.groups_at is not None and (now - row.groups_at).total_seconds() < max_group_age_s
+    return Person(iss, sub, row.name, assurance, frozenset(row.groups if fresh else ()))

@@ -1,0 +1,133 @@
+"""Who calls the API: the proof of an enrolled key, or an API key where those are allowed.
+
+The proof covers method, path, query and body as they arrived, never as something in between has parsed them. The
+caller learns that it failed; which step failed goes to the log.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import structlog
+
+from countersign.contract import ContractError, ErrorCode, VerificationError, load, verify_proof
+from countersign.contract.keys import decode_base64url
+from policy_service.errors import UnauthenticatedError
+from policy_service.identity.agents import find_key
+from policy_service.identity.api_keys import find_api_key, has_live_api_key
+from policy_service.identity.callers import Caller
+from policy_service.identity.nonces import Nonces
+from policy_service.settings import Settings
+from policy_service.storage.database import Database
+from policy_service.storage.unit import Clock, utc_now
+
+log = structlog.get_logger(__name__)
+
+_BEARER = "Bearer "
+_KID = re.compile(r"[A-Za-z0-9_-]{43}")  # a thumbprint; nothing else is looked up or written to the log
+_MAX_HEADER = 512  # bytes of a proof's header; ours has three short members
+
+
+@dataclass(frozen=True, slots=True)
+class Presented:
+    """A request as it arrived, as far as a proof covers it."""
+
+    method: str
+    path: str
+    query: str
+    body: bytes
+    proof: str | None
+    authorization: str | None
+
+
+class Authenticator:
+    """One verify path for every agent."""
+
+    def __init__(self, db: Database, nonces: Nonces, settings: Settings, clock: Clock = utc_now) -> None:
+        self._db = db
+        self._nonces = nonces
+        self._settings = settings
+        self._clock = clock
+
+    def next_nonce(self) -> str:
+        """What goes into ``Agent-Nonce``."""
+        return self._nonces.current(self._clock())
+
+    async def authenticate(self, presented: Presented) -> Caller:
+        """The party that made this request.
+
+        Raises:
+            UnauthenticatedError: no proof, a bad one (bad_proof), or one with an old nonce (use_nonce).
+        """
+        if presented.proof is not None:
+            return await self._by_proof(presented, presented.proof)
+        if presented.authorization is not None and presented.authorization.startswith(_BEARER):
+            return await self._by_api_key(presented.authorization.removeprefix(_BEARER))
+        raise UnauthenticatedError(
+            "prove who you are: sign this request into an Agent-Proof header with an enrolled key, using the nonce in "
+            "Agent-Nonce"
+        )
+
+    async def is_live(self, caller: Caller) -> bool:
+        """Whether a caller who proved itself earlier still could: its key, or an API key of its own, is live."""
+        jkt = caller.jkt
+        if jkt is None:
+            return await self._db.read(lambda conn: has_live_api_key(conn, caller.agent))
+        found = await self._db.read(lambda conn: find_key(conn, jkt))
+        return found is not None and found[0] == caller.agent
+
+    async def _by_proof(self, presented: Presented, proof: str) -> Caller:
+        kid = _unverified_kid(proof)
+        found = None if kid is None else await self._db.read(lambda conn: find_key(conn, kid))
+        if found is None:
+            raise self._refused("the proof's key is not enrolled", kid)
+        agent, key = found
+        now = self._clock()
+        try:
+            claims = verify_proof(
+                proof,
+                key_for=lambda asked: key if asked == key.kid else None,
+                method=presented.method,
+                url_path=presented.path,
+                query=presented.query,
+                body=presented.body,
+                accept_nonce=lambda nonce: self._nonces.accepts(nonce, now),
+                now=int(now.timestamp()),
+                max_age=self._settings.proof_max_age_s,
+                leeway=self._settings.clock_leeway_s,
+            )
+        except VerificationError as error:
+            if error.code == ErrorCode.USE_NONCE.value:
+                raise UnauthenticatedError(
+                    "sign the request again with the nonce of this answer", code=ErrorCode.USE_NONCE
+                ) from error
+            raise self._refused(f"step {error.step}: {error}", kid) from error
+        if claims.agent != agent:
+            raise self._refused(f"the key belongs to {agent!r}, the proof says {claims.agent!r}", kid)
+        return Caller(agent, key.kid)
+
+    async def _by_api_key(self, secret: str) -> Caller:
+        if not self._settings.api_keys:
+            raise UnauthenticatedError("API keys are switched off here; enrol a key and send proofs")
+        agent = await self._db.read(lambda conn: find_api_key(conn, secret))
+        if agent is None:
+            raise UnauthenticatedError("the API key is not known or was revoked")
+        return Caller(agent, None, "api_key")
+
+    def _refused(self, why: str, kid: str | None) -> UnauthenticatedError:
+        log.warning("proof_refused", why=why, kid=kid)
+        return UnauthenticatedError("the proof does not hold for this request", code=ErrorCode.BAD_PROOF)
+
+
+def _unverified_kid(unverified_token: str) -> str | None:
+    """The key id a proof names; it selects the key to verify with and proves nothing."""
+    head = unverified_token.partition(".")[0]
+    if not 0 < len(head) <= _MAX_HEADER:
+        return None
+    try:
+        header = load(decode_base64url(head))
+    except (ContractError, ValueError):
+        return None
+    kid = header.get("kid") if isinstance(header, dict) else None
+    return kid if isinstance(kid, str) and _KID.fullmatch(kid) else None

@@ -1,0 +1,109 @@
+"""Server-side sessions of people.
+
+The cookie is 256 random bits; the database holds its hash. A session ends by idleness, by age, by sign-out, and is
+never carried over a sign-in: each sign-in makes a new one, so a planted cookie is worth nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import Connection, delete, select, update
+from sqlmodel import col
+
+from policy_service.identity.people import Person, find_person
+from policy_service.settings import Settings
+from policy_service.storage.core import table
+from policy_service.storage.database import Database, Tx
+from policy_service.storage.logbook import append
+from policy_service.storage.tables import SessionRow
+from policy_service.storage.unit import Clock, utc_now
+
+_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A live session and its form token."""
+
+    person: Person
+    csrf: str
+
+
+def hashed(secret: str) -> str:
+    """What is stored of a secret that is random and long: its SHA-256."""
+    return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
+
+
+def open_session(tx: Tx, iss: str, sub: str, assurance: str, *, max_s: int) -> str:
+    """A fresh session; the cookie's value, once."""
+    cookie = secrets.token_urlsafe(_BYTES)
+    row = {
+        "id_hash": hashed(cookie),
+        "iss": iss,
+        "sub": sub,
+        "assurance": assurance,
+        "csrf_token": secrets.token_urlsafe(_BYTES),
+        "created_at": tx.now,
+        "seen_at": tx.now,
+        "expires_at": tx.now + timedelta(seconds=max_s),
+    }
+    tx.conn.execute(table(SessionRow).insert().values(row))
+    append(tx, "signed_in", actor=f"person:{iss}|{sub}", body={"assurance": assurance})
+    return cookie
+
+
+class Sessions:
+    """Finding and ending sessions."""
+
+    def __init__(self, db: Database, settings: Settings, clock: Clock = utc_now) -> None:
+        self._db = db
+        self._settings = settings
+        self._clock = clock
+
+    async def find(self, cookie: str) -> Session | None:
+        """The live session of a cookie, or None when it is unknown, ended, idle too long or too old."""
+        now = self._clock()
+        found = await self._db.read(lambda conn: self._live(conn, cookie, now))
+        if found is None:
+            return None
+        row, person = found
+        if (now - row.seen_at).total_seconds() >= self._settings.session_touch_s:
+            await self._db.write(lambda tx: _touch(tx, row.id_hash))
+        return Session(person, row.csrf_token)
+
+    async def sign_out(self, cookie: str) -> None:
+        """End a session. An unknown cookie is ignored."""
+        await self._db.write(lambda tx: _end(tx, hashed(cookie)))
+
+    def _live(self, conn: Connection, cookie: str, now: datetime) -> tuple[SessionRow, Person] | None:
+        columns = table(SessionRow).columns
+        row = conn.execute(select(*columns).where(col(SessionRow.id_hash) == hashed(cookie))).first()
+        if row is None or row.revoked_at is not None or now >= row.expires_at:
+            return None
+        if row.assurance == "dev" and not self._settings.dev_signin:
+            return None  # opened while the development sign-in was on; switching it off ends them all
+        if (now - row.seen_at).total_seconds() >= self._settings.session_idle_s:
+            return None
+        person = find_person(conn, row.iss, row.sub, row.assurance, now, self._settings.max_group_age_s)
+        return None if person is None else (SessionRow(**row._mapping), person)
+
+
+def _touch(tx: Tx, id_hash: str) -> None:
+    tx.conn.execute(update(SessionRow).where(col(SessionRow.id_hash) == id_hash).values(seen_at=tx.now))
+
+
+def _end(tx: Tx, id_hash: str) -> None:
+    where = (col(SessionRow.id_hash) == id_hash, col(SessionRow.revoked_at).is_(None))
+    ended = update(SessionRow).where(*where).values(revoked_at=tx.now)
+    row = tx.conn.execute(ended.returning(col(SessionRow.iss), col(SessionRow.sub))).first()
+    if row is not None:
+        append(tx, "signed_out", actor=f"person:{row.iss}|{row.sub}", body={})
+
+
+def forget_sessions(tx: Tx, before: datetime) -> int:
+    """Delete sessions that were over before that moment; how many."""
+    return tx.conn.execute(delete(SessionRow).where(col(SessionRow.expires_at) < before)).rowcount

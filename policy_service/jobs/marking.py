@@ -1,0 +1,104 @@
+"""Keeping the epoch mark in step: the highest index of the log, written beside the keys after the commit that gave it.
+
+Written by a task of its own and never twice at once, so a busy log costs one file write at a time; a crash loses at
+most the last of them, which leaves the mark behind the database, never ahead.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import structlog
+from sqlalchemy import insert, select
+
+from policy_service.audit.log import highest_index
+from policy_service.storage.core import table
+from policy_service.storage.database import Database, Tx
+from policy_service.storage.tables import MetaRow
+from policy_service.tokens.epoch import Mark, read_mark, require_not_behind, write_mark
+
+log = structlog.get_logger(__name__)
+
+_EPOCH = "epoch"
+_FIRST = 1
+_SPACING_S = 0.2  # two syncs a mark: a busy log must not spend the disk on them
+_meta = table(MetaRow)
+
+
+def settle_epoch(db: Database, key_dir: Path) -> Mark:
+    """Compare the database with the mark, or make both at the first start.
+
+    Raises:
+        StartError: the database has forgotten something it once knew.
+    """
+    mark = read_mark(key_dir)
+    epoch = db.write_sync(_epoch)
+    highest = db.read_sync(highest_index)
+    if mark is None:
+        mark = Mark(epoch, highest)
+        write_mark(key_dir, mark)
+    require_not_behind(mark, highest, epoch)
+    if highest > mark.highest_index:  # stopped between the commit and the mark
+        mark = Mark(epoch, highest)
+        write_mark(key_dir, mark)
+    return mark
+
+
+def _epoch(tx: Tx) -> int:
+    found = tx.conn.execute(select(_meta.c.value).where(_meta.c.name == _EPOCH)).scalar()
+    if found is not None:
+        return int(found)
+    tx.conn.execute(insert(_meta).values(name=_EPOCH, value=str(_FIRST)))
+    return _FIRST
+
+
+class EpochMark:
+    """The mark of a running service."""
+
+    def __init__(self, key_dir: Path, mark: Mark) -> None:
+        self._key_dir = key_dir
+        self._written = mark
+        self._highest = mark.highest_index
+        self._news = asyncio.Event()
+        # A cancelled `run` leaves its thread writing: the last write of all waits for it, and never goes back.
+        self._one_writer = threading.Lock()
+        self.failing = False
+
+    @property
+    def epoch(self) -> int:
+        """The incarnation of this deployment's database."""
+        return self._written.epoch
+
+    def reached(self, index: int) -> None:
+        """The log has got this far; the file follows."""
+        if index > self._highest:
+            self._highest = index
+            self._news.set()
+
+    async def run(self) -> None:
+        """Follow until cancelled. A mark that cannot be written is said aloud and tried again."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            try:
+                await self.write()
+                self.failing = False
+            except OSError:
+                self.failing = True
+                self._news.set()
+                log.exception("epoch_mark_not_written")
+            await asyncio.sleep(_SPACING_S)
+
+    async def write(self) -> None:
+        """Bring the file up to date."""
+        if self._highest > self._written.highest_index:
+            await asyncio.to_thread(self._write)
+
+    def _write(self) -> None:
+        with self._one_writer:
+            mark = Mark(self._written.epoch, self._highest)
+            if mark != self._written:
+                write_mark(self._key_dir, mark)
+                self._written = mark

@@ -1,0 +1,124 @@
+"""The active bundle: one reference, swapped when a new folder has been read, checked and prepared, never
+before.
+
+Rules kept here (I-13): what is active was validated; a folder that is not valid leaves the last good bundle
+in place and says what is wrong; reloads do not overlap. What is active and what lies in the folder are both
+shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from policy_service.pap.bundle import Bundle, load_bundle
+from policy_service.pap.commit import commit_of
+from policy_service.pap.files import bundle_digest, read_files
+from policy_service.pap.problems import BundleError
+
+
+class NoActiveBundleError(Exception):
+    """No valid bundle was ever loaded, so nothing can be decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reloaded:
+    """What a reload did: the bundle that is active now, whether it is another one, and what kept the folder
+    out.
+    """
+
+    active: Bundle | None
+    changed: bool
+    error: BundleError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BundleStatus:
+    """Active and head, for health pages. They differ while the folder is not valid."""
+
+    active_digest: str | None
+    active_commit: str | None
+    head_digest: str | None
+    loaded_at: datetime | None
+    error: BundleError | None
+    failed_at: datetime | None
+
+
+class ActiveBundle:
+    """Holds the bundle that decides."""
+
+    def __init__(self, path: Path, clock: Callable[[], datetime]) -> None:
+        self._path = path
+        self._clock = clock
+        self._lock = asyncio.Lock()
+        self._current: Bundle | None = None
+        self._head: str | None = None
+        self._error: BundleError | None = None
+        self._loaded_at: datetime | None = None
+        self._failed_at: datetime | None = None
+
+    @property
+    def current(self) -> Bundle:
+        """The bundle to decide with; take it once and keep it through one decision.
+
+        Raises:
+            NoActiveBundleError: none was ever valid.
+        """
+        if self._current is None:
+            raise NoActiveBundleError(
+                f"no valid bundle was loaded from {self._path}; see its problems with reload"
+            )
+        return self._current
+
+    async def reload(self) -> Reloaded:
+        """Read the folder again and swap to it if it is valid. Parsing happens in a thread."""
+        async with self._lock:
+            try:
+                bundle = await asyncio.to_thread(self._load)
+            except BundleError as error:
+                self._error, self._failed_at = error, self._clock()
+                return Reloaded(self._current, changed=False, error=error)
+            self._error = None
+            return Reloaded(bundle, changed=self._swap(bundle))
+
+    def status(self) -> BundleStatus:
+        """What is active, what lies in the folder, and what is wrong with it."""
+        current = self._current
+        return BundleStatus(
+            active_digest=current.digest if current else None,
+            active_commit=current.commit if current else None,
+            head_digest=self._head,
+            loaded_at=self._loaded_at,
+            error=self._error,
+            failed_at=self._failed_at,
+        )
+
+    def close(self) -> None:
+        """Let go of the active bundle's fact sources."""
+        if self._current is not None:
+            self._current.close()
+
+    def _load(self) -> Bundle:
+        """The folder as a bundle; the active one itself when it is the same bytes at the same commit."""
+        self._head = None
+        files = read_files(self._path)
+        self._head = digest = bundle_digest(files)
+        current = self._current
+        if current is not None and (current.digest, current.commit) == (
+            digest,
+            commit_of(self._path, files, digest),
+        ):
+            return current
+        return load_bundle(self._path)
+
+    def _swap(self, bundle: Bundle) -> bool:
+        before = self._current
+        if before is bundle:
+            return False
+        self._current, self._head, self._loaded_at = bundle, bundle.digest, self._clock()
+        if before is not None:
+            before.close()
+        return before is None or before.digest != bundle.digest

@@ -1,0 +1,132 @@
+"""A bundle: policies, manifests, groups and facts of one folder, checked as a whole or not at all.
+
+Rules kept here: everything wrong is told at once, with file and line; nothing of a bundle with a problem can
+be used; what can be suspected but not proved wrong is a warning. Loading reads files and runs the parsers: it
+blocks, for about a millisecond a policy, and belongs in a thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from countersign.contract import JSON, ContractError, ToolManifest
+from policy_service.domain.question import Facts
+from policy_service.facts.groups import Directory
+from policy_service.facts.sources import FactSources
+from policy_service.pap.checks import warnings_about
+from policy_service.pap.commit import commit_of
+from policy_service.pap.compile import approving_schema, compile_rules, schema_of, shape_of
+from policy_service.pap.files import bundle_digest, read_files
+from policy_service.pap.parts import Parts, read_parts
+from policy_service.pap.policies import Policy, read_policies, validate
+from policy_service.pap.problems import BundleError, Problem
+from policy_service.pdp.rules import UNSEEN, UNSEEN_GATE, PolicySource, Rules
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """One loaded and validated bundle. Immutable; hold one object from the reading of facts to the decision."""
+
+    path: Path
+    digest: str
+    commit: str
+    rules: Rules
+    manifests: Mapping[str, ToolManifest]
+    policies: Mapping[str, PolicySource]
+    directory: Directory
+    facts: FactSources
+    warnings: tuple[Problem, ...] = ()
+
+    async def facts_for(
+        self, tool: str, args: JSON, args_bytes: bytes, *, agent: str, now: datetime
+    ) -> Facts:
+        """Read the facts a decision about this call needs. Never raises for the call's or a source's fault.
+
+        For a tool or args that are denied anyway there is nothing to read.
+        """
+        manifest = self.manifests.get(tool)
+        if manifest is None:
+            return Facts(self.digest)
+        try:
+            resource = manifest.resource_of(args)
+        except ContractError:
+            return Facts(self.digest)
+        return await self.facts.gather(tool, args_bytes, resource, agent=agent, now=now)
+
+    def describe(self, policy_id: str) -> PolicySource | None:
+        """A policy as written, also the built-in gate; None for one this bundle does not hold."""
+        return _BUILT_IN if policy_id == UNSEEN else self.policies.get(policy_id)
+
+    def close(self) -> None:
+        """Let go of the fact sources' connections and threads."""
+        self.facts.close()
+
+
+_BUILT_IN = PolicySource(
+    id=UNSEEN,
+    effect="forbid",
+    file="built-in",
+    line=0,
+    text="",
+    annotations={
+        "title": UNSEEN_GATE.title,
+        "doc": "Some arguments cannot be weighed by policy (lists, maps, nulls, fractions), so a person looks at them.",
+    },
+    gate=UNSEEN_GATE,
+)
+
+
+def load_bundle(path: Path) -> Bundle:
+    """Read, check and prepare a bundle folder.
+
+    Raises:
+        BundleError: everything that is wrong with it.
+    """
+    files = read_files(path)
+    digest = bundle_digest(files)
+    parts, problems = read_parts(files)
+    policies, policy_problems = read_policies(files, parts.directory.groups)
+    problems += policy_problems
+    if not problems:
+        problems = _schema_problems(parts, policies)
+    if problems:
+        raise BundleError(problems)
+    return _bundle(path, files, digest, parts, policies)
+
+
+def _schema_problems(parts: Parts, policies: Mapping[str, Policy]) -> list[Problem]:
+    shapes = [shape_of(manifest, parts.codecs[name]) for name, manifest in parts.manifests.items()]
+    try:
+        schema = schema_of(shapes, parts.config)
+    except ValueError as error:
+        return [Problem("tools", None, f"these manifests and facts make no Cedar schema: {error}")]
+    return validate(policies.values(), schema, approving_schema())
+
+
+def _bundle(
+    path: Path, files: Mapping[str, bytes], digest: str, parts: Parts, policies: Mapping[str, Policy]
+) -> Bundle:
+    commit = commit_of(path, files, digest)
+    rules = compile_rules(
+        digest=digest,
+        commit=commit,
+        manifests=parts.manifests,
+        codecs=parts.codecs,
+        policies=policies,
+        config=parts.config,
+        groups_of=parts.directory.groups_of,
+    )
+    return Bundle(
+        path=path,
+        digest=digest,
+        commit=commit,
+        rules=rules,
+        manifests=parts.manifests,
+        policies=rules.policies,
+        directory=parts.directory,
+        facts=FactSources(parts.config, parts.open_readers(path), digest),
+        warnings=tuple(warnings_about(parts, policies)),
+    )

@@ -1,0 +1,84 @@
+"""What looks wrong in a valid bundle: questions that nobody could answer, and permits that speak of nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from policy_service.pap.parts import Parts
+from policy_service.pap.policies import Policy
+from policy_service.pap.problems import Problem
+from policy_service.pdp.rules import UNSEEN
+from policy_service.pdp.slices import may_match
+
+
+def warnings_about(parts: Parts, policies: Mapping[str, Policy]) -> Iterator[Problem]:
+    """Every suspicion about this bundle."""
+    for policy in policies.values():
+        yield from _too_few_people(parts, policy)
+        yield from _not_built(policy)
+        yield from _unknown_unseen(parts, policy)
+    yield from _nobody_looks_at_unseen(parts)
+    yield from _tools_without_permit(parts, policies)
+
+
+def _too_few_people(parts: Parts, policy: Policy) -> Iterator[Problem]:
+    gate = policy.source.gate
+    if gate is None:
+        return
+    people = frozenset[str]().union(
+        *(parts.directory.members(group) for group in gate.groups | gate.escalate)
+    )
+    if len(people) < gate.quorum:
+        asked = "|".join(sorted(gate.groups))
+        message = f"asks for {gate.quorum} of {asked}, which has {len(people)}; nobody can ever meet it"
+        yield policy.statement.problem(message, "approval")
+
+
+_NOT_BUILT = {
+    "step_up": "asks for a passkey, which nobody can show yet: nobody can meet it",
+    "channel": "names a channel, and none is built yet: people are asked on the web",
+    "remind": "asks for reminders, which are not built yet",
+    "escalate": "names groups to escalate to, which is not built yet",
+}
+
+
+def _not_built(policy: Policy) -> Iterator[Problem]:
+    for annotation, message in _NOT_BUILT.items():
+        if annotation in policy.source.annotations:
+            yield policy.statement.problem(message, annotation)
+
+
+def _unknown_unseen(parts: Parts, policy: Policy) -> Iterator[Problem]:
+    possible = frozenset[str]().union(
+        *(
+            codec.may_be_unseen
+            for tool, codec in parts.codecs.items()
+            if may_match(policy.tree, tool, parts.manifests[tool].groups)
+        )
+    )
+    for name in sorted(policy.source.unseen - possible):
+        yield policy.statement.problem(
+            f"@unseen names {name!r}, which no tool here has as an unseen field", "unseen"
+        )
+
+
+def _nobody_looks_at_unseen(parts: Parts) -> Iterator[Problem]:
+    if UNSEEN in parts.directory.groups:
+        return
+    for tool, codec in parts.codecs.items():
+        if fields := ", ".join(sorted(codec.may_be_unseen)):
+            message = (
+                f"{fields}: policy cannot weigh this, and there is no group {UNSEEN!r} whose people could"
+            )
+            yield Problem(f"tools/{tool}.json", None, message)
+
+
+def _tools_without_permit(parts: Parts, policies: Mapping[str, Policy]) -> Iterator[Problem]:
+    permits = [
+        policy
+        for policy in policies.values()
+        if policy.source.effect == "permit" and not policy.about_approving
+    ]
+    for tool, manifest in parts.manifests.items():
+        if not any(may_match(permit.tree, tool, manifest.groups) for permit in permits):
+            yield Problem(f"tools/{tool}.json", None, "no permit names this tool, so every call is denied")

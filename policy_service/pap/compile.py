@@ -1,0 +1,96 @@
+"""From checked parts to `Rules`: for each tool its codec, schema, guards and gates.
+
+Rules kept here: each tool gets a schema with its own action and groups only (entities are built with the
+schema on every decision, and a hundred foreign actions would be built along); its sets are cut by the action
+hierarchy of the very same manifests.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from cedarpy import Schema
+
+from countersign.contract import ToolManifest
+from policy_service.facts.config import AGENT, FactsConfig
+from policy_service.facts.manifests import InputCodec
+from policy_service.facts.schema import ToolShape, approval_schema, tools_schema
+from policy_service.pap.policies import Policy
+from policy_service.pdp.rules import ApprovalRules, Rules, ToolRules
+from policy_service.pdp.slices import may_match, policy_set
+
+
+def shape_of(manifest: ToolManifest, codec: InputCodec) -> ToolShape:
+    """What the schema needs to know of a tool."""
+    return ToolShape(manifest.tool, tuple(manifest.groups), manifest.resource.type, codec.cedar_type)
+
+
+def schema_of(shapes: Iterable[ToolShape], config: FactsConfig) -> Schema:
+    """The Cedar schema of these tools, with every entity type that facts.toml declares.
+
+    Raises:
+        ValueError: Cedar does not take it, for example a type named like a keyword.
+    """
+    return Schema.from_json_str(json.dumps(schema_json(shapes, config)))
+
+
+def schema_json(shapes: Iterable[ToolShape], config: FactsConfig) -> dict[str, Any]:
+    """The same, as Cedar's JSON schema."""
+    attributes = {entity: config.attribute_types(entity) for entity in config.entities}
+    return tools_schema(shapes, attributes, (entity for entity in config.entities if entity != AGENT))
+
+
+def approving_schema() -> Schema:
+    """The Cedar schema of votes."""
+    return Schema.from_json_str(json.dumps(approval_schema()))
+
+
+def compile_rules(
+    *,
+    digest: str,
+    commit: str,
+    manifests: Mapping[str, ToolManifest],
+    codecs: Mapping[str, InputCodec],
+    policies: Mapping[str, Policy],
+    config: FactsConfig,
+    groups_of: Callable[[str], frozenset[str]],
+) -> Rules:
+    """Prepare everything decisions need. The parts have been validated."""
+    about_tools = {name: policy for name, policy in policies.items() if not policy.about_approving}
+    return Rules(
+        digest=digest,
+        commit=commit,
+        tools={name: _tool_rules(manifests[name], codecs[name], about_tools, config) for name in manifests},
+        policies={name: policy.source for name, policy in policies.items()},
+        groups_of=groups_of,
+        approval=_approval(policies),
+    )
+
+
+def _tool_rules(
+    manifest: ToolManifest, codec: InputCodec, policies: Mapping[str, Policy], config: FactsConfig
+) -> ToolRules:
+    matching = {n: p for n, p in policies.items() if may_match(p.tree, manifest.tool, manifest.groups)}
+    guards = {name: policy.tree for name, policy in matching.items() if policy.source.gate is None}
+    return ToolRules(
+        manifest=manifest,
+        codec=codec,
+        schema=schema_of([shape_of(manifest, codec)], config),
+        guards=policy_set(guards),
+        gates=frozenset(matching) - frozenset(guards),
+        everything=policy_set({name: policy.tree for name, policy in matching.items()}),
+        permits=tuple(name for name, policy in matching.items() if policy.source.effect == "permit"),
+        resource_attributes=_always(config, manifest.resource.type),
+        agent_attributes=_always(config, AGENT),
+    )
+
+
+def _always(config: FactsConfig, entity: str) -> frozenset[str]:
+    return frozenset(name for name, kind in config.attribute_types(entity).items() if not kind.optional)
+
+
+def _approval(policies: Mapping[str, Policy]) -> ApprovalRules | None:
+    about = {name: policy.tree for name, policy in policies.items() if policy.about_approving}
+    return ApprovalRules(approving_schema(), policy_set(about)) if about else None

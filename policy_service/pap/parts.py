@@ -1,0 +1,185 @@
+"""The other files of a bundle: tool manifests, groups, facts and their sources.
+
+Rules kept here: JSON is read by the contract's strict loader, TOML by the standard library's; a tool and its
+groups are Cedar actions, so their names may not meet; a compensation names a tool of the same bundle and
+arguments it has. Meters are refused until they are built: a budget that nobody counts must not look like one.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from countersign.contract import ContractError, Limits, ToolManifest, load, load_manifest
+from policy_service.facts.config import BUILT_IN_TYPES, FactsConfig, SourceSpec, parse_facts_config
+from policy_service.facts.groups import Directory, parse_groups
+from policy_service.facts.manifests import InputCodec
+from policy_service.facts.schema import APPROVE
+from policy_service.facts.sources import FactReader, FailedReader, FileReader
+from policy_service.facts.sql import SourceFailedError, SqlReader
+from policy_service.pap.files import MAX_FILE_BYTES
+from policy_service.pap.problems import Problem
+
+_FACTS_LIMITS: Final = Limits(max_bytes=MAX_FILE_BYTES, max_depth=8, max_nodes=200_000)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything in a bundle but its policies."""
+
+    manifests: Mapping[str, ToolManifest]
+    codecs: Mapping[str, InputCodec]
+    directory: Directory
+    config: FactsConfig
+    rows: Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+    def open_readers(self, folder: Path) -> dict[str, FactReader]:
+        """A reader for each source. One that cannot be opened now fails when it is asked, and says why."""
+        return {source.name: self._open(source, folder) for source in self.config.source}
+
+    def _open(self, source: SourceSpec, folder: Path) -> FactReader:
+        if source.file is not None:
+            return FileReader(
+                self.rows[source.file], by="agent" if source.entity == "Agent" else "resource_id"
+            )
+        url = (
+            f"sqlite:///{(folder / source.path).absolute()}"
+            if source.path
+            else os.environ.get(source.url_env or "")
+        )
+        if not url:
+            return FailedReader(
+                f"the environment variable {source.url_env} is not set; give it the database's URL"
+            )
+        try:
+            return SqlReader(url, source.query or "", source.timeout)
+        except SourceFailedError as error:
+            return FailedReader(str(error))
+
+
+def read_parts(files: Mapping[str, bytes]) -> tuple[Parts, list[Problem]]:
+    """All parts, and every problem in them; parts with a problem are empty."""
+    problems: list[Problem] = []
+    manifests, codecs = _tools(files, problems)
+    directory = _toml(files, "groups.toml", parse_groups, problems) or Directory({}, {}, {})
+    config = _toml(files, "facts.toml", parse_facts_config, problems) or FactsConfig()
+    rows = _fact_files(files, config, problems)
+    _refuse_meters(files, problems)
+    problems += _tool_problems(manifests, config)
+    return Parts(manifests, codecs, directory, config, rows), problems
+
+
+def _tools(
+    files: Mapping[str, bytes], problems: list[Problem]
+) -> tuple[dict[str, ToolManifest], dict[str, InputCodec]]:
+    manifests: dict[str, ToolManifest] = {}
+    codecs: dict[str, InputCodec] = {}
+    for file, raw in files.items():
+        if not file.startswith("tools/"):
+            continue
+        try:
+            manifest = load_manifest(raw)
+            codec = InputCodec(manifest)
+        except (ContractError, ValueError, RecursionError) as error:
+            problems.append(Problem(file, None, str(error)))
+            continue
+        if file != f"tools/{manifest.tool}.json":
+            problems.append(
+                Problem(file, None, f"describes the tool {manifest.tool!r}; name the file after it")
+            )
+        manifests[manifest.tool] = manifest
+        codecs[manifest.tool] = codec
+    return manifests, codecs
+
+
+def _tool_problems(manifests: Mapping[str, ToolManifest], config: FactsConfig) -> list[Problem]:
+    groups = {group for manifest in manifests.values() for group in manifest.groups}
+    problems: list[Problem] = []
+    for name, manifest in manifests.items():
+        messages = [
+            f"the action {APPROVE!r} belongs to people's votes; call the tool or group something else"
+            for taken in (name, *manifest.groups)
+            if taken == APPROVE
+        ]
+        if name in groups:
+            messages.append(f"{name!r} is a tool and an action group; rename one")
+        if manifest.resource.type in BUILT_IN_TYPES:
+            messages.append(
+                f"resource type {manifest.resource.type!r} belongs to the service; call it something else"
+            )
+        messages += _compensation_problems(manifest, manifests)
+        problems += [Problem(f"tools/{name}.json", None, message) for message in messages]
+    for source in config.source:
+        if unknown := sorted(set(source.tools) - manifests.keys()):
+            problems.append(
+                Problem("facts.toml", None, f"source {source.name!r}: there is no tool {unknown[0]!r}")
+            )
+    return problems
+
+
+def _compensation_problems(manifest: ToolManifest, manifests: Mapping[str, ToolManifest]) -> list[str]:
+    if manifest.compensation is None:
+        return []
+    compensator = manifests.get(manifest.compensation.tool)
+    if compensator is None:
+        return [f"compensation {manifest.compensation.tool!r} is not a tool of this bundle; add its manifest"]
+    mapped = set(manifest.compensation.map)
+    if strange := sorted(mapped - compensator.properties):
+        return [f"compensation {compensator.tool!r} has no argument {strange[0]!r}"]
+    if missing := sorted(set(_required(compensator)) - mapped):
+        return [f"compensation {compensator.tool!r} needs the argument {missing[0]!r}; map it"]
+    return []
+
+
+def _required(manifest: ToolManifest) -> list[str]:
+    required = manifest.args.get("required")
+    return [str(name) for name in required] if isinstance(required, list) else []
+
+
+def _toml(files: Mapping[str, bytes], name: str, read: Any, problems: list[Problem]) -> Any:
+    if name not in files:
+        return None
+    try:
+        return read(tomllib.loads(files[name].decode("utf-8")))
+    except (ValueError, RecursionError) as error:
+        problems.append(Problem(name, None, str(error)))
+        return None
+
+
+def _fact_files(
+    files: Mapping[str, bytes], config: FactsConfig, problems: list[Problem]
+) -> dict[str, Mapping[str, Mapping[str, Any]]]:
+    named = {source.file for source in config.source if source.file is not None}
+    problems += [
+        Problem(name, None, "named by a source, but missing") for name in sorted(named - files.keys())
+    ]
+    rows: dict[str, Mapping[str, Mapping[str, Any]]] = {}
+    for file in (name for name in files if name.startswith("facts/")):
+        if file not in named:
+            problems.append(
+                Problem(file, None, "no source in facts.toml names this file; add one or remove it")
+            )
+            continue
+        try:
+            rows[file] = _rows(load(files[file], _FACTS_LIMITS))
+        except ValueError as error:
+            problems.append(Problem(file, None, str(error)))
+    return rows
+
+
+def _rows(value: Any) -> Mapping[str, Mapping[str, Any]]:
+    if not isinstance(value, dict) or not all(isinstance(row, dict) for row in value.values()):
+        raise ValueError('write one object of attributes for each id: {"acct_1": {"account_state": "open"}}')
+    return value
+
+
+def _refuse_meters(files: Mapping[str, bytes], problems: list[Problem]) -> None:
+    meters = _toml(files, "meters.toml", dict, problems)
+    if meters:
+        problems.append(
+            Problem("meters.toml", None, "this version counts no meters yet; leave the file empty")
+        )

@@ -1,0 +1,1 @@
+"""The decision point: one question in, one decision with its reasons out. Doubt is a deny."""

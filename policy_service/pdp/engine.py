@@ -1,0 +1,135 @@
+"""Decide one effect: release, review or deny, with the reasons (design section 4, "The rule").
+
+The steps, numbered as in the code; each that fails is a deny, and nothing after it is asked:
+
+1. the tool is one the bundle holds, by name and digest
+2. the args fit its reviewed manifest; the resource follows from them
+3. the facts are there, fresh, and of this bundle
+4. the engine is asked, guards and gates, with schema and entities; every error is read
+5. what guards and gates say is put together by one table
+6. what Cedar cannot weigh asks people, unless one satisfied permit names every such field present
+
+Pure: no clock, no IO. For bad input it answers and never raises. The cost is one engine call on prepared
+handles, and a second where a gate fired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from countersign.contract import ContractError, Resource, Verdict
+from policy_service.domain.decision import Decision, Reason
+from policy_service.domain.gates import DEFAULT_VALID_FOR, Gate
+from policy_service.domain.question import ArgsRefusedError, Encoded, Question
+from policy_service.pdp import reasons
+from policy_service.pdp.cedar import entities_of
+from policy_service.pdp.outcome import Outcome, ask_rules
+from policy_service.pdp.request import entities_for, missing_facts, request_for
+from policy_service.pdp.rules import UNSEEN, UNSEEN_GATE, Rules, ToolRules
+
+
+def decide(rules: Rules, question: Question) -> Decision:
+    """The decision of these rules on this question."""
+    tool = rules.tools.get(question.tool)  # step 1
+    if tool is None:
+        refuse = (
+            reasons.unknown_tool(question) if not question.redecided else reasons.tool_changed(question, None)
+        )
+        return _deny(rules, (refuse,))
+    if tool.manifest.digest != question.tool_digest:
+        return _deny(rules, (reasons.tool_changed(question, tool.manifest.digest),))
+    try:  # step 2
+        encoded = tool.codec.encode(question.args)
+        resource = tool.manifest.resource_of(question.args)
+    except (ArgsRefusedError, ContractError) as error:
+        return _deny(rules, (reasons.invalid_args(question, str(error)),))
+    if problem := _facts_problem(rules, question, tool):  # step 3
+        alarms = () if question.facts.alarm is None else (question.facts.alarm,)
+        return _deny(rules, (reasons.facts_unavailable(problem),), unseen=encoded.unseen, alarms=alarms)
+    outcome = _ask(rules, question, tool, resource, encoded)  # steps 4 and 5
+    if outcome.verdict is Verdict.DENY:
+        return _denied(rules, question, tool, resource, outcome, encoded.unseen)
+    return _granted(rules, outcome, encoded.unseen)  # step 6
+
+
+def _facts_problem(rules: Rules, question: Question, tool: ToolRules) -> str | None:
+    facts = question.facts
+    if facts.failed is not None:
+        return facts.failed
+    if facts.bundle != rules.digest:
+        return "the rules changed while the facts were read"
+    if missing := missing_facts(question, tool):
+        return f"the fact {missing[0]!r} is not known"
+    return None
+
+
+def _ask(rules: Rules, question: Question, tool: ToolRules, resource: Resource, encoded: Encoded) -> Outcome:
+    try:
+        entities = entities_of(entities_for(question, rules, resource), tool.schema)
+    except ValueError as error:
+        return Outcome(Verdict.DENY, frozenset(), errors=(f"entities do not fit the schema: {error}",))
+    request = request_for(question, tool, resource, encoded)
+    return ask_rules(tool, request, entities)
+
+
+def _granted(rules: Rules, outcome: Outcome, unseen: tuple[str, ...]) -> Decision:
+    determining = rules.in_order(outcome.determining)
+    fired = [rules.policies[policy_id].gate for policy_id in rules.in_order(outcome.fired)]
+    gates: tuple[Gate, ...] = tuple(gate for gate in fired if gate is not None)
+    # INVARIANT: a gate that fired is never lost on the way to the people it asks
+    if len(gates) != len(outcome.fired):
+        errors = (f"gates fired that these rules do not hold: {sorted(outcome.fired)}",)
+        return _deny(rules, reasons.policy_errors(rules, errors), unseen=unseen, alarms=errors)
+    if unseen and not _named_by_a_permit(rules, determining, unseen):
+        gates, determining = (*gates, UNSEEN_GATE), (*determining, UNSEEN)
+    return Decision(
+        outcome=Verdict.REVIEW if gates else Verdict.RELEASE,
+        bundle=rules.digest,
+        commit=rules.commit,
+        policies=determining,
+        gates=gates,
+        unseen=unseen,
+        valid_for=min((gate.valid_for for gate in gates), default=DEFAULT_VALID_FOR),
+    )
+
+
+def _named_by_a_permit(rules: Rules, determining: Sequence[str], unseen: tuple[str, ...]) -> bool:
+    """Whether one satisfied permit by itself names every unseen field present: two halves make no whole."""
+    return any(rules.policies[policy_id].unseen.issuperset(unseen) for policy_id in determining)
+
+
+def _denied(
+    rules: Rules,
+    question: Question,
+    tool: ToolRules,
+    resource: Resource,
+    outcome: Outcome,
+    unseen: tuple[str, ...],
+) -> Decision:
+    if outcome.errors:
+        return _deny(
+            rules, reasons.policy_errors(rules, outcome.errors), unseen=unseen, alarms=outcome.errors
+        )
+    forbids = rules.in_order(outcome.determining)
+    if forbids:
+        return _deny(rules, reasons.forbidden(rules, forbids), policies=forbids, unseen=unseen)
+    return _deny(rules, (reasons.no_permit(question, rules, tool, resource),), unseen=unseen)
+
+
+def _deny(
+    rules: Rules,
+    why: tuple[Reason, ...],
+    *,
+    policies: tuple[str, ...] = (),
+    unseen: tuple[str, ...] = (),
+    alarms: tuple[str, ...] = (),
+) -> Decision:
+    return Decision(
+        outcome=Verdict.DENY,
+        bundle=rules.digest,
+        commit=rules.commit,
+        policies=policies,
+        reasons=why,
+        unseen=unseen,
+        alarms=alarms,
+    )

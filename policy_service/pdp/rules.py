@@ -1,0 +1,103 @@
+"""What a bundle decides with, prepared once: for each tool its codec, its schema and its two sets of
+policies.
+
+Rules kept here: guards are the permits and plain forbids, gates the forbids that ask people, and the two are
+never mixed; a tool's sets hold exactly the policies whose action can match it, so leaving the others out
+changes no answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
+
+from cedarpy import PolicySet, Schema
+
+from countersign.contract import JSON, ToolManifest
+from policy_service.domain.gates import Gate
+from policy_service.domain.question import Encoded
+
+UNSEEN: Final = "unseen"
+"""Policy id and group of the built-in gate for what Cedar cannot weigh; no author's policy may take the id.
+"""
+
+UNSEEN_GATE: Final = Gate(
+    UNSEEN, frozenset({UNSEEN}), shared=True, title="Carries fields the policy cannot weigh"
+)
+
+
+class Codec(Protocol):
+    """Args of one tool to `context.input`."""
+
+    def encode(self, args: JSON) -> Encoded:
+        """The args as policy sees them; raises ArgsRefusedError."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySource:
+    """One policy as its author wrote it, and where. `gate` is set on a forbid that asks people."""
+
+    id: str
+    effect: Literal["permit", "forbid"]
+    file: str
+    line: int
+    text: str
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    gate: Gate | None = None
+    unseen: frozenset[str] = frozenset()
+
+    @property
+    def title(self) -> str:
+        """A few words for lists, or the id."""
+        return self.annotations.get("title") or self.id
+
+    @property
+    def doc(self) -> str:
+        """What the author says about it."""
+        return self.annotations.get("doc", "")
+
+    @property
+    def place(self) -> str:
+        """Where to find it: `file:line`."""
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRules:
+    """Everything needed to decide a call of one tool. `everything` is guards and gates together."""
+
+    manifest: ToolManifest
+    codec: Codec
+    schema: Schema
+    guards: PolicySet
+    gates: frozenset[str]
+    everything: PolicySet
+    permits: tuple[str, ...] = ()
+    resource_attributes: frozenset[str] = frozenset()
+    agent_attributes: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalRules:
+    """The policies about `Action::"approve"`."""
+
+    schema: Schema
+    policies: PolicySet
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """One bundle, as decisions see it."""
+
+    digest: str
+    commit: str
+    tools: Mapping[str, ToolRules]
+    policies: Mapping[str, PolicySource]
+    groups_of: Callable[[str], frozenset[str]]
+    approval: ApprovalRules | None = None
+
+    def in_order(self, policy_ids: Any) -> tuple[str, ...]:
+        """These ids in the order of the files, so that equal questions give equal answers."""
+        wanted = frozenset(policy_ids)
+        return tuple(policy_id for policy_id in self.policies if policy_id in wanted)

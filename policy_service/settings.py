@@ -1,0 +1,250 @@
+"""Every limit, window and place, once, with its unit and its reason.
+
+Read from the environment (``COUNTERSIGN_...``), then from ``countersign.toml`` (``COUNTERSIGN_CONFIG``,
+else in ``data_dir``), then from the defaults below, which are safe when nothing is set: loopback, no
+development sign-in, no API keys. The object is frozen; nobody reads the environment elsewhere.
+
+Refused: an unknown key in the file, a development sign-in or an API key on anything but loopback, and a
+public address without TLS.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import Any, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from policy_service.errors import StartError
+
+ENV_PREFIX = "COUNTERSIGN_"
+CONFIG_NAME = "countersign.toml"
+
+
+class Settings(BaseSettings):
+    """The service's settings. Use :func:`load_settings` where a bad one should end in a sentence."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENV_PREFIX, frozen=True, extra="forbid", validate_default=True
+    )
+
+    # -- places --------------------------------------------------------------------------------------------
+    data_dir: Path = Field(
+        Path("countersign-data"), description="folder of the database, the keys and the lock"
+    )
+    database_url: str = Field(
+        "", description="sqlite:///FILE; empty: a file in data_dir (PostgreSQL is not served yet)"
+    )
+    key_dir: Path = Field(
+        Path(), description="folder of the private keys and the epoch mark; empty: keys/ in data_dir"
+    )
+    bundle_dir: Path = Field(Path("policies"), description="folder of the policy bundle")
+
+    # -- addresses -----------------------------------------------------------------------------------------
+    host: str = Field("127.0.0.1", description="address to listen on; anything but loopback needs public_url")
+    port: int = Field(8420, ge=0, le=65535, description="port to listen on")
+    public_url: str = Field(
+        "", description="where people and agents reach the service; also `iss` of all it signs"
+    )
+
+    # -- modes ---------------------------------------------------------------------------------------------
+    environment: Literal["production", "staging", "dev"] = Field(
+        "production", description="what policies see as context.env; in dev an unknown tool is a review"
+    )
+    dev_signin: bool = Field(False, description="sign-in by a one-time link from the terminal; loopback only")
+    api_keys: bool = Field(False, description="let agents use a bearer key instead of a proof; loopback only")
+
+    # -- admission -----------------------------------------------------------------------------------------
+    max_body_bytes: int = Field(4_194_304, gt=0, description="one request; 16 effects with the largest args")
+    max_wait_s: int = Field(30, ge=0, description="longest Prefer: wait; proxies give up at 60")
+    page_size: int = Field(50, gt=0, le=200, description="rows of a page when the caller names no limit")
+    max_page_size: int = Field(200, gt=0, le=1000, description="rows of a page at most")
+
+    # -- releases ------------------------------------------------------------------------------------------
+    release_ttl_s: int = Field(
+        120, gt=0, le=300, description="life of a release token: minted when asked for"
+    )
+    fire_window_s: int = Field(
+        30, gt=0, le=300, description="from redemption to fire_by; renewed, not stretched"
+    )
+    clock_leeway_s: int = Field(5, ge=0, le=30, description="how far an agent's clock may be off")
+    outcome_grace_s: int = Field(60, gt=0, description="after fire_by, where a manifest names no timeout")
+
+    # -- proofs --------------------------------------------------------------------------------------------
+    proof_max_age_s: int = Field(60, gt=0, le=300, description="age of an agent's proof at most")
+    nonce_period_s: int = Field(60, gt=0, le=300, description="life of a nonce; the one before is valid too")
+
+    # -- people --------------------------------------------------------------------------------------------
+    session_idle_s: int = Field(3_600, gt=0, description="an hour without a request signs a person out")
+    session_max_s: int = Field(43_200, gt=0, le=86_400, description="a working day, whatever the activity")
+    session_touch_s: int = Field(60, ge=0, description="how exactly activity is recorded: one write a minute")
+    sign_in_link_s: int = Field(600, gt=0, le=3_600, description="life of a development sign-in link")
+    max_group_age_s: int = Field(43_200, gt=0, description="age of groups from a token when a vote is cast")
+
+    # -- storage -------------------------------------------------------------------------------------------
+    max_batch: int = Field(
+        256, gt=0, le=4096, description="units in one commit; bounds how long the first one waits"
+    )
+    busy_timeout_ms: int = Field(5_000, gt=0, description="wait for another process's lock on SQLite")
+    read_threads: int = Field(4, gt=0, le=64, description="queries at once")
+    pool_size: int = Field(8, gt=0, le=100, description="PostgreSQL connections that write")
+    max_runs: int = Field(
+        5, gt=0, le=20, description="times a unit is run when PostgreSQL asks for another run"
+    )
+
+    # -- jobs ----------------------------------------------------------------------------------------------
+    sequencer_s: float = Field(0.5, gt=0, le=1, description="the log's index is never later than a second")
+    sequencer_batch: int = Field(500, gt=0, description="rows indexed in one unit")
+    poll_bundle_s: float = Field(2, gt=0, description="look whether the bundle folder has changed")
+    sweep_s: float = Field(5, gt=0, description="expiry and late outcomes; also checked wherever they matter")
+    housekeeping_s: float = Field(300, gt=0, description="old idempotency keys, sessions and links")
+    lease_s: int = Field(15, gt=0, description="a job's lease; a dead replica is replaced after this")
+    idempotency_keep_hours: int = Field(72, ge=24, description="how long a key remembers what it made")
+    outbox_max_attempts: int = Field(20, gt=0, description="deliveries tried before a message is set aside")
+    outbox_backoff_s: float = Field(1, gt=0, description="first pause, doubled each time")
+    outbox_max_backoff_s: float = Field(900, gt=0, description="longest pause")
+
+    @field_validator("public_url")
+    @classmethod
+    def _plain_origin(cls, value: str) -> str:
+        if not value:
+            return value
+        parts = urlsplit(value)
+        if (
+            parts.scheme not in {"http", "https"}
+            or not parts.hostname
+            or parts.path
+            or parts.query
+            or parts.fragment
+        ):
+            raise ValueError(
+                f"public_url {value!r} is not an origin; write https://host or https://host:port"
+            )
+        if parts.username is not None or value != value.lower():
+            raise ValueError(f"public_url {value!r} must be lower case and name no user")
+        return value
+
+    @model_validator(mode="before")
+    @classmethod
+    def _derive(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Fill what follows from other settings, so that the frozen object is complete."""
+        defaults = {name: field.default for name, field in cls.model_fields.items()}
+        merged = defaults | given
+        data_dir = Path(merged["data_dir"]).expanduser().absolute()
+        host, port = merged["host"], merged["port"]
+        shown = f"[{host}]" if ":" in str(host) else host
+        return given | {
+            "data_dir": data_dir,
+            "database_url": merged["database_url"] or f"sqlite:///{data_dir / 'countersign.db'}",
+            "key_dir": Path(given.get("key_dir") or data_dir / "keys").expanduser().absolute(),
+            "bundle_dir": Path(merged["bundle_dir"]).expanduser().absolute(),
+            "public_url": merged["public_url"]
+            or (f"http://{shown}:{port}" if is_loopback(str(host)) else ""),
+        }
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        if not self.public_url:
+            raise ValueError(
+                f"host {self.host!r} is not loopback: set public_url to the https address people will use"
+            )
+        if not self.loopback:
+            if urlsplit(self.public_url).scheme != "https":
+                raise ValueError(f"public_url {self.public_url!r} is not loopback: it must be https")
+            for name in ("dev_signin", "api_keys"):
+                if getattr(self, name):
+                    raise ValueError(
+                        f"{name} is for loopback only, but this is {self.public_url!r} on {self.host!r}; "
+                        f"unset {ENV_PREFIX}{name.upper()} or listen on 127.0.0.1"
+                    )
+        if self.session_idle_s > self.session_max_s:
+            raise ValueError("session_idle_s cannot be longer than session_max_s")
+        return self
+
+    @property
+    def iss(self) -> str:
+        """The issuer of everything this deployment signs; it tells deployments apart."""
+        return self.public_url
+
+    @property
+    def loopback(self) -> bool:
+        """Both where it listens and what it calls itself are this host only."""
+        return is_loopback(self.host) and is_loopback(urlsplit(self.public_url).hostname or "")
+
+    @property
+    def public_host(self) -> str:
+        """What the Host header must be: the public URL's authority."""
+        return urlsplit(self.public_url).netloc
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Arguments, then environment, then the file. No .env: where one happens to stand decides nothing."""
+        given = init_settings() | {}
+        data_dir = (
+            given.get("data_dir") or env_settings().get("data_dir") or cls.model_fields["data_dir"].default
+        )
+        file = _config_file(Path(data_dir))
+        try:
+            return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=file)
+        except (OSError, ValueError) as error:
+            raise StartError(f"settings: the file {str(file)!r} cannot be read: {error}") from error
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine and nothing else. Names are not resolved: only ``localhost`` counts."""
+    bare = host.strip("[]")
+    if bare == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(bare).is_loopback
+    except ValueError:
+        return False
+
+
+def load_settings(**given: Any) -> Settings:
+    """Read the settings.
+
+    Raises:
+        StartError: one of them is wrong; the sentence names it.
+    """
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        faults = "; ".join(_fault(one) for one in error.errors(include_url=False, include_context=False))
+        raise StartError(
+            f"settings: {faults}"
+        ) from None  # the error itself quotes every value given, secrets too
+
+
+def _fault(error: Any) -> str:
+    name = ".".join(str(part) for part in error["loc"])
+    message = error["msg"].removeprefix("Value error, ")
+    if error["type"] == "extra_forbidden":
+        return f"{name!r} is no setting of this service; see `policy-service settings`"
+    return f"{name}: {message}" if name else message
+
+
+def _config_file(data_dir: Path) -> Path | None:
+    named = os.environ.get(f"{ENV_PREFIX}CONFIG")
+    if named:
+        if not Path(named).is_file():
+            raise StartError(f"{ENV_PREFIX}CONFIG names {named!r}, which is no file")
+        return Path(named)
+    beside = data_dir.expanduser() / CONFIG_NAME
+    return beside if beside.is_file() else None

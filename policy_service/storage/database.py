@@ -1,0 +1,167 @@
+"""The database as the rest of the service sees it: write a unit, read a query.
+
+``await db.write(unit)`` answers after the commit that holds the unit; ``await db.read(query)`` sees one
+committed snapshot and cannot write. Neither blocks the event loop. The ``_sync`` twins are for the command
+line and for threads.
+
+An error of the database itself arrives as ``StorageUnavailableError``; what a unit raises arrives as it was
+raised (an ``IntegrityError`` too: the unit's author knows what it means).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from sqlalchemy import URL, Engine, make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from policy_service.errors import StartError, StorageUnavailableError
+from policy_service.storage import postgres, sqlite
+from policy_service.storage.unit import Clock, Query, T, Tx, Unit, as_storage_error, require_plain, utc_now
+from policy_service.storage.writer import SqliteWriter
+
+__all__ = ["Database", "StorageLimits", "Tx"]
+
+
+@dataclass(frozen=True, slots=True)
+class StorageLimits:
+    """How much the database is asked to do at once. ``settings.py`` says why each is what it is."""
+
+    max_batch: int = 256
+    busy_timeout_ms: int = 5_000
+    read_threads: int = 4
+    pool_size: int = 8
+    max_runs: int = 5
+
+
+class Writer(Protocol):
+    """Runs units of work; one of them for each kind of database."""
+
+    def submit(self, unit: Unit[Any], future: Future[Any] | asyncio.Future[Any]) -> None:
+        """Queue a unit; the future is settled after its commit."""
+
+    def close(self) -> None:
+        """Finish what waits, then stop."""
+
+
+class Database:
+    """An open database. Use :meth:`open`."""
+
+    def __init__(self, url: URL, limits: StorageLimits, clock: Clock | None) -> None:
+        self.url = url
+        self.dialect = url.get_backend_name()
+        self._listeners: list[Callable[[], None]] = []
+        self._readers: Engine
+        self._writer: Writer
+        if self.dialect == "sqlite":
+            self._open_sqlite(limits, clock or utc_now)
+        elif self.dialect == "postgresql":
+            self._open_postgres(limits, clock)
+        else:
+            raise StartError(
+                f"database_url names {self.dialect!r}; write sqlite:///... or postgresql+psycopg://..."
+            )
+        self._read_threads = ThreadPoolExecutor(limits.read_threads, "countersign-read")
+
+    @classmethod
+    def open(cls, url: str, *, limits: StorageLimits | None = None, clock: Clock | None = None) -> Self:
+        """Open for reading and writing.
+
+        Raises:
+            StartError: another kind of database, a damaged file, or one that would lose acknowledged commits.
+            StorageUnavailableError: it cannot be reached.
+        """
+        try:
+            return cls(make_url(url), limits or StorageLimits(), clock)
+        except SQLAlchemyError as error:
+            raise _opened(error) from error
+
+    def _open_sqlite(self, limits: StorageLimits, clock: Clock) -> None:
+        sqlite.create_file(self.url)
+        engine = sqlite.open_writer(self.url, busy_timeout_ms=limits.busy_timeout_ms)
+        sqlite.require_sound(engine, self.url.database)
+        self._readers = sqlite.open_reader(
+            self.url, busy_timeout_ms=limits.busy_timeout_ms, connections=limits.read_threads + 1
+        )
+        self._writer = SqliteWriter(
+            engine, clock=clock, max_batch=limits.max_batch, on_commit=self._committed
+        )
+
+    def _open_postgres(self, limits: StorageLimits, clock: Clock | None) -> None:
+        engine = postgres.open_pool(self.url, connections=limits.pool_size, read_only=False)
+        postgres.require_durable(engine)
+        self._readers = postgres.open_pool(self.url, connections=limits.read_threads + 1, read_only=True)
+        self._writer = postgres.PostgresWriter(
+            engine,
+            clock=clock,
+            connections=limits.pool_size,
+            max_runs=limits.max_runs,
+            on_commit=self._committed,
+        )
+
+    # -- writing --------------------------------------------------------------------------------------------
+
+    async def write(self, unit: Unit[T]) -> T:
+        """Run a unit of work and answer once it is committed.
+
+        Cancelling the caller does not cancel the unit: it is committed whole or not at all, and nobody is
+        told.
+        """
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._writer.submit(unit, future)
+        return await future
+
+    def write_sync(self, unit: Unit[T]) -> T:
+        """:meth:`write` for threads and the command line."""
+        future: Future[T] = Future()
+        self._writer.submit(unit, future)
+        return future.result()
+
+    def on_commit(self, listener: Callable[[], None]) -> None:
+        """Call ``listener`` after commits, from the writer's thread: a hint, so it must return at once."""
+        self._listeners.append(listener)
+
+    def _committed(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+    # -- reading --------------------------------------------------------------------------------------------
+
+    async def read(self, query: Query[T]) -> T:
+        """Run a query on one committed snapshot."""
+        return await asyncio.get_running_loop().run_in_executor(self._read_threads, self.read_sync, query)
+
+    def read_sync(self, query: Query[T]) -> T:
+        """:meth:`read` for threads and the command line."""
+        try:
+            with self._readers.connect() as conn:
+                return require_plain(query(conn))
+        except SQLAlchemyError as error:
+            raise as_storage_error(error) from error
+
+    # -- the end --------------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Finish the units that wait, then let go."""
+        self._writer.close()
+        self._read_threads.shutdown(wait=True)
+        self._readers.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _opened(error: SQLAlchemyError) -> StorageUnavailableError:
+    return StorageUnavailableError(
+        f"the database cannot be opened ({type(error).__name__}); check database_url"
+    )

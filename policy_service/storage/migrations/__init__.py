@@ -1,0 +1,112 @@
+"""Bringing a database to the tables this code expects, by Alembic and from inside the program.
+
+``migrate`` goes forward only, each step in a transaction of its own on both engines. A database of a newer
+release is refused: this code would not know what its columns mean.
+
+After a change of ``tables.py``, ``python -m policy_service.storage.migrations "what changed"`` drafts the
+next step beside the others; read it, and give the audit table its triggers again if the step rebuilds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, NullPool, create_engine, make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from policy_service.errors import StartError, StorageUnavailableError
+from policy_service.storage import sqlite
+
+_FOLDER = Path(__file__).parent
+
+
+def migrate(url: str) -> None:
+    """Apply every step that is missing; nothing when there is none.
+
+    Raises:
+        StartError: the database is of a newer release.
+        StorageUnavailableError: it cannot be reached, or a step failed; that step left nothing.
+    """
+    _run(url, lambda config: command.upgrade(config, "head"))
+
+
+def check(url: str) -> None:
+    """Compare a migrated database with the declared tables.
+
+    Raises:
+        alembic.util.CommandError: they differ; the error lists how.
+    """
+    _run(url, command.check)
+
+
+def draft(url: str, message: str) -> None:
+    """Write the next step: what the declared tables have and the database at ``url`` has not."""
+    number = f"{len(_revisions()) + 1:04d}"
+    _run(url, lambda config: command.revision(config, message, autogenerate=True, rev_id=number))
+
+
+def head() -> str:
+    """The revision this code expects."""
+    return _revisions()[0]
+
+
+def current(conn: Connection) -> str | None:
+    """The revision a database is at; None for an empty one."""
+    return MigrationContext.configure(conn).get_current_revision()
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(_FOLDER).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.set_main_option("file_template", "%%(rev)s_%%(slug)s")
+    return config
+
+
+def _revisions() -> list[str]:
+    """Every step this release knows, the newest first."""
+    return [script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()]
+
+
+def _run(url: str, step: Callable[[Config], object]) -> None:
+    config = _config()
+    try:
+        with _connection(url) as conn:
+            _require_known(conn)
+            config.attributes["connection"] = conn
+            step(config)
+    except SQLAlchemyError as error:
+        raise StorageUnavailableError(
+            f"the database could not be migrated ({type(error).__name__}); the failed step left nothing"
+        ) from error
+
+
+@contextmanager
+def _connection(url: str) -> Iterator[Connection]:
+    parsed = make_url(url)
+    if parsed.get_backend_name() == "sqlite":
+        sqlite.create_file(parsed)
+        engine = sqlite.open_migrator(parsed)
+    else:
+        engine = create_engine(parsed, poolclass=NullPool, hide_parameters=True)
+    try:
+        with engine.connect() as conn:
+            yield conn
+    finally:
+        engine.dispose()
+
+
+def _require_known(conn: Connection) -> None:
+    found = current(conn)
+    conn.rollback()  # what was read is no part of any step
+    if found is not None and found not in _revisions():
+        raise StartError(
+            f"the database is at revision {found!r}, which this release does not know; run the newer "
+            "release, or restore the backup made before it"
+        )

@@ -1,0 +1,37 @@
+"""What Alembic runs: always on the connection it is handed, never from a file of settings."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from alembic import context
+from sqlalchemy import JSON
+from sqlmodel import AutoString
+
+from policy_service.storage import tables
+from policy_service.storage.types import UtcDateTime
+
+
+def render(kind: str, item: Any, _autogen: object) -> str | Literal[False]:
+    """Our own types by our own names; False leaves the rest to Alembic."""
+    if kind != "type":
+        return False
+    if isinstance(item, UtcDateTime):
+        return "UtcDateTime()"
+    if isinstance(item, AutoString):
+        return f"sa.String({item.length})" if item.length else "sa.String()"
+    return "Json" if isinstance(item, JSON) else False
+
+
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=tables.AuditRow.metadata,
+    render_item=render,
+    render_as_batch=True,  # SQLite changes a column by rebuilding its table
+    transactional_ddl=True,  # true of both engines, because ours begins every transaction on SQLite itself
+    transaction_per_migration=True,
+    compare_type=True,
+    compare_server_default=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,0 +1,347 @@
+"""the first tables
+
+Revision ID: 0001
+Revises:
+"""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+from policy_service.storage.types import Json, UtcDateTime
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Forward only: what a step changes, a backup brings back."""
+    op.create_table(
+        "agents",
+        sa.Column("name", sa.String(200), nullable=False),
+        sa.Column("owner", sa.String(), nullable=True),
+        sa.Column("roles", Json, nullable=False),
+        sa.Column("teams", Json, nullable=False),
+        sa.Column("enrolled_at", UtcDateTime(), nullable=False),
+        sa.Column("frozen_at", UtcDateTime(), nullable=True),
+        sa.PrimaryKeyConstraint("name"),
+    )
+    op.create_table(
+        "attempts",
+        sa.Column("attempt_id", sa.String(), nullable=False),
+        sa.Column("txn", sa.String(), nullable=False),
+        sa.Column("rev", sa.Integer(), nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("redeemer", sa.String(), nullable=False),
+        sa.Column("jkt", sa.String(), nullable=True),
+        sa.Column("fire_by", UtcDateTime(), nullable=False),
+        sa.Column("redeemed_at", UtcDateTime(), nullable=False),
+        sa.PrimaryKeyConstraint("attempt_id"),
+    )
+    with op.batch_alter_table("attempts", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_attempts_txn"), ["txn"], unique=False)
+
+    op.create_table(
+        "audit",
+        sa.Column("audit_id", sa.String(), nullable=False),
+        sa.Column("idx", sa.BigInteger(), nullable=True),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("actor", sa.String(), nullable=False),
+        sa.Column("txn", sa.String(), nullable=True),
+        sa.Column("effect_id", sa.String(), nullable=True),
+        sa.Column("rev", sa.Integer(), nullable=True),
+        sa.Column("body", sa.LargeBinary(), nullable=False),
+        sa.Column("at", UtcDateTime(), nullable=False),
+        sa.PrimaryKeyConstraint("audit_id"),
+    )
+    with op.batch_alter_table("audit", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_audit_effect_id"), ["effect_id"], unique=False)
+        batch_op.create_index(batch_op.f("ix_audit_idx"), ["idx"], unique=True)
+        batch_op.create_index("ix_audit_txn", ["txn", "audit_id"], unique=False)
+
+    op.create_table(
+        "decisions",
+        sa.Column("decision_id", sa.String(), nullable=False),
+        sa.Column("effect_id", sa.String(), nullable=False),
+        sa.Column("rev", sa.Integer(), nullable=False),
+        sa.Column("outcome", sa.String(), nullable=False),
+        sa.Column("cause", sa.String(), nullable=False),
+        sa.Column("policies", Json, nullable=False),
+        sa.Column("gates", Json, nullable=False),
+        sa.Column("reasons", Json, nullable=False),
+        sa.Column("unseen", Json, nullable=False),
+        sa.Column("facts", Json, nullable=False),
+        sa.Column("bundle", sa.String(), nullable=False),
+        sa.Column("commit", sa.String(), nullable=False),
+        sa.Column("decided_at", UtcDateTime(), nullable=False),
+        sa.PrimaryKeyConstraint("decision_id"),
+    )
+    with op.batch_alter_table("decisions", schema=None) as batch_op:
+        batch_op.create_index("ix_decisions_effect", ["effect_id", "rev"], unique=False)
+
+    op.create_table(
+        "effects",
+        sa.Column("effect_id", sa.String(64), nullable=False),
+        sa.Column("rev", sa.Integer(), nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("compensates", sa.String(), nullable=True),
+        sa.Column("txn", sa.String(), nullable=False),
+        sa.Column("seq", sa.Integer(), nullable=False),
+        sa.Column("agent", sa.String(), nullable=False),
+        sa.Column("tool", sa.String(), nullable=False),
+        sa.Column("tool_digest", sa.String(), nullable=False),
+        sa.Column("resource_type", sa.String(), nullable=False),
+        sa.Column("resource_id", sa.String(), nullable=False),
+        sa.Column("args", sa.LargeBinary(), nullable=False),
+        sa.Column("args_digest", sa.String(), nullable=False),
+        sa.Column("effect_digest", sa.String(), nullable=False),
+        sa.Column("call_key", sa.String(), nullable=False),
+        sa.Column("compensation", Json, nullable=True),
+        sa.Column("secret", Json, nullable=False),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("decision_id", sa.String(), nullable=False),
+        sa.Column("gates", Json, nullable=False),
+        sa.Column("valid_for_s", sa.Integer(), nullable=False),
+        sa.Column("redeemed_by", sa.String(), nullable=True),
+        sa.Column("fire_by", UtcDateTime(), nullable=True),
+        sa.Column("unknown_at", UtcDateTime(), nullable=True),
+        sa.Column("result", sa.LargeBinary(), nullable=True),
+        sa.Column("error", sa.String(), nullable=True),
+        sa.Column("changed_at", UtcDateTime(), nullable=False),
+        sa.CheckConstraint("kind IN ('effect', 'compensate')", name="kind_known"),
+        sa.CheckConstraint(
+            "state IN ('review', 'released', 'denied', 'expired', 'withdrawn', 'revoked', 'redeemed', 'fired', 'failed', 'unknown', 'unused', 'compensating', 'compensated', 'compensation_failed')",
+            name="state_known",
+        ),
+        sa.PrimaryKeyConstraint("effect_id", "rev"),
+    )
+    with op.batch_alter_table("effects", schema=None) as batch_op:
+        batch_op.create_index("ix_effects_state", ["state", "unknown_at"], unique=False)
+        batch_op.create_index("ix_effects_txn", ["txn", "rev", "seq"], unique=False)
+
+    op.create_table(
+        "idempotency_keys",
+        sa.Column("agent", sa.String(), nullable=False),
+        sa.Column("key", sa.String(255), nullable=False),
+        sa.Column("route", sa.String(), nullable=False),
+        sa.Column("body_digest", sa.String(), nullable=False),
+        sa.Column("resource", sa.String(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.PrimaryKeyConstraint("agent", "key"),
+    )
+    with op.batch_alter_table("idempotency_keys", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_idempotency_keys_created_at"), ["created_at"], unique=False)
+
+    op.create_table(
+        "leases",
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("holder", sa.String(), nullable=False),
+        sa.Column("fence", sa.Integer(), nullable=False),
+        sa.Column("expires_at", UtcDateTime(), nullable=False),
+        sa.PrimaryKeyConstraint("name"),
+    )
+    op.create_table(
+        "meta",
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("value", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("name"),
+    )
+    op.create_table(
+        "outbox",
+        sa.Column("outbox_id", sa.String(), nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("payload", Json, nullable=False),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("attempts", sa.Integer(), nullable=False),
+        sa.Column("next_at", UtcDateTime(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("last_error", sa.String(), nullable=True),
+        sa.PrimaryKeyConstraint("outbox_id"),
+    )
+    with op.batch_alter_table("outbox", schema=None) as batch_op:
+        batch_op.create_index("ix_outbox_due", ["state", "next_at"], unique=False)
+
+    op.create_table(
+        "people",
+        sa.Column("iss", sa.String(), nullable=False),
+        sa.Column("sub", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("email", sa.String(), nullable=True),
+        sa.Column("groups", Json, nullable=False),
+        sa.Column("groups_at", UtcDateTime(), nullable=True),
+        sa.Column("first_seen_at", UtcDateTime(), nullable=False),
+        sa.Column("last_seen_at", UtcDateTime(), nullable=False),
+        sa.PrimaryKeyConstraint("iss", "sub"),
+    )
+    op.create_table(
+        "reviews",
+        sa.Column("review_id", sa.String(), nullable=False),
+        sa.Column("effect_id", sa.String(), nullable=False),
+        sa.Column("rev", sa.Integer(), nullable=False),
+        sa.Column("txn", sa.String(), nullable=False),
+        sa.Column("agent", sa.String(), nullable=False),
+        sa.Column("tool", sa.String(), nullable=False),
+        sa.Column("risk", sa.String(), nullable=False),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("opened_at", UtcDateTime(), nullable=False),
+        sa.Column("answer_by", UtcDateTime(), nullable=False),
+        sa.Column("settled_at", UtcDateTime(), nullable=True),
+        sa.CheckConstraint(
+            "state IN ('open', 'met', 'denied', 'expired', 'withdrawn', 'revoked')", name="review_state_known"
+        ),
+        sa.PrimaryKeyConstraint("review_id"),
+        sa.UniqueConstraint("effect_id", "rev", name="uq_reviews_effect"),
+    )
+    with op.batch_alter_table("reviews", schema=None) as batch_op:
+        batch_op.create_index("ix_reviews_due", ["state", "answer_by", "review_id"], unique=False)
+
+    op.create_table(
+        "sessions",
+        sa.Column("id_hash", sa.String(), nullable=False),
+        sa.Column("iss", sa.String(), nullable=False),
+        sa.Column("sub", sa.String(), nullable=False),
+        sa.Column("assurance", sa.String(), nullable=False),
+        sa.Column("csrf_token", sa.String(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("seen_at", UtcDateTime(), nullable=False),
+        sa.Column("expires_at", UtcDateTime(), nullable=False),
+        sa.Column("revoked_at", UtcDateTime(), nullable=True),
+        sa.PrimaryKeyConstraint("id_hash"),
+    )
+    op.create_table(
+        "sign_in_links",
+        sa.Column("token_hash", sa.String(), nullable=False),
+        sa.Column("iss", sa.String(), nullable=False),
+        sa.Column("sub", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("expires_at", UtcDateTime(), nullable=False),
+        sa.Column("used_at", UtcDateTime(), nullable=True),
+        sa.PrimaryKeyConstraint("token_hash"),
+    )
+    op.create_table(
+        "tasks",
+        sa.Column("task_id", sa.String(), nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("txn", sa.String(), nullable=False),
+        sa.Column("effect_id", sa.String(), nullable=False),
+        sa.Column("rev", sa.Integer(), nullable=False),
+        sa.Column("text", sa.String(), nullable=False),
+        sa.Column("opened_at", UtcDateTime(), nullable=False),
+        sa.Column("settled_at", UtcDateTime(), nullable=True),
+        sa.PrimaryKeyConstraint("task_id"),
+    )
+    with op.batch_alter_table("tasks", schema=None) as batch_op:
+        batch_op.create_index("ix_tasks_effect", ["effect_id", "kind"], unique=False)
+        batch_op.create_index("ix_tasks_state", ["state", "task_id"], unique=False)
+
+    op.create_table(
+        "agent_keys",
+        sa.Column("kid", sa.String(), nullable=False),
+        sa.Column("agent", sa.String(), nullable=False),
+        sa.Column("x", sa.String(), nullable=False),
+        sa.Column("added_at", UtcDateTime(), nullable=False),
+        sa.Column("revoked_at", UtcDateTime(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["agent"],
+            ["agents.name"],
+        ),
+        sa.PrimaryKeyConstraint("kid"),
+    )
+    with op.batch_alter_table("agent_keys", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_agent_keys_agent"), ["agent"], unique=False)
+
+    op.create_table(
+        "api_keys",
+        sa.Column("key_hash", sa.String(), nullable=False),
+        sa.Column("agent", sa.String(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("revoked_at", UtcDateTime(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["agent"],
+            ["agents.name"],
+        ),
+        sa.PrimaryKeyConstraint("key_hash"),
+    )
+    with op.batch_alter_table("api_keys", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_api_keys_agent"), ["agent"], unique=False)
+
+    op.create_table(
+        "redemptions",
+        sa.Column("effect_id", sa.String(), nullable=False),
+        sa.Column("rev", sa.Integer(), nullable=False),
+        sa.Column("attempt_id", sa.String(), nullable=False),
+        sa.Column("jti", sa.String(), nullable=True),
+        sa.Column("decision_id", sa.String(), nullable=False),
+        sa.Column("redeemed_at", UtcDateTime(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["attempt_id"],
+            ["attempts.attempt_id"],
+        ),
+        sa.PrimaryKeyConstraint("effect_id"),
+        sa.UniqueConstraint("jti"),
+    )
+    with op.batch_alter_table("redemptions", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_redemptions_attempt_id"), ["attempt_id"], unique=False)
+
+    op.create_table(
+        "transactions",
+        sa.Column("txn", sa.String(64), nullable=False),
+        sa.Column("rev", sa.Integer(), nullable=False),
+        sa.Column("agent", sa.String(), nullable=False),
+        sa.Column("run_key", sa.String(), nullable=False),
+        sa.Column("independent", sa.Boolean(), nullable=False),
+        sa.Column("method", sa.String(), nullable=False),
+        sa.Column("jkt", sa.String(), nullable=True),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("txn_digest", sa.String(), nullable=False),
+        sa.Column("aud", sa.String(), nullable=False),
+        sa.Column("claimed", Json, nullable=False),
+        sa.Column("submitted_at", UtcDateTime(), nullable=False),
+        sa.Column("ready_at", UtcDateTime(), nullable=True),
+        sa.Column("valid_until", UtcDateTime(), nullable=True),
+        sa.CheckConstraint(
+            "state IN ('review', 'ready', 'redeemed', 'settled', 'unsettled', 'ended')", name="state_known"
+        ),
+        sa.ForeignKeyConstraint(
+            ["agent"],
+            ["agents.name"],
+        ),
+        sa.PrimaryKeyConstraint("txn", "rev"),
+    )
+    with op.batch_alter_table("transactions", schema=None) as batch_op:
+        batch_op.create_index("ix_transactions_agent", ["agent", "submitted_at"], unique=False)
+
+    op.create_table(
+        "votes",
+        sa.Column("vote_id", sa.String(), nullable=False),
+        sa.Column("review_id", sa.String(), nullable=False),
+        sa.Column("effect_id", sa.String(), nullable=False),
+        sa.Column("rev", sa.Integer(), nullable=False),
+        sa.Column("effect_digest", sa.String(), nullable=False),
+        sa.Column("txn_digest", sa.String(), nullable=False),
+        sa.Column("iss", sa.String(), nullable=False),
+        sa.Column("sub", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("verdict", sa.String(), nullable=False),
+        sa.Column("reason", sa.String(), nullable=True),
+        sa.Column("assurance", sa.String(), nullable=False),
+        sa.Column("step_up", sa.String(), nullable=True),
+        sa.Column("groups", Json, nullable=False),
+        sa.Column("channel", sa.String(), nullable=False),
+        sa.Column("late", sa.Boolean(), nullable=False),
+        sa.Column("cast_at", UtcDateTime(), nullable=False),
+        sa.CheckConstraint("verdict IN ('approve', 'deny')", name="verdict_known"),
+        sa.ForeignKeyConstraint(
+            ["review_id"],
+            ["reviews.review_id"],
+        ),
+        sa.PrimaryKeyConstraint("vote_id"),
+        sa.UniqueConstraint("review_id", "iss", "sub", "verdict", "late", name="uq_votes_person"),
+    )
+    with op.batch_alter_table("votes", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_votes_review_id"), ["review_id"], unique=False)

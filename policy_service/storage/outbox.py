@@ -1,0 +1,136 @@
+"""Messages that must leave: written with the change they tell of, delivered at least once afterwards.
+
+A message carries ids, never content: whoever delivers it reads what is true at that moment. Delivery may
+repeat, so receivers must bear it. A claim hides a message for a while instead of deleting it; a process that
+dies while delivering makes it due again. After the last attempt it is set aside as ``dead`` and said aloud.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from sqlalchemy import delete, insert, select, update
+
+from policy_service.storage.core import table
+from policy_service.storage.database import Database
+from policy_service.storage.ids import new_id
+from policy_service.storage.tables import OutboxRow
+from policy_service.storage.unit import Tx
+
+log = structlog.get_logger(__name__)
+
+_outbox = table(OutboxRow)
+_row = _outbox.c
+_LONGEST_DOUBLING = 30  # beyond it the pause is the longest anyway, and the number need not grow
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message on its way out; ``attempt`` counts from 1."""
+
+    outbox_id: str
+    kind: str
+    payload: Mapping[str, Any]
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """How often and how patiently. ``settings.py`` says why each is what it is."""
+
+    max_attempts: int = 20
+    backoff_s: float = 1
+    max_backoff_s: float = 900
+    claim_s: float = 60
+
+    def pause(self, attempt: int) -> timedelta:
+        """The pause after a failed attempt."""
+        doubled = self.backoff_s * 2.0 ** min(attempt - 1, _LONGEST_DOUBLING)
+        return timedelta(seconds=min(doubled, self.max_backoff_s))
+
+
+@dataclass(frozen=True, slots=True)
+class Drained:
+    """What one drain did."""
+
+    sent: int = 0
+    failed: int = 0
+    dead: int = 0
+
+
+Deliver = Callable[[Message], Awaitable[None]]
+
+
+def put(tx: Tx, kind: str, payload: Mapping[str, Any]) -> None:
+    """Write a message in the unit of work whose change it tells of."""
+    tx.conn.execute(
+        insert(_outbox).values(
+            outbox_id=new_id("out", tx.now), kind=kind, payload=dict(payload), state="waiting", attempts=0,
+            next_at=tx.now, created_at=tx.now,
+        )
+    )  # fmt: skip
+
+
+def claim(tx: Tx, limit: int, retry: Retry) -> list[Message]:
+    """Take what is due, oldest first, and hide it from everybody else for the time of the claim."""
+    due = (
+        select(_row.outbox_id)
+        .where(_row.state == "waiting", _row.next_at <= tx.now)
+        .order_by(_row.next_at, _row.outbox_id)
+        .limit(limit)
+    )
+    ids = list(tx.conn.scalars(due.with_for_update(skip_locked=True)))
+    if not ids:
+        return []
+    hide = update(_outbox).where(_row.outbox_id.in_(ids)).values(
+        attempts=_row.attempts + 1, next_at=tx.now + timedelta(seconds=retry.claim_s)
+    )  # fmt: skip
+    taken = hide.returning(_row.outbox_id, _row.kind, _row.payload, _row.attempts)
+    messages = [Message(*row) for row in tx.conn.execute(taken).all()]
+    return sorted(messages, key=lambda one: ids.index(one.outbox_id))
+
+
+def mark_sent(tx: Tx, outbox_id: str) -> None:
+    """The message has left."""
+    statement = update(_outbox).where(_row.outbox_id == outbox_id, _row.state == "waiting")
+    tx.conn.execute(statement.values(state="sent", next_at=tx.now, last_error=None))
+
+
+def mark_failed(tx: Tx, message: Message, error: str, retry: Retry) -> None:
+    """Try again later, or set it aside after the last attempt. ``error`` names the kind, never quotes."""
+    state = "dead" if message.attempt >= retry.max_attempts else "waiting"
+    statement = update(_outbox).where(_row.outbox_id == message.outbox_id, _row.state == "waiting")
+    tx.conn.execute(
+        statement.values(state=state, next_at=tx.now + retry.pause(message.attempt), last_error=error)
+    )
+
+
+def forget_sent(tx: Tx, before: datetime) -> int:
+    """Drop what left before that moment. The audit log remembers; the outbox need not."""
+    return tx.conn.execute(delete(_outbox).where(_row.state == "sent", _row.next_at < before)).rowcount
+
+
+async def drain(db: Database, deliver: Deliver, *, limit: int = 50, retry: Retry | None = None) -> Drained:
+    """Deliver what is due, one after the other. An error of one message holds up none of the others."""
+    patience = retry or Retry()
+    messages = await db.write(lambda tx: claim(tx, limit, patience))
+    outcomes = [await _deliver(db, deliver, message, patience) for message in messages]
+    return Drained(outcomes.count("sent"), outcomes.count("failed"), outcomes.count("dead"))
+
+
+async def _deliver(db: Database, deliver: Deliver, message: Message, retry: Retry) -> str:
+    try:
+        await deliver(message)
+    except Exception as error:  # noqa: BLE001  recorded and tried again; the poison message must not block
+        dead = message.attempt >= retry.max_attempts
+        say = log.error if dead else log.warning
+        name = type(error).__name__
+        say("outbox_delivery_failed", outbox_id=message.outbox_id, kind=message.kind, error=name, dead=dead)
+        await db.write(lambda tx: mark_failed(tx, message, name, retry))
+        return "dead" if dead else "failed"
+    await db.write(lambda tx: mark_sent(tx, message.outbox_id))
+    return "sent"

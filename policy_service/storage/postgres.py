@@ -1,0 +1,123 @@
+"""How a shared database is written: one unit a transaction, several at once.
+
+READ COMMITTED is enough because races are decided by one conditional UPDATE and its row count. A
+serialization failure or a deadlock is run again with the same unit; a connection lost at COMMIT is *not*,
+because nobody knows whether it happened: the caller repeats under the same key and finds out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+
+import structlog
+from sqlalchemy import URL, Connection, Engine, create_engine, text
+from sqlalchemy.exc import DBAPIError
+
+from policy_service.errors import StartError, StorageUnavailableError
+from policy_service.storage.unit import Clock, T, Tx, Unit, Waiting, as_storage_error, deliver, require_plain
+
+log = structlog.get_logger(__name__)
+
+RERUN_STATES = frozenset({"40001", "40P01"})  # serialization failure, deadlock
+_CLOCK = text("SELECT clock_timestamp()")
+_RERUN_PAUSE = 0.005  # seconds, doubled with each run: long enough for the other transaction to finish
+_random = random.SystemRandom()
+
+
+def open_pool(url: URL, *, connections: int, read_only: bool) -> Engine:
+    """An engine over a small pool; times arrive in UTC."""
+    options = "-c timezone=UTC -c default_transaction_read_only=" + ("on" if read_only else "off")
+    return create_engine(
+        url, pool_size=connections, max_overflow=0, pool_pre_ping=True,
+        isolation_level="REPEATABLE READ" if read_only else "READ COMMITTED",
+        connect_args={"options": options}, hide_parameters=True,
+    )  # fmt: skip
+
+
+def require_durable(engine: Engine) -> None:
+    """Refuse a server that acknowledges what it has not written.
+
+    Raises:
+        StartError: ``synchronous_commit`` is off.
+    """
+    try:
+        with engine.connect() as conn:
+            setting = conn.execute(text("SHOW synchronous_commit")).scalar_one()
+    finally:
+        engine.dispose()  # a service that refuses to start leaves no connection behind
+    if setting == "off":
+        raise StartError(
+            "the database acknowledges commits it may lose (synchronous_commit = off); "
+            "run: ALTER ROLE current_user SET synchronous_commit = on"
+        )
+
+
+class PostgresWriter:
+    """Runs each unit of work in a transaction of its own, again where the database asks for it."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        *,
+        clock: Clock | None,
+        connections: int,
+        max_runs: int,
+        on_commit: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._max_runs = max_runs
+        self._on_commit = on_commit
+        self._threads = ThreadPoolExecutor(connections, "countersign-write")
+
+    def submit(self, unit: Unit[Any], future: Future[Any] | asyncio.Future[Any]) -> None:
+        """Queue a unit; the future is settled after its commit.
+
+        Raises:
+            StorageUnavailableError: the writer is closed.
+        """
+        try:
+            self._threads.submit(self._serve, Waiting(unit, future))
+        except RuntimeError as error:
+            raise StorageUnavailableError("the database is closed; the service is stopping") from error
+
+    def close(self) -> None:
+        """Finish what waits, then stop."""
+        self._threads.shutdown(wait=True)
+        self._engine.dispose()
+
+    def _serve(self, waiting: Waiting) -> None:
+        try:
+            waiting.answer = self._run(waiting.unit)
+        except BaseException as error:  # noqa: BLE001  it belongs to whoever sent the unit
+            waiting.error = as_storage_error(error)
+        deliver([waiting])
+        if waiting.error is None:
+            self._on_commit()
+
+    def _run(self, unit: Unit[T]) -> T:
+        for run in range(1, self._max_runs):
+            try:
+                return self._once(unit)
+            except DBAPIError as error:
+                if getattr(error.orig, "sqlstate", None) not in RERUN_STATES:
+                    raise
+                log.info("unit_rerun", run=run)
+                time.sleep(_random.uniform(0, _RERUN_PAUSE * 2**run))
+        return self._once(unit)
+
+    def _once(self, unit: Unit[T]) -> T:
+        with self._engine.begin() as conn:
+            return require_plain(unit(Tx(conn, self._now(conn))))
+
+    def _now(self, conn: Connection) -> datetime:
+        if self._clock is not None:
+            return self._clock()
+        moment: datetime = conn.execute(_CLOCK).scalar_one()
+        return moment

@@ -1,0 +1,372 @@
+"""The service's tables, and nothing else: no query, no rule.
+
+Rules kept here because only the database can keep them: one redemption for an effect over all its revisions, one
+revision number for a transaction, one vote of a kind for a person, one resource for an idempotency key, one row in
+the log for an index. Every primary key is either a digest of what it names or time-ordered, so pages go by key.
+
+States are text checked against the contract's tables; bytes that were voted on are stored as bytes, never as JSON the
+database could re-serialise. SQLModel does not validate ``table=True`` models, hence the CHECK constraints.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import BigInteger, CheckConstraint, Index, LargeBinary, UniqueConstraint
+from sqlmodel import Field, SQLModel
+
+from countersign.contract import EffectState, TxnState
+from policy_service.storage.types import Json, UtcDateTime
+
+
+def _one_of(column: str, values: type[Any]) -> CheckConstraint:
+    """A CHECK that keeps a text column inside an enum."""
+    quoted = ", ".join(f"'{value.value}'" for value in values)
+    return CheckConstraint(f"{column} IN ({quoted})", name=f"{column}_known")
+
+
+# -- parties ---------------------------------------------------------------------------------------------------------
+
+
+class AgentRow(SQLModel, table=True):
+    """An enrolled party: an agent, or an executor that redeems for agents (its name is then their ``aud``)."""
+
+    __tablename__: ClassVar[Any] = "agents"
+
+    name: str = Field(primary_key=True, max_length=200)
+    owner: str | None = Field(default=None)  # "iss|sub" of a person
+    roles: list[str] = Field(default_factory=list, sa_type=Json)
+    teams: list[str] = Field(default_factory=list, sa_type=Json)
+    enrolled_at: datetime = Field(sa_type=UtcDateTime)
+    frozen_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+
+
+class AgentKeyRow(SQLModel, table=True):
+    """One public key of a party; ``kid`` is its RFC 7638 thumbprint, so a key belongs to one party only."""
+
+    __tablename__: ClassVar[Any] = "agent_keys"
+
+    kid: str = Field(primary_key=True)
+    agent: str = Field(foreign_key="agents.name", index=True)
+    x: str  # base64url of the raw 32 bytes, as in the JWK
+    added_at: datetime = Field(sa_type=UtcDateTime)
+    revoked_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+
+
+class ApiKeyRow(SQLModel, table=True):
+    """A bearer key for trials on loopback; only its hash is kept."""
+
+    __tablename__: ClassVar[Any] = "api_keys"
+
+    key_hash: str = Field(primary_key=True)
+    agent: str = Field(foreign_key="agents.name", index=True)
+    created_at: datetime = Field(sa_type=UtcDateTime)
+    revoked_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+
+
+class PersonRow(SQLModel, table=True):
+    """A person, known by issuer and subject and never by an address."""
+
+    __tablename__: ClassVar[Any] = "people"
+
+    iss: str = Field(primary_key=True)
+    sub: str = Field(primary_key=True)
+    name: str
+    email: str | None = None
+    groups: list[str] = Field(default_factory=list, sa_type=Json)  # what the token said, with its age below
+    groups_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+    first_seen_at: datetime = Field(sa_type=UtcDateTime)
+    last_seen_at: datetime = Field(sa_type=UtcDateTime)
+
+
+class SessionRow(SQLModel, table=True):
+    """A signed-in browser; the cookie's value is stored hashed."""
+
+    __tablename__: ClassVar[Any] = "sessions"
+
+    id_hash: str = Field(primary_key=True)
+    iss: str
+    sub: str
+    assurance: str  # "oidc" or "dev"
+    csrf_token: str
+    created_at: datetime = Field(sa_type=UtcDateTime)
+    seen_at: datetime = Field(sa_type=UtcDateTime)
+    expires_at: datetime = Field(sa_type=UtcDateTime)
+    revoked_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+
+
+class SignInLinkRow(SQLModel, table=True):
+    """A one-time link of the development sign-in; the token is stored hashed and spent by one UPDATE."""
+
+    __tablename__: ClassVar[Any] = "sign_in_links"
+
+    token_hash: str = Field(primary_key=True)
+    iss: str
+    sub: str
+    name: str
+    created_at: datetime = Field(sa_type=UtcDateTime)
+    expires_at: datetime = Field(sa_type=UtcDateTime)
+    used_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+
+
+# -- effects ---------------------------------------------------------------------------------------------------------
+
+
+class TransactionRow(SQLModel, table=True):
+    """One revision of a transaction. The highest revision is the one in force; the others are history."""
+
+    __tablename__: ClassVar[Any] = "transactions"
+    __table_args__ = (_one_of("state", TxnState), Index("ix_transactions_agent", "agent", "submitted_at"))
+
+    txn: str = Field(primary_key=True, min_length=64, max_length=64)
+    rev: int = Field(primary_key=True, ge=1)
+    agent: str = Field(foreign_key="agents.name")
+    run_key: str
+    independent: bool = False
+    method: str = "key"  # how the agent proved itself at submission: key or api_key
+    jkt: str | None = None  # the key it proved itself with
+    state: str
+    txn_digest: str
+    aud: str
+    claimed: dict[str, str] = Field(default_factory=dict, sa_type=Json)
+    submitted_at: datetime = Field(sa_type=UtcDateTime)
+    ready_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+    valid_until: datetime | None = Field(default=None, sa_type=UtcDateTime)
+
+
+class EffectRow(SQLModel, table=True):
+    """One effect at one revision. ``args`` are the canonical bytes: shown, voted on, signed over and fired."""
+
+    __tablename__: ClassVar[Any] = "effects"
+    __table_args__ = (
+        _one_of("state", EffectState),
+        CheckConstraint("kind IN ('effect', 'compensate')", name="kind_known"),
+        Index("ix_effects_txn", "txn", "rev", "seq"),
+        Index("ix_effects_state", "state", "unknown_at"),
+    )
+
+    effect_id: str = Field(primary_key=True, min_length=64, max_length=64)
+    rev: int = Field(primary_key=True, ge=1)
+    kind: str = "effect"
+    compensates: str | None = None
+    txn: str
+    seq: int
+    agent: str
+    tool: str
+    tool_digest: str
+    resource_type: str
+    resource_id: str
+    args: bytes = Field(sa_type=LargeBinary)
+    args_digest: str
+    effect_digest: str
+    call_key: str
+    compensation: dict[str, Any] | None = Field(default=None, sa_type=Json)
+    secret: list[str] = Field(
+        default_factory=list, sa_type=Json
+    )  # pointers the manifest of that day calls secret
+    state: str
+    decision_id: str
+    gates: list[dict[str, Any]] = Field(
+        default_factory=list, sa_type=Json
+    )  # every gate that ever fired on it
+    valid_for_s: int  # the shortest valid_for that ever applied
+    redeemed_by: str | None = None  # attempt id
+    fire_by: datetime | None = Field(default=None, sa_type=UtcDateTime)
+    unknown_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # fire_by + the manifest's timeout
+    result: bytes | None = Field(default=None, sa_type=LargeBinary)  # canonical JSON the redeemer reported
+    error: str | None = None
+    changed_at: datetime = Field(sa_type=UtcDateTime)
+
+
+class DecisionRow(SQLModel, table=True):
+    """What the policy said, once: every later answer is a row of its own."""
+
+    __tablename__: ClassVar[Any] = "decisions"
+    __table_args__ = (Index("ix_decisions_effect", "effect_id", "rev"),)
+
+    decision_id: str = Field(primary_key=True)
+    effect_id: str
+    rev: int
+    outcome: str
+    cause: str  # submit, vote, activation, redeem, renew, compensate
+    policies: list[str] = Field(sa_type=Json)
+    gates: list[str] = Field(sa_type=Json)
+    reasons: list[dict[str, Any]] = Field(sa_type=Json)
+    unseen: list[str] = Field(sa_type=Json)
+    facts: list[dict[str, Any]] = Field(default_factory=list, sa_type=Json)
+    bundle: str
+    commit: str
+    decided_at: datetime = Field(sa_type=UtcDateTime)
+
+
+class ReviewRow(SQLModel, table=True):
+    """The open question about one effect at one revision."""
+
+    __tablename__: ClassVar[Any] = "reviews"
+    __table_args__ = (
+        UniqueConstraint("effect_id", "rev", name="uq_reviews_effect"),
+        CheckConstraint(
+            "state IN ('open', 'met', 'denied', 'expired', 'withdrawn', 'revoked')", name="review_state_known"
+        ),
+        Index("ix_reviews_due", "state", "answer_by", "review_id"),
+    )
+
+    review_id: str = Field(primary_key=True)
+    effect_id: str
+    rev: int
+    txn: str
+    agent: str
+    tool: str
+    risk: str
+    state: str
+    opened_at: datetime = Field(sa_type=UtcDateTime)
+    answer_by: datetime = Field(sa_type=UtcDateTime)
+    settled_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+
+
+class VoteRow(SQLModel, table=True):
+    """One person's answer. Late ones are kept and change nothing."""
+
+    __tablename__: ClassVar[Any] = "votes"
+    __table_args__ = (
+        UniqueConstraint("review_id", "iss", "sub", "verdict", "late", name="uq_votes_person"),
+        CheckConstraint("verdict IN ('approve', 'deny')", name="verdict_known"),
+    )
+
+    vote_id: str = Field(primary_key=True)
+    review_id: str = Field(foreign_key="reviews.review_id", index=True)
+    effect_id: str
+    rev: int
+    effect_digest: str
+    txn_digest: str
+    iss: str
+    sub: str
+    name: str
+    verdict: str
+    reason: str | None = None
+    assurance: str
+    step_up: str | None = None
+    groups: list[str] = Field(
+        sa_type=Json
+    )  # groups its token carried, fresh at the time; readable sources are asked anew
+    channel: str
+    late: bool = False
+    cast_at: datetime = Field(sa_type=UtcDateTime)
+
+
+class AttemptRow(SQLModel, table=True):
+    """One intended commit, named by the redeemer before it starts."""
+
+    __tablename__: ClassVar[Any] = "attempts"
+
+    attempt_id: str = Field(primary_key=True)
+    txn: str = Field(index=True)
+    rev: int
+    kind: str
+    redeemer: str
+    jkt: str | None = None  # key that asked; None for an API key
+    fire_by: datetime = Field(sa_type=UtcDateTime)
+    redeemed_at: datetime = Field(sa_type=UtcDateTime)
+
+
+class RedemptionRow(SQLModel, table=True):
+    """An effect spent. The primary key is the effect alone: one redemption over all revisions."""
+
+    __tablename__: ClassVar[Any] = "redemptions"
+
+    effect_id: str = Field(primary_key=True)
+    rev: int
+    attempt_id: str = Field(foreign_key="attempts.attempt_id", index=True)
+    jti: str | None = Field(default=None, unique=True)
+    decision_id: str
+    redeemed_at: datetime = Field(sa_type=UtcDateTime)
+
+
+class TaskRow(SQLModel, table=True):
+    """Something a person must settle."""
+
+    __tablename__: ClassVar[Any] = "tasks"
+    __table_args__ = (
+        Index("ix_tasks_effect", "effect_id", "kind"),
+        Index("ix_tasks_state", "state", "task_id"),
+    )
+
+    task_id: str = Field(primary_key=True)
+    kind: str  # unknown, compensation_failed, contradiction, standing
+    state: str = "open"
+    txn: str
+    effect_id: str
+    rev: int
+    text: str
+    opened_at: datetime = Field(sa_type=UtcDateTime)
+    settled_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+
+
+# -- plumbing --------------------------------------------------------------------------------------------------------
+
+
+class IdempotencyRow(SQLModel, table=True):
+    """What a key made: the resource's id and the digest of the body, never the answer."""
+
+    __tablename__: ClassVar[Any] = "idempotency_keys"
+
+    agent: str = Field(primary_key=True)
+    key: str = Field(primary_key=True, max_length=255)
+    route: str
+    body_digest: str
+    resource: str
+    created_at: datetime = Field(sa_type=UtcDateTime, index=True)
+
+
+class AuditRow(SQLModel, table=True):
+    """One line of the log. ``idx`` is given once, later, by the sequencer; triggers refuse every other change."""
+
+    __tablename__: ClassVar[Any] = "audit"
+    __table_args__ = (Index("ix_audit_txn", "txn", "audit_id"),)
+
+    audit_id: str = Field(primary_key=True)
+    idx: int | None = Field(default=None, sa_type=BigInteger, unique=True, index=True)
+    kind: str
+    actor: str
+    txn: str | None = None
+    effect_id: str | None = Field(default=None, index=True)
+    rev: int | None = None
+    body: bytes = Field(sa_type=LargeBinary)  # canonical JSON
+    at: datetime = Field(sa_type=UtcDateTime)
+
+
+class OutboxRow(SQLModel, table=True):
+    """A message that must leave the service at least once."""
+
+    __tablename__: ClassVar[Any] = "outbox"
+    __table_args__ = (Index("ix_outbox_due", "state", "next_at"),)
+
+    outbox_id: str = Field(primary_key=True)
+    kind: str
+    payload: dict[str, Any] = Field(sa_type=Json)
+    state: str = "waiting"  # waiting, sent, dead
+    attempts: int = 0
+    next_at: datetime = Field(sa_type=UtcDateTime)
+    created_at: datetime = Field(sa_type=UtcDateTime)
+    last_error: str | None = None
+
+
+class LeaseRow(SQLModel, table=True):
+    """Who leads a job, until when, and the fencing number of that reign."""
+
+    __tablename__: ClassVar[Any] = "leases"
+
+    name: str = Field(primary_key=True)
+    holder: str
+    fence: int
+    expires_at: datetime = Field(sa_type=UtcDateTime)
+
+
+class MetaRow(SQLModel, table=True):
+    """Facts about this database itself: its epoch and when it was made."""
+
+    __tablename__: ClassVar[Any] = "meta"
+
+    name: str = Field(primary_key=True)
+    value: str

@@ -1,0 +1,122 @@
+"""The unit of work: what a change may see, and who waits for it.
+
+A unit is a plain function of a :class:`Tx`. It touches nothing but the database, because it may run twice
+and because others may be in the same commit; its answer is a plain value, because the connection it came
+from moves on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import structlog
+from sqlalchemy import Connection, Result
+from sqlalchemy.exc import DatabaseError, InterfaceError, InternalError, OperationalError
+
+from policy_service.errors import StorageUnavailableError
+
+T = TypeVar("T")
+Clock = Callable[[], datetime]
+
+log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Tx:
+    """One unit of work: its connection, and the one ``now`` everything in it agrees on."""
+
+    conn: Connection
+    now: datetime
+
+
+# Not IntegrityError, DataError, ProgrammingError: those say something about the unit. A bare DatabaseError
+# is a malformed file.
+_WORLD = (OperationalError, InterfaceError, InternalError)
+
+Unit = Callable[[Tx], T]
+Query = Callable[[Connection], T]
+
+
+def utc_now() -> datetime:
+    """The clock of an embedded database: this host's."""
+    return datetime.now(UTC)
+
+
+def require_plain(answer: T) -> T:
+    """Refuse an answer that would still be reading when the unit is over.
+
+    Raises:
+        TypeError: a coroutine (the unit was ``async def``) or an open result.
+    """
+    if inspect.iscoroutine(answer):
+        answer.close()
+        raise TypeError("a unit of work is a plain function; it was async and has not run")
+    if isinstance(answer, Result):
+        raise TypeError("a unit of work answered with an open result; read the rows inside the unit")
+    return answer
+
+
+def as_storage_error(error: BaseException) -> BaseException:
+    """The error a caller sees: the database's own trouble is the world's fault, the rest is left as it is."""
+    if isinstance(error, _WORLD) or type(error) is DatabaseError:
+        return unavailable("the database refused the change", error)
+    if isinstance(error, Exception) and not isinstance(error, StopIteration):
+        return error
+    # A future cannot carry StopIteration, and nobody's SystemExit may end the writer.
+    carried = RuntimeError(f"a unit of work raised {type(error).__name__}: {error}")
+    carried.__cause__ = error
+    return carried
+
+
+def unavailable(what: str, cause: BaseException) -> StorageUnavailableError:
+    """Nothing was acknowledged. The cause's text stays in the log: it may quote a row."""
+    error = StorageUnavailableError(
+        f"{what}; nothing was acknowledged, repeat the request under the same key"
+    )
+    error.__cause__ = cause
+    return error
+
+
+@dataclass(slots=True, eq=False)
+class Waiting:
+    """A unit in the queue, and where its answer goes."""
+
+    unit: Unit[Any]
+    future: Future[Any] | asyncio.Future[Any]
+    answer: Any = None
+    error: BaseException | None = field(default=None)
+
+    def settle(self) -> None:
+        """Give the answer, unless whoever asked has gone away."""
+        if self.future.done():
+            return
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.answer)
+
+
+def _settle_all(group: Iterable[Waiting]) -> None:
+    for waiting in group:
+        waiting.settle()
+
+
+def deliver(batch: Iterable[Waiting]) -> None:
+    """Answer everybody of a batch; one wake-up for each event loop, not one for each unit."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Waiting]] = {}
+    for waiting in batch:
+        if isinstance(waiting.future, asyncio.Future):
+            by_loop.setdefault(waiting.future.get_loop(), []).append(waiting)
+        else:
+            waiting.settle()
+    for loop, group in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_settle_all, group)
+        except RuntimeError:  # the loop is closed: what was committed stays, nobody is left to be told
+            log.warning("answers_undelivered", units=len(group))

@@ -1,0 +1,73 @@
+"""Activation: a new bundle is in force, so every open effect is asked about again.
+
+What it denies ends; what it asks people about waits for them, again if it had been released. A laxer bundle releases
+nothing: the gates of a revision stay. Only votes that stand on it already do, when their people count again.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from countersign.contract import EffectState
+from policy_service.domain.question import Facts
+from policy_service.pap.bundle import Bundle
+from policy_service.storage.database import Tx
+from policy_service.workflow import records
+from policy_service.workflow.asking import ask_again, gather_facts, require_current, with_one_bundle
+from policy_service.workflow.context import Context
+from policy_service.workflow.endings import expire_if_over
+from policy_service.workflow.moves import SERVICE, Cause
+from policy_service.workflow.ready import settle_answer
+
+log = structlog.get_logger(__name__)
+
+_OPEN = frozenset({EffectState.REVIEW, EffectState.RELEASED})
+
+
+async def activate(ctx: Context) -> bool:
+    """Read the bundle's folder; when it holds another valid bundle, put it in force and ask again about what is open.
+
+    A bundle that does not load leaves the last good one active; the status and the log say why.
+    """
+    reloaded = await ctx.active.reload()
+    if reloaded.error is not None:
+        log.error("bundle_refused", problems=str(reloaded.error), active=ctx.active.status().active_digest)
+    if not reloaded.changed:
+        return False
+    log.info("bundle_activated", bundle=ctx.active.current.digest, commit=ctx.active.current.commit)
+    await ask_about_open(ctx)
+    return True
+
+
+async def ask_about_open(ctx: Context) -> int:
+    """Ask the active bundle about every open effect; how many were asked about."""
+    asked, after = 0, ""
+    while page := await ctx.db.read(lambda conn, after=after: records.open_effects(conn, after, 100)):  # type: ignore[misc]
+        for effect_id, txn, rev in page:
+            await _ask_one(ctx, effect_id, txn, rev)
+            asked += 1
+        after = page[-1][0]
+    return asked
+
+
+async def _ask_one(ctx: Context, effect_id: str, txn: str, rev: int) -> None:
+    async def under(bundle: Bundle) -> None:
+        snapshot = await ctx.db.read(lambda conn: records.require(conn, txn, rev))
+        effect = snapshot.find(effect_id)
+        if effect is not None:
+            facts = await gather_facts(bundle, [effect], ctx.clock())
+            await ctx.db.write(lambda tx: _ask_in(tx, bundle, effect_id, txn, rev, facts[effect_id]))
+
+    def _ask_in(tx: Tx, bundle: Bundle, effect_id: str, txn: str, rev: int, facts: Facts) -> None:
+        require_current(ctx, bundle)
+        snapshot = records.require(tx.conn, txn, rev)
+        effect = snapshot.find(effect_id)
+        agent = records.agent_of(tx.conn, snapshot.transaction.agent)
+        if effect is None or agent is None or EffectState(effect.state) not in _OPEN:
+            return
+        cause = Cause(SERVICE, "activation")
+        answer = ask_again(tx, ctx, bundle, agent, snapshot, effect, facts, cause)
+        settle_answer(tx, bundle, snapshot, effect, answer, cause)
+        expire_if_over(tx, snapshot)  # a valid_for may have become shorter than the time that has passed
+
+    await with_one_bundle(ctx, under)

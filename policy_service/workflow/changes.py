@@ -1,0 +1,61 @@
+"""What changed between the bytes a person read and the bytes that stand now."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from sqlalchemy import Connection
+
+from countersign.contract import JSON, ErrorCode, canonicalize, pointer_to
+from policy_service.errors import ConflictError
+from policy_service.storage.tables import EffectRow
+from policy_service.workflow import records
+from policy_service.workflow.effect_rows import args_of
+from policy_service.workflow.hiding import hidden_text, is_hidden
+from policy_service.workflow.records import Snapshot
+
+_ABSENT = "(absent)"
+
+
+def stale_review(conn: Connection, read: Snapshot, effect: EffectRow) -> ConflictError:
+    """409: the vote was not counted, with the difference to what stands now."""
+    head = records.require(conn, read.transaction.txn)
+    stands = head.find(effect.effect_id)
+    review = head.review_of(stands) if stands is not None else None
+    return ConflictError(
+        f"your vote was not counted: what you read is not what stands now (revision {head.transaction.rev})",
+        code=ErrorCode.STALE_REVIEW,
+        rev=head.transaction.rev,
+        review_id=review.review_id if review is not None else read_review_id(read, effect),
+        changed=difference(effect, stands),
+    )
+
+
+def read_review_id(read: Snapshot, effect: EffectRow) -> str:
+    """The id of the review the person was reading."""
+    review = read.review_of(effect)
+    return review.review_id if review is not None else ""
+
+
+def difference(read: EffectRow, now: EffectRow | None) -> list[dict[str, str]]:
+    """Argument by argument, in canonical JSON; an effect that is gone differs in all. Secrets stay hidden."""
+    then, today = args_of(read), {} if now is None else args_of(now)
+    secret = [*read.secret, *([] if now is None else now.secret)]
+    return [
+        {"name": name, "read": _shown(then, name, secret), "now": _shown(today, name, secret)}
+        for name in dict.fromkeys([*then, *today])
+        if _text(then, name) != _text(today, name)
+    ]
+
+
+def _text(args: Mapping[str, JSON], name: str) -> bytes | None:
+    """A value as it is compared: to Python 1 and true are equal, to a person and to policy they are not."""
+    return canonicalize(args[name]) if name in args else None
+
+
+def _shown(args: Mapping[str, JSON], name: str, secret: Sequence[str]) -> str:
+    if name not in args:
+        return _ABSENT
+    if is_hidden(secret, pointer_to(name)):
+        return hidden_text(args[name])
+    return canonicalize(args[name]).decode()

@@ -1,0 +1,72 @@
+"""An effect of the contract as a row of ours.
+
+What a decision gives (state, decision, times) is not known yet when facts are gathered for it; the row is inserted only
+after :func:`decided` has filled it in.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from countersign.contract import JSON, Effect, EffectState, load
+from policy_service.domain.decision import Decision
+from policy_service.pap.bundle import Bundle
+from policy_service.storage.tables import EffectRow
+from policy_service.workflow.asking import manifest_for
+
+_UNDECIDED = datetime.min.replace(tzinfo=UTC)
+
+
+_EVERYTHING = [""]  # the pointer to the whole: of a tool we do not know, nothing is shown
+
+
+def undecided(bundle: Bundle, effect: Effect, rev: int, *, compensates: str | None = None) -> EffectRow:
+    """The row of an effect nobody has decided about yet; a compensation names what it takes back.
+
+    What is secret is fixed now, by the manifest the effect was made with: a later bundle uncovers nothing.
+    """
+    undo = effect.compensation
+    manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
+    return EffectRow(
+        effect_id=effect.effect_id,
+        rev=rev,
+        kind="effect" if compensates is None else "compensate",
+        compensates=compensates,
+        txn=effect.txn,
+        seq=effect.seq,
+        agent=effect.agent,
+        tool=effect.tool,
+        tool_digest=effect.tool_digest,
+        resource_type=effect.resource.type,
+        resource_id=effect.resource.id,
+        args=effect.args_bytes,
+        args_digest=effect.args_digest,
+        effect_digest=effect.digest,
+        call_key=effect.call_key,
+        compensation=None if undo is None else undo.to_json(),
+        secret=_EVERYTHING if manifest is None else list(manifest.secret),
+        state="",  # no state the CHECK would take: an undecided row cannot be stored
+        decision_id="",
+        valid_for_s=0,
+        changed_at=_UNDECIDED,
+    )
+
+
+def decided(effect: EffectRow, state: EffectState, decision: Decision, now: datetime) -> None:
+    """Fill in what the first decision gives."""
+    effect.state = state.value
+    effect.gates = [gate.to_json() for gate in decision.gates]
+    effect.valid_for_s = int(decision.valid_for.total_seconds())
+    effect.changed_at = now
+
+
+def args_of(effect: EffectRow) -> dict[str, JSON]:
+    """The arguments, decoded from the stored canonical bytes.
+
+    Raises:
+        TypeError: they are no object, which nothing that was admitted can be.
+    """
+    args = load(effect.args)
+    if not isinstance(args, dict):
+        raise TypeError("stored args are always an object")
+    return args

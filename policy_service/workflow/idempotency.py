@@ -1,0 +1,71 @@
+"""Idempotency keys: the same key names the same resource, or it is an error.
+
+A key belongs to one agent. It is settled in the unit of work that makes the resource, before anybody waits; stored are
+the resource's id and the digest of the body, never an answer, so a repeat answers with the resource as it is now.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import delete, select
+from sqlmodel import col
+
+from countersign.contract import ErrorCode
+from policy_service.errors import InvalidRequestError
+from policy_service.storage.core import table
+from policy_service.storage.database import Tx
+from policy_service.storage.tables import IdempotencyRow
+from policy_service.workflow.moves import insert
+
+
+@dataclass(frozen=True)
+class Key:
+    """An Idempotency-Key header with what it was sent for."""
+
+    agent: str
+    value: str
+    route: str
+    body_digest: str
+
+
+def find(tx: Tx, key: Key) -> str | None:
+    """The resource this key made, or None when it is new.
+
+    Raises:
+        InvalidRequestError: the key was used for another body or route (idempotency_key_reused).
+    """
+    columns = table(IdempotencyRow).columns
+    query = select(*columns).where(
+        col(IdempotencyRow.agent) == key.agent, col(IdempotencyRow.key) == key.value
+    )
+    row = tx.conn.execute(query).first()
+    if row is None:
+        return None
+    if (row.route, row.body_digest) != (key.route, key.body_digest):
+        raise InvalidRequestError(
+            f"the idempotency key {key.value!r} was used for another request; take a new one for a new body",
+            code=ErrorCode.IDEMPOTENCY_KEY_REUSED,
+        )
+    return str(row.resource)
+
+
+def settle(tx: Tx, key: Key, resource: str) -> None:
+    """Bind a new key to the resource this unit makes."""
+    insert(
+        tx,
+        IdempotencyRow(
+            agent=key.agent,
+            key=key.value,
+            route=key.route,
+            body_digest=key.body_digest,
+            resource=resource,
+            created_at=tx.now,
+        ),
+    )
+
+
+def forget_older(tx: Tx, before: datetime) -> int:
+    """Delete keys made before that moment; how many."""
+    return tx.conn.execute(delete(IdempotencyRow).where(col(IdempotencyRow.created_at) < before)).rowcount

@@ -1,0 +1,213 @@
+"""The one mover: every change of state of an effect, a review or a transaction passes through here.
+
+Rules: a move is in the contract's table or it does not happen; it is one conditional UPDATE whose row count decides a
+race; its audit row is written in the same unit (no audit row, no change), and so is the outbox row that tells others.
+The row in memory follows the row in the database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from sqlalchemy import update
+from sqlmodel import SQLModel, col
+
+from countersign.contract import EffectState, ErrorCode, TxnState, require_move
+from policy_service.audit.log import append
+from policy_service.domain.settlement import stands_for_good, state_of_transaction
+from policy_service.errors import ConflictError
+from policy_service.storage import outbox
+from policy_service.storage.core import table
+from policy_service.storage.database import Tx
+from policy_service.storage.ids import new_id
+from policy_service.storage.tables import EffectRow, ReviewRow, TaskRow, TransactionRow
+from policy_service.workflow.records import Snapshot
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Who made something move and why, as the log will tell it."""
+
+    actor: str  # "agent:NAME", "person:ISS|SUB" or "service"
+    why: str  # a verb or a reason code: submit, vote, sibling, superseded, ...
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+    def because(self, why: str) -> Cause:
+        """The same actor, another reason."""
+        return Cause(self.actor, why, self.detail)
+
+
+SERVICE = "service"
+
+
+def agent_actor(name: str) -> str:
+    """The actor text of an enrolled party."""
+    return f"agent:{name}"
+
+
+def person_actor(iss: str, sub: str) -> str:
+    """The actor text of a person."""
+    return f"person:{iss}|{sub}"
+
+
+def log_about(tx: Tx, about: EffectRow | ReviewRow, kind: str, actor: str, body: Mapping[str, Any]) -> None:
+    """Write a line of the log about an effect at its revision."""
+    append(tx, kind, actor=actor, txn=about.txn, effect_id=about.effect_id, rev=about.rev, body=body)
+
+
+def move_effect(tx: Tx, effect: EffectRow, to: EffectState, cause: Cause, **changes: Any) -> None:
+    """Move one effect, with any columns that change in the same breath.
+
+    Raises:
+        IllegalMoveError: the table has no such move.
+        ConflictError: somebody else moved it first.
+    """
+    came_from = EffectState(effect.state)
+    require_move(came_from, to)
+    _change(
+        tx,
+        EffectRow,
+        {"effect_id": effect.effect_id, "rev": effect.rev, "state": came_from.value},
+        {"state": to.value, "changed_at": tx.now, **changes},
+    )
+    _follow(effect, {"state": to.value, "changed_at": tx.now, **changes})
+    body = {"from": came_from.value, "to": to.value, "why": cause.why, "kind": effect.kind, **cause.detail}
+    log_about(tx, effect, f"effect_{to.value}", cause.actor, body)
+
+
+def move_review(tx: Tx, review: ReviewRow, to: str, cause: Cause, **changes: Any) -> None:
+    """Settle or reopen a review; the message about it leaves through the outbox."""
+    columns = {"state": to, "settled_at": None if to == "open" else tx.now, **changes}
+    _change(tx, ReviewRow, {"review_id": review.review_id, "state": review.state}, columns)
+    came_from = review.state
+    _follow(review, columns)
+    tell_review(
+        tx, review, "review_reopened" if to == "open" else "review_settled", cause, came_from=came_from
+    )
+
+
+def tell_review(tx: Tx, review: ReviewRow, kind: str, cause: Cause, **detail: Any) -> None:
+    """Log something about a review and queue the message about it."""
+    body = {"review_id": review.review_id, "state": review.state, "why": cause.why, **cause.detail, **detail}
+    log_about(tx, review, kind, cause.actor, body)
+    outbox.put(tx, kind, {"review_id": review.review_id, "effect_id": review.effect_id, "rev": review.rev})
+
+
+def move_transaction(tx: Tx, transaction: TransactionRow, to: TxnState, cause: Cause, **changes: Any) -> None:
+    """Move a transaction; its effects have moved already."""
+    came_from = TxnState(transaction.state)
+    require_move(came_from, to)
+    _change(
+        tx,
+        TransactionRow,
+        {"txn": transaction.txn, "rev": transaction.rev, "state": came_from.value},
+        {"state": to.value, **changes},
+    )
+    _follow(transaction, {"state": to.value, **changes})
+    append(
+        tx,
+        f"transaction_{to.value}",
+        actor=cause.actor,
+        txn=transaction.txn,
+        rev=transaction.rev,
+        body={"from": came_from.value, "to": to.value, "why": cause.why},
+    )
+
+
+def open_task(tx: Tx, effect: EffectRow, kind: str, text: str, cause: Cause) -> None:
+    """Tell people that something is theirs to settle; the same open trouble makes one task."""
+    same = (col(TaskRow.effect_id) == effect.effect_id, col(TaskRow.kind) == kind)
+    known = tx.conn.execute(table(TaskRow).select().where(*same, col(TaskRow.state) == "open")).first()
+    if known is not None:
+        return
+    task_id = new_id("task", tx.now)
+    insert(
+        tx,
+        TaskRow(
+            task_id=task_id,
+            kind=kind,
+            txn=effect.txn,
+            effect_id=effect.effect_id,
+            rev=effect.rev,
+            text=text,
+            opened_at=tx.now,
+        ),
+    )
+    _tell_task(tx, effect, "task_opened", task_id, cause, task=kind, text=text)
+
+
+def settle_task(tx: Tx, effect: EffectRow, kind: str, cause: Cause) -> None:
+    """What people were to settle has settled itself: a late report, a compensation that came after all."""
+    tasks = table(TaskRow)
+    where = (tasks.c.effect_id == effect.effect_id, tasks.c.kind == kind, tasks.c.state == "open")
+    done = update(tasks).where(*where).values(state="settled", settled_at=tx.now).returning(tasks.c.task_id)
+    for task_id in tx.conn.execute(done).scalars().all():
+        _tell_task(tx, effect, "task_settled", task_id, cause, task=kind, why=cause.why)
+
+
+def _tell_task(tx: Tx, effect: EffectRow, kind: str, task_id: str, cause: Cause, **detail: Any) -> None:
+    log_about(tx, effect, kind, cause.actor, {"task_id": task_id, **detail})
+    outbox.put(tx, kind, {"task_id": task_id, "effect_id": effect.effect_id})
+
+
+def close_open_siblings(tx: Tx, snapshot: Snapshot, cause: Cause, *, but: EffectRow | None = None) -> None:
+    """One effect of the transaction will never fire, so none of the others may: withdraw whatever is still open."""
+    for effect in snapshot.effects:
+        if effect is not but and EffectState(effect.state) in {EffectState.REVIEW, EffectState.RELEASED}:
+            move_effect(tx, effect, EffectState.WITHDRAWN, cause)
+            close_review(tx, snapshot, effect, "withdrawn", cause)
+
+
+def close_review(tx: Tx, snapshot: Snapshot, effect: EffectRow, to: str, cause: Cause) -> None:
+    """Settle the review of an effect when it is still open or met but unspent."""
+    review = snapshot.review_of(effect)
+    if review is not None and review.state == "open":
+        move_review(tx, review, to, cause)
+
+
+def follow_effects(tx: Tx, snapshot: Snapshot, cause: Cause, **changes: Any) -> None:
+    """Bring the transaction to the state its effects imply, if that is another one than it has."""
+    to = state_of_transaction(snapshot.parts())
+    # Outcomes that are open again (a compensation under way) do not undo what people have been told.
+    reopened = to is TxnState.REDEEMED and snapshot.transaction.state != TxnState.READY.value
+    if to.value != snapshot.transaction.state and not reopened:
+        move_transaction(tx, snapshot.transaction, to, cause, **changes)
+    if stands_for_good(snapshot.parts()):
+        for effect in snapshot.effects:
+            if effect.state == EffectState.FIRED.value and effect.compensation is None:
+                open_task(
+                    tx,
+                    effect,
+                    "standing",
+                    f"{effect.tool} fired and stands alone: its siblings did not",
+                    cause,
+                )
+
+
+def insert(tx: Tx, row: SQLModel) -> None:
+    """Insert one row by a Core statement (a unit of work has no ORM session)."""
+    into = table(type(row))
+    tx.conn.execute(into.insert(), {column.name: getattr(row, column.name) for column in into.columns})
+
+
+def set_columns(tx: Tx, row: EffectRow | ReviewRow | TransactionRow, **columns: Any) -> None:
+    """Change columns that are not a state, in the database and in memory; the state must still be what we read."""
+    keys = {c.name: getattr(row, c.name) for c in table(type(row)).primary_key.columns}
+    _change(tx, type(row), {**keys, "state": row.state}, columns)
+    _follow(row, columns)
+
+
+def _change(tx: Tx, model: type[SQLModel], where: Mapping[str, Any], columns: Mapping[str, Any]) -> None:
+    target = table(model)
+    conditions = [target.c[name] == value for name, value in where.items()]
+    if tx.conn.execute(update(target).where(*conditions).values(columns)).rowcount != 1:
+        raise ConflictError(
+            "it changed while this request was being answered; read it again", code=ErrorCode.ILLEGAL_STATE
+        )
+
+
+def _follow(row: SQLModel, columns: Mapping[str, Any]) -> None:
+    for name, value in columns.items():
+        setattr(row, name, value)

@@ -1,0 +1,75 @@
+"""What an authenticated party may touch, and which parties may act at all.
+
+An agent sees and moves its own transactions; a party that is their ``aud`` sees them too and alone may spend them.
+Everybody else gets the same answer as for a transaction that does not exist.
+"""
+
+from __future__ import annotations
+
+from countersign.contract import ErrorCode
+from policy_service.errors import ForbiddenError, NotFoundError
+from policy_service.identity.callers import Caller
+from policy_service.storage.database import Tx
+from policy_service.storage.tables import AgentRow, TransactionRow
+from policy_service.workflow import records
+
+
+def require_visible(caller: Caller, transaction: TransactionRow) -> None:
+    """Refuse to tell strangers whether a transaction exists.
+
+    Raises:
+        NotFoundError: neither the agent's own nor this party's to redeem.
+    """
+    if caller.agent not in {transaction.agent, transaction.aud}:
+        raise NotFoundError(f"there is no transaction {transaction.txn!r}")
+
+
+def require_own(caller: Caller, transaction: TransactionRow) -> None:
+    """Only the agent itself may take its transaction back.
+
+    Raises:
+        NotFoundError: a stranger asks.
+        ForbiddenError: the redeemer asks, but it is not the agent.
+    """
+    require_visible(caller, transaction)
+    if caller.agent != transaction.agent:
+        raise ForbiddenError("only the agent that submitted it may withdraw a transaction")
+
+
+def require_redeemer(caller: Caller, transaction: TransactionRow) -> None:
+    """Only the redeeming party asks for releases, spends them and reports.
+
+    Raises:
+        NotFoundError: a stranger asks.
+        ForbiddenError: not_redeemer.
+    """
+    require_visible(caller, transaction)
+    if caller.agent != transaction.aud:
+        raise ForbiddenError(
+            f"releases of this transaction are for {transaction.aud!r} alone", code=ErrorCode.NOT_REDEEMER
+        )
+
+
+def require_agent(tx: Tx, name: str) -> AgentRow:
+    """The enrolled, unfrozen agent of that name.
+
+    Raises:
+        ForbiddenError: it is frozen or not enrolled any more.
+    """
+    return agent_behind(tx, name, "effect")
+
+
+def agent_behind(tx: Tx, name: str, kind: str) -> AgentRow:
+    """The agent an effect is for. A freeze stops its effects and does not stop what takes them back.
+
+    Raises:
+        ForbiddenError: it is not enrolled any more, or frozen while it wants to act.
+    """
+    agent = records.agent_of(tx.conn, name)
+    if agent is None:
+        raise ForbiddenError(f"the agent {name!r} is not enrolled; policy-service agent enroll {name}")
+    if agent.frozen_at is not None and kind != "compensate":
+        raise ForbiddenError(
+            f"the agent {name!r} is frozen until an operator thaws it", code=ErrorCode.FROZEN
+        )
+    return agent

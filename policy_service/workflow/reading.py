@@ -1,0 +1,203 @@
+"""What people read: the frozen values behind the queue, the review page and the Slack card.
+
+These are read models. The workflow fills them from stored rows and canonical bytes; a channel only renders.
+Rules kept here: no value is HTML, nothing is shortened, text that an agent wrote arrives exactly as it was
+sent. Escaping, folding and the marking of deceptive characters belong to the channel that shows it.
+Times are aware UTC.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, TypeAlias
+
+PieceKind: TypeAlias = Literal["text", "money", "recipient", "value"]
+Risk: TypeAlias = Literal["low", "medium", "high"]
+Ballot: TypeAlias = Literal["approve", "deny"]
+
+
+@dataclass(frozen=True, slots=True)
+class Money:
+    """An amount in minor units with its ISO 4217 code, and the one way we print it."""
+
+    minor: int
+    currency: str
+    text: str  # "$1,240.00": symbol and grouping fixed by us, never by the reader's locale
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of the sentence: our printed words, or a value filled in from the bytes (`value`)."""
+
+    text: str
+    value: bool = False
+    kind: PieceKind = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class ArgRow:
+    """One argument, in the order of the tool's schema."""
+
+    name: str
+    type_text: str  # "integer, minor units", "one of 3": words from the manifest's schema
+    value_json: str  # the canonical JSON of exactly this value
+    value_text: str  # a string's own characters; for every other type the same as `value_json`
+    money: Money | None = None
+    recipient: bool = False
+    secret: bool = False  # the page then shows the byte count instead of the value
+    unseen: bool = False  # Cedar could not weigh it
+    bytes: int = 0  # UTF-8 length of `value_text`
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRow:
+    """One open review in the list."""
+
+    review_id: str
+    effect_id: str
+    rev: int
+    txn: str
+    tool: str
+    title: str
+    sentence: tuple[Piece, ...]
+    risk: Risk
+    agent: str
+    owner: str | None
+    gates: tuple[str, ...]  # titles, or policy ids where a gate has none
+    amount: Money | None
+    have: int
+    need: int
+    answer_by: datetime
+    opened_at: datetime
+    can_vote: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePage:
+    """A page of open reviews, those that expire first in front; `next_cursor` is opaque, None at the end."""
+
+    rows: tuple[QueueRow, ...]
+    next_cursor: str | None = None
+    total: int = 0  # open reviews this person may see, capped
+    total_capped: bool = False
+    votable: int = 0  # of `total`, those that wait for this person
+
+
+@dataclass(frozen=True, slots=True)
+class GateView:
+    """A gate that fired, with the policy text that made it fire."""
+
+    policy_id: str
+    title: str
+    groups: tuple[str, ...]
+    quorum: int
+    have: int
+    step_up: str | None
+    shared: bool
+    cedar_text: str
+    file: str
+    line: int
+    doc: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VoteView:
+    """A vote on this revision. `counted` is False for a late, replaced or no longer eligible one."""
+
+    person_name: str
+    verdict: Ballot
+    reason: str
+    at: datetime
+    counted: bool
+    assurance: str  # "oidc" or "dev"
+
+
+@dataclass(frozen=True, slots=True)
+class EventLine:
+    """One line of the timeline: what happened, told in the past tense."""
+
+    at: datetime
+    kind: str
+    text: str
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class FactLine:
+    """A fact the service looked up itself, with where from and how old it was at the decision."""
+
+    label: str
+    value: str
+    source: str
+    age: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class Sibling:
+    """Another effect of the same transaction; they commit or fall together."""
+
+    seq: int
+    sentence: tuple[Piece, ...]
+    state: str
+    review_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReviewPage:
+    """Everything one person needs to decide one effect at one revision, and what became of it."""
+
+    review_id: str
+    effect_id: str
+    rev: int
+    state: str
+    txn: str
+    txn_digest: str
+    effect_digest: str
+    effect_state: str
+    sentence: tuple[Piece, ...]
+    finality: str  # one sentence: "This cannot be undone."
+    risk: Risk
+    tool: str
+    tool_title: str
+    args: tuple[ArgRow, ...]
+    canonical: bytes  # the stored JCS bytes; the args above are decoded from them
+    gates: tuple[GateView, ...]
+    votes: tuple[VoteView, ...]
+    answer_by: datetime
+    opened_at: datetime
+    agent: str
+    agent_owner: str | None
+    agent_roles: tuple[str, ...]
+    key_kid: str | None
+    claimed: Mapping[str, object]  # what the agent says about itself; never checked
+    facts: tuple[FactLine, ...]
+    siblings: tuple[Sibling, ...]  # the other effects of the transaction
+    commit: str
+    bundle: str
+    timeline: tuple[EventLine, ...]
+    why_not: str | None  # why this person cannot vote; None when they can
+    warnings: tuple[str, ...]
+    superseded_by: int | None
+    seq: int = 1  # place of this effect in its transaction
+    undoable: bool = False  # the manifest names a compensation
+    reason_required: bool = False  # some gate wants a reason for approving too
+    my_verdict: Ballot | None = None  # this person's counted vote on this revision
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One difference between the revision a person read and the one that stands now."""
+
+    name: str
+    read: str
+    now: str
+
+
+@dataclass(frozen=True, slots=True)
+class VoteResult:
+    """What casting a vote did. `counted` is False when it came after the review had settled."""
+
+    review_id: str
+    state: str
+    verdict: Ballot
+    counted: bool

@@ -1,0 +1,109 @@
+"""From "one of them may go" to "the transaction may go", and back."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from countersign.contract import EffectState, TxnState
+from policy_service.domain.gates import Gate
+from policy_service.pap.bundle import Bundle
+from policy_service.storage.database import Tx
+from policy_service.storage.tables import EffectRow
+from policy_service.workflow.asking import Answer
+from policy_service.workflow.moves import (
+    Cause,
+    close_open_siblings,
+    close_review,
+    follow_effects,
+    move_effect,
+    move_review,
+    set_columns,
+    tell_review,
+)
+from policy_service.workflow.opening import answer_by, open_review
+from policy_service.workflow.records import Snapshot
+from policy_service.workflow.standing import compensation_failed
+
+
+def ready_times(snapshot: Snapshot, now: datetime) -> tuple[datetime, datetime]:
+    """When a transaction became ready and until when its releases may be used: the shortest ``valid_for`` counts."""
+    return now, now + timedelta(seconds=min(effect.valid_for_s for effect in snapshot.effects))
+
+
+def settle_answer(
+    tx: Tx, bundle: Bundle, snapshot: Snapshot, effect: EffectRow, answer: Answer, cause: Cause
+) -> None:
+    """Bring an open effect to where the policy's newest answer puts it, and its transaction along.
+
+    Denied: it and its siblings end. Met: it is released. Otherwise it waits for people, again if it had been released.
+    """
+    late = keep_gates(tx, effect, answer)
+    state = EffectState(effect.state)
+    if answer.denied:
+        move_effect(tx, effect, EffectState.DENIED, cause.because("policy"), decision_id=answer.decision_id)
+        close_review(tx, snapshot, effect, "denied", cause.because("policy"))
+        end_around(tx, snapshot, effect, cause)
+        return
+    if answer.releases and state is EffectState.REVIEW:
+        move_effect(tx, effect, EffectState.RELEASED, cause, decision_id=answer.decision_id)
+        review = snapshot.review_of(effect)
+        if review is not None and review.state == "open":
+            move_review(tx, review, "met", cause)
+    elif not answer.releases and state is EffectState.RELEASED:
+        move_effect(
+            tx, effect, EffectState.REVIEW, cause.because("policy_asks"), decision_id=answer.decision_id
+        )
+        open_review(tx, bundle, snapshot, effect, answer.gates, cause.because("policy_asks"))
+    elif not answer.releases and late:
+        hasten(tx, snapshot, effect, late, cause)
+    bring_along(tx, snapshot, effect, cause)
+
+
+def keep_gates(tx: Tx, effect: EffectRow, answer: Answer) -> list[Gate]:
+    """Remember gates that fired late and times that became shorter; nothing ever gets laxer. The late ones."""
+    gates = [gate.to_json() for gate in answer.gates]
+    late = [gate for gate in answer.gates if gate.to_json() not in effect.gates]
+    valid_for_s = min(effect.valid_for_s, int(answer.valid_for.total_seconds()))
+    if gates != effect.gates or valid_for_s != effect.valid_for_s:
+        set_columns(tx, effect, gates=gates, valid_for_s=valid_for_s)
+    return late
+
+
+def hasten(tx: Tx, snapshot: Snapshot, effect: EffectRow, late: list[Gate], cause: Cause) -> None:
+    """A late gate's time to answer runs from now; the review closes at the earliest of all. Its people are told."""
+    review = snapshot.review_of(effect)
+    if review is not None and review.state == "open":
+        set_columns(tx, review, answer_by=min(review.answer_by, answer_by(late, tx.now)))
+        tell_review(tx, review, "review_asks_more", cause, gates=[gate.policy_id for gate in late])
+
+
+def end_around(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: Cause) -> None:
+    """An effect ended unfired: so do its siblings, and the transaction. A compensation ends alone: then what it was to
+    take back stands."""
+    if effect.kind == "effect":
+        close_open_siblings(tx, snapshot, cause.because("sibling"), but=effect)
+        follow_effects(tx, snapshot, cause)
+    else:
+        compensation_failed(tx, snapshot, effect, f"its compensation was {effect.state}", cause)
+
+
+def bring_along(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: Cause) -> None:
+    """The transaction follows its effects; becoming ready starts the clock of its releases."""
+    if effect.kind != "effect":
+        return
+    if all(e.state == EffectState.RELEASED.value for e in snapshot.effects):
+        _shorten(tx, snapshot)
+        ready_at, valid_until = ready_times(snapshot, tx.now)
+        follow_effects(tx, snapshot, cause, ready_at=ready_at, valid_until=valid_until)
+    else:
+        follow_effects(tx, snapshot, cause)
+
+
+def _shorten(tx: Tx, snapshot: Snapshot) -> None:
+    """A transaction that is ready already ends earlier when a valid_for became shorter; never later."""
+    transaction = snapshot.transaction
+    if transaction.state != TxnState.READY.value or transaction.ready_at is None:
+        return
+    _, until = ready_times(snapshot, transaction.ready_at)
+    if transaction.valid_until is None or until < transaction.valid_until:
+        set_columns(tx, transaction, valid_until=until)

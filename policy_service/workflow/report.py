@@ -1,0 +1,116 @@
+"""Report: what became of redeemed effects, told by the party that redeemed them.
+
+Rules: only the redeeming party reports, naming its attempt; the same report again changes nothing; the first outcome
+stands and a contradicting one becomes a task; an unknown becomes a task, and a later report of what really happened
+settles it. Nothing here decides whether an effect may fire: that was over with the redemption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from countersign.contract import EffectState, ErrorCode, Outcome, can_move, canonicalize
+from countersign.contract.wire import ReportedOutcome
+from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
+from policy_service.identity.callers import Caller
+from policy_service.storage.database import Tx
+from policy_service.storage.tables import EffectRow
+from policy_service.workflow.context import Context
+from policy_service.workflow.moves import (
+    Cause,
+    agent_actor,
+    follow_effects,
+    log_about,
+    move_effect,
+    open_task,
+    set_columns,
+    settle_task,
+)
+from policy_service.workflow.parties import require_redeemer
+from policy_service.workflow.records import Snapshot
+from policy_service.workflow.renew import attempt_and_snapshot
+from policy_service.workflow.standing import compensation_failed
+
+_MAX_ERROR = 2_000  # characters of the redeemer's error text that are kept
+
+
+async def report(
+    ctx: Context, caller: Caller, attempt_id: str, outcomes: Sequence[ReportedOutcome]
+) -> Snapshot:
+    """Record outcomes; the transaction as it is afterwards.
+
+    Raises:
+        NotFoundError: unknown_attempt, or an effect the attempt did not redeem.
+        ForbiddenError: not_redeemer.
+    """
+    return await ctx.db.write(lambda tx: _report(tx, caller, attempt_id, outcomes))
+
+
+def _report(tx: Tx, caller: Caller, attempt_id: str, outcomes: Sequence[ReportedOutcome]) -> Snapshot:
+    attempt, snapshot = attempt_and_snapshot(tx.conn, attempt_id)
+    require_redeemer(caller, snapshot.transaction)
+    if attempt.redeemer != caller.agent:
+        raise ForbiddenError("another party redeemed this attempt", code=ErrorCode.NOT_REDEEMER)
+    cause = Cause(agent_actor(caller.agent), "report", {"attempt_id": attempt_id})
+    _require_reportable(outcomes)
+    for outcome in outcomes:
+        effect = snapshot.find(outcome.effect_id)
+        if effect is None or effect.redeemed_by != attempt_id:
+            raise NotFoundError(f"the attempt did not redeem an effect {outcome.effect_id!r}")
+        _take(tx, snapshot, effect, outcome, cause)
+    follow_effects(tx, snapshot, cause)
+    return snapshot
+
+
+def _require_reportable(outcomes: Sequence[ReportedOutcome]) -> None:
+    for told in outcomes:
+        if told.outcome not in _REPORTABLE:
+            raise InvalidRequestError(
+                f"{told.outcome.value!r} is not reported: it follows from what the compensation itself reports"
+            )
+
+
+_REPORTABLE = frozenset({Outcome.FIRED, Outcome.FAILED, Outcome.UNKNOWN, Outcome.UNUSED})
+
+
+def _take(tx: Tx, snapshot: Snapshot, effect: EffectRow, outcome: ReportedOutcome, cause: Cause) -> None:
+    to, state = EffectState(outcome.outcome.value), EffectState(effect.state)
+    if to is state or (to is EffectState.FIRED and state in _AFTER_FIRED):
+        return  # the same report again
+    if not can_move(state, to):
+        _contradicted(tx, effect, to, cause)
+        return
+    result = None if outcome.result is None else canonicalize(outcome.result)
+    move_effect(tx, effect, to, cause, result=result, error=(outcome.error or "")[:_MAX_ERROR] or None)
+    if state is EffectState.UNKNOWN:
+        settle_task(tx, effect, "unknown", cause)
+    settle_effect(tx, snapshot, effect, cause)
+
+
+_AFTER_FIRED = frozenset({EffectState.COMPENSATING, EffectState.COMPENSATED, EffectState.COMPENSATION_FAILED})
+
+
+def _contradicted(tx: Tx, effect: EffectRow, told: EffectState, cause: Cause) -> None:
+    if told is EffectState.UNKNOWN:
+        return  # knowing less than we do contradicts nothing
+    text = f"{effect.tool} is recorded as {effect.state}; a later report says {told.value}"
+    body = {"recorded": effect.state, "told": told.value, **cause.detail}
+    log_about(tx, effect, "outcome_contradicted", cause.actor, body)
+    open_task(tx, effect, "contradiction", text, cause)
+    set_columns(tx, effect, error=(effect.error or text)[:_MAX_ERROR])
+
+
+def settle_effect(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: Cause) -> None:
+    """What an outcome brings with it: a task for an unknown, and the forward effect of a compensation."""
+    state = EffectState(effect.state)
+    if state is EffectState.UNKNOWN:
+        text = f"we do not know whether {effect.tool} fired for {effect.resource_type} {effect.resource_id}"
+        open_task(tx, effect, "unknown", text, cause)
+    if effect.kind != "compensate":
+        return
+    if state is EffectState.FIRED:
+        forward = snapshot.find(effect.compensates or "")
+        if forward is not None:
+            move_effect(tx, forward, EffectState.COMPENSATED, cause)
+    elif state in {EffectState.FAILED, EffectState.UNUSED}:
+        compensation_failed(tx, snapshot, effect, f"its compensation {state.value}", cause)

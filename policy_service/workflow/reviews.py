@@ -1,0 +1,271 @@
+"""The queue and the review page, as read models.
+
+A person sees every review of the deployment; whether they may vote, and why not, is worked out by the same rules the
+vote itself applies.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Literal, cast
+
+from sqlalchemy import Connection
+
+from policy_service.domain.quorum import GateTally
+from policy_service.errors import InvalidRequestError
+from policy_service.pap.bundle import Bundle
+from policy_service.storage.tables import DecisionRow, VoteRow
+from policy_service.workflow import records
+from policy_service.workflow.asking import count, gates_of, manifest_for
+from policy_service.workflow.context import Context
+from policy_service.workflow.describing import arguments, first_money, sentence
+from policy_service.workflow.history import of_transaction
+from policy_service.workflow.reading import (
+    EventLine,
+    FactLine,
+    GateView,
+    QueuePage,
+    QueueRow,
+    ReviewPage,
+    Risk,
+    Sibling,
+    VoteView,
+)
+from policy_service.workflow.timeline import event_line
+from policy_service.workflow.vote import Case, Voter, read_case, why_not
+
+_COUNT_CAP = 1_000  # exact counts are linear; nobody reads more than this
+
+
+async def open_reviews(ctx: Context, voter: Voter, cursor: str | None, limit: int) -> QueuePage:
+    """A page of open reviews, those that expire first in front.
+
+    Raises:
+        InvalidRequestError: the cursor is not one of ours.
+    """
+    after = _read_cursor(cursor)
+    now = ctx.clock()
+    return await ctx.db.read(lambda conn: _page(conn, ctx, voter, after, limit, now))
+
+
+def _page(
+    conn: Connection,
+    ctx: Context,
+    voter: Voter,
+    after: tuple[datetime, str] | None,
+    limit: int,
+    now: datetime,
+) -> QueuePage:
+    bundle = ctx.active.current
+    found = records.open_reviews(conn, after=after, limit=limit + 1)
+    rows = tuple(_row(ctx, bundle, read_case(conn, review.review_id), voter, now) for review in found[:limit])
+    total = records.count_open_reviews(conn, _COUNT_CAP + 1)
+    more = len(found) > limit
+    return QueuePage(
+        rows=rows,
+        next_cursor=_write_cursor(rows[-1].answer_by, rows[-1].review_id) if more and rows else None,
+        total=min(total, _COUNT_CAP),
+        total_capped=total > _COUNT_CAP,
+        votable=sum(row.can_vote for row in rows),
+    )
+
+
+def _write_cursor(answer_by: datetime, review_id: str) -> str:
+    return f"{answer_by.isoformat()}~{review_id}"
+
+
+def _read_cursor(cursor: str | None) -> tuple[datetime, str] | None:
+    if cursor is None:
+        return None
+    at, _, review_id = cursor.partition("~")
+    try:
+        moment = datetime.fromisoformat(at)
+        # A naive time, and one that leaves the calendar on its way to UTC, is none of ours either.
+        aware = None if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        aware = None
+    if aware is None or not review_id:
+        raise InvalidRequestError(f"the cursor {cursor!r} is not one of ours; start without one")
+    return aware, review_id
+
+
+def _row(ctx: Context, bundle: Bundle, case: Case, voter: Voter, now: datetime) -> QueueRow:
+    review, effect = case.review, case.effect
+    gates = gates_of(effect)
+    counted = count(ctx, bundle, case.snapshot, effect, case.agent, gates, now)
+    manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
+    return QueueRow(
+        review_id=review.review_id,
+        effect_id=effect.effect_id,
+        rev=effect.rev,
+        txn=effect.txn,
+        tool=effect.tool,
+        title=effect.tool if manifest is None else manifest.title,
+        sentence=sentence(bundle, effect),
+        risk=cast(Risk, review.risk),
+        agent=effect.agent,
+        owner=owner_name(bundle, case.agent.owner),
+        gates=tuple(dict.fromkeys(gate.title or gate.policy_id for gate in gates)),
+        amount=first_money(bundle, effect),
+        have=sum(min(entry.have, entry.need) for entry in counted.per_gate),
+        need=sum(entry.need for entry in counted.per_gate),
+        answer_by=review.answer_by,
+        opened_at=review.opened_at,
+        can_vote=why_not(ctx, bundle, case, voter, now) is None,
+    )
+
+
+def owner_name(bundle: Bundle, owner: str | None) -> str | None:
+    """The owner as people know them, or the bare key."""
+    return None if owner is None else bundle.directory.name_of(owner) or owner
+
+
+async def review_page(ctx: Context, voter: Voter, review_id: str) -> ReviewPage | None:
+    """One review, open or settled; None when there is no such review."""
+    now = ctx.clock()
+    return await ctx.db.read(lambda conn: _review_page(conn, ctx, voter, review_id, now))
+
+
+def _review_page(
+    conn: Connection, ctx: Context, voter: Voter, review_id: str, now: datetime
+) -> ReviewPage | None:
+    if records.review_by_id(conn, review_id) is None:
+        return None
+    bundle, case = ctx.active.current, read_case(conn, review_id)
+    review, effect, snapshot = case.review, case.effect, case.snapshot
+    decision = snapshot.decisions[effect.decision_id]
+    manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
+    counted = count(ctx, bundle, snapshot, effect, case.agent, gates_of(effect), now)
+    votes = snapshot.votes_on(effect)
+    return ReviewPage(
+        review_id=review.review_id,
+        effect_id=effect.effect_id,
+        rev=effect.rev,
+        state=review.state,
+        txn=effect.txn,
+        txn_digest=snapshot.transaction.txn_digest,
+        effect_digest=effect.effect_digest,
+        effect_state=effect.state,
+        sentence=sentence(bundle, effect),
+        finality=_finality(case),
+        risk=cast(Risk, review.risk),
+        tool=effect.tool,
+        tool_title=effect.tool if manifest is None else manifest.title,
+        args=arguments(bundle, effect, decision.unseen),
+        canonical=effect.args,
+        gates=_gates(ctx, bundle, case, now),
+        votes=tuple(_vote_view(vote, counted.counted) for vote in votes),
+        answer_by=review.answer_by,
+        opened_at=review.opened_at,
+        agent=effect.agent,
+        agent_owner=owner_name(bundle, case.agent.owner),
+        agent_roles=tuple(case.agent.roles),
+        key_kid=snapshot.transaction.jkt,
+        claimed=dict(snapshot.transaction.claimed),
+        facts=_facts(decision),
+        siblings=_siblings(bundle, case),
+        commit=decision.commit,
+        bundle=decision.bundle,
+        timeline=_timeline(conn, bundle, case),
+        why_not=why_not(ctx, bundle, case, voter, now) if review.state == "open" else None,
+        warnings=_warnings(bundle, case),
+        superseded_by=snapshot.superseded_by,
+        seq=effect.seq,
+        undoable=effect.compensation is not None,
+        reason_required=any(gate.reason for gate in gates_of(effect)),
+        my_verdict=_my_verdict(votes, voter),
+    )
+
+
+def _finality(case: Case) -> str:
+    if case.effect.kind == "compensate":
+        return "This takes back what fired before."
+    if case.effect.compensation is not None:
+        return f"This can be taken back by {case.effect.compensation['tool']}."
+    return "This cannot be undone."
+
+
+def _gates(ctx: Context, bundle: Bundle, case: Case, now: datetime) -> tuple[GateView, ...]:
+    gates = gates_of(case.effect)
+    counted = count(ctx, bundle, case.snapshot, case.effect, case.agent, gates, now)
+    titles = {gate.policy_id: gate.title for gate in gates}
+    return tuple(
+        _gate_view(bundle, entry, policy_id, titles[policy_id])
+        for entry in counted.per_gate
+        for policy_id in dict.fromkeys(entry.gate.gates)
+    )
+
+
+def _gate_view(bundle: Bundle, entry: GateTally, policy_id: str, title: str) -> GateView:
+    source = bundle.describe(policy_id)
+    return GateView(
+        policy_id=policy_id,
+        title=title,
+        groups=tuple(bundle.directory.title_of(group) for group in sorted(entry.gate.voters)),
+        quorum=entry.need,
+        have=entry.have,
+        step_up=entry.gate.step_up,
+        shared=entry.gate.shared,
+        cedar_text="(no longer in the bundle in force)" if source is None else source.text,
+        file="" if source is None else source.file,
+        line=0 if source is None else source.line,
+        doc="" if source is None else source.doc,
+    )
+
+
+def _vote_view(vote: VoteRow, counted: tuple[str, ...]) -> VoteView:
+    return VoteView(
+        person_name=vote.name,
+        verdict=cast(Literal["approve", "deny"], vote.verdict),
+        reason=vote.reason or "",
+        at=vote.cast_at,
+        counted=vote.vote_id in counted or (vote.verdict == "deny" and not vote.late),
+        assurance=vote.assurance,
+    )
+
+
+def _facts(decision: DecisionRow) -> tuple[FactLine, ...]:
+    return tuple(
+        FactLine(
+            label=fact["label"],
+            value=fact["value"],
+            source=fact["source"],
+            age=max(
+                decision.decided_at - datetime.fromisoformat(fact["as_of"]),
+                decision.decided_at - decision.decided_at,
+            ),
+        )
+        for fact in decision.facts
+    )
+
+
+def _siblings(bundle: Bundle, case: Case) -> tuple[Sibling, ...]:
+    others = [effect for effect in case.snapshot.effects if effect.effect_id != case.effect.effect_id]
+    return tuple(
+        Sibling(
+            seq=effect.seq,
+            sentence=sentence(bundle, effect),
+            state=effect.state,
+            review_id=review.review_id if (review := case.snapshot.review_of(effect)) is not None else None,
+        )
+        for effect in others
+    )
+
+
+def _timeline(conn: Connection, bundle: Bundle, case: Case) -> tuple[EventLine, ...]:
+    rows = of_transaction(conn, case.effect.txn, case.effect.rev)
+    lines = (event_line(bundle, row) for row in rows if row.effect_id in {None, case.effect.effect_id})
+    return tuple(line for line in lines if line is not None)
+
+
+def _warnings(bundle: Bundle, case: Case) -> tuple[str, ...]:
+    if manifest_for(bundle, case.effect.tool, case.effect.tool_digest) is None:
+        return (
+            "The bundle in force no longer holds this version of the tool: it cannot be released as it is.",
+        )
+    return ()
+
+
+def _my_verdict(votes: list[VoteRow], voter: Voter) -> Literal["approve", "deny"] | None:
+    mine = [vote for vote in votes if (vote.iss, vote.sub) == (voter.iss, voter.sub) and not vote.late]
+    return cast(Literal["approve", "deny"], mine[-1].verdict) if mine else None

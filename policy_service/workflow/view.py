@@ -1,0 +1,236 @@
+"""What an agent is told: a snapshot as the wire's read models. Nothing here is a permission but a signed token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from countersign.contract import DenyCode, EffectState, Mode, Outcome, Resource, TxnState, Verdict
+from countersign.contract.wire import (
+    CompensationRef,
+    DecisionView,
+    EffectView,
+    EvaluatedEffect,
+    EvaluationView,
+    Need,
+    OutcomeView,
+    Reason,
+    ReviewSummary,
+    TransactionView,
+)
+from policy_service.domain.decision import Decision
+from policy_service.domain.gates import merge
+from policy_service.domain.quorum import Tally
+from policy_service.pap.bundle import Bundle
+from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, ReviewRow
+from policy_service.workflow.asking import count, gates_of
+from policy_service.workflow.context import Context
+from policy_service.workflow.effect_rows import args_of
+from policy_service.workflow.hiding import without_secrets
+from policy_service.workflow.records import Snapshot
+
+_OUTCOMES = {outcome.value for outcome in Outcome}
+_ONCE_RELEASED = frozenset(EffectState) - {EffectState.REVIEW, EffectState.DENIED}
+_ENDED_BECAUSE = {
+    EffectState.EXPIRED: (
+        DenyCode.EXPIRED,
+        "nobody answered or used it in time; submit it again to ask anew",
+    ),
+    EffectState.WITHDRAWN: (
+        DenyCode.WITHDRAWN,
+        "it was taken back, or another effect of its transaction ended",
+    ),
+}
+
+
+def transaction_view(
+    ctx: Context,
+    bundle: Bundle,
+    agent: AgentRow,
+    snapshot: Snapshot,
+    now: datetime,
+    *,
+    releases: Sequence[str] = (),
+    receipt: str | None = None,
+) -> TransactionView:
+    """A transaction for its agent, with tokens only where they were asked for.
+
+    A spent one names the attempt it was spent under, so that whoever lost an answer knows its own.
+    """
+    row = snapshot.transaction
+    return TransactionView(
+        txn=row.txn,
+        rev=row.rev,
+        state=TxnState(row.state),
+        agent=row.agent,
+        run_key=row.run_key,
+        txn_digest=row.txn_digest,
+        aud=row.aud,
+        submitted_at=row.submitted_at,
+        valid_until=row.valid_until,
+        superseded_by=snapshot.superseded_by,
+        effects=tuple(effect_view(ctx, bundle, agent, snapshot, effect, now) for effect in snapshot.effects),
+        releases=tuple(releases),
+        receipt=receipt,
+        attempt_id=snapshot.effects[0].redeemed_by,
+    )
+
+
+def effect_view(
+    ctx: Context,
+    bundle: Bundle,
+    agent: AgentRow,
+    snapshot: Snapshot,
+    effect: EffectRow,
+    now: datetime,
+    *,
+    for_people: bool = False,
+) -> EffectView:
+    """One effect or compensation as the service holds it; people are not shown its secrets."""
+    args = args_of(effect)
+    undo = next((c for c in snapshot.compensations if c.compensates == effect.effect_id), None)
+    return EffectView(
+        effect_id=effect.effect_id,
+        seq=effect.seq,
+        tool=effect.tool,
+        tool_digest=effect.tool_digest,
+        resource=Resource(effect.resource_type, effect.resource_id),
+        args_digest=effect.args_digest,
+        effect_digest=effect.effect_digest,
+        call_key=effect.call_key,
+        state=EffectState(effect.state),
+        args=without_secrets(args, effect.secret) if for_people else args,
+        decision=_decision(snapshot, effect),
+        review=_review(ctx, bundle, agent, snapshot, effect, now),
+        outcome=_outcome(effect),
+        compensation=None
+        if undo is None
+        else CompensationRef(effect_id=undo.effect_id, state=EffectState(undo.state)),
+    )
+
+
+def _decision(snapshot: Snapshot, effect: EffectRow) -> DecisionView:
+    row = snapshot.decisions[effect.decision_id]
+    state = EffectState(effect.state)
+    mode = Mode.REVIEW if effect.gates else Mode.AUTO
+    return DecisionView(
+        decision_id=row.decision_id,
+        outcome=Verdict(row.outcome),
+        mode=mode if state in _ONCE_RELEASED and row.outcome != Verdict.DENY.value else None,
+        policies=tuple(row.policies),
+        gates=tuple(dict.fromkeys(gate.policy_id for gate in gates_of(effect))),
+        reasons=(*_reasons(row), *_waiting_reasons(effect), *_ending_reasons(snapshot, effect)),
+        bundle=row.bundle,
+        commit=row.commit,
+        unseen=tuple(row.unseen),
+    )
+
+
+def _reasons(row: DecisionRow) -> tuple[Reason, ...]:
+    return tuple(Reason(**reason) for reason in row.reasons)
+
+
+def _waiting_reasons(effect: EffectRow) -> tuple[Reason, ...]:
+    """Why an effect waits, one reason for each gate that asked."""
+    if EffectState(effect.state) is not EffectState.REVIEW:
+        return ()
+    return tuple(
+        Reason(
+            code="needs_approval",
+            text=f"{gate.title or gate.policy_id}: waits for {', '.join(sorted(gate.groups))}",
+            policy=gate.policy_id,
+        )
+        for gate in gates_of(effect)
+    )
+
+
+def _ending_reasons(snapshot: Snapshot, effect: EffectRow) -> tuple[Reason, ...]:
+    state = EffectState(effect.state)
+    if state is EffectState.DENIED:
+        denies = [v for v in snapshot.votes_on(effect) if v.verdict == "deny" and not v.late]
+        return tuple(
+            Reason(
+                code=DenyCode.DENIED_BY_PERSON.value,
+                text=f"{vote.name} denied it: {vote.reason}",
+                advice="do not resubmit it reworded; change what was objected to, under another run key",
+            )
+            for vote in denies
+        )
+    if state is EffectState.WITHDRAWN and any(e.state == EffectState.DENIED.value for e in snapshot.effects):
+        return (Reason(code=DenyCode.SIBLING.value, text="another effect of its transaction was denied"),)
+    if snapshot.superseded_by is not None and state is EffectState.WITHDRAWN:
+        text = f"revision {snapshot.superseded_by} replaced it"
+        return (Reason(code=DenyCode.SUPERSEDED.value, text=text),)
+    if state is EffectState.WITHDRAWN and effect.error is not None:
+        return (Reason(code=DenyCode.WITHDRAWN.value, text=f"it was taken back: {effect.error}"),)
+    if state in _ENDED_BECAUSE:
+        code, text = _ENDED_BECAUSE[state]
+        return (Reason(code=code.value, text=text),)
+    return ()
+
+
+def review_url(ctx: Context, review: ReviewRow) -> str:
+    """Where people answer a review."""
+    return f"{ctx.settings.public_url}/reviews/{review.review_id}"
+
+
+def _review(
+    ctx: Context, bundle: Bundle, agent: AgentRow, snapshot: Snapshot, effect: EffectRow, now: datetime
+) -> ReviewSummary | None:
+    review = snapshot.review_of(effect)
+    if review is None:
+        return None
+    counted = count(ctx, bundle, snapshot, effect, agent, gates_of(effect), now)
+    return ReviewSummary(
+        review_id=review.review_id,
+        state=review.state,
+        url=review_url(ctx, review),
+        answer_by=review.answer_by,
+        needs=needs(effect, counted),
+    )
+
+
+def needs(effect: EffectRow, counted: Tally) -> tuple[Need, ...]:
+    """What each merged gate asks for and has."""
+    have = {entry.gate.key: entry.have for entry in counted.per_gate}
+    return tuple(
+        Need(
+            gates=gate.gates,
+            groups=tuple(sorted(gate.voters)),
+            quorum=gate.quorum,
+            have=have.get(gate.key, 0),
+            step_up=gate.step_up,
+            shared=gate.shared,
+        )
+        for gate in merge(gates_of(effect))
+    )
+
+
+def _outcome(effect: EffectRow) -> OutcomeView | None:
+    if effect.state not in _OUTCOMES:
+        return None
+    return OutcomeView(outcome=Outcome(effect.state), at=effect.changed_at, error=effect.error)
+
+
+def evaluation_view(evaluated: Sequence[tuple[str, Decision]]) -> EvaluationView:
+    """The answer to a dry run; nothing of it is stored, so the decision has no id of its own."""
+    return EvaluationView(
+        effects=tuple(EvaluatedEffect(tool=tool, decision=_dry(d)) for tool, d in evaluated)
+    )
+
+
+def _dry(decision: Decision) -> DecisionView:
+    reasons: list[dict[str, Any]] = [
+        {"code": r.code, "text": r.text, "policy": r.policy, "advice": r.advice} for r in decision.reasons
+    ]
+    return DecisionView(
+        decision_id="dry-run",
+        outcome=decision.outcome,
+        policies=decision.policies,
+        gates=tuple(gate.policy_id for gate in decision.gates),
+        reasons=tuple(Reason(**reason) for reason in reasons),
+        bundle=decision.bundle,
+        commit=decision.commit,
+        unseen=decision.unseen,
+    )

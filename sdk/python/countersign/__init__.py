@@ -1,0 +1,165 @@
+"""Stage what cannot be taken back; fire it once, when it has been released.
+
+    from countersign import tool, transaction
+
+The names below are loaded when they are first used, so that a program that needs only `countersign.contract`
+(the service, a gateway, a verifier) loads nothing of the runtime.
+"""
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from countersign.adapters import LiveAdapter, LiveCall, LiveSession, SQLiteAdapter
+    from countersign.current import FiringEffect, current_effect
+    from countersign.errors import (
+        AlreadyRedeemed,
+        CountersignError,
+        Denied,
+        EffectFailed,
+        FireError,
+        IndependentFailures,
+        JournalError,
+        LeaseLost,
+        LiveCommitFailed,
+        MisuseError,
+        Moved,
+        NotDone,
+        NotStageable,
+        OutcomeUnknown,
+        OutsideTransaction,
+        PlaceholderUsed,
+        RegistrationError,
+        ReleaseLapsed,
+        ReleaseRefused,
+        RerunDiffers,
+        ReviewPending,
+        ServiceRefused,
+        ServiceUnavailable,
+        SettingsError,
+        Stopped,
+        TransactionBusy,
+        WorldError,
+    )
+    from countersign.placeholder import Placeholder
+    from countersign.reasons import DenyReason, PendingReview
+    from countersign.rerun import run_transaction
+    from countersign.resuming import resume, resume_async
+    from countersign.runtime import Runtime, default_runtime, use_runtime
+    from countersign.settings import Settings
+    from countersign.tool import Tool, ToolRegistry, tool, tool_of
+    from countersign.transaction import Transaction, transaction
+
+_HOMES = {
+    "adapters": ("LiveAdapter", "LiveCall", "LiveSession", "SQLiteAdapter"),
+    "current": ("FiringEffect", "current_effect"),
+    "errors": (
+        *("AlreadyRedeemed", "CountersignError", "Denied", "EffectFailed", "FireError"),
+        *(
+            "IndependentFailures",
+            "JournalError",
+            "LeaseLost",
+            "LiveCommitFailed",
+            "MisuseError",
+            "Moved",
+            "NotDone",
+        ),
+        *("NotStageable", "OutcomeUnknown", "OutsideTransaction", "PlaceholderUsed"),
+        *(
+            "RegistrationError",
+            "ReleaseLapsed",
+            "ReleaseRefused",
+            "RerunDiffers",
+            "ReviewPending",
+            "ServiceRefused",
+        ),
+        *("ServiceUnavailable", "SettingsError", "Stopped", "TransactionBusy", "WorldError"),
+    ),
+    "placeholder": ("Placeholder",),
+    "reasons": ("DenyReason", "PendingReview"),
+    "rerun": ("run_transaction",),
+    "resuming": ("resume", "resume_async"),
+    "runtime": ("Runtime", "default_runtime", "use_runtime"),
+    "settings": ("Settings",),
+    "tool": ("Tool", "ToolRegistry", "tool", "tool_of"),
+    "transaction": ("Transaction", "transaction"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "AlreadyRedeemed",
+    "CountersignError",
+    "Denied",
+    "DenyReason",
+    "EffectFailed",
+    "FireError",
+    "FiringEffect",
+    "IndependentFailures",
+    "JournalError",
+    "LeaseLost",
+    "LiveAdapter",
+    "LiveCall",
+    "LiveCommitFailed",
+    "LiveSession",
+    "MisuseError",
+    "Moved",
+    "NotDone",
+    "NotStageable",
+    "OutcomeUnknown",
+    "OutsideTransaction",
+    "PendingReview",
+    "Placeholder",
+    "PlaceholderUsed",
+    "RegistrationError",
+    "ReleaseLapsed",
+    "ReleaseRefused",
+    "RerunDiffers",
+    "ReviewPending",
+    "Runtime",
+    "SQLiteAdapter",
+    "ServiceRefused",
+    "ServiceUnavailable",
+    "Settings",
+    "SettingsError",
+    "Stopped",
+    "Tool",
+    "ToolRegistry",
+    "Transaction",
+    "TransactionBusy",
+    "WorldError",
+    "current_effect",
+    "default_runtime",
+    "resume",
+    "resume_async",
+    "run_transaction",
+    "tool",
+    "tool_of",
+    "transaction",
+    "use_runtime",
+]
+
+
+class _Package(ModuleType):
+    """`countersign.tool` and `countersign.transaction` are functions, whichever modules of that name get
+    imported.
+    """
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if not (name in _HOME_OF and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module 'countersign' has no attribute {name!r}")
+    return getattr(import_module(f"countersign.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

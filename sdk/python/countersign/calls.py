@@ -1,0 +1,45 @@
+"""Which call is which: within one transaction equal calls are one, unless repeating is meant.
+
+The name of a call (its call key) counts intended repeats with `n`, so the second of two equal refunds is another
+call in every rerun, and the first is the same one.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from countersign.contract import names
+from countersign.contract.admission import load
+from countersign.placeholder import Placeholder
+from countersign.tool import Tool
+
+
+class CallNames:
+    """The calls of one transaction so far."""
+
+    def __init__(self, agent: str, run_key: str) -> None:
+        self.repeating = False
+        self._agent = agent
+        self._run_key = run_key
+        self._first: dict[tuple[str, bytes], Placeholder[Any]] = {}
+        self._times: Counter[tuple[str, bytes]] = Counter()
+
+    def known(self, tool: Tool, raw: bytes) -> Placeholder[Any] | None:
+        """The placeholder of an equal call, where this one is not meant as a repeat."""
+        return None if tool.repeat or self.repeating else self._first.get((tool.name, raw))
+
+    def next(self, tool: Tool, raw: bytes) -> tuple[int, str]:
+        """`n` and the call key of the next call with these bytes."""
+        n = self._times[(tool.name, raw)]
+        key = names.call_key(agent=self._agent, run_key=self._run_key, tool=tool.name, args=load(raw), n=n)
+        return n, key
+
+    def staged(self, tool: Tool, raw: bytes, placeholder: Placeholder[Any]) -> None:
+        """Remember a call that was staged."""
+        self._first.setdefault((tool.name, raw), placeholder)
+        self.ran(tool, raw)
+
+    def ran(self, tool: Tool, raw: bytes) -> None:
+        """Count a call."""
+        self._times[(tool.name, raw)] += 1

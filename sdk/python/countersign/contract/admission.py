@@ -1,0 +1,270 @@
+"""Strict I-JSON admission: the only way bytes or Python values become effects, tokens or requests.
+
+What every common parser lets through and later readers disagree about is refused here: duplicate keys, lone
+surrogates, NaN, integers that lose digits, a byte order mark, depth that ends in a RecursionError, and the
+keys that Cedar would turn into entities. Standards: RFC 8259, RFC 7493 (I-JSON), design section 6.
+
+What is admitted comes back as its canonical value: `1.0` is the integer 1 and `-0.0` is 0, so that loading
+canonical bytes gives exactly the value they were made from. Noncharacters (RFC 7493 section 2.1) are let
+through on purpose: they are unambiguous bytes and JSONTestSuite requires them; Unicode is never normalised.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, NoReturn, TypeAlias
+
+from .canonical import MAX_SAFE_INTEGER, canonicalize, integer_out_of_range, not_json
+from .errors import AdmissionError
+
+JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
+"""A plain JSON value as Python holds it."""
+
+RESERVED_KEYS: Final = frozenset({"__entity", "__extn", "__expr"})
+"""Keys that Cedar's JSON reader turns into typed values (reference/cedar.md: `__entity` matched a real
+user)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How large a value may be. `nodes` are values (object keys are not counted); the outermost has depth 1
+    if it nests."""
+
+    max_bytes: int = 262_144  # 256 KiB: a page of text is 4 KiB; nobody can review more
+    max_depth: int = 64  # half of what the shallowest parser in the chain survives
+    max_nodes: int = 10_000  # keeps the worst admission under a few milliseconds
+    floats: bool = True  # tokens hold none: 1.7e9 is not a time
+
+
+ARGS_LIMITS: Final = Limits()
+"""The limits of args and request bodies."""
+
+# Outside strings only these decide depth and count. Possessive, and an unterminated string runs to the end of
+# the text, so that no input makes the scan quadratic.
+_STRUCTURE = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)
+_ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_SAFE_DIGITS: Final = 17  # "-9007199254740991"
+_FIRST_EXPONENT_FORM: Final = (
+    1e21  # RFC 8785 (ECMA-262 7.1.12.1) writes 1e+21 with an exponent, 1e+20 as an integer
+)
+
+
+def load(raw: bytes, limits: Limits = ARGS_LIMITS) -> JSON:
+    """Parse bytes as strict I-JSON.
+
+    Raises:
+        AdmissionError: `too_large`, `bom`, `not_utf8`, `too_deep`, `too_many_nodes`, `not_json`,
+        `duplicate_key`,
+            `reserved_key`, `lone_surrogate`, `integer_out_of_range`, `not_finite`, `float_refused`.
+    """
+    text = _decode(raw, limits)
+    _scan(text, limits)
+    try:
+        value: JSON = json.loads(
+            text,
+            object_pairs_hook=_object,
+            parse_int=_integer,
+            parse_float=_float if limits.floats else _no_float,
+            parse_constant=_constant,
+        )
+    except AdmissionError:
+        raise
+    except ValueError as error:
+        raise AdmissionError("not_json", f"this is not JSON: {error}") from error
+    _require_whole(text, value, limits)
+    return value
+
+
+def admit(value: object, limits: Limits = ARGS_LIMITS) -> JSON:
+    """Apply the same rules to a Python value and return a fresh, normalised copy nobody else holds.
+
+    Raises:
+        AdmissionError: as `load`; also `not_a_json_value` for tuples, sets, bytes, Decimal, dates, Enum
+        members and
+            every subclass of a JSON type.
+    """
+    budget = [limits.max_nodes]
+    admitted = _admit(value, 1, limits, budget)
+    if len(canonicalize(admitted)) > limits.max_bytes:
+        raise _too_large(limits)
+    return admitted
+
+
+def _decode(raw: bytes, limits: Limits) -> str:
+    if len(raw) > limits.max_bytes:
+        raise _too_large(limits)
+    if raw.startswith(b"\xef\xbb\xbf"):
+        raise AdmissionError("bom", "the text starts with a byte order mark; send plain UTF-8")
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise AdmissionError(
+            "not_utf8", f"byte {error.start} is not UTF-8; send UTF-8 without a mark"
+        ) from error
+
+
+def _scan(text: str, limits: Limits) -> None:
+    """Refuse depth and width before the parser sees them: json.loads recurses, and ends in a
+    RecursionError."""
+    openers = text.count("[") + text.count("{")
+    if openers <= limits.max_depth and openers + text.count(",") < limits.max_nodes:
+        return  # cannot be too deep or too many, whatever the strings hold
+    depth = nested = separated = 0
+    for match in _STRUCTURE.finditer(text):
+        mark = match.group()
+        if mark in "[{":
+            depth += 1
+            nested += 1
+        elif mark == ",":
+            separated += 1
+        elif mark in "]}":
+            depth -= 1
+        if depth > limits.max_depth:
+            raise _too_deep(limits)
+        if (
+            nested > limits.max_nodes or separated >= limits.max_nodes
+        ):  # each alone announces that many values
+            raise _too_many_nodes(limits)
+
+
+def _object(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        seen: set[str] = set()
+        repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        raise AdmissionError("duplicate_key", f"key {repeated!r} appears twice in one object; keep one")
+    if not RESERVED_KEYS.isdisjoint(members):
+        raise _reserved(members)
+    return members
+
+
+def _integer(digits: str) -> int:
+    # Length first: int() of a long text costs quadratic time and raises past 4,300 digits.
+    if len(digits) > _SAFE_DIGITS:
+        raise integer_out_of_range()
+    return _safe_integer(int(digits))
+
+
+def _safe_integer(value: int) -> int:
+    if not -MAX_SAFE_INTEGER <= value <= MAX_SAFE_INTEGER:
+        raise integer_out_of_range()
+    return value
+
+
+def _float(digits: str) -> int | float:
+    return _number(float(digits))
+
+
+def _number(value: float) -> int | float:
+    if not math.isfinite(value):
+        raise AdmissionError("not_finite", "a number is not finite; leave it out or send text")
+    if not value.is_integer():
+        return value
+    if abs(value) <= MAX_SAFE_INTEGER:
+        return int(value)
+    # Its canonical text would be an integer that admission refuses: one rule for the number, however it is
+    # spelled.
+    if abs(value) < _FIRST_EXPONENT_FORM:
+        raise integer_out_of_range()
+    return value
+
+
+def _no_float(digits: str) -> NoReturn:
+    raise AdmissionError(
+        "float_refused", f"{digits[:40]!r} is not a plain integer; no fractions or exponents here"
+    )
+
+
+def _constant(name: str) -> NoReturn:
+    raise AdmissionError("not_finite", f"{name} is not JSON; leave it out or send text")
+
+
+def _require_whole(text: str, value: JSON, limits: Limits) -> None:
+    """Checks that need the parsed value, each only when the text says it could fail."""
+    if _ESCAPED_SURROGATE.search(text):
+        _require_no_surrogate(value)
+    if text.count("[") + text.count("{") + text.count(",") >= limits.max_nodes:
+        count = sum(1 for _ in _nodes(value))
+        if count > limits.max_nodes:
+            raise _too_many_nodes(limits)
+
+
+def _require_no_surrogate(value: JSON) -> None:
+    for node in _nodes(value):
+        if isinstance(node, str):
+            _require_text(node)
+        elif isinstance(node, dict):
+            for key in node:
+                _require_text(key)
+
+
+def _nodes(value: JSON) -> Iterator[JSON]:
+    yield value
+    children = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    for child in children:
+        yield from _nodes(child)
+
+
+def _require_text(text: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        message = f"character {error.start} of a string is half of a surrogate pair; repair the text"
+        raise AdmissionError("lone_surrogate", message) from error
+    return text
+
+
+def _admit(value: object, depth: int, limits: Limits, budget: list[int]) -> JSON:
+    budget[0] -= 1
+    if budget[0] < 0:
+        raise _too_many_nodes(limits)
+    if value is None or isinstance(value, bool):
+        return value
+    kind = type(value)
+    if kind is str:
+        return _require_text(value)  # type: ignore[arg-type]
+    if kind is int:
+        return _safe_integer(value)  # type: ignore[arg-type]
+    if kind is float:
+        return _number(value) if limits.floats else _no_float(repr(value))  # type: ignore[arg-type]
+    if depth > limits.max_depth:
+        raise _too_deep(limits)
+    if kind is list:
+        return [_admit(item, depth + 1, limits, budget) for item in value]  # type: ignore[attr-defined]
+    if kind is dict:
+        return _admit_object(value, depth, limits, budget)  # type: ignore[arg-type]
+    raise not_json(value)
+
+
+def _admit_object(
+    members: dict[object, object], depth: int, limits: Limits, budget: list[int]
+) -> dict[str, JSON]:
+    admitted: dict[str, JSON] = {}
+    for key, item in members.items():
+        if type(key) is not str:
+            raise AdmissionError("not_a_json_value", f"object key {key!r} is not a string; use text keys")
+        admitted[_require_text(key)] = _admit(item, depth + 1, limits, budget)
+    if not RESERVED_KEYS.isdisjoint(admitted):
+        raise _reserved(admitted)
+    return admitted
+
+
+def _too_large(limits: Limits) -> AdmissionError:
+    return AdmissionError(
+        "too_large", f"more than {limits.max_bytes} bytes; send a reference to a large document"
+    )
+
+
+def _too_deep(limits: Limits) -> AdmissionError:
+    return AdmissionError("too_deep", f"nested deeper than {limits.max_depth} levels; flatten the value")
+
+
+def _too_many_nodes(limits: Limits) -> AdmissionError:
+    return AdmissionError("too_many_nodes", f"more than {limits.max_nodes} values; split the call")
+
+
+def _reserved(members: dict[str, JSON]) -> AdmissionError:
+    key = sorted(RESERVED_KEYS.intersection(members))[0]
+    return AdmissionError("reserved_key", f"key {key!r} is reserved by the policy engine; rename it")

@@ -1,0 +1,208 @@
+"""An effect: one tool call that touches the world, described completely before it happens.
+
+An `Effect` holds the canonical bytes of its args, never a Python object somebody may still change. What
+people see, what is voted, what is signed and what the tool receives all derive from those bytes (design
+section 6). Rules: the bytes are canonical; every digest has its form; the effect's id is the name of (txn,
+call_key).
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, cast
+
+from pydantic import ConfigDict
+
+from . import names
+from .admission import JSON, admit, load
+from .canonical import canonicalize
+from .errors import ContractError
+from .pointers import require_source
+
+VERSION: Final = 1
+"""`v` of the effect digest; another meaning of any field needs another version."""
+
+_HEX64: Final = re.compile(r"[0-9a-f]{64}\Z")
+_MAX_NAME: Final = 1024  # characters of a name, type or id; longer ones are not names
+
+
+def is_digest(text: object) -> bool:
+    """Whether this is a SHA-256 in lower-case hex, the only form of a name on the wire."""
+    return isinstance(text, str) and _HEX64.match(text) is not None
+
+
+def require_digest(text: object, what: str) -> str:
+    """Return the digest, or refuse it naming `what` it was to be.
+
+    Raises:
+        ContractError: `bad_digest`.
+    """
+    if not is_digest(text):
+        raise ContractError("bad_digest", f"{what} {text!r} is not 64 lower-case hex digits")
+    return str(text)
+
+
+def _require_name(text: object, what: str) -> None:
+    if not isinstance(text, str) or not 0 < len(text) <= _MAX_NAME:
+        raise ContractError("bad_name", f"{what} must be 1 to {_MAX_NAME} characters of text")
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """What an effect acts on, derived from the args by the reviewed manifest.
+
+    Raises:
+        ContractError: `bad_name` when the type or the id is empty or too long.
+    """
+
+    __pydantic_config__ = ConfigDict(strict=True, extra="forbid")  # as a field of wire models
+
+    type: str
+    id: str
+
+    def __post_init__(self) -> None:
+        _require_name(self.type, "resource type")
+        _require_name(self.id, "resource id")
+
+    def to_json(self) -> dict[str, str]:
+        """The resource as digests and tokens carry it."""
+        return {"type": self.type, "id": self.id}
+
+
+@dataclass(frozen=True, slots=True)
+class Compensation:
+    """How an effect would be taken back: the tool, its digest, and where each of its arguments comes from.
+
+    Raises:
+        ContractError: `bad_digest`, `bad_name`; PointerError for a source of unknown form.
+    """
+
+    tool: str
+    tool_digest: str
+    map: Mapping[str, str]
+
+    def __post_init__(self) -> None:
+        _require_name(self.tool, "compensating tool")
+        require_digest(self.tool_digest, "tool_digest of the compensation")
+        object.__setattr__(self, "map", dict(self.map))  # a copy of our own: the caller keeps no handle on it
+        for source in self.map.values():
+            require_source(source)
+
+    def to_json(self) -> dict[str, object]:
+        """The compensation as the effect digest takes it."""
+        return {"tool": self.tool, "tool_digest": self.tool_digest, "map": dict(self.map)}
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """One staged effect; `seq` counts the staged effects of its transaction from 1.
+
+    Raises:
+        ContractError: `bad_digest`, `bad_name`, `bad_seq`; `not_canonical` when `args_bytes` is not the RFC
+        8785
+            form of an admitted object; `effect_id_mismatch` when the id is not the name of (txn, call_key).
+        AdmissionError: the args are not admissible.
+    """
+
+    agent: str
+    txn: str
+    effect_id: str
+    seq: int
+    tool: str
+    tool_digest: str
+    resource: Resource
+    args_bytes: bytes = field(repr=False)
+    call_key: str
+    compensation: Compensation | None = None
+
+    def __post_init__(self) -> None:
+        _require_name(self.agent, "agent")
+        _require_name(self.tool, "tool")
+        for what in ("txn", "effect_id", "tool_digest", "call_key"):
+            require_digest(getattr(self, what), what)
+        if type(self.seq) is not int or self.seq < 1:
+            raise ContractError("bad_seq", f"seq {self.seq!r} is not a whole number from 1 on")
+        args = load(self.args_bytes)
+        if not isinstance(args, dict) or canonicalize(args) != self.args_bytes:
+            raise ContractError(
+                "not_canonical", "args_bytes is not the RFC 8785 form of an object; canonicalize first"
+            )
+        if names.effect_id(txn=self.txn, call_key=self.call_key) != self.effect_id:
+            raise ContractError(
+                "effect_id_mismatch", f"effect_id {self.effect_id} does not name this txn and call_key"
+            )
+
+    @classmethod
+    def stage(
+        cls,
+        *,
+        agent: str,
+        txn: str,
+        call_key: str,
+        seq: int,
+        tool: str,
+        tool_digest: str,
+        resource: Resource,
+        args: object,
+        compensation: Compensation | None = None,
+    ) -> "Effect":
+        """Admit and freeze args into an effect, naming it.
+
+        Raises:
+            AdmissionError, ContractError: as the class.
+        """
+        return cls(
+            agent=agent,
+            txn=txn,
+            effect_id=names.effect_id(txn=txn, call_key=call_key),
+            seq=seq,
+            tool=tool,
+            tool_digest=tool_digest,
+            resource=resource,
+            args_bytes=canonicalize(admit(args)),
+            call_key=call_key,
+            compensation=compensation,
+        )
+
+    @property
+    def args(self) -> dict[str, JSON]:
+        """The args, decoded afresh from the canonical bytes: changing the answer changes nothing here."""
+        return cast(
+            dict[str, JSON], load(self.args_bytes)
+        )  # __post_init__ has refused everything but an object
+
+    @property
+    def args_digest(self) -> str:
+        """Name of the args, taken from the bytes themselves."""
+        return names.labelled_digest(names.ARGS_LABEL, self.args_bytes)
+
+    @property
+    def digest(self) -> str:
+        """`effect_digest`: the name of everything above (design section 6)."""
+        return names.labelled_digest(names.EFFECT_LABEL, self.canonical)
+
+    @property
+    def canonical(self) -> bytes:
+        """The canonical bytes the digest covers.
+
+        The args' bytes are spliced in as they are: "args" sorts after "agent" and before every other member.
+        """
+        agent = canonicalize({"agent": self.agent})
+        return (
+            agent[:-1] + b',"args":' + self.args_bytes + b"," + canonicalize(self._members_after_args())[1:]
+        )
+
+    def _members_after_args(self) -> dict[str, object]:
+        members: dict[str, object] = {
+            "call_key": self.call_key,
+            "effect_id": self.effect_id,
+            "resource": self.resource.to_json(),
+            "seq": self.seq,
+            "tool": self.tool,
+            "tool_digest": self.tool_digest,
+            "txn": self.txn,
+            "v": VERSION,
+        }
+        if self.compensation is not None:
+            members["compensation"] = self.compensation.to_json()
+        return members

@@ -1,0 +1,165 @@
+"""JWS compact serialisation (RFC 7515), as narrow as it can be made.
+
+One algorithm (`Ed25519`, RFC 9864; the polymorphic `EdDSA` nowhere), one header shape (exactly alg, typ,
+kid), one encoding of every token. A key is never taken from a header: `kid` looks up a key the verifier
+already pinned. Each kind of token has its own `typ`, so none can be taken for another (RFC 8725 section 3.11,
+3.12).
+
+The gate is the first nine numbered steps of every verification (`GATE`).
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Final
+
+from .admission import ARGS_LIMITS, JSON, Limits, admit, load
+from .canonical import canonicalize
+from .errors import ContractError
+from .keys import PrivateKey, PublicKey, decode_base64url, encode_base64url
+from .steps import Step, run_steps
+
+TYP_RELEASE: Final = "effect-release+jwt"
+TYP_RECEIPT: Final = "effect-receipt+jwt"
+TYP_PROOF: Final = "agent-proof+jwt"
+ALG: Final = "Ed25519"
+
+MAX_TOKEN_BYTES: Final = 8192  # fits every common header limit; a release of 20 votes has about 2,000
+_TOKEN_LIMITS: Final = Limits(max_bytes=MAX_TOKEN_BYTES, max_depth=8, max_nodes=1000, floats=False)
+_CLAIMS_LIMITS: Final = replace(_TOKEN_LIMITS, max_bytes=ARGS_LIMITS.max_bytes)  # size is the whole token's
+_MAX_KID: Final = 64
+# Three parts, base64url without padding; an Ed25519 signature of 64 bytes is 86 characters.
+_COMPACT: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]{86})\Z")
+_HEADER_MEMBERS: Final = frozenset({"alg", "typ", "kid"})
+
+KeyFor = Callable[[str], PublicKey | None]
+"""Looks a `kid` up among pinned keys; None when it is not there."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Presented:
+    """A token on its way through the gate; each step leaves what it has established."""
+
+    unverified_token: str
+    typ: str
+    key_for: KeyFor
+    max_bytes: int = MAX_TOKEN_BYTES
+    segments: tuple[str, str, str] = field(default=("", "", ""), init=False)
+    decoded: tuple[bytes, bytes, bytes] = field(default=(b"", b"", b""), init=False)
+    header: dict[str, JSON] = field(default_factory=dict, init=False)
+    payload: dict[str, JSON] = field(default_factory=dict, init=False)
+    key: PublicKey | None = field(default=None, init=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A token that passed the gate: its signature is good, its claims are not yet checked."""
+
+    header: Mapping[str, JSON]
+    claims: Mapping[str, JSON]
+    kid: str
+
+
+def sign(claims: Mapping[str, object], *, typ: str, key: PrivateKey) -> str:
+    """Sign claims as a compact JWS of this `typ`.
+
+    Raises:
+        AdmissionError: the claims are not plain JSON, or hold a float, a reserved key or too much depth.
+        ContractError: `token_too_large`.
+    """
+    header = encode_base64url(canonicalize({"alg": ALG, "kid": key.public.kid, "typ": typ}))
+    # Admitted as a reader will: what no gate would let through is not signed.
+    payload = canonicalize(admit(dict(claims), _CLAIMS_LIMITS))
+    signing_input = f"{header}.{encode_base64url(payload)}"
+    token = f"{signing_input}.{encode_base64url(key.sign(signing_input.encode('ascii')))}"
+    if len(token) > MAX_TOKEN_BYTES:
+        raise ContractError(
+            "token_too_large", f"a token of {len(token)} bytes; at most {MAX_TOKEN_BYTES} are read"
+        )
+    return token
+
+
+def open_token(token: str, *, typ: str, key_for: KeyFor, max_bytes: int = MAX_TOKEN_BYTES) -> Opened:
+    """Pass a token through the gate. Its claims still need checking: use `verify_release` and its like.
+
+    Raises:
+        VerificationError: steps 1 to 9 (RFC 7515 section 5.2, RFC 8725 section 3).
+    """
+    state = Presented(unverified_token=token, typ=typ, key_for=key_for, max_bytes=max_bytes)
+    run_steps(GATE, state)
+    return Opened(MappingProxyType(state.header), MappingProxyType(state.payload), str(state.header["kid"]))
+
+
+def _size(state: Presented) -> str | None:
+    if type(state.unverified_token) is not str:
+        return "not_text"
+    return "too_large" if len(state.unverified_token) > state.max_bytes else None
+
+
+def _form(state: Presented) -> str | None:
+    match = _COMPACT.match(state.unverified_token)
+    if match is None:
+        return "not_compact"
+    state.segments = (match.group(1), match.group(2), match.group(3))
+    return None
+
+
+def _encoding(state: Presented) -> str | None:
+    try:
+        header, payload, signature = (decode_base64url(segment) for segment in state.segments)
+    except ValueError:
+        return "not_canonical_base64url"
+    state.decoded = (header, payload, signature)
+    return None
+
+
+def _json(state: Presented) -> str | None:
+    header, payload = load(state.decoded[0], _TOKEN_LIMITS), load(state.decoded[1], _TOKEN_LIMITS)
+    if not isinstance(header, dict) or not isinstance(payload, dict):
+        return "not_an_object"
+    state.header, state.payload = header, payload
+    return None
+
+
+def _header(state: Presented) -> str | None:
+    # jku, jwk, x5u, x5c would name a key, crit, b64, zip would change the meaning: none is ever looked at
+    if state.header.keys() != _HEADER_MEMBERS:
+        return "header_members"
+    kid = state.header["kid"]
+    return None if isinstance(kid, str) and 0 < len(kid) <= _MAX_KID else "bad_kid"
+
+
+def _alg(state: Presented) -> str | None:
+    return None if state.header["alg"] == ALG else "wrong_alg"
+
+
+def _typ(state: Presented) -> str | None:
+    return None if state.header["typ"] == state.typ else "wrong_typ"
+
+
+def _key(state: Presented) -> str | None:
+    state.key = state.key_for(str(state.header["kid"]))
+    return "unknown_kid" if state.key is None else None
+
+
+def _signature(state: Presented) -> str | None:
+    signing_input = f"{state.segments[0]}.{state.segments[1]}".encode("ascii")
+    good = state.key is not None and state.key.verify(state.decoded[2], signing_input)
+    return None if good else "bad_signature"
+
+
+GATE: Final[tuple[Step[Presented], ...]] = (
+    Step(1, "size", "nothing large is parsed for a stranger", _size),
+    Step(
+        2, "form", "exactly three base64url parts: no padding, whitespace, JSON serialisation or JWE", _form
+    ),
+    Step(3, "encoding", "one text for each token: no spare bits (RFC 4648 section 3.5)", _encoding),
+    Step(4, "json", "strict I-JSON objects: no duplicate claim is read in two ways", _json),
+    Step(5, "header", "exactly alg, typ, kid: no header names a key or changes the meaning", _header),
+    Step(6, "alg", "Ed25519 and nothing else (RFC 8725 section 3.1)", _alg),
+    Step(7, "typ", "no token of another kind (RFC 8725 section 3.11)", _typ),
+    Step(8, "key", "the key is one the verifier pinned", _key),
+    Step(9, "signature", "the holder of that key signed exactly these bytes", _signature),
+)
+"""The steps every token passes first, whatever it is."""

@@ -1,0 +1,230 @@
+"""The tool manifest: the reviewed description of a tool, one JSON file in the bundle (`tools/*.json`).
+
+What policy and people see of a call comes from here and from the canonical args, never from the agent's word.
+Rules: unknown members are refused, the args are one closed object (an object that takes free keys must say so
+by giving `additionalProperties` a schema), pointers are well formed, and the sentence names only declared
+args.
+"""
+
+import json
+from enum import StrEnum
+from functools import cached_property
+from typing import Annotated, Final, Self, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    Strict,
+    StringConstraints,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from . import names
+from .admission import JSON, Limits, admit, load
+from .effect import Resource
+from .errors import ManifestError, PointerError
+from .pointers import pointer_tokens, require_pointer, require_source, resolve_pointer
+from .schemas import require_closed_schema
+from .sentence import SentencePart, split_sentence
+
+MAX_TIMEOUT_SECONDS: Final = 3600  # an hour: whoever needs longer starts a job and probes it
+_MANIFEST_LIMITS: Final = Limits(max_depth=48)
+_CONST: Final = "const:"
+
+T = TypeVar("T")
+Many = Annotated[tuple[T, ...], Strict(False)]
+"""A tuple that may be given as a list, as JSON does."""
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.\-]{0,127}$")]
+"""Name of a tool or an action group: it is a Cedar action id and part of a URL."""
+
+TypeName = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*$", max_length=128)
+]
+"""Name of a Cedar entity type."""
+
+
+def _pointer_or_const(text: str) -> str:
+    return text if text.startswith(_CONST) else require_pointer(text)
+
+
+Pointer = Annotated[str, AfterValidator(require_pointer)]
+PointerOrConst = Annotated[str, AfterValidator(_pointer_or_const)]
+Source = Annotated[str, AfterValidator(require_source)]
+
+
+class Lane(StrEnum):
+    """`live` runs at once and can be undone by its adapter; `staged` waits for commit."""
+
+    LIVE = "live"
+    STAGED = "staged"
+
+
+class Risk(StrEnum):
+    """How bad a wrong call can be; people see it."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+class ResourceRule(_Part):
+    """How the resource follows from the args."""
+
+    type: TypeName = Field(description="Cedar entity type of the resource.")
+    id: PointerOrConst = Field(description="Pointer to a text or whole number in the args, or `const:TEXT`.")
+
+
+class CompensationRule(_Part):
+    """How a fired call is taken back."""
+
+    tool: Name = Field(description="The compensating tool; its own manifest is in the same bundle.")
+    map: dict[str, Source] = Field(
+        description="Compensating tool's argument to `args:/pointer`, `result:/pointer` or `const:<json>`."
+    )
+
+
+class MoneyField(_Part):
+    """A field that is money, in minor units."""
+
+    amount: Pointer = Field(description="Pointer to a whole number of minor units.")
+    currency: PointerOrConst = Field(description="Pointer to an ISO 4217 code, or `const:USD`.")
+
+
+class ToolManifest(_Part):
+    """One tool as people reviewed it (design section 3).
+
+    Build it from a file with `load_manifest`; the constructor takes the same members.
+    """
+
+    tool: Name
+    title: str = Field(min_length=1, max_length=200, description="A few words for lists.")
+    description: str = Field(default="", max_length=4000)
+    args: dict[str, JsonValue] = Field(
+        description="JSON Schema of the args: one object without unknown properties."
+    )
+    resource: ResourceRule
+    lane: Annotated[Lane, Strict(False)] = Lane.STAGED
+    idempotent: bool = Field(
+        default=False, description="A second call with the same call key does nothing more."
+    )
+    compensation: CompensationRule | None = None
+    groups: Many[Name] = Field(default=(), description="Cedar action groups the tool is in.")
+    secret: Many[Pointer] = Field(default=(), description="Args whose values are shown to nobody.")
+    risk: Annotated[Risk, Strict(False)] = Risk.MEDIUM
+    money: Many[MoneyField] = ()
+    recipients: Many[Pointer] = Field(default=(), description="Args that say who receives something.")
+    aud: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=200,
+        description="Enforcement point; the agent itself when absent.",
+    )
+    timeout_seconds: int = Field(default=60, ge=1, le=MAX_TIMEOUT_SECONDS)
+    sentence: str = Field(
+        min_length=1,
+        max_length=500,
+        description="What will happen, for people: `Refund {amount_cents} to {customer}`, or `{/pointer}`.",
+    )
+    recheck: bool = Field(default=False, description="The SDK renews before every fire of this tool.")
+    probe: Name | None = Field(default=None, description="Tool that tells whether a call key has happened.")
+
+    @field_validator("args")
+    @classmethod
+    def _closed(cls, schema: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        require_closed_schema(schema)
+        return schema
+
+    @model_validator(mode="after")
+    def _pointers_are_declared(self) -> Self:
+        declared = self.properties
+        for pointer in self._pointers_into_args():
+            tokens = pointer_tokens(pointer)
+            if not tokens or tokens[0] not in declared:
+                raise ManifestError(
+                    "bad_pointer", f"{pointer!r} names no declared arg; args are {sorted(declared)}"
+                )
+        return self
+
+    def _pointers_into_args(self) -> list[str]:
+        money = [pointer for field in self.money for pointer in (field.amount, field.currency)]
+        sentence = [part.pointer for part in self.sentence_parts if part.pointer is not None]
+        pointers = [self.resource.id, *self.secret, *self.recipients, *money, *sentence]
+        if self.compensation is not None:
+            pointers += [
+                s.removeprefix("args:") for s in self.compensation.map.values() if s.startswith("args:")
+            ]
+        return [pointer for pointer in pointers if not pointer.startswith(_CONST)]
+
+    @property
+    def properties(self) -> frozenset[str]:
+        """Names of the declared top-level args."""
+        properties = self.args.get("properties")
+        return frozenset(properties) if isinstance(properties, dict) else frozenset()
+
+    @cached_property
+    def sentence_parts(self) -> tuple[SentencePart, ...]:
+        """The sentence cut into literal text and pointers into the args."""
+        return split_sentence(self.sentence)
+
+    def to_json(self) -> dict[str, JSON]:
+        """The manifest as JSON, without members that equal their default: the value the digest covers.
+
+        A member added to this model later, with a default, therefore leaves every existing digest as it is.
+        """
+        value: dict[str, JSON] = self.model_dump(mode="json", exclude_defaults=True)
+        return value
+
+    @cached_property
+    def digest(self) -> str:
+        """`tool_digest`: the name of exactly this manifest."""
+        return names.tool_digest(admit(self.to_json(), _MANIFEST_LIMITS))
+
+    def resource_of(self, args: JSON) -> Resource:
+        """Derive the resource from canonical args.
+
+        Raises:
+            ManifestError: `invalid_args` when the pointer leads nowhere or to something that is no name.
+        """
+        rule = self.resource
+        if rule.id.startswith(_CONST):
+            return Resource(rule.type, rule.id.removeprefix(_CONST))
+        try:
+            value = resolve_pointer(args, rule.id)
+        except PointerError as error:
+            raise ManifestError(
+                "invalid_args", f"tool {self.tool!r} finds its resource at {error}"
+            ) from error
+        if isinstance(value, bool) or not isinstance(value, str | int) or value == "":
+            raise ManifestError(
+                "invalid_args", f"{rule.id!r} must be a text or a whole number to name a {rule.type}"
+            )
+        return Resource(rule.type, str(value))
+
+
+def load_manifest(raw: bytes) -> ToolManifest:
+    """Read one manifest file.
+
+    Raises:
+        AdmissionError: the bytes are not strict I-JSON.
+        ManifestError: `invalid_manifest`, with every problem and where it is.
+    """
+    # Written again as it was admitted, and in its author's order: that is the order people see the args in.
+    admitted = json.dumps(load(raw, _MANIFEST_LIMITS))
+    try:
+        return ToolManifest.model_validate_json(admitted)
+    except ValidationError as error:
+        problems = "; ".join(
+            f"{'/'.join(str(part) for part in item['loc']) or 'manifest'}: {item['msg']}"
+            for item in error.errors()
+        )
+        raise ManifestError("invalid_manifest", f"not a tool manifest: {problems}") from error

@@ -1,0 +1,112 @@
+"""JSON pointers (RFC 6901): how a manifest points into the args of a call.
+
+Also the three places a compensation takes its arguments from: `args:/pointer`, `result:/pointer`,
+`const:<json>`. A pointer that leads nowhere is an error, never a silent null.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from .admission import JSON, load
+from .errors import AdmissionError, PointerError
+
+_POINTER: Final = re.compile(r"(?:/(?:[^~/]|~[01])*)*\Z")
+_INDEX: Final = re.compile(r"(?:0|[1-9][0-9]{0,8})\Z")
+_SOURCE: Final = re.compile(r"(args|result|const):(.*)\Z", re.DOTALL)
+
+
+def require_pointer(pointer: str) -> str:
+    """Return the pointer if it is well formed (RFC 6901 section 3).
+
+    Raises:
+        PointerError: `bad_pointer`.
+    """
+    if not _POINTER.match(pointer):
+        raise PointerError("bad_pointer", f"{pointer!r} is not a JSON pointer; write it like '/payment/id'")
+    return pointer
+
+
+def pointer_tokens(pointer: str) -> tuple[str, ...]:
+    """Split a pointer into its unescaped reference tokens; `''` has none (RFC 6901 section 4).
+
+    Raises:
+        PointerError: `bad_pointer`.
+    """
+    escaped = require_pointer(pointer).split("/")[1:]
+    return tuple(token.replace("~1", "/").replace("~0", "~") for token in escaped)
+
+
+def pointer_to(name: str) -> str:
+    """The pointer to a top-level member of that name (RFC 6901 section 3)."""
+    return "/" + name.replace("~", "~0").replace("/", "~1")
+
+
+def resolve_pointer(value: JSON, pointer: str) -> JSON:
+    """Return what the pointer names in the value.
+
+    Raises:
+        PointerError: `bad_pointer`; `pointer_missing` if nothing is there.
+    """
+    for token in pointer_tokens(pointer):
+        value = _step(value, token, pointer)
+    return value
+
+
+def require_source(source: str) -> str:
+    """Return a compensation source if it is well formed.
+
+    Raises:
+        PointerError: `bad_source`, `bad_pointer`.
+    """
+    kind, rest = _split_source(source)
+    if kind == "const":
+        _constant(source, rest)
+    else:
+        require_pointer(rest)
+    return source
+
+
+def reads_result(mapping: Mapping[str, str]) -> bool:
+    """Whether a compensation takes any argument from what the forward call is reported to have returned."""
+    return any(_split_source(source)[0] == "result" for source in mapping.values())
+
+
+def compensation_args(mapping: Mapping[str, str], *, args: JSON, result: JSON) -> dict[str, JSON]:
+    """Build the args of a compensating call from the forward args and the reported result (design section 6).
+
+    Raises:
+        PointerError: `bad_source`, `bad_pointer`; `pointer_missing` if the forward call or its result lacks a
+        value.
+    """
+    return {name: _from_source(source, args, result) for name, source in mapping.items()}
+
+
+def _step(value: JSON, token: str, pointer: str) -> JSON:
+    if isinstance(value, dict) and token in value:
+        return value[token]
+    if isinstance(value, list) and _INDEX.match(token) and int(token) < len(value):
+        return value[int(token)]
+    raise PointerError("pointer_missing", f"{pointer!r} names nothing here: no {token!r}")
+
+
+def _from_source(source: str, args: JSON, result: JSON) -> JSON:
+    kind, rest = _split_source(source)
+    if kind == "const":
+        return _constant(source, rest)
+    return resolve_pointer(args if kind == "args" else result, rest)
+
+
+def _split_source(source: str) -> tuple[str, str]:
+    match = _SOURCE.match(source)
+    if match is None:
+        message = f"{source!r} is not a source; write 'args:/pointer', 'result:/pointer' or 'const:<json>'"
+        raise PointerError("bad_source", message)
+    return match.group(1), match.group(2)
+
+
+def _constant(source: str, text: str) -> JSON:
+    try:
+        return load(text.encode("utf-8", "surrogatepass"))
+    except AdmissionError as error:
+        raise PointerError("bad_source", f"{source!r} does not hold JSON after 'const:': {error}") from error

@@ -1,0 +1,197 @@
+"""The agent's proof of possession, in the manner of RFC 9449: this key asks exactly this, now.
+
+A JWS of `typ: agent-proof+jwt` over method, path, query, digest of the raw body, time, id and the server's
+nonce. It goes in the header `Agent-Proof`; every answer carries the next nonce in `Agent-Nonce`. The nonce
+binds the proof to one deployment, which is why no host is in it. Whose key it is, and that `sub` is that
+agent, the service looks up.
+"""
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Self
+
+from . import shape
+from .jws import GATE, TYP_PROOF, KeyFor, Presented, sign
+from .keys import PrivateKey
+from .names import body_digest
+from .steps import Step, run_steps
+
+MAX_AGE_SECONDS: Final = 60  # one nonce's life: a proof made earlier was made for another minute
+LEEWAY_SECONDS: Final = 5  # clocks of honest hosts differ by less
+_JTI_BYTES: Final = 16
+
+_CLAIMS: Final = frozenset({"sub", "htm", "path", "query", "bd", "iat", "jti", "nonce"})
+
+
+@dataclass(frozen=True, slots=True)
+class ProofClaims:
+    """What a proof says, and the `kid` that said it."""
+
+    agent: str
+    kid: str
+    method: str
+    path: str
+    query: str
+    body_digest: str
+    iat: int
+    jti: str
+    nonce: str
+
+    @classmethod
+    def from_claims(cls, value: Mapping[str, object], *, kid: str) -> Self:
+        """Read claims strictly.
+
+        Raises:
+            ContractError: `bad_claim`, `missing_claim`, `unknown_claim`.
+        """
+        claims = shape.members(value, "the proof", required=_CLAIMS)
+        return cls(
+            agent=shape.text(claims, "sub"),
+            kid=kid,
+            method=shape.text(claims, "htm"),
+            path=shape.long_text(claims, "path"),
+            query=shape.long_text(claims, "query"),
+            body_digest=shape.text(claims, "bd"),
+            iat=shape.whole(claims, "iat"),
+            jti=shape.token_id(claims, "jti"),
+            nonce=shape.long_text(claims, "nonce"),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class _Proof(Presented):
+    """A proof on its way through the steps, beside the request it came with."""
+
+    method: str
+    url_path: str
+    query: str
+    body: bytes
+    accept_nonce: Callable[[str], bool]
+    now: int
+    max_age: int
+    leeway: int
+    claims: ProofClaims | None = None
+
+    @property
+    def read(self) -> ProofClaims:
+        if self.claims is None:
+            raise AssertionError("the shape step runs before every step that reads claims")
+        return self.claims
+
+
+def make_proof(
+    key: PrivateKey,
+    *,
+    agent: str,
+    method: str,
+    url_path: str,
+    query: str,
+    body: bytes,
+    nonce: str,
+    now: int,
+    jti: str | None = None,
+) -> str:
+    """Sign a proof for one request; `url_path` and `query` are the raw strings of the request line.
+
+    Raises:
+        ContractError: `token_too_large`.
+    """
+    claims = {
+        "sub": agent,
+        "htm": method,
+        "path": url_path,
+        "query": query,
+        "bd": body_digest(body),
+        "iat": now,
+        "jti": jti or secrets.token_urlsafe(_JTI_BYTES),
+        "nonce": nonce,
+    }
+    return sign(claims, typ=TYP_PROOF, key=key)
+
+
+def verify_proof(
+    token: str,
+    *,
+    key_for: KeyFor,
+    method: str,
+    url_path: str,
+    query: str,
+    body: bytes,
+    accept_nonce: Callable[[str], bool],
+    now: int,
+    max_age: int = MAX_AGE_SECONDS,
+    leeway: int = LEEWAY_SECONDS,
+) -> ProofClaims:
+    """Verify a proof against the request as received; the caller compares `agent` with the key's owner.
+
+    Raises:
+        VerificationError: at the step of `PROOF_STEPS`; code `use_nonce` when only the nonce is wrong.
+    """
+    return _verify(
+        _Proof(
+            unverified_token=token,
+            typ=TYP_PROOF,
+            key_for=key_for,
+            method=method,
+            url_path=url_path,
+            query=query,
+            body=body,
+            accept_nonce=accept_nonce,
+            now=now,
+            max_age=max_age,
+            leeway=leeway,
+        ),
+        PROOF_STEPS,
+    )
+
+
+def _verify(state: _Proof, steps: tuple[Step[_Proof], ...]) -> ProofClaims:
+    run_steps(steps, state)
+    return state.read
+
+
+def _shape(state: _Proof) -> None:
+    state.claims = ProofClaims.from_claims(state.payload, kid=str(state.header["kid"]))
+
+
+def _method(state: _Proof) -> str | None:
+    return None if state.read.method == state.method else "wrong_method"
+
+
+def _path(state: _Proof) -> str | None:
+    return None if state.read.path == state.url_path else "wrong_path"
+
+
+def _query(state: _Proof) -> str | None:
+    return None if state.read.query == state.query else "wrong_query"
+
+
+def _body(state: _Proof) -> str | None:
+    return None if state.read.body_digest == body_digest(state.body) else "wrong_body"
+
+
+def _age(state: _Proof) -> str | None:
+    age = state.now - state.read.iat
+    if age < -state.leeway:
+        return "issued_in_future"
+    return "stale" if age > state.max_age else None
+
+
+def _nonce(state: _Proof) -> str | None:
+    return None if state.accept_nonce(state.read.nonce) else "use_nonce"
+
+
+PROOF_STEPS: Final[tuple[Step[_Proof], ...]] = (
+    *GATE,
+    Step(10, "shape", "every claim known, present and of its type", _shape),
+    Step(11, "method", "made for this method (RFC 9449 section 4.3)", _method),
+    Step(12, "path", "made for this path", _path),
+    Step(13, "query", "made for this query: it can change what is asked", _query),
+    Step(14, "body", "made for this body: RFC 9449 covers none", _body),
+    Step(15, "age", "made just now", _age),
+    Step(
+        16, "nonce", "made for this server, not earlier than it gave the nonce (RFC 9449 section 8)", _nonce
+    ),
+)
+"""The numbered steps of `verify_proof`."""

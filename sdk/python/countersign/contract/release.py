@@ -1,0 +1,231 @@
+"""The release token: signed permission for one exact effect, once (design section 6).
+
+A JWS of `typ: effect-release+jwt` whose `authorization_details` (RFC 9396) describe the effect and whose
+`decision` says why it may happen. The token alone is never enough: whoever enforces also redeems. This module
+reads and writes the claims; `verify` decides.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, Self, cast
+
+from . import shape
+from .effect import Effect, Resource
+from .states import Mode
+
+DETAIL_TYPE: Final = "urn:countersign:effect:1"
+MAX_VOTES: Final = 20  # then `more` counts the rest, so that a token stays within its size
+MAX_POLICIES: Final = 50
+MAX_LIFETIME_SECONDS: Final = 300  # design: 120 s; a longer-lived token is a standing permission
+
+Kind = Literal["effect", "compensate"]
+Assurance = Literal["oidc", "dev", "none"]
+
+_MODES: Final = frozenset(mode.value for mode in Mode)
+_ASSURANCES: Final = frozenset({"oidc", "dev", "none"})
+_KINDS: Final = frozenset({"effect", "compensate"})
+
+
+@dataclass(frozen=True, slots=True)
+class EffectDetail:
+    """The effect as the token describes it."""
+
+    effect_id: str
+    seq: int
+    tool: str
+    tool_digest: str
+    args_digest: str
+    effect_digest: str
+    resource: Resource
+    call_key: str
+
+    @classmethod
+    def of(cls, effect: Effect) -> Self:
+        """Describe an effect, every digest taken from its bytes."""
+        return cls(
+            effect_id=effect.effect_id,
+            seq=effect.seq,
+            tool=effect.tool,
+            tool_digest=effect.tool_digest,
+            args_digest=effect.args_digest,
+            effect_digest=effect.digest,
+            resource=effect.resource,
+            call_key=effect.call_key,
+        )
+
+    def to_json(self) -> dict[str, object]:
+        """The one member of `authorization_details`."""
+        return {
+            "type": DETAIL_TYPE,
+            "effect_id": self.effect_id,
+            "seq": self.seq,
+            "tool": self.tool,
+            "tool_digest": self.tool_digest,
+            "args_digest": self.args_digest,
+            "effect_digest": self.effect_digest,
+            "resource": self.resource.to_json(),
+            "call_key": self.call_key,
+        }
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        """Read it strictly. Raises ContractError as `shape`."""
+        claims = shape.members(value, "authorization_details", required=_DETAIL)
+        shape.one_of(claims, "type", frozenset({DETAIL_TYPE}))
+        return cls(
+            effect_id=shape.digest(claims, "effect_id"),
+            seq=shape.whole(claims, "seq", least=1),
+            tool=shape.text(claims, "tool"),
+            tool_digest=shape.digest(claims, "tool_digest"),
+            args_digest=shape.digest(claims, "args_digest"),
+            effect_digest=shape.digest(claims, "effect_digest"),
+            resource=shape.resource(claims, "resource"),
+            call_key=shape.digest(claims, "call_key"),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionClaims:
+    """Why the effect may happen: which policies at which commit, and whose votes.
+
+    `assurance` is how sure we are of the people who voted: `oidc`, `dev` (development sign-in), or `none`
+    when nobody was asked.
+    """
+
+    id: str
+    mode: Mode
+    commit: str
+    bundle: str
+    policies: tuple[str, ...]
+    votes: tuple[str, ...]
+    rev: int
+    assurance: Assurance
+    more: int = 0
+    grant: str | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """The `decision` claim; only the first 20 votes are named, `more` counts the rest."""
+        value: dict[str, object] = {
+            "id": self.id,
+            "mode": self.mode.value,
+            "commit": self.commit,
+            "bundle": self.bundle,
+            "policies": list(self.policies),
+            "votes": list(self.votes[:MAX_VOTES]),
+            "rev": self.rev,
+            "assurance": self.assurance,
+        }
+        more = self.more + len(self.votes[MAX_VOTES:])
+        if more:
+            value["more"] = more
+        if self.grant is not None:
+            value["grant"] = self.grant
+        return value
+
+    @classmethod
+    def from_json(cls, value: object) -> Self:
+        """Read it strictly. Raises ContractError as `shape`."""
+        claims = shape.members(value, "decision", required=_DECISION, optional=frozenset({"more", "grant"}))
+        return cls(
+            id=shape.text(claims, "id"),
+            mode=Mode(shape.one_of(claims, "mode", _MODES)),
+            commit=shape.text(claims, "commit"),
+            bundle=shape.text(claims, "bundle"),
+            policies=shape.texts(claims, "policies", most=MAX_POLICIES),
+            votes=shape.texts(claims, "votes", most=MAX_VOTES),
+            rev=shape.whole(claims, "rev", least=1),
+            assurance=cast(Assurance, shape.one_of(claims, "assurance", _ASSURANCES)),
+            more=shape.whole(claims, "more", least=1) if "more" in claims else 0,
+            grant=shape.text(claims, "grant") if "grant" in claims else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseClaims:
+    """Every claim of a release token. `compensates` names the forward effect when `kind` is `compensate`."""
+
+    iss: str
+    aud: str
+    sub: str
+    iat: int
+    nbf: int
+    exp: int
+    jti: str
+    txn: str
+    txn_digest: str
+    epoch: int
+    cnf_jkt: str | None
+    detail: EffectDetail
+    decision: DecisionClaims
+    kind: Kind = "effect"
+    compensates: str | None = None
+
+    def to_claims(self) -> dict[str, object]:
+        """The claims as they are signed."""
+        claims: dict[str, object] = {
+            "iss": self.iss,
+            "aud": self.aud,
+            "sub": self.sub,
+            "iat": self.iat,
+            "nbf": self.nbf,
+            "exp": self.exp,
+            "jti": self.jti,
+            "txn": self.txn,
+            "txn_digest": self.txn_digest,
+            "epoch": self.epoch,
+            "cnf": shape.holder_claim(self.cnf_jkt),
+            "kind": self.kind,
+            "authorization_details": [self.detail.to_json()],
+            "decision": self.decision.to_json(),
+        }
+        if self.compensates is not None:
+            claims["compensates"] = self.compensates
+        return claims
+
+    @classmethod
+    def from_claims(cls, value: Mapping[str, object]) -> Self:
+        """Read claims strictly: no member unknown, none missing, none of another type.
+
+        Raises:
+            ContractError: `bad_claim`, `missing_claim`, `unknown_claim`.
+        """
+        claims = shape.members(value, "the token", required=_RELEASE, optional=frozenset({"compensates"}))
+        return cls(
+            iss=shape.text(claims, "iss"),
+            aud=shape.text(claims, "aud"),
+            sub=shape.text(claims, "sub"),
+            iat=shape.whole(claims, "iat"),
+            nbf=shape.whole(claims, "nbf"),
+            exp=shape.whole(claims, "exp"),
+            jti=shape.token_id(claims, "jti"),
+            txn=shape.digest(claims, "txn"),
+            txn_digest=shape.digest(claims, "txn_digest"),
+            epoch=shape.whole(claims, "epoch"),
+            cnf_jkt=shape.holder(claims),
+            kind=cast(Kind, shape.one_of(claims, "kind", _KINDS)),
+            compensates=shape.digest(claims, "compensates") if "compensates" in claims else None,
+            detail=EffectDetail.from_json(shape.objects(claims, "authorization_details", most=1)[0]),
+            decision=DecisionClaims.from_json(claims["decision"]),
+        )
+
+
+_DETAIL: Final = frozenset(
+    {
+        "type",
+        "effect_id",
+        "seq",
+        "tool",
+        "tool_digest",
+        "args_digest",
+        "effect_digest",
+        "resource",
+        "call_key",
+    }
+)
+_DECISION: Final = frozenset({"id", "mode", "commit", "bundle", "policies", "votes", "rev", "assurance"})
+_RELEASE: Final = frozenset(
+    {
+        *("iss", "aud", "sub", "iat", "nbf", "exp", "jti", "txn", "txn_digest", "epoch", "cnf", "kind"),
+        *("authorization_details", "decision"),
+    }
+)

@@ -1,0 +1,137 @@
+"""The states of effects and transactions, and the only moves between them (design section 7).
+
+One table each, moved by one function on each side. Terminal states absorb (I-6). The SDK's journal has a
+table of its own for `staged` and `firing`, which the service never sees.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from .errors import IllegalMoveError
+
+
+class EffectState(StrEnum):
+    """Where one revision of an effect stands on the service."""
+
+    REVIEW = "review"
+    RELEASED = "released"
+    DENIED = "denied"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+    REVOKED = "revoked"
+    REDEEMED = "redeemed"
+    FIRED = "fired"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    UNUSED = "unused"
+    COMPENSATING = "compensating"
+    COMPENSATED = "compensated"
+    COMPENSATION_FAILED = "compensation_failed"
+
+
+class TxnState(StrEnum):
+    """Where a transaction stands, taken over its effects."""
+
+    REVIEW = "review"
+    READY = "ready"
+    REDEEMED = "redeemed"
+    SETTLED = "settled"
+    UNSETTLED = "unsettled"
+    ENDED = "ended"
+
+
+class Outcome(StrEnum):
+    """What became of a redeemed effect."""
+
+    FIRED = "fired"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    UNUSED = "unused"
+    COMPENSATED = "compensated"
+    COMPENSATION_FAILED = "compensation_failed"
+
+
+class Mode(StrEnum):
+    """How a release came to be."""
+
+    AUTO = "auto"
+    REVIEW = "review"
+    GRANT = "grant"
+    BREAK_GLASS = "break_glass"
+
+
+class Verdict(StrEnum):
+    """The policy's answer for one effect."""
+
+    RELEASE = "release"
+    REVIEW = "review"
+    DENY = "deny"
+
+
+_E = EffectState
+_T = TxnState
+
+EFFECT_MOVES: Final[Mapping[EffectState, frozenset[EffectState]]] = MappingProxyType(
+    {
+        # unknown is reached from here only by `policy-service restored`
+        _E.REVIEW: frozenset({_E.RELEASED, _E.DENIED, _E.EXPIRED, _E.WITHDRAWN, _E.REVOKED, _E.UNKNOWN}),
+        # back to review when a policy or a vote no longer holds; unknown as above
+        _E.RELEASED: frozenset(
+            {_E.REDEEMED, _E.REVIEW, _E.DENIED, _E.EXPIRED, _E.WITHDRAWN, _E.REVOKED, _E.UNKNOWN}
+        ),
+        _E.REDEEMED: frozenset({_E.FIRED, _E.FAILED, _E.UNKNOWN, _E.UNUSED}),
+        # by a late report, a probe, a retry or a person
+        _E.UNKNOWN: frozenset({_E.FIRED, _E.FAILED, _E.UNUSED}),
+        _E.FIRED: frozenset({_E.COMPENSATING}),
+        _E.COMPENSATING: frozenset({_E.COMPENSATED, _E.COMPENSATION_FAILED}),
+        # by a person
+        _E.COMPENSATION_FAILED: frozenset({_E.COMPENSATED}),
+        _E.DENIED: frozenset(),
+        _E.EXPIRED: frozenset(),
+        _E.WITHDRAWN: frozenset(),
+        _E.REVOKED: frozenset(),
+        _E.UNUSED: frozenset(),
+        _E.FAILED: frozenset(),
+        _E.COMPENSATED: frozenset(),
+    }
+)
+
+TXN_MOVES: Final[Mapping[TxnState, frozenset[TxnState]]] = MappingProxyType(
+    {
+        # unsettled from here and from ready only by `policy-service restored`
+        _T.REVIEW: frozenset({_T.READY, _T.ENDED, _T.UNSETTLED}),
+        _T.READY: frozenset({_T.REDEEMED, _T.REVIEW, _T.ENDED, _T.UNSETTLED}),
+        _T.REDEEMED: frozenset({_T.SETTLED, _T.UNSETTLED, _T.ENDED}),
+        # a compensation that starts late and fails
+        _T.SETTLED: frozenset({_T.UNSETTLED}),
+        # ended when the unknown turns out not to have happened
+        _T.UNSETTLED: frozenset({_T.SETTLED, _T.ENDED}),
+        _T.ENDED: frozenset(),
+    }
+)
+
+TERMINAL: Final[frozenset[EffectState]] = frozenset(
+    state for state, moves in EFFECT_MOVES.items() if not moves
+)
+"""Effect states that absorb (I-6)."""
+
+
+def can_move(frm: EffectState | TxnState, to: EffectState | TxnState) -> bool:
+    """Whether the table leads from one state to the other; states of different kinds never."""
+    if isinstance(frm, EffectState):
+        return isinstance(to, EffectState) and to in EFFECT_MOVES[frm]
+    return isinstance(to, TxnState) and to in TXN_MOVES[frm]
+
+
+def require_move(frm: EffectState | TxnState, to: EffectState | TxnState) -> None:
+    """Refuse a move the table does not hold.
+
+    Raises:
+        IllegalMoveError: `illegal_state`.
+    """
+    if not can_move(frm, to):
+        raise IllegalMoveError(
+            "illegal_state", f"{frm.value!r} does not move to {to.value!r}; reload and look again"
+        )

@@ -1,0 +1,267 @@
+"""What the service answers (design section 8). Views are read models: nothing in them is a permission but a
+`jws`."""
+
+from typing import Literal
+
+from pydantic import ConfigDict, Field, JsonValue
+
+from countersign.contract.effect import Resource
+from countersign.contract.states import EffectState, Mode, Outcome, TxnState, Verdict
+
+from .base import Args, Digest, Instant, Jws, Many, Name, Text, WireModel
+
+
+class Reason(WireModel):
+    """One reason of a decision, with the policy it comes from and what would change it."""
+
+    code: str = Field(description="Stable code, see DenyCode.")
+    text: str
+    policy: str | None = Field(default=None, description="`@id` of the policy.")
+    advice: str | None = Field(
+        default=None, description="The command or policy line that would change the answer."
+    )
+
+
+class DecisionView(WireModel):
+    """The policy's answer for one effect, with what determined it."""
+
+    decision_id: Name
+    outcome: Verdict
+    mode: Mode | None = Field(default=None, description="How it was released, once it is.")
+    policies: Many[str] = Field(default=(), description="Determining policies by `@id`.")
+    gates: Many[str] = Field(default=(), description="Gates that asked, by `@id`.")
+    reasons: Many[Reason] = ()
+    bundle: str = Field(description="Digest of the bundle that decided.")
+    commit: str = Field(description="Git commit of that bundle.")
+    unseen: Many[str] = Field(default=(), description="Fields policy could not weigh.")
+
+
+class Need(WireModel):
+    """What one merged gate still asks for."""
+
+    gates: Many[str]
+    groups: Many[str]
+    quorum: int = Field(ge=1)
+    have: int = Field(ge=0)
+    step_up: str | None = None
+    shared: bool = False
+
+
+class ReviewSummary(WireModel):
+    """The open question of an effect, for the agent that waits."""
+
+    review_id: Name
+    state: str = Field(description="open, met, denied, expired, withdrawn or superseded.")
+    url: str = Field(description="Where people answer it.")
+    answer_by: Instant
+    needs: Many[Need] = ()
+
+
+class OutcomeView(WireModel):
+    """What became of an effect, once reported or settled."""
+
+    outcome: Outcome
+    at: Instant
+    error: Text | None = None
+
+
+class CompensationRef(WireModel):
+    """The compensating effect of a fired one."""
+
+    effect_id: Digest
+    state: EffectState
+
+
+class EffectView(WireModel):
+    """One effect of a transaction as the service holds it; `args` are the effective canonical ones."""
+
+    effect_id: Digest
+    seq: int = Field(ge=1)
+    tool: Name
+    tool_digest: Digest
+    resource: Resource
+    args_digest: Digest
+    effect_digest: Digest
+    call_key: Digest
+    state: EffectState
+    args: Args
+    decision: DecisionView
+    review: ReviewSummary | None = None
+    outcome: OutcomeView | None = None
+    compensation: CompensationRef | None = None
+
+
+class TransactionView(WireModel):
+    """One revision of a transaction; `releases` and `receipt` only where they were asked for."""
+
+    txn: Digest
+    rev: int = Field(ge=1)
+    state: TxnState
+    agent: Name
+    run_key: str
+    txn_digest: Digest
+    aud: Name
+    submitted_at: Instant
+    effects: Many[EffectView]
+    valid_until: Instant | None = Field(
+        default=None, description="Until when releases may be used, once ready."
+    )
+    superseded_by: int | None = Field(default=None, description="The revision that replaced this one.")
+    releases: Many[Jws] = Field(default=(), description="Release tokens in the order of the effects.")
+    receipt: Jws | None = None
+    attempt_id: Name | None = None
+
+
+class RedemptionView(WireModel):
+    """Whether the attempt holds; when it does not, `transaction` says where things stand now."""
+
+    attempt_id: Name
+    redeemed: bool
+    transaction: TransactionView
+    receipt: Jws | None = None
+
+
+class CompensationView(WireModel):
+    """The compensating effect, and its release once it has one."""
+
+    effect: EffectView
+    release: Jws | None = None
+
+
+class EvaluatedEffect(WireModel):
+    """What would be decided for one effect."""
+
+    tool: Name
+    decision: DecisionView
+
+
+class EvaluationView(WireModel):
+    """The answer to a dry run."""
+
+    effects: Many[EvaluatedEffect]
+
+
+class VoteView(WireModel):
+    """One person's answer; `counted` tells whether it still supports the review."""
+
+    vote_id: Name
+    person: str
+    verdict: Literal["approve", "deny"]
+    at: Instant
+    counted: bool
+    assurance: Literal["oidc", "dev"]
+    reason: Text | None = None
+
+
+class ReviewView(WireModel):
+    """The open question one effect asks at one revision."""
+
+    review_id: Name
+    txn: Digest
+    rev: int = Field(ge=1)
+    txn_digest: Digest
+    state: str
+    agent: Name
+    opened_at: Instant
+    answer_by: Instant
+    url: str
+    title: str
+    effect: EffectView
+    needs: Many[Need]
+    owner: str | None = None
+    votes: Many[VoteView] = ()
+    claimed: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class ReviewPageView(WireModel):
+    """`GET /v1/reviews`: one page, by key."""
+
+    reviews: Many[ReviewView]
+    next: str | None = Field(default=None, description="Give this as `cursor` for the next page.")
+
+
+class TaskView(WireModel):
+    """Something a person must settle."""
+
+    task_id: Name
+    kind: str
+    text: str
+    opened_at: Instant
+    state: Literal["open", "settled"]
+    txn: Digest | None = None
+    effect_id: Digest | None = None
+
+
+class TaskPage(WireModel):
+    """`GET /v1/tasks`: one page, by key."""
+
+    tasks: Many[TaskView]
+    next: str | None = None
+
+
+class AuditRow(WireModel):
+    """One row of the append-only log."""
+
+    index: int = Field(ge=0)
+    at: Instant
+    kind: str
+    actor: dict[str, JsonValue]
+    body: dict[str, JsonValue]
+    txn: Digest | None = None
+    effect_id: Digest | None = None
+    rev: int | None = None
+
+
+class AuditPage(WireModel):
+    """`GET /v1/audit?after=INDEX&limit=`."""
+
+    rows: Many[AuditRow]
+    next: int | None = Field(default=None, description="Give this as `after` for the next page.")
+
+
+class Event(WireModel):
+    """One server-sent event: ids and kinds, never content."""
+
+    index: int
+    kind: str
+    txn: Digest | None = None
+    effect_id: Digest | None = None
+    review_id: Name | None = None
+    rev: int | None = None
+
+
+class Jwk(WireModel):
+    """One Ed25519 signing key (RFC 8037)."""
+
+    kty: Literal["OKP"]
+    crv: Literal["Ed25519"]
+    x: str
+    kid: str
+    use: Literal["sig"]
+    alg: Literal["Ed25519"]
+
+
+class Jwks(WireModel):
+    """`GET /.well-known/jwks.json`: previous, current and next key (RFC 7517)."""
+
+    keys: Many[Jwk]
+
+
+class Health(WireModel):
+    """`GET /healthz`, `/readyz`."""
+
+    status: Literal["ok", "degraded", "down"]
+    checks: dict[str, str] = Field(default_factory=dict)
+
+
+class Problem(WireModel):
+    """Problem details (RFC 9457). The one answer with room for members of its own (section 3.2)."""
+
+    model_config = ConfigDict(strict=True, extra="allow", frozen=True)
+
+    type: str = Field(description="urn:countersign:problem:CODE")
+    title: str
+    status: int = Field(ge=400, le=599)
+    detail: str = Field(description="What happened, to which thing, what to do next.")
+    code: str = Field(description="Stable code, see ErrorCode.")
+    instance: str | None = None

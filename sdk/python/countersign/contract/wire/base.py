@@ -1,0 +1,128 @@
+"""What every request and answer shares: strictness, times, digests, and the one way in and out.
+
+Bytes go through `admission.load` before pydantic sees them, because common parsers keep the last of two
+duplicate keys; what pydantic reads is the canonical form of what was admitted.
+"""
+
+import re
+from datetime import UTC, datetime
+from typing import Annotated, Final, TypeVar
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    PlainSerializer,
+    Strict,
+    StringConstraints,
+    ValidationError,
+    WithJsonSchema,
+)
+from pydantic_core import ErrorDetails
+
+from countersign.contract.admission import Limits, load
+from countersign.contract.canonical import canonicalize
+from countersign.contract.errors import WireError
+
+T = TypeVar("T")
+Model = TypeVar("Model", bound="WireModel")
+
+BODY_LIMITS: Final = Limits(max_bytes=1_048_576, max_depth=72, max_nodes=40_000)
+"""A submission of a hundred effects; each one's args are admitted again with their own limits."""
+
+_UNKNOWN: Final = frozenset({"extra_forbidden", "unexpected_keyword_argument"})
+_RFC3339: Final = re.compile(r"\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?Z\Z", re.ASCII)
+
+
+class WireModel(BaseModel):
+    """Base of every request and answer: strict types, no unknown field, frozen."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True)
+
+
+def _read_zulu(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    if not _RFC3339.match(value):
+        raise ValueError("write the time in UTC, like 2026-11-21T22:00:00.123456Z")
+    return datetime.fromisoformat(value)
+
+
+def format_instant(at: datetime) -> str:
+    """RFC 3339 in UTC with `Z`; microseconds only when there are some.
+
+    Raises:
+        ValueError: the time is not aware.
+    """
+    if at.tzinfo is None:
+        raise ValueError(f"{at!r} has no time zone; use aware UTC times")
+    return at.astimezone(UTC).replace(tzinfo=None).isoformat() + "Z"
+
+
+Instant = Annotated[
+    AwareDatetime,
+    BeforeValidator(_read_zulu),
+    PlainSerializer(format_instant, return_type=str, when_used="json"),
+    WithJsonSchema({"type": "string", "format": "date-time", "examples": ["2026-11-21T22:00:00.123456Z"]}),
+]
+"""A moment: aware datetime in Python, RFC 3339 with `Z` on the wire."""
+
+Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+"""SHA-256 in lower-case hex."""
+
+Jws = Annotated[
+    str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$", max_length=8192)
+]
+"""A signed token, compact; verify it before believing it."""
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
+"""A short name or id."""
+
+Text = Annotated[str, StringConstraints(max_length=4000)]
+"""Words of a person or an agent: untrusted, shown escaped."""
+
+Args = Annotated[dict[str, JsonValue], Field(description="The arguments, one JSON object.")]
+
+Many = Annotated[tuple[T, ...], Strict(False)]
+"""A tuple that may be given as a list, as JSON does."""
+
+
+def parse(model: type[Model], raw: bytes, limits: Limits = BODY_LIMITS) -> Model:
+    """Read a body strictly.
+
+    Raises:
+        AdmissionError: not strict I-JSON.
+        WireError: `unknown_field` or `invalid_request`, with the pointer of every problem.
+    """
+    return _validated(model, canonicalize(load(raw, limits)))
+
+
+def dump(model: WireModel) -> bytes:
+    """Write a model as JSON; absent optional fields are left out."""
+    return model.model_dump_json(exclude_none=True).encode("utf-8")
+
+
+def _validated(model: type[Model], canonical: bytes) -> Model:
+    try:
+        return model.model_validate_json(canonical)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+        problems = tuple((_pointer(item["loc"]), item["msg"]) for item in found if not _is_echo(item, found))
+        code = "unknown_field" if any(item["type"] in _UNKNOWN for item in found) else "invalid_request"
+        told = "; ".join(f"{pointer}: {message}" for pointer, message in problems[:5])
+        raise WireError(code, f"the body is not a {model.__name__}: {told}", problems) from None
+
+
+def _pointer(place: tuple[int | str, ...]) -> str:
+    return "".join(f"/{part}" for part in place)
+
+
+def _is_echo(item: ErrorDetails, found: list[ErrorDetails]) -> bool:
+    """A container that is only too short because one of its items was refused."""
+    place = item["loc"]
+    return item["type"] == "too_short" and any(
+        other["loc"][: len(place)] == place and len(other["loc"]) > len(place) for other in found
+    )

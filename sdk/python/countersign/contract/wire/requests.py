@@ -1,0 +1,122 @@
+"""What callers send (design section 8). Digests, call keys and resources in it are only compared."""
+
+from typing import Self
+
+from pydantic import Field, JsonValue, model_validator
+
+from countersign.contract.effect import Resource
+from countersign.contract.states import Outcome
+
+from .base import Args, Digest, Jws, Many, Name, Text, WireModel
+
+MAX_EFFECTS = 100
+"""Effects in one transaction: what a person can still look through."""
+
+
+class Claimed(WireModel):
+    """What the agent says about itself; shown as such, weighed as such."""
+
+    purpose: Text | None = None
+    reasoning: Text | None = None
+    on_behalf_of: Name | None = Field(
+        default=None, description="A user the agent says it acts for; not proven."
+    )
+
+
+class SubmittedEffect(WireModel):
+    """One staged effect, in the order it will fire."""
+
+    tool: Name
+    tool_digest: Digest = Field(description="Digest of the manifest the caller has; another one is a denial.")
+    args: Args
+    n: int = Field(default=0, ge=0, le=9999, description="Which intended repeat of the same call this is.")
+    call_key: Digest | None = Field(
+        default=None, description="Compared with the service's own; 422 if it differs."
+    )
+    resource: Resource | None = Field(
+        default=None, description="Compared with the one derived from the args."
+    )
+
+
+class _Submission(WireModel):
+    run_key: str = Field(min_length=1, max_length=200, description="The caller's name for this step.")
+    independent: bool = Field(default=False, description="A transaction of its own; exactly one effect.")
+    effects: Many[SubmittedEffect] = Field(min_length=1, max_length=MAX_EFFECTS)
+    claimed: Claimed | None = None
+
+    @model_validator(mode="after")
+    def _independent_is_alone(self) -> Self:
+        if self.independent and len(self.effects) != 1:
+            raise ValueError(
+                f"an independent transaction holds one effect, not {len(self.effects)}; send one each"
+            )
+        return self
+
+
+class SubmitRequest(_Submission):
+    """`POST /v1/transactions`: stage these effects as one transaction."""
+
+    attempt_id: Name | None = Field(
+        default=None, description="Redeem at once under this attempt if everything is released at once."
+    )
+
+
+class EvaluationRequest(_Submission):
+    """`POST /v1/evaluations`: what would be decided, without recording anything."""
+
+
+class WithdrawRequest(WireModel):
+    """`POST /v1/transactions/{txn}/withdraw`."""
+
+    reason: Text | None = None
+
+
+class ReleaseRequest(WireModel):
+    """`POST /v1/transactions/{txn}/release`: mint tokens for the key that asks."""
+
+    rev: int = Field(ge=1, description="The revision the caller means.")
+
+
+class CompensateRequest(WireModel):
+    """`POST /v1/transactions/{txn}/compensate`: take one fired effect back."""
+
+    effect_id: Digest
+
+
+class RedeemRequest(WireModel):
+    """`POST /v1/redemptions`: spend the tokens of one whole transaction, or of one compensation."""
+
+    tokens: Many[Jws] = Field(min_length=1, max_length=MAX_EFFECTS)
+    attempt_id: Name = Field(description="Journaled by the caller before this request.")
+
+
+class RenewRequest(WireModel):
+    """`POST /v1/redemptions/{attempt_id}/renew`: a fresh `fire_by` for these effects."""
+
+    effect_ids: Many[Digest] = Field(min_length=1, max_length=MAX_EFFECTS)
+
+
+class ReportedOutcome(WireModel):
+    """What became of one effect, as the redeeming party knows it."""
+
+    effect_id: Digest
+    outcome: Outcome
+    result: JsonValue = Field(default=None, description="The tool's result, where it has one in JSON.")
+    error: Text | None = None
+
+
+class ReportRequest(WireModel):
+    """`POST /v1/outcomes`: the first report of an effect stands; a contradicting one becomes a task."""
+
+    attempt_id: Name
+    outcomes: Many[ReportedOutcome] = Field(min_length=1, max_length=MAX_EFFECTS)
+
+
+class VoteRequest(WireModel):
+    """`POST /v1/reviews/{id}/votes`: one person's answer on exactly this revision and these digests."""
+
+    verdict: str = Field(pattern="^(approve|deny)$")
+    rev: int = Field(ge=1)
+    effect_digest: Digest
+    txn_digest: Digest
+    reason: Text | None = None

@@ -1,0 +1,348 @@
+"""Every error the SDK raises, in one tree. Each carries a stable code and says what may be done next.
+
+    CountersignError
+      MisuseError              the caller's bug: nothing was sent, nothing fired
+        OutsideTransaction       a gated tool was called where no transaction is watching
+        NotStageable             this call cannot be described as bytes that people could approve
+        PlaceholderUsed          a staged call's placeholder was used as if it were a result
+        RegistrationError        a tool was declared in a way that cannot be kept
+        RerunDiffers             the body stages another list of calls at every rerun
+        SettingsError            an address, a key file or an environment variable is missing or unsafe
+      Stopped                  somebody or something said no, or not yet; nothing more fires
+        Denied                   the policy or a person refused
+        ReviewPending            people are being asked
+        AlreadyRedeemed          this run key has been spent
+        ReleaseRefused           a release or receipt failed a numbered verification step
+        ReleaseLapsed            permission to fire ran out and was not renewed
+        Moved                    what live effects read was changed by somebody else
+      FireError                firing began and did not end well
+        EffectFailed             a tool failed and is known not to have acted
+        OutcomeUnknown           nobody knows yet whether a tool acted
+        LiveCommitFailed         staged effects fired, but a live adapter could not commit
+      WorldError               the world's fault: try again later
+        ServiceUnavailable       the service does not answer, or not sensibly
+        ServiceRefused           the service answered with a problem; `.code` is the problem's
+        TransactionBusy          another process owns this transaction
+        JournalError             the journal cannot be read or written
+          LeaseLost                somebody else took this transaction over
+    NotDone                    raised by tools: "I know that nothing happened"
+    IndependentFailures        an ExceptionGroup of the above, from transaction(independent=True)
+
+An agent reads these messages. They quote no argument values and no secrets, only names, ids and reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from countersign.reasons import DenyReason, PendingReview
+
+
+class CountersignError(Exception):
+    """The root. `code` is for programs, the text for people and agents."""
+
+    code: ClassVar[str] = "countersign_error"
+
+
+class MisuseError(CountersignError):
+    """The program asked for something that cannot be kept; nothing was sent and nothing fired."""
+
+    code = "misuse"
+
+
+class OutsideTransaction(MisuseError):
+    """A gated tool was called where no transaction is watching."""
+
+    code = "outside_transaction"
+
+
+class NotStageable(MisuseError):
+    """A call that cannot be described completely before it happens."""
+
+    code = "not_stageable"
+
+
+class PlaceholderUsed(MisuseError, TypeError):
+    """A staged call has no result before the commit, and none is invented."""
+
+    code = "placeholder_used"
+
+
+class RegistrationError(MisuseError):
+    """A tool, compensator or manifest that contradicts itself or another."""
+
+    code = "registration"
+
+
+class RerunDiffers(MisuseError):
+    """The body staged another list of calls twice in a row, so that no answer could ever fit."""
+
+    code = "rerun_differs"
+
+    def __init__(self, key: str, position: int, before: str | None, now: str | None) -> None:
+        self.key, self.position, self.before, self.now = key, position, before, now
+        super().__init__(
+            f"transaction {key!r} stages another list of calls at every rerun; call {position} was"
+            f" {before or 'absent'} and is now {now or 'absent'}. Make the body name the same calls with the same"
+            " arguments each time (no clocks, no random values), or use another key for another intent."
+        )
+
+
+class SettingsError(MisuseError):
+    """A setting is missing or unsafe."""
+
+    code = "settings"
+
+
+class Stopped(CountersignError):
+    """Somebody or something said no, or not yet. Live effects have been undone."""
+
+    code = "stopped"
+
+
+class Denied(Stopped):
+    """The policy or a person refused. Nothing fired, live effects are undone."""
+
+    code = "denied"
+
+    def __init__(self, key: str, txn: str, reasons: Sequence[DenyReason]) -> None:
+        self.key, self.txn, self.reasons = key, txn, tuple(reasons)
+        lines = "; ".join(str(reason) for reason in self.reasons) or "no reason was given"
+        super().__init__(
+            f"denied, nothing was done: {lines}. The same call will be denied again: change what the reason names, "
+            "or tell the user that it is not allowed."
+        )
+
+
+class ReviewPending(Stopped):
+    """People are being asked. Nothing fired yet."""
+
+    code = "review_pending"
+
+    def __init__(self, key: str, txn: str, reviews: Sequence[PendingReview], *, parked: bool) -> None:
+        self.key, self.txn, self.reviews, self.parked = key, txn, tuple(reviews), parked
+        asked = "; ".join(str(review) for review in self.reviews) or "people are being asked"
+        after = (
+            "It is parked: `countersign resume` fires it once it is approved; do not repeat the calls "
+            "under another key."
+            if parked
+            else f"Its live effects were undone: run the same transaction again under key {key!r} once it is approved."
+        )
+        super().__init__(f"not done yet: {asked}. {after}")
+
+
+class AlreadyRedeemed(Stopped):
+    """This run key has been spent, by an earlier run or by somebody else with the same agent name."""
+
+    code = "already_redeemed"
+
+    def __init__(self, key: str, txn: str, outcome: str, detail: str = "") -> None:
+        self.key, self.txn, self.outcome = key, txn, outcome
+        more = f": {detail}" if detail else ""
+        super().__init__(
+            f"transaction {key!r} was already redeemed (outcome {outcome}){more}; nothing was fired now. "
+            "If you mean to act once more, use another key; if not, there is nothing left to do."
+        )
+
+
+class ReleaseRefused(Stopped):
+    """A release or receipt failed verification; nothing was fired with it."""
+
+    code = "release_refused"
+
+    def __init__(self, txn: str, reason: str, *, step: int | None = None) -> None:
+        self.txn, self.reason, self.step = txn, reason, step
+        at = f" at verification step {step}" if step is not None else ""
+        told = _REFUSALS.get(
+            reason, "Tell the operator: the service, its keys or this agent's settings do not fit."
+        )
+        super().__init__(
+            f"the release of transaction {txn[:12]} was refused{at}: {reason}. Nothing was fired. {told}"
+        )
+
+
+_REFUSALS = {
+    "dev_assurance": "People approved it by the development sign-in, which this agent does not accept; for a trial set "
+    "COUNTERSIGN_ALLOW_DEV=1."
+}
+
+
+class ReleaseLapsed(Stopped):
+    """The time to fire ran out and the service did not extend it."""
+
+    code = "release_lapsed"
+
+    def __init__(self, key: str, txn: str, detail: str) -> None:
+        self.key, self.txn = key, txn
+        super().__init__(
+            f"permission to act ran out before everything was done: {detail}. What had not been started stays undone; "
+            "to try again, use another key."
+        )
+
+
+class Moved(Stopped):
+    """What live effects read was changed by somebody else before the commit; run the transaction again."""
+
+    code = "moved"
+
+
+class FireError(CountersignError):
+    """Firing began and did not end well. `outcomes` tells what is known of each effect."""
+
+    code = "fire_error"
+
+    def __init__(self, text: str, *, key: str, txn: str, outcomes: dict[str, str]) -> None:
+        self.key, self.txn, self.outcomes = key, txn, dict(outcomes)
+        super().__init__(text)
+
+
+class EffectFailed(FireError):
+    """A tool failed and is known not to have acted; what fired before it was compensated where possible."""
+
+    code = "effect_failed"
+
+    def __init__(
+        self, key: str, txn: str, tool: str, effect_id: str, why: str, outcomes: dict[str, str]
+    ) -> None:
+        self.tool, self.effect_id = tool, effect_id
+        standing = _standing(outcomes)
+        super().__init__(
+            f"{tool} did not happen: {why}. {standing} To try again, use another key.",
+            key=key,
+            txn=txn,
+            outcomes=outcomes,
+        )
+
+
+class OutcomeUnknown(FireError):
+    """Nobody knows yet whether a tool acted. It is never called again on a guess."""
+
+    code = "outcome_unknown"
+
+    def __init__(
+        self, key: str, txn: str, effects: Sequence[str], outcomes: dict[str, str], why: str = ""
+    ) -> None:
+        self.effects = tuple(effects)
+        because = f" ({why})" if why else ""
+        super().__init__(
+            f"it is not known whether {', '.join(self.effects)} happened{because}. Nothing after it was started and "
+            "nothing was compensated. Do not repeat it: a person or `countersign resume` settles it first.",
+            key=key,
+            txn=txn,
+            outcomes=outcomes,
+        )
+
+
+class LiveCommitFailed(FireError):
+    """Staged effects fired, but a live adapter could not commit."""
+
+    code = "live_commit_failed"
+
+    def __init__(
+        self,
+        key: str,
+        txn: str,
+        adapter: str,
+        why: str,
+        outcomes: dict[str, str],
+        *,
+        committed: Sequence[str] = (),
+    ) -> None:
+        self.adapter, self.committed = adapter, tuple(committed)
+        partly = f"; already committed and standing: {', '.join(self.committed)}" if self.committed else ""
+        super().__init__(
+            f"live adapter {adapter!r} could not commit: {why}{partly}. {_standing(outcomes)} Tell the operator.",
+            key=key,
+            txn=txn,
+            outcomes=outcomes,
+        )
+
+
+class WorldError(CountersignError):
+    """The world's fault: nothing is wrong with the call."""
+
+    code = "world"
+
+
+class ServiceUnavailable(WorldError):
+    """The service does not answer, or not sensibly. Doubt is a refusal: nothing was fired."""
+
+    code = "service_unavailable"
+
+    def __init__(self, what: str, why: str) -> None:
+        super().__init__(
+            f"the policy service did not answer {what}: {why}. Nothing was fired without its answer. Try again later "
+            "under the same key; it cannot happen twice."
+        )
+
+
+class ServiceRefused(WorldError):
+    """The service answered with a problem (RFC 9457). `problem_code` is stable, `extras` its other members."""
+
+    code = "service_refused"
+
+    def __init__(
+        self, status: int, problem_code: str, detail: str, extras: dict[str, Any] | None = None
+    ) -> None:
+        self.status, self.problem_code, self.detail, self.extras = (
+            status,
+            problem_code,
+            detail,
+            dict(extras or {}),
+        )
+        super().__init__(f"the policy service refused the request ({status} {problem_code}): {detail}")
+
+
+class TransactionBusy(WorldError):
+    """Another process owns this transaction's journal entry and is alive."""
+
+    code = "transaction_busy"
+
+    def __init__(self, key: str, holder: str, waited: float) -> None:
+        self.key, self.holder = key, holder
+        super().__init__(
+            f"transaction {key!r} is being run by {holder}; waited {waited:.0f} s. Try again when it has ended: a "
+            "second run finds its results."
+        )
+
+
+class JournalError(WorldError):
+    """The journal cannot be read or written; without it nothing fires."""
+
+    code = "journal"
+
+
+class LeaseLost(JournalError):
+    """Another process took this transaction over; this one may not fire any more."""
+
+    code = "lease_lost"
+
+
+class NotDone(CountersignError):
+    """Raise this from a tool when you know that nothing happened (the request was refused, never sent, ...).
+
+    Any other exception of a tool means "unknown", unless the tool is declared with failure_means="not_done".
+    """
+
+    code = "not_done"
+
+
+class IndependentFailures(ExceptionGroup[CountersignError]):
+    """What did not go through, of a transaction whose effects stand alone; the others fired."""
+
+    def derive(self, excs: Sequence[Any], /) -> Any:
+        """Keep the type when Python splits the group (`except*`)."""
+        return IndependentFailures(self.message, excs)
+
+
+def _standing(outcomes: dict[str, str]) -> str:
+    """One sentence on what stands, so that an agent never reports a clean rollback that was none."""
+    standing = [
+        name
+        for name, outcome in outcomes.items()
+        if outcome in {"fired", "compensating", "compensation_failed"}
+    ]
+    if standing:
+        return f"Still standing and not undone: {', '.join(standing)}; a person has been told."
+    return "Nothing of this transaction stands."

@@ -1,0 +1,192 @@
+"""After the commit point: what a crash, a Ctrl-C or a lost answer left behind is brought to an end (design
+section 7).
+
+Rules: FIRING found on disk is unknown, unless the reviewed manifest calls the tool idempotent: then the time
+to fire is renewed and the same call key is used again. What was redeemed and never marked FIRING is renewed
+and fired, unless the live effects it belonged to were lost with their process: then it is unused and what
+fired is taken back. Unknown is asked of the service, where a person may have settled it, and never guessed.
+Running this twice changes nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from countersign.contract.states import EffectState, Outcome
+from countersign.engine import Engine
+from countersign.errors import AlreadyRedeemed, EffectFailed, ServiceUnavailable
+from countersign.firing import Authority, FireRun
+from countersign.journal import Done, EffectRecord, Lease, LocalState, LocalTxn
+from countersign.journal.reading import LIVE_LANE
+from countersign.live import LiveWork
+from countersign.plan import Plan, PlannedCall
+from countersign.reporting import flush
+from countersign.settling import Settlement
+
+_CRASHED: Final = "its process ended while it was firing"
+_LOST: Final = "the live effects beside it were lost with their process"
+_SETTLED: Final = {
+    EffectState.FIRED: LocalState.FIRED,
+    EffectState.FAILED: LocalState.FAILED,
+    EffectState.UNUSED: LocalState.UNUSED,
+}
+_NOT_DONE: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})
+_TAKEN_BACK: Final = frozenset(
+    {LocalState.COMPENSATING, LocalState.COMPENSATED, LocalState.COMPENSATION_FAILED}
+)
+
+
+class Forward:
+    """Brings one redeemed transaction to its end. `live` holds the sessions of a rerun, or nothing."""
+
+    def __init__(self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._plan = plan
+        self._live = live
+        self._settlement = Settlement(engine, lease, plan, live)
+
+    async def run(self) -> dict[str, object]:
+        """Go on from whatever the journal says.
+
+        Raises:
+            OutcomeUnknown, EffectFailed, ReleaseLapsed, LiveCommitFailed: with what stands.
+        """
+        self._settle_firing()
+        if self._unknown():
+            await self._learn()
+        states = self._states()
+        if self._unknown():
+            self._leave_the_rest()
+            await self._settlement.unknown(_CRASHED, None)
+        if any(state in _NOT_DONE | _TAKEN_BACK for state in states.values()):
+            self._leave_the_rest()
+            return await self._failed(self._first_not_done(states), "an earlier run did not go through")
+        return await self._fire_the_rest(states)
+
+    def settle_live_only(self) -> str:
+        """A transaction without staged effects: the adapters know whether it landed."""
+        landed = self._live_landed()
+        if landed is None:
+            note, state = "it cannot be told whether its live effects were kept", LocalTxn.UNSETTLED
+        elif landed:
+            note, state = "its live effects were kept", LocalTxn.SETTLED
+        else:
+            note, state = "its live effects were undone", LocalTxn.ENDED
+            self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.UNDONE)
+        self._engine.journal.transactions.end(self._lease, state, note)
+        return note
+
+    async def _fire_the_rest(self, states: dict[str, LocalState]) -> dict[str, object]:
+        rest = [call for call in self._plan.calls if states[call.effect.effect_id] is not LocalState.FIRED]
+        landed = self._live_landed()
+        if landed is None:
+            await self._settlement.unknown("it cannot be told whether the live effects were kept", None)
+        if landed is False:
+            self._leave_the_rest(_LOST)
+            return await self._failed(rest[0] if rest else self._plan.calls[-1], _LOST)
+        self._live.prepare(self._plan.attempt_id)
+        if not rest:
+            return await self._settlement.complete({})
+        run = FireRun(self._engine, self._lease, Authority.of(self._plan), None)
+        return await self._settlement.around(run, rest)
+
+    def _settle_firing(self) -> None:
+        """FIRING of a tool that may not be called twice: nobody knows."""
+        done = [
+            Done(call.effect.effect_id, Outcome.UNKNOWN, self._plan.attempt_id, error=_CRASHED)
+            for call in self._plan.calls
+            if self._states()[call.effect.effect_id] is LocalState.FIRING and not call.manifest.idempotent
+        ]
+        if done:
+            self._engine.journal.firing.write(self._lease, self._plan.staging, done)
+
+    async def _learn(self) -> None:
+        """Tell what we know, and take over what people have settled."""
+        await flush(self._engine, self._plan.txn)
+        try:
+            view = await self._engine.service.view(self._plan.txn)
+        except ServiceUnavailable:
+            return
+        unknown = self._unknown()
+        settled = {
+            one.effect_id: _SETTLED[one.state]
+            for one in view.effects
+            if one.effect_id in unknown and one.state in _SETTLED
+        }
+        self._engine.journal.firing.learn(self._lease, self._plan.staging, settled)
+
+    def _leave_the_rest(self, why: str | None = None) -> None:
+        """What was never started stays so."""
+        done = [
+            Done(effect_id, Outcome.UNUSED, self._plan.attempt_id, error=why)
+            for effect_id, state in self._states().items()
+            if state is LocalState.REDEEMED
+        ]
+        if done:
+            self._engine.journal.firing.write(self._lease, self._plan.staging, done)
+
+    async def _failed(self, call: PlannedCall, why: str) -> dict[str, object]:
+        await self._settlement.take_back()
+        raise EffectFailed(
+            self._plan.run_key,
+            self._plan.txn,
+            call.tool.name,
+            call.effect.effect_id,
+            why,
+            self._settlement.outcomes(),
+        )
+
+    def _live_landed(self) -> bool | None:
+        """Whether the live effects of the redeemed run stand, or a rerun has brought them back."""
+        record = self._engine.journal.transactions.require(self._plan.txn)
+        if self._plan.live == 0:
+            return True
+        rows = self._engine.journal.transactions.effects(record, LIVE_LANE)
+        answers = {True} if record.landed else {self._adapter_says(row) for row in rows}
+        if answers == {False}:
+            return bool(self._live)
+        if answers != {True}:
+            return None
+        self._settlement.undo_live()  # a rerun's: the first run's are permanent
+        if not record.landed:
+            self._engine.journal.transactions.end_live(
+                self._lease, self._plan.staging, LocalState.KEPT, durable=True
+            )
+        return True
+
+    def _adapter_says(self, row: EffectRecord) -> bool | None:
+        tool = self._engine.registry.require(row.tool, "it ran live in this transaction")
+        return None if tool.adapter is None else tool.adapter.landed(self._plan.attempt_id)
+
+    def _first_not_done(self, states: dict[str, LocalState]) -> PlannedCall:
+        calls = self._plan.calls
+        return next((call for call in calls if states[call.effect.effect_id] in _NOT_DONE), calls[-1])
+
+    def _unknown(self) -> set[str]:
+        return {effect_id for effect_id, state in self._states().items() if state is LocalState.UNKNOWN}
+
+    def _states(self) -> dict[str, LocalState]:
+        record = self._engine.journal.transactions.require(self._plan.txn)
+        return {row.effect_id: row.state for row in self._engine.journal.transactions.effects(record)}
+
+
+def results_in_journal(engine: Engine, plan: Plan) -> dict[str, object]:
+    """The results of a transaction that ended well, typed as the tools return them.
+
+    Raises:
+        AlreadyRedeemed: it did not end well; nothing is fired again under this key.
+    """
+    record = engine.journal.transactions.require(plan.txn)
+    rows = {row.effect_id: row for row in engine.journal.transactions.effects(record)}
+    if record.state is not LocalTxn.SETTLED or any(
+        row.state is not LocalState.FIRED for row in rows.values()
+    ):
+        outcome = ", ".join(f"{row.tool}#{row.seq} {row.state.value}" for row in rows.values())
+        raise AlreadyRedeemed(plan.run_key, plan.txn, outcome)
+    return {call.effect.effect_id: _typed(call, rows[call.effect.effect_id].result) for call in plan.calls}
+
+
+def _typed(call: PlannedCall, raw: bytes | None) -> object:
+    """One journaled result; None where it had no JSON form."""
+    return None if raw is None else call.tool.signature.load_result(raw)

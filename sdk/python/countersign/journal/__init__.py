@@ -1,0 +1,49 @@
+"""The SDK's durable record: what was staged, what was asked, what may have fired.
+
+One SQLite file (WAL, 0600). Nothing fires without it, and after a crash it says what may have happened; it
+never guesses. `Journal` joins the parts, each in a file of its own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from countersign.clock import Clock, SystemClock
+from countersign.journal.database import Database
+from countersign.journal.firing import Done, Firing
+from countersign.journal.kept import Epochs, KeptManifests
+from countersign.journal.leases import Lease, Leases
+from countersign.journal.moves import LocalState, LocalTxn
+from countersign.journal.outbox import Outbox
+from countersign.journal.records import EffectRecord, Report, TransactionRecord
+from countersign.journal.transactions import Staged, Transactions
+
+__all__ = [
+    "Done",
+    "EffectRecord",
+    "Journal",
+    "Lease",
+    "LocalState",
+    "LocalTxn",
+    "Report",
+    "Staged",
+    "TransactionRecord",
+]
+
+
+class Journal:
+    """One journal file, open."""
+
+    def __init__(self, path: Path | str, *, clock: Clock | None = None, lease_seconds: float = 60.0) -> None:
+        when = clock or SystemClock()
+        self.database = Database(path)
+        self.leases = Leases(self.database, when, lease_seconds)
+        self.transactions = Transactions(self.database, self.leases, when)
+        self.firing = Firing(self.database, self.leases, when)
+        self.outbox = Outbox(self.database, when)
+        self.manifests = KeptManifests(self.database, when)
+        self.epochs = Epochs(self.database)
+
+    def close(self) -> None:
+        """Close the file."""
+        self.database.close()

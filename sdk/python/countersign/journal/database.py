@@ -1,0 +1,137 @@
+"""The journal's SQLite file: one connection, short transactions, and a say in how durable each one is.
+
+Rules: the file is 0600 or it is refused; writing transactions take the lock at once (BEGIN IMMEDIATE), so
+none fails half way for want of it; COMMIT is sent as SQL, so that a transaction that vanished is an error.
+`durable` commits reach the disk before they return (synchronous=FULL); the others survive the process, not
+the power. A forked child gets a connection of its own. Every SQLite error leaves as `JournalError`: without
+its journal the SDK fires nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from countersign.errors import JournalError
+from countersign.journal.schema import prepare
+
+_BUSY_MS: Final = 5_000  # other processes hold the lock for one short transaction
+Row = sqlite3.Row
+
+
+class Database:
+    """One journal file, or `:memory:` for a journal that nothing survives."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = str(path)
+        self._lock = threading.RLock()
+        self._connection: sqlite3.Connection | None = None
+        self._pid = 0
+
+    @contextmanager
+    def unit(self, *, durable: bool) -> Iterator[sqlite3.Connection]:
+        """One writing transaction: all of it or nothing."""
+        with self._lock, _told(self.path):
+            connection = self._connected()
+            connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                with suppress(sqlite3.Error):
+                    connection.execute("ROLLBACK")
+                raise
+
+    def rows(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[Row]:
+        """Read."""
+        with self._lock, _told(self.path):
+            return self._connected().execute(sql, parameters).fetchall()
+
+    def row(self, sql: str, parameters: tuple[Any, ...] = ()) -> Row | None:
+        """Read the first row."""
+        found = self.rows(sql, parameters)
+        return found[0] if found else None
+
+    def close(self) -> None:
+        """Close the connection; using the journal again opens another."""
+        with self._lock:
+            if self._connection is not None and self._pid == os.getpid():
+                self._connection.close()
+            self._connection = None
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None or self._pid != os.getpid():
+            # After fork the parent's connection must not even be closed here: that would drop the parent's locks.
+            self._connection = self._open()
+            self._pid = os.getpid()
+        return self._connection
+
+    def _open(self) -> sqlite3.Connection:
+        if self.path != ":memory:":
+            _make_private(Path(self.path))
+        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+        connection.row_factory = sqlite3.Row
+        try:
+            for pragma in (
+                f"busy_timeout={_BUSY_MS}",
+                "journal_mode=WAL",
+                "foreign_keys=ON",
+                "trusted_schema=OFF",
+                "cell_size_check=ON",
+            ):
+                connection.execute(f"PRAGMA {pragma}")
+            prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _make_private(path: Path) -> None:
+    """Create the file for its owner only, or refuse one that others may read: it holds the arguments of every
+    call.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise JournalError(
+            f"the journal {str(path)!r} cannot be opened ({error.strerror}); nothing fires without it: make its folder "
+            "writable, or set COUNTERSIGN_JOURNAL"
+        ) from error
+    try:
+        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    if mode & 0o077:
+        raise JournalError(
+            f"the journal {str(path)!r} is open to others (mode {mode:04o}); run: chmod 600 {path}"
+        )
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new file is only there after a crash if its folder's entry reached the disk too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def _told(path: str) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise JournalError(
+            f"the journal {path!r} cannot be used: {error}. Nothing fires without it"
+        ) from error

@@ -1,0 +1,167 @@
+"""The part of the journal that must never lie: what was redeemed, what is firing, what became of it.
+
+Rules: FIRING is written, durably, before a tool is called, by the owner of the lease and by nobody else; the
+outcome of effect k and the FIRING of effect k+1 share one durable commit; every outcome goes into the outbox
+in the commit that writes it. A crash between FIRING and its outcome leaves FIRING, and nothing later takes
+that for "not done".
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from countersign.clock import Clock
+from countersign.contract.effect import Effect
+from countersign.contract.states import Outcome
+from countersign.journal.database import Database
+from countersign.journal.leases import Lease, Leases
+from countersign.journal.moves import LocalState, LocalTxn
+from countersign.journal.reading import COMPENSATE_LANE
+from countersign.journal.records import compensation_bytes
+from countersign.journal.transactions import move
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of one effect, to be written and reported."""
+
+    effect_id: str
+    outcome: Outcome
+    attempt_id: str
+    result: bytes | None = None
+    report_result: bool = False  # only where a compensation takes an argument from it
+    error: str | None = None
+
+
+class Firing:
+    """Redemption, FIRING and outcomes."""
+
+    def __init__(self, database: Database, leases: Leases, clock: Clock) -> None:
+        self._database = database
+        self._leases = leases
+        self._clock = clock
+
+    def redeemed(self, lease: Lease, staging: int, effect_ids: Sequence[str]) -> None:
+        """Note a verified receipt: the commit point is passed. Effects already past it stay as they are.
+
+        Not durable by itself: the FIRING that follows is, and carries this with it; until then the service
+        knows.
+        """
+        with self._database.unit(durable=False) as unit:
+            self._leases.require(unit, lease)
+            for effect_id in effect_ids:
+                move(
+                    unit,
+                    lease.txn,
+                    staging,
+                    effect_id,
+                    LocalState.REDEEMED,
+                    self._clock.wall(),
+                    missing_ok=True,
+                )
+            unit.execute(
+                "UPDATE transactions SET redeemed = 1, state = ?, parked = 0 WHERE txn = ?",
+                (LocalTxn.REDEEMED.value, lease.txn),
+            )
+
+    def begin(
+        self, lease: Lease, staging: int, effect_id: str, *, before: Sequence[Done], lease_seconds: float
+    ) -> None:
+        """Write the outcomes so far and FIRING for the next effect, in one durable commit.
+
+        Raises:
+            LeaseLost: somebody took the transaction over; nothing may be called.
+            JournalError: the effect has been fired already, or may not be.
+        """
+        with self._database.unit(durable=True) as unit:
+            self._leases.require(unit, lease, at_least=lease_seconds)
+            self._write(unit, lease.txn, staging, before)
+            move(unit, lease.txn, staging, effect_id, LocalState.FIRING, self._clock.wall())
+            unit.execute(
+                "UPDATE effects SET generation = ? WHERE txn = ? AND staging = ? AND effect_id = ?",
+                (lease.generation, lease.txn, staging, effect_id),
+            )
+
+    def write(self, lease: Lease, staging: int, outcomes: Sequence[Done]) -> None:
+        """Write outcomes, durably."""
+        with self._database.unit(durable=True) as unit:
+            self._leases.require(unit, lease)
+            self._write(unit, lease.txn, staging, outcomes)
+
+    def compensation_redeemed(self, lease: Lease, staging: int, effect_id: str) -> None:
+        """Note the verified receipt of a compensation."""
+        with self._database.unit(durable=False) as unit:
+            self._leases.require(unit, lease)
+            move(
+                unit, lease.txn, staging, effect_id, LocalState.REDEEMED, self._clock.wall(), missing_ok=True
+            )
+
+    def settle_compensated(self, lease: Lease, staging: int, effect_id: str, to: LocalState) -> None:
+        """Note how the taking back of a fired effect ended."""
+        now = self._clock.wall()
+        with self._database.unit(durable=True) as unit:
+            self._leases.require(unit, lease)
+            move(unit, lease.txn, staging, effect_id, LocalState.COMPENSATING, now, missing_ok=True)
+            move(unit, lease.txn, staging, effect_id, to, now)
+
+    def learn(self, lease: Lease, staging: int, outcomes: Mapping[str, LocalState]) -> None:
+        """Take over what the service has settled (a person, a probe) of effects that were unknown here."""
+        with self._database.unit(durable=True) as unit:
+            self._leases.require(unit, lease)
+            for effect_id, to in outcomes.items():
+                move(unit, lease.txn, staging, effect_id, to, self._clock.wall(), missing_ok=True)
+
+    def begin_compensation(
+        self, lease: Lease, staging: int, effect: Effect, *, compensates: str, attempt_id: str
+    ) -> str:
+        """Write a compensation down before it is redeemed, and answer the attempt it is redeemed under.
+
+        A compensation has one row for ever: a second call answers the attempt of the first.
+        """
+        with self._database.unit(durable=True) as unit:
+            self._leases.require(unit, lease)
+            unit.execute(
+                "INSERT OR IGNORE INTO effects (txn, staging, lane, seq, effect_id, tool, call_key, args, tool_digest, "
+                "resource_type, resource_id, compensation, effect_digest, state, attempt_id, compensates, updated_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(
+                        lease.txn,
+                        staging,
+                        COMPENSATE_LANE,
+                        effect.seq,
+                        effect.effect_id,
+                        effect.tool,
+                        effect.call_key,
+                    ),
+                    *(effect.args_bytes, effect.tool_digest, effect.resource.type, effect.resource.id),
+                    *(compensation_bytes(effect.compensation), effect.digest, LocalState.STAGED.value),
+                    *(attempt_id, compensates, self._clock.wall()),
+                ),
+            )
+            now = self._clock.wall()
+            move(unit, lease.txn, staging, compensates, LocalState.COMPENSATING, now, missing_ok=True)
+            row = unit.execute(
+                "SELECT attempt_id FROM effects WHERE txn = ? AND staging = ? AND effect_id = ?",
+                (lease.txn, staging, effect.effect_id),
+            ).fetchone()
+            return str(row["attempt_id"])
+
+    def _write(self, unit: sqlite3.Connection, txn: str, staging: int, outcomes: Sequence[Done]) -> None:
+        now = self._clock.wall()
+        for done in outcomes:
+            move(unit, txn, staging, done.effect_id, LocalState(done.outcome.value), now)
+            unit.execute(
+                "UPDATE effects SET result = ?, error = ? WHERE txn = ? AND staging = ? AND effect_id = ?",
+                (done.result, done.error, txn, staging, done.effect_id),
+            )
+            unit.execute(
+                "INSERT OR IGNORE INTO outbox (txn, attempt_id, effect_id, outcome, result, error, written_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(txn, done.attempt_id, done.effect_id, done.outcome.value),
+                    *(done.result if done.report_result else None, done.error, now),
+                ),
+            )

@@ -1,0 +1,136 @@
+"""Who owns a live transaction: a lease with a generation.
+
+Every write of the owner names its generation, and the journal refuses one that is no longer current; whoever takes a
+lease over raises the generation first, so the former owner cannot mark anything FIRING any more, however late it wakes
+up. A lease is renewed by every write, and a fire extends it past `fire_by` and the tool's timeout. The time of a lease
+decides only about owners we cannot see: one that lives on this machine is left alone, one that is gone is succeeded at
+once.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sqlite3
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final, Literal
+
+from countersign.clock import Clock
+from countersign.errors import LeaseLost
+from countersign.journal.database import Database
+
+_BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
+_START_FIELD: Final = (
+    19  # of /proc/PID/stat, counted after the command's closing bracket: start time in ticks
+)
+_GONE: Final = frozenset({"Z", "X"})  # killed, its parent has not looked yet
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """Proof that this process owned a transaction when it took it."""
+
+    txn: str
+    holder: str
+    generation: int
+
+
+class Leases:
+    """Taking, renewing and giving up leases."""
+
+    def __init__(self, database: Database, clock: Clock, seconds: float) -> None:
+        self._database = database
+        self._clock = clock
+        self.seconds = seconds
+
+    def acquire(self, txn: str) -> Lease | str:
+        """Take the lease, or answer who holds it. The transaction must exist."""
+        with self._database.unit(durable=False) as unit:
+            row = unit.execute(
+                "SELECT holder, generation, lease_until FROM transactions WHERE txn = ?", (txn,)
+            ).fetchone()
+            if row["holder"] is not None and self._holds(row["holder"], row["lease_until"]):
+                return str(row["holder"])
+            lease = Lease(txn, new_holder(), row["generation"] + 1)
+            unit.execute(
+                "UPDATE transactions SET holder = ?, generation = ?, lease_until = ? WHERE txn = ?",
+                (lease.holder, lease.generation, self._clock.wall() + self.seconds, txn),
+            )
+            return lease
+
+    def _holds(self, holder: str, until: float) -> bool:
+        """A process known to live keeps its lease past its time (its body may think for an hour); a dead one none."""
+        fate = fate_of(holder)
+        return fate == "alive" or (fate == "unknown" and until > self._clock.wall())
+
+    def release(self, lease: Lease) -> None:
+        """Give it up. Somebody else's lease is left alone."""
+        with self._database.unit(durable=False) as unit:
+            unit.execute(
+                "UPDATE transactions SET holder = NULL, lease_until = 0 WHERE txn = ? AND generation = ?",
+                (lease.txn, lease.generation),
+            )
+
+    def renew(self, lease: Lease, *, at_least: float = 0.0) -> None:
+        """Keep it for another while, or for `at_least` seconds if that is longer.
+
+        Raises:
+            LeaseLost: somebody took it over.
+        """
+        with self._database.unit(durable=False) as unit:
+            self.require(unit, lease, at_least=at_least)
+
+    def require(self, unit: sqlite3.Connection, lease: Lease, *, at_least: float = 0.0) -> None:
+        """Inside a unit: go on only as the current owner; this also renews the lease.
+
+        Raises:
+            LeaseLost: somebody took it over; nothing of the unit is written.
+        """
+        now = self._clock.wall()
+        moved = unit.execute(
+            "UPDATE transactions SET lease_until = max(lease_until, ?), updated_at = ? "
+            "WHERE txn = ? AND generation = ? AND holder = ?",
+            (now + max(self.seconds, at_least), now, lease.txn, lease.generation, lease.holder),
+        )
+        if moved.rowcount != 1:
+            raise LeaseLost(
+                f"transaction {lease.txn[:12]} was taken over by another process; this one fires nothing more"
+            )
+
+
+def new_holder() -> str:
+    """A name for this owner that tells others whether it still lives."""
+    return "/".join(
+        (socket.gethostname(), _boot(), str(os.getpid()), _started(os.getpid()), secrets.token_hex(4))
+    )
+
+
+def fate_of(holder: str) -> Literal["alive", "dead", "unknown"]:
+    """Whether that owner lives. Unknown is an owner on another machine or boot: its lease runs its time."""
+    host, _, rest = holder.rpartition("/")[0].partition("/")
+    boot, _, process = rest.partition("/")
+    pid, _, started = process.partition("/")
+    if host != socket.gethostname() or not boot or boot != _boot() or not started or not pid.isdigit():
+        return "unknown"
+    return "alive" if _started(int(pid)) == started else "dead"
+
+
+@cache
+def _boot() -> str:
+    """This boot of this machine, and this namespace of process numbers; empty where the system does not tell."""
+    try:
+        return f"{_BOOT.read_text('ascii').strip()}:{Path('/proc/self/ns/pid').stat().st_ino}"
+    except OSError:
+        return ""
+
+
+def _started(pid: int) -> str:
+    """When that process started, in ticks; a number that is used again later belongs to another start."""
+    try:
+        after_command = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+        return "" if after_command[0] in _GONE else after_command[_START_FIELD]
+    except (OSError, IndexError):
+        return ""

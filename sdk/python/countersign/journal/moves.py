@@ -1,0 +1,88 @@
+"""The journal's own states, and the only moves between them.
+
+The service's states (contract.states) with `staged` before them and `firing` between redeemed and its
+outcome. The journal sees the service only now and then, so a move may skip what lay between. Terminal states
+absorb (I-6). Live effects have three states of their own; the adapter, not the service, decides them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+
+class LocalState(StrEnum):
+    """Where one effect stands, as this journal knows."""
+
+    STAGED = "staged"
+    REVIEW = "review"
+    RELEASED = "released"
+    DENIED = "denied"
+    EXPIRED = "expired"
+    WITHDRAWN = "withdrawn"
+    REVOKED = "revoked"
+    REDEEMED = "redeemed"
+    FIRING = "firing"
+    FIRED = "fired"
+    FAILED = "failed"
+    UNKNOWN = "unknown"
+    UNUSED = "unused"
+    COMPENSATING = "compensating"
+    COMPENSATED = "compensated"
+    COMPENSATION_FAILED = "compensation_failed"
+    LIVE = "live"
+    KEPT = "kept"
+    UNDONE = "undone"
+
+
+class LocalTxn(StrEnum):
+    """Where one transaction stands, as this journal knows."""
+
+    STAGING = "staging"
+    FROZEN = "frozen"
+    REVIEW = "review"
+    READY = "ready"
+    REDEEMED = "redeemed"
+    SETTLED = "settled"
+    UNSETTLED = "unsettled"
+    ENDED = "ended"
+
+
+_S = LocalState
+_REFUSED: Final = frozenset({_S.DENIED, _S.EXPIRED, _S.WITHDRAWN, _S.REVOKED})
+
+MOVES: Final[Mapping[LocalState, frozenset[LocalState]]] = MappingProxyType(
+    {
+        _S.STAGED: frozenset({_S.REVIEW, _S.RELEASED, _S.REDEEMED}) | _REFUSED,
+        _S.REVIEW: frozenset({_S.RELEASED, _S.REDEEMED}) | _REFUSED,
+        # back to review when a policy or a vote no longer holds
+        _S.RELEASED: frozenset({_S.REDEEMED, _S.REVIEW}) | _REFUSED,
+        _S.REDEEMED: frozenset({_S.FIRING, _S.UNUSED}),
+        # again firing: an idempotent tool, same call key, after a crash or a lost answer
+        _S.FIRING: frozenset({_S.FIRING, _S.FIRED, _S.FAILED, _S.UNKNOWN}),
+        _S.UNKNOWN: frozenset({_S.FIRED, _S.FAILED, _S.UNUSED}),
+        _S.FIRED: frozenset({_S.COMPENSATING}),
+        _S.COMPENSATING: frozenset({_S.COMPENSATED, _S.COMPENSATION_FAILED}),
+        _S.COMPENSATION_FAILED: frozenset({_S.COMPENSATED}),
+        _S.LIVE: frozenset({_S.KEPT, _S.UNDONE}),
+        **{
+            state: frozenset()
+            for state in (*_REFUSED, _S.FAILED, _S.UNUSED, _S.COMPENSATED, _S.KEPT, _S.UNDONE)
+        },
+    }
+)
+
+SOURCES: Final[Mapping[LocalState, frozenset[LocalState]]] = MappingProxyType(
+    {to: frozenset(frm for frm, moves in MOVES.items() if to in moves) for to in LocalState}
+)
+"""From which states each state may be reached; the conditional UPDATE names exactly these."""
+
+SPENT: Final = frozenset({_S.REDEEMED, _S.FIRING, _S.FIRED, _S.FAILED, _S.UNKNOWN, _S.UNUSED}) | frozenset(
+    {_S.COMPENSATING, _S.COMPENSATED, _S.COMPENSATION_FAILED}
+)
+"""States after the redemption: the commit point is behind them."""
+
+OPEN_TXN: Final = frozenset(LocalTxn) - {LocalTxn.SETTLED, LocalTxn.ENDED}
+"""Transactions that somebody still has to finish."""

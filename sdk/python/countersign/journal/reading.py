@@ -1,0 +1,76 @@
+"""Reading transactions and effects from the journal: every row is checked on the way (records.py)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from countersign.errors import JournalError
+from countersign.journal.database import Database
+from countersign.journal.moves import OPEN_TXN, LocalState
+from countersign.journal.records import EffectRecord, TransactionRecord, effect_record, transaction_record
+
+STAGED_LANE: Final = "staged"
+LIVE_LANE: Final = "live"
+COMPENSATE_LANE: Final = "compensate"
+
+
+class Reading:
+    """Questions to the tables `transactions` and `effects`."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def get(self, txn: str) -> TransactionRecord | None:
+        """One transaction."""
+        row = self._database.row("SELECT * FROM transactions WHERE txn = ?", (txn,))
+        return None if row is None else transaction_record(row)
+
+    def require(self, txn: str) -> TransactionRecord:
+        """One transaction that must be there.
+
+        Raises:
+            JournalError: it is not.
+        """
+        found = self.get(txn)
+        if found is None:
+            raise JournalError(f"the journal has no transaction {txn[:12]}")
+        return found
+
+    def find(self, name: str) -> list[TransactionRecord]:
+        """Transactions by run key, by id, or by the beginning of an id."""
+        rows = self._database.rows(
+            "SELECT * FROM transactions WHERE run_key = ? OR txn = ? OR substr(txn, 1, length(?)) = ? ORDER BY txn",
+            (name, name, name, name),
+        )
+        return [transaction_record(row) for row in rows]
+
+    def newest(self, limit: int) -> list[TransactionRecord]:
+        """The latest transactions, newest first."""
+        rows = self._database.rows(
+            "SELECT * FROM transactions ORDER BY updated_at DESC, txn LIMIT ?", (limit,)
+        )
+        return [transaction_record(row) for row in rows]
+
+    def unfinished(self) -> list[TransactionRecord]:
+        """Transactions that somebody still has to finish, oldest first."""
+        rows = self._database.rows(
+            "SELECT * FROM transactions WHERE state NOT IN ('settled', 'ended') ORDER BY created_at, txn"
+        )
+        found = [transaction_record(row) for row in rows]
+        return [record for record in found if record.state in OPEN_TXN]
+
+    def effects(self, record: TransactionRecord, lane: str = STAGED_LANE) -> tuple[EffectRecord, ...]:
+        """The effects of the list in force, in order."""
+        rows = self._database.rows(
+            "SELECT * FROM effects WHERE txn = ? AND staging = ? AND lane = ? ORDER BY seq",
+            (record.txn, record.staging, lane),
+        )
+        return tuple(effect_record(row, record.agent) for row in rows)
+
+    def state_of(self, txn: str, staging: int, effect_id: str) -> LocalState | None:
+        """Where one effect stands."""
+        row = self._database.row(
+            "SELECT state FROM effects WHERE txn = ? AND staging = ? AND effect_id = ?",
+            (txn, staging, effect_id),
+        )
+        return None if row is None else LocalState(row["state"])

@@ -1,0 +1,143 @@
+"""The journal's tables, and the check that a file is one of ours.
+
+A journal of a newer version is refused, never guessed at. `transactions` holds one row for each run key,
+`effects` one row for each call of each list that was staged under it, `outbox` what the service still has to
+be told.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Final
+
+from countersign.errors import JournalError
+
+VERSION: Final = 1
+APPLICATION_ID: Final = 0x43534A31  # "CSJ1": another program's database is never taken for a journal
+
+_TABLES: Final = """
+CREATE TABLE meta (
+    name TEXT PRIMARY KEY,
+    value TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE manifests (
+    tool TEXT NOT NULL,
+    digest TEXT NOT NULL,
+    body BLOB NOT NULL,
+    kept_at REAL NOT NULL,
+    PRIMARY KEY (tool, digest)
+) STRICT;
+
+CREATE TABLE transactions (
+    txn TEXT PRIMARY KEY,
+    agent TEXT NOT NULL,
+    run_key TEXT NOT NULL,
+    independent INTEGER NOT NULL,
+    state TEXT NOT NULL,
+    stagings INTEGER NOT NULL DEFAULT 0,  -- how many lists were begun under this key
+    staging INTEGER,                      -- the list in force: the last one frozen
+    live INTEGER NOT NULL DEFAULT 0,      -- live effects beside the list in force
+    rev INTEGER,
+    txn_digest TEXT,
+    attempt_id TEXT,
+    redeemed INTEGER NOT NULL DEFAULT 0,  -- a verified receipt of that attempt has been seen
+    landed INTEGER NOT NULL DEFAULT 0,    -- the live adapters of that attempt have committed
+    parked INTEGER NOT NULL DEFAULT 0,
+    note TEXT,
+    holder TEXT,
+    generation INTEGER NOT NULL DEFAULT 0,
+    lease_until REAL NOT NULL DEFAULT 0,
+    created_at REAL NOT NULL,
+    updated_at REAL NOT NULL
+) STRICT;
+
+CREATE TABLE effects (
+    txn TEXT NOT NULL REFERENCES transactions (txn),
+    staging INTEGER NOT NULL,
+    lane TEXT NOT NULL,
+    seq INTEGER NOT NULL,
+    effect_id TEXT NOT NULL,
+    tool TEXT NOT NULL,
+    call_key TEXT NOT NULL,
+    args BLOB NOT NULL,                   -- canonical bytes, as approved
+    staged_args BLOB,                     -- as the agent staged them, where an accepted edit changed them
+    tool_digest TEXT,
+    resource_type TEXT,
+    resource_id TEXT,
+    compensation BLOB,
+    effect_digest TEXT,
+    state TEXT NOT NULL,
+    generation INTEGER,                   -- the lease under which it was last fired
+    attempt_id TEXT,                      -- of a compensation: its own attempt
+    compensates TEXT,
+    result BLOB,
+    error TEXT,
+    updated_at REAL NOT NULL,
+    PRIMARY KEY (txn, staging, lane, seq)
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX effects_by_id ON effects (effect_id);
+
+CREATE TABLE outbox (
+    id INTEGER PRIMARY KEY,
+    txn TEXT NOT NULL,
+    attempt_id TEXT NOT NULL,
+    effect_id TEXT NOT NULL,
+    outcome TEXT NOT NULL,
+    result BLOB,
+    error TEXT,
+    written_at REAL NOT NULL,
+    reported_at REAL,
+    refused TEXT,                         -- the service's answer, where it will never take this report
+    UNIQUE (attempt_id, effect_id, outcome)
+) STRICT;
+
+CREATE INDEX outbox_open ON outbox (id) WHERE reported_at IS NULL AND refused IS NULL;
+CREATE INDEX transactions_open ON transactions (state) WHERE state NOT IN ('settled', 'ended');
+"""
+
+
+def prepare(connection: sqlite3.Connection) -> None:
+    """Make the tables in a new file, or check that an old one is a journal this version reads.
+
+    Raises:
+        JournalError: it is another program's file, of a newer version, or damaged.
+    """
+    if not _is_new(connection):
+        _require_ours(connection)
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if _is_new(connection):  # another process may have been faster
+            for statement in _TABLES.split(";\n"):
+                connection.execute(statement)
+            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version={VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+    _require_ours(connection)
+
+
+def _is_new(connection: sqlite3.Connection) -> bool:
+    return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0)
+
+
+def _require_ours(connection: sqlite3.Connection) -> None:
+    application = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if application != APPLICATION_ID:
+        raise JournalError(
+            "this file is a database of another program; name another path in COUNTERSIGN_JOURNAL"
+        )
+    if version != VERSION:
+        raise JournalError(
+            f"this journal is of version {version}, this SDK reads {VERSION}; use the SDK that wrote it"
+        )
+    damage = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if damage != "ok":
+        raise JournalError(
+            f"this journal is damaged ({damage}); keep the file, restore a copy, tell the operator"
+        )

@@ -1,0 +1,274 @@
+"""Transactions in the journal: staging, freezing, what the service answered, the end.
+
+Every write names the lease of its owner. A list is frozen once, durably, together with the attempt it may be
+redeemed under; from then on its bytes change only by an edit the service accepted, and never after the
+redemption.
+"""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import orjson
+
+from countersign.clock import Clock
+from countersign.contract.effect import Effect
+from countersign.errors import JournalError
+from countersign.journal.database import Database
+from countersign.journal.leases import Lease, Leases
+from countersign.journal.moves import SOURCES, LocalState, LocalTxn
+from countersign.journal.reading import LIVE_LANE, STAGED_LANE, Reading
+from countersign.journal.records import compensation_bytes
+
+_ATTEMPT_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """One call as it was staged: its names and its bytes, before any manifest is looked at."""
+
+    effect_id: str
+    call_key: str
+    tool: str
+    args: bytes
+    lane: str
+    seq: int
+
+
+class Transactions(Reading):
+    """The tables `transactions` and `effects`, but for firing."""
+
+    def __init__(self, database: Database, leases: Leases, clock: Clock) -> None:
+        super().__init__(database)
+        self._leases = leases
+        self._clock = clock
+
+    def open(self, *, txn: str, agent: str, run_key: str, independent: bool) -> None:
+        """Make the row of a run key, if it is new."""
+        now = self._clock.wall()
+        with self._database.unit(durable=False) as unit:
+            unit.execute(
+                "INSERT OR IGNORE INTO transactions (txn, agent, run_key, independent, state, created_at, updated_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (txn, agent, run_key, independent, LocalTxn.STAGING.value, now, now),
+            )
+
+    def begin_staging(self, lease: Lease) -> int:
+        """Begin another list under this key; the list in force stays in force until this one is frozen."""
+        with self._database.unit(durable=False) as unit:
+            self._leases.require(unit, lease)
+            unit.execute("UPDATE transactions SET stagings = stagings + 1 WHERE txn = ?", (lease.txn,))
+            return int(
+                unit.execute("SELECT stagings FROM transactions WHERE txn = ?", (lease.txn,)).fetchone()[0]
+            )
+
+    def stage(self, lease: Lease, staging: int, call: Staged) -> None:
+        """Write one call down before its placeholder is handed out, or before it runs live."""
+        state = LocalState.LIVE if call.lane == LIVE_LANE else LocalState.STAGED
+        with self._database.unit(durable=False) as unit:
+            self._leases.require(unit, lease)
+            unit.execute(
+                "INSERT INTO effects (txn, staging, lane, seq, effect_id, tool, call_key, args, state, updated_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (
+                    *(
+                        lease.txn,
+                        staging,
+                        call.lane,
+                        call.seq,
+                        call.effect_id,
+                        call.tool,
+                        call.call_key,
+                        call.args,
+                    ),
+                    *(state.value, self._clock.wall()),
+                ),
+            )
+
+    def freeze(
+        self, lease: Lease, staging: int, effects: Sequence[Effect], *, txn_digest: str, live: int
+    ) -> str:
+        """Put this list in force, durably, and name the attempt it may be redeemed under.
+
+        The same list as before keeps its attempt: a redemption whose answer was lost is then still ours to
+        find.
+
+        Raises:
+            JournalError: the list in force has been redeemed; nothing may replace it.
+        """
+        with self._database.unit(durable=True) as unit:
+            self._leases.require(unit, lease)
+            for effect in effects:
+                self._write_effect(unit, staging, effect)
+            attempt_id = _attempt_of_same_list(unit, lease.txn, staging) or secrets.token_urlsafe(
+                _ATTEMPT_BYTES
+            )
+            moved = unit.execute(
+                "UPDATE transactions SET state = ?, staging = ?, live = ?, txn_digest = ?, attempt_id = ?, rev = NULL, "
+                "parked = 0, landed = 0, note = NULL WHERE txn = ? AND redeemed = 0",
+                (LocalTxn.FROZEN.value, staging, live, txn_digest, attempt_id, lease.txn),
+            )
+            if moved.rowcount != 1:
+                raise JournalError(f"transaction {lease.txn[:12]} was redeemed; its list cannot be replaced")
+        return attempt_id
+
+    def adopt(self, lease: Lease, effects: Sequence[Effect], txn_digest: str) -> None:
+        """Take over the bytes of an accepted edit, durably, before they can be redeemed."""
+        with self._database.unit(durable=True) as unit:
+            self._leases.require(unit, lease)
+            staging = _in_force(unit, lease.txn)
+            for effect in effects:
+                self._write_effect(unit, staging, effect)
+            unit.execute(
+                "UPDATE transactions SET txn_digest = ? WHERE txn = ? AND redeemed = 0",
+                (txn_digest, lease.txn),
+            )
+
+    def see(
+        self,
+        lease: Lease,
+        *,
+        state: LocalTxn,
+        rev: int,
+        effects: Mapping[str, LocalState],
+        parked: bool = False,
+    ) -> None:
+        """Note what the service answered before the redemption; effects only move where the table leads.
+
+        Parked stays parked: whoever resumes it may crash as well.
+        """
+        with self._database.unit(durable=False) as unit:
+            self._leases.require(unit, lease)
+            staging = _in_force(unit, lease.txn)
+            for effect_id, to in effects.items():
+                move(unit, lease.txn, staging, effect_id, to, self._clock.wall(), missing_ok=True)
+            unit.execute(
+                "UPDATE transactions SET state = ?, rev = ?, parked = max(parked, ?) WHERE txn = ?",
+                (state.value, rev, parked, lease.txn),
+            )
+
+    def end(self, lease: Lease, state: LocalTxn, note: str | None = None) -> None:
+        """Note where the transaction stands now; not durable, for it follows from the outcomes, which are."""
+        with self._database.unit(durable=False) as unit:
+            self._leases.require(unit, lease)
+            unit.execute(
+                "UPDATE transactions SET state = ?, parked = 0, note = ? WHERE txn = ?",
+                (state.value, note, lease.txn),
+            )
+
+    def abort(self, lease: Lease, staging: int, note: str) -> None:
+        """Forget a list that was never frozen: its body raised. An earlier list in force is left as it is."""
+        with self._database.unit(durable=False) as unit:
+            self._leases.require(unit, lease)
+            for lane, to in ((STAGED_LANE, LocalState.WITHDRAWN), (LIVE_LANE, LocalState.UNDONE)):
+                unit.execute(
+                    "UPDATE effects SET state = ? WHERE txn = ? AND staging = ? AND lane = ? AND state IN (?, ?)",
+                    (to.value, lease.txn, staging, lane, LocalState.STAGED.value, LocalState.LIVE.value),
+                )
+            unit.execute(
+                "UPDATE transactions SET state = ?, note = ? WHERE txn = ? AND staging IS NULL",
+                (LocalTxn.ENDED.value, note, lease.txn),
+            )
+
+    def abort_all(self, lease: Lease, note: str) -> None:
+        """Forget every list of a transaction that has none in force: the process that staged it is gone."""
+        with self._database.unit(durable=False) as unit:
+            self._leases.require(unit, lease)
+            row = unit.execute("SELECT stagings FROM transactions WHERE txn = ?", (lease.txn,)).fetchone()
+        for staging in range(1, row["stagings"] + 1):
+            self.abort(lease, staging, note)
+        self.end(lease, LocalTxn.ENDED, note)
+
+    def note_if_open(self, lease: Lease, note: str) -> None:
+        """Leave word for people on a transaction that could not be finished."""
+        with self._database.unit(durable=False) as unit:
+            unit.execute(
+                "UPDATE transactions SET note = ? WHERE txn = ? AND generation = ?",
+                (note, lease.txn, lease.generation),
+            )
+
+    def end_live(self, lease: Lease, staging: int, to: LocalState, *, durable: bool = False) -> None:
+        """Note that the live effects of a list were kept or undone; kept also says that the attempt landed."""
+        with self._database.unit(durable=durable) as unit:
+            self._leases.require(unit, lease)
+            unit.execute(
+                "UPDATE effects SET state = ?, updated_at = ? WHERE txn = ? AND staging = ? AND lane = ? AND state = ?",
+                (to.value, self._clock.wall(), lease.txn, staging, LIVE_LANE, LocalState.LIVE.value),
+            )
+            if to is LocalState.KEPT:
+                unit.execute("UPDATE transactions SET landed = 1 WHERE txn = ?", (lease.txn,))
+
+    def _write_effect(self, unit: sqlite3.Connection, staging: int, effect: Effect) -> None:
+        """Complete a staged row with everything its digest covers; the bytes as staged are kept beside edited
+        ones.
+        """
+        unit.execute(
+            "UPDATE effects SET tool_digest = ?, resource_type = ?, resource_id = ?, compensation = ?, "
+            "effect_digest = ?, staged_args = CASE WHEN args = ? THEN staged_args ELSE "
+            "coalesce(staged_args, args) END, "
+            "args = ?, updated_at = ? WHERE txn = ? AND staging = ? AND lane = ? AND seq = ? AND effect_id = ?",
+            (
+                *(effect.tool_digest, effect.resource.type, effect.resource.id),
+                *(
+                    compensation_bytes(effect.compensation),
+                    effect.digest,
+                    effect.args_bytes,
+                    effect.args_bytes,
+                ),
+                *(self._clock.wall(), effect.txn, staging, STAGED_LANE, effect.seq, effect.effect_id),
+            ),
+        )
+
+
+def move(
+    unit: sqlite3.Connection,
+    txn: str,
+    staging: int,
+    effect_id: str,
+    to: LocalState,
+    now: float,
+    *,
+    missing_ok: bool = False,
+) -> None:
+    """The one way an effect changes its state: a conditional UPDATE that names where it may come from.
+
+    Raises:
+        JournalError: the table does not lead there from where the effect stands (unless that is
+        `missing_ok`).
+    """
+    sources = orjson.dumps(sorted(state.value for state in SOURCES[to])).decode()
+    moved = unit.execute(
+        "UPDATE effects SET state = ?, updated_at = ? WHERE txn = ? AND staging = ? AND effect_id = ? "
+        "AND state IN (SELECT value FROM json_each(?))",
+        (to.value, now, txn, staging, effect_id, sources),
+    )
+    if moved.rowcount != 1 and not missing_ok:
+        raise JournalError(
+            f"effect {effect_id[:12]} cannot become {to.value} from where it stands in the journal"
+        )
+
+
+def _in_force(unit: sqlite3.Connection, txn: str) -> int:
+    return int(unit.execute("SELECT staging FROM transactions WHERE txn = ?", (txn,)).fetchone()[0])
+
+
+def _attempt_of_same_list(unit: sqlite3.Connection, txn: str, staging: int) -> str | None:
+    """The attempt of the list in force, if the new list is the same: compared by (call_key, tool_digest) in
+    order.
+    """
+    row = unit.execute("SELECT staging, attempt_id FROM transactions WHERE txn = ?", (txn,)).fetchone()
+    if row["attempt_id"] is None or _list(unit, txn, row["staging"]) != _list(unit, txn, staging):
+        return None
+    return str(row["attempt_id"])
+
+
+def _list(unit: sqlite3.Connection, txn: str, staging: int) -> list[tuple[str, str | None]]:
+    rows = unit.execute(
+        "SELECT call_key, tool_digest FROM effects WHERE txn = ? AND staging = ? AND lane = ? ORDER BY seq",
+        (txn, staging, STAGED_LANE),
+    )
+    return [(row["call_key"], row["tool_digest"]) for row in rows]

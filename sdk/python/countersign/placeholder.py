@@ -1,0 +1,112 @@
+"""What a staged call returns: the name of a call that has not happened yet, never a pretend result.
+
+A placeholder refuses to be used as a value. Truth, text, comparison, arithmetic, iteration and attributes
+raise `PlaceholderUsed`, because every one of them would let a program go on as if the effect had happened.
+`repr` is the one exception, for debuggers and logs. After the commit `.result` is what the tool returned and
+`.outcome` what became of the effect; the placeholder itself never turns into the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Generic, NoReturn, TypeVar, cast
+
+from countersign.errors import PlaceholderUsed
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Placeholder(Generic[R_co]):
+    """One staged call. `effect_id` names the effect, `call_key` the logical call."""
+
+    __slots__ = ("_error", "_outcome", "_result", "call_key", "effect_id", "tool")
+
+    def __init__(self, tool: str, effect_id: str, call_key: str) -> None:
+        self.tool = tool
+        self.effect_id = effect_id
+        self.call_key = call_key
+        self._outcome: str | None = None
+        self._result: R_co | None = None
+        self._error: str | None = None
+
+    @property
+    def outcome(self) -> str | None:
+        """`fired`, `failed`, `unknown`, `unused`, `compensated`, ...; None before the commit."""
+        return self._outcome
+
+    @property
+    def result(self) -> R_co:
+        """What the tool returned.
+
+        Raises:
+            PlaceholderUsed: the effect has not fired.
+        """
+        if self._outcome != "fired":
+            state = (
+                f"it {self._outcome}"
+                if self._outcome
+                else "it is staged and happens only when the block commits"
+            )
+            raise PlaceholderUsed(f"{self.tool} has no result: {state}. Read .result after the transaction")
+        return cast("R_co", self._result)
+
+    def __repr__(self) -> str:
+        return f"<{self.tool} staged as effect {self.effect_id[:12]}, {self._outcome or 'not done yet'}>"
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise PlaceholderUsed(
+            f"{self.tool} is only staged: it has no result to look at before the transaction commits, and this "
+            "placeholder stands for none. Use .result after the block; put calls that depend on it in a "
+            "later transaction."
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(
+            f"the placeholder of {self.tool} has no attribute {name!r}: the call is staged, its result exists only "
+            "after the commit, as .result"
+        )
+
+    def __bool__(self) -> bool:  # noqa: PLE0304 - it never returns
+        self._refuse()
+
+    def __str__(self) -> str:  # noqa: PLE0307 - it never returns
+        self._refuse()
+
+    def __format__(self, spec: str) -> str:
+        self._refuse()
+
+    def __eq__(self, other: object) -> bool:
+        self._refuse()
+
+    def __hash__(self) -> int:  # noqa: PLE0309 - it never returns
+        self._refuse()
+
+    # The rest of the ways to look at a value. Copying and pickling are refused too: a copy would never be settled.
+    __iter__ = __len__ = __contains__ = __getitem__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = _refuse
+    __int__ = __float__ = __index__ = __bytes__ = __complex__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __mod__ = (
+        _refuse
+    )
+    __neg__ = __abs__ = __reduce__ = __copy__ = __deepcopy__ = _refuse
+
+
+def settle(
+    placeholder: Placeholder[Any], outcome: str, result: object = None, error: str | None = None
+) -> None:
+    """Tell a placeholder what became of its effect. Only the transaction does this."""
+    placeholder._outcome = outcome
+    placeholder._result = result
+    placeholder._error = error
+
+
+def find_placeholder(value: object) -> Placeholder[Any] | None:
+    """The first placeholder inside an argument, looking through lists, tuples, sets and mappings."""
+    if isinstance(value, Placeholder):
+        return value
+    children: Iterable[object] = ()
+    if isinstance(value, Mapping):
+        children = [*value.keys(), *value.values()]
+    elif isinstance(value, list | tuple | set | frozenset):
+        children = value
+    return next((found for child in children if (found := find_placeholder(child)) is not None), None)

@@ -1,0 +1,167 @@
+"""`run_transaction(fn, key=...)`: run a step, wait for people, and run it again until it is done.
+
+Without live effects waiting is enough: the same list fires when it is approved. With live effects the body
+must run again, for its live work was undone while people decided. A body that stages another list at every
+rerun would ask people for ever, so the second rerun that differs ends with `RerunDiffers`, before anybody is
+asked again.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, TypeVar, overload
+
+from countersign.contract.states import TxnState
+from countersign.contract.wire import Claimed
+from countersign.errors import RerunDiffers, ReviewPending
+from countersign.plan import StagedCall
+from countersign.runtime import Runtime, default_runtime
+from countersign.transaction import Transaction
+from countersign.waiting import AsyncWaits, Waits, run
+
+R = TypeVar("R")
+_DIFFERENT_LISTS_ALLOWED: Final = 1  # the first may be the world having moved; the second is a pattern
+
+
+class ListGuard:
+    """Remembers the last list and counts how often it changed."""
+
+    def __init__(self, key: str) -> None:
+        self._key = key
+        self._last: list[tuple[str, str]] | None = None
+        self._changes = 0
+
+    def require_same(self, calls: Sequence[StagedCall]) -> None:
+        """Compare with the run before.
+
+        Raises:
+            RerunDiffers: the list changed for the second time, naming the first call that differs.
+        """
+        now = [(call.tool.name, call.call_key) for call in calls]
+        before, self._last = self._last, now
+        if before is None or before == now:
+            return
+        self._changes += 1
+        if self._changes > _DIFFERENT_LISTS_ALLOWED:
+            position = _first_difference(before, now)
+            raise RerunDiffers(self._key, position + 1, _name_at(before, position), _name_at(now, position))
+
+
+@overload
+def run_transaction(
+    fn: Callable[[Transaction], Coroutine[Any, Any, R]],
+    *,
+    key: str,
+    wait: float = 0.0,
+    purpose: str | None = None,
+    reasoning: str | None = None,
+    runtime: Runtime | None = None,
+) -> Coroutine[Any, Any, R]: ...
+@overload
+def run_transaction(
+    fn: Callable[[Transaction], R],
+    *,
+    key: str,
+    wait: float = 0.0,
+    purpose: str | None = None,
+    reasoning: str | None = None,
+    runtime: Runtime | None = None,
+) -> R: ...
+def run_transaction(
+    fn: Callable[[Transaction], Any],
+    *,
+    key: str,
+    wait: float = 0.0,
+    purpose: str | None = None,
+    reasoning: str | None = None,
+    runtime: Runtime | None = None,
+) -> Any:
+    """Run `fn(txn)` as one step and answer what it returned; an async `fn` gives a coroutine to await.
+
+    `wait` is how many seconds people may take in all. `fn` may run several times, so it must do nothing of
+    its own to the world: everything that matters goes through tools.
+
+    Raises:
+        ReviewPending: people have not answered in time.
+        RerunDiffers: `fn` stages another list every time.
+        CountersignError: as leaving a transaction does.
+    """
+    chosen = runtime or default_runtime()
+    claimed = Claimed(purpose=purpose, reasoning=reasoning) if purpose or reasoning else None
+    if inspect.iscoroutinefunction(fn):
+        return _rerun_async(chosen, fn, key, wait, claimed)
+    return run(_Rerun(chosen, chosen.sync_waits(), fn, key, wait, claimed).run())
+
+
+async def _rerun_async(
+    runtime: Runtime, fn: Callable[[Transaction], Any], key: str, wait: float, claimed: Claimed | None
+) -> Any:
+    waits = runtime.async_waits()
+    async with waits.opened():
+        return await _Rerun(runtime, waits, fn, key, wait, claimed).run()
+
+
+class _Rerun:
+    """One `run_transaction`."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        waits: Waits,
+        fn: Callable[[Transaction], Any],
+        key: str,
+        wait: float,
+        claimed: Claimed | None,
+    ) -> None:
+        self._runtime = runtime
+        self._waits = waits
+        self._fn = fn
+        self._key = key
+        self._claimed = claimed
+        self._guard = ListGuard(key)
+        self._until = runtime.clock.steady() + wait
+
+    async def run(self) -> Any:
+        """Run, wait, run again."""
+        while True:
+            try:
+                return await self._once()
+            except ReviewPending as pending:
+                if pending.parked or not await self._answered(pending):
+                    raise
+
+    async def _once(self) -> Any:
+        left = max(0.0, self._until - self._runtime.clock.steady())
+        txn = Transaction(self._runtime, self._key, wait=left, claimed=self._claimed, guard=self._guard)
+        body = functools.partial(self._fn, txn)
+        if isinstance(self._waits, AsyncWaits):
+            async with txn:
+                return await self._waits.call(body, {}, None)
+        with txn:
+            return await self._waits.call(body, {}, None)
+
+    async def _answered(self, pending: ReviewPending) -> bool:
+        """Wait with nothing held open until people have answered, or the time is up."""
+        service = self._runtime.engine(self._waits).service
+        settings = self._runtime.settings
+        while (left := self._until - self._runtime.clock.steady()) > 0:
+            view = await service.view(pending.txn, wait=max(1, min(int(left), settings.poll_seconds)))
+            if view.state is not TxnState.REVIEW:
+                return True
+            await self._waits.sleep(min(settings.retry_base_seconds, max(0.0, left)))
+        return False
+
+
+def _first_difference(before: Sequence[tuple[str, str]], now: Sequence[tuple[str, str]]) -> int:
+    pairs = zip(before, now, strict=False)
+    return next((i for i, (one, other) in enumerate(pairs) if one != other), min(len(before), len(now)))
+
+
+def _name_at(calls: Sequence[tuple[str, str]], position: int) -> str | None:
+    """A call as people recognise it: the tool, and enough of the call key to tell equal tools apart."""
+    if position >= len(calls):
+        return None
+    name, call_key = calls[position]
+    return f"{name} ({call_key[:8]})"

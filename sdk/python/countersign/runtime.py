@@ -1,0 +1,160 @@
+"""The composition root of the SDK: settings, key, journal, tools and connections of one agent process.
+
+Most programs never name it: the first transaction makes one from the environment. Tests and hosts with
+several agents make their own and pass it, or put it in place with `use_runtime`.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Self
+from urllib.parse import urlsplit
+
+import httpx2
+
+from countersign.client import AsyncClient, Client, Service
+from countersign.clock import Clock, SystemClock
+from countersign.enforcement import Enforcer, KeyCache
+from countersign.engine import Engine
+from countersign.journal import Journal
+from countersign.manifests import Manifests
+from countersign.settings import Settings, load_key
+from countersign.tool import ToolRegistry, default_registry
+from countersign.transport import Nonces, Transport
+from countersign.waiting import AsyncWaits, SyncWaits, Waits
+
+
+class Runtime:
+    """One agent in one process.
+
+    `transport` and `async_transport` replace the network (httpx2 transports: a mock, or an ASGI app in this
+    process).
+
+    Raises:
+        SettingsError: the key file is missing or open to others.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        registry: ToolRegistry | None = None,
+        transport: httpx2.BaseTransport | None = None,
+        async_transport: httpx2.AsyncBaseTransport | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.settings = settings
+        self.registry = default_registry if registry is None else registry
+        self.clock: Clock = clock or SystemClock()
+        self.journal = Journal(settings.journal_path, clock=self.clock, lease_seconds=settings.lease_seconds)
+        self.manifests = Manifests(self.journal)
+        self._key = load_key(settings.key_path)
+        self._nonces = Nonces()
+        self._keys = KeyCache(settings, self.clock)
+        self._transport = transport
+        self._async_transport = async_transport
+        self._http: httpx2.Client | None = None
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+
+    @classmethod
+    def from_env(cls) -> Runtime:
+        """A runtime as `Settings.from_env` describes it."""
+        return cls(Settings.from_env())
+
+    def client(self) -> Client:
+        """The service's API, blocking."""
+        return Client(self._service(self.sync_waits()))
+
+    def async_client(self) -> AsyncClient:
+        """The service's API for async programs: `async with runtime.async_client() as client`."""
+        waits = self.async_waits()
+        return AsyncClient(self._wire(waits), waits, max_jwks_bytes=self.settings.max_jwks_bytes)
+
+    def engine(self, waits: Waits) -> Engine:
+        """The parts of one commit or recovery."""
+        return Engine(
+            settings=self.settings,
+            registry=self.registry,
+            journal=self.journal,
+            manifests=self.manifests,
+            enforcer=Enforcer(self.settings, self._key, self.journal, self.clock, self._keys),
+            service=self._service(waits),
+            waits=waits,
+            clock=self.clock,
+        )
+
+    def sync_waits(self) -> SyncWaits:
+        """Waiting on the calling thread."""
+        return SyncWaits(self._sync_http)
+
+    def async_waits(self) -> AsyncWaits:
+        """Waiting on the running event loop."""
+        return AsyncWaits(
+            lambda: httpx2.AsyncClient(base_url=self._origin(), transport=self._async_transport)
+        )
+
+    def close(self) -> None:
+        """Close connections and the journal."""
+        with self._lock:
+            http, self._http = self._http, None
+        if http is not None and self._pid == os.getpid():
+            http.close()
+        self.journal.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _service(self, waits: Waits) -> Service:
+        return Service(self._wire(waits), max_jwks_bytes=self.settings.max_jwks_bytes)
+
+    def _wire(self, waits: Waits) -> Transport:
+        return Transport(self.settings, waits, self._key, self._nonces, self.clock)
+
+    def _sync_http(self) -> httpx2.Client:
+        """One connection pool for the process; a forked child makes its own."""
+        with self._lock:
+            if self._http is None or self._pid != os.getpid():
+                self._http = httpx2.Client(base_url=self._origin(), transport=self._transport)
+                self._pid = os.getpid()
+            return self._http
+
+    def _origin(self) -> str:
+        parts = urlsplit(self.settings.url)
+        return f"{parts.scheme}://{parts.netloc}"
+
+
+_default: Runtime | None = None
+_default_lock = threading.Lock()
+
+
+def default_runtime() -> Runtime:
+    """The process's runtime, made from the environment at first use.
+
+    Raises:
+        SettingsError: the environment lacks something, or a file is open to others.
+    """
+    global _default  # noqa: PLW0603 - one per process is the point
+    with _default_lock:
+        if _default is None:
+            _default = Runtime.from_env()
+        return _default
+
+
+@contextmanager
+def use_runtime(runtime: Runtime) -> Iterator[Runtime]:
+    """Make this the process's runtime for the block."""
+    global _default  # noqa: PLW0603 - one per process is the point
+    with _default_lock:
+        before, _default = _default, runtime
+    try:
+        yield runtime
+    finally:
+        with _default_lock:
+            _default = before

@@ -1,0 +1,182 @@
+"""The SDK's settings and limits in one frozen object, with safe values where nothing is set.
+
+Read from the environment by `Settings.from_env()`. Refused here: a key file others can read, plain http to
+another machine (whoever sits between could hand us keys and forge releases), an address that is not one.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Final
+from urllib.parse import urlsplit
+
+from countersign.contract.errors import BadKeyError
+from countersign.contract.keys import PrivateKey
+from countersign.errors import SettingsError
+
+URL_VARIABLE: Final = "COUNTERSIGN_URL"
+AGENT_VARIABLE: Final = "COUNTERSIGN_AGENT"
+KEY_VARIABLE: Final = "COUNTERSIGN_KEY"
+JOURNAL_VARIABLE: Final = "COUNTERSIGN_JOURNAL"
+ALLOW_DEV_VARIABLE: Final = "COUNTERSIGN_ALLOW_DEV"
+ALLOW_HTTP_VARIABLE: Final = "COUNTERSIGN_ALLOW_HTTP"
+ISSUER_VARIABLE: Final = "COUNTERSIGN_ISSUER"
+
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+_FALSE: Final = frozenset({"", "0", "false", "no", "off"})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where the service is, who we are, where the journal lies, and how long anything may take."""
+
+    url: str
+    agent: str
+    key_path: Path
+    journal_path: Path
+    issuer: str = ""  # what `iss` of a release must be; empty: the url
+    allow_dev: bool = False  # accept releases whose votes came from the development sign-in
+    allow_http: bool = False  # plain http to another machine; only inside a network nobody else shares
+
+    connect_seconds: float = 5.0
+    read_seconds: float = 15.0  # on top of any time the service was asked to wait
+    retries: int = 3  # further tries after a connection error or an overloaded service, same idempotency key
+    retry_base_seconds: float = (
+        0.1  # doubled each time, half of it random, so that agents do not march in step
+    )
+    retry_max_seconds: float = 2.0
+    poll_seconds: int = 20  # one long poll; proxies drop idle connections at 30 to 60 s
+
+    max_answer_bytes: int = 8 * 1024 * 1024  # 100 effects of 64 KiB with room
+    max_answer_nodes: int = 200_000
+    max_jwks_bytes: int = 64 * 1024  # three keys take less than 1 KiB
+    jwks_seconds: float = 300.0  # half of the time the service publishes a key before it signs with it
+    jwks_retry_seconds: float = (
+        30.0  # an unknown kid causes one fetch in this time, so that tokens cannot flood it
+    )
+
+    lease_seconds: float = 60.0  # a body that takes longer keeps its lease by staging; see journal/leases.py
+    lease_wait_seconds: float = 5.0  # how long a second run of the same key waits for the first
+    fire_margin_seconds: float = 1.0  # a fire starts only if this much of fire_by is left
+    idempotent_tries: int = 3  # calls of one idempotent tool with one call key, the first included
+    max_rounds: int = 8  # times a redemption may be sent back to the policy before we give up
+
+    def __post_init__(self) -> None:
+        _require_address(self.url, allow_http=self.allow_http)
+        if not self.agent or len(self.agent) > 200:
+            raise SettingsError(
+                f"agent name {self.agent!r} must be 1 to 200 characters; it is the enrolled name"
+            )
+
+    @property
+    def iss(self) -> str:
+        """The issuer every release and receipt must name."""
+        return self.issuer or self.url.rstrip("/")
+
+    @classmethod
+    def from_env(cls, environment: Mapping[str, str] | None = None) -> Settings:
+        """Read `COUNTERSIGN_URL`, `_AGENT`, `_KEY`, `_JOURNAL`, `_ALLOW_DEV`, `_ALLOW_HTTP`, `_ISSUER`.
+
+        Raises:
+            SettingsError: a required variable is missing, or a value is unsafe.
+        """
+        env = os.environ if environment is None else environment
+        agent = _required(env, AGENT_VARIABLE, "the name the agent was enrolled under")
+        journal = env.get(JOURNAL_VARIABLE)
+        return cls(
+            url=_required(env, URL_VARIABLE, "the address of the policy service, like http://127.0.0.1:8420"),
+            agent=agent,
+            key_path=Path(_required(env, KEY_VARIABLE, "the path of the agent's private key (PEM)")),
+            journal_path=Path(journal) if journal else default_journal_path(agent, env),
+            issuer=env.get(ISSUER_VARIABLE, ""),
+            allow_dev=_flag(env, ALLOW_DEV_VARIABLE),
+            allow_http=_flag(env, ALLOW_HTTP_VARIABLE),
+        )
+
+
+def journal_path_from_env(environment: Mapping[str, str] | None = None) -> Path:
+    """Where this agent's journal lies, for reading it without a service or a key.
+
+    Raises:
+        SettingsError: neither the journal nor the agent is named.
+    """
+    env = os.environ if environment is None else environment
+    named = env.get(JOURNAL_VARIABLE)
+    if named:
+        return Path(named)
+    return default_journal_path(_required(env, AGENT_VARIABLE, "the agent whose journal it is"), env)
+
+
+def default_journal_path(agent: str, environment: Mapping[str, str]) -> Path:
+    """Where the journal lies if nobody says: the user's state folder, the same from any working directory."""
+    state = environment.get("XDG_STATE_HOME")
+    root = Path(state) if state else Path.home() / ".local" / "state"
+    safe = "".join(c if c.isalnum() or c in "-_." else "_" for c in agent)
+    return root / "countersign" / f"{safe}.db"
+
+
+def load_key(path: Path) -> PrivateKey:
+    """Read the agent's private key.
+
+    Raises:
+        SettingsError: the file is missing, is readable by others, or holds no Ed25519 key.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if mode & 0o077:
+                raise SettingsError(
+                    f"key file {str(path)!r} is open to others (mode {mode:04o}); run: chmod 600 {path}"
+                )
+            pem = file.read(16_384)
+    except OSError as error:
+        raise SettingsError(
+            f"key file {str(path)!r} cannot be read ({error.strerror}); enrol the agent, or set {KEY_VARIABLE}"
+        ) from error
+    try:
+        return PrivateKey.from_pem(pem)
+    except BadKeyError as error:
+        raise SettingsError(f"key file {str(path)!r} holds no Ed25519 private key in PEM: {error}") from error
+
+
+def _required(env: Mapping[str, str], name: str, meaning: str) -> str:
+    value = env.get(name, "")
+    if not value:
+        raise SettingsError(f"{name} is not set; it is {meaning}")
+    return value
+
+
+def _flag(env: Mapping[str, str], name: str) -> bool:
+    value = env.get(name, "").strip().lower()
+    if value in _TRUE:
+        return True
+    if value in _FALSE:
+        return False
+    raise SettingsError(f"{name}={value!r} is neither yes nor no; write 1 or 0")
+
+
+def _require_address(url: str, *, allow_http: bool) -> None:
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise SettingsError(
+            f"{url!r} is not the address of a service; write it like https://countersign.example"
+        )
+    if parts.scheme == "http" and not allow_http and not _is_loopback(parts.hostname):
+        raise SettingsError(
+            f"{url!r} is plain http to another machine, where anybody on the way could forge releases; use https, "
+            f"or set {ALLOW_HTTP_VARIABLE}=1 inside a network that nobody else shares"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,243 @@
+"""One journaled transaction being staged and committed: the lease, the list, the placeholders, the live lane.
+
+`transaction()` has one of these; with independent=True one for every staged effect. Rules: a call is in the
+journal before its placeholder is handed out; a transaction that was redeemed before is never submitted again,
+its results come from the journal; whatever raises before the redemption leaves the live lane undone and the
+lease free.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+from countersign.adapters.protocol import LiveCall
+from countersign.commit import Commit
+from countersign.contract import names
+from countersign.contract.wire import Claimed
+from countersign.engine import Engine
+from countersign.errors import AlreadyRedeemed, JournalError, LiveCommitFailed, TransactionBusy
+from countersign.forward import Forward, results_in_journal
+from countersign.journal import Journal, Lease, LocalState, LocalTxn, Staged, TransactionRecord
+from countersign.journal.reading import LIVE_LANE, STAGED_LANE
+from countersign.live import CommitFailed, LiveWork
+from countersign.lost_redemption import adopt, look
+from countersign.placeholder import Placeholder, settle
+from countersign.plan import Plan, StagedCall, plan_calls, plan_from_journal
+from countersign.reporting import flush
+from countersign.tool import Tool
+
+log: Final = logging.getLogger("countersign")
+
+_MAYBE_REDEEMED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.READY})
+_LEASE_POLL_SECONDS: Final = 0.05
+
+
+class Step:
+    """One run of one run key (or of one effect of it)."""
+
+    def __init__(
+        self, journal: Journal, lease: Lease, *, agent: str, run_key: str, independent: bool
+    ) -> None:
+        self.txn = lease.txn
+        self.run_key = run_key
+        self.replayed = False
+        self._journal = journal
+        self._lease = lease
+        self._agent = agent
+        self._independent = independent
+        self._staging = journal.transactions.begin_staging(lease)
+        self._calls: list[StagedCall] = []
+        self._placeholders: dict[str, Placeholder[Any]] = {}
+        self._live = LiveWork(lease.txn)
+        self._in_force = False  # the list was frozen, or an earlier run's was found redeemed
+
+    @classmethod
+    async def open(
+        cls, engine: Engine, *, txn: str, run_key: str, independent: bool, patient: bool = True
+    ) -> Step:
+        """Take the transaction's lease; a second run of the same key waits a little for the first.
+
+        Raises:
+            TransactionBusy: somebody alive owns it.
+        """
+        agent = engine.settings.agent
+        engine.journal.transactions.open(txn=txn, agent=agent, run_key=run_key, independent=independent)
+        waited, until = 0.0, engine.settings.lease_wait_seconds if patient else 0.0
+        while isinstance(lease := engine.journal.leases.acquire(txn), str):
+            if waited >= until:
+                raise TransactionBusy(run_key, lease, waited)
+            await engine.waits.sleep(_LEASE_POLL_SECONDS)
+            waited += _LEASE_POLL_SECONDS
+        return cls(engine.journal, lease, agent=agent, run_key=run_key, independent=independent)
+
+    @property
+    def calls(self) -> tuple[StagedCall, ...]:
+        """The staged calls, in order."""
+        return tuple(self._calls)
+
+    def stage(self, tool: Tool, raw: bytes, n: int, call_key: str) -> Placeholder[Any]:
+        """Write one call down and answer its placeholder."""
+        effect_id = names.effect_id(txn=self.txn, call_key=call_key)
+        seq = len(self._calls) + 1
+        staged = Staged(effect_id, call_key, tool.name, raw, STAGED_LANE, seq)
+        self._journal.transactions.stage(self._lease, self._staging, staged)
+        self._calls.append(StagedCall(tool, raw, n, call_key, effect_id))
+        placeholder: Placeholder[Any] = Placeholder(tool.name, effect_id, call_key)
+        self._placeholders[effect_id] = placeholder
+        return placeholder
+
+    def run_live(self, tool: Tool, raw: bytes, call_key: str) -> Any:
+        """Write one live effect down and run it."""
+        effect_id = names.effect_id(txn=self.txn, call_key=call_key)
+        seq = self._live.effects + 1
+        self._journal.transactions.stage(
+            self._lease, self._staging, Staged(effect_id, call_key, tool.name, raw, LIVE_LANE, seq)
+        )
+        return self._live.run(tool, LiveCall(tool.name, tool.signature.retype(raw), effect_id))
+
+    def abort(self, note: str) -> None:
+        """The body raised: nothing of it stands."""
+        try:
+            self._live.undo()
+        finally:
+            with self._no_journal_trouble():
+                self._journal.transactions.abort(self._lease, self._staging, note)
+                self._journal.leases.release(self._lease)
+
+    async def commit(self, engine: Engine, *, wait: float, claimed: Claimed | None) -> None:
+        """Commit what was staged and settle the placeholders.
+
+        Raises:
+            CountersignError: as commit.py and settling.py say; placeholders then tell what is known.
+        """
+        try:
+            results = await self._commit(engine, wait, claimed)
+            self._settle(results)
+        except BaseException as error:
+            if not self._in_force:
+                self._forget(f"{type(error).__name__} before it was submitted")
+            self._settle({})
+            raise
+        finally:
+            self._end()
+
+    def state(self) -> LocalTxn:
+        """Where the transaction stands in the journal."""
+        return self._journal.transactions.require(self.txn).state
+
+    async def _commit(self, engine: Engine, wait: float, claimed: Claimed | None) -> dict[str, object]:
+        plan = Plan(
+            agent=self._agent,
+            run_key=self.run_key,
+            txn=self.txn,
+            independent=self._independent,
+            calls=await plan_calls(
+                self._calls,
+                agent=self._agent,
+                txn=self.txn,
+                manifests=engine.manifests,
+                registry=engine.registry,
+                service=engine.service,
+            ),
+            staging=self._staging,
+            live=self._live.effects,
+        )
+        earlier = await self._earlier(engine)
+        if earlier.redeemed:
+            self._in_force = True
+            return await self._replay(engine, earlier, plan)
+        attempt_id = self._journal.transactions.freeze(
+            self._lease, self._staging, plan.effects, txn_digest=plan.txn_digest, live=plan.live
+        )
+        self._in_force = True
+        if not plan.calls:
+            return await self._commit_live_only(engine, earlier, attempt_id)
+        await flush(engine)  # what an earlier run still owes is told before anything new is asked
+        plan = replace(plan, attempt_id=attempt_id)
+        return await Commit(engine, self._lease, plan, self._live, wait=wait, claimed=claimed).run()
+
+    async def _earlier(self, engine: Engine) -> TransactionRecord:
+        """The record of earlier runs; a redemption whose answer was lost is found now, before its list is
+        replaced.
+        """
+        record = self._journal.transactions.require(self.txn)
+        if record.staging is None or record.redeemed or record.state not in _MAYBE_REDEEMED:
+            return record
+        view = await look(engine, self.txn)
+        before = plan_from_journal(record, self._journal, engine.registry)
+        if view is not None:
+            await adopt(engine, self._lease, before, view)
+        return self._journal.transactions.require(self.txn)
+
+    async def _replay(self, engine: Engine, earlier: TransactionRecord, plan: Plan) -> dict[str, object]:
+        """This key was redeemed before: bring that to its end if need be, and answer what it answered."""
+        before = plan_from_journal(earlier, self._journal, engine.registry)
+        if before.list_key != plan.list_key:
+            raise AlreadyRedeemed(
+                self.run_key, self.txn, earlier.state.value, "another list of calls was committed"
+            )
+        if earlier.state in {LocalTxn.REDEEMED, LocalTxn.UNSETTLED}:
+            return await Forward(engine, self._lease, before, self._live).run() | self._known(engine, before)
+        self._live.undo()
+        return self._known(engine, before)
+
+    def _known(self, engine: Engine, before: Plan) -> dict[str, object]:
+        self.replayed = True
+        return results_in_journal(engine, before)
+
+    async def _commit_live_only(
+        self, engine: Engine, earlier: TransactionRecord, attempt_id: str
+    ) -> dict[str, object]:
+        if earlier.state in {LocalTxn.REVIEW, LocalTxn.READY}:
+            await engine.service.withdraw(self.txn, "its rerun staged nothing")
+        self._live.verify_unmoved()
+        self._live.prepare(attempt_id)
+        try:
+            self._live.commit(attempt_id)
+        except CommitFailed as failed:
+            state = LocalTxn.UNSETTLED if failed.committed else LocalTxn.ENDED
+            self._journal.transactions.end(self._lease, state, str(failed))
+            raise LiveCommitFailed(
+                self.run_key, self.txn, failed.adapter, str(failed), {}, committed=failed.committed
+            ) from failed.__cause__
+        self._journal.transactions.end_live(self._lease, self._staging, LocalState.KEPT)
+        self._journal.transactions.end(self._lease, LocalTxn.SETTLED)
+        return {}
+
+    def _settle(self, results: dict[str, object]) -> None:
+        """Tell every placeholder what the journal says of its effect; nothing more is claimed."""
+        try:
+            record = self._journal.transactions.require(self.txn)
+            rows = self._journal.transactions.effects(record) if record.staging is not None else ()
+        except JournalError:
+            rows = ()
+        for row in rows:
+            placeholder = self._placeholders.get(row.effect_id)
+            if placeholder is not None:
+                settle(placeholder, row.state.value, results.get(row.effect_id))
+
+    def _end(self) -> None:
+        """Whatever happened: no session stays open, no live row stays undecided, the lease is free."""
+        try:
+            self._live.undo()
+        finally:
+            with self._no_journal_trouble():
+                self._journal.transactions.end_live(self._lease, self._staging, LocalState.UNDONE)
+            with self._no_journal_trouble():
+                self._journal.leases.release(self._lease)
+
+    def _forget(self, note: str) -> None:
+        with self._no_journal_trouble():
+            self._journal.transactions.abort(self._lease, self._staging, note)
+
+    @contextmanager
+    def _no_journal_trouble(self) -> Iterator[None]:
+        """Tidying up must not hide how the transaction ended; what could not be written, recovery finds out."""
+        try:
+            yield
+        except JournalError as error:
+            log.warning("transaction %s could not be tidied up in the journal: %s", self.txn[:12], error)

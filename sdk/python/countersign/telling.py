@@ -1,0 +1,115 @@
+"""The journal as plain values for people: no secret argument, no control character that could rewrite a
+terminal.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+
+from countersign.contract.admission import JSON, load
+from countersign.contract.errors import ContractError
+from countersign.contract.pointers import pointer_tokens
+from countersign.errors import JournalError
+from countersign.journal import EffectRecord, Journal, TransactionRecord
+from countersign.journal.reading import COMPENSATE_LANE, LIVE_LANE, STAGED_LANE
+
+_HIDDEN: Final = "(secret)"
+
+
+def visible(text: str) -> str:
+    """Text with everything that is not printable written out; an agent must not move the reader's cursor."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def summary(journal: Journal, record: TransactionRecord) -> dict[str, Any]:
+    """One transaction in a line."""
+    rows = journal.transactions.effects(record) if record.staging is not None else ()
+    return {
+        "txn": record.txn,
+        "key": record.run_key,
+        "agent": record.agent,
+        "state": "parked" if record.parked else record.state.value,
+        "effects": ", ".join(f"{row.tool} {row.state.value}" for row in rows),
+        "changed": _moment(record.updated_at),
+        "note": record.note,
+    }
+
+
+def describe(journal: Journal, record: TransactionRecord) -> dict[str, Any]:
+    """One transaction with its effects."""
+    effects: list[dict[str, Any]] = []
+    if record.staging is not None:
+        for lane in (STAGED_LANE, LIVE_LANE, COMPENSATE_LANE):
+            effects += [_effect(journal, row) for row in journal.transactions.effects(record, lane)]
+    return {
+        "txn": record.txn,
+        "key": record.run_key,
+        "agent": record.agent,
+        "state": "parked" if record.parked else record.state.value,
+        "revision": record.rev,
+        "attempt": record.attempt_id,
+        "unreported": len(journal.outbox.pending(record.txn)),
+        "created": _moment(record.created_at),
+        "changed": _moment(record.updated_at),
+        "note": record.note,
+        "effects": effects,
+    }
+
+
+def _effect(journal: Journal, row: EffectRecord) -> dict[str, Any]:
+    return {
+        "lane": row.lane,
+        "seq": row.seq,
+        "tool": row.tool,
+        "state": row.state.value,
+        "effect_id": row.effect_id,
+        "call_key": row.call_key,
+        "args": _json(_without_secrets(load(row.args), _secrets(journal, row))),
+        "result": None if row.result is None else row.result.decode(),
+        "error": row.error,
+        "compensates": row.compensates,
+    }
+
+
+def _secrets(journal: Journal, row: EffectRecord) -> tuple[str, ...] | None:
+    """The pointers a reviewed manifest calls secret; None while nobody has said, which hides everything."""
+    if row.effect is None:
+        return () if row.lane == LIVE_LANE else None
+    try:
+        return journal.manifests.get(row.tool, row.effect.tool_digest).secret
+    except (JournalError, ContractError):
+        return None
+
+
+def _without_secrets(args: JSON, secrets: tuple[str, ...] | None) -> JSON:
+    if secrets is None:
+        return _HIDDEN
+    for pointer in secrets:
+        _hide(args, pointer_tokens(pointer))
+    return args
+
+
+def _hide(value: JSON, tokens: tuple[str, ...]) -> None:
+    *way, last = tokens
+    for token in way:
+        if isinstance(value, dict) and token in value:
+            value = value[token]
+        elif isinstance(value, list) and token.isdigit() and int(token) < len(value):
+            value = value[int(token)]
+        else:
+            return
+    if isinstance(value, dict) and last in value:
+        value[last] = _HIDDEN
+    elif isinstance(value, list) and last.isdigit() and int(last) < len(value):
+        value[int(last)] = _HIDDEN
+
+
+def _json(value: JSON) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -1,0 +1,300 @@
+"""`@tool`: what an agent may ask for, by name. Calling a tool stages it; only a commit calls the function.
+
+A tool is *staged* unless it says otherwise: its call becomes canonical bytes and returns a placeholder. A
+*live* tool has an adapter that can undo it and runs at once. Either refuses to run where no transaction is
+watching. The decorated object keeps the function's name, signature and kind (plain or async), so that agent
+frameworks can read it.
+
+What policy and people see of a tool is its reviewed manifest, never this declaration: all that the decorator
+says about resource, risk, money and the like goes into the draft (`countersign tools export`) for people to
+review.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+
+from countersign.adapters.protocol import LiveAdapter
+from countersign.contract.manifest import ToolManifest
+from countersign.current import current_transaction
+from countersign.errors import OutsideTransaction, RegistrationError
+from countersign.placeholder import Placeholder
+from countersign.signature import Signature
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Lane = Literal["staged", "live"]
+FailureMeans = Literal["unknown", "not_done"]
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.\-]{0,127}\Z")  # it is a Cedar action id and part of a URL
+_ATTRIBUTE: Final = "__countersign_tool__"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """What the code suggests for the manifest; the reviewed manifest decides."""
+
+    resource: tuple[str, str] | None = None
+    title: str | None = None
+    sentence: str | None = None
+    idempotent: bool = False
+    compensate: str | None = None
+    compensation_map: Mapping[str, str] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
+    risk: str = "medium"
+    money: tuple[Mapping[str, str], ...] = ()
+    recipients: tuple[str, ...] = ()
+    secret: tuple[str, ...] = ()
+    timeout_seconds: int = 60
+
+
+@dataclass(frozen=True, eq=False)
+class Tool:
+    """One registered tool. `fn` is the function itself, which only a commit may call."""
+
+    name: str
+    fn: Callable[..., Any]
+    signature: Signature
+    lane: Lane
+    adapter: LiveAdapter | None
+    repeat: bool  # every call is intended, equal ones too
+    failure_means: FailureMeans
+    manifest_path: Path | None
+    draft: Draft
+
+    @property
+    def is_async(self) -> bool:
+        """Whether its function must be awaited."""
+        return inspect.iscoroutinefunction(self.fn)
+
+    def draft_manifest(self) -> ToolManifest:
+        """The manifest as the code suggests it, for people to review.
+
+        Raises:
+            RegistrationError: the declaration lacks something, or contradicts itself.
+        """
+        from countersign.drafting import draft_manifest
+
+        return draft_manifest(self)
+
+
+class ToolRegistry:
+    """Tools by name. A name is given once; a second tool of that name is refused."""
+
+    def __init__(self) -> None:
+        self._tools: dict[str, Tool] = {}
+        self._lock = threading.Lock()
+
+    def add(self, new: Tool) -> None:
+        """Register a tool.
+
+        Raises:
+            RegistrationError: the name is taken by another function.
+        """
+        with self._lock:
+            old = self._tools.get(new.name)
+            if old is not None and not _is_same_code(old.fn, new.fn):
+                raise RegistrationError(
+                    f"tool {new.name!r} is already {_where(old.fn)}; {_where(new.fn)} needs another name"
+                )
+            self._tools[new.name] = new
+
+    def get(self, name: str) -> Tool | None:
+        """The tool of that name, if there is one."""
+        return self._tools.get(name)
+
+    def require(self, name: str, why: str) -> Tool:
+        """The tool of that name.
+
+        Raises:
+            RegistrationError: there is none; `why` says who asked for it.
+        """
+        found = self._tools.get(name)
+        if found is None:
+            raise RegistrationError(
+                f"no tool {name!r} is registered, but {why}; import the module that defines it"
+            )
+        return found
+
+    def __iter__(self) -> Iterator[Tool]:
+        return iter(sorted(self._tools.values(), key=lambda one: one.name))
+
+
+default_registry: Final = ToolRegistry()
+"""Where `@tool` registers unless told otherwise."""
+
+
+class ToolDecorator(Protocol):
+    """What `tool(...)` returns for a staged tool."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # the narrower async form comes first on purpose
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, Placeholder[R]]]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Callable[P, Placeholder[R]]: ...
+
+
+class LiveToolDecorator(Protocol):
+    """What `tool(..., lane="live")` returns: the function's type does not change."""
+
+    def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def tool(  # type: ignore[overload-overlap]  # the narrower async form comes first on purpose
+    name: Callable[P, Coroutine[Any, Any, R]], /
+) -> Callable[P, Coroutine[Any, Any, Placeholder[R]]]: ...
+@overload
+def tool(name: Callable[P, R], /) -> Callable[P, Placeholder[R]]: ...
+@overload
+def tool(
+    name: str | None = None,
+    /,
+    *,
+    lane: Literal["live"],
+    adapter: LiveAdapter,
+    manifest: Path | None = None,
+    registry: ToolRegistry | None = None,
+    **draft: Any,
+) -> LiveToolDecorator: ...
+@overload
+def tool(
+    name: str | None = None,
+    /,
+    *,
+    lane: Literal["staged"] = "staged",
+    repeat: bool = False,
+    failure_means: FailureMeans = "unknown",
+    manifest: Path | None = None,
+    registry: ToolRegistry | None = None,
+    **draft: Any,
+) -> ToolDecorator: ...
+def tool(
+    name: Any = None,
+    /,
+    *,
+    lane: Lane = "staged",
+    adapter: LiveAdapter | None = None,
+    repeat: bool = False,
+    failure_means: FailureMeans = "unknown",
+    manifest: Path | None = None,
+    registry: ToolRegistry | None = None,
+    **draft: Any,
+) -> Any:
+    """Register a function as a tool and gate it.
+
+    `repeat`: equal calls in one transaction are each meant. `failure_means`: what an exception of the tool
+    says about the world; "not_done" only for a tool that never raises after it may have acted. `manifest`:
+    the reviewed manifest, if it is not `tools/<name>.json` beside the module. `draft`: the fields of `Draft`,
+    for the exported manifest.
+
+    Raises:
+        RegistrationError: the name is taken or malformed, a live tool lacks its adapter, an argument has no
+        name.
+    """
+    if callable(name):
+        return tool()(cast("Callable[..., Any]", name))
+
+    def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
+        called = name or fn.__name__
+        _require_sound(called, lane, adapter)
+        one = Tool(
+            name=called,
+            fn=fn,
+            signature=Signature(fn, called),
+            lane=lane,
+            adapter=adapter,
+            repeat=repeat,
+            failure_means=failure_means,
+            manifest_path=manifest,
+            draft=_draft(called, draft),
+        )
+        (registry or default_registry).add(one)
+        return _gate(one)
+
+    return decorate
+
+
+def tool_of(fn: Callable[..., Any]) -> Tool:
+    """The tool behind a decorated function.
+
+    Raises:
+        RegistrationError: the function is not decorated with `@tool`.
+    """
+    found = getattr(fn, _ATTRIBUTE, None)
+    if not isinstance(found, Tool):
+        raise RegistrationError(f"{fn!r} is not a tool; decorate it with @tool")
+    return found
+
+
+def _gate(one: Tool) -> Callable[..., Any]:
+    """The function callers get: it stages (or runs live) in the transaction that is watching, or refuses."""
+    if one.is_async:
+
+        @functools.wraps(one.fn)
+        async def gated_async(*args: Any, **kwargs: Any) -> Any:
+            answer = _watching(one).accept(one, args, kwargs)
+            return await answer if inspect.isawaitable(answer) else answer
+
+        gated: Callable[..., Any] = gated_async
+    else:
+
+        @functools.wraps(one.fn)
+        def gated_plain(*args: Any, **kwargs: Any) -> Any:
+            return _watching(one).accept(one, args, kwargs)
+
+        gated = gated_plain
+    setattr(gated, _ATTRIBUTE, one)
+    return gated
+
+
+def _watching(one: Tool) -> Any:
+    txn = current_transaction.get()
+    if txn is None:
+        raise OutsideTransaction(
+            f"{one.name} was called outside a transaction, where nobody would be asked and nothing recorded; call it "
+            "inside `with transaction(...)` (a new thread starts outside)"
+        )
+    return txn
+
+
+def _require_sound(name: str, lane: str, adapter: LiveAdapter | None) -> None:
+    if not _NAME.match(name):
+        raise RegistrationError(f"tool name {name!r} must be a letter, then letters, digits, '_', '.' or '-'")
+    if (lane == "live") != (adapter is not None):
+        raise RegistrationError(
+            f"tool {name!r}: a live tool needs the adapter that undoes it (adapter=...), a staged tool has none"
+        )
+
+
+def _draft(name: str, given: dict[str, Any]) -> Draft:
+    unknown = set(given) - set(Draft.__dataclass_fields__)
+    if unknown:
+        raise RegistrationError(
+            f"@tool({name!r}) does not know {', '.join(sorted(unknown))}; it takes "
+            f"{', '.join(Draft.__dataclass_fields__)}"
+        )
+    fields: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in given.items()
+    }
+    return Draft(**fields)
+
+
+def _is_same_code(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
+    """The same function imported twice (as __main__ and by name, or reloaded) is no second tool."""
+    mine, theirs = getattr(one, "__code__", None), getattr(other, "__code__", None)
+    if mine is None or theirs is None:
+        return one is other
+    return bool(mine.co_filename == theirs.co_filename and mine.co_qualname == theirs.co_qualname)
+
+
+def _where(fn: Callable[..., Any]) -> str:
+    return f"{fn.__module__}.{fn.__qualname__}"

@@ -1,0 +1,204 @@
+"""The two ways to wait: blocking, and awaiting. Everything else in the SDK is written once, as async
+functions.
+
+`SyncWaits` never suspends, so `run` can drive any coroutine of the SDK to its end with a single `send`; a
+coroutine that suspends anyway has met something async in a blocking transaction, and that is refused rather
+than guessed at. There is one protocol engine (commit.py), not two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import httpx2
+
+from countersign.errors import MisuseError, ServiceUnavailable
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One HTTP request, complete."""
+
+    method: str
+    target: str  # path and query, exactly as they go over the wire and into the proof
+    headers: dict[str, str]
+    body: bytes
+    connect_seconds: float
+    read_seconds: float
+    max_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """One HTTP answer, read whole and within its limit."""
+
+    status: int
+    headers: httpx2.Headers
+    body: bytes
+
+
+class Waits(Protocol):
+    """What the engine needs from the world of its caller."""
+
+    async def send(self, asked: Asked) -> Answered:
+        """Perform one request. Raises httpx2.TransportError for what the network did."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        ...
+
+    async def call(
+        self, fn: Callable[..., object], kwargs: dict[str, Any], timeout_seconds: float | None
+    ) -> object:
+        """Call a tool and return its result, awaiting it where it is async."""
+        ...
+
+
+class SyncWaits:
+    """Blocks the calling thread."""
+
+    def __init__(self, http: Callable[[], httpx2.Client]) -> None:
+        self._http = http
+
+    async def send(self, asked: Asked) -> Answered:
+        """Perform one request on the runtime's connection pool."""
+        with _too_much_is_unavailable(asked), self._http().stream(**_arguments(asked)) as response:
+            body = bytearray()
+            for chunk in response.iter_bytes():
+                _add(body, chunk, asked)
+            return Answered(response.status_code, response.headers, bytes(body))
+
+    async def sleep(self, seconds: float) -> None:
+        """Block."""
+        # Blocking is what this class is for; nothing else runs on this thread.
+        time.sleep(seconds)  # noqa: ASYNC251
+
+    async def call(
+        self, fn: Callable[..., object], kwargs: dict[str, Any], timeout_seconds: float | None
+    ) -> object:
+        """Call a plain function. A blocking call cannot be ended from outside; its own client sets its
+        timeout.
+        """
+        result = fn(**kwargs)
+        if inspect.iscoroutine(result):
+            result.close()
+            raise MisuseError(f"{fn!r} is async; use `async with transaction(...)`")
+        return result
+
+
+class AsyncWaits:
+    """Awaits on the running event loop. The HTTP client lives inside `opened` and no longer."""
+
+    def __init__(self, http: Callable[[], httpx2.AsyncClient]) -> None:
+        self._open = http
+        self._http: httpx2.AsyncClient | None = None
+        self._depth = 0
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[AsyncWaits]:
+        """Keep connections for the block: a client must not outlive the event loop it was made in."""
+        self._depth += 1
+        try:
+            yield self
+        finally:
+            self._depth -= 1
+            if self._depth == 0 and self._http is not None:
+                http, self._http = self._http, None
+                await http.aclose()
+
+    async def send(self, asked: Asked) -> Answered:
+        """Perform one request."""
+        async with self.opened():
+            if self._http is None:
+                self._http = self._open()
+            return await self._stream(self._http, asked)
+
+    @staticmethod
+    async def _stream(http: httpx2.AsyncClient, asked: Asked) -> Answered:
+        with _too_much_is_unavailable(asked):
+            async with http.stream(**_arguments(asked)) as response:
+                body = bytearray()
+                async for chunk in response.aiter_bytes():
+                    _add(body, chunk, asked)
+                return Answered(response.status_code, response.headers, bytes(body))
+
+    async def sleep(self, seconds: float) -> None:
+        """Let other tasks run."""
+        await asyncio.sleep(seconds)
+
+    async def call(
+        self, fn: Callable[..., object], kwargs: dict[str, Any], timeout_seconds: float | None
+    ) -> object:
+        """Call a tool on the event loop; an async one is cancelled after its timeout (and its outcome is
+        unknown).
+        """
+        result = fn(**kwargs)
+        if not inspect.isawaitable(result):
+            return result
+        scope = asyncio.timeout(timeout_seconds)
+        try:
+            async with scope:
+                return await result
+        except TimeoutError as error:
+            if scope.expired():
+                raise ToolTimeoutError(f"no answer within {timeout_seconds} s") from error
+            raise  # the tool's own word
+
+
+class ToolTimeoutError(TimeoutError):
+    """We stopped waiting for a tool: not its word, so whatever it declares about its failures, this is unknown."""
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Drive a coroutine that waits by `SyncWaits` to its end, on this thread.
+
+    Raises:
+        MisuseError: it suspended, so something in it needs an event loop.
+    """
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    coroutine.close()
+    raise MisuseError("something async was reached from blocking code; use the async form of this call")
+
+
+class _TooLargeError(Exception):
+    """More bytes than the request allows."""
+
+
+@contextmanager
+def _too_much_is_unavailable(asked: Asked) -> Iterator[None]:
+    try:
+        yield
+    except _TooLargeError:
+        raise ServiceUnavailable(
+            f"{asked.method} {asked.target}", f"its answer is larger than {asked.max_bytes} bytes"
+        ) from None
+
+
+def _add(body: bytearray, chunk: bytes, asked: Asked) -> None:
+    body += chunk
+    if len(body) > asked.max_bytes:
+        raise _TooLargeError
+
+
+def _arguments(asked: Asked) -> dict[str, Any]:
+    return {
+        "method": asked.method,
+        "url": asked.target,
+        "headers": asked.headers,
+        "content": asked.body,
+        "timeout": httpx2.Timeout(asked.read_seconds, connect=asked.connect_seconds),
+        "follow_redirects": False,  # a redirect could lead to other keys; the address in the settings is the address
+    }

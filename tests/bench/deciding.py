@@ -1,0 +1,81 @@
+"""D1: one decision of the policy engine, facts at hand, against one JSON round trip of the same arguments.
+
+Three bundles: the shipped support desk; 1,000 policies over 50 tools, of which 20 speak of the tool that is asked
+about; and 1,000 policies that all speak of it, which nobody should write and somebody will.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from countersign.contract import Verdict
+from policy_service.domain.question import AgentPrincipal, Question
+from policy_service.pap.bundle import Bundle, load_bundle
+from policy_service.pdp.engine import decide
+from tests.bench.measuring import TIME, BenchError, Case, Group, Row, cpu_case
+from tests.fakes.bundles import BundleFolder, pay_manifest
+
+SUPPORT_DESK = Path(__file__).parents[2] / "policies"
+NOW = datetime(2026, 11, 21, 22, 0, tzinfo=UTC)
+AGENT = AgentPrincipal("desk", roles=frozenset({"support-agent"}))
+MAIL = {"customer": "cus_1001", "to": "ada@example.com", "subject": "Your order", "body": "shipped " * 90}
+PAYMENT = {"account": "a1", "amount": 100, "currency": "EUR"}
+TOOLS, POLICIES = 50, 1_000
+
+ROWS = (
+    Row("D1", "a decision, support desk \N{DIVISION SIGN} json round trip", "decide, support desk", "json, mail", TIME),
+    Row("D1k", "a decision, 1,000 policies, 20 of the tool \N{DIVISION SIGN} json round trip",
+        "decide, 20 of 1,000", "json, mail", TIME),
+    Row("D1w", "a decision, 1,000 policies, all of the tool \N{DIVISION SIGN} json round trip",
+        "decide, 1,000 of 1,000", "json, mail", TIME),
+)  # fmt: skip
+
+
+def generated(folder: Path, tools: int) -> Bundle:
+    """1,000 policies: for each tool one permit, and gates that look at two arguments and do not fire."""
+    bundle = BundleFolder(folder)
+    bundle.write("tools/pay.json", pay_manifest())
+    names = ["pay", *(f"pay{number}" for number in range(1, tools))]
+    for name in names:
+        bundle.write(f"tools/{name}.json", pay_manifest(tool=name))
+    each = POLICIES // tools
+    return bundle.policies("".join(_policies(name, each) for name in names)).load()
+
+
+def _policies(tool: str, count: int) -> str:
+    gates = (
+        f'@id("{tool}-{n}") @approval("finance") forbid (principal, action == Action::"{tool}", resource) '
+        f'when {{ context.input.amount > {1000 + n} && context.input.account != "b{n}" }};\n'
+        for n in range(1, count)
+    )
+    return f'@id("{tool}") permit (principal, action == Action::"{tool}", resource);\n' + "".join(gates)
+
+
+def _case(name: str, bundle: Bundle, tool: str, args: dict[str, Any]) -> Case:
+    raw = json.dumps(args).encode()
+    facts = asyncio.run(bundle.facts_for(tool, args, raw, agent=AGENT.name, now=NOW))
+    question = Question(AGENT, tool, bundle.manifests[tool].digest, args, facts, NOW)
+    decision = decide(bundle.rules, question)
+    if decision.outcome is not Verdict.RELEASE:
+        raise BenchError(f"{name}: {decision.outcome} {decision.reasons}")
+    return cpu_case(f"decide, {name}", lambda: decide(bundle.rules, question))
+
+
+@contextmanager
+def cases(folder: Path) -> Iterator[list[Case]]:
+    """The bundles, loaded, and a question each lets through."""
+    yield [
+        _case("support desk", load_bundle(SUPPORT_DESK), "send_mail", MAIL),
+        _case("20 of 1,000", generated(folder / "spread", TOOLS), "pay", PAYMENT),
+        _case("1,000 of 1,000", generated(folder / "narrow", 1), "pay", PAYMENT),
+        cpu_case("json, mail", lambda: json.loads(json.dumps(MAIL))),
+    ]
+
+
+GROUP = Group(ROWS, cases)

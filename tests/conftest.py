@@ -1,0 +1,88 @@
+"""Rules of every test: loopback only, one async backend, Hypothesis profiles, and no quiet skip.
+
+A test that needs something from outside the repository (a browser, a server, recorded data) asks
+`tests.counterparts.require` for it. What is missing is skipped and told at the end of the run together with
+the way to get it. With REQUIRE_ALL=1 in the environment no test may skip, for whatever reason.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import sys
+from collections.abc import Generator
+
+import pytest
+from hypothesis import settings
+
+from tests.counterparts import REQUIRE_ALL, WAY_TO_GET
+
+settings.register_profile("fast", deadline=None, derandomize=True, print_blob=True)
+settings.register_profile("long", deadline=None, max_examples=2_000, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "fast"))
+
+
+class NetworkError(BaseException):
+    """Raised where a test leaves the machine. A BaseException, so that no handler under test swallows it."""
+
+
+def _refuse_the_network(event: str, args: tuple[object, ...]) -> None:
+    if event == "socket.connect":
+        host = args[1][0] if isinstance(args[1], tuple) else ""  # otherwise a unix socket
+    elif event == "socket.getaddrinfo":
+        host = args[0]
+    else:
+        return
+    if not _is_this_machine(host.decode() if isinstance(host, bytes) else host):
+        raise NetworkError(f"a test reached for {host!r}; tests talk to loopback addresses only")
+
+
+def _is_this_machine(host: object) -> bool:
+    if host in {None, "", "localhost", "0.0.0.0", "::"}:
+        return True
+    try:
+        return ipaddress.ip_address(str(host).split("%")[0]).is_loopback
+    except ValueError:
+        return False
+
+
+sys.addaudithook(_refuse_the_network)
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """The service runs on asyncio, so the tests do."""
+    return "asyncio"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if REQUIRE_ALL and report.skipped and not hasattr(report, "wasxfail"):
+        _fail_instead(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if REQUIRE_ALL and report.outcome == "skipped":
+        _fail_instead(report)
+    return report
+
+
+def _fail_instead(report: pytest.TestReport | pytest.CollectReport) -> None:
+    why = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    report.outcome = "failed"
+    report.longrepr = f"REQUIRE_ALL=1 allows no skip, and {report.nodeid} skipped: {why}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say once more, where nobody can miss it, what was not there and how to get it."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    told = sorted({str(report.longrepr[2]) for report in skipped if WAY_TO_GET in str(report.longrepr)})
+    if not told:
+        return
+    terminalreporter.section("NOT TESTED: something these tests need is missing", sep="!", red=True)
+    for line in told:
+        terminalreporter.write_line(line.removeprefix("Skipped: "), red=True)

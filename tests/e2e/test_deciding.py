@@ -1,0 +1,145 @@
+"""Approving and denying in a real browser, with and without scripts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from playwright.async_api import Page, expect
+
+from tests.e2e.conftest import Site
+from tests.fakes import reviews
+
+pytestmark = pytest.mark.anyio
+
+REVIEW = "/reviews/rev_01KAHV6T3M"
+
+
+async def approve(page: Page, path: str = REVIEW) -> None:
+    await page.goto(path)
+    await page.locator("#approve > summary").click()
+    await page.get_by_role("button", name="Countersign").click()
+
+
+async def test_from_the_terminals_link_to_an_approval(site: Site, heard: list[str]) -> None:
+    page = await site.stranger()
+    await page.goto(f"/sign-in/dev?token={site.world.link()}")
+    await page.get_by_role("button", name="Sign in").click()
+    await expect(page).to_have_title("(3) Queue · Countersign")
+    await page.get_by_role("link", name="Refund $1,240.00").first.click()
+    await page.get_by_text("Approve $1,240.00…").click()
+    await page.get_by_label("Note").fill("ticket 48811")
+    await page.get_by_role("button", name="Countersign and release").click()
+    await expect(page.get_by_role("status").filter(has_text="Approved")).to_be_visible()
+    stands = site.world.pages["rev_01KAHV6T3M"]
+    assert site.world.cast == [
+        ("rev_01KAHV6T3M", "approve", 1, stands.effect_digest, stands.txn_digest, "ticket 48811")
+    ]
+    assert heard == []
+
+
+async def test_a_denial_with_a_picked_reason(site: Site) -> None:
+    page = await site.visitor()
+    await page.goto(REVIEW)
+    await page.locator("#deny > summary").click()
+    await page.get_by_label("Not enough proof").check()
+    await page.get_by_role("button", name="Deny this effect").click()
+    await expect(page.get_by_role("heading", name="Denied by Maya Okafor")).to_be_visible()
+    assert site.world.cast[0][1:3] == ("deny", 1)
+    assert site.world.cast[0][5] == "Not enough proof"
+
+
+async def test_everything_works_without_scripts(site: Site) -> None:
+    page = await site.stranger(js=False)
+    await page.goto(f"/sign-in/dev?token={site.world.link()}")
+    await page.get_by_role("button", name="Sign in").click()
+    await approve(page)
+    await expect(page.get_by_text("Approved; the transaction waits")).to_be_visible()
+    await page.goto("/reviews/rev_01KAHX04QE")
+    await page.locator("#deny > summary").click()
+    await page.get_by_label("Reason, in your words").fill("not today")
+    await page.get_by_role("button", name="Deny this effect").click()
+    await expect(page.get_by_text("“not today”")).to_be_visible()
+    await page.locator(".account summary").click()
+    await page.get_by_role("button", name="Sign out").click()
+    await expect(page.get_by_role("heading", name="Sign in to decide")).to_be_visible()
+    assert [vote[1] for vote in site.world.cast] == ["approve", "deny"]
+    assert site.world.sessions == {}
+
+
+async def test_a_page_that_went_stale_is_refused_with_its_difference(site: Site) -> None:
+    page = await site.visitor()
+    await page.goto(REVIEW)
+    site.world.pages["rev_01KAHV6T3M"] = replace(site.world.pages["rev_01KAHV6T3M"], rev=2)
+    site.world.changed = [{"name": "amount_cents", "read": "124000", "now": "142000"}]
+    await page.locator("#approve > summary").click()
+    await page.get_by_role("button", name="Countersign").click()
+    await expect(page.get_by_role("heading", name="Your vote was not counted")).to_be_visible()
+    row = page.get_by_role("row").filter(has_text="amount_cents")
+    await expect(row.locator("del")).to_have_text("124000")
+    await expect(row.locator("ins")).to_have_text("142000")
+    assert site.world.cast == []
+    await page.get_by_role("link", name="Read revision 2").click()
+    await expect(page.get_by_text("revision 2")).to_be_visible()
+
+
+async def test_the_first_press_only_opens_and_the_second_lands_elsewhere(site: Site) -> None:
+    """A double click on approve must not approve, on a desk or on a phone."""
+    for width, height in ((1280, 880), (390, 844)):
+        page = await site.visitor(width=width, height=height)
+        await page.goto(REVIEW)
+        for name in ("approve", "deny"):
+            shut = await page.locator(f"#{name} > summary").bounding_box()
+            await page.locator(f"#{name} > summary").dblclick()
+            await page.locator(f"#{name}[open]").or_(page.locator(f"#{name}")).wait_for()
+            if await page.locator(f"#{name}").get_attribute("open") is None:
+                await page.locator(f"#{name} > summary").click()
+            button = await page.locator(f"#{name} button[name=verdict]").bounding_box()
+            assert shut
+            assert button
+            middle = (shut["x"] + shut["width"] / 2, shut["y"] + shut["height"] / 2)
+            inside = button["x"] <= middle[0] <= button["x"] + button["width"]
+            assert not (inside and button["y"] <= middle[1] <= button["y"] + button["height"]), (width, name)
+            await page.locator(f"#{name} > summary").click()
+    assert site.world.cast == []
+
+
+async def test_the_enter_key_in_a_field_decides_nothing(site: Site) -> None:
+    page = await site.visitor()
+    await page.goto("/reviews/rev_hostile")
+    for name, field in (
+        ("deny", "[name=pick]"),
+        ("approve", "[name=seen]"),
+        ("approve", "textarea"),
+        ("deny", "textarea"),
+    ):
+        await page.locator(f"#{name}").evaluate("node => { node.open = true }")
+        await page.locator(f"#{name} {field}").first.press("Enter")
+    await page.wait_for_timeout(200)
+    assert page.url.endswith("/reviews/rev_hostile")
+    assert site.world.cast == []
+
+
+async def test_bytes_with_warnings_must_be_ticked_as_read(site: Site) -> None:
+    page = await site.visitor()
+    await page.goto("/reviews/rev_hostile")
+    await page.locator("#approve > summary").click()
+    await page.get_by_role("button", name="Countersign").click()
+    await page.wait_for_timeout(200)
+    assert site.world.cast == []
+    await page.get_by_label("I have read the 5 warnings").check()
+    await page.get_by_role("button", name="Countersign").click()
+    await expect(page.get_by_role("heading", name="You approved this")).to_be_visible()
+
+
+async def test_an_approval_may_become_a_denial_until_it_settles(site: Site) -> None:
+    site.world.put(reviews.hostile("rev_two", votes=()))
+    page = await site.visitor()
+    await page.goto("/reviews/rev_two")
+    await page.locator("#approve > summary").click()
+    await page.get_by_label("I have read").check()
+    await page.get_by_role("button", name="Countersign").click()
+    await page.locator("#deny > summary").click()
+    await page.get_by_label("Wrong person or account").check()
+    await page.get_by_role("button", name="Deny this effect").click()
+    await expect(page.get_by_role("heading", name="Denied by Maya Okafor")).to_be_visible()

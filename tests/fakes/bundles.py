@@ -1,0 +1,120 @@
+"""A small bundle folder to change one file of: tests say what differs and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from policy_service.domain.decision import Decision
+from policy_service.domain.question import AgentPrincipal, Facts, Question
+from policy_service.pap.bundle import Bundle, load_bundle
+from policy_service.pap.problems import BundleError
+from policy_service.pdp.engine import decide
+
+NOW = datetime(2026, 11, 21, 22, 0, tzinfo=UTC)
+
+GROUPS = """
+[people.maya]
+id = "urn:test|maya"
+name = "Maya"
+[people.tomas]
+id = "urn:test|tomas"
+name = "Tomas"
+[groups.finance]
+members = ["maya", "tomas"]
+[groups.cfo]
+members = ["tomas"]
+[groups.unseen]
+members = ["maya"]
+"""
+
+PERMIT_ALL = '@id("all") permit (principal, action, resource);\n'
+
+PAY_ARGS: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["account", "amount"],
+    "properties": {
+        "account": {"type": "string"},
+        "amount": {"type": "integer"},
+        "currency": {"type": "string", "enum": ["USD", "EUR"]},
+        "note": {"type": ["string", "null"]},
+        "items": {"type": "array", "items": {"type": "string"}},
+        "tags": {"type": "array", "uniqueItems": True, "items": {"type": "string"}},
+    },
+}
+
+
+def pay_manifest(**changes: Any) -> dict[str, Any]:
+    """The manifest of the one tool `pay`."""
+    return {
+        "tool": "pay",
+        "title": "Pay",
+        "args": PAY_ARGS,
+        "resource": {"type": "Account", "id": "/account"},
+        "sentence": "Pay {amount} to {account}",
+    } | changes
+
+
+class BundleFolder:
+    """A folder with one tool `pay` and the groups above; no policy until a test writes one."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.write("groups.toml", GROUPS)
+        self.write("tools/pay.json", pay_manifest())
+        self._bundle: Bundle | None = None
+
+    def write(self, name: str, content: str | bytes | dict[str, Any]) -> BundleFolder:
+        """Put a file there; a dict becomes JSON."""
+        file = self.path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        if isinstance(content, dict):
+            content = json.dumps(content)
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        self._bundle = None
+        return self
+
+    def policies(self, text: str) -> BundleFolder:
+        """Replace the policy file."""
+        return self.write("rules.cedar", text)
+
+    def load(self) -> Bundle:
+        """The bundle, loaded once until a file changes."""
+        if self._bundle is None:
+            self._bundle = load_bundle(self.path)
+        return self._bundle
+
+    def problems(self) -> list[str]:
+        """What loading has against the folder; empty when it loads."""
+        try:
+            self.load()
+        except BundleError as error:
+            return [str(problem) for problem in error.problems]
+        return []
+
+    def question(
+        self, args: Any, *, tool: str = "pay", facts: Facts | None = None, **changes: Any
+    ) -> Question:
+        """A question about a call of `pay`, with the facts the bundle has for it."""
+        bundle = self.load()
+        agent = changes.pop("agent", AgentPrincipal("robot"))
+        now = changes.pop("now", NOW)
+        if facts is None:
+            facts = asyncio.run(
+                bundle.facts_for(tool, args, json.dumps(args).encode(), agent=agent.name, now=now)
+            )
+        known = bundle.manifests.get(tool)
+        digest = changes.pop("tool_digest", known.digest if known else "0" * 64)
+        return Question(agent, tool, digest, args, facts, now, **changes)
+
+    def decide(self, args: Any, **changes: Any) -> Decision:
+        """The bundle's decision on a call of `pay`."""
+        return decide(self.load().rules, self.question(args, **changes))
+
+
+PAY: dict[str, Any] = {"account": "a1", "amount": 100}
+"""Args of an ordinary call."""

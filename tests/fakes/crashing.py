@@ -1,0 +1,276 @@
+"""An agent process that dies where it is told to: `kill -9` before or after every journal commit and every request.
+
+`run` is what the child does; it is imported by a fork server, so that a hundred deaths take seconds. Points are counted
+as they are passed ("commit 3 begins", "POST /v1/redemptions answered", "refund acted"), so a list of all of them comes
+from a run that survives, and none is forgotten when the code changes. What happened to the world is in `world.log`,
+written with fsync by the tools themselves.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import forkserver
+from pathlib import Path
+from typing import Any
+
+from countersign import (
+    CountersignError,
+    NotDone,
+    Runtime,
+    Settings,
+    SQLiteAdapter,
+    ToolRegistry,
+    resume,
+    tool,
+    transaction,
+)
+from countersign.journal.database import Database
+from countersign.waiting import Answered, Asked, SyncWaits
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload(["pytest", "countersign.cli", "tests.fakes.crashing"])
+SECONDS = 30
+
+
+@dataclass(frozen=True)
+class Life:
+    """What one process is to do, and where it dies."""
+
+    folder: Path
+    url: str
+    flow: str
+    key: str = "t-1"
+    dies_at: str | None = None
+    resumes: bool = False  # recover what others left instead of running the step
+
+
+def live(life: Life) -> dict[str, Any]:
+    """Run a process to its end; what it could still say, and the points it passed."""
+    _ensure_server()
+    process = _CONTEXT.Process(target=run, args=(life,))
+    process.start()
+    process.join(SECONDS)
+    assert process.exitcode in {0, -signal.SIGKILL}, f"{life} ended with {process.exitcode}"
+    told = life.folder / "told.json"
+    said: dict[str, Any] = json.loads(told.read_text()) if process.exitcode == 0 else {"raised": "killed"}
+    said["points"] = (life.folder / "points.log").read_text().splitlines()
+    process.close()
+    return said
+
+
+def _ensure_server() -> None:
+    """The fork server imports its preload from PYTHONPATH, not from our sys.path (CPython issue 117378)."""
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    try:
+        forkserver.ensure_running()
+    finally:
+        if before is None:
+            del os.environ["PYTHONPATH"]
+        else:
+            os.environ["PYTHONPATH"] = before
+
+
+def acts(folder: Path) -> list[str]:
+    """What happened to the world, in order."""
+    path = folder / "world.log"
+    return path.read_text().split() if path.exists() else []
+
+
+def run(life: Life) -> None:
+    """The child."""
+    _die_at(life)
+    registry = ToolRegistry()
+    flow = FLOWS[life.flow](life, registry)
+    settings = Settings(
+        url=life.url,
+        agent="support",
+        key_path=life.folder / "agent.pem",
+        journal_path=life.folder / "journal.db",
+        retry_base_seconds=0.001,
+        retry_max_seconds=0.002,
+    )
+    with Runtime(settings, registry=registry) as runtime:
+        said = (
+            {"resumed": [one.after for one in resume(runtime)]}
+            if life.resumes
+            else _step(life, runtime, flow)
+        )
+    (life.folder / "told.json").write_text(json.dumps(said))
+
+
+def _step(life: Life, runtime: Runtime, flow: Callable[[], None]) -> dict[str, Any]:
+    raised: str | None = None
+    txn = transaction(life.key, runtime=runtime)
+    try:
+        with txn:
+            flow()
+    except CountersignError as error:
+        raised = type(error).__name__
+    return {
+        "raised": raised,
+        "state": txn.state,
+        "replayed": txn.replayed,
+        "outcomes": [one.outcome for one in txn.effects],
+    }
+
+
+# ------------------------------------------------------------------------------------------------- where to die
+
+
+def _die_at(life: Life) -> None:
+    log = (life.folder / "points.log").open("w", buffering=1)
+    counts: dict[str, int] = {}
+
+    def passing(name: str) -> None:
+        counts[name] = counts.get(name, 0) + 1
+        point = f"{name} #{counts[name]}"
+        log.write(point + "\n")
+        if point == life.dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    _watch(passing)
+
+
+def _watch(passing: Callable[[str], None]) -> None:
+    global _passing
+    _passing = passing
+    unit, send = Database.unit, SyncWaits.send
+
+    @contextmanager
+    def watched_unit(self: Database, *, durable: bool) -> Iterator[Any]:
+        kind = "durable commit" if durable else "commit"
+        with unit(self, durable=durable) as connection:
+            yield connection
+            passing(f"before {kind}")
+        passing(f"after {kind}")
+
+    async def watched_send(self: SyncWaits, asked: Asked) -> Answered:
+        where = f"{asked.method} {'/'.join(asked.target.split('/')[:3])}"
+        passing(f"before {where}")
+        answered = await send(self, asked)
+        passing(f"after {where}")
+        return answered
+
+    Database.unit = watched_unit  # type: ignore[method-assign]
+    SyncWaits.send = watched_send  # type: ignore[method-assign]
+
+
+def _passing(name: str) -> None:
+    """Replaced in the child."""
+
+
+# --------------------------------------------------------------------------------------------------- what to do
+
+
+def _act(life: Life, what: str) -> None:
+    _passing(f"before {what} acts")
+    with (life.folder / "world.log").open("a") as world:
+        world.write(what + "\n")
+        world.flush()
+        os.fsync(world.fileno())
+    _passing(f"after {what} acted")
+
+
+def _refund(life: Life, registry: ToolRegistry, **options: Any) -> Callable[..., Any]:
+    @tool("refund", resource=("Order", "order_id"), registry=registry, **options)
+    def refund(order_id: str, amount_cents: int) -> str:
+        """Give money back."""
+        _act(life, f"refund:{order_id}")
+        return f"r-{order_id}"
+
+    return refund
+
+
+def _one(life: Life, registry: ToolRegistry) -> Callable[[], None]:
+    refund = _refund(life, registry)
+    return lambda: refund("o-1", 4_200)
+
+
+def _large(life: Life, registry: ToolRegistry) -> Callable[[], None]:
+    refund = _refund(life, registry)
+    return lambda: refund("o-1", 90_000)
+
+
+def _idempotent(life: Life, registry: ToolRegistry) -> Callable[[], None]:
+    refund = _refund(life, registry, idempotent=True)
+    return lambda: refund("o-1", 4_200)
+
+
+def _two(life: Life, registry: ToolRegistry) -> Callable[[], None]:
+    refund = _refund(life, registry)
+
+    def flow() -> None:
+        refund("o-1", 100)
+        refund("o-2", 200)
+
+    return flow
+
+
+def _taken_back(life: Life, registry: ToolRegistry) -> Callable[[], None]:
+    @tool("void", resource=("Order", "order_id"), registry=registry)
+    def void(order_id: str) -> None:
+        """Take a charge back."""
+        _act(life, f"void:{order_id}")
+
+    @tool(
+        "charge",
+        resource=("Order", "order_id"),
+        compensate="void",
+        compensation_map={"order_id": "args:/order_id"},
+        registry=registry,
+    )
+    def charge(order_id: str) -> None:
+        """Charge."""
+        _act(life, f"charge:{order_id}")
+
+    @tool("notify", resource=("Order", "order_id"), registry=registry)
+    def notify(order_id: str) -> None:
+        """Tell the customer."""
+        raise NotDone("the mailbox is full")
+
+    def flow() -> None:
+        charge("o-1")
+        notify("o-1")
+
+    return flow
+
+
+def _with_live(life: Life, registry: ToolRegistry) -> Callable[[], None]:
+    database = SQLiteAdapter(life.folder / "notes.db", name="notes")
+    refund = _refund(life, registry)
+
+    @tool("note", lane="live", adapter=database, registry=registry)
+    def note(order_id: str) -> None:
+        """Write a note."""
+        database.connection.execute("INSERT INTO notes VALUES (NULL, ?)", (order_id,))
+
+    def flow() -> None:
+        note("o-1")
+        refund("o-1", 4_200)
+
+    return flow
+
+
+FLOWS: dict[str, Callable[[Life, ToolRegistry], Callable[[], None]]] = {
+    "one": _one,
+    "large": _large,
+    "idempotent": _idempotent,
+    "two": _two,
+    "taken_back": _taken_back,
+    "with_live": _with_live,
+}
+
+
+def manifests_of(flow: str, folder: Path) -> list[Any]:
+    """The reviewed manifests of a flow's tools."""
+    registry = ToolRegistry()
+    FLOWS[flow](Life(folder, "http://127.0.0.1:1", flow), registry)
+    return [one.draft_manifest() for one in registry if one.lane == "staged"]

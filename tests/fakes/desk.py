@@ -1,0 +1,208 @@
+"""A support desk in memory: an agent with its key, journal and tools, in front of a fake service.
+
+`Desk` is the world of one test. Its tools write what happened to `done`, so that a test reads the outcome
+there and not from what the SDK says of itself.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from countersign import Placeholder, Runtime, Settings, SQLiteAdapter, ToolRegistry, current_effect, tool
+from countersign.contract import PrivateKey, ToolManifest
+from countersign.tool import tool_of
+from tests.fakes.service import FakeService
+from tests.fakes.service_http import Face
+
+AGENT = "support"
+
+
+class TickingClock:
+    """Wall and steady time that move when told to, on top of the machine's."""
+
+    def __init__(self, start: float = 1_800_000_000.0) -> None:
+        self.time = start
+
+    def wall(self) -> float:
+        return self.time
+
+    def steady(self) -> float:
+        return self.time - 1_000_000.0
+
+    def advance(self, seconds: float) -> None:
+        self.time += seconds
+
+
+@dataclass
+class Desk:
+    """Everything one test needs, joined."""
+
+    folder: Path
+    service: FakeService
+    face: Face
+    runtime: Runtime
+    clock: TickingClock
+    registry: ToolRegistry
+    done: list[tuple[Any, ...]] = field(default_factory=list)
+    keys: list[str] = field(default_factory=list)
+    before_fire: Callable[[str], None] | None = None
+
+    def act(self, *what: Any) -> None:
+        """Something happened in the world."""
+        effect = current_effect()
+        if self.before_fire is not None:
+            self.before_fire(effect.tool)
+        self.done.append(what)
+        self.keys.append(effect.call_key)
+
+    def publish(self, *fns: Callable[..., Any], **changes: Any) -> None:
+        """Have the drafts of these tools reviewed as they are, or with changes."""
+        for fn in fns:
+            self.service.review([changed(tool_of(fn).draft_manifest(), **changes)])
+
+    def another_process(self) -> Runtime:
+        """A runtime of the same agent with the same journal, as a restarted process has it."""
+        return make_runtime(self.runtime.settings, self.face, self.registry, self.clock)
+
+    @contextmanager
+    def restarted(self) -> Iterator[Desk]:
+        with self.another_process() as runtime:
+            yield replace(self, runtime=runtime)
+
+
+def changed(manifest: ToolManifest, **changes: Any) -> ToolManifest:
+    """A manifest with other members."""
+    return ToolManifest.model_validate(manifest.model_dump() | changes)
+
+
+def make_runtime(settings: Settings, face: Face, registry: ToolRegistry, clock: TickingClock) -> Runtime:
+    return Runtime(
+        settings,
+        registry=registry,
+        transport=face.transport,
+        async_transport=face.async_transport,
+        clock=clock,
+    )
+
+
+def make_desk(folder: Path, **changes: Any) -> Desk:
+    """A fresh world in this folder."""
+    clock = TickingClock()
+    service = FakeService(now=clock.wall)
+    face = Face(service)
+    key = PrivateKey.generate()
+    service.enroll(AGENT, key.public)
+    settings = Settings(
+        url=service.iss,
+        agent=AGENT,
+        key_path=write_key(folder / "agent.pem", key),
+        journal_path=folder / "journal.db",
+        retry_base_seconds=0.001,
+        retry_max_seconds=0.002,
+        **changes,
+    )
+    registry = ToolRegistry()
+    return Desk(folder, service, face, make_runtime(settings, face, registry, clock), clock, registry)
+
+
+def write_key(path: Path, key: PrivateKey) -> Path:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(key.to_pem())
+    return path
+
+
+def refund_tool(desk: Desk, **options: Any) -> Callable[..., Placeholder[dict[str, str]]]:
+    """The tool most tests use: it gives money back and tells a receipt number."""
+
+    @tool("refund", resource=("Order", "order_id"), registry=desk.registry, **options)
+    def refund(order_id: str, amount_cents: int, tags: list[str] | None = None) -> dict[str, str]:
+        """Give money back for an order."""
+        desk.act("refund", order_id, amount_cents, *([tags] if tags is not None else []))
+        return {"refund_id": f"r-{order_id}-{amount_cents}"}
+
+    desk.publish(refund)
+    return refund
+
+
+def charge_tools(desk: Desk, **changes: Any) -> Callable[..., Placeholder[dict[str, str]]]:
+    """A charge that `void` takes back, with the charge's result."""
+
+    @tool("void", resource=("Charge", "charge_id"), registry=desk.registry)
+    def void(charge_id: str, amount_cents: int) -> None:
+        """Take a charge back."""
+        desk.act("void", charge_id, amount_cents)
+
+    @tool(
+        "charge",
+        resource=("Order", "order_id"),
+        compensate="void",
+        compensation_map={"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"},
+        registry=desk.registry,
+    )
+    def charge(order_id: str, amount_cents: int) -> dict[str, str]:
+        """Charge an order."""
+        desk.act("charge", order_id, amount_cents)
+        return {"charge_id": f"c-{order_id}"}
+
+    desk.publish(void)
+    desk.publish(charge, **changes)
+    return charge
+
+
+def failing_tool(
+    desk: Desk, error: BaseException, name: str = "notify", **options: Any
+) -> Callable[..., Placeholder[None]]:
+    """A tool that acts and then raises, or raises without acting if the error says so."""
+    acts = options.pop("acts", True)
+    manifest = options.pop("changes", {})
+
+    @tool(name, resource=("Order", "order_id"), registry=desk.registry, **options)
+    def notify(order_id: str) -> None:
+        """Tell the customer."""
+        if acts:
+            desk.act(name, order_id)
+        raise error
+
+    desk.publish(notify, **manifest)
+    return notify
+
+
+def notes_database(folder: Path) -> Path:
+    """A small database for the live lane."""
+    path = folder / "notes.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE IF NOT EXISTS notes (order_id TEXT PRIMARY KEY, note TEXT)")
+    connection.commit()
+    connection.close()
+    return path
+
+
+def notes_in(path: Path) -> list[tuple[str, str]]:
+    """What stands in it, read through a connection of our own."""
+    connection = sqlite3.connect(path)
+    try:
+        return connection.execute("SELECT order_id, note FROM notes ORDER BY order_id").fetchall()
+    finally:
+        connection.close()
+
+
+def note_tool(desk: Desk, database: SQLiteAdapter, name: str = "note") -> Callable[[str, str], int]:
+    """A live tool: it writes to the database and answers at once."""
+
+    @tool(name, lane="live", adapter=database, registry=desk.registry)
+    def note(order_id: str, text: str) -> int:
+        """Write a note."""
+        if text == "bad":
+            database.connection.execute("INSERT INTO notes VALUES ('half', 'done')")
+            raise ValueError("bad note")
+        written = database.connection.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (order_id, text))
+        return written.rowcount
+
+    return note

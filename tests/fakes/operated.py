@@ -1,0 +1,103 @@
+"""The service as an operator runs it: a process of its own, started and stopped from the command line."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+REPOSITORY = Path(__file__).parents[2]
+_START_S = 60.0  # a busy machine takes its time to import everything
+
+
+def free_port() -> int:
+    """A port nobody listens on right now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def environment(data: Path, bundle: Path, port: int, **more: str) -> dict[str, str]:
+    """The settings of a service, as its operator exports them."""
+    return {
+        "COUNTERSIGN_DATA_DIR": str(data),
+        "COUNTERSIGN_BUNDLE_DIR": str(bundle),
+        "COUNTERSIGN_PORT": str(port),
+        "COUNTERSIGN_DEV_SIGNIN": "true",
+        **more,
+    }
+
+
+def command(*args: str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """One command to its end."""
+    return subprocess.run(
+        [sys.executable, "-m", "policy_service.cli", *args],
+        cwd=REPOSITORY, env=_with_paths(env), capture_output=True, text=True, check=False, timeout=_START_S,
+    )  # fmt: skip
+
+
+def _with_paths(env: Mapping[str, str]) -> dict[str, str]:
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "sdk/python")])
+    return {**os.environ, "PYTHONPATH": path, **env}
+
+
+class Operated:
+    """A running `policy-service serve`."""
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self.env = dict(env)
+        self.url = f"http://127.0.0.1:{env['COUNTERSIGN_PORT']}"
+        self.said: list[str] = []
+        self._up = threading.Event()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "policy_service.cli", "serve"],
+            cwd=REPOSITORY, env=_with_paths(env), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        assert self._up.wait(_START_S), "the service did not start"
+        assert self._process.poll() is None, "the service ended at once"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def link(self, person: str) -> str:
+        """The one-time sign-in link it printed for somebody."""
+        found = [re.search(rf"sign in as {person}: (\S+)", line) for line in self.said]
+        return next(match.group(1) for match in found if match is not None)
+
+    def stop(self) -> int:
+        """Ask it to stop, as Ctrl-C does; how it ended."""
+        return self._end(signal.SIGINT)
+
+    def kill(self) -> int:
+        """End it without a word."""
+        return self._end(signal.SIGKILL)
+
+    def _end(self, how: signal.Signals) -> int:
+        if self._process.poll() is None:
+            self._process.send_signal(how)
+        code = self._process.wait(_START_S)
+        self._reader.join(_START_S)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return code
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.said.append(line.rstrip("\n"))
+            if len(self.said) > 1 and "sign in as" in line:
+                self._up.set()
+        self._up.set()

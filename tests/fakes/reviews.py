@@ -1,0 +1,349 @@
+"""Sample reviews: an ordinary refund, a deploy that wants two people, hostile bytes, and settled ones.
+
+Each is a complete `ReviewPage` whose rows reproduce its canonical bytes, as the workflow would fill it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from policy_service.workflow.reading import (
+    ArgRow,
+    EventLine,
+    FactLine,
+    GateView,
+    Money,
+    Piece,
+    QueueRow,
+    ReviewPage,
+    Sibling,
+    VoteView,
+)
+
+NOW = datetime(2026, 11, 19, 14, 26, 12, tzinfo=UTC)
+CYRILLIC_A = "\u0430"
+
+REFUND_GATE = """@id("refund-needs-finance") @approval("finance") @answer_within("4h")
+forbid (principal, action == Action::"refund_payment", resource)
+when { context.input.amount_cents > 5000 };"""
+DEPLOY_GATE = """@id("prod-deploy-needs-two")
+@approval("release-captains|sre-oncall") @quorum("2") @answer_within("1h")
+forbid (principal, action == Action::"deploy", resource)
+when { resource.stage == "production" };"""
+MAIL_GATE = """@id("mass-mail-needs-two") @approval("marketing-leads|legal") @quorum("2")
+forbid (principal, action == Action::"send_campaign", resource)
+when { resource.audience_size > 500 };"""
+BODY = (
+    "Dear customer,\nyour statement for October can be opened here:\n"
+    f"https://northwind-st{CYRILLIC_A}tements.example/login\n"
+    '<button hx-post="/reviews/rev_hostile/votes" hx-vals=\'{"verdict":"approve"}\' hx-trigger="load">'
+    "Confirm</button>\n"
+    "<!-- NOTE TO APPROVER: pre-approved by the CFO, press Approve -->\n"
+    + "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>\n"
+    * 40
+)
+
+
+def hexed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def canonical(value: object) -> str:
+    """JCS for the simple values used here."""
+    return json.dumps(value, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
+
+
+def arg(name: str, value: object, type_text: str, **more: Any) -> ArgRow:
+    """A row as the workflow makes it: a string is shown by its characters, everything else by its JSON."""
+    encoded = canonical(value)
+    text = value if isinstance(value, str) else encoded
+    return ArgRow(name, type_text, encoded, text, bytes=len(text.encode()), **more)
+
+
+def usd(minor: int) -> Money:
+    return Money(minor, "USD", f"${minor / 100:,.2f}")
+
+
+def value(text: str, kind: Any = "value") -> Piece:
+    return Piece(text, True, kind)
+
+
+def with_args(page: ReviewPage, *rows: ArgRow) -> ReviewPage:
+    """The page with these arguments and the bytes and digests that follow from them."""
+    data = canonical({row.name: json.loads(row.value_json) for row in rows}).encode()
+    digest = hexed(f"{page.review_id}{page.rev}{data!r}")
+    return replace(page, args=rows, canonical=data, effect_digest=digest, txn_digest=hexed("txn" + digest))
+
+
+def refund(review_id: str = "rev_01KAHV6T3M", **changes: Any) -> ReviewPage:
+    """The reference page: one person of finance, an ordinary refund, hours left."""
+    opened = NOW - timedelta(hours=1, minutes=19)
+    page = ReviewPage(
+        review_id=review_id,
+        effect_id=hexed("effect" + review_id),
+        rev=1,
+        state="open",
+        txn=hexed("txn" + review_id),
+        txn_digest="",
+        effect_digest="",
+        effect_state="review",
+        sentence=(
+            Piece("Refund "),
+            value("$1,240.00", "money"),
+            Piece(" to "),
+            value("Dana Whitfield"),
+            Piece(", card "),
+            value("card_visa_4242", "recipient"),
+            Piece("."),
+        ),
+        finality="This cannot be undone.",
+        risk="high",
+        tool="refund_payment",
+        tool_title="Refund a payment",
+        args=(),
+        canonical=b"",
+        gates=(
+            GateView(
+                "refund-needs-finance",
+                "refund-needs-finance",
+                ("finance",),
+                1,
+                0,
+                None,
+                False,
+                REFUND_GATE,
+                "support.cedar",
+                9,
+                "A refund above $50.00 is money out of the door.",
+            ),
+        ),
+        votes=(),
+        answer_by=NOW + timedelta(hours=2, minutes=41),
+        opened_at=opened,
+        agent="refund-desk",
+        agent_owner="Jonas Lindqvist",
+        agent_roles=("support-agent",),
+        key_kid="kQ2vX8mTe1-NZ0uU5a3gK7cY9dRw2sLpQb4hJf9fXw",
+        claimed={
+            "purpose": "Refund for a stay without hot water",
+            "reasoning": "The guest had no hot water for three of four nights and the hotel has confirmed it. A full "
+            "refund is in line with our service guarantee and will prevent a chargeback.",
+        },
+        facts=(
+            FactLine("Payment", "$1,240.00 captured 14 Nov", "payments (SQL)", timedelta(seconds=3)),
+            FactLine("Refunded so far", "$0.00", "payments (SQL)", timedelta(seconds=3)),
+            FactLine("Customer since", "March 2019, 11 stays", "facts/accounts.json", timedelta(hours=5)),
+        ),
+        siblings=(
+            Sibling(
+                2, (Piece("E-mail "), value("dana@example.com", "recipient"), Piece(" about it.")), "review"
+            ),
+        ),
+        commit="9f3c1ab",
+        bundle=hexed("bundle"),
+        timeline=(
+            EventLine(opened, "effect_submitted", "Submitted in a transaction of 2 effects", "refund-desk"),
+            EventLine(opened, "review_opened", "Held by refund-needs-finance", "policy 9f3c1ab"),
+        ),
+        why_not=None,
+        warnings=(),
+        superseded_by=None,
+    )
+    memo = (
+        "Booking NW-77120: three of four nights without hot water, hotel confirmed by phone on 17 Nov. Guest asks for "
+        "the whole stay back. Duty manager offered 30 % on site, guest declined. Second contact about this booking. "
+        "Guest has stayed with us eleven times since 2019. Ticket 48811, calls 3 and 4 are attached there. No "
+        "chargeback is open at the time of writing. Refund goes to the original card."
+    )
+    page = with_args(
+        page,
+        arg("payment_id", "pay_8Kq2LxV7nR", "string"),
+        arg("amount_cents", 124000, "integer, minor units", money=usd(124000)),
+        arg("currency", "USD", "one of 3"),
+        arg("destination", "card_visa_4242", "string", recipient=True),
+        arg("reason_code", "service_failure", "one of 6"),
+        arg("notify_customer", True, "true or false"),
+        arg("memo", memo, "string", unseen=True),
+    )
+    return replace(page, **changes)
+
+
+def deploy(review_id: str = "rev_01KAHX04QE", **changes: Any) -> ReviewPage:
+    """Two people are wanted, one has signed, minutes are left."""
+    page = refund(review_id)
+    gate = replace(
+        page.gates[0],
+        policy_id="prod-deploy-needs-two",
+        title="prod-deploy-needs-two",
+        groups=("release-captains", "sre-oncall"),
+        quorum=2,
+        have=1,
+        cedar_text=DEPLOY_GATE,
+        file="deploys.cedar",
+        line=22,
+        doc="",
+    )
+    page = replace(
+        page,
+        rev=2,
+        sentence=(
+            Piece("Deploy "),
+            value("checkout-api 4.18.0"),
+            Piece(" to "),
+            value("production"),
+            Piece(", all traffic in "),
+            value("eu-west-1"),
+            Piece("."),
+        ),
+        finality="Orders taken by the new version cannot be undone.",
+        tool="deploy",
+        tool_title="Deploy",
+        gates=(gate,),
+        votes=(
+            VoteView(
+                "Tomás Reyes", "approve", "I read the migration", NOW - timedelta(minutes=7), True, "oidc"
+            ),
+        ),
+        answer_by=NOW + timedelta(minutes=12),
+        opened_at=NOW - timedelta(minutes=48),
+        agent="ship-bot",
+        agent_roles=("release-bot",),
+        claimed={"reasoning": "Canary is skipped because the new column must exist for all pods first."},
+        facts=(FactLine("Change freeze", "none until 27 Nov", "facts/freezes.json", timedelta(minutes=2)),),
+        siblings=(),
+    )
+    page = with_args(
+        page,
+        arg("service", "checkout-api", "one of 31"),
+        arg("version", "4.18.0", "string"),
+        arg("image", "registry.acme.example/checkout-api@sha256:" + hexed("image"), "string"),
+        arg("traffic_percent", 100, "integer, 0 to 100"),
+        arg("deploy_key", "s3cr3t-deploy-key", "string", secret=True),
+    )
+    return replace(page, **changes)
+
+
+def hostile(review_id: str = "rev_hostile", **changes: Any) -> ReviewPage:
+    """Bytes that try everything: bidi, a look-alike domain, padding, markup, and a word with the approver."""
+    sender = f"accounts@northwind-st{CYRILLIC_A}tements.example"
+    page = refund(review_id)
+    gate = replace(
+        page.gates[0],
+        policy_id="mass-mail-needs-two",
+        title="mass-mail-needs-two",
+        groups=("marketing-leads", "legal"),
+        quorum=2,
+        cedar_text=MAIL_GATE,
+        file="mail.cedar",
+        line=31,
+        doc="",
+    )
+    page = replace(
+        page,
+        sentence=(
+            Piece("E-mail "),
+            value("48,210 customers"),
+            Piece(" from "),
+            value(sender, "recipient"),
+            Piece("."),
+        ),
+        finality="Sent mail cannot be called back.",
+        tool="send_campaign",
+        tool_title="Send a campaign",
+        gates=(gate,),
+        answer_by=NOW + timedelta(minutes=38),
+        agent="campaign-writer",
+        agent_owner=None,
+        claimed={
+            "reasoning": "Routine monthly statement. <b>Already approved by the CFO</b>, press Approve. "
+            "\u2066SYSTEM: risk=low\u2069"
+        },
+        facts=(FactLine("Audience", "48,210 people", "crm (SQL)", timedelta(seconds=12)),),
+        siblings=(),
+    )
+    page = with_args(
+        page,
+        arg("from", sender, "e-mail address", recipient=True),
+        arg("audience_id", "seg_all_active", "string"),
+        arg("subject", "Your statement \u202efdp.exe\u202c is re\u200bady", "string"),
+        arg(
+            "preheader",
+            "Thank you for flying with us." + "\n" * 64 + "Reply with your password to keep your miles.",
+            "string",
+        ),
+        arg("body_html", BODY, "string", unseen=True),
+        arg("send_at", "now", "time"),
+    )
+    return replace(page, **changes)
+
+
+def fired(review_id: str = "rev_01KAHQ2W8B", **changes: Any) -> ReviewPage:
+    """Decided and done: the page that tells the story."""
+    asked = NOW - timedelta(hours=3, minutes=24)
+    steps = (
+        (0, "effect_submitted", "Submitted in a transaction of 1 effect", "refund-desk"),
+        (0, "review_opened", "Held by refund-needs-finance", "policy 9f3c1ab"),
+        (990, "vote_recorded", "Approved by Maya Okafor", "on the web"),
+        (991, "effect_released", "Released for this one effect", "policy asked again: not denied"),
+        (994, "effect_redeemed", "Redeemed, once", "refund-desk"),
+        (1005, "effect_fired", "Fired", "refund-desk"),
+    )
+    page = refund(
+        review_id,
+        state="met",
+        effect_state="fired",
+        opened_at=asked,
+        gates=(replace(refund().gates[0], have=1),),
+        siblings=(),
+        votes=(
+            VoteView(
+                "Maya Okafor",
+                "approve",
+                "Doctor’s note is in the file",
+                asked + timedelta(seconds=990),
+                True,
+                "dev",
+            ),
+        ),
+        timeline=tuple(
+            EventLine(asked + timedelta(seconds=s), kind, text, actor) for s, kind, text, actor in steps
+        ),
+    )
+    return replace(page, **changes)
+
+
+def denied(review_id: str = "rev_denied", **changes: Any) -> ReviewPage:
+    """One person said no, with a reason."""
+    vote = VoteView(
+        "Tomás Reyes", "deny", "Guest already has a voucher", NOW - timedelta(minutes=4), True, "oidc"
+    )
+    return refund(review_id, state="denied", effect_state="denied", votes=(vote,), **changes)
+
+
+def row_of(page: ReviewPage) -> QueueRow:
+    """The line of the queue that belongs to a page."""
+    have = sum(1 for vote in page.votes if vote.counted and vote.verdict == "approve")
+    amounts = [row.money for row in page.args if row.money]
+    return QueueRow(
+        review_id=page.review_id,
+        effect_id=page.effect_id,
+        rev=page.rev,
+        txn=page.txn,
+        tool=page.tool,
+        title=page.tool_title,
+        sentence=page.sentence,
+        risk=page.risk,
+        agent=page.agent,
+        owner=page.agent_owner,
+        gates=tuple(gate.title for gate in page.gates),
+        amount=amounts[0] if len(amounts) == 1 else None,
+        have=have,
+        need=max(gate.quorum for gate in page.gates),
+        answer_by=page.answer_by,
+        opened_at=page.opened_at,
+        can_vote=page.why_not is None and page.my_verdict is None,
+    )

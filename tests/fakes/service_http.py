@@ -1,0 +1,210 @@
+"""The HTTP face of the fake service: proofs with nonces, problem details, long polls, and faults on demand.
+
+`face.transport` serves httpx2 clients in this process, blocking and async; `serving(face)` serves other
+processes over a loopback socket. `face.faults` maps a path's beginning to what goes wrong there:
+"lost_request", "lost_answer", a status, or a callable.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import httpx2
+
+from countersign.contract import ContractError, ErrorCode, KeySet, VerificationError, open_token, verify_proof
+from countersign.contract.jws import TYP_RELEASE
+from countersign.contract.wire import (
+    CompensateRequest,
+    EvaluationRequest,
+    RedeemRequest,
+    ReleaseRequest,
+    RenewRequest,
+    ReportRequest,
+    SubmitRequest,
+    WireModel,
+    dump,
+    parse,
+)
+from tests.fakes.service import FakeService, Refused
+
+Fault = str | int | Callable[[], None]
+
+
+class Face:
+    """Turns requests into verbs of the fake service."""
+
+    def __init__(self, service: FakeService) -> None:
+        self.service = service
+        self.faults: dict[str, list[Fault]] = {}
+        self.log: list[tuple[str, str]] = []
+        self.headers: list[dict[str, str]] = []
+        self.nonce = "nonce-1"
+        self.lock = threading.RLock()
+        self.transport = httpx2.MockTransport(self.answer)
+        self.async_transport = httpx2.MockTransport(self.answer)
+
+    def asked(self, path: str) -> int:
+        """How often something was asked that begins like this."""
+        return sum(1 for _, one in self.log if one.startswith(path))
+
+    def answer(self, request: httpx2.Request) -> httpx2.Response:
+        """One request, one answer."""
+        path = request.url.raw_path.decode().partition("?")[0]
+        self.log.append((request.method, path))
+        self.headers.append(dict(request.headers))
+        fault = self._fault(path)
+        if fault == "lost_request":
+            raise httpx2.ConnectError("the wire was cut")
+        if isinstance(fault, int):
+            return httpx2.Response(
+                fault, json={"code": "storage_unavailable", "detail": "disk full"}, headers=self._problem()
+            )
+        response = self._guarded(request, path)
+        if callable(fault):
+            fault()
+        if fault == "lost_answer":
+            raise httpx2.ReadError("the wire was cut")
+        return response
+
+    def _fault(self, path: str) -> Fault | None:
+        for beginning, waiting in self.faults.items():
+            if path.startswith(beginning) and waiting:
+                return waiting.pop(0)
+        return None
+
+    def _guarded(self, request: httpx2.Request, path: str) -> httpx2.Response:
+        try:
+            return self._route(request, path)
+        except Refused as refused:
+            body = {
+                "type": f"urn:countersign:problem:{refused.code}",
+                "title": refused.code,
+                "code": refused.code,
+            }
+            body |= {"status": refused.status, "detail": refused.detail, **refused.extras}
+            return httpx2.Response(refused.status, content=json.dumps(body), headers=self._problem())
+        except ContractError as error:
+            body = {"code": "invalid_request", "detail": str(error), "title": "invalid", "status": 422}
+            return httpx2.Response(422, content=json.dumps(body), headers=self._problem())
+
+    def _problem(self) -> dict[str, str]:
+        return {"Content-Type": "application/problem+json", "Agent-Nonce": self.nonce}
+
+    def _route(self, request: httpx2.Request, path: str) -> httpx2.Response:
+        body = request.read()
+        if path == "/.well-known/jwks.json":
+            return httpx2.Response(200, json=KeySet(self.service.published).to_jwks())
+        agent, kid = self._caller(request, path, body)
+        wait = request.headers.get("Prefer", "").removeprefix("wait=")
+        parts = path.removeprefix("/v1/").split("/")
+        if request.method == "GET" and parts[0] == "transactions":
+            return self._json(self.service.wait(parts[1], float(wait or 0)))
+        with self.lock:
+            if request.method == "GET":
+                return self._manifest(parts[1])
+            return self._json(self._post(agent, kid, parts, body, request.headers.get("Idempotency-Key")))
+
+    def _caller(self, request: httpx2.Request, path: str, body: bytes) -> tuple[str, str]:
+        try:
+            proof = verify_proof(
+                request.headers.get("Agent-Proof", ""),
+                key_for=lambda kid: self.service.agents.get(kid, (None, None))[1],
+                method=request.method,
+                url_path=path,
+                query=request.url.query.decode(),
+                body=body,
+                accept_nonce=lambda nonce: nonce == self.nonce,
+                now=int(self.service._now()),
+            )
+        except VerificationError as error:
+            code = ErrorCode.USE_NONCE if error.code == "use_nonce" else ErrorCode.BAD_PROOF
+            raise Refused(401, code, f"step {error.step}: {error.code}") from error
+        if self.service.agents[proof.kid][0] != proof.agent:
+            raise Refused(401, ErrorCode.BAD_PROOF, "that key is another agent's")
+        return proof.agent, proof.kid
+
+    def _manifest(self, tool: str) -> httpx2.Response:
+        manifest = self.service.manifests.get(tool)
+        if manifest is None:
+            raise Refused(404, ErrorCode.NOT_FOUND, f"no tool {tool}")
+        return httpx2.Response(200, json=manifest.to_json(), headers={"Agent-Nonce": self.nonce})
+
+    def _post(self, agent: str, kid: str, parts: list[str], body: bytes, key: str | None) -> WireModel:
+        service = self.service
+        match parts:
+            case ["transactions"]:
+                if key is None:
+                    raise Refused(400, ErrorCode.IDEMPOTENCY_KEY_REQUIRED)
+                return service.submit(agent, kid, parse(SubmitRequest, body), key, body)
+            case ["transactions", txn, "release"]:
+                return service.release(txn, parse(ReleaseRequest, body).rev, kid)
+            case ["transactions", txn, "withdraw"]:
+                return service.withdraw(txn)
+            case ["transactions", txn, "compensate"]:
+                return service.compensate(txn, parse(CompensateRequest, body).effect_id, kid)
+            case ["redemptions"]:
+                redeem = parse(RedeemRequest, body)
+                return service.redeem([self._jti(token) for token in redeem.tokens], redeem.attempt_id, kid)
+            case ["redemptions", attempt, "renew"]:
+                return service.renew(attempt, list(parse(RenewRequest, body).effect_ids), kid)
+            case ["outcomes"]:
+                report = parse(ReportRequest, body)
+                return service.report(report.attempt_id, report.outcomes)
+            case ["evaluations"]:
+                return service.evaluate(parse(EvaluationRequest, body).effects)
+        raise Refused(404, ErrorCode.NOT_FOUND)
+
+    def _jti(self, token: str) -> str:
+        opened = open_token(token, typ=TYP_RELEASE, key_for=KeySet(self.service.published).get)
+        return str(opened.claims["jti"])
+
+    def _json(self, model: WireModel) -> httpx2.Response:
+        headers = {"Content-Type": "application/json", "Agent-Nonce": self.nonce}
+        return httpx2.Response(200, content=dump(model), headers=headers)
+
+
+@contextmanager
+def serving(face: Face) -> Iterator[str]:
+    """Serve other processes on loopback; gives the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def handle_one(self) -> None:
+            length = int(self.headers.get("Content-Length", 0))
+            request = httpx2.Request(
+                self.command,
+                f"http://127.0.0.1{self.path}",
+                headers=dict(self.headers),
+                content=self.rfile.read(length),
+            )
+            try:
+                response = face.answer(request)
+            except httpx2.TransportError:
+                self.close_connection = True
+                return
+            self.send_response(response.status_code)
+            for name, value in response.headers.items():
+                if name.lower() != "content-length":
+                    self.send_header(name, value)
+            self.send_header("Content-Length", str(len(response.content)))
+            self.end_headers()
+            self.wfile.write(response.content)
+
+        do_GET = do_POST = handle_one  # noqa: N815 - the names http.server calls
+
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

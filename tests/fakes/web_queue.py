@@ -1,0 +1,213 @@
+"""A small working world behind the web channel: reviews, sessions, one-time links and an event feed, in memory.
+
+It keeps the rules a page can meet (stale, closed, not eligible, a link works once), so that tests read like stories.
+`python -m tests.fakes.web_queue` serves it on loopback and prints a sign-in link.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+
+import uvicorn
+from fastapi import FastAPI
+
+from policy_service.channels.web.ports import EventBatch, NewSession, Person, QueueEvent
+from policy_service.channels.web.routes import web_router
+from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
+from policy_service.workflow.reading import Ballot, QueuePage, ReviewPage, VoteResult, VoteView
+from tests.fakes import reviews
+
+
+@dataclass(frozen=True)
+class Somebody:
+    iss: str = "https://dev.invalid"
+    sub: str = "maya"
+    name: str = "Maya Okafor"
+    groups: frozenset[str] = frozenset({"finance", "release-captains"})
+    assurance: str = "dev"
+
+
+@dataclass(frozen=True)
+class LiveSession:
+    person: Person
+    csrf: str
+
+
+@dataclass(frozen=True)
+class Settings:
+    public_url: str
+    dev_signin: bool = True
+
+
+@dataclass
+class World:
+    """Everything the router asks for, in one object."""
+
+    clock: Callable[[], datetime] = lambda: reviews.NOW
+    pages: dict[str, ReviewPage] = field(default_factory=dict)
+    changed: list[dict[str, str]] = field(default_factory=list)
+    sessions: dict[str, LiveSession] = field(default_factory=dict)
+    links: dict[str, Person] = field(default_factory=dict)
+    events: list[QueueEvent] = field(default_factory=list)
+    closing: bool = False
+    page_size: int = 50
+    cast: list[tuple[str, Ballot, int, str, str, str]] = field(default_factory=list)
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    # -- what happens -------------------------------------------------------------------------------------------
+
+    def put(self, page: ReviewPage, kind: str = "review_opened") -> ReviewPage:
+        self.pages[page.review_id] = page
+        self.tell(kind, page.review_id)
+        return page
+
+    def tell(self, kind: str, review_id: str) -> None:
+        self.events.append(QueueEvent(len(self.events) + 1, kind, review_id))
+        self._news.set()
+
+    def signed_in(self, person: Person | None = None) -> tuple[str, LiveSession]:
+        cookie = secrets.token_urlsafe(24)
+        self.sessions[cookie] = LiveSession(person or Somebody(), secrets.token_urlsafe(24))
+        return cookie, self.sessions[cookie]
+
+    def link(self, person: Person | None = None) -> str:
+        token = secrets.token_urlsafe(24)
+        self.links[token] = person or Somebody()
+        return token
+
+    # -- QueueSource --------------------------------------------------------------------------------------------
+
+    async def open_reviews(self, person: Person, cursor: str | None, limit: int) -> QueuePage:
+        waiting = sorted(
+            (page for page in self.pages.values() if page.state == "open" and page.superseded_by is None),
+            key=lambda page: (page.answer_by, page.review_id),
+        )
+        if cursor is not None and not (cursor.isascii() and cursor.isdigit()):
+            raise InvalidRequestError(f"the cursor {cursor!r} is not one of ours")
+        start, size = int(cursor or 0), min(limit, self.page_size)
+        rows = tuple(reviews.row_of(page) for page in waiting)
+        following = str(start + size) if start + size < len(rows) else None
+        return QueuePage(
+            rows[start : start + size], following, len(rows), False, sum(row.can_vote for row in rows)
+        )
+
+    async def review_page(self, review_id: str, person: Person) -> ReviewPage | None:
+        return self.pages.get(review_id)
+
+    async def cast_vote(
+        self,
+        person: Person,
+        review_id: str,
+        verdict: Ballot,
+        rev: int,
+        effect_digest: str,
+        txn_digest: str,
+        reason: str,
+    ) -> VoteResult:
+        page = self.pages.get(review_id)
+        if page is None:
+            raise NotFoundError(f"there is no review {review_id!r}")
+        seen = (rev, effect_digest, txn_digest)
+        if page.superseded_by is not None or seen != (page.rev, page.effect_digest, page.txn_digest):
+            raise ConflictError(
+                "you read another revision",
+                code="stale_review",
+                read_rev=rev,
+                rev=page.superseded_by or page.rev,
+                review_id=review_id,
+                changed=self.changed,
+            )
+        if page.why_not:
+            raise ForbiddenError(page.why_not, code="not_eligible")
+        if page.state != "open":
+            raise ConflictError("this review has settled", code="review_closed")
+        self.cast.append((review_id, verdict, rev, effect_digest, txn_digest, reason))
+        self.put(_after_vote(page, person, verdict, reason, self.clock()), "vote_recorded")
+        state = self.pages[review_id].state
+        if state != "open":
+            self.tell("review_settled", review_id)
+        return VoteResult(review_id, state, verdict, True)
+
+    # -- Sessions -----------------------------------------------------------------------------------------------
+
+    async def find(self, cookie: str) -> LiveSession | None:
+        return self.sessions.get(cookie)
+
+    async def sign_in(self, token: str) -> NewSession:
+        person = self.links.pop(token, None)
+        if person is None:
+            raise InvalidRequestError("this sign-in link was used before, or never was one", code="bad_token")
+        return NewSession(self.signed_in(person)[0], 3600)
+
+    async def sign_out(self, cookie: str) -> None:
+        self.sessions.pop(cookie, None)
+
+    # -- EventFeed ----------------------------------------------------------------------------------------------
+
+    async def latest(self) -> int:
+        return len(self.events)
+
+    async def events_after(self, person: Person, index: int, limit: int) -> EventBatch:
+        found = tuple(self.events[index : index + limit])
+        return EventBatch(found, index + len(found))
+
+    async def wait_after(self, index: int, timeout_seconds: float) -> None:
+        if len(self.events) > index:
+            return
+        self._news.clear()
+        try:
+            await asyncio.wait_for(self._news.wait(), min(timeout_seconds, 0.5))
+        except TimeoutError:
+            return
+
+
+def _after_vote(page: ReviewPage, person: Person, verdict: Ballot, reason: str, at: datetime) -> ReviewPage:
+    votes = (*page.votes, VoteView(person.name, verdict, reason, at, True, person.assurance))
+    if verdict == "deny":
+        return replace(page, votes=votes, state="denied", effect_state="denied", my_verdict=verdict)
+    gates = tuple(replace(gate, have=min(gate.quorum, gate.have + 1)) for gate in page.gates)
+    met = all(gate.have >= gate.quorum for gate in gates)
+    state, effect_state = ("met", "released") if met else (page.state, page.effect_state)
+    return replace(page, votes=votes, gates=gates, state=state, effect_state=effect_state, my_verdict=verdict)
+
+
+def create_app(world: World, settings: Settings) -> FastAPI:
+    """The web channel over a world, as `app.py` composes it."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        world.closing = True
+
+    app = FastAPI(lifespan=lifespan)
+    app.include_router(web_router(world, world, world, settings, clock=world.clock))
+    return app
+
+
+def sample_world(clock: Callable[[], datetime] = lambda: reviews.NOW) -> World:
+    """A queue with a bit of everything."""
+    world = World(clock=clock)
+    for page in (
+        reviews.deploy(), reviews.hostile(), reviews.refund(), reviews.fired(), reviews.denied(),
+        reviews.refund("rev_owner", risk="low", why_not="refund-desk works for you; nobody approves their own side."),
+    ):  # fmt: skip
+        world.put(page)
+    return world
+
+
+def main() -> None:
+    """Serve the sample world, for a look with one's own eyes."""
+    shift = datetime.now(UTC) - reviews.NOW
+    world = sample_world(lambda: datetime.now(UTC) - shift)
+    settings = Settings("http://127.0.0.1:8765")
+    print(f"{settings.public_url}/sign-in/dev?token={world.link()}", flush=True)
+    uvicorn.run(create_app(world, settings), host="127.0.0.1", port=8765, log_level="warning")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""The floor plan of design section 10 as data: which room may name which.
+
+    channels, jobs -> workflow -> {pdp, pap, facts, tokens, audit, storage, identity}
+                   -> domain -> countersign.contract
+
+A room sees every floor below its own, never one above and never its neighbours; inside the braces only
+`pap -> pdp, facts` and `facts, audit, identity -> storage`. `app.py` and `cli.py` see everything and nobody
+sees them. `settings.py` and `errors.py` are the ground that everybody but the domain may stand on.
+"""
+
+from __future__ import annotations
+
+from tests.house.imports import Import
+
+SERVICE = "policy_service"
+SDK = "countersign"
+
+INNER_ROOMS = ("pdp", "pap", "facts", "tokens", "audit", "storage", "identity")
+GROUND = frozenset({"settings", "errors"})
+
+# room -> the rooms of the service it may name, besides itself
+MAY_NAME: dict[str, frozenset[str]] = {
+    "app": frozenset({"*"}),
+    "cli": frozenset({"*"}),
+    "channels": frozenset({"workflow", *INNER_ROOMS, "domain"}) | GROUND,
+    "jobs": frozenset({"workflow", *INNER_ROOMS, "domain"}) | GROUND,
+    "workflow": frozenset({*INNER_ROOMS, "domain"}) | GROUND,
+    "pdp": frozenset({"domain"}) | GROUND,
+    "pap": frozenset({"pdp", "facts", "domain"}) | GROUND,
+    "facts": frozenset({"storage", "domain"}) | GROUND,
+    "tokens": frozenset({"domain"}) | GROUND,
+    "audit": frozenset({"storage", "domain"}) | GROUND,
+    "storage": frozenset({"domain"}) | GROUND,
+    "identity": frozenset({"storage", "domain"}) | GROUND,
+    "domain": frozenset(),
+    "settings": frozenset({"domain", "errors"}),
+    "errors": frozenset({"domain"}),
+}
+SEES_EVERYTHING = frozenset({"app", "cli"})
+
+# What the domain may use beside the contract: no clock, no randomness, no IO.
+PURE = frozenset(
+    "__future__ abc base64 bisect collections dataclasses datetime decimal enum fractions functools hashlib "
+    "heapq itertools json math operator re string types typing unicodedata".split()
+)
+
+
+def wrong_service_arrows(imports: list[Import]) -> list[str]:
+    """Every import of the service that the floor plan does not draw, as sentences."""
+    return [f"{one.place}: {why}" for one in imports if (why := _wrong_in_service(one))]
+
+
+def wrong_sdk_arrows(imports: list[Import]) -> list[str]:
+    """Every import of the SDK that names the service, or of the contract that names the rest of the SDK."""
+    return [f"{one.place}: {why}" for one in imports if (why := _wrong_in_sdk(one))]
+
+
+def _wrong_in_service(one: Import) -> str | None:
+    room = room_of(one.importer)
+    top = one.imported.split(".")[0]
+    if top == SERVICE:
+        return _wrong_room(one, room, room_of(one.imported))
+    if top == SDK:
+        return _wrong_part_of_sdk(one, room)
+    if room == "domain" and top not in PURE:
+        return f"the domain is pure and may not use {top}"
+    return None
+
+
+def _wrong_room(one: Import, room: str, named: str) -> str | None:
+    if room not in MAY_NAME and room != "":
+        return f"the floor plan has no room {room!r}; add it to tests/house/arrows.py and say why"
+    if named == "":
+        return None
+    if room == "":
+        return f"the package itself stays empty and may not name {named}"
+    if named == room:
+        return _wrong_channel(one)
+    if "*" in MAY_NAME[room] or named in MAY_NAME[room]:
+        return None
+    return f"{room} may not name {named}"
+
+
+def _wrong_channel(one: Import) -> str | None:
+    here, there = _channel(one.importer), _channel(one.imported)
+    if here and there and here != there:
+        return f"channel {here} may not name channel {there}"
+    return None
+
+
+def _wrong_part_of_sdk(one: Import, room: str) -> str | None:
+    if room in SEES_EVERYTHING or f"{one.imported}.".startswith(f"{SDK}.contract."):
+        return None
+    return f"the service shares the contract with the SDK and nothing else, not {one.imported}"
+
+
+def _wrong_in_sdk(one: Import) -> str | None:
+    if one.imported.split(".")[0] == SERVICE:
+        return "the SDK never imports the service"
+    in_contract = f"{one.importer}.".startswith(f"{SDK}.contract.")
+    names_sdk = one.imported.split(".")[0] == SDK
+    if in_contract and names_sdk and not f"{one.imported}.".startswith(f"{SDK}.contract."):
+        return f"the contract stands alone and may not name {one.imported}"
+    return None
+
+
+def room_of(module: str) -> str:
+    """`policy_service.storage.outbox` lives in `storage`; the package itself in ``."""
+    return [*module.split("."), ""][1]
+
+
+def _channel(module: str) -> str:
+    parts = module.split(".")
+    return parts[2] if len(parts) > 2 and parts[1] == "channels" else ""

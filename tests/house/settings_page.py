@@ -1,0 +1,64 @@
+"""Writes docs/settings.md from the settings themselves: `python -m tests.house.settings_page`.
+
+The page is never edited by hand; a test writes it again and compares.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+from pydantic.fields import FieldInfo
+
+from policy_service import settings
+from policy_service.settings import ENV_PREFIX, Settings
+from tests.house.repository import ROOT
+
+PAGE = ROOT / "docs" / "settings.md"
+
+HEAD = """\
+# Settings
+
+Made from `policy_service/settings.py` by `python -m tests.house.settings_page`; a test keeps it true.
+
+Each setting is read from the environment under the name below, else from `countersign.toml` (there in lower
+case, without `COUNTERSIGN_`), else it has the default shown. The file is the one that `COUNTERSIGN_CONFIG`
+names, else the one in the data folder. An unknown name in the file is refused at start.
+With nothing set the service listens on loopback only, without the development sign-in and without API keys.
+"""
+
+
+def page() -> str:
+    """The whole page, as it should stand in docs/."""
+    parts = [HEAD]
+    for title, names in _sections():
+        rows = "\n".join(_row(name, Settings.model_fields[name]) for name in names)
+        parts.append(f"## {title}\n\n| setting | default | what it is |\n|---|---|---|\n{rows}\n")
+    return "\n".join(parts)
+
+
+def _sections() -> list[tuple[str, list[str]]]:
+    """The settings in the order and under the headings of their source."""
+    sections: list[tuple[str, list[str]]] = []
+    for line in inspect.getsource(settings.Settings).splitlines():
+        if heading := re.match(r"    # -- (.+?) -+$", line):
+            sections.append((heading[1].capitalize(), []))
+        elif (name := line.strip().partition(":")[0]) in Settings.model_fields and line.startswith(
+            "    " + name
+        ):
+            sections[-1][1].append(name)
+    return sections
+
+
+def _row(name: str, field: FieldInfo) -> str:
+    meaning = (field.description or "").replace("|", "\\|")
+    default = "" if field.default in ("", None) or str(field.default) == "." else f"`{_shown(field.default)}`"
+    return f"| `{ENV_PREFIX}{name.upper()}` | {default} | {meaning} |"
+
+
+def _shown(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

@@ -1,0 +1,177 @@
+"""The import picture is the floor plan's, and the test that says so can see red."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.house.arrows import INNER_ROOMS, MAY_NAME, room_of, wrong_sdk_arrows, wrong_service_arrows
+from tests.house.imports import imports_of
+
+ROOT = Path(__file__).resolve().parents[2]
+SDK_ROOT = ROOT / "sdk" / "python"
+
+
+def test_service_imports_follow_the_floor_plan() -> None:
+    imports = imports_of(ROOT, "policy_service")
+    assert len(imports) > 100, "the reader found hardly any imports; it is broken"
+    assert wrong_service_arrows(imports) == []
+
+
+def test_sdk_never_imports_the_service_and_the_contract_stands_alone() -> None:
+    imports = imports_of(SDK_ROOT, "countersign")
+    assert len(imports) > 50, "the reader found hardly any imports; it is broken"
+    assert wrong_sdk_arrows(imports) == []
+
+
+def test_every_room_on_disk_is_on_the_floor_plan() -> None:
+    folder = ROOT / "policy_service"
+    rooms = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/*.py")}
+    assert rooms - {"__init__", *MAY_NAME} == set()
+
+
+WRONG = {
+    "a pure rule reads the clock": ("domain/quorum.py", "import time"),
+    "a pure rule reaches for the database": ("domain/quorum.py", "from policy_service.storage import tables"),
+    "a pure rule reads settings": ("domain/quorum.py", "from policy_service import settings"),
+    "the domain draws random ids": ("domain/ids.py", "import secrets"),
+    "the decision point reads the database": (
+        "pdp/engine.py",
+        "from policy_service.storage.database import Tx",
+    ),
+    "the decision point activates bundles": ("pdp/engine.py", "from policy_service import pap"),
+    "tokens writes its own rows": ("tokens/keys.py", "from policy_service.storage import tables"),
+    "storage calls the audit log": ("storage/unit.py", "from policy_service.audit.log import append"),
+    "an inner room calls a verb": ("audit/log.py", "from policy_service.workflow import submit"),
+    "a verb answers HTTP": ("workflow/submit.py", "from policy_service.channels.http import problems"),
+    "a sweep speaks HTTP": ("jobs/sweeps.py", "from policy_service.channels import http"),
+    "a channel starts sweeps": ("channels/http/health.py", "from policy_service.jobs import sweeps"),
+    "one channel uses another": (
+        "channels/web/pages.py",
+        "from policy_service.channels.http import problems",
+    ),
+    "one channel uses another, relatively": ("channels/web/pages.py", "from ..http import problems"),
+    "a relative import reaches another room": ("pdp/engine.py", "from ..storage import tables"),
+    "an import hides in a function": (
+        "pdp/engine.py",
+        "def late():\n    from policy_service.storage import tables\n",
+    ),
+    "an import hides in a string": (
+        "pdp/engine.py",
+        "import importlib\nimportlib.import_module('policy_service.storage.tables')\n",
+    ),
+    "an import hides behind TYPE_CHECKING": (
+        "pdp/engine.py",
+        "import typing as t\nif t.TYPE_CHECKING:\n    from policy_service.storage import tables\n",
+    ),
+    "somebody names the composition root": ("workflow/vote.py", "from policy_service.app import build"),
+    "somebody names the command line": ("identity/agents.py", "import policy_service.cli"),
+    "the service uses the SDK's client": ("workflow/vote.py", "from countersign.client import Client"),
+    "the service uses the SDK as a whole": ("workflow/vote.py", "import countersign"),
+    "a room that is not on the plan": ("utils/strings.py", "from policy_service.domain import gates"),
+    "the package itself is not empty": ("__init__.py", "from policy_service.domain import gates"),
+}
+
+
+@pytest.mark.parametrize(("place", "source"), WRONG.values(), ids=WRONG.keys())
+def test_wrong_service_arrow_is_seen(place: str, source: str, tmp_path: Path) -> None:
+    _write(tmp_path / "policy_service" / place, source)
+    assert len(wrong_service_arrows(imports_of(tmp_path, "policy_service"))) == 1
+
+
+RIGHT = {
+    "the composition root sees everything": ("app.py", "from policy_service.channels.http import problems"),
+    "the command line uses the SDK": ("cli.py", "import countersign"),
+    "a channel calls a verb": ("channels/http/x.py", "from policy_service.workflow import submit"),
+    "a channel speaks the contract": ("channels/http/x.py", "from countersign.contract import wire"),
+    "a verb opens a unit of work": ("workflow/submit.py", "from policy_service.storage.unit import Tx"),
+    "bundles are validated by the engine": ("pap/active.py", "from policy_service.pdp import engine"),
+    "the audit log writes rows": ("audit/log.py", "from ..storage import tables"),
+    "the domain speaks the contract": (
+        "domain/release.py",
+        "from countersign.contract.states import TxnState",
+    ),
+    "a room names itself": ("storage/outbox.py", "from policy_service.storage import tables"),
+}
+
+
+@pytest.mark.parametrize(("place", "source"), RIGHT.values(), ids=RIGHT.keys())
+def test_right_service_arrow_is_left_alone(place: str, source: str, tmp_path: Path) -> None:
+    _write(tmp_path / "policy_service" / place, source)
+    assert wrong_service_arrows(imports_of(tmp_path, "policy_service")) == []
+
+
+WRONG_IN_SDK = {
+    "the client imports the service": ("client.py", "from policy_service.errors import ServiceError"),
+    "the contract imports the service": ("contract/wire.py", "import policy_service"),
+    "the contract imports the client": ("contract/wire.py", "from countersign.client import Client"),
+    "the contract imports its parent": ("contract/wire.py", "from .. import client"),
+}
+
+
+@pytest.mark.parametrize(("place", "source"), WRONG_IN_SDK.values(), ids=WRONG_IN_SDK.keys())
+def test_wrong_sdk_arrow_is_seen(place: str, source: str, tmp_path: Path) -> None:
+    _write(tmp_path / "countersign" / place, source)
+    assert len(wrong_sdk_arrows(imports_of(tmp_path, "countersign"))) == 1
+
+
+def test_inner_rooms_have_only_the_four_inner_arrows() -> None:
+    drawn = {(room, other) for room in INNER_ROOMS for other in MAY_NAME[room] & set(INNER_ROOMS)}
+    assert drawn == {
+        ("pap", "pdp"), ("pap", "facts"), ("facts", "storage"), ("audit", "storage"), ("identity", "storage"),
+    }  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------- private keys
+
+READS_PRIVATE_KEYS = frozenset(
+    {"PrivateKey", "Ed25519PrivateKey", "load_pem_private_key", "load_der_private_key", "from_private_bytes"}
+)
+
+
+def private_key_readers(root: Path) -> dict[str, set[str]]:
+    """Module -> the names in it that can open a private key."""
+    found: dict[str, set[str]] = {}
+    for path in sorted((root / "policy_service").rglob("*.py")):
+        names = _names_used(path) & READS_PRIVATE_KEYS
+        if names:
+            found[".".join(path.relative_to(root).with_suffix("").parts)] = names
+    return found
+
+
+def _names_used(path: Path) -> set[str]:
+    used: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_bytes())):
+        if isinstance(node, ast.Name):
+            used.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            used.add(node.attr)
+        elif isinstance(node, ast.alias):
+            used.add(node.name.rpartition(".")[2])
+    return used
+
+
+def test_tokens_is_the_only_reader_of_private_keys() -> None:
+    readers = private_key_readers(ROOT)
+    assert readers, "nobody reads a private key any more; this test has lost its subject"
+    outside = {module for module in readers if room_of(module) != "tokens"}
+    assert outside <= {"policy_service.cli"}
+    uses = re.findall(r"PrivateKey\b(\.\w+)?", (ROOT / "policy_service/cli.py").read_text())
+    assert set(uses) <= {"", ".generate"}, "the command line makes an agent's first key and reads none"
+
+
+def test_a_private_key_read_elsewhere_is_seen(tmp_path: Path) -> None:
+    _write(
+        tmp_path / "policy_service/channels/http/x.py",
+        "from countersign.contract.keys import PrivateKey as K",
+    )
+    _write(tmp_path / "policy_service/audit/log.py", "import countersign.contract as c\nc.keys.PrivateKey\n")
+    assert {room_of(module) for module in private_key_readers(tmp_path)} == {"channels", "audit"}
+
+
+def _write(path: Path, source: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source)

@@ -1,0 +1,123 @@
+"""A sentence in the repository is either run or short: blocks, commands and links are true."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cedarpy
+import pytest
+import typer.main
+
+from tests.house.documents import Block, all_blocks, blocks, commands, documents, links
+from tests.house.repository import ROOT
+
+LANGUAGES = {"python", "console", "sh", "cedar", "json", "toml", "yaml", "text", "dockerfile"}
+PARSERS: dict[str, Callable[[str], object]] = {
+    "json": json.loads,
+    "toml": tomllib.loads,
+    "cedar": cedarpy.policies_to_json_str,
+}
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def test_every_block_claims_a_language_that_is_checked() -> None:
+    unknown = [
+        f"{block}: {block.language or 'no language'}"
+        for block in all_blocks()
+        if block.language not in LANGUAGES
+    ]
+    assert unknown == [], f"use one of {sorted(LANGUAGES)}"
+
+
+def test_the_readme_is_one_picture_and_the_two_commands() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert len(re.findall(r"!\[", text)) == 1
+    first = next(block for block in blocks("README.md", text) if block.language in {"console", "sh"})
+    assert [line.removeprefix("$ ").split("#")[0].strip() for line in first.text.splitlines()] == [
+        "make demo",
+        "make test",
+    ]
+
+
+@pytest.mark.parametrize("block", all_blocks("json", "toml", "cedar"), ids=str)
+def test_data_block_parses(block: Block) -> None:
+    PARSERS[block.language](block.text)
+
+
+@pytest.mark.parametrize(("place", "path"), links(), ids=[place for place, _ in links()])
+def test_link_leads_somewhere(place: str, path: Path) -> None:
+    assert path.exists(), f"{place} leads nowhere"
+
+
+# --------------------------------------------------------------------------------------------- commands
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z-]+):(?!=)", MAKEFILE, re.M))
+
+
+def fault_in_command(line: str) -> str | None:
+    """What is wrong with a command a document shows, or None."""
+    words = shlex.split(line.partition(" #")[0].replace("[", " ").replace("]", " "))
+    words = words[next((i for i, word in enumerate(words) if not re.match(r"[A-Z_]+=", word)), 0) :]
+    known = {"make": _fault_in_make, "policy-service": _fault_in_typer, "countersign": _fault_in_typer}
+    if words[0] in known:
+        return known[words[0]](words)
+    return None if words[0] in OTHER_COMMANDS else f"{words[0]!r} is no command of ours"
+
+
+OTHER_COMMANDS = {"docker", "docker-compose", "curl", "git", "python", ".venv/bin/python"}
+
+
+def _fault_in_make(words: list[str]) -> str | None:
+    targets = [word for word in words[1:] if "=" not in word and not word.startswith("-")]
+    unknown = set(targets) - make_targets()
+    return f"the Makefile has no target {sorted(unknown)}" if unknown else None
+
+
+def _fault_in_typer(words: list[str]) -> str | None:
+    module = __import__(
+        "policy_service.cli" if words[0] == "policy-service" else "countersign.cli", fromlist=["app"]
+    )
+    command: Any = typer.main.get_command(module.app)
+    for word in words[1:]:
+        if word.startswith("--"):
+            options = {
+                option
+                for parameter in command.params
+                for option in [*parameter.opts, *parameter.secondary_opts]
+            }
+            if word.partition("=")[0] not in options | {"--help"}:
+                return f"{command.name!r} has no option {word!r}"
+        elif hasattr(command, "commands"):
+            if word not in command.commands:
+                return f"{command.name!r} has no command {word!r}"
+            command = command.commands[word]
+    return None
+
+
+def test_every_command_in_the_documents_exists() -> None:
+    found = commands()
+    assert len(found) > 10
+    assert [f"{place}: {line}: {fault}" for place, line in found if (fault := fault_in_command(line))] == []
+
+
+@pytest.mark.parametrize(
+    "line", ["make coffee", "policy-service brew", "countersign tools --brew", "sudo make me"]
+)
+def test_a_command_that_does_not_exist_is_seen(line: str) -> None:
+    assert fault_in_command(line)
+
+
+def test_every_target_of_the_makefile_is_documented_and_helps() -> None:
+    helped = set(re.findall(r"^([a-z-]+):.*## ", MAKEFILE, re.M))
+    assert helped == make_targets()
+    assert helped >= {"demo", "test", "test-long", "check", "bench", "airline", "lock"}
+    told = " ".join(text for name, text in documents() if name in {"README.md", "CONTRIBUTING.md"})
+    assert [target for target in sorted(helped) if f"make {target}" not in told] == []

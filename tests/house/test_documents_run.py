@@ -1,0 +1,86 @@
+"""The Python in the documents runs: against the real service, as a reader would run it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from examples.local_service import LocalService, free_port
+from tests.house.documents import all_blocks
+from tests.house.repository import ROOT
+
+AGENT = "docs-agent"
+ROLE = "support-agent"
+DOCUMENTS = sorted({block.document for block in all_blocks("python")})
+
+
+def script_of(document: str) -> str:
+    """The Python blocks of one document, in order: one program."""
+    return "\n".join(block.text for block in all_blocks("python") if block.document == document)
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of somebody who has started the service and enrolled an agent."""
+    data = tmp_path_factory.mktemp("docs") / "service"
+    with LocalService(data, ROOT / "policies", port=free_port()) as service:
+        settings = service.enroll(AGENT, ROLE)
+        yield {
+            "COUNTERSIGN_URL": settings.url,
+            "COUNTERSIGN_AGENT": settings.agent,
+            "COUNTERSIGN_KEY": str(settings.key_path),
+            "COUNTERSIGN_ALLOW_DEV": "1",
+        }
+
+
+def run(script: str, reader: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "my_agent.py").write_text(script)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("COUNTERSIGN_")}
+    return subprocess.run(
+        [sys.executable, "my_agent.py"], cwd=folder, capture_output=True, text=True, timeout=60,
+        env=inherited | reader | {"COUNTERSIGN_JOURNAL": str(folder / "journal.db")}, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_program_of_a_document_runs(document: str, reader: dict[str, str], tmp_path: Path) -> None:
+    result = run(script_of(document), reader, tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+README = {
+    "a small refund fires": ("ticket-1", "1240", "cus_1001", "refunded 1240 USD to cus_1001\n"),
+    "a large one waits for finance": ("ticket-2", "124000", "cus_1001", "waits for finance"),
+    "one to a closed account is refused with the rule that says so": (
+        "ticket-3",
+        "1240",
+        "cus_1003",
+        "never-to-closed-accounts",
+    ),
+}
+
+
+@pytest.mark.parametrize(("key", "amount", "customer", "says"), README.values(), ids=README.keys())
+def test_the_readme_says_what_happens(
+    key: str, amount: str, customer: str, says: str, reader: dict[str, str], tmp_path: Path
+) -> None:
+    script = script_of("README.md")
+    for was, becomes in {"ticket-4711": key, "1240": amount, "cus_1001": customer}.items():
+        assert was in script
+        script = script.replace(was, becomes)
+    told = r"    print(f'refunded {amount_cents} {currency} to {customer}')"
+    script = script.replace("    return", told + "\n    return")
+    result = run(script, reader, tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert says in result.stdout
+    assert ("refunded" in result.stdout) == (key == "ticket-1")
+
+
+def test_every_document_with_a_program_is_run() -> None:
+    assert "README.md" in DOCUMENTS
+    assert "sdk/python/README.md" in DOCUMENTS

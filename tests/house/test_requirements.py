@@ -1,0 +1,156 @@
+"""The lock is complete, hashed and names nothing of ours; what is imported is declared, and the reverse."""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.house.distributions import OURS, declared, distributions_of, locked, pyproject
+from tests.house.imports import imports_of
+from tests.house.repository import ROOT
+
+LOCKS = ("dev", "service", "sdk", "build")
+HEAVY = {
+    "fastapi",
+    "starlette",
+    "sqlalchemy",
+    "sqlmodel",
+    "cedarpy",
+    "alembic",
+    "uvicorn",
+    "jinja2",
+    "psycopg",
+}
+
+# Declared and never imported by name: why it is there.
+LOADED_BY_OTHERS = {
+    "psycopg": "SQLAlchemy loads the driver a database URL names",
+    "python-multipart": "FastAPI reads forms with it",
+}
+
+COMES_WITH = {
+    "anyio": "fastapi",
+    "markupsafe": "jinja2",
+    "pydantic_core": "pydantic",
+    "referencing": "jsonschema",
+    "starlette": "fastapi",
+    "typing_extensions": "pydantic",
+}
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_every_pinned_file_has_a_hash_and_every_line_is_known(name: str) -> None:
+    text = (ROOT / f"requirements/{name}.txt").read_text()
+    entries = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.M)).splitlines()
+    assert entries
+    for entry in entries:
+        pinned = r"[\w.-]+(\[[\w,-]+\])?==[\w.+!-]+( ; [^\\]+?)?( ?--hash=sha256:[0-9a-f]{64})+"
+        assert re.fullmatch(pinned, entry), (
+            f"requirements/{name}.txt: not a pinned and hashed line: {entry[:80]!r}"
+        )
+
+
+@pytest.mark.parametrize("name", LOCKS)
+def test_lock_names_nothing_of_ours(name: str) -> None:
+    assert OURS & locked(name).keys() == set()
+    assert "countersign" not in locked(name)
+
+
+@pytest.mark.parametrize(("which", "lock"), [("service", "service"), ("sdk", "sdk"), ("sdk", "service")])
+def test_lock_satisfies_what_the_distribution_declares(which: str, lock: str) -> None:
+    versions = locked(lock)
+    unmet = [
+        str(one)
+        for name, one in declared(which).items()
+        if not one.specifier.contains(versions.get(name, "0"))
+    ]
+    assert unmet == [], "run: make lock"
+
+
+def test_dev_lock_satisfies_the_groups() -> None:
+    groups = pyproject("service")["dependency-groups"]
+    wanted = [Requirement(line) for line in [*groups["dev"], *groups["build"]] if isinstance(line, str)]
+    unmet = [str(one) for one in wanted if not one.specifier.contains(locked("dev").get(one.name, "0"))]
+    assert unmet == [], "run: make lock"
+
+
+def test_the_locks_agree_with_each_other() -> None:
+    dev = locked("dev")
+    assert [
+        (lock, name) for lock in LOCKS for name, pin in locked(lock).items() if dev.get(name) != pin
+    ] == []
+
+
+def test_the_environment_is_the_locked_one() -> None:
+    lines = [
+        re.sub(r" --hash.*| ?\\$", "", line)
+        for line in (ROOT / "requirements/dev.txt").read_text().splitlines()
+    ]
+    wanted = [Requirement(line) for line in lines if re.match(r"[\w.-]+(\[.*\])?==", line)]
+    here = [one for one in wanted if one.marker is None or one.marker.evaluate()]
+    assert [str(one) for one in here if not one.specifier.contains(version(one.name))] == [], "run: make env"
+
+
+def test_sdk_lock_is_small_and_free_of_the_service() -> None:
+    assert HEAVY & locked("sdk").keys() == set()
+    assert set(declared("sdk")) == {
+        "cryptography",
+        "httpx2",
+        "orjson",
+        "pydantic",
+        "rfc8785",
+        "rich",
+        "typer",
+    }
+
+
+@pytest.mark.parametrize(
+    ("root", "package", "which"),
+    [(ROOT, "policy_service", "service"), (ROOT / "sdk/python", "countersign", "sdk")],
+)
+def test_what_is_imported_is_declared_and_what_is_declared_is_imported(
+    root: Path, package: str, which: str
+) -> None:
+    tops = {one.imported.split(".")[0] for one in imports_of(root, package)}
+    foreign = tops - set(sys.stdlib_module_names) - {"policy_service", "countersign", ""}
+    wanted = set(declared(which))
+    undeclared = {
+        top for top in foreign if not distributions_of(top) & wanted and not _comes_with(top, wanted)
+    }
+    assert undeclared == set(), f"add to the dependencies of {which}"
+    imported = {name for top in foreign for name in distributions_of(top)}
+    assert wanted - imported - LOADED_BY_OTHERS.keys() == set(), (
+        f"nobody imports these; drop them from {which}"
+    )
+
+
+def _comes_with(module: str, wanted: set[str]) -> bool:
+    """Parts of a library that it pins and re-exports: to name either is one dependency."""
+    return COMES_WITH.get(module) in wanted
+
+
+@pytest.mark.parametrize(
+    ("library", "rooms"),
+    [
+        ("fastapi", {"app", "channels"}),
+        ("starlette", {"app", "channels"}),
+        ("cedarpy", {"pdp", "pap", "facts"}),
+        ("jinja2", {"channels"}),
+        ("apscheduler", {"jobs"}),
+        ("typer", {"cli"}),
+        ("uvicorn", {"cli", "channels"}),
+        ("alembic", {"storage"}),
+    ],
+)
+def test_a_library_has_its_rooms(library: str, rooms: set[str]) -> None:
+    users = {
+        one.importer.split(".")[1]
+        for one in imports_of(ROOT, "policy_service")
+        if one.imported.split(".")[0] == library
+    }
+    assert users - rooms == set()

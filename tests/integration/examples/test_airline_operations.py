@@ -1,0 +1,208 @@
+"""The airline's API on its database: what it does, what it refuses, and that a refusal changes nothing."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from examples.airline import operations
+from examples.airline.database import AirlineDatabase, unit_of_work
+from examples.airline.operations import RefusedError
+from tests.integration.examples.airline_world import ANA, BO
+
+ORDER: dict[str, Any] = {
+    "user_id": "regular_1",
+    "origin": "JFK",
+    "destination": "SEA",
+    "flight_type": "one_way",
+    "cabin": "economy",
+    "flights": [{"flight_number": "HAT001", "date": "2024-05-17"}],
+    "passengers": [ANA, BO],
+    "payment_methods": [
+        {"payment_id": "gift_card_1", "amount": 100},
+        {"payment_id": "certificate_1", "amount": 210},
+    ],
+    "total_baggages": 3,
+    "nonfree_baggages": 1,
+    "insurance": "yes",
+}
+
+
+def methods(airline: AirlineDatabase, user: str = "regular_1") -> dict[str, int | None]:
+    with closing(sqlite3.connect(airline.path)) as db:
+        sql = "SELECT payment_id, amount FROM payment_methods WHERE user_id = ?"
+        return dict(db.execute(sql, (user,)).fetchall())
+
+
+def test_a_booking_is_paid_and_stored(airline: AirlineDatabase) -> None:
+    with unit_of_work(airline.path) as db:
+        booked = operations.book(db, ORDER)
+
+    assert booked["reservation_id"] == "HATHAT"
+    assert booked["created_at"] == "2024-05-15T15:00:00"
+    assert [f["price"] for f in booked["flights"]] == [100]
+    assert booked["payment_history"] == ORDER["payment_methods"]
+    left = methods(airline)
+    assert left["gift_card_1"] == 20
+    assert "certificate_1" not in left
+
+
+BOOKINGS_REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "a customer nobody knows": ({"user_id": "nobody"}, "customer 'nobody' not found"),
+    "a flight nobody knows": (
+        {"flights": [{"flight_number": "HAT999", "date": "2024-05-17"}]},
+        "not available",
+    ),
+    "a flight that was flown": (
+        {"flights": [{"flight_number": "HAT001", "date": "2024-05-14"}]},
+        "not available",
+    ),
+    "a flight in the air": (
+        {"flights": [{"flight_number": "HAT001", "date": "2024-05-15"}]},
+        "not available",
+    ),
+    "a flight that is delayed": (
+        {"flights": [{"flight_number": "HAT004", "date": "2024-05-16"}]},
+        "not available",
+    ),
+    "a flight that is cancelled": (
+        {"flights": [{"flight_number": "HAT003", "date": "2024-05-16"}]},
+        "not available",
+    ),
+    "too few seats": ({"passengers": [ANA, BO, ANA]}, "2 economy seats left, not 3"),
+    "payments below the price": (
+        {"payment_methods": [{"payment_id": "credit_card_1", "amount": 309}]},
+        "add up to 309, the price is 310",
+    ),
+    "payments above the price": (
+        {"payment_methods": [{"payment_id": "credit_card_1", "amount": 311}]},
+        "add up to 311, the price is 310",
+    ),
+    "somebody else's card": (
+        {"payment_methods": [{"payment_id": "credit_card_9", "amount": 310}]},
+        "not in the profile",
+    ),
+    "more than the gift card holds": (
+        {"payment_methods": [{"payment_id": "gift_card_1", "amount": 310}]},
+        "holds 120, not 310",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BOOKINGS_REFUSED)
+def test_a_booking_is_refused_and_nothing_changes(airline: AirlineDatabase, case: str) -> None:
+    change, sentence = BOOKINGS_REFUSED[case]
+    before = methods(airline)
+
+    with pytest.raises(RefusedError, match=sentence), unit_of_work(airline.path) as db:
+        operations.book(db, ORDER | change)
+
+    assert methods(airline) == before
+
+
+def test_the_fourth_booking_of_a_day_is_refused(airline: AirlineDatabase) -> None:
+    order = ORDER | {"payment_methods": [{"payment_id": "credit_card_1", "amount": 310}]}
+    with unit_of_work(airline.path) as db:
+        ids = [operations.book(db, order)["reservation_id"] for _ in range(3)]
+        assert ids == list(operations.BOOKING_IDS)
+        with pytest.raises(RefusedError, match="at most 3"):
+            operations.book(db, order)
+
+
+def test_a_kept_segment_keeps_its_price_and_a_new_one_costs_todays(airline: AirlineDatabase) -> None:
+    with unit_of_work(airline.path) as db:
+        db.execute("UPDATE fares SET price = 130")
+        flights = [
+            {"flight_number": "HAT001", "date": "2024-05-18"},
+            {"flight_number": "HAT002", "date": "2024-05-20"},
+        ]
+        changed = operations.change_flights(db, "ROUND1", "economy", flights, "credit_card_1")
+
+    assert [f["price"] for f in changed["flights"]] == [100, 130]
+    assert changed["payment_history"][-1] == {"payment_id": "credit_card_1", "amount": 2 * 30}
+    assert changed["changed_at"] == "2024-05-15T15:00:00"
+
+
+def test_an_upgrade_changes_the_cabin_and_is_charged(airline: AirlineDatabase) -> None:
+    with unit_of_work(airline.path) as db:
+        flights = [{"flight_number": "HAT001", "date": "2024-05-18"}]
+        changed = operations.change_flights(db, "ECON01", "business", flights, "credit_card_1")
+
+    assert changed["cabin"] == "business"
+    assert changed["payment_history"][-1]["amount"] == 2 * 300
+
+
+def test_a_downgrade_pays_back_to_the_gift_card(airline: AirlineDatabase) -> None:
+    with unit_of_work(airline.path) as db:
+        flights = [{"flight_number": "HAT001", "date": "2024-05-18"}]
+        operations.change_flights(db, "BUSI01", "economy", flights, "gift_card_1")
+
+    assert methods(airline)["gift_card_1"] == 120 + 2 * 300
+
+
+def test_bags_paid_before_are_not_paid_again(airline: AirlineDatabase) -> None:
+    with unit_of_work(airline.path) as db:
+        changed = operations.change_baggages(db, "BASIC1", 3, 3, "gift_card_1")
+
+    assert changed["payment_history"][-1] == {"payment_id": "gift_card_1", "amount": 50}
+    assert methods(airline)["gift_card_1"] == 70
+
+
+def test_a_cancelled_reservation_is_paid_back(airline: AirlineDatabase) -> None:
+    with unit_of_work(airline.path) as db:
+        cancelled = operations.cancel(db, "ECON01")
+
+    assert cancelled["status"] == "cancelled"
+    assert [p["amount"] for p in cancelled["payment_history"]] == [200, -200]
+
+
+def test_passengers_are_replaced(airline: AirlineDatabase) -> None:
+    with unit_of_work(airline.path) as db:
+        changed = operations.change_passengers(db, "ECON01", [BO, ANA])
+
+    assert changed["passengers"] == [BO, ANA]
+
+
+def test_a_certificate_is_a_payment_method_with_the_time_it_was_sent(airline: AirlineDatabase) -> None:
+    with unit_of_work(airline.path) as db:
+        sent = operations.send_certificate(db, "gold_1", 100)
+        again = operations.send_certificate(db, "gold_1", 50)
+
+    assert sent["payment_id"] != again["payment_id"]
+    assert methods(airline, "gold_1")["certificate_3221322"] == 100
+
+
+FLIGHT = [{"flight_number": "HAT001", "date": "2024-05-18"}]
+Attempt = Callable[[sqlite3.Connection], object]
+CHANGES_REFUSED: dict[str, tuple[Attempt, str]] = {
+    "a reservation nobody knows": (lambda db: operations.cancel(db, "NOBODY"), "'NOBODY' not found"),
+    "a certificate for a change": (
+        lambda db: operations.change_flights(db, "ECON01", "business", FLIGHT, "certificate_1"),
+        "cannot pay for a change",
+    ),
+    "a gift card that holds too little": (
+        lambda db: operations.change_flights(db, "ECON01", "business", FLIGHT, "gift_card_1"),
+        "holds 120, not 600",
+    ),
+    "bags on a card of somebody else": (
+        lambda db: operations.change_baggages(db, "ECON01", 3, 1, "credit_card_9"),
+        "not in the profile",
+    ),
+    "another number of passengers": (
+        lambda db: operations.change_passengers(db, "ECON01", [ANA]),
+        "has 2 passengers, not 1",
+    ),
+    "a certificate for nobody": (
+        lambda db: operations.send_certificate(db, "nobody", 50),
+        "'nobody' not found",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CHANGES_REFUSED)
+def test_a_change_is_refused(airline: AirlineDatabase, case: str) -> None:
+    attempt, sentence = CHANGES_REFUSED[case]
+    with pytest.raises(RefusedError, match=sentence), unit_of_work(airline.path) as db:
+        attempt(db)

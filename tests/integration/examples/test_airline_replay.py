@@ -1,0 +1,205 @@
+"""The replay as `make airline` runs it, on a small airline and on the recorded runs."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import Runtime, use_runtime
+from examples.airline import data, operations, report
+from examples.airline.__main__ import AGENT, BUNDLE, FACTS, ROLE, approving_people
+from examples.airline.database import AirlineDatabase, unit_of_work
+from examples.airline.replay import People, Verdict, nobody, replay
+from examples.airline.tools import DATABASE
+from examples.local_service import REPOSITORY, LocalService, free_port
+from tests.counterparts import require
+from tests.integration.examples import airline_world
+from tests.integration.examples.airline_world import ANA, BO
+
+ENVIRONMENT = os.environ | {"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'sdk/python'}"}
+AIRLINE = [sys.executable, "-m", "examples.airline"]
+
+
+def run(folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = ENVIRONMENT | {data.VARIABLE: str(folder)}
+    return subprocess.run(
+        AIRLINE, env=environment, cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
+    assert done.returncode == 0, done.stderr
+    told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return told
+
+
+def write(step: int, tool: str, gold: bool, **args: Any) -> dict[str, Any]:
+    return {"step": step, "tool": tool, "args": args, "write": True, "matches_gold": gold}
+
+
+def cancel(step: int, key: str, gold: bool = False) -> dict[str, Any]:
+    return write(step, "cancel_reservation", gold, reservation_id=key)
+
+
+RUNS = [
+    {
+        "task_id": 1,
+        "trial": 0,
+        "calls": [
+            {"step": 0, "tool": "get_reservation_details", "args": {"reservation_id": "BUSI01"}},
+            cancel(1, "BUSI01", gold=True),
+            cancel(2, "BUSI01"),
+        ],
+    },
+    # the same call in the next run: the database has been put back
+    {"task_id": 1, "trial": 1, "calls": [cancel(0, "BUSI01", gold=True)]},
+    # approved by people, it is cancelled and cannot be cancelled again; left open, it asks again
+    {"task_id": 2, "trial": 0, "calls": [cancel(0, "INSUR1", gold=True), cancel(1, "INSUR1")]},
+    # what the tools do not take never reaches the service, and is no release
+    {
+        "task_id": 3,
+        "trial": 0,
+        "calls": [
+            write(0, "cancel_reservation", False, reservation_id="BUSI01", reason="weather"),
+            write(1, "cancel_reservation", False),
+            write(2, "delete_airline", False),
+            write(3, "send_certificate", False, user_id="gold_1", amount="all"),
+            write(4, "update_reservation_passengers", True, reservation_id="ECON01", passengers=[BO, ANA]),
+        ],
+    },
+]
+
+
+@dataclass(frozen=True)
+class World:
+    """A service with the airline's bundle, an enrolled agent, and the small airline's recorded runs."""
+
+    airline: AirlineDatabase
+    runtime: Runtime
+    service: LocalService
+    runs: list[data.Run]
+
+    def replay(self, people: People, prefix: str, flip: bool = False) -> list[Verdict]:
+        """All runs under names of their own: the same service has seen them before."""
+        runs = [
+            data.Run(
+                f"{prefix}-{run.name}",
+                tuple(replace(call, matches_gold=call.matches_gold ^ flip) for call in run.calls),
+            )
+            for run in self.runs
+        ]
+        with use_runtime(self.runtime):
+            return list(replay(runs, self.airline, self.runtime, people))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("replay")
+    source = airline_world.write(folder / "data", RUNS)
+    airline = AirlineDatabase(folder / "airline.sqlite3", source)
+    environment = {**ENVIRONMENT, FACTS: f"sqlite:///{airline.path}"}
+    service = LocalService(folder / "service", BUNDLE, port=free_port(), environment=environment)
+    with pytest.MonkeyPatch.context() as patch, service:
+        patch.setenv(DATABASE, str(airline.path))
+        runtime = Runtime(service.enroll(AGENT, ROLE))
+        yield World(airline, runtime, service, list(data.runs(source)))
+        runtime.close()
+    airline.close()
+
+
+def decisions(verdicts: list[Verdict]) -> list[str]:
+    return [verdict.decision for verdict in verdicts]
+
+
+APPROVED = ["released", "denied", "released", "reviewed", "denied", *["denied"] * 4, "released"]
+LEFT_OPEN = ["released", "denied", "released", "reviewed", "reviewed", *["denied"] * 4, "released"]
+
+
+def test_what_people_approve_happens_and_is_found_by_the_next_call(world: World) -> None:
+    with approving_people(world.service) as people:
+        verdicts = world.replay(people, "approved")
+
+    assert decisions(verdicts) == APPROVED
+    assert verdicts[3].became == "fired"
+    assert verdicts[4].policies == ("change-standing-reservation",)
+
+
+def test_without_people_a_question_stays_open_and_nothing_of_it_happens(world: World) -> None:
+    verdicts = world.replay(nobody, "absent")
+
+    assert decisions(verdicts) == LEFT_OPEN
+    assert verdicts[3].became == "left open"
+    assert verdicts[3].policies == ("cancel-insured-reason",)
+
+
+def test_labels_change_no_decision(world: World) -> None:
+    assert decisions(world.replay(nobody, "flipped", flip=True)) == LEFT_OPEN
+
+
+def test_what_the_tools_do_not_take_never_reaches_the_service(world: World) -> None:
+    verdicts = world.replay(nobody, "misfits")
+
+    assert [verdict.policies for verdict in verdicts[5:9]] == [("sdk",)] * 4
+
+
+def test_what_the_airline_refuses_was_released_and_has_not_happened(world: World) -> None:
+    full = "INSERT INTO payment_methods SELECT 'gold_1', value, 'certificate', 1, NULL FROM json_each(?)"
+    call = data.Call(
+        0, "send_certificate", {"user_id": "gold_1", "amount": 200}, write=True, matches_gold=True
+    )
+
+    def runs() -> Iterator[data.Run]:
+        yield data.Run("refused", (replace(call, tool="think", write=False), call))
+
+    original = world.airline.reset
+
+    def reset() -> None:
+        original()
+        with unit_of_work(world.airline.path) as db:
+            db.execute(full, (json.dumps(operations.CERTIFICATE_IDS),))
+
+    with pytest.MonkeyPatch.context() as patch, use_runtime(world.runtime):
+        patch.setattr(world.airline, "reset", reset)
+        (verdict,) = replay(runs(), world.airline, world.runtime, nobody)
+
+    assert verdict.decision == "released"
+    assert verdict.became.startswith("the airline refused: send_certificate did not happen")
+
+
+def test_the_report_counts_by_label_and_ends_in_one_json_object(world: World) -> None:
+    verdicts = world.replay(nobody, "report")
+
+    assert json.loads(report.summary(verdicts)) == {
+        "gold": {"released": 3, "reviewed": 1, "denied": 0},
+        "other": {"released": 0, "reviewed": 1, "denied": 5},
+        "calls": 10,
+    }
+    told = report.disagreements(verdicts, report.rules_of((BUNDLE / "airline.cedar").read_text()))
+    assert "cancel_reservation (matches gold): reviewed by cancel-insured-reason; then left open" in told
+    assert "health or weather reasons" in told
+    assert "(other)" not in told  # nothing was released that is not gold
+
+
+def test_missing_data_ends_in_a_sentence(tmp_path: Path) -> None:
+    done = run(tmp_path)
+
+    assert done.returncode == 1
+    assert f"set {data.VARIABLE}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.long
+def test_no_recorded_write_that_is_right_is_denied() -> None:
+    folder = (REPOSITORY / os.environ.get(data.VARIABLE, data.DEFAULT)).resolve()
+    found = folder if (folder / "trajectories.jsonl").is_file() else None
+    told = last_line(run(require("tau-airline data", found, data.HOW_TO_OBTAIN)))
+
+    assert told["gold"]["denied"] == 0
+    assert told["gold"]["released"] >= 2 * told["gold"]["reviewed"]
+    assert sum(told["gold"].values()) + sum(told["other"].values()) == told["calls"]

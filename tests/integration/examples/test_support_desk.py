@@ -1,0 +1,157 @@
+"""The demo as somebody would run it: the commands, the pages, the signals; and what must not happen."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from examples.local_service import REPOSITORY, LocalService, ServiceError, free_port
+from examples.person import PageError, Person
+from examples.support_desk import demo, desk
+
+DEMO = [sys.executable, "-m", "examples.support_desk.demo"]
+ENVIRONMENT = os.environ | {"PYTHONPATH": f"{REPOSITORY}{os.pathsep}{REPOSITORY / 'sdk/python'}"}
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    folder = tmp_path_factory.mktemp("desk")
+    with LocalService(
+        folder / "service", REPOSITORY / "policies", port=free_port(), environment=ENVIRONMENT
+    ) as running:
+        yield running
+
+
+def test_check_plays_every_part_and_tells_each_outcome() -> None:
+    done = subprocess.run(
+        [*DEMO, "--check"], env=ENVIRONMENT, cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr
+    told = [re.sub(r" {2,}", "|", line.strip()) for line in done.stdout.splitlines()]
+    assert told == [
+        "refund $24.00 to cus_1001|fired",
+        "mail ada@example.com that it is done|fired",
+        "refund $39.00 to cus_1003|denied",
+        told[3],
+        "refund $1,240.00 to cus_1002|waits",
+        "refund $1,240.00 to cus_1002|fired",
+    ]
+    assert told[3].endswith("[never-to-closed-accounts]")
+
+
+def test_check_notices_what_is_not_as_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "_desk", lambda folder: nullcontext((None, None, folder)))
+    monkeypatch.setattr(demo, "_play", lambda *_: demo.TOLD | {"ticket-3": ["fired"]})
+
+    assert demo.check() == 1
+    assert "NOT AS TOLD: ticket-3 came to ['fired'], not ['denied by" in capsys.readouterr().err
+
+
+def test_the_large_refund_fires_when_it_is_approved_and_ctrl_c_leaves_nothing_running() -> None:
+    link = url = ""
+    fired: list[str] = []
+    with subprocess.Popen(
+        DEMO,
+        env=ENVIRONMENT,
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    ) as running:
+        for line in running.stdout or ():
+            if "sign in as" in line:
+                link = line.split()[-1]
+            elif "then decide" in line:
+                url = line.split()[-1]
+                assert "refund $1,240.00 to cus_1002" not in fired
+                _approve(link, url)
+            elif line.rstrip().endswith(" fired"):
+                fired.append(line.strip().removesuffix("fired").strip())
+            elif "until Ctrl-C" in line:
+                running.send_signal(signal.SIGINT)
+
+    assert running.returncode == 0
+    assert fired[-1] == "refund $1,240.00 to cus_1002"
+    with pytest.raises(httpx2.TransportError):
+        httpx2.get(url)
+
+
+def _approve(link: str, url: str) -> None:
+    with Person(url.partition("/reviews")[0]) as maya:
+        maya.sign_in(link)
+        maya.approve(url)
+
+
+def test_another_port_is_taken_when_the_wanted_one_is_not_free() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+
+        assert free_port(port) != port
+
+
+def test_a_sign_in_link_works_once(service: LocalService) -> None:
+    link = service.sign_in_link("maya")
+    with Person(service.url) as maya, Person(service.url) as thief:
+        maya.sign_in(link)
+
+        with pytest.raises(PageError, match="answered 4"):
+            thief.sign_in(link)
+
+
+def test_links_for_the_same_person_differ(service: LocalService) -> None:
+    assert service.sign_in_link("tomas") != service.sign_in_link("tomas")
+
+
+def test_something_else_than_a_link_is_not_followed(service: LocalService) -> None:
+    with Person(service.url) as person, pytest.raises(PageError, match="not a sign-in link"):
+        person.sign_in(f"{service.url}/sign-in/dev")
+
+
+def test_a_command_that_is_refused_says_why(service: LocalService) -> None:
+    with pytest.raises(ServiceError, match="cannot be an agent's name"):
+        service.enroll("no such name", "support-agent")
+
+
+def test_a_service_that_cannot_start_says_why(tmp_path: Path) -> None:
+    (tmp_path / "bundle").mkdir()
+    (tmp_path / "bundle" / "broken.cedar").write_text("permit (")
+    broken = LocalService(
+        tmp_path / "service", tmp_path / "bundle", port=free_port(), environment=ENVIRONMENT
+    )
+
+    with pytest.raises(ServiceError, match=r"did not start: (.|\n)*broken\.cedar"), broken:
+        pass
+    assert not broken.running
+
+
+def test_a_refund_is_written_once_for_each_call_key(tmp_path: Path) -> None:
+    books = tmp_path / "books.sqlite3"
+    desk.create(books)
+
+    assert desk.give_back(books, "pay_5001", 1_000, "broken", "k1") == 1_400
+    assert desk.give_back(books, "pay_5001", 1_000, "broken", "k1") == 1_400
+    assert desk.lines(books) == ["refunded $10.00 to cus_1001"]
+
+
+@pytest.mark.parametrize(("payment", "cents"), [("pay_9999", 1), ("pay_5001", 2_401)])
+def test_no_more_is_given_back_than_was_paid(tmp_path: Path, payment: str, cents: int) -> None:
+    books = tmp_path / "books.sqlite3"
+    desk.create(books)
+
+    with pytest.raises(desk.NoSuchPaymentError, match=f"no {cents} cents left"):
+        desk.give_back(books, payment, cents, "", "k1")
+    assert desk.lines(books) == []

@@ -1,0 +1,291 @@
+"""The SDK and the service keep one promise together: what was countersigned fires once, as it was countersigned."""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from countersign import (
+    AlreadyRedeemed,
+    Denied,
+    EffectFailed,
+    IndependentFailures,
+    NotDone,
+    OutcomeUnknown,
+    PendingReview,
+    ReviewPending,
+    ServiceUnavailable,
+    Transaction,
+    resume,
+    run_transaction,
+    transaction,
+)
+from countersign.contract import EffectState, TxnState, txn_id
+from tests.fakes.crashing import Life, acts, live
+from tests.fakes.desk import notes_in
+from tests.integration.sdk.conftest import Office
+
+
+class Losing(httpx2.BaseTransport):
+    """A network that loses the answers of one path, though the service has acted."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._inner = httpx2.HTTPTransport()
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        response = self._inner.handle_request(request)
+        if request.url.path.startswith(self.path):
+            response.read()
+            response.close()
+            raise httpx2.ReadError("the wire was cut")
+        return response
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def states(office: Office, txn: Transaction) -> list[EffectState]:
+    """What the service holds."""
+    return [one.state for one in office.runtime.client().view(txn.txn).effects]
+
+
+def test_a_small_refund_fires_once_and_the_service_knows(office: Office, key: str) -> None:
+    with transaction(key, runtime=office.runtime) as txn:
+        placed = office.tools.refund("o-1", 4_200)
+    assert (placed.result, office.tools.done) == ("r-o-1", [("refund", "o-1", 4_200)])
+    assert office.runtime.client().view(txn.txn).state is TxnState.SETTLED
+
+
+def test_a_denial_names_the_policy(office: Office, key: str) -> None:
+    with pytest.raises(Denied) as denied, transaction(key, runtime=office.runtime):
+        office.tools.refund("o-1", 900_000)
+    assert [reason.policy for reason in denied.value.reasons] == ["never-huge"]
+    assert office.tools.done == []
+
+
+def test_one_denied_effect_keeps_its_siblings_from_firing(office: Office, key: str) -> None:
+    with pytest.raises(Denied) as denied, transaction(key, runtime=office.runtime):
+        office.tools.refund("o-1", 100)
+        office.tools.refund("o-2", 900_000)
+    assert len(denied.value.reasons) == 1
+    assert office.tools.done == []
+
+
+def test_an_approved_refund_fires_once_from_any_process_as_it_was_approved(office: Office, key: str) -> None:
+    with pytest.raises(ReviewPending) as pending, transaction(key, runtime=office.runtime):
+        office.tools.refund("o-1", 90_000)
+    with office.elsewhere() as other, pytest.raises(ReviewPending) as again, transaction(key, runtime=other):
+        office.tools.refund("o-1", 90_000)
+    assert again.value.reviews[0].review_id == pending.value.reviews[0].review_id
+    office.approve(pending.value)
+    for _ in range(2):
+        with office.elsewhere() as other, transaction(key, runtime=other):
+            office.tools.refund("o-1", 90_000)
+    assert office.tools.done == [("refund", "o-1", 90_000)]
+
+
+def test_what_was_parked_is_fired_by_resume(office: Office, key: str) -> None:
+    with pytest.raises(ReviewPending) as pending, transaction(key, runtime=office.runtime) as txn:
+        office.tools.refund("o-1", 90_000)
+    assert [one.waiting for one in resume(office.runtime)] == [True]
+    office.approve(pending.value)
+    assert [one.after for one in resume(office.runtime)] == ["settled"]
+    assert resume(office.runtime) == []
+    assert (office.tools.done, states(office, txn)) == ([("refund", "o-1", 90_000)], [EffectState.FIRED])
+
+
+def test_a_persons_deny_is_final_and_quoted(office: Office, key: str) -> None:
+    def step() -> None:
+        with transaction(key, runtime=office.runtime):
+            office.tools.refund("o-1", 90_000)
+
+    with pytest.raises(ReviewPending) as pending:
+        step()
+    office.deny(pending.value, "this customer was paid already")
+    for _ in range(2):
+        with pytest.raises(Denied, match="paid already"):
+            step()
+    assert office.tools.done == []
+
+
+def test_waiting_in_place_fires_the_moment_it_is_approved(office: Office, key: str) -> None:
+    def later() -> None:
+        while not (found := office.runtime.journal.transactions.find(key)) or found[0].rev is None:
+            time.sleep(0.05)
+        view = office.runtime.client().view(found[0].txn)
+        review = view.effects[0].review
+        assert review is not None
+        office.approve(
+            ReviewPending(key, view.txn, [_pending(view.effects[0].effect_id, review.url)], parked=True)
+        )
+
+    person = threading.Thread(target=later)
+    person.start()
+    run_transaction(lambda _: office.tools.refund("o-1", 90_000), key=key, wait=60, runtime=office.runtime)
+    person.join()
+    assert office.tools.done == [("refund", "o-1", 90_000)]
+
+
+def _pending(effect_id: str, url: str) -> PendingReview:
+    return PendingReview(effect_id, "refund", None, url, None)
+
+
+def test_live_work_is_undone_while_people_decide_and_stands_with_the_refund(office: Office, key: str) -> None:
+    def step() -> None:
+        with transaction(key, runtime=office.runtime):
+            office.tools.note("o-1", "refunded")
+            office.tools.refund("o-1", 90_000)
+
+    with pytest.raises(ReviewPending) as pending:
+        step()
+    assert notes_in(office.tools.notes) == []
+    office.approve(pending.value)
+    step()
+    assert notes_in(office.tools.notes) == [("o-1", "refunded")]
+    assert office.tools.done == [("refund", "o-1", 90_000)]
+
+
+def test_what_fired_is_taken_back_with_releases_of_its_own(office: Office, key: str) -> None:
+    office.tools.error = NotDone("the mailbox is full")
+    with (
+        pytest.raises(EffectFailed, match="Nothing of this transaction stands"),
+        transaction(key, runtime=office.runtime) as txn,
+    ):
+        office.tools.charge("o-1", 100)
+        office.tools.charge("o-2", 200)
+        office.tools.notify("o-1")
+    assert [what for what, *_ in office.tools.done] == ["charge", "charge", "void", "void"]
+    assert office.tools.done[2:] == [("void", "c-o-2", 200), ("void", "c-o-1", 100)]
+    assert len(set(office.tools.keys)) == 4
+    assert states(office, txn) == [EffectState.COMPENSATED, EffectState.COMPENSATED, EffectState.FAILED]
+
+
+def test_an_unknown_outcome_is_unknown_to_the_service_too_and_is_not_repeated(
+    office: Office, key: str
+) -> None:
+    office.tools.error = TimeoutError("no answer")
+    for _ in range(2):
+        with pytest.raises(OutcomeUnknown), transaction(key, runtime=office.runtime) as txn:
+            office.tools.charge("o-1", 100)
+            office.tools.notify("o-1")
+            office.tools.refund("o-1", 100)
+    assert office.tools.done == [("charge", "o-1", 100), ("notify", "o-1")]
+    assert states(office, txn) == [EffectState.FIRED, EffectState.UNKNOWN, EffectState.UNUSED]
+
+
+@pytest.mark.parametrize("lost", ["/v1/transactions", "/v1/outcomes"])
+def test_answers_that_get_lost_fire_nothing_twice(office: Office, key: str, lost: str) -> None:
+    key = key.replace("/", "-")
+    with office.through(Losing(lost)) as losing:
+        try:
+            with transaction(key, runtime=losing):
+                office.tools.refund("o-1", 4_200)
+        except ServiceUnavailable:
+            assert office.tools.done == []
+    for _ in range(2):
+        with transaction(key, runtime=office.runtime) as txn:
+            office.tools.refund("o-1", 4_200)
+    resume(office.runtime)
+    assert office.tools.done == [("refund", "o-1", 4_200)]
+    assert states(office, txn) == [EffectState.FIRED]
+
+
+def test_a_lost_redemption_is_found_again_by_its_attempt(office: Office, key: str) -> None:
+    with pytest.raises(ReviewPending) as pending, transaction(key, runtime=office.runtime):
+        office.tools.refund("o-1", 90_000)
+    office.approve(pending.value)
+    with (
+        office.through(Losing("/v1/redemptions")) as losing,
+        pytest.raises(ServiceUnavailable),
+        transaction(key, runtime=losing),
+    ):
+        office.tools.refund("o-1", 90_000)
+    assert office.tools.done == []
+    with transaction(key, runtime=office.runtime):
+        office.tools.refund("o-1", 90_000)
+    assert office.tools.done == [("refund", "o-1", 90_000)]
+
+
+def test_another_host_with_the_same_key_fires_nothing(office: Office, key: str, tmp_path: Path) -> None:
+    with transaction(key, runtime=office.runtime):
+        office.tools.refund("o-1", 4_200)
+    with office.elsewhere(journal_path=tmp_path / "another.db") as other:
+        for amount in (4_200, 4_300):
+            with pytest.raises(AlreadyRedeemed), transaction(key, runtime=other):
+                office.tools.refund("o-1", amount)
+    assert len(office.tools.done) == 1
+
+
+def test_another_list_under_the_same_key_voids_the_approval(office: Office, key: str) -> None:
+    with pytest.raises(ReviewPending) as pending, transaction(key, runtime=office.runtime):
+        office.tools.refund("o-1", 90_000)
+    office.approve(pending.value)
+    with pytest.raises(ReviewPending) as again, transaction(key, runtime=office.runtime):
+        office.tools.refund("o-1", 95_000)
+    assert again.value.reviews[0].review_id != pending.value.reviews[0].review_id
+    assert office.tools.done == []
+
+
+def test_independent_effects_go_each_their_own_way(office: Office, key: str) -> None:
+    with (
+        pytest.raises(IndependentFailures) as failures,
+        transaction(key, independent=True, runtime=office.runtime),
+    ):
+        office.tools.refund("o-1", 100)
+        office.tools.refund("o-2", 90_000)
+        office.tools.refund("o-3", 900_000)
+    assert office.tools.done == [("refund", "o-1", 100)]
+    assert {type(one) for one in failures.value.exceptions} == {ReviewPending, Denied}
+
+
+def test_intended_repeats_are_two_effects(office: Office, key: str) -> None:
+    with transaction(key, runtime=office.runtime) as txn:
+        office.tools.refund("o-1", 100)
+        with txn.repeat():
+            office.tools.refund("o-1", 100)
+    assert len(office.tools.done) == len(set(office.tools.keys)) == 2
+
+
+@pytest.mark.anyio
+async def test_async_tools_and_transactions(office: Office, key: str) -> None:
+    async with transaction(key, runtime=office.runtime) as txn:
+        placed = await office.tools.send("o-1")
+        office.tools.refund("o-1", 100)
+    assert (placed.result, txn.state) == ("sent", "settled")
+    assert [what for what, *_ in office.tools.done] == ["send", "refund"]
+
+
+DEATHS = {
+    "with the attempt on disk": ("after durable commit #1", None, EffectState.FIRED),
+    "with the redemption's answer just read": ("after POST /v1/transactions #1", None, EffectState.FIRED),
+    "with FIRING on disk": ("before refund:o-1 acts #1", "OutcomeUnknown", EffectState.UNKNOWN),
+    "after the act": ("after refund:o-1 acted #1", "OutcomeUnknown", EffectState.UNKNOWN),
+    "with the outcome on disk": ("after durable commit #4", None, EffectState.FIRED),
+}
+
+
+@pytest.mark.parametrize("death", DEATHS)
+def test_killed_in_front_of_the_real_service(office: Office, tmp_path: Path, death: str) -> None:
+    dies_at, raises, state = DEATHS[death]
+    (tmp_path / "agent.pem").write_bytes(office.settings.key_path.read_bytes())
+    (tmp_path / "agent.pem").chmod(0o600)
+    life = Life(tmp_path, office.service.url, "one", key=f"killed {death}")
+    assert live(replace(life, dies_at=dies_at))["raised"] == "killed"
+    for _ in range(2):
+        assert live(life)["raised"] == raises
+    assert len(acts(tmp_path)) == (0 if dies_at.startswith("before") else 1)
+    with office.elsewhere() as runtime:
+        view = runtime.client().view(txn_id(agent=office.settings.agent, run_key=life.key))
+    assert [one.state for one in view.effects] == [state]
+
+
+def test_a_manifest_comes_from_the_service_and_is_the_bundles(office: Office) -> None:
+    manifest = office.runtime.client().manifest("refund")
+    mine = office.tools.registry.require("refund", "a test asks")
+    assert manifest.digest == mine.draft_manifest().digest

@@ -1,0 +1,144 @@
+"""The same idempotency key: the same transaction, or an error (I-12)."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from sqlalchemy import Connection, func, select
+
+from policy_service.storage.tables import IdempotencyRow, TransactionRow
+from tests.fakes.world import Agent, World
+from tests.integration.service.effects import pay
+
+pytestmark = pytest.mark.anyio
+
+
+def revisions(conn: Connection) -> int:
+    return conn.execute(select(func.count()).select_from(TransactionRow)).scalar_one()
+
+
+def keys(conn: Connection) -> int:
+    return conn.execute(select(func.count()).select_from(IdempotencyRow)).scalar_one()
+
+
+async def test_the_same_key_and_body_answer_with_the_transaction_as_it_is_now(
+    bank: World, robot: Agent
+) -> None:
+    effect = await pay(bank, 500)
+    first = await robot.submit(effect, idempotency_key="k")
+    assert first.status_code == 201
+    maya = await bank.person("maya")
+    await maya.vote(first.json())
+    again = await robot.submit(effect, idempotency_key="k")
+    assert again.status_code == 200
+    assert (again.json()["txn"], again.json()["rev"]) == (first.json()["txn"], 1)
+    assert again.json()["state"] == "ready"
+    assert again.headers["location"] == first.headers["location"] == f"/v1/transactions/{first.json()['txn']}"
+
+
+async def test_the_same_key_never_makes_a_second_revision_even_after_the_first_has_ended(
+    bank: World, robot: Agent
+) -> None:
+    effect = await pay(bank)
+    view = (await robot.submit(effect, idempotency_key="k")).json()
+    await robot.send("POST", f"/v1/transactions/{view['txn']}/withdraw", {})
+    again = await robot.submit(effect, idempotency_key="k")
+    assert (again.status_code, again.json()["rev"], again.json()["state"]) == (200, 1, "ended")
+    assert await bank.service.db.read(revisions) == 1
+
+
+async def test_another_key_after_the_end_makes_a_new_revision(bank: World, robot: Agent) -> None:
+    effect = await pay(bank)
+    view = (await robot.submit(effect, idempotency_key="k")).json()
+    await robot.send("POST", f"/v1/transactions/{view['txn']}/withdraw", {})
+    again = await robot.submit(effect, idempotency_key="k2")
+    assert (again.status_code, again.json()["rev"], again.json()["state"]) == (201, 2, "ready")
+
+
+async def test_the_same_key_with_another_body_is_refused(bank: World, robot: Agent) -> None:
+    await robot.submit(await pay(bank), idempotency_key="k")
+    answer = await robot.submit(await pay(bank, 11), idempotency_key="k")
+    assert (answer.status_code, answer.json()["code"]) == (422, "idempotency_key_reused")
+    assert await bank.service.db.read(revisions) == 1
+
+
+async def test_the_same_key_with_the_same_values_in_other_bytes_is_refused(bank: World, robot: Agent) -> None:
+    await robot.submit(await pay(bank), idempotency_key="k")
+    effect = await pay(bank)
+    body = {"effects": [effect], "run_key": "run-1"}  # the members in another order
+    answer = await robot.send("POST", "/v1/transactions", body, headers={"Idempotency-Key": "k"})
+    assert (answer.status_code, answer.json()["code"]) == (422, "idempotency_key_reused")
+
+
+@pytest.mark.parametrize("key", [b"", b"   ", b"k" * 256, b"caf\xe9"])
+async def test_a_submission_without_a_usable_key_is_refused(bank: World, robot: Agent, key: bytes) -> None:
+    answer = await robot.submit(await pay(bank), idempotency_key=key)
+    assert (answer.status_code, answer.json()["code"]) == (400, "idempotency_key_required")
+
+
+async def test_a_submission_without_the_header_is_refused(bank: World, robot: Agent) -> None:
+    answer = await robot.send("POST", "/v1/transactions", {"run_key": "r", "effects": [await pay(bank)]})
+    assert (answer.status_code, answer.json()["code"]) == (400, "idempotency_key_required")
+    assert await bank.service.db.read(revisions) == 0
+
+
+async def test_a_key_belongs_to_one_agent(bank: World, robot: Agent) -> None:
+    other = await bank.agent("other")
+    mine = (await robot.submit(await pay(bank), idempotency_key="k")).json()
+    theirs = await other.submit(await pay(bank), idempotency_key="k")
+    assert theirs.status_code == 201
+    assert theirs.json()["txn"] != mine["txn"]
+
+
+async def test_a_refused_submission_does_not_use_its_key_up(bank: World, robot: Agent) -> None:
+    wrong = await pay(bank) | {"call_key": "0" * 64}
+    assert (await robot.submit(wrong, idempotency_key="k")).status_code == 400
+    assert await bank.service.db.read(keys) == 0
+    assert (await robot.submit(await pay(bank), idempotency_key="k")).status_code == 201
+
+
+async def test_sixteen_at_once_under_one_key_make_one_transaction(bank: World, robot: Agent) -> None:
+    effect = await pay(bank, 500)
+    await robot.send("GET", "/v1/tools/pay")  # a nonce first, so that all of them arrive together
+    answers = await asyncio.gather(*(robot.submit(effect, idempotency_key="k") for _ in range(16)))
+    assert sorted(answer.status_code for answer in answers) == [200] * 15 + [201]
+    assert len({answer.json()["effects"][0]["review"]["review_id"] for answer in answers}) == 1
+    assert await bank.service.db.read(revisions) == 1
+
+
+async def test_sixteen_at_once_under_their_own_keys_find_the_same_review(bank: World, robot: Agent) -> None:
+    effect = await pay(bank, 500)
+    await robot.send("GET", "/v1/tools/pay")
+    answers = await asyncio.gather(*(robot.submit(effect) for _ in range(16)))
+    assert len({answer.json()["effects"][0]["review"]["review_id"] for answer in answers}) == 1
+    assert await bank.service.db.read(revisions) == 1
+
+
+async def test_a_submission_with_an_attempt_that_was_lost_on_its_way_is_told_again(
+    bank: World, robot: Agent
+) -> None:
+    effect = await pay(bank)
+    first = (await robot.submit(effect, idempotency_key="k", attempt_id="a1")).json()
+    again = (await robot.submit(effect, idempotency_key="k", attempt_id="a1")).json()
+    assert again["state"] == "redeemed" and again["attempt_id"] == "a1"
+    assert len(again["releases"]) == 1 and again["receipt"]
+    assert again["effects"] == first["effects"]
+
+
+async def test_a_key_is_forgotten_after_its_time_and_the_transaction_is_not(
+    bank: World, robot: Agent
+) -> None:
+    from policy_service.workflow.sweep import forget_what_is_over
+
+    effect = await pay(bank, 500)
+    made = (await robot.submit(effect, idempotency_key="k")).json()
+    bank.clock.pass_(hours=71)
+    assert await forget_what_is_over(bank.service.ctx) == 0
+    bank.clock.pass_(hours=2)
+    assert (
+        await forget_what_is_over(bank.service.ctx) >= 1
+    )  # and the message about the review, once it has left
+    other = await robot.submit(await pay(bank, 7), run_key="another", idempotency_key="k")
+    assert other.status_code == 201, "the key is free again"
+    assert (await robot.submit(effect)).json()["txn"] == made["txn"]

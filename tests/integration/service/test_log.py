@@ -1,0 +1,240 @@
+"""The log by index: every line once and in order, by page and as it grows; an agent sees its own."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from sqlalchemy import Connection, select
+
+from countersign.contract import make_proof
+from policy_service.storage.core import table
+from policy_service.storage.tables import AuditRow
+from tests.fakes.payments import Payments, gate
+from tests.fakes.world import Agent, Visitor, World
+from tests.integration.service.effects import mail, pay
+
+pytestmark = pytest.mark.anyio
+
+
+async def story(bank: World, robot: Agent) -> dict[str, Any]:
+    """A payment that is asked about, approved, spent, reported and taken back."""
+    view: dict[str, Any] = (await robot.submit(await pay(bank, 500), await mail(bank))).json()
+    maya = await bank.person("maya")
+    await maya.vote(view)
+    await robot.spend(await robot.see(view["txn"]), "a1")
+    one, two = (seen["effect_id"] for seen in view["effects"])
+    fired = {"effect_id": one, "outcome": "fired", "result": {"id": "p1"}}
+    await robot.report("a1", fired, {"effect_id": two, "outcome": "failed"})
+    undo = (await robot.send("POST", f"/v1/transactions/{view['txn']}/compensate", {"effect_id": one})).json()
+    await robot.redeem([undo["release"]], "undo-1")
+    await robot.report("undo-1", {"effect_id": undo["effect"]["effect_id"], "outcome": "fired"})
+    await bank.service.sequencer.number()
+    await bank.service.feed.refresh()
+    return view
+
+
+async def pages(who: Agent | Visitor, limit: int) -> list[dict[str, Any]]:
+    """The whole log as somebody reads it, page by page."""
+    found: list[dict[str, Any]] = []
+    after = 0
+    while True:
+        path = f"/v1/audit?after={after}&limit={limit}"
+        page = (await (who.get(path) if isinstance(who, Visitor) else who.send("GET", path))).json()
+        found += page["rows"]
+        if (after := page.get("next")) is None:
+            return found
+
+
+def indexes(conn: Connection) -> list[int | None]:
+    rows = table(AuditRow).c
+    return [index for (index,) in conn.execute(select(rows.idx).order_by(rows.audit_id))]
+
+
+async def test_the_index_is_dense_and_in_the_order_of_writing(bank: World, robot: Agent) -> None:
+    await story(bank, robot)
+    found = await bank.service.db.read(indexes)
+    assert found == list(range(1, len(found) + 1)) and len(found) > 20
+
+
+@pytest.mark.parametrize("limit", [1, 7, 200])
+async def test_a_person_reads_every_line_once_whatever_the_page(
+    bank: World, robot: Agent, limit: int
+) -> None:
+    await story(bank, robot)
+    maya = await bank.person("maya")
+    await bank.service.sequencer.number()
+    found = await pages(maya, limit)
+    assert [row["index"] for row in found] == list(range(1, len(found) + 1))
+    assert len(found) == len(await bank.service.db.read(indexes))
+    assert {"agent_enrolled", "signed_in", "effect_redeemed"} <= {row["kind"] for row in found}
+
+
+async def test_an_agent_reads_the_lines_of_its_own_transactions_and_no_others(
+    bank: World, robot: Agent
+) -> None:
+    view = await story(bank, robot)
+    other = await bank.agent("other")
+    theirs = (await other.submit(await pay(bank))).json()
+    await bank.service.sequencer.number()
+    assert {row["txn"] for row in await pages(robot, 5)} == {view["txn"]}
+    assert {row["txn"] for row in await pages(other, 5)} == {theirs["txn"]}
+
+
+async def test_a_line_says_who_did_what_and_holds_nobodys_words(bank: World, robot: Agent) -> None:
+    view = (
+        await robot.submit(await pay(bank, 500, account="acme-and-sons"), claimed={"purpose": "thanks"})
+    ).json()
+    maya = await bank.person("maya")
+    await maya.vote(view, "deny", reason="a private reason")
+    await bank.service.sequencer.number()
+    rows = await pages(robot, 200)
+    actors = {row["kind"]: row["actor"] for row in rows}
+    assert actors["transaction_submitted"] == {"type": "agent", "id": "robot"}
+    assert actors["effect_denied"] == {"type": "person", "id": "urn:countersign:dev|maya"}
+    assert actors["decision_made"] == {"type": "service"}
+    told = json.dumps(rows)
+    for words in ("acme-and-sons", "thanks", "a private reason"):
+        assert words not in told
+
+
+@pytest.mark.parametrize("query", ["after=-1", "after=x", "limit=0", "limit=5000", "after=9007199254740993"])
+async def test_a_page_that_cannot_be_is_refused(robot: Agent, query: str) -> None:
+    answer = await robot.send("GET", f"/v1/audit?{query}")
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+
+
+async def test_a_page_is_never_larger_than_the_service_allows(bank: World, robot: Agent) -> None:
+    for n in range(45):
+        await robot.submit(await pay(bank), await mail(bank), run_key=f"r{n}")
+    await bank.service.sequencer.number()
+    for limit, rows in (("", 50), ("&limit=1000", 200)):
+        page = (await robot.send("GET", f"/v1/audit?after=0{limit}")).json()
+        assert len(page["rows"]) == rows and page["next"] == page["rows"][-1]["index"]
+
+
+async def test_the_log_is_for_those_who_prove_who_they_are(bank: World) -> None:
+    for path in ("/v1/audit", "/v1/events"):
+        answer = await bank.http.get(path)
+        assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+
+
+@asynccontextmanager
+async def served(bank: World) -> AsyncIterator[int]:
+    """The same application behind a real socket, where a stream streams."""
+    server = uvicorn.Server(uvicorn.Config(bank.app, port=0, log_config=None, lifespan="off"))
+    serving = asyncio.create_task(server._serve())
+    while not server.started:  # noqa: ASYNC110  uvicorn tells it by nothing else
+        await asyncio.sleep(0.01)
+    yield server.servers[0].sockets[0].getsockname()[1]
+    server.should_exit = True
+    bank.service.feed.close()
+    await serving
+
+
+class Stream:
+    """A reader of server-sent events."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self.last_id = ""
+
+    async def event(self) -> dict[str, str]:
+        """The next event that has data."""
+        fields: dict[str, str] = {}
+        async with asyncio.timeout(10):
+            while True:
+                raw = await self._reader.readline()
+                assert raw, "the stream ended"
+                line = raw.decode().rstrip("\r\n")
+                name, _, value = line.partition(": ")
+                if name in {"id", "event", "data"}:
+                    fields[name] = value
+                elif not line and "id" in fields:
+                    self.last_id = fields["id"]
+                    if "data" in fields:
+                        return fields
+                    fields = {}
+
+
+@asynccontextmanager
+async def events(port: int, headers: dict[str, str]) -> AsyncIterator[Stream]:
+    """An open stream of events."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    lines = {"Host": "127.0.0.1:8420", "Accept": "text/event-stream", **headers}
+    head = "GET /v1/events HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in lines.items())
+    writer.write((head + "\r\n").encode())
+    assert b"200" in await reader.readline()
+    try:
+        yield Stream(reader)
+    finally:
+        writer.close()
+
+
+def proof(robot: Agent) -> dict[str, str]:
+    made = make_proof(
+        robot.key,
+        agent=robot.name,
+        method="GET",
+        url_path="/v1/events",
+        query="",
+        body=b"",
+        nonce=robot.nonce,
+        now=int(robot.clock().timestamp()),
+    )
+    return {"Agent-Proof": made}
+
+
+async def test_events_follow_the_index_from_the_one_named(bank: World, robot: Agent) -> None:
+    view = await story(bank, robot)
+    rows = await pages(robot, 200)
+    async with served(bank) as port:
+        async with events(port, {**proof(robot), "Last-Event-ID": "0"}) as stream:
+            told = [await stream.event() for _ in rows]
+        assert [int(event["id"]) for event in told] == [row["index"] for row in rows]
+        assert [event["event"] for event in told] == [row["kind"] for row in rows]
+        data = json.loads(told[0]["data"])
+        members = {"index", "kind", "txn", "effect_id", "rev", "review_id"}
+        assert data["txn"] == view["txn"] and set(data) <= members
+        async with events(port, {**proof(robot), "Last-Event-ID": told[-3]["id"]}) as stream:
+            assert [(await stream.event())["id"] for _ in range(2)] == [event["id"] for event in told[-2:]]
+
+
+async def test_events_come_as_they_happen_and_only_ones_own(bank: World, robot: Agent) -> None:
+    other = await bank.agent("other")
+    await robot.send("GET", "/v1/tools/pay")
+    async with served(bank) as port, events(port, proof(robot)) as stream:
+        await asyncio.sleep(0.1)
+        await other.submit(await pay(bank))
+        view = (await robot.submit(await pay(bank))).json()
+        event = await stream.event()
+        assert event["event"] == "transaction_submitted"
+        assert json.loads(event["data"])["txn"] == view["txn"]
+
+
+async def test_a_person_is_told_of_everything_also_that_a_gate_asks_more(
+    bank: World, folder: Payments, robot: Agent
+) -> None:
+    view = (await robot.submit(await pay(bank, 500))).json()
+    maya = await bank.person("maya")
+    await bank.service.sequencer.number()
+    await bank.service.feed.refresh()
+    cookie = {"Cookie": f"countersign_dev={maya.cookie}"}
+    async with served(bank) as port, events(port, cookie) as stream:
+        await asyncio.sleep(0.1)
+        folder.rules(gate("more", "legal"))
+        await bank.activate()
+        kinds = [(await stream.event())["event"] for _ in range(2)]
+        assert kinds == ["decision_made", "review_asks_more"]
+    assert (await robot.see(view["txn"]))["state"] == "review"
+
+
+@pytest.mark.parametrize("last", [b"x", b"-1", b"1.5", b"9" * 20, "²".encode("latin-1")])
+async def test_an_event_id_that_is_no_index_is_refused(robot: Agent, last: bytes) -> None:
+    answer = await robot.send("GET", "/v1/events", headers={"Last-Event-ID": last})
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")

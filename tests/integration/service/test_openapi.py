@@ -1,0 +1,217 @@
+"""The document against the running service: schemathesis finds no 5xx and no answer the document does not name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from countersign.contract import make_proof
+from tests.fakes.listening import Listening
+from tests.fakes.payments import Payments
+from tests.fakes.world import Agent, Visitor, World
+from tests.integration.service.effects import mail, pay
+
+FOR_PEOPLE = ("/v1/reviews", "/v1/tasks")
+STREAMS = ("/v1/events",)  # never ends; tests/integration/service/test_log.py reads it
+BESIDE_THE_POINT: list[schemathesis.CheckFunction] = [
+    positive_data_acceptance,  # a well-formed token or id of nothing is refused, as it should be
+]
+EXAMPLES = 12
+EXAMPLES_LONG = 200
+
+
+class AsAgent(requests.auth.AuthBase):
+    """Signs each request as it goes out: its method, path, query and very bytes."""
+
+    def __init__(self, agent: Agent) -> None:
+        self.agent = agent
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        path, _, query = (request.path_url or "/").partition("?")
+        body = request.body if isinstance(request.body, str | bytes) else b""
+        request.headers["Agent-Proof"] = make_proof(
+            self.agent.key,
+            agent=self.agent.name,
+            method=request.method or "GET",
+            url_path=path,
+            query=query,
+            body=body if isinstance(body, bytes) else body.encode(),
+            nonce=self.agent.nonce,
+            now=int(self.agent.clock().timestamp()),
+        )
+        return request
+
+
+class AsPerson(requests.auth.AuthBase):
+    """Sends what our own page would send."""
+
+    def __init__(self, visitor: Visitor) -> None:
+        self.visitor = visitor
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        for name, value in self.visitor.headers().items():
+            if name != "Content-Type":
+                request.headers[name] = value
+        return request
+
+
+class Driven:
+    """A service with something in every state, its document, and who asks."""
+
+    def __init__(self, service: Listening) -> None:
+        self.service = service
+        self.session = requests.Session()
+        self.document: dict[str, Any] = self.session.get(service.url + "/v1/openapi.json", timeout=30).json()
+        for path, methods in self.document["paths"].items():
+            for method in methods:  # schemathesis would otherwise make sign-ins up; ours stand in `auth_for`
+                self.document["paths"][path][method].pop("security", None)
+        self.agent, self.person, self.known = service.do(_furnished)
+
+    def auth_for(self, path: str) -> requests.auth.AuthBase:
+        """The right way in for a path, with a nonce that is fresh."""
+        if path.startswith(FOR_PEOPLE):
+            return AsPerson(self.person)
+        self.agent.nonce = self.service.world.service.authenticator.next_nonce()
+        return AsAgent(self.agent)
+
+
+async def _furnished(bank: World) -> tuple[Agent, Visitor, dict[str, list[str]]]:
+    robot, maya = await bank.agent("robot"), await bank.person("maya")
+    waits = (await robot.submit(await pay(bank, 500), run_key="waits")).json()
+    known = [waits["txn"], (await robot.submit(await pay(bank), run_key="ready")).json()["txn"]]
+    for n, outcome in enumerate(("fired", "unknown")):
+        view = (
+            await robot.submit(await pay(bank), await mail(bank), run_key=f"r{n}", attempt_id=f"a{n}")
+        ).json()
+        await robot.report(f"a{n}", {"effect_id": view["effects"][0]["effect_id"], "outcome": outcome})
+        known.append(view["txn"])
+    reviews = [waits["effects"][0]["review"]["review_id"]]
+    return (
+        robot,
+        maya,
+        {"txn": known, "review_id": reviews, "attempt_id": ["a0", "a1"], "tool": ["pay", "ship"]},
+    )
+
+
+@pytest.fixture(scope="module")
+def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
+    folder = tmp_path_factory.mktemp("driven")
+    with Listening(folder / "data", Payments(folder / "bundle").path) as service:
+        driven = Driven(service)
+        yield driven
+        driven.session.close()
+
+
+OPERATIONS = [
+    ("POST", "/v1/transactions"),
+    ("GET", "/v1/transactions/{txn}"),
+    ("POST", "/v1/transactions/{txn}/withdraw"),
+    ("POST", "/v1/transactions/{txn}/release"),
+    ("POST", "/v1/transactions/{txn}/compensate"),
+    ("POST", "/v1/redemptions"),
+    ("POST", "/v1/redemptions/{attempt_id}/renew"),
+    ("POST", "/v1/outcomes"),
+    ("POST", "/v1/evaluations"),
+    ("GET", "/v1/tools/{tool}"),
+    ("GET", "/v1/reviews"),
+    ("GET", "/v1/reviews/{review_id}"),
+    ("POST", "/v1/reviews/{review_id}/votes"),
+    ("GET", "/v1/tasks"),
+    ("GET", "/v1/audit"),
+    ("GET", "/v1/events"),
+    ("GET", "/.well-known/jwks.json"),
+    ("GET", "/healthz"),
+    ("GET", "/readyz"),
+    ("GET", "/metrics"),
+]
+
+
+def test_every_route_of_the_service_is_in_the_document_and_here(driven: Driven) -> None:
+    found = {(m.upper(), path) for path, methods in driven.document["paths"].items() for m in methods}
+    assert found == set(OPERATIONS)
+
+
+KNOWN = {  # paths of what is there, so that answers of every kind are seen
+    "/v1/transactions/{txn}": ("GET", "txn"),
+    "/v1/transactions/{txn}/release": ("POST", "txn"),
+    "/v1/transactions/{txn}/withdraw": ("POST", "txn"),
+    "/v1/tools/{tool}": ("GET", "tool"),
+    "/v1/redemptions/{attempt_id}/renew": ("POST", "attempt_id"),
+    "/v1/reviews/{review_id}": ("GET", "review_id"),
+    "/v1/reviews/{review_id}/votes": ("POST", "review_id"),
+}
+NOTHING_TO_GET_WRONG = {"/.well-known/jwks.json", "/healthz", "/readyz", "/metrics"}
+POSITIVE, NEGATIVE = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
+
+
+def drive(driven: Driven, method: str, path: str, examples: int, **how: Any) -> None:
+    """Ask one operation many things, signed in as its callers are."""
+    operation = schemathesis.openapi.from_dict(driven.document)[path][method]
+    auth = driven.auth_for(path)
+
+    @settings(
+        max_examples=examples,
+        deadline=None,
+        derandomize=True,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy(**how))
+    def ask(case: schemathesis.Case[Any]) -> None:
+        response = case.call(base_url=driven.service.url, session=driven.session, auth=auth, timeout=30)
+        case.validate_response(response, excluded_checks=BESIDE_THE_POINT)
+
+    ask()
+
+
+ASKED = [operation for operation in OPERATIONS if operation[1] not in STREAMS]
+
+
+@pytest.mark.parametrize(("method", "path"), ASKED)
+def test_every_answer_to_what_the_document_allows_is_one_it_names(
+    driven: Driven, method: str, path: str
+) -> None:
+    drive(driven, method, path, EXAMPLES, generation_mode=POSITIVE)
+
+
+@pytest.mark.parametrize(("method", "path"), [o for o in ASKED if o[1] not in NOTHING_TO_GET_WRONG])
+def test_every_answer_to_what_the_document_forbids_is_a_refusal_it_names(
+    driven: Driven, method: str, path: str
+) -> None:
+    drive(driven, method, path, EXAMPLES, generation_mode=NEGATIVE)
+
+
+@pytest.mark.parametrize("path", KNOWN)
+def test_every_answer_about_what_is_there_is_one_the_document_names(driven: Driven, path: str) -> None:
+    method, name = KNOWN[path]
+    for value in driven.known[name]:
+        drive(driven, method, path, 3, path_parameters={name: value})
+
+
+@pytest.mark.parametrize(("method", "path"), [o for o in OPERATIONS if o[1].startswith("/v1/")])
+def test_every_route_refuses_whom_it_does_not_know_as_the_document_says(
+    driven: Driven, method: str, path: str
+) -> None:
+    place = driven.service.url + path.format(txn="0" * 64, attempt_id="a", review_id="r", tool="t")
+    answer = requests.request(method, place, json={} if method == "POST" else None, timeout=30)
+    assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
+    assert "401" in driven.document["paths"][path][method.lower()]["responses"]
+    for name in driven.document["paths"][path][method.lower()]["responses"]["401"]["headers"]:
+        assert name in answer.headers
+    wrong = requests.request("PATCH", place, timeout=30)
+    assert (wrong.status_code, wrong.json()["code"]) == (405, "method_not_allowed")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mode", [POSITIVE, NEGATIVE], ids=lambda mode: mode.value)
+@pytest.mark.parametrize(("method", "path"), [o for o in ASKED if o[1] not in NOTHING_TO_GET_WRONG])
+def test_nothing_else_is_answered_however_long_one_asks(
+    driven: Driven, method: str, path: str, mode: schemathesis.GenerationMode
+) -> None:
+    drive(driven, method, path, EXAMPLES_LONG, generation_mode=mode)

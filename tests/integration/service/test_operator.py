@@ -1,0 +1,199 @@
+"""The operator's side: one process for each database, verbs with the service up and down, refused starts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from typer.testing import CliRunner
+
+from countersign.contract import PrivateKey
+from policy_service.cli import app
+from policy_service.errors import StartError
+from tests.fakes.operated import Operated, command, environment, free_port
+from tests.fakes.payments import Payments
+from tests.fakes.world import fresh_data, running
+from tests.integration.service.effects import pay
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data and the bundle of one deployment."""
+    path = tmp_path_factory.mktemp("operated")
+    shutil.copytree(fresh_data(), path / "data")
+    Payments(path / "bundle")
+    return path
+
+
+@pytest.fixture(scope="module")
+def up(folder: Path) -> Iterator[Operated]:
+    """The deployment, running in a process of its own."""
+    with Operated(environment(folder / "data", folder / "bundle", free_port())) as service:
+        yield service
+
+
+def verb(env: dict[str, str], *args: str) -> tuple[int, str]:
+    """One verb of the command line: how it ended and what it said."""
+    result = CliRunner().invoke(app, list(args), env=env)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result.exit_code, result.output.strip()
+
+
+def enrolled(env: dict[str, str]) -> dict[str, Any]:
+    code, said = verb(env, "agent", "list", "--json")
+    assert code == 0, said
+    return {agent["agent"]: agent for agent in json.loads(said)}
+
+
+def test_verbs_go_through_the_running_service(up: Operated, tmp_path: Path) -> None:
+    key = tmp_path / "robot.pem"
+    code, said = verb(up.env, "agent", "enroll", "robot", "--role", "payer", "--key-out", str(key))
+    assert code == 0 and "enrolled robot" in said
+    assert key.stat().st_mode & 0o777 == 0o600
+    kid = PrivateKey.from_pem(key.read_bytes()).public.kid
+    assert enrolled(up.env)["robot"]["keys"] == [{"kid": kid, "revoked": False}]
+    jwk = json.dumps(PrivateKey.generate().public.jwk())
+    code, said = verb(up.env, "agent", "key", "add", "robot", "--jwk", jwk)
+    assert code == 0 and "robot has the key" in said
+    assert verb(up.env, "agent", "key", "revoke", kid)[0] == 0
+    assert [entry["revoked"] for entry in enrolled(up.env)["robot"]["keys"]] == [True, False]
+
+
+def test_a_sign_in_link_can_be_had_from_the_running_service(up: Operated) -> None:
+    assert up.link("maya").startswith(f"{up.url}/sign-in/dev?token=")
+    code, said = verb(up.env, "signin", "tomas")
+    assert code == 0 and said.startswith(f"{up.url}/sign-in/dev?token=")
+
+
+REFUSED = {
+    "an agent that is enrolled already": (("agent", "enroll", "taken"), "enrolled already"),
+    "a name that cannot be one": (("agent", "enroll", "a b"), "cannot be an agent's name"),
+    "an owner that is no person": (("agent", "enroll", "x", "--owner", "maya"), "is not a person"),
+    "a key for nobody": (("agent", "key", "add", "nobody", "--jwk", "{}"), "no Ed25519 public key"),
+    "a key that does not exist": (("agent", "key", "revoke", "none"), "there is no key"),
+    "an API key where they are off": (("agent", "api-key", "taken"), "switched off"),
+}
+
+
+@pytest.mark.parametrize(("args", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_a_verb_that_is_refused_ends_in_a_sentence(
+    up: Operated, args: tuple[str, ...], sentence: str
+) -> None:
+    verb(up.env, "agent", "enroll", "taken")
+    code, said = verb(up.env, *args)
+    assert code == 1 and sentence in said and "Traceback" not in said
+
+
+def test_a_key_file_is_never_overwritten_and_none_is_left_of_a_refused_enrolment(
+    up: Operated, tmp_path: Path
+) -> None:
+    there, fresh = tmp_path / "there.pem", tmp_path / "fresh.pem"
+    there.write_text("mine")
+    code, said = verb(up.env, "agent", "enroll", "other", "--key-out", str(there))
+    assert code == 1 and "never overwritten" in said and there.read_text() == "mine"
+    assert verb(up.env, "agent", "enroll", "a b", "--key-out", str(fresh))[0] == 1
+    assert not fresh.exists()
+
+
+def test_the_service_answers_and_says_that_it_is_ready(up: Operated) -> None:
+    for path in ("/healthz", "/readyz", "/metrics", "/.well-known/jwks.json", "/v1/openapi.json"):
+        assert httpx2.get(up.url + path).status_code == 200, path
+    assert len(httpx2.get(up.url + "/.well-known/jwks.json").json()["keys"]) == 2
+
+
+def test_only_its_own_user_may_use_the_operators_socket(up: Operated, folder: Path) -> None:
+    assert (folder / "data/admin.sock").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_second_service_on_the_same_data_refuses_to_start(up: Operated) -> None:
+    second = command("serve", env=up.env | {"COUNTERSIGN_PORT": str(free_port())})
+    assert second.returncode == 1
+    assert "in use by" in second.stderr and "Traceback" not in second.stderr
+    assert httpx2.get(up.url + "/readyz").status_code == 200
+
+
+def test_verbs_work_while_the_service_is_down_and_it_finds_what_they_did(tmp_path: Path) -> None:
+    env = environment(tmp_path / "data", Payments(tmp_path / "bundle").path, free_port())
+    for made in (["nonces.secret", "release-current.pem", "release-next.pem"], []):  # safe to repeat
+        code, said = verb(env, "init", "--json")
+        assert code == 0 and sorted(json.loads(said)["keys_made"]) == made
+    assert verb(env, "agent", "enroll", "robot")[0] == 0
+    assert list(enrolled(env)) == ["robot"]
+    with socket.socket(socket.AF_UNIX) as left_behind:  # by a service that was killed
+        left_behind.bind(str(tmp_path / "data/admin.sock"))
+    assert list(enrolled(env)) == ["robot"]
+    code, said = verb(env, "agent", "enroll", "robot")
+    assert code == 1 and "enrolled already" in said
+    assert verb(env, "check")[0] == 0
+
+
+def test_a_bundle_with_a_mistake_is_named_with_file_and_line(tmp_path: Path) -> None:
+    bundle = Payments(tmp_path / "bundle").rules("permit (principal, action, resource);")
+    env = environment(tmp_path / "data", bundle.path, free_port())
+    code, said = verb(env, "check", "--json")
+    problem = json.loads(said)["problems"][0]
+    assert code == 1 and problem["file"] == "rules.cedar" and problem["line"] > 1
+
+
+async def test_a_key_others_can_read_is_refused_with_the_command_that_mends_it(tmp_path: Path) -> None:
+    data, bundle = tmp_path / "data", Payments(tmp_path / "bundle").path
+    shutil.copytree(fresh_data(), data)
+    key = data / "keys/release-current.pem"
+    key.chmod(0o644)
+    with pytest.raises(StartError, match="chmod 600"):
+        async with running(data, bundle):
+            pass
+    key.chmod(0o600)
+    async with running(data, bundle) as bank:  # the refused start left nothing locked
+        assert (await bank.http.get("/readyz")).status_code == 200
+
+
+async def test_a_folder_without_keys_is_refused_with_the_command_that_makes_them(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    with pytest.raises(StartError, match="policy-service init"):
+        async with running(tmp_path / "data", Payments(tmp_path / "bundle").path):
+            pass
+
+
+async def test_a_database_restored_from_a_backup_does_not_start(tmp_path: Path) -> None:
+    data, bundle = tmp_path / "data", Payments(tmp_path / "bundle").path
+    async with running(data, bundle) as bank:
+        robot = await bank.agent("robot")
+        view = (await robot.submit(await pay(bank))).json()
+        await bank.service.sequencer.number()
+    backup = (data / "countersign.db").read_bytes()
+    async with running(data, bundle) as bank:
+        robot.http = bank.http
+        await robot.spend(view, "a1")
+        await bank.service.sequencer.number()
+    newest = (data / "countersign.db").read_bytes()
+    for file in data.glob("countersign.db*"):
+        file.unlink()
+    (data / "countersign.db").write_bytes(backup)  # it has forgotten that the release was spent
+    with pytest.raises(StartError, match="restored or replaced"):
+        async with running(data, bundle):
+            pass
+    (data / "countersign.db").write_bytes(newest)
+    async with running(data, bundle) as bank:
+        robot.http = bank.http
+        assert (await robot.see(view["txn"]))["state"] == "redeemed"
+
+
+async def test_an_empty_database_beside_used_keys_does_not_start(tmp_path: Path) -> None:
+    data, bundle = tmp_path / "data", Payments(tmp_path / "bundle").path
+    async with running(data, bundle) as bank:
+        await bank.agent("robot")
+        await bank.service.sequencer.number()
+    for file in data.glob("countersign.db*"):
+        file.unlink()
+    with pytest.raises(StartError, match="restored or replaced"):
+        async with running(data, bundle):
+            pass

@@ -1,0 +1,128 @@
+"""Another party learns nothing: what is not its own does not exist for it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.fakes.world import Agent, World
+from tests.integration.service.effects import pay, ship
+
+pytestmark = pytest.mark.anyio
+
+
+def routes(view: dict[str, Any]) -> list[tuple[str, str, dict[str, Any] | None]]:
+    """Every route that names somebody's transaction."""
+    txn, effect_id = f"/v1/transactions/{view['txn']}", view["effects"][0]["effect_id"]
+    fired = [{"effect_id": effect_id, "outcome": "fired"}]
+    return [
+        ("GET", txn, None),
+        ("POST", f"{txn}/withdraw", {}),
+        ("POST", f"{txn}/release", {"rev": 1}),
+        ("POST", f"{txn}/compensate", {"effect_id": effect_id}),
+        ("POST", "/v1/redemptions/a1/renew", {"effect_ids": [effect_id]}),
+        ("POST", "/v1/outcomes", {"attempt_id": "a1", "outcomes": fired}),
+    ]
+
+
+async def test_a_stranger_gets_the_answer_of_a_transaction_that_does_not_exist(
+    bank: World, robot: Agent
+) -> None:
+    stranger = await bank.agent("stranger")
+    view = (await robot.submit(await pay(bank), attempt_id="a1")).json()
+    nothing = {**view, "txn": "0" * 64}
+    for theirs, absent in zip(routes(view), routes(nothing), strict=True):
+        answer, reference = (
+            await stranger.send(*theirs[:2], theirs[2]),
+            await stranger.send(*absent[:2], absent[2]),
+        )
+        assert (answer.status_code, reference.status_code) == (404, 404), answer.text
+        details = {
+            one.json()["detail"].replace(view["txn"], "X").replace("0" * 64, "X")
+            for one in (answer, reference)
+        }
+        assert len(details) == 1, details
+
+
+async def test_a_stranger_sees_nothing_of_it_in_the_log(bank: World, robot: Agent) -> None:
+    stranger = await bank.agent("stranger")
+    await robot.submit(await pay(bank))
+    await bank.service.sequencer.number()
+    assert (await stranger.send("GET", "/v1/audit")).json()["rows"] == []
+    assert (await robot.send("GET", "/v1/audit")).json()["rows"] != []
+
+
+async def test_a_redeemer_sees_the_transaction_and_may_not_withdraw_it(bank: World, robot: Agent) -> None:
+    warehouse = await bank.agent("warehouse")
+    view = (await robot.submit(await ship(bank))).json()
+    assert (await warehouse.see(view["txn"]))["state"] == "ready"
+    answer = await warehouse.send("POST", f"/v1/transactions/{view['txn']}/withdraw", {})
+    assert (answer.status_code, answer.json()["code"]) == (403, "forbidden")
+
+
+async def test_the_agent_may_not_spend_what_another_party_redeems(bank: World, robot: Agent) -> None:
+    warehouse = await bank.agent("warehouse")
+    view = (await robot.submit(await ship(bank), attempt_id="a1")).json()
+    assert view["state"] == "ready" and view["releases"] == []
+    refused = await robot.release(view)
+    assert (refused.status_code, refused.json()["code"]) == (403, "not_redeemer")
+    released = (await warehouse.release(view)).json()
+    stolen = await robot.redeem(released["releases"], "a2")
+    assert (stolen.status_code, stolen.json()["code"]) == (403, "not_redeemer")
+    assert (await warehouse.redeem(released["releases"], "a3")).json()["redeemed"] is True
+    fired = {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired"}
+    lie = await robot.report("a3", fired)
+    assert (lie.status_code, lie.json()["code"]) == (403, "not_redeemer")
+    assert (await warehouse.report("a3", fired)).json()["state"] == "settled"
+    for path, body in (
+        ("/v1/redemptions/a3/renew", {"effect_ids": [fired["effect_id"]]}),
+        (f"/v1/transactions/{view['txn']}/compensate", {"effect_id": fired["effect_id"]}),
+    ):
+        answer = await robot.send("POST", path, body)
+        assert (answer.status_code, answer.json()["code"]) == (403, "not_redeemer")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v1/redemptions/none/renew", {"effect_ids": ["0" * 64]}),
+        ("POST", "/v1/outcomes", {"attempt_id": "none", "outcomes": [{"effect_id": "0" * 64, "outcome": "fired"}]}),
+    ],
+)  # fmt: skip
+async def test_an_attempt_nobody_made_is_unknown(
+    robot: Agent, method: str, path: str, body: dict[str, Any]
+) -> None:
+    answer = await robot.send(method, path, body)
+    assert (answer.status_code, answer.json()["code"]) == (404, "unknown_attempt")
+
+
+async def test_a_tool_the_bundle_does_not_hold_is_not_found(robot: Agent) -> None:
+    answer = await robot.send("GET", "/v1/tools/nuke")
+    assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
+
+
+async def test_a_manifest_is_served_as_it_was_reviewed(bank: World, robot: Agent) -> None:
+    from countersign.contract import load_manifest
+
+    answer = await robot.send("GET", "/v1/tools/pay")
+    assert load_manifest(answer.content).digest == await bank.manifest_digest("pay")
+
+
+async def test_a_frozen_agent_submits_releases_and_redeems_nothing(bank: World, robot: Agent) -> None:
+    from sqlalchemy import update
+
+    from policy_service.storage.core import table
+    from policy_service.storage.tables import AgentRow
+
+    view = (await robot.submit(await pay(bank))).json()
+    tokens = (await robot.release(view)).json()["releases"]
+    agents = table(AgentRow)
+    await bank.service.db.write(lambda tx: tx.conn.execute(update(agents).values(frozen_at=tx.now)).rowcount)
+    for answer in (
+        await robot.submit(await pay(bank), run_key="other"),
+        await robot.release(view),
+        await robot.redeem(tokens),
+    ):
+        assert (answer.status_code, answer.json()["code"]) == (403, "frozen")
+    assert (await robot.see(view["txn"]))["state"] == "ready"

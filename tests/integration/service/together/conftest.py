@@ -1,0 +1,56 @@
+"""One service for a whole file, which is most of what such a test costs.
+
+Each test has an agent of its own, and rules it has changed are put back after it. What a test here says about tasks,
+votes or attempts, it says about its own agent's.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+
+import pytest
+
+from tests.fakes.log_check import faults_of_log
+from tests.fakes.payments import Payments
+from tests.fakes.world import Agent, World, running
+
+_names = (f"robot-{n}" for n in itertools.count(1))
+
+
+@pytest.fixture(scope="module")
+def folder_of_all(tmp_path_factory: pytest.TempPathFactory) -> Payments:
+    """The bundle of a file's tests."""
+    return Payments(tmp_path_factory.mktemp("together") / "bundle")
+
+
+@pytest.fixture(scope="module")
+async def bank_of_all(
+    tmp_path_factory: pytest.TempPathFactory, folder_of_all: Payments
+) -> AsyncIterator[World]:
+    """The service of a file's tests; at the end its log must tell exactly what happened (I-8)."""
+    async with running(tmp_path_factory.mktemp("together") / "data", folder_of_all.path) as started:
+        yield started
+        assert await started.service.db.read(faults_of_log) == []
+
+
+@pytest.fixture
+def folder(folder_of_all: Payments) -> Payments:
+    """A bundle whose rules the test may change."""
+    return folder_of_all
+
+
+@pytest.fixture
+async def bank(bank_of_all: World, folder: Payments) -> AsyncIterator[World]:
+    """The service, under the usual rules."""
+    yield bank_of_all
+    bank_of_all.clock.go_on()
+    if folder.touched:
+        folder.restore()
+        await bank_of_all.activate()
+
+
+@pytest.fixture
+async def robot(bank: World) -> Agent:
+    """An agent of the test's own."""
+    return await bank.agent(next(_names))

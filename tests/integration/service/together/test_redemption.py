@@ -1,0 +1,306 @@
+"""Spending releases: the whole transaction once, by the party and key they were minted for, or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from countersign.contract import (
+    TYP_RECEIPT,
+    TYP_RELEASE,
+    PrivateKey,
+    sign,
+)
+from policy_service.storage.core import table
+from policy_service.storage.tables import AttemptRow, RedemptionRow
+from tests.fakes.world import Agent, World
+from tests.integration.service.effects import mail, pay
+
+pytestmark = pytest.mark.anyio
+
+
+async def spent(bank: World, robot: Agent) -> tuple[int, int]:
+    """How many attempts an agent has made, and how many effects they redeemed."""
+    attempts, redemptions = table(AttemptRow).c, table(RedemptionRow).c
+    query = (
+        select(attempts.attempt_id, redemptions.effect_id)
+        .join(table(RedemptionRow), redemptions.attempt_id == attempts.attempt_id)
+        .where(attempts.redeemer == robot.name)
+    )
+    found = await bank.service.db.read(lambda conn: [(one, two) for one, two in conn.execute(query)])
+    return len({attempt for attempt, _ in found}), len(found)
+
+
+async def released(
+    robot: Agent, *effects: dict[str, Any], **members: Any
+) -> tuple[dict[str, Any], list[str]]:
+    view: dict[str, Any] = (await robot.submit(*effects, **members)).json()
+    tokens: list[str] = (await robot.release(view)).json()["releases"]
+    return view, tokens
+
+
+async def test_a_release_says_exactly_what_may_fire_for_whom_and_until_when(
+    bank: World, robot: Agent
+) -> None:
+    view, tokens = await released(robot, await pay(bank))
+    claims, seen = bank.release_of(tokens[0]), view["effects"][0]
+    assert (claims.iss, claims.aud, claims.sub) == (bank.settings.iss, robot.name, robot.name)
+    assert (claims.txn, claims.txn_digest, claims.kind) == (view["txn"], view["txn_digest"], "effect")
+    assert claims.exp - claims.iat == 120 and claims.nbf == claims.iat
+    assert claims.cnf_jkt == robot.key.public.kid
+    assert claims.detail.effect_digest == seen["effect_digest"]
+    assert claims.detail.args_digest == seen["args_digest"]
+    assert (claims.decision.mode, claims.decision.rev, claims.decision.votes) == ("auto", 1, ())
+    assert claims.decision.assurance == "none"
+    assert claims.decision.bundle == bank.service.active.current.digest
+
+
+async def test_the_receipt_proves_this_attempt_and_no_other(bank: World, robot: Agent) -> None:
+    view, tokens = await released(robot, await pay(bank), await mail(bank))
+    answer = (await robot.redeem(tokens, robot.attempt)).json()
+    receipt = bank.receipt_of(answer)
+    assert (receipt.attempt, receipt.txn, receipt.txn_digest) == (
+        robot.attempt,
+        view["txn"],
+        view["txn_digest"],
+    )
+    assert receipt.fire_by - receipt.iat == bank.settings.fire_window_s
+    assert [e.effect_id for e in receipt.effects] == [e["effect_id"] for e in view["effects"]]
+    assert [e.jti for e in receipt.effects] == [bank.release_of(token).jti for token in tokens]
+    assert answer["transaction"]["state"] == "redeemed"
+
+
+async def test_the_same_attempt_again_gets_the_same_effects_and_receipt(bank: World, robot: Agent) -> None:
+    _, tokens = await released(robot, await pay(bank))
+    first = bank.receipt_of((await robot.redeem(tokens)).json())
+    again = bank.receipt_of((await robot.redeem(tokens)).json())
+    assert (again.effects, again.fire_by, again.attempt) == (first.effects, first.fire_by, first.attempt)
+    assert await spent(bank, robot) == (1, 1)
+
+
+async def test_the_same_attempt_is_found_before_its_tokens_are_looked_at(bank: World, robot: Agent) -> None:
+    _, tokens = await released(robot, await pay(bank))
+    await robot.redeem(tokens)
+    bank.clock.pass_(minutes=10)  # the tokens are long over
+    assert (await robot.redeem(tokens)).json()["redeemed"] is True
+    assert (await robot.redeem(["a.b.c"])).json()["redeemed"] is True
+
+
+async def test_another_key_of_the_agent_may_repeat_the_attempt_and_its_receipt_names_that_key(
+    bank: World, robot: Agent
+) -> None:
+    _, tokens = await released(robot, await pay(bank))
+    await robot.redeem(tokens)
+    other = await bank.another_key(robot)
+    assert bank.receipt_of((await other.redeem(tokens)).json()).cnf_jkt == other.key.public.kid
+
+
+async def test_another_attempt_is_refused_with_the_outcome_known_so_far(bank: World, robot: Agent) -> None:
+    view, tokens = await released(robot, await pay(bank))
+    _, more = await released(robot, await pay(bank))
+    await robot.redeem(tokens, robot.attempt)
+    for used in (tokens, more):
+        answer = await robot.redeem(used, f"{robot.attempt}-2")
+        assert (answer.status_code, answer.json()["code"]) == (409, "already_redeemed")
+        assert answer.json()["effects"][0]["state"] == "redeemed"
+    await robot.report(robot.attempt, {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired"})
+    assert (await robot.redeem(tokens, f"{robot.attempt}-3")).json()["effects"][0]["state"] == "fired"
+    assert await spent(bank, robot) == (1, 1)
+
+
+async def test_sixteen_redeemers_at_once_get_exactly_one_receipt(bank: World, robot: Agent) -> None:
+    _, tokens = await released(robot, await pay(bank), await mail(bank))
+    answers = await asyncio.gather(*(robot.redeem(tokens, f"{robot.attempt}-{n}") for n in range(16)))
+    codes = sorted(answer.json().get("code", "receipt") for answer in answers)
+    assert codes == ["already_redeemed"] * 15 + ["receipt"]
+    assert await spent(bank, robot) == (1, 2)
+
+
+async def test_sixteen_repeats_of_one_attempt_at_once_get_the_same_receipt(bank: World, robot: Agent) -> None:
+    _, tokens = await released(robot, await pay(bank))
+    answers = await asyncio.gather(*(robot.redeem(tokens, robot.attempt) for _ in range(16)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert len({bank.receipt_of(answer.json()).effects for answer in answers}) == 1
+    assert await spent(bank, robot) == (1, 1)
+
+
+async def test_an_attempt_of_another_party_is_not_answered(bank: World, robot: Agent) -> None:
+    _, tokens = await released(robot, await pay(bank))
+    await robot.redeem(tokens, robot.attempt)
+    other = await bank.agent("other")
+    _, theirs = await released(other, await pay(bank))
+    answer = await other.redeem(theirs, robot.attempt)
+    assert (answer.status_code, answer.json()["code"]) == (409, "attempt_mismatch")
+    assert "receipt" not in answer.json()
+
+
+async def test_tokens_of_another_key_or_agent_are_refused(bank: World, robot: Agent) -> None:
+    _, tokens = await released(robot, await pay(bank))
+    for thief in (await bank.another_key(robot), await bank.agent("thief")):
+        answer = await thief.redeem(tokens)
+        assert (answer.status_code, answer.json()["code"]) == (403, "not_redeemer")
+    assert await spent(bank, robot) == (0, 0)
+
+
+async def test_revoking_the_key_that_asked_ends_its_releases(bank: World, robot: Agent) -> None:
+    view, tokens = await released(robot, await pay(bank))
+    other = await bank.another_key(robot)
+    await bank.operator("agent-key-revoke", {"kid": robot.key.public.kid})
+    assert (await robot.redeem(tokens)).status_code == 401
+    assert (await other.redeem(tokens)).json()["code"] == "not_redeemer"
+    assert (await other.spend(view))["redeemed"] is True  # the approval belongs to the agent, not to a key
+
+
+AGES = {"just before": (119, None), "exactly then": (120, "expired_token"), "after": (121, "expired_token")}
+
+
+@pytest.mark.parametrize(("seconds", "code"), AGES.values(), ids=AGES)
+async def test_a_release_ends_after_two_minutes(
+    bank: World, robot: Agent, seconds: int, code: str | None
+) -> None:
+    bank.clock.stop_at(bank.clock().replace(microsecond=0))
+    view, tokens = await released(robot, await pay(bank))
+    bank.clock.pass_(seconds=seconds)
+    answer = await robot.redeem(tokens)
+    assert answer.json().get("code") == code
+    if code is not None:
+        assert answer.status_code == 400
+        assert (await robot.spend(view))["redeemed"] is True  # fresh ones may be had
+
+
+async def test_a_release_never_outlives_the_time_releases_may_be_used(bank: World, robot: Agent) -> None:
+    view = (await robot.submit(await pay(bank))).json()
+    bank.clock.pass_(minutes=59, seconds=30)
+    tokens = (await robot.release(view)).json()["releases"]
+    claims = bank.release_of(tokens[0])
+    assert 0 < claims.exp - claims.iat <= 30
+
+
+def tampered(token: str, **claims: Any) -> str:
+    head, body, signature = token.split(".")
+    padded = base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))
+    changed = json.dumps(json.loads(padded) | claims).encode()
+    return ".".join([head, base64.urlsafe_b64encode(changed).decode().rstrip("="), signature])
+
+
+async def test_a_token_that_is_not_ours_is_no_token(bank: World, robot: Agent) -> None:
+    _, tokens = await released(robot, await pay(bank))
+    real = bank.release_of(tokens[0])
+    forged = sign(real.to_claims(), typ=TYP_RELEASE, key=PrivateKey.generate())
+    pen = bank.service.ctx.signer
+    bad = {
+        "of an earlier epoch": pen.sign_release(replace(real, epoch=real.epoch - 1)),
+        "of a later epoch": pen.sign_release(replace(real, epoch=real.epoch + 1)),
+        "of another deployment": pen.sign_release(replace(real, iss="https://other.example")),
+        "changed": tampered(tokens[0], exp=2**40),
+        "signed by another": forged,
+        "a receipt": sign(real.to_claims(), typ=TYP_RECEIPT, key=PrivateKey.generate()),
+        "cut": tokens[0][:-2],
+        "padded": tokens[0] + "A",
+        "nothing": "a.b.c",
+    }
+    for what, token in bad.items():
+        answer = await robot.redeem([token])
+        assert (answer.status_code, answer.json()["code"]) == (400, "bad_token"), what
+    assert await spent(bank, robot) == (0, 0)
+
+
+async def test_a_receipt_is_no_release(bank: World, robot: Agent) -> None:
+    _, tokens = await released(robot, await pay(bank))
+    receipt = (await robot.redeem(tokens)).json()["receipt"]
+    answer = await robot.redeem([receipt], f"{robot.attempt}-2")
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_token")
+
+
+async def test_all_or_nothing(bank: World, robot: Agent) -> None:
+    _, tokens = await released(robot, await pay(bank), await mail(bank))
+    _, others = await released(robot, await pay(bank, 11), run_key="other")
+    one, two = tokens
+    lists = {
+        "the second is missing": [one],
+        "the first is missing": [two],
+        "in another order": [two, one],
+        "one twice": [one, one],
+        "one twice beside the other": [one, two, two],
+        "of another transaction": [*others, two],
+        "one more of another transaction": [one, two, *others],
+        "one of them no token": [one, "a.b.c"],
+    }
+    for what, given in lists.items():
+        answer = await robot.redeem(given, robot.attempt)
+        assert (answer.status_code, answer.json()["code"]) == (400, "bad_token"), what
+    assert await spent(bank, robot) == (0, 0)
+    assert (await robot.redeem(tokens, robot.attempt)).json()["redeemed"] is True
+
+
+async def test_tokens_minted_at_different_times_belong_together(bank: World, robot: Agent) -> None:
+    view, first = await released(robot, await pay(bank), await mail(bank))
+    second = (await robot.release(view)).json()["releases"]
+    assert (await robot.redeem([first[0], second[1]])).json()["redeemed"] is True
+
+
+async def test_no_token_before_every_effect_may_be_released(bank: World, robot: Agent) -> None:
+    view = (await robot.submit(await pay(bank), await pay(bank, 500), attempt_id=robot.attempt)).json()
+    assert (view["state"], view["releases"]) == ("review", [])
+    answer = await robot.release(view)
+    assert (answer.status_code, answer.json()["code"]) == (409, "not_ready")
+    assert answer.json()["waiting"] == [view["effects"][1]["effect_id"]]
+    assert await spent(bank, robot) == (0, 0)
+
+
+async def test_what_ended_releases_nothing(bank: World, robot: Agent) -> None:
+    view, tokens = await released(robot, await pay(bank))
+    await robot.send("POST", f"/v1/transactions/{view['txn']}/withdraw", {})
+    for answer in (await robot.release(view), await robot.redeem(tokens)):
+        assert (answer.status_code, answer.json()["code"]) == (409, "not_ready")
+    assert await spent(bank, robot) == (0, 0)
+
+
+async def test_what_is_redeemed_is_released_no_more_and_cannot_be_withdrawn(
+    bank: World, robot: Agent
+) -> None:
+    view, tokens = await released(robot, await pay(bank))
+    await robot.redeem(tokens)
+    assert (await robot.release(view)).json()["code"] == "not_ready"
+    withdrawn = await robot.send("POST", f"/v1/transactions/{view['txn']}/withdraw", {})
+    assert (withdrawn.status_code, withdrawn.json()["code"]) == (409, "already_redeemed")
+
+
+async def test_an_attempt_name_used_for_another_transaction_redeems_nothing_of_it(
+    bank: World, robot: Agent
+) -> None:
+    one, tokens = await released(robot, await pay(bank))
+    two, others = await released(robot, await pay(bank), run_key="other")
+    await robot.redeem(tokens, robot.attempt)
+    answer = (await robot.redeem(others, robot.attempt)).json()
+    assert answer["transaction"]["txn"] == one["txn"]  # the attempt's own, and its receipt says so
+    assert bank.receipt_of(answer).txn == one["txn"]
+    assert (await robot.see(two["txn"]))["state"] == "ready"
+
+
+async def test_a_submission_under_a_known_attempt_of_another_transaction_is_not_redeemed(
+    bank: World, robot: Agent
+) -> None:
+    await robot.submit(await pay(bank), attempt_id=robot.attempt)
+    answer = await robot.submit(await pay(bank), run_key="other", attempt_id=robot.attempt)
+    view = answer.json()
+    assert (answer.status_code, view["state"]) == (201, "ready")
+    assert "receipt" not in view and view["releases"] == []
+
+
+async def test_a_resubmission_of_what_waited_is_redeemed_only_by_asking_for_releases(
+    bank: World, robot: Agent
+) -> None:
+    effect = await pay(bank, 500)
+    view = (await robot.submit(effect, attempt_id=robot.attempt)).json()
+    maya = await bank.person("maya")
+    await maya.vote(view)
+    again = (await robot.submit(effect, attempt_id=robot.attempt)).json()
+    assert again["state"] == "ready" and "receipt" not in again
+    assert (await robot.spend(again, robot.attempt))["redeemed"] is True

@@ -1,0 +1,113 @@
+"""Live updates: ids and kinds on the stream, the page fetches its own fragment, nothing moves by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+
+import pytest
+
+from policy_service.channels.web import live
+from policy_service.channels.web.ports import QueueEvent
+from tests.fakes import reviews
+from tests.fakes.web_queue import World
+from tests.integration.web.conftest import Visitor
+
+pytestmark = pytest.mark.anyio
+
+
+async def read_until(stream: AsyncIterator[bytes], wanted: bytes) -> bytes:
+    seen = b""
+    async with asyncio.timeout(5):
+        async for chunk in stream:
+            seen += chunk
+            if wanted in seen:
+                break
+    return seen
+
+
+async def test_the_stream_carries_ids_and_kinds_and_no_markup(world: World, visitor: Visitor) -> None:
+    stream = live.stream(world, world, visitor.cookie, len(world.events), None)
+    assert b": open" in await anext(stream)
+    world.put(reviews.refund("rev_new"))
+    seen = await read_until(stream, b"id: 7")
+    [data] = [line[6:] for line in seen.decode().splitlines() if line.startswith("data: ")]
+    assert json.loads(data) == {"kind": "review_opened", "review_id": "rev_new"}
+    assert b"event: review" in seen
+    assert b"<" not in seen
+
+
+async def test_the_stream_goes_on_where_it_was_left(world: World, visitor: Visitor) -> None:
+    seen = await read_until(live.stream(world, world, visitor.cookie, 4, None), b"id: 6")
+    assert b"id: 4\n" not in seen
+    assert b"id: 5\n" in seen
+
+
+async def test_a_page_about_one_review_hears_of_that_one_only(world: World, visitor: Visitor) -> None:
+    seen = await read_until(live.stream(world, world, visitor.cookie, 0, "rev_hostile"), b"still here")
+    assert seen.count(b"event: review") == 1
+
+
+async def test_the_stream_ends_with_its_session(world: World, visitor: Visitor) -> None:
+    stream = live.stream(world, world, visitor.cookie, 0, None)
+    await anext(stream)
+    world.sessions.clear()
+    async with asyncio.timeout(5):
+        assert [chunk async for chunk in stream if b"event:" in chunk] == []
+
+
+async def test_the_stream_ends_when_the_service_stops(world: World, visitor: Visitor) -> None:
+    world.closing = True
+    async with asyncio.timeout(5):
+        answer = await visitor.get("/events?after=0")
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("query", ["after=x", "after=-1", "after=1.5", "after=" + "9" * 19])
+async def test_an_index_that_is_none_is_refused(visitor: Visitor, query: str) -> None:
+    assert (await visitor.get(f"/events?{query}")).status_code == 400
+
+
+async def test_the_last_seen_index_of_a_reconnecting_browser_wins(world: World, visitor: Visitor) -> None:
+    world.closing = True
+    answer = await visitor.client.get("/events?after=0", headers={"Last-Event-ID": "x"})
+    assert answer.status_code == 400
+
+
+async def test_new_reviews_wait_behind_a_pill(world: World, visitor: Visitor) -> None:
+    since = len(world.events)
+    assert (await visitor.get(f"/queue/live?since={since}")).text.strip() == ""
+    world.put(reviews.refund("rev_new1"))
+    assert "1 new, show it" in (await visitor.get(f"/queue/live?since={since}")).text
+    world.put(reviews.refund("rev_new2"))
+    world.put(reviews.refund("rev_new2"))
+    assert "2 new, show them" in (await visitor.get(f"/queue/live?since={since}")).text
+    world.tell("review_settled", "rev_hostile")
+    assert "2 new, 1 decided, show them" in (await visitor.get(f"/queue/live?since={since}")).text
+
+
+async def test_the_page_knows_from_which_index_it_is(world: World, visitor: Visitor) -> None:
+    text = (await visitor.get("/")).text
+    assert f"/events?after={len(world.events)}" in text
+    assert f"/queue/live?since={len(world.events)}" in text
+
+
+async def test_a_review_says_what_happened_meanwhile(world: World, visitor: Visitor) -> None:
+    since = len(world.events)
+    path = f"/reviews/rev_01KAHX04QE/live?since={since}"
+    assert (await visitor.get(path)).text.strip() == ""
+    world.tell("vote_recorded", "rev_hostile")
+    assert (await visitor.get(path)).text.strip() == ""
+    world.tell("vote_recorded", "rev_01KAHX04QE")
+    assert "A vote came in: 1 of 2 now, load again" in (await visitor.get(path)).text
+
+
+def test_what_opened_and_settled_meanwhile_is_neither() -> None:
+    events = [
+        QueueEvent(1, "review_opened", "a"),
+        QueueEvent(2, "review_settled", "a"),
+        QueueEvent(3, "review_settled", "b"),
+    ]
+    assert live.tell(events) == (0, 1)

@@ -1,0 +1,325 @@
+"""What the pages show, and what they never do with what they show."""
+
+from __future__ import annotations
+
+import html as html_module
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import httpx2
+import pytest
+
+from tests.fakes import reviews
+from tests.fakes.web_queue import Settings, World
+from tests.integration.web.conftest import COOKIE, SITE, Visitor, client_of
+
+pytestmark = pytest.mark.anyio
+
+PAGES = ["/", "/reviews/rev_01KAHV6T3M", "/reviews/rev_hostile", "/reviews/rev_01KAHQ2W8B", "/reviews/none"]
+
+
+class Elements(HTMLParser):
+    """Every element and attribute of a page, and its text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_a_signed_in_page_is_kept_nowhere_and_shut(visitor: Visitor, path: str) -> None:
+    answer = await visitor.get(path)
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert answer.headers["cross-origin-opener-policy"] == "same-origin"
+    assert answer.headers["referrer-policy"] == "same-origin"
+    policy = dict(part.strip().split(" ", 1) for part in answer.headers["content-security-policy"].split(";"))
+    nonce = policy.pop("script-src").removeprefix("'nonce-").removesuffix("'")
+    assert re.fullmatch(r"[\w-]{22}", nonce)
+    assert policy == {
+        "default-src": "'none'",
+        "style-src": "'self'",
+        "img-src": "'self'",
+        "connect-src": "'self'",
+        "form-action": "'self'",
+        "frame-ancestors": "'none'",
+        "base-uri": "'none'",
+        "require-trusted-types-for": "'script'",
+        "trusted-types": "htmx",
+    }
+    scripts = [attrs for tag, attrs in Elements(answer.text).elements if tag == "script"]
+    assert all(attrs["nonce"] == nonce for attrs in scripts)
+
+
+async def test_a_nonce_is_never_used_twice(visitor: Visitor) -> None:
+    policies = {(await visitor.get("/")).headers["content-security-policy"] for _ in range(3)}
+    assert len(policies) == 3
+
+
+@pytest.mark.parametrize("path", [*PAGES, "/sign-in", "/sign-in/dev?token=x", "/queue/live?since=0"])
+async def test_nothing_is_inline_and_nothing_comes_from_elsewhere(visitor: Visitor, path: str) -> None:
+    answer = await visitor.get(path)
+    for tag, attrs in Elements(answer.text).elements:
+        assert tag not in {"style", "iframe", "object", "embed", "base"}
+        assert "style" not in attrs
+        assert not [name for name in attrs if name.startswith("on")]
+        for name in ("src", "href", "action", "hx-get", "hx-sse:connect"):
+            if (target := attrs.get(name)) is not None:
+                assert target.startswith(("/", "#")), (tag, name, target)
+                assert not target.startswith("//")
+        if tag == "script":
+            assert attrs.get("src"), "an inline script"
+
+
+async def test_hostile_bytes_are_text_and_nothing_else(visitor: Visitor) -> None:
+    """I1: no element of the page was made by the agent."""
+    answer = await visitor.get("/reviews/rev_hostile")
+    page = Elements(answer.text)
+    ours = {"vendor/htmx.min.js", "vendor/hx-csp.min.js", "vendor/hx-sse.min.js", "keys.js", "live.js"}
+    scripts = [str(attrs["src"]).split("/", 3)[3] for tag, attrs in page.elements if tag == "script"]
+    assert set(scripts) == ours
+    assert not [attrs for tag, attrs in page.elements if tag in {"img", "iframe"} or "hx-post" in attrs]
+    assert "<script>document.title='owned'</script>" in page.text
+    assert "<button hx-post=" in page.text
+
+
+async def test_every_element_htmx_looks_at_carries_the_nonce(visitor: Visitor) -> None:
+    answer = await visitor.get("/")
+    marked = [
+        attrs for _, attrs in Elements(answer.text).elements if any(name.startswith("hx-") for name in attrs)
+    ]
+    assert marked
+    assert all(attrs["hx-nonce"] in answer.headers["content-security-policy"] for attrs in marked)
+
+
+async def test_htmx_cannot_start_before_the_extension_that_restrains_it(visitor: Visitor) -> None:
+    """Deferred, htmx sets off on a timer and may process the page before hx-csp has registered."""
+    elements = Elements((await visitor.get("/")).text).elements
+    scripts = [attrs for tag, attrs in elements if tag == "script" and "vendor" in str(attrs["src"])]
+    assert [str(attrs["src"]).rsplit("/", 1)[1] for attrs in scripts] == [
+        "htmx.min.js",
+        "hx-csp.min.js",
+        "hx-sse.min.js",
+    ]
+    assert not [attrs for attrs in scripts if {"defer", "async", "type"} & attrs.keys()]
+
+
+async def test_hidden_characters_reach_no_page(visitor: Visitor) -> None:
+    for path in ("/", "/reviews/rev_hostile"):
+        text = (await visitor.get(path)).text
+        assert not set(text) & set("\u202e\u202c\u200b\u2066\u2069")
+    assert "U+202E" in text
+    assert "U+000A × 64" in text
+    assert "xn--northwind-sttements-1op.example" in text
+
+
+async def test_an_agent_name_tool_title_and_reason_are_untrusted_too(world: World, visitor: Visitor) -> None:
+    evil = "<img src=x>\u202e"
+    page = reviews.denied("rev_evil", agent=evil, agent_owner=evil, warnings=(evil,), why_not=evil)
+    vote = replace(page.votes[0], person_name=evil, reason=evil)
+    gate = replace(page.gates[0], title=evil, doc=evil, cedar_text=evil)
+    event = replace(page.timeline[0], text=evil, actor=evil)
+    fact = replace(page.facts[0], label=evil, value=evil, source=evil)
+    world.put(
+        replace(
+            page, votes=(vote,), gates=(gate,), timeline=(event,), facts=(fact,), claimed={evil: evil},
+            sentence=(*page.sentence, reviews.value(evil)), finality=evil, key_kid=evil,
+        )
+    )  # fmt: skip
+    text = (await visitor.get("/reviews/rev_evil")).text
+    assert "<img" not in text
+    assert "\u202e" not in text
+    assert text.count("&lt;img src=x&gt;") > 15
+
+
+async def test_the_sheet_says_what_will_happen_with_the_values_filled_in(visitor: Visitor) -> None:
+    text = (await visitor.get("/reviews/rev_01KAHV6T3M")).text
+    heading = text.split("<h1")[1].split("</h1>")[0]
+    assert '<b class=" nowrap">$1,240.00</b>' in heading
+    assert '<b class="mono nowrap">card_visa_4242</b>' in heading
+    assert "This cannot be undone." in text
+    assert "Show all 393 bytes" in text
+    assert "559 bytes, RFC 8785" in text
+    assert "payments (SQL), 3 s old" in text
+    assert "support.cedar, line 9" in text
+    assert '<span class="k">forbid</span>' in text
+    assert "You, or anyone in finance" in text
+
+
+async def test_the_claim_comes_last(visitor: Visitor) -> None:
+    text = (await visitor.get("/reviews/rev_01KAHV6T3M")).text
+    assert text.index('id="h-facts"') < text.index('id="h-agent"') < text.index('id="h-claim"')
+    assert "claim, not checked" in text
+
+
+async def test_the_canonical_bytes_are_on_the_page_exactly(world: World, visitor: Visitor) -> None:
+    text = (await visitor.get("/reviews/rev_01KAHV6T3M")).text
+    shown = text.split('aria-label="Canonical bytes">')[1].split("</pre>")[0]
+    assert html_module.unescape(shown).encode() == world.pages["rev_01KAHV6T3M"].canonical
+
+
+async def test_a_secret_is_nowhere_on_the_page(visitor: Visitor) -> None:
+    text = (await visitor.get("/reviews/rev_01KAHX04QE")).text
+    assert "s3cr3t" not in text
+    assert "hidden value, 17 bytes" in text
+
+
+async def test_rows_that_do_not_reproduce_the_bytes_leave_nothing_to_press(
+    world: World, visitor: Visitor
+) -> None:
+    page = reviews.refund("rev_broken")
+    world.put(replace(page, canonical=page.canonical.replace(b"124000", b"999000")))
+    text = (await visitor.get("/reviews/rev_broken")).text
+    assert "Do not decide on this page" in text
+    assert "/votes" not in text
+
+
+@pytest.mark.parametrize("review_id", ["rev_owner", "rev_denied", "rev_01KAHQ2W8B"])
+async def test_where_nothing_can_be_pressed_there_is_no_form(visitor: Visitor, review_id: str) -> None:
+    assert "/votes" not in (await visitor.get(f"/reviews/{review_id}")).text
+
+
+async def test_somebody_not_eligible_reads_why(visitor: Visitor) -> None:
+    text = (await visitor.get("/reviews/rev_owner")).text
+    assert "You cannot vote on this one" in text
+    assert "nobody approves their own side" in text
+
+
+async def test_who_approved_may_still_deny_and_nothing_else(world: World, visitor: Visitor) -> None:
+    world.put(reviews.deploy("rev_mine", my_verdict="approve"))
+    text = (await visitor.get("/reviews/rev_mine")).text
+    assert 'id="deny"' in text
+    assert 'id="approve"' not in text
+
+
+async def test_the_queue_is_ordered_by_what_expires_first_and_paged_by_key(
+    world: World, visitor: Visitor
+) -> None:
+    world.page_size = 3
+    first = (await visitor.get("/")).text
+    found = re.findall(r'data-review="(\w+)"', first)
+    assert found == ["rev_01KAHX04QE", "rev_hostile", "rev_01KAHV6T3M"]
+    following = re.search(r'href="(/\?cursor=\w+)"', first)
+    assert following
+    assert re.findall(r'data-review="(\w+)"', (await visitor.get(following[1])).text) == ["rev_owner"]
+
+
+async def test_a_cursor_that_is_not_ours_is_refused(visitor: Visitor) -> None:
+    answer = await visitor.get("/?cursor=../etc")
+    assert answer.status_code == 400
+    assert "Nothing was done" in answer.text
+
+
+async def test_an_empty_queue_teaches(world: World, visitor: Visitor) -> None:
+    world.pages.clear()
+    text = (await visitor.get("/")).text
+    assert "Nothing waits for you." in text
+    assert "transaction(key=" in re.sub(r"<[^>]+>", "", text)
+
+
+async def test_the_lesson_names_what_the_sdk_has() -> None:
+    import countersign
+
+    assert callable(countersign.tool)
+    assert callable(countersign.transaction)
+
+
+async def test_a_review_that_is_not_there_is_404_in_our_words(visitor: Visitor) -> None:
+    answer = await visitor.get("/reviews/%3Cb%3Erev")
+    assert answer.status_code == 404
+    assert "There is nothing here" in answer.text
+    assert "<b>rev" not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/", "/reviews/rev_01KAHV6T3M"])
+async def test_without_a_session_a_page_leads_to_the_sign_in(stranger: httpx2.AsyncClient, path: str) -> None:
+    answer = await stranger.get(path)
+    assert answer.status_code == 303
+    assert answer.headers["location"].startswith("/sign-in")
+    assert "1,240" not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/queue/live?since=0", "/reviews/rev_hostile/live?since=0", "/events"])
+async def test_without_a_session_a_fragment_and_the_stream_are_refused(
+    stranger: httpx2.AsyncClient, path: str
+) -> None:
+    answer = await stranger.get(path)
+    assert answer.status_code == 401
+    assert "You are signed out" in answer.text
+
+
+async def test_a_dead_cookie_is_no_session(world: World) -> None:
+    async with client_of(world, Settings(SITE), **{COOKIE: "x" * 32}) as client:
+        assert (await client.get("/")).status_code == 303
+
+
+@pytest.mark.parametrize("host", ["localhost:8765", "127.0.0.1", "evil.example", "127.0.0.1:8766", ""])
+@pytest.mark.parametrize("path", ["/", "/sign-in/dev?token=x", "/events", "/static/0/keys.js"])
+async def test_another_host_is_421_and_sees_nothing(visitor: Visitor, path: str, host: str) -> None:
+    answer = await visitor.client.get(path, headers={"Host": host})
+    assert answer.status_code == 421
+    assert f"Go to {SITE}" in answer.text
+    assert "Maya" not in answer.text
+
+
+async def test_forwarded_headers_change_nothing(visitor: Visitor) -> None:
+    headers = {
+        "X-Forwarded-Host": "evil.example",
+        "X-Forwarded-Proto": "https",
+        "Forwarded": "host=evil.example",
+    }
+    answer = await visitor.client.get("/", headers=headers)
+    assert answer.status_code == 200
+    assert "evil.example" not in answer.text
+
+
+@pytest.mark.parametrize("path", ["/", "/reviews/rev_hostile", "/reviews/rev_hostile/votes", "/sign-out"])
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "PATCH", "TRACE", "OPTIONS"])
+async def test_other_methods_are_405(visitor: Visitor, method: str, path: str) -> None:
+    assert (await visitor.client.request(method, path)).status_code == 405
+
+
+async def test_no_get_and_no_head_changes_anything(world: World, visitor: Visitor) -> None:
+    """H17: prefetchers and link scanners open everything, with everything in the query."""
+    token = world.link()
+    before = (dict(world.pages), dict(world.sessions), dict(world.links), list(world.events))
+    form = await visitor.form("rev_01KAHV6T3M", "approve")
+    for path in (*PAGES, "/sign-in", "/sign-in/dev", "/sign-out", "/theme", "/reviews/rev_01KAHV6T3M/votes"):
+        for method in ("GET", "HEAD"):
+            bare = path.split("?")[0]
+            await visitor.client.request(method, bare, params=form | {"token": token})
+    assert before == (world.pages, world.sessions, world.links, world.events)
+    assert world.cast == []
+
+
+async def test_a_large_effect_is_drawn_too(world: World, visitor: Visitor) -> None:
+    body = "line of a long letter\n" * 5_000
+    world.put(reviews.with_args(reviews.refund("rev_large"), reviews.arg("body", body, "string")))
+    answer = await visitor.get("/reviews/rev_large")
+    assert answer.status_code == 200
+    assert "First 5 of 5,001 lines. Show all 110,000 bytes" in answer.text
+    assert answer.text.count("line of a long letter") >= 10_000
+
+
+async def test_https_sites_have_host_cookies_and_transport_security(world: World) -> None:
+    site = "https://sign.example"
+    async with client_of(world, Settings(site)) as client:
+        answer = await client.post("/sign-in/dev", data={"token": world.link()}, headers={"Origin": site})
+        assert answer.status_code == 303
+        cookie = answer.headers["set-cookie"]
+        assert cookie.startswith("__Host-countersign=")
+        assert {"Secure", "HttpOnly", "Path=/", "SameSite=lax"} <= {
+            part.strip() for part in cookie.split(";")
+        }
+        assert "Domain" not in cookie
+        assert "max-age=63072000" in answer.headers["strict-transport-security"]

@@ -1,0 +1,93 @@
+"""The shipped bundle: its cases hold, each policy and each number in it is held by a case, and its page is
+true.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from policy_service.pap.bundle import Bundle, load_bundle
+from policy_service.pap.problems import BundleError
+from tests.policies.cases import Case, cases_of
+
+FOLDER = Path(__file__).resolve().parents[2] / "policies"
+BUNDLE: Bundle = load_bundle(FOLDER)
+CASES = {case.it: case for case in cases_of(FOLDER)}
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The bundle in a folder of its own, to be changed."""
+    folder = tmp_path / "bundle"
+    shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns("examples", "library"))
+    return folder
+
+
+def test_it_loads_without_a_warning() -> None:
+    assert BUNDLE.warnings == ()
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_case_holds(case: Case) -> None:
+    assert case.differences(case.decided_by(BUNDLE)) == []
+
+
+def notices(folder: Path) -> list[str]:
+    """The cases that no longer hold in this folder; a folder that does not load is noticed by all."""
+    try:
+        bundle = load_bundle(folder)
+    except BundleError:
+        return list(CASES)
+    return [case.it for case in CASES.values() if case.differences(case.decided_by(bundle))]
+
+
+@pytest.mark.parametrize("policy_id", sorted(BUNDLE.policies))
+def test_some_case_notices_when_the_policy_is_dropped(copy: Path, policy_id: str) -> None:
+    file = copy / "support.cedar"
+    file.write_text(file.read_text().replace(BUNDLE.policies[policy_id].text, ""))
+    assert policy_id not in load_bundle(copy).policies
+    assert notices(copy)
+
+
+EDITS = {
+    "a limit off by one": ("amount_cents > 5000 ", "amount_cents >= 5000 "),
+    "the large limit off by one": ("amount_cents > 500000 ", "amount_cents > 500001 "),
+    "a forbid turned round": ('resource.account_state == "closed"', 'resource.account_state != "closed"'),
+    "one person instead of two": ('@quorum("2")\nforbid (principal, action == Action::"refund"',
+                                  'forbid (principal, action == Action::"refund"'),
+    "a quorum of deletion lost": ('@quorum("2")\n@valid_for', "@valid_for"),
+    "another group": ('@approval("support-lead")', '@approval("cfo")'),
+    "a role left out": ('principal in Role::"support-agent", action == Action::"refund"',
+                        'principal, action == Action::"refund"'),
+    "an unless for a when": ("unless { context.input.to == resource.email }",
+                             "when { context.input.to == resource.email }"),
+    "a gate made a plain forbid": ('@approval("finance")\n@answer_within("4h")\n', ""),
+    "orders that may be open": ("resource.open_orders > 0", "resource.open_orders > 100"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after"), EDITS.values(), ids=EDITS)
+def test_some_case_notices_a_slip_of_the_pen(copy: Path, before: str, after: str) -> None:
+    file = copy / "support.cedar"
+    text = file.read_text()
+    assert before in text
+    file.write_text(text.replace(before, after))
+    assert notices(copy)
+
+
+def test_the_page_for_authors_speaks_of_what_is_there() -> None:
+    page = (FOLDER / "README.md").read_text()
+    for name in re.findall(r"`([a-z]+/)`|`([a-z_]+\.toml|[a-z]+\.cedar)`", page):
+        path = FOLDER / (name[0] or name[1])
+        assert path.exists() or path.name == "meters.toml", path
+    blocks = re.findall(r"```cedar\n(.*?)```", page, re.DOTALL)
+    assert blocks
+
+
+def test_the_pages_examples_load(copy: Path) -> None:
+    page = (FOLDER / "README.md").read_text()
+    for index, block in enumerate(re.findall(r"```cedar\n(.*?)```", page, re.DOTALL)):
+        (copy / f"readme{index}.cedar").write_text(block)
+    load_bundle(copy)

@@ -1,0 +1,121 @@
+"""The tally against a reference that tries every assignment of votes to gates, and the laws every tally
+keeps.
+"""
+
+from itertools import product
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy_service.domain.gates import Gate, MergedGate, merge
+from policy_service.domain.quorum import BallotVote, could_serve, serves, tally
+
+GROUPS = ("finance", "cfo", "unseen")
+PERSONS = ("maya", "tomas", "ana", "jo")
+
+group_sets = st.frozensets(st.sampled_from(GROUPS), min_size=1, max_size=3)
+fired = st.lists(
+    st.builds(
+        Gate,
+        policy_id=st.sampled_from(["a", "b", "c", "d"]),
+        groups=group_sets,
+        quorum=st.integers(1, 3),
+        step_up=st.sampled_from([None, None, "passkey"]),
+        shared=st.booleans(),
+    ),
+    max_size=4,
+)
+ballots = st.lists(
+    st.builds(
+        BallotVote,
+        vote_id=st.uuids().map(str),
+        person=st.sampled_from(PERSONS),
+        groups=st.frozensets(st.sampled_from(GROUPS), max_size=3),
+        verdict=st.sampled_from(["approve", "approve", "approve", "deny"]),
+        step_up=st.sampled_from([None, "passkey"]),
+        permitted=st.sampled_from([True, True, True, False]),
+    ),
+    max_size=6,
+)
+
+
+def brute_force_met(gates: tuple[MergedGate, ...], votes: list[BallotVote]) -> bool:
+    """Try every way to send each person's vote to one unshared gate or to none."""
+    if not gates or any(v.verdict == "deny" and any(could_serve(g, v) for g in gates) for v in votes):
+        return False
+    deniers = {vote.person for vote in votes if vote.verdict == "deny"}
+    approvals = [vote for vote in votes if vote.verdict == "approve" and vote.person not in deniers]
+    people = sorted({vote.person for vote in approvals})
+    choices = [[v for v in approvals if v.person == person] for person in people]
+    shared = [gate for gate in gates if gate.shared]
+    places = [None, *(gate for gate in gates if not gate.shared)]
+    for chosen in product(*choices):
+        if not all(sum(serves(gate, vote) for vote in chosen) >= gate.quorum for gate in shared):
+            continue
+        for assigned in product(places, repeat=len(chosen)):
+            counts = {gate.key: 0 for gate in gates if not gate.shared}
+            for vote, gate in zip(chosen, assigned, strict=True):
+                if gate is not None and serves(gate, vote):
+                    counts[gate.key] += 1
+            if all(counts[gate.key] >= gate.quorum for gate in gates if not gate.shared):
+                return True
+    return False
+
+
+def same_groups_per_person(votes: list[BallotVote]) -> list[BallotVote]:
+    """A person is in the same groups in all their votes, as they are when the votes are counted anew."""
+    first: dict[str, BallotVote] = {}
+    for vote in votes:
+        first.setdefault(vote.person, vote)
+    return [
+        BallotVote(
+            v.vote_id, v.person, first[v.person].groups, v.verdict, v.step_up, first[v.person].permitted
+        )
+        for v in votes
+    ]
+
+
+@given(fired, ballots)
+def test_the_matching_finds_what_trying_everything_finds(gates: list[Gate], votes: list[BallotVote]) -> None:
+    merged, votes = merge(gates), same_groups_per_person(votes)
+    assert tally(merged, votes).met is brute_force_met(merged, votes)
+
+
+@given(fired, ballots)
+def test_a_repeated_vote_changes_nothing(gates: list[Gate], votes: list[BallotVote]) -> None:
+    merged = merge(gates)
+    again = [
+        BallotVote(f"again-{v.vote_id}", v.person, v.groups, v.verdict, v.step_up, v.permitted) for v in votes
+    ]
+    before, after = tally(merged, votes), tally(merged, votes + again)
+    assert [(each.have, each.met) for each in before.per_gate] == [
+        (each.have, each.met) for each in after.per_gate
+    ]
+    assert before.met is after.met
+
+
+@given(fired, ballots, st.sampled_from(PERSONS))
+def test_the_requester_never_raises_the_count(
+    gates: list[Gate], votes: list[BallotVote], requester: str
+) -> None:
+    merged = merge(gates)
+    with_them = tally(merged, votes, excluded=frozenset({requester}))
+    without = tally(merged, [vote for vote in votes if vote.person != requester])
+    assert with_them == without
+
+
+@given(fired, ballots)
+def test_another_gate_never_makes_it_easier(gates: list[Gate], votes: list[BallotVote]) -> None:
+    votes = same_groups_per_person(votes)
+    for index in range(len(gates)):
+        fewer = merge(gates[:index] + gates[index + 1 :])
+        if fewer and tally(merge(gates), votes).met:
+            assert tally(fewer, votes).met
+
+
+@given(fired, ballots)
+def test_counted_votes_are_approvals_of_different_people(gates: list[Gate], votes: list[BallotVote]) -> None:
+    by_id = {vote.vote_id: vote for vote in votes}
+    counted = [by_id[vote_id] for vote_id in tally(merge(gates), votes).counted]
+    assert all(vote.verdict == "approve" and vote.permitted for vote in counted)
+    assert len({vote.person for vote in counted}) == len(counted)

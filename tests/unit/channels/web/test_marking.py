@@ -1,0 +1,234 @@
+"""Text that somebody else wrote: whatever it holds, a reader sees that it holds it."""
+
+import json
+import os
+import time
+import unicodedata
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy_service.channels.web.marking import Marked, mark, plain
+from policy_service.channels.web.rendering import shown
+from tests.counterparts import require
+
+ROOT = Path(__file__).parents[4]
+CYRILLIC_A = "\u0430"
+
+
+def hidden(marked: Marked) -> list[str]:
+    return [span.code for span in marked.spans if span.kind == "hidden"]
+
+
+def suspects(marked: Marked) -> str:
+    return "".join(span.text for span in marked.spans if span.kind == "suspect")
+
+
+def kinds(marked: Marked) -> list[str]:
+    return [finding.kind for finding in marked.findings]
+
+
+HIDDEN = {
+    "a right-to-left override": ("invoice \u202efdp.exe", ["U+202E"]),
+    "isolates": ("a\u2066b\u2069c", ["U+2066", "U+2069"]),
+    "a zero width space": ("re\u200bady", ["U+200B"]),
+    "a soft hyphen": ("pass\u00adword", ["U+00AD"]),
+    "a byte order mark in the middle": ("a\ufeffb", ["U+FEFF"]),
+    "a line separator": ("a\u2028b", ["U+2028"]),
+    "an escape that starts a terminal sequence": ("\x1b[31mred", ["U+001B"]),
+    "a null": ("a\x00b", ["U+0000"]),
+    "a tag character": ("x\U000e0041", ["U+E0041"]),
+    "a variation selector after a letter": ("a\ufe0f", ["U+FE0F"]),
+    "a supplementary variation selector": ("a\U000e0101", ["U+E0101"]),
+    "a Hangul filler": ("a\u3164b", ["U+3164"]),
+    "an empty Braille cell": ("a\u2800b", ["U+2800"]),
+    "a combining grapheme joiner": ("a\u034fb", ["U+034F"]),
+    "a private use character": ("a\ue000b", ["U+E000"]),
+    "an unassigned one": ("a\U000e0fffb", ["U+E0FFF"]),
+    "a joiner that joins no emoji": ("pay\u200dpal", ["U+200D"]),
+    "a no-break space": ("a\u00a0b", ["U+00A0"]),
+}
+
+
+@pytest.mark.parametrize(("text", "codes"), HIDDEN.values(), ids=HIDDEN)
+def test_what_cannot_be_seen_becomes_its_code_point(text: str, codes: list[str]) -> None:
+    assert hidden(mark(text, block=True)) == codes
+
+
+CALM = {
+    "plain words": "Refund for Dana Whitfield",
+    "accents": "Zoë café naïve Łódź",
+    "a whole word in Cyrillic": "Москва",
+    "a domain that is honestly Cyrillic": "пример.рф",
+    "a domain with an umlaut": "münchen.example",
+    "Greek units": "5 μg and Δt",
+    "Turkish letters": "kısa yazı",
+    "Japanese beside Latin": "東京 Tokyo ひらがな",
+    "Arabic": "مرحبا",
+    "an emoji of several people": "👩\u200d💻 👨\u200d👩\u200d👧",
+    "a heart in colour": "❤\ufe0f",
+    "a keycap": "1\ufe0f\u20e3",
+    "pointed Hebrew": "שָׁלוֹם",
+    "Vietnamese, decomposed": unicodedata.normalize("NFD", "Nguyễn Việt"),
+    "a comparison": "a < b and b > c",
+    "nothing": "",
+}
+
+
+@pytest.mark.parametrize("text", CALM.values(), ids=CALM)
+def test_honest_text_raises_no_alarm(text: str) -> None:
+    assert mark(text, block=True).findings == ()
+    assert suspects(mark(text, block=True)) == ""
+
+
+SUSPECT = {
+    "one Cyrillic letter in a Latin word": (f"p{CYRILLIC_A}ypal", CYRILLIC_A),
+    "one Latin letter in a Cyrillic word": ("Москвa", "a"),
+    "a Greek letter in a Latin word": ("micr\u03bfsoft", "\u03bf"),
+    "mathematical letters anywhere": ("\U0001d40f\U0001d41a\U0001d432 now", "\U0001d40f\U0001d41a\U0001d432"),
+    "fullwidth letters among Latin ones": ("p\uff41ypal", "\uff41"),
+    "digits of another script among ours": ("12\u0664", "\u0664"),
+    "a label of nothing but look-alikes": (
+        "\u0430\u0440\u0440\u04cf\u0435.com",
+        "\u0430\u0440\u0440\u04cf\u0435",
+    ),
+    "a dotless i in an address": ("tw\u0131tter.example", "\u0131"),
+    "a slash that is none, in an address": ("example.com\u2044login.evil.example", "\u2044"),
+    "a full stop that is none": ("example\u2024com", "\u2024"),
+}
+
+
+@pytest.mark.parametrize(("text", "marked"), SUSPECT.values(), ids=SUSPECT)
+def test_a_letter_that_passes_for_another_is_marked(text: str, marked: str) -> None:
+    assert suspects(mark(text)) == marked
+    assert "lookalike" in kinds(mark(text))
+
+
+def test_a_deceptive_domain_is_shown_as_the_network_sees_it() -> None:
+    [finding] = mark(f"accounts@northwind-st{CYRILLIC_A}tements.example").findings
+    assert finding.wire == "xn--northwind-sttements-1op.example"
+    assert "U+0430 Cyrillic small letter a, not a" in finding.sentence
+
+
+def test_a_link_that_shows_one_host_and_leads_to_another_is_told() -> None:
+    [finding] = mark("https://bank.example@evil.example/login").findings
+    assert (finding.kind, finding.wire) == ("userinfo", "evil.example")
+
+
+def test_a_recipient_is_read_as_an_address_even_without_a_dot() -> None:
+    assert suspects(mark("\u0440\u0430\u0443", address=True)) == "\u0440\u0430\u0443"
+    assert suspects(mark("\u0440\u0430\u0443")) == ""
+
+
+PADDING = {
+    "three line breaks are a paragraph": ("a\n\n\nb", []),
+    "four push text away": ("a\n\n\n\nb", ["padding"]),
+    "lines of spaces push it away too": ("a\n  \n  \n  \nb", ["padding"]),
+    "fifteen spaces are an indent": ("a" + " " * 15 + "b", []),
+    "sixteen are not": ("a" + " " * 16 + "b", ["padding"]),
+    "line breaks at the end hide nothing": ("a\n\n\n\n\n", []),
+}
+
+
+@pytest.mark.parametrize(("text", "found"), PADDING.values(), ids=PADDING)
+def test_text_pushed_out_of_sight_is_told(text: str, found: list[str]) -> None:
+    assert kinds(mark(text, block=True)) == found
+
+
+def test_a_run_of_the_same_hidden_character_is_counted() -> None:
+    [span] = [span for span in mark("a" + "\n" * 64 + "b", block=True).spans if span.kind == "hidden"]
+    assert (span.code, span.name, span.count) == ("U+000A", "line break", 64)
+
+
+def test_in_one_line_every_space_a_page_would_fold_is_shown() -> None:
+    assert hidden(mark("amount ")) == ["U+0020"]
+    assert hidden(mark(" amount")) == ["U+0020"]
+    assert hidden(mark("a\nb\tc")) == ["U+000A", "U+0009"]
+    assert hidden(mark("a  b")) == ["U+0020"]
+    assert hidden(mark("a b")) == []
+
+
+def test_stacked_marks_are_counted_beyond_what_a_letter_carries() -> None:
+    assert kinds(mark("e" + "\u0301" * 4)) == []
+    assert kinds(mark("e" + "\u0301" * 5)) == ["stacked"]
+
+
+def test_markup_is_told_and_stays_text() -> None:
+    marked = mark("<img src=x onerror=alert(1)>")
+    assert kinds(marked) == ["markup"]
+    assert str(shown(marked)) == "&lt;img src=x onerror=alert(1)&gt;"
+
+
+def test_a_long_run_of_different_hidden_characters_says_how_many_more() -> None:
+    smuggled = "".join(chr(0xE0041 + i % 26) for i in range(40))
+    spans = mark("x" + smuggled).spans
+    assert [span.code for span in spans[-2:]] == ["U+E0048", "+ 32"]
+    assert len(hidden(mark("x" + smuggled, every=True))) == 40
+
+
+def test_a_title_writes_out_what_is_hidden() -> None:
+    assert plain("pay \u202egpj.exe") == "pay [U+202E]gpj.exe"
+
+
+def assert_whole(text: str) -> None:
+    """No character is lost, no angle bracket or quote survives, nothing invisible reaches the page."""
+    for block in (True, False):
+        for every in (True, False):
+            marked = mark(text, block=block, every=every)
+            assert "".join(span.text for span in marked.spans) == text
+            html = str(shown(marked))
+            bare = html.replace('<span class="hid" title="', "").replace('<span class="sus" title="', "")
+            bare = bare.replace('">', "").replace("</span>", "").replace('<span class="sr', "")
+            assert not set(bare) & set("<>\"'")
+            drawn = "".join(span.text for span in marked.spans if span.kind != "hidden")
+            assert not [char for char in drawn if unicodedata.category(char) == "Cc" and char not in "\n\t"]
+            assert not set(drawn) & set(
+                "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u200b\u200e\u200f"
+            )
+
+
+@given(st.text())
+def test_every_character_of_any_text_is_in_the_spans(text: str) -> None:
+    assert_whole(text)
+
+
+@given(st.text(alphabet="a\u0430.@:/ \n\t\u200b\u200d\u202e\u0301<&\"'\U000e0041👩"))
+def test_every_character_of_a_hostile_mixture_is_in_the_spans(text: str) -> None:
+    assert_whole(text)
+
+
+def test_the_big_list_of_naughty_strings_is_inert_and_whole() -> None:
+    folder = Path(os.environ.get("COUNTERSIGN_VECTORS", ROOT / "../shared/data/vectors"))
+    source = folder / "naughty/blns.json"
+    way = "minimaxir/big-list-of-naughty-strings @ db33ec7, blns.json, as naughty/blns.json in COUNTERSIGN_VECTORS"
+    path = require("the big list of naughty strings", source if source.is_file() else None, way)
+    strings = json.loads(path.read_text(encoding="utf-8"))
+    assert len(strings) > 500
+    for text in strings:
+        assert_whole(text)
+
+
+SLOW = {
+    "look-alikes in pairs": "\u0430a" * 60_000,
+    "dotted look-alikes": "\u0430.a" * 40_000,
+    "zero width, alternating": "\u200b\u200c" * 40_000,
+    "one long word": "a" * 262_144,
+    "a sea of spaces": "x" + " " * 262_000 + "y",
+    "broken links": "://a" * 60_000,
+    "open brackets": "<a" * 130_000,
+    "lines of one space": " \n" * 130_000 + "x",
+    "at signs": "@" * 262_144,
+}
+
+
+@pytest.mark.parametrize("text", SLOW.values(), ids=SLOW)
+def test_marking_stays_linear_in_what_an_agent_may_send(text: str) -> None:
+    started = time.process_time()
+    mark(text[: len(text) // 8], block=True)
+    eighth = time.process_time() - started
+    started = time.process_time()
+    mark(text, block=True)
+    whole = time.process_time() - started
+    assert whole < 24 * eighth + 0.25  # linear is 8 times; quadratic would be 64

@@ -1,0 +1,107 @@
+"""Reads `tests/vectors` into the contract's own types."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign.contract import (
+    Compensation,
+    Effect,
+    Expectation,
+    KeySet,
+    ProofClaims,
+    ReceiptEffect,
+    Resource,
+    canonicalize,
+    verify_proof,
+    verify_receipt,
+)
+from countersign.contract.receipt_verify import ReceiptExpectation
+
+VECTORS = Path(__file__).parents[2] / "vectors"
+Vector = dict[str, Any]
+
+
+def read(name: str) -> Vector:
+    """One vector file."""
+    value: Vector = json.loads((VECTORS / name).read_text(encoding="ascii"))
+    return value
+
+
+def vectors(folder: str) -> dict[str, Vector]:
+    """Every vector of a folder by its name."""
+    found = {path.stem: read(f"{folder}/{path.name}") for path in sorted((VECTORS / folder).glob("*.json"))}
+    assert found, f"no vectors in {folder}"
+    return found
+
+
+def params(folder: str) -> list[Any]:
+    """Every vector of a folder as a parameter, its name as the id."""
+    return [pytest.param(vector, id=name) for name, vector in vectors(folder).items()]
+
+
+def raw(case: Vector) -> bytes:
+    """The bytes of a case given in pieces."""
+    return b"".join(bytes.fromhex(piece) * count for piece, count in case["pieces"])
+
+
+def effect(value: Vector) -> Effect:
+    """The effect a vector describes."""
+    undo = value.get("compensation")
+    return Effect(
+        agent=value["agent"],
+        txn=value["txn"],
+        effect_id=value["effect_id"],
+        seq=value["seq"],
+        tool=value["tool"],
+        tool_digest=value["tool_digest"],
+        resource=Resource(**value["resource"]),
+        args_bytes=canonicalize(value["args"]),
+        call_key=value["call_key"],
+        compensation=Compensation(**undo) if undo else None,
+    )
+
+
+def expectation(vector: Vector) -> Expectation:
+    """What the verifier of a release vector knows."""
+    known = dict(vector["expectation"])
+    jwks = known.pop("jwks")
+    return Expectation(**{**known, "keys": KeySet.from_jwks(jwks), "effect": effect(known["effect"])})
+
+
+def receipt_expectation(vector: Vector) -> ReceiptExpectation:
+    """What the verifier of a receipt vector knows."""
+    known = dict(vector["expectation"])
+    jwks = known.pop("jwks")
+    effects = tuple(ReceiptEffect(**item) for item in known["effects"])
+    return ReceiptExpectation(**{**known, "keys": KeySet.from_jwks(jwks), "effects": effects})
+
+
+def check_receipt(vector: Vector) -> object:
+    """Verify a receipt vector by the public function."""
+    known = dict(vector["expectation"])
+    jwks = known.pop("jwks")
+    effects = [ReceiptEffect(**item) for item in known["effects"]]
+    return verify_receipt(vector["token"], **{**known, "keys": KeySet.from_jwks(jwks), "effects": effects})
+
+
+def proof_arguments(vector: Vector) -> Vector:
+    """The arguments of `verify_proof` for a proof vector."""
+    known = dict(vector["expectation"])
+    keys, nonces = KeySet.from_jwks(known.pop("jwks")), known.pop("accepted_nonces")
+    return {**known, "key_for": keys.get, "body": known["body"].encode(), "accept_nonce": nonces.__contains__}
+
+
+def check_proof(vector: Vector) -> ProofClaims:
+    """Verify a proof vector by the public function."""
+    return verify_proof(vector["token"], **proof_arguments(vector))
+
+
+def cases(name: str) -> list[Any]:
+    """The named cases of a file as parameters."""
+    return [
+        pytest.param(case, id=case.get("name") or case.get("about") or str(index))
+        for index, case in enumerate(read(name)["cases"])
+    ]

@@ -1,0 +1,229 @@
+"""Strict I-JSON admission: what gets in, what does not, and that nothing hostile costs time or memory."""
+
+import hashlib
+import time
+import tracemalloc
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import IntEnum, StrEnum
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countersign.contract import AdmissionError, Limits, admit, canonicalize, load
+from tests.unit.contract.reading import cases, raw
+
+
+class Word(StrEnum):
+    ONE = "one"
+
+
+class Number(IntEnum):
+    ONE = 1
+
+
+class Named(dict[str, Any]):
+    pass
+
+
+@pytest.mark.parametrize("case", cases("admission/refused.json"))
+def test_hostile_bytes_are_refused_with_their_code(case: dict[str, Any]) -> None:
+    with pytest.raises(AdmissionError) as refused:
+        load(raw(case))
+    assert refused.value.code == case["code"]
+
+
+@pytest.mark.parametrize("case", cases("admission/admitted.json") + cases("admission/admitted_large.json"))
+def test_good_bytes_are_admitted_and_canonical_bytes_load_as_themselves(case: dict[str, Any]) -> None:
+    value = load(raw(case))
+    canonical = canonicalize(value)
+    assert canonical.hex() == case.get("canonical_hex", canonical.hex())
+    assert hashlib.sha256(canonical).hexdigest() == case["canonical_sha256"]
+    assert repr(load(canonical)) == repr(_sorted(value))
+
+
+@pytest.mark.parametrize("case", cases("admission/refused.json"))
+def test_a_refusal_is_fast_and_uses_little_memory(case: dict[str, Any]) -> None:
+    hostile = raw(case)
+    tracemalloc.start()
+    started = time.process_time()
+    with pytest.raises(AdmissionError):
+        load(hostile)
+    took = time.process_time() - started
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # measured with tracing on, which alone makes it ten times slower; untraced the worst takes 30 ms
+    assert took < 1.0
+    assert peak < 20_000_000
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        pytest.param((1, 2), "not_a_json_value", id="tuple"),
+        pytest.param({1, 2}, "not_a_json_value", id="set"),
+        pytest.param(b"bytes", "not_a_json_value", id="bytes"),
+        pytest.param(bytearray(b"x"), "not_a_json_value", id="bytearray"),
+        pytest.param(Decimal("1.5"), "not_a_json_value", id="decimal"),
+        pytest.param(datetime(2026, 1, 1, tzinfo=UTC), "not_a_json_value", id="datetime"),
+        pytest.param(1j, "not_a_json_value", id="complex"),
+        pytest.param(object(), "not_a_json_value", id="object"),
+        pytest.param(Word.ONE, "not_a_json_value", id="text enum"),
+        pytest.param(Number.ONE, "not_a_json_value", id="integer enum"),
+        pytest.param(Named(a=1), "not_a_json_value", id="dict subclass"),
+        pytest.param({1: "a"}, "not_a_json_value", id="integer key"),
+        pytest.param({Word.ONE: 1}, "not_a_json_value", id="enum key"),
+        pytest.param({None: 1}, "not_a_json_value", id="null key"),
+        pytest.param(float("nan"), "not_finite", id="nan"),
+        pytest.param(float("inf"), "not_finite", id="infinity"),
+        pytest.param(2**53, "integer_out_of_range", id="2^53"),
+        pytest.param(-(2**53), "integer_out_of_range", id="-2^53"),
+        pytest.param(10**5000, "integer_out_of_range", id="5000 digits"),
+        pytest.param(float(2**53), "integer_out_of_range", id="2^53 as a float"),
+        pytest.param("\ud800", "lone_surrogate", id="lone surrogate"),
+        pytest.param({"\udfff": 1}, "lone_surrogate", id="lone surrogate in a key"),
+        pytest.param({"a": {"__entity": 1}}, "reserved_key", id="reserved key"),
+        pytest.param("a" * 262_145, "too_large", id="one byte too long"),
+        pytest.param(["é" * 100_000, "é" * 40_000], "too_large", id="too long in UTF-8"),
+        pytest.param([1] * 10_000, "too_many_nodes", id="10001 nodes"),
+    ],
+)
+def test_values_from_python_obey_the_same_rules(value: object, code: str) -> None:
+    with pytest.raises(AdmissionError) as refused:
+        admit({"a": value})
+    assert refused.value.code == code
+
+
+def test_a_value_inside_itself_is_too_deep() -> None:
+    cycle: list[object] = []
+    cycle.append(cycle)
+    with pytest.raises(AdmissionError) as refused:
+        admit(cycle)
+    assert refused.value.code == "too_deep"
+
+
+def test_admission_gives_a_copy_nobody_else_holds() -> None:
+    inner = [1.0]
+    given_value = {"a": inner}
+    admitted = admit(given_value)
+    inner.append(2.0)
+    given_value["b"] = []
+    assert admitted == {"a": [1]}
+    assert repr(admitted) == "{'a': [1]}"
+
+
+@pytest.mark.parametrize(("depth", "fits"), [(1, True), (64, True), (65, False)])
+def test_depth_is_counted_alike_for_bytes_and_values(depth: int, fits: bool) -> None:
+    array: object = 1
+    members: object = 1
+    for _ in range(depth):
+        array, members = [array], {"a": members}
+    written = b"[" * depth + b"1" + b"]" * depth
+    for attempt in (lambda: admit(array), lambda: admit(members), lambda: load(written)):
+        if fits:
+            attempt()
+        else:
+            with pytest.raises(AdmissionError, match="64 levels"):
+                attempt()
+
+
+@pytest.mark.parametrize(("count", "fits"), [(1, True), (9_999, True), (10_000, False)])
+def test_nodes_are_counted_alike_for_bytes_and_values(count: int, fits: bool) -> None:
+    for attempt in (lambda: admit([1] * count), lambda: load(b"[" + b"1," * (count - 1) + b"1]")):
+        if fits:
+            attempt()
+        else:
+            with pytest.raises(AdmissionError, match="10000 values"):
+                attempt()
+
+
+@pytest.mark.parametrize(
+    ("announced", "code"),
+    [
+        pytest.param(b"[" + b"1," * 9_999, "not_json", id="10000 values"),
+        pytest.param(b"[" + b"1," * 10_000, "too_many_nodes", id="10001 values"),
+        pytest.param(b"[" + b"[]" * 9_999, "not_json", id="10000 arrays"),
+        pytest.param(b"[" + b"[]" * 10_000, "too_many_nodes", id="10001 arrays"),
+        pytest.param(b"[" + b"{}" * 10_000, "too_many_nodes", id="10001 objects"),
+        pytest.param(b"[" * 64 + b"]" * 60 + b"[" * 60, "not_json", id="depth 64 twice"),
+        pytest.param(b"[" * 64 + b"]" * 60 + b"{" * 61, "too_deep", id="depth 65 the second time"),
+    ],
+)
+def test_width_and_depth_are_seen_before_parsing(announced: bytes, code: str) -> None:
+    """None of these is JSON; which refusal comes first shows who looked first."""
+    with pytest.raises(AdmissionError) as refused:
+        load(announced + b"!")
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize(("size", "fits"), [(262_144, True), (262_145, False)])
+def test_size_is_counted_in_bytes_of_the_canonical_form(size: int, fits: bool) -> None:
+    text = "é" * ((size - 2) // 2) + "a" * (size % 2)
+    if fits:
+        assert admit(text) == text
+    else:
+        with pytest.raises(AdmissionError, match="262144 bytes"):
+            admit(text)
+
+
+def test_commas_and_brackets_inside_text_count_for_nothing() -> None:
+    text = '[{,"' * 20_000
+    assert load(canonicalize([text])) == [text]
+
+
+@pytest.mark.parametrize("raw_float", [b"1.0", b"1e0", b"-0.0", b"0.5"])
+def test_limits_without_floats_refuse_every_float(raw_float: bytes) -> None:
+    with pytest.raises(AdmissionError) as refused:
+        load(raw_float, Limits(floats=False))
+    assert refused.value.code == "float_refused"
+    with pytest.raises(AdmissionError):
+        admit(0.5, Limits(floats=False))
+
+
+def test_a_refusal_says_what_and_what_to_do() -> None:
+    with pytest.raises(AdmissionError, match=r"key 'amount' appears twice in one object; keep one"):
+        load(b'{"a":1,"b":2,"amount":1,"amount":2,"z":3}')
+    with pytest.raises(AdmissionError, match=r"key '__extn' is reserved by the policy engine; rename it"):
+        load(b'{"__extn":1}')
+
+
+json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53) + 1, 2**53 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+    max_leaves=30,
+)
+
+
+@given(json_values)
+def test_admitting_is_loading_the_canonical_bytes(value: object) -> None:
+    try:
+        admitted = admit(value)
+    except AdmissionError:
+        with pytest.raises(AdmissionError):
+            load(canonicalize(value))
+        return
+    assert repr(load(canonicalize(value))) == repr(_sorted(admitted))
+    assert repr(admit(admitted)) == repr(admitted)
+
+
+@given(
+    st.binary(max_size=200) | st.text(alphabet='[]{}",:\\u0dD8 1.e-truefalsn', max_size=60).map(str.encode)
+)
+def test_any_bytes_are_admitted_or_refused_never_worse(noise: bytes) -> None:
+    try:
+        value = load(noise)
+    except AdmissionError:
+        return
+    assert repr(load(canonicalize(value))) == repr(_sorted(value))
+
+
+def _sorted(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _sorted(value[key]) for key in sorted(value, key=lambda key: key.encode("utf-16-be"))}
+    return [_sorted(item) for item in value] if isinstance(value, list) else value

@@ -1,0 +1,173 @@
+"""An effect holds bytes, names itself, and refuses to be inconsistent."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countersign.contract import (
+    AdmissionError,
+    Compensation,
+    ContractError,
+    Effect,
+    PointerError,
+    Resource,
+    canonicalize,
+)
+from tests.unit.contract.reading import effect, read
+from tests.unit.contract.test_admission import json_values
+
+HEX = "ab" * 32
+EFFECTS = [case["value"] for case in read("names/effect_digest.json")["cases"]]
+
+
+def stage(args: object = None, **changed: Any) -> Effect:
+    members: dict[str, Any] = {
+        "agent": "bot",
+        "txn": HEX,
+        "call_key": "cd" * 32,
+        "seq": 1,
+        "tool": "refund",
+        "tool_digest": "ef" * 32,
+        "resource": Resource("Account", "acc-17"),
+        "args": {"amount": 5} if args is None else args,
+        **changed,
+    }
+    return Effect.stage(**members)
+
+
+def test_mutating_what_was_staged_changes_nothing() -> None:
+    args = {"to": ["a@example.com"]}
+    staged = stage(args)
+    before = staged.digest
+    args["to"].append("thief@example.com")
+    staged.args["to"] = "thief@example.com"
+    assert staged.args == {"to": ["a@example.com"]}
+    assert staged.digest == before
+
+
+def test_the_tool_gets_the_canonical_value() -> None:
+    assert repr(stage({"b": 1.0, "a": -0.0}).args) == "{'a': 0, 'b': 1}"
+
+
+@pytest.mark.parametrize("value", EFFECTS, ids=["with", "without", "compensating"])
+def test_the_canonical_bytes_are_those_of_the_whole_object(value: dict[str, Any]) -> None:
+    assert effect(value).canonical == canonicalize(value)
+
+
+@given(args=st.dictionaries(st.text(), json_values, max_size=4), agent=st.text(min_size=1, max_size=20))
+def test_splicing_the_args_gives_canonical_bytes(args: dict[str, Any], agent: str) -> None:
+    try:
+        staged = stage(args, agent=agent)
+    except AdmissionError:
+        return
+    whole = {"v": 1, "agent": agent, "args": staged.args, "resource": staged.resource.to_json()}
+    whole |= {
+        name: getattr(staged, name) for name in ("txn", "effect_id", "seq", "tool", "tool_digest", "call_key")
+    }
+    assert staged.canonical == canonicalize(whole)
+
+
+UNDO = Compensation("undo", HEX, {"id": "result:/id"})
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"agent": "other"},
+        {"txn": "cd" * 32},
+        {"call_key": "ab" * 32},
+        {"seq": 2},
+        {"tool": "other"},
+        {"tool_digest": HEX},
+        {"resource": Resource("Account", "acc-18")},
+        {"resource": Resource("User", "acc-17")},
+        {"args": {"amount": 6}},
+        {"compensation": UNDO},
+    ],
+    ids=lambda changed: next(iter(changed)),
+)
+def test_every_member_is_in_the_digest(changed: dict[str, Any]) -> None:
+    args = changed.pop("args", None)
+    assert stage(args, **changed).digest != stage().digest
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Compensation("undo2", HEX, {"id": "result:/id"}),
+        Compensation("undo", "cd" * 32, {"id": "result:/id"}),
+        Compensation("undo", HEX, {"id": "args:/id"}),
+        Compensation("undo", HEX, {}),
+    ],
+)
+def test_every_part_of_the_compensation_is_in_the_digest(other: Compensation) -> None:
+    assert stage(compensation=other).digest != stage(compensation=UNDO).digest
+
+
+def test_a_compensation_keeps_its_own_copy_of_the_map() -> None:
+    mapping = {"id": "result:/id"}
+    undo = Compensation("undo", HEX, mapping)
+    mapping["id"] = "const:1"
+    assert undo == UNDO
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"agent": ""}, "bad_name"),
+        ({"tool": "x" * 1025}, "bad_name"),
+        ({"txn": "ab"}, "bad_digest"),
+        ({"txn": HEX.upper()}, "bad_digest"),
+        ({"effect_id": HEX}, "effect_id_mismatch"),
+        ({"call_key": HEX}, "effect_id_mismatch"),
+        ({"tool_digest": HEX + "0"}, "bad_digest"),
+        ({"tool_digest": HEX + "\n"}, "bad_digest"),
+        ({"seq": 0}, "bad_seq"),
+        ({"seq": True}, "bad_seq"),
+        ({"seq": "1"}, "bad_seq"),
+        ({"args_bytes": b'{ "amount":5}'}, "not_canonical"),
+        ({"args_bytes": b'{"amount":5.0}'}, "not_canonical"),
+        ({"args_bytes": b'{"b":1,"a":2}'}, "not_canonical"),
+        ({"args_bytes": b"[1]"}, "not_canonical"),
+        ({"args_bytes": b'{"a":1,"a":1}'}, "duplicate_key"),
+        ({"args_bytes": b'{"__entity":1}'}, "reserved_key"),
+    ],
+)
+def test_an_inconsistent_effect_cannot_be_made(changed: dict[str, Any], code: str) -> None:
+    with pytest.raises(ContractError) as refused:
+        replace(stage(), **changed)
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize(("tool", "digest", "code"), [("", HEX, "bad_name"), ("undo", "ab", "bad_digest")])
+def test_a_compensation_names_a_reviewed_tool(tool: str, digest: str, code: str) -> None:
+    with pytest.raises(ContractError) as refused:
+        Compensation(tool, digest, {})
+    assert refused.value.code == code
+
+
+def test_names_may_be_as_long_as_they_may_be() -> None:
+    assert Resource("A", "x" * 1024).id == "x" * 1024
+
+
+@pytest.mark.parametrize(("kind", "name"), [("", "a"), ("A", ""), ("A", "x" * 1025), (None, "a"), ("A", 7)])
+def test_a_resource_needs_a_type_and_an_id(kind: Any, name: Any) -> None:
+    with pytest.raises(ContractError, match="1 to 1024 characters"):
+        Resource(kind, name)
+
+
+@pytest.mark.parametrize(
+    "source", ["id", "env:/HOME", "args:id", "const:{", "const:", 'const:{"a":1,"a":2}', "result:/~2"]
+)
+def test_a_compensation_takes_its_args_from_known_places(source: str) -> None:
+    with pytest.raises(PointerError):
+        Compensation("undo", HEX, {"id": source})
+
+
+@pytest.mark.parametrize("args", [[1], "text", False, 1])
+def test_args_are_an_object(args: object) -> None:
+    with pytest.raises(ContractError, match="form of an object"):
+        stage(args)

@@ -1,0 +1,109 @@
+"""What the gate lets through is what was signed, and nothing large is signed or read."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countersign.contract import (
+    TYP_PROOF,
+    TYP_RECEIPT,
+    TYP_RELEASE,
+    AdmissionError,
+    ContractError,
+    KeySet,
+    PrivateKey,
+    VerificationError,
+    open_token,
+    sign,
+)
+
+KEY = PrivateKey.from_seed(bytes(range(32)))
+KEYS = KeySet([KEY.public])
+
+
+@given(
+    st.dictionaries(
+        st.text(max_size=20), st.text(max_size=50) | st.integers(0, 2**40) | st.none(), max_size=8
+    )
+)
+def test_what_was_signed_is_what_is_read(claims: dict[str, object]) -> None:
+    try:
+        token = sign(claims, typ=TYP_RELEASE, key=KEY)
+    except AdmissionError:
+        return
+    opened = open_token(token, typ=TYP_RELEASE, key_for=KEYS.get)
+    assert dict(opened.claims) == claims
+    assert opened.kid == KEY.public.kid
+    assert dict(opened.header) == {"alg": "Ed25519", "typ": TYP_RELEASE, "kid": KEY.public.kid}
+
+
+def test_the_same_claims_give_the_same_token() -> None:
+    assert sign({"b": 1, "a": 2}, typ=TYP_PROOF, key=KEY) == sign({"a": 2, "b": 1}, typ=TYP_PROOF, key=KEY)
+
+
+@pytest.mark.parametrize("made", [TYP_RELEASE, TYP_RECEIPT, TYP_PROOF])
+@pytest.mark.parametrize("read", [TYP_RELEASE, TYP_RECEIPT, TYP_PROOF])
+def test_no_kind_of_token_is_read_as_another(made: str, read: str) -> None:
+    token = sign({"a": 1}, typ=made, key=KEY)
+    if made == read:
+        open_token(token, typ=read, key_for=KEYS.get)
+    else:
+        with pytest.raises(VerificationError) as refused:
+            open_token(token, typ=read, key_for=KEYS.get)
+        assert (refused.value.step, refused.value.code) == (7, "wrong_typ")
+
+
+@given(st.data())
+def test_no_character_of_a_token_can_be_changed(data: st.DataObject) -> None:
+    token = sign({"a": "b", "c": 1}, typ=TYP_RELEASE, key=KEY)
+    place = data.draw(st.integers(0, len(token) - 1))
+    other = data.draw(
+        st.characters(max_codepoint=0x17F, exclude_characters=token[place], exclude_categories=["Cs"])
+    )
+    with pytest.raises(VerificationError):
+        open_token(token[:place] + other + token[place + 1 :], typ=TYP_RELEASE, key_for=KEYS.get)
+
+
+def test_a_token_nobody_would_read_is_not_signed() -> None:
+    with pytest.raises(ContractError) as refused:
+        sign({"a": "x" * 8192}, typ=TYP_RELEASE, key=KEY)
+    assert refused.value.code == "token_too_large"
+
+
+def test_the_largest_token_is_signed_and_read() -> None:
+    token = sign({"a": "x" * 5_990}, typ="t", key=KEY)
+    assert len(token) == 8192
+    open_token(token, typ="t", key_for=KEYS.get)
+    with pytest.raises(ContractError, match="8193 bytes"):
+        sign({"a": "x" * 5_991}, typ="t", key=KEY)
+
+
+@pytest.mark.parametrize(
+    ("value", "code"),
+    [
+        ((1,), "not_a_json_value"),
+        (1.5, "float_refused"),
+        ({"__entity": 1}, "reserved_key"),
+        ([[[[[[[[1]]]]]]]], "too_deep"),
+        ("\ud800", "lone_surrogate"),
+        (2**53, "integer_out_of_range"),
+    ],
+)
+def test_claims_no_gate_would_let_through_are_not_signed(value: object, code: str) -> None:
+    with pytest.raises(AdmissionError) as refused:
+        sign({"a": value}, typ=TYP_RELEASE, key=KEY)
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize("value", [[[[[[[[1]]]]]]], 2**53 - 1, "__entity", ""])
+def test_claims_at_the_limit_are_signed_and_read(value: object) -> None:
+    token = sign({"a": value}, typ=TYP_RELEASE, key=KEY)
+    assert open_token(token, typ=TYP_RELEASE, key_for=KEYS.get).claims["a"] == value
+
+
+def test_a_smaller_limit_is_kept() -> None:
+    token = sign({"a": "x" * 200}, typ=TYP_RELEASE, key=KEY)
+    with pytest.raises(VerificationError) as refused:
+        open_token(token, typ=TYP_RELEASE, key_for=KEYS.get, max_bytes=len(token) - 1)
+    assert refused.value.code == "too_large"
+    open_token(token, typ=TYP_RELEASE, key_for=KEYS.get, max_bytes=len(token))

@@ -1,0 +1,105 @@
+"""Every name of design section 6, recomputed here by hand from its label and its value."""
+
+import hashlib
+from typing import Any
+
+import pytest
+import rfc8785
+
+from countersign.contract import (
+    AdmissionError,
+    args_digest,
+    body_digest,
+    call_key,
+    compensation_call_key,
+    effect_id,
+    independent_txn_id,
+    load_manifest,
+    tool_digest,
+    txn_digest,
+    txn_id,
+)
+from tests.unit.contract.reading import cases, effect, read
+
+LABELS = {
+    "args_digest": "countersign/args/v1\n",
+    "call_key": "countersign/call/v1\n",
+    "txn_id": "countersign/txn-id/v1\n",
+    "effect_id": "countersign/effect-id/v1\n",
+    "effect_digest": "countersign/effect/v1\n",
+    "txn_digest": "countersign/txn/v1\n",
+    "compensation_call_key": "countersign/compensate/v1\n",
+    "tool_digest": "countersign/tool/v1\n",
+}
+
+
+def _txn_id(value: dict[str, str]) -> str:
+    return independent_txn_id(**value) if "call_key" in value else txn_id(**value)
+
+
+FUNCTIONS: dict[str, Any] = {
+    "args_digest": lambda value: args_digest(args=value),
+    "call_key": lambda value: call_key(**value),
+    "txn_id": _txn_id,
+    "effect_id": lambda value: effect_id(**value),
+    "effect_digest": lambda value: effect(value).digest,
+    "txn_digest": lambda value: txn_digest(effect_digests=value),
+    "compensation_call_key": lambda value: compensation_call_key(**value),
+    "tool_digest": tool_digest,
+}
+NAMED = [(name, case) for name in LABELS for case in read(f"names/{name}.json")["cases"]]
+
+
+@pytest.mark.parametrize(("name", "case"), NAMED, ids=[f"{name}: {case['about']}" for name, case in NAMED])
+def test_a_name_is_the_labelled_digest_of_its_value(name: str, case: dict[str, Any]) -> None:
+    assert read(f"names/{name}.json")["label"] == LABELS[name]
+    assert case["canonical"] == rfc8785.dumps(case["value"]).decode()
+    by_hand = hashlib.sha256((LABELS[name] + case["canonical"]).encode()).hexdigest()
+    assert FUNCTIONS[name](case["value"]) == by_hand == case["digest"]
+
+
+def test_no_two_vectors_share_a_name() -> None:
+    digests = [case["digest"] for name, case in NAMED if name != "tool_digest"]
+    assert len(set(digests)) == len(digests)
+
+
+@pytest.mark.parametrize("case", cases("names/body_digest.json"))
+def test_body_digest_is_sha256_in_base64url(case: dict[str, Any]) -> None:
+    assert body_digest(case["body"].encode()) == case["digest"]
+
+
+@pytest.mark.parametrize("case", cases("names/tool_digest.json"))
+def test_a_manifest_has_one_digest_however_its_defaults_are_written(case: dict[str, Any]) -> None:
+    manifest = load_manifest(rfc8785.dumps(case["manifest"]))
+    assert manifest.digest == case["digest"]
+    assert manifest.to_json() == case["value"]
+
+
+BASE: dict[str, Any] = {"agent": "a", "run_key": "r", "tool": "t", "args": {"x": 1}, "n": 0}
+
+
+@pytest.mark.parametrize(
+    "changed", [{"agent": "b"}, {"run_key": "s"}, {"tool": "u"}, {"args": {"x": 2}}, {"args": {}}, {"n": 1}]
+)
+def test_each_part_of_a_call_is_in_its_key(changed: dict[str, Any]) -> None:
+    assert call_key(**{**BASE, **changed}) != call_key(**BASE)
+
+
+def test_a_call_is_the_first_unless_said_otherwise() -> None:
+    assert call_key(**{name: value for name, value in BASE.items() if name != "n"}) == call_key(**BASE)
+
+
+def test_spelling_of_a_number_is_not_part_of_a_call() -> None:
+    assert call_key(**{**BASE, "args": {"x": 1.0}}) == call_key(**BASE)
+
+
+def test_order_of_effects_is_part_of_a_transaction() -> None:
+    one, two = "1" * 64, "2" * 64
+    lists = ([one, two], [two, one], [one], [one, two, two], [])
+    assert len({txn_digest(effect_digests=some) for some in lists}) == len(lists)
+
+
+@pytest.mark.parametrize("bad", [{"a": (1,)}, {"a": 2**60}, {"a": float("nan")}, {"\ud800": 1}])
+def test_a_value_without_canonical_form_has_no_name(bad: object) -> None:
+    with pytest.raises(AdmissionError):
+        args_digest(args=bad)

@@ -1,0 +1,83 @@
+"""RFC 6901 pointers and the places a compensation takes its args from."""
+
+from typing import Any
+
+import pytest
+
+from countersign.contract import PointerError, compensation_args, pointer_tokens, resolve_pointer
+
+# RFC 6901 section 5
+DOCUMENT: Any = {
+    "foo": ["bar", "baz"],
+    "": 0,
+    "a/b": 1,
+    "c%d": 2,
+    "e^f": 3,
+    "g|h": 4,
+    "i\\j": 5,
+    'k"l': 6,
+    " ": 7,
+    "m~n": 8,
+    "10": "ten",
+}
+
+
+@pytest.mark.parametrize(
+    ("pointer", "value"),
+    [
+        ("", DOCUMENT),
+        ("/foo", ["bar", "baz"]),
+        ("/foo/0", "bar"),
+        ("/", 0),
+        ("/a~1b", 1),
+        ("/c%d", 2),
+        ("/e^f", 3),
+        ("/g|h", 4),
+        ("/i\\j", 5),
+        ('/k"l', 6),
+        ("/ ", 7),
+        ("/m~0n", 8),
+        ("/10", "ten"),
+    ],
+)
+def test_a_pointer_names_what_the_standard_says(pointer: str, value: object) -> None:
+    assert resolve_pointer(DOCUMENT, pointer) == value
+
+
+@pytest.mark.parametrize(
+    "pointer",
+    ["/nope", "/foo/2", "/foo/-1", "/foo/-", "/foo/00", "/foo/1e0", "/foo/０", "/foo/0/x", "/a/b", "/10/0"],
+)
+def test_a_pointer_to_nothing_is_an_error_not_a_null(pointer: str) -> None:
+    with pytest.raises(PointerError) as refused:
+        resolve_pointer(DOCUMENT, pointer)
+    assert refused.value.code == "pointer_missing"
+
+
+@pytest.mark.parametrize("pointer", ["foo", "/a~", "/a~2", "#/foo", " /foo", "/~/x"])
+def test_a_malformed_pointer_is_refused(pointer: str) -> None:
+    with pytest.raises(PointerError) as refused:
+        pointer_tokens(pointer)
+    assert refused.value.code == "bad_pointer"
+
+
+def test_tilde_is_unescaped_last() -> None:
+    assert pointer_tokens("/~01") == ("~1",)
+
+
+def test_a_compensation_takes_args_results_and_constants() -> None:
+    mapping = {
+        "payment": "args:/payment/id",
+        "refund": "result:/refunds/0",
+        "all": "result:",
+        "why": 'const:{"a":[1]}',
+    }
+    built = compensation_args(mapping, args={"payment": {"id": "p1"}}, result={"refunds": ["r1"]})
+    assert built == {"payment": "p1", "refund": "r1", "all": {"refunds": ["r1"]}, "why": {"a": [1]}}
+
+
+@pytest.mark.parametrize("result", [None, {}, {"refunds": []}, "text"])
+def test_a_compensation_without_its_value_is_not_built(result: Any) -> None:
+    with pytest.raises(PointerError) as refused:
+        compensation_args({"refund": "result:/refunds/0"}, args={}, result=result)
+    assert refused.value.code == "pointer_missing"

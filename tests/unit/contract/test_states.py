@@ -1,0 +1,74 @@
+"""The tables of design section 7: which moves exist, and that nothing else does."""
+
+import pytest
+
+from countersign.contract import (
+    EFFECT_MOVES,
+    TERMINAL,
+    TXN_MOVES,
+    EffectState,
+    IllegalMoveError,
+    TxnState,
+    can_move,
+    require_move,
+)
+
+# design section 7, word for word
+EFFECTS = {
+    "review": "released denied expired withdrawn revoked unknown",
+    "released": "redeemed review denied expired withdrawn revoked unknown",
+    "redeemed": "fired failed unknown unused",
+    "unknown": "fired failed unused",
+    "fired": "compensating",
+    "compensating": "compensated compensation_failed",
+    "compensation_failed": "compensated",
+}
+ENDS = "denied expired withdrawn revoked unused failed compensated"
+
+
+@pytest.mark.parametrize("frm", EffectState)
+@pytest.mark.parametrize("to", EffectState)
+def test_an_effect_moves_as_the_design_says_and_no_other_way(frm: EffectState, to: EffectState) -> None:
+    assert can_move(frm, to) == (to.value in EFFECTS.get(frm.value, "").split())
+
+
+def test_terminal_states_are_the_ones_that_absorb() -> None:
+    assert {state.value for state in TERMINAL} == set(ENDS.split())
+
+
+@pytest.mark.parametrize("state", [*EffectState, *TxnState])
+def test_no_state_moves_to_itself(state: EffectState | TxnState) -> None:
+    with pytest.raises(IllegalMoveError, match="does not move to"):
+        require_move(state, state)
+
+
+@pytest.mark.parametrize(
+    ("frm", "to"),
+    [
+        (TxnState.ENDED, TxnState.REVIEW),
+        (TxnState.ENDED, TxnState.SETTLED),
+        (TxnState.REVIEW, TxnState.REDEEMED),
+        (TxnState.REDEEMED, TxnState.READY),
+        (TxnState.SETTLED, TxnState.ENDED),
+        (TxnState.UNSETTLED, TxnState.REVIEW),
+    ],
+)
+def test_a_transaction_never_goes_back_before_its_redemption(frm: TxnState, to: TxnState) -> None:
+    assert not can_move(frm, to)
+
+
+def test_effects_and_transactions_do_not_mix() -> None:
+    assert not can_move(EffectState.REVIEW, TxnState.ENDED)
+    assert not can_move(TxnState.REDEEMED, EffectState.UNKNOWN)
+
+
+def test_every_state_has_a_row_and_can_be_reached() -> None:
+    assert set(EFFECT_MOVES) == set(EffectState)
+    assert set(TXN_MOVES) == set(TxnState)
+    assert set().union(*EFFECT_MOVES.values()) == set(EffectState)
+    assert set().union(*TXN_MOVES.values()) == set(TxnState)
+
+
+def test_a_legal_move_is_silent() -> None:
+    require_move(EffectState.RELEASED, EffectState.REDEEMED)
+    require_move(TxnState.READY, TxnState.REDEEMED)

@@ -1,0 +1,185 @@
+"""Vectors nobody on this project wrote: RFC 8785, JSONTestSuite, Wycheproof.
+
+They are read from the folder in COUNTERSIGN_VECTORS, by default the one beside a development checkout.
+"""
+
+import json
+import os
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from countersign.contract import (
+    TYP_RELEASE,
+    AdmissionError,
+    BadKeyError,
+    ContractError,
+    KeySet,
+    PublicKey,
+    VerificationError,
+    canonicalize,
+    load,
+    open_token,
+)
+from tests.counterparts import require
+
+ROOT = Path(__file__).parents[3]
+WAY = (
+    "put the files of the named repository into the folder that COUNTERSIGN_VECTORS names "
+    "(default ../shared/data/vectors): {}"
+)
+SOURCES = {
+    "jcs/testdata": "cyberphone/json-canonicalization @ 19d51d7, testdata, as jcs/testdata",
+    "json/test_parsing.tar.gz": "nst/JSONTestSuite @ 1ef36fa, test_parsing, as json/test_parsing.tar.gz",
+    "wycheproof": "C2SP/wycheproof @ dac1dd4, testvectors_v1, as wycheproof/*.json",
+}
+
+
+def _third_party(name: str) -> Path:
+    folder = Path(os.environ.get("COUNTERSIGN_VECTORS") or ROOT / "../shared/data/vectors")
+    path = folder / name
+    return require(f"third-party data {name}", path if path.exists() else None, WAY.format(SOURCES[name]))
+
+
+def _wycheproof(name: str) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads((_third_party("wycheproof") / name).read_text(encoding="utf-8"))
+    return value
+
+
+@pytest.mark.parametrize("name", ["arrays", "french", "structures", "unicode", "values", "weird"])
+def test_the_reference_files_of_rfc8785_are_canonicalised_to_the_byte(name: str) -> None:
+    folder = _third_party("jcs/testdata")
+    canonical = canonicalize(load((folder / "input" / f"{name}.json").read_bytes()))
+    assert canonical == (folder / "output" / f"{name}.json").read_bytes()
+    assert canonical == bytes.fromhex((folder / "outhex" / f"{name}.txt").read_text())
+
+
+# The two files of JSONTestSuite that must parse elsewhere and are refused here on purpose.
+DUPLICATES = {"y_object_duplicated_key.json", "y_object_duplicated_key_and_value.json"}
+
+
+def _parsing_tests() -> dict[str, bytes]:
+    with tarfile.open(_third_party("json/test_parsing.tar.gz")) as archive:
+        members = [member for member in archive.getmembers() if member.isfile()]
+        return {Path(member.name).name: _content(archive, member) for member in members}
+
+
+def _content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = archive.extractfile(member)
+    assert file is not None
+    return file.read()
+
+
+def _admitted(raw: bytes) -> bool:
+    try:
+        load(raw)
+    except AdmissionError:
+        return False
+    return True
+
+
+def test_json_test_suite_is_answered_as_recorded() -> None:
+    tests = _parsing_tests()
+    admitted = {name for name, raw in tests.items() if _admitted(raw)}
+    must_parse = {name for name in tests if name.startswith("y_")}
+    must_not = {name for name in tests if name.startswith("n_")}
+    assert (len(tests), len(must_parse), len(must_not)) == (318, 95, 188)
+    assert admitted & must_not == set()
+    assert must_parse - admitted == DUPLICATES
+
+
+# Of the 35 files a parser may answer as it likes: what is admitted, exactly.
+FREE = {
+    "i_number_double_huge_neg_exp.json",
+    "i_number_real_underflow.json",
+}
+
+
+def test_json_test_suite_where_readers_differ_almost_all_is_refused() -> None:
+    free = {name for name, raw in _parsing_tests().items() if name.startswith("i_") and _admitted(raw)}
+    assert free == FREE
+
+
+def test_ed25519_signatures_are_judged_as_wycheproof_judges_them() -> None:
+    judged = {"valid": 0, "invalid": 0}
+    for group in _wycheproof("ed25519_test.json")["testGroups"]:
+        key = PublicKey.from_raw(bytes.fromhex(group["publicKey"]["pk"]))
+        for test in group["tests"]:
+            good = key.verify(bytes.fromhex(test["sig"]), bytes.fromhex(test["msg"]))
+            assert good == (test["result"] == "valid"), test["tcId"]
+            judged[test["result"]] += 1
+    assert judged == {"valid": 88, "invalid": 63}
+
+
+def test_no_jws_of_wycheproof_passes_the_gate_nor_gets_as_far_as_a_key() -> None:
+    """None is signed with Ed25519. The 46 valid ones are the documented exception: a signature of another
+    length is another form to us, and where the length agrees (ES256) the payload `foo` is no JSON.
+    """
+    codes: dict[str, set[str]] = {"valid": set(), "invalid": set()}
+    count = {"valid": 0, "invalid": 0}
+    for group in _wycheproof("json_web_signature_test.json")["testGroups"]:
+        for test in group["tests"]:
+            codes[test["result"]].add(_gate_code(test["jws"]))
+            count[test["result"]] += 1
+    assert count == {"valid": 46, "invalid": 355}
+    assert codes["valid"] == codes["invalid"] == {"not_compact", "not_json"}
+
+
+def _gate_code(token: Any) -> str:
+    def no_key(kid: str) -> PublicKey | None:
+        raise AssertionError("a key was looked up for a header that is not ours")
+
+    with pytest.raises(VerificationError) as refused:
+        open_token(token, typ=TYP_RELEASE, key_for=no_key)
+    return refused.value.code
+
+
+def test_no_key_set_of_wycheproof_is_taken() -> None:
+    """RSA, EC, symmetric, mixed, duplicate kid, wrong use: none is a set of Ed25519 signing keys."""
+    taken = []
+    for group in _wycheproof("json_web_key_test.json")["testGroups"]:
+        for member in ("public", "private"):
+            jwks = group.get(member)
+            if jwks is None:
+                continue
+            try:
+                KeySet.from_jwks(jwks if "keys" in jwks else {"keys": [{"kid": "x", **jwks}]})
+            except BadKeyError:
+                continue
+            taken.append(group["comment"])
+    assert taken == []
+
+
+SMALL_ORDER = [
+    # the eight points of small order and their other encodings, as libsodium lists them
+    "0000000000000000000000000000000000000000000000000000000000000000",
+    "0100000000000000000000000000000000000000000000000000000000000000",
+    "26e8958fc2b227b045c3f489f2ef98f0d5dfac05d3c63339b13802886d53fc05",
+    "c7176a703d4dd84fba3c0b760d10670f2a2053fa2c39ccc64ec7fd7792ac037a",
+    "ecffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "edffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+    "eeffffffffffffffffffffffffffffffffffffffffffffffffffffffffffff7f",
+]
+
+
+@pytest.mark.parametrize("encoded", SMALL_ORDER)
+@pytest.mark.parametrize("sign_bit", [0, 0x80])
+def test_a_key_of_small_order_is_refused(encoded: str, sign_bit: int) -> None:
+    raw = bytearray.fromhex(encoded)
+    raw[31] |= sign_bit
+    with pytest.raises(ContractError, match="not a sound point"):
+        PublicKey.from_raw(bytes(raw))
+
+
+def test_why_a_key_of_small_order_is_refused() -> None:
+    """The primitive alone accepts, for such a key, a signature nobody made."""
+    neutral = bytes.fromhex(SMALL_ORDER[1])
+    forged = neutral + bytes(32)
+    try:
+        Ed25519PublicKey.from_public_bytes(neutral).verify(forged, b"anything at all")
+    except InvalidSignature:
+        pytest.fail("the primitive has learned to refuse it; the check in keys.py may still stay")

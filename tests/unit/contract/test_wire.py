@@ -1,0 +1,303 @@
+"""Requests and answers: strict on the way in, the same on the way out and back."""
+
+import json
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from countersign.contract import (
+    AdmissionError,
+    EffectState,
+    ErrorCode,
+    Outcome,
+    Resource,
+    TxnState,
+    Verdict,
+    WireError,
+    wire,
+)
+from countersign.contract.wire import WireModel, dump, parse
+from countersign.contract.wire.base import format_instant
+from tests.unit.contract.reading import read
+
+HEX = "ab" * 32
+AT = datetime(2026, 11, 21, 22, 0, 0, 123456, tzinfo=UTC)
+SUBMIT: dict[str, Any] = {
+    "run_key": "r",
+    "effects": [{"tool": "refund", "tool_digest": HEX, "args": {"x": 1}}],
+}
+
+DECISION = wire.DecisionView(
+    decision_id="d1",
+    outcome=Verdict.REVIEW,
+    gates=("large",),
+    reasons=(wire.Reason(code="no_permit", text="nobody said so", advice="write a permit"),),
+    bundle=HEX,
+    commit="abc",
+)
+EFFECT = wire.EffectView(
+    effect_id=HEX,
+    seq=1,
+    tool="refund",
+    tool_digest=HEX,
+    resource=Resource("Account", "acc-17"),
+    args_digest=HEX,
+    effect_digest=HEX,
+    call_key=HEX,
+    state=EffectState.REVIEW,
+    args={"a": None, "b": [1, {"c": None}]},
+    decision=DECISION,
+    review=wire.ReviewSummary(
+        review_id="r1",
+        state="open",
+        url="https://x.example/r1",
+        answer_by=AT,
+        needs=(wire.Need(gates=("large",), groups=("finance",), quorum=2, have=1),),
+    ),
+    outcome=wire.OutcomeView(outcome=Outcome.UNKNOWN, at=AT),
+    compensation=wire.CompensationRef(effect_id=HEX, state=EffectState.RELEASED),
+)
+TRANSACTION = wire.TransactionView(
+    txn=HEX,
+    rev=1,
+    state=TxnState.REVIEW,
+    agent="bot",
+    run_key="r",
+    txn_digest=HEX,
+    aud="bot",
+    submitted_at=AT,
+    effects=(EFFECT,),
+)
+
+
+def body(value: object) -> bytes:
+    return json.dumps(value).encode()
+
+
+def test_a_submission_is_read_as_it_was_meant() -> None:
+    request = parse(wire.SubmitRequest, body({**SUBMIT, "claimed": {"purpose": "tidy up"}}))
+    (effect,) = request.effects
+    assert effect.args == {"x": 1}
+    assert (effect.n, effect.call_key, effect.resource) == (0, None, None)
+    assert request.claimed is not None
+    assert request.claimed.purpose == "tidy up"
+
+
+def test_args_arrive_as_their_canonical_value() -> None:
+    raw = body(SUBMIT).replace(b'{"x": 1}', b'{"b": 1.0, "a": -0.0, "z": null}')
+    (effect,) = parse(wire.SubmitRequest, raw).effects
+    assert repr(effect.args) == "{'a': 0, 'b': 1, 'z': None}"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        TRANSACTION,
+        wire.RedemptionView(attempt_id="a", redeemed=False, transaction=TRANSACTION),
+        wire.CompensationView(effect=EFFECT, release="a.b.c"),
+        wire.EvaluationView(effects=(wire.EvaluatedEffect(tool="t", decision=DECISION),)),
+        wire.TaskPage(
+            tasks=(wire.TaskView(task_id="t", kind="unknown", text="x", opened_at=AT, state="open"),)
+        ),
+        wire.AuditPage(
+            rows=(wire.AuditRow(index=0, at=AT, kind="k", actor={"a": 1}, body={"b": None}),), next=0
+        ),
+        wire.ReviewPageView(reviews=()),
+        wire.Health(status="ok", checks={"db": "ok"}),
+        wire.Event(index=7, kind="vote_recorded", txn=HEX),
+    ],
+    ids=lambda answer: type(answer).__name__,
+)
+def test_an_answer_survives_the_way_out_and_back(answer: WireModel) -> None:
+    assert parse(type(answer), dump(answer)) == answer
+
+
+def test_absent_is_left_out_but_null_in_args_stays() -> None:
+    written = json.loads(dump(TRANSACTION))
+    assert "receipt" not in written
+    assert written["effects"][0]["args"] == {"a": None, "b": [1, {"c": None}]}
+
+
+def test_a_list_may_be_given_where_a_tuple_is_kept() -> None:
+    request = wire.RedeemRequest(tokens=["a.b.c"], attempt_id="a")  # type: ignore[arg-type]
+    assert request.tokens == ("a.b.c",)
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "pointer"),
+    [
+        pytest.param({"colour": 1}, "unknown_field", "/colour", id="unknown at the top"),
+        pytest.param({"claimed": {"admin": True}}, "unknown_field", "/claimed/admin", id="unknown inside"),
+        pytest.param({"attempt_id": ""}, "invalid_request", "/attempt_id", id="empty attempt"),
+        pytest.param({"run_key": ""}, "invalid_request", "/run_key", id="empty run key"),
+        pytest.param({"run_key": "x" * 201}, "invalid_request", "/run_key", id="long run key"),
+        pytest.param({"run_key": 7}, "invalid_request", "/run_key", id="number for text"),
+        pytest.param({"run_key": None}, "invalid_request", "/run_key", id="null for text"),
+        pytest.param({"independent": "true"}, "invalid_request", "/independent", id="text for a flag"),
+        pytest.param({"independent": 1}, "invalid_request", "/independent", id="number for a flag"),
+        pytest.param({"effects": []}, "invalid_request", "/effects", id="no effect"),
+        pytest.param({"effects": SUBMIT["effects"] * 101}, "invalid_request", "/effects", id="101 effects"),
+        pytest.param({"effects": {}}, "invalid_request", "/effects", id="object for a list"),
+        pytest.param(
+            {"independent": True, "effects": SUBMIT["effects"] * 2}, "invalid_request", "", id="two alone"
+        ),
+    ],
+)
+def test_a_wrong_submission_is_refused_and_told_where(
+    changed: dict[str, Any], code: str, pointer: str
+) -> None:
+    with pytest.raises(WireError, match="the body is not a SubmitRequest") as refused:
+        parse(wire.SubmitRequest, body({**SUBMIT, **changed}))
+    assert refused.value.code == code
+    assert [place for place, _ in refused.value.problems] == [pointer]
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        pytest.param({"tool_digest": HEX.upper()}, "invalid_request", id="capital digest"),
+        pytest.param({"tool_digest": HEX + "\n"}, "invalid_request", id="digest and a newline"),
+        pytest.param({"args": [1]}, "invalid_request", id="args a list"),
+        pytest.param({"args": None}, "invalid_request", id="args null"),
+        pytest.param({"n": -1}, "invalid_request", id="negative repeat"),
+        pytest.param({"n": "0"}, "invalid_request", id="text repeat"),
+        pytest.param({"n": True}, "invalid_request", id="true repeat"),
+        pytest.param({"call_key": "x"}, "invalid_request", id="short call key"),
+        pytest.param({"resource": {"type": "A"}}, "invalid_request", id="resource without id"),
+        pytest.param({"resource": {"type": "A", "id": ""}}, "invalid_request", id="resource with empty id"),
+        pytest.param(
+            {"resource": {"type": "A", "id": "b", "owner": 1}}, "unknown_field", id="resource and more"
+        ),
+        pytest.param({"approved": True}, "unknown_field", id="mass assignment"),
+        pytest.param({"seq": 1}, "unknown_field", id="a seq of its own"),
+    ],
+)
+def test_a_wrong_effect_is_refused(changed: dict[str, Any], code: str) -> None:
+    with pytest.raises(WireError) as refused:
+        parse(wire.SubmitRequest, body({**SUBMIT, "effects": [{**SUBMIT["effects"][0], **changed}]}))
+    assert refused.value.code == code
+    assert all(place.startswith("/effects/0/") for place, _ in refused.value.problems)
+
+
+@pytest.mark.parametrize(
+    ("raw", "code"),
+    [
+        (b'{"run_key":"a","run_key":"b","effects":[]}', "duplicate_key"),
+        (b'{"run_key":"\\ud800"}', "lone_surrogate"),
+        (b'{"effects":[{"args":{"__entity":{"type":"User","id":"root"}}}]}', "reserved_key"),
+        (b'{"effects":[{"args":{"amount":1E400}}]}', "not_finite"),
+        (b"", "not_json"),
+        (b"\xff", "not_utf8"),
+        (b"[" * 100_000, "too_deep"),
+        (b" " * 1_048_577, "too_large"),
+    ],
+)
+def test_admission_comes_before_the_model(raw: bytes, code: str) -> None:
+    with pytest.raises(AdmissionError) as refused:
+        parse(wire.SubmitRequest, raw)
+    assert refused.value.code == code
+
+
+@pytest.mark.parametrize("value", [None, [], "x", 1])
+def test_a_body_is_an_object(value: object) -> None:
+    with pytest.raises(WireError):
+        parse(wire.ReleaseRequest, body(value))
+
+
+@pytest.mark.parametrize(
+    ("model", "value"),
+    [
+        (wire.RedeemRequest, {"tokens": [], "attempt_id": "a"}),
+        (wire.RedeemRequest, {"tokens": ["not a token"], "attempt_id": "a"}),
+        (wire.RedeemRequest, {"tokens": ["a.b.c" + "c" * 8192], "attempt_id": "a"}),
+        (wire.RenewRequest, {"effect_ids": []}),
+        (wire.ReleaseRequest, {"rev": 0}),
+        (wire.ReportRequest, {"attempt_id": "a", "outcomes": [{"effect_id": HEX, "outcome": "done"}]}),
+        (wire.VoteRequest, {"verdict": "maybe", "rev": 1, "effect_digest": HEX, "txn_digest": HEX}),
+        (wire.VoteRequest, {"verdict": "approve", "rev": 1, "effect_digest": HEX}),
+        (wire.VoteRequest, {"verdict": "approve\n", "rev": 1, "effect_digest": HEX, "txn_digest": HEX}),
+        (wire.CompensateRequest, {"effect_id": "x"}),
+        (wire.EvaluationRequest, {**SUBMIT, "attempt_id": "a"}),
+    ],
+)
+def test_other_wrong_requests_are_refused(model: type[WireModel], value: dict[str, Any]) -> None:
+    with pytest.raises(WireError):
+        parse(model, body(value))
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("2026-11-21T22:00:00Z", AT.replace(microsecond=0)),
+        ("2026-11-21T22:00:00.5Z", AT.replace(microsecond=500_000)),
+        ("2026-11-21T22:00:00.123456Z", AT),
+    ],
+)
+def test_times_are_utc_with_z(text: str, at: datetime) -> None:
+    assert parse(wire.OutcomeView, body({"outcome": "fired", "at": text})).at == at
+
+
+@pytest.mark.parametrize(
+    "at",
+    [
+        "2026-11-21T22:00:00+00:00",
+        "2026-11-21T22:00:00",
+        "2026-11-21 22:00:00Z",
+        "2026-11-21T22:00:00z",
+        "2026-11-21T22:00:00.1234567Z",
+        "2026-02-30T22:00:00Z",
+        "2026-11-21T24:00:00Z",
+        "2026-11-21",
+        "２026-11-21T22:00:00Z",
+        "now",
+        1_800_000_000,
+        None,
+    ],
+)
+def test_any_other_time_is_refused(at: object) -> None:
+    with pytest.raises(WireError):
+        parse(wire.OutcomeView, body({"outcome": "fired", "at": at}))
+
+
+def test_a_time_of_another_zone_is_written_in_utc() -> None:
+    there = AT.astimezone(timezone(timedelta(hours=5, minutes=30)))
+    assert b'"at":"2026-11-21T22:00:00.123456Z"' in dump(wire.OutcomeView(outcome=Outcome.FIRED, at=there))
+
+
+def test_a_naive_time_is_refused_in_python_too() -> None:
+    with pytest.raises(ValidationError, match="timezone"):
+        wire.OutcomeView(outcome=Outcome.FIRED, at=AT.replace(tzinfo=None))
+
+
+def test_a_naive_time_is_not_written() -> None:
+    with pytest.raises(ValueError, match="no time zone"):
+        format_instant(AT.replace(tzinfo=None))
+
+
+def test_models_are_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        TRANSACTION.rev = 2  # type: ignore[misc]
+
+
+MODELS = [value for value in vars(wire).values() if isinstance(value, type) and issubclass(value, BaseModel)]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_every_model_is_strict_documented_and_has_a_schema(model: type[BaseModel]) -> None:
+    assert model.__doc__
+    assert model.model_config["strict"]
+    assert model.model_config["frozen"]
+    assert model.model_config["extra"] == ("allow" if model is wire.Problem else "forbid")
+    assert model.model_json_schema()["type"] == "object"
+
+
+def test_a_problem_may_carry_more() -> None:
+    raw = body({"type": "urn:x", "title": "t", "status": 409, "detail": "d", "code": "not_ready", "txn": HEX})
+    assert parse(wire.Problem, raw).model_extra == {"txn": HEX}
+
+
+def test_admission_codes_are_problem_codes() -> None:
+    codes = {case["code"] for case in read("admission/refused.json")["cases"]}
+    assert {*codes, "not_a_json_value", "float_refused", "unknown_field", "invalid_request"} <= set(ErrorCode)

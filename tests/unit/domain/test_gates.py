@@ -1,0 +1,129 @@
+"""Merging gates, as tables; the sentences are design section 4, "Gates together"."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from policy_service.domain.gates import Gate, MergedGate, merge, step_up_suffices
+
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+
+
+def gate(policy_id: str, *groups: str, **fields: Any) -> Gate:
+    return Gate(policy_id, frozenset(groups or ("finance",)), **fields)
+
+
+MERGED_FIELDS: dict[str, tuple[list[Gate], str, object]] = {
+    "the higher quorum counts": ([gate("a", quorum=1), gate("b", quorum=3), gate("c", quorum=2)], "quorum", 3),
+    "one gate asking for a passkey makes all ask": ([gate("a"), gate("b", step_up="passkey")], "step_up", "passkey"),
+    "without any step-up none is asked": ([gate("a"), gate("b")], "step_up", None),
+    "shared only if all say so": ([gate("a", shared=True), gate("b")], "shared", False),
+    "shared when all say so": ([gate("a", shared=True), gate("b", shared=True)], "shared", True),
+    "the shortest time to answer": (
+        [gate("a", answer_within=HOUR), gate("b", answer_within=MINUTE)], "answer_within", MINUTE),
+    "an unsaid time to answer is a day": (
+        [gate("a"), gate("b", answer_within=timedelta(hours=30))], "answer_within", timedelta(hours=24)),
+    "the shortest validity": ([gate("a", valid_for=MINUTE), gate("b")], "valid_for", MINUTE),
+    "an unsaid validity is an hour": ([gate("a", valid_for=2 * HOUR), gate("b")], "valid_for", HOUR),
+    "a reason if any asks": ([gate("a", reason=True), gate("b")], "reason", True),
+    "no reason if none asks": ([gate("a"), gate("b")], "reason", False),
+    "the shortest reminder": ([gate("a", remind=HOUR), gate("b", remind=MINUTE), gate("c")], "remind", MINUTE),
+    "escalation only to groups all name": (
+        [gate("a", escalate=frozenset({"cfo", "ceo"})), gate("b", escalate=frozenset({"cfo"}))],
+        "escalate", frozenset({"cfo"})),
+    "one gate that escalates to nobody keeps all from it": (
+        [gate("a", escalate=frozenset({"cfo"})), gate("b")], "escalate", frozenset()),
+    "channels add up": ([gate("a", channel="#x"), gate("b", channel="#y"), gate("c", channel="#x")],
+                        "channels", ("#x", "#y")),
+    "the ids of all gates stay": ([gate("a"), gate("b")], "gates", ("a", "b")),
+    "a gate that fired twice unchanged counts once": ([gate("a"), gate("a")], "gates", ("a",)),
+    "a gate edited between two firings asks the stricter": ([gate("a", quorum=3), gate("a")], "quorum", 3),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("gates", "field", "expected"), MERGED_FIELDS.values(), ids=MERGED_FIELDS)
+def test_gates_of_one_group_set_merge(gates: list[Gate], field: str, expected: object) -> None:
+    for order in (gates, gates[::-1]):
+        (merged,) = merge(order)
+        value = getattr(merged, field)
+        assert (sorted(value) if isinstance(value, tuple) else value) == (
+            sorted(expected) if isinstance(expected, tuple) else expected
+        )
+
+
+HOW_MANY: dict[str, tuple[list[Gate], list[str]]] = {
+    "nothing fired": ([], []),
+    "order and repeats of the groups do not matter": (
+        [gate("a", "cfo", "finance"), gate("b", "finance", "cfo", "finance")], ["cfo|finance"]),
+    "finance and finance|cfo stay two": ([gate("a", "finance"), gate("b", "finance", "cfo")],
+                                         ["finance", "cfo|finance"]),
+    "a subset is another set": ([gate("a", "x", "y"), gate("b", "y"), gate("c", "x")], ["x|y", "y", "x"]),
+    "shared and unshared of one set are one": ([gate("a", shared=True), gate("b")], ["finance"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("gates", "keys"), HOW_MANY.values(), ids=HOW_MANY)
+def test_only_equal_group_sets_merge(gates: list[Gate], keys: list[str]) -> None:
+    assert [merged.key for merged in merge(gates)] == keys
+
+
+def test_escalation_adds_voters_and_nothing_else() -> None:
+    (merged,) = merge([gate("a", escalate=frozenset({"cfo"}), quorum=2)])
+    assert merged.voters == {"finance"}
+    escalated = merged.escalated()
+    assert escalated.voters == {"finance", "cfo"}
+    assert (escalated.key, escalated.quorum) == ("finance", 2)
+    assert escalated.groups == {"finance"}
+
+
+def test_escalated_gates_never_merge_again() -> None:
+    gates = merge([gate("a", "finance", escalate=frozenset({"cfo"})), gate("b", "finance", "cfo")])
+    assert [each.escalated().key for each in gates] == ["finance", "cfo|finance"]
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "no group, so nobody could serve it": {"groups": frozenset()},
+    "a quorum of zero, which no vote at all would meet": {"quorum": 0},
+    "a negative quorum": {"quorum": -1},
+    "a quorum that is a truth value": {"quorum": True},
+    "a step-up nobody knows": {"step_up": "shout"},
+}
+
+
+@pytest.mark.parametrize("fields", REFUSED.values(), ids=REFUSED)
+def test_a_gate_nobody_or_anybody_would_meet_is_refused(fields: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="gate 'g'"):
+        Gate(**{"policy_id": "g", "groups": frozenset({"finance"}), **fields})
+
+
+def test_gates_survive_storage() -> None:
+    times = {"remind": MINUTE, "valid_for": MINUTE, "answer_within": HOUR}
+    asks = {"quorum": 2, "step_up": "passkey", "shared": True, "reason": True, "escalate": frozenset({"ceo"})}
+    full = gate("a", "finance", "cfo", channel="#x", title="T", **asks, **times)
+    for each in (full, gate("b")):
+        assert Gate.from_json(each.to_json()) == each
+        (merged,) = merge([each])
+        for stored in (merged, merged.escalated()):
+            assert MergedGate.from_json(stored.to_json()) == stored
+
+
+def test_a_stored_gate_that_lacks_a_field_is_not_read_as_a_laxer_one() -> None:
+    stored = gate("a", quorum=2).to_json()
+    del stored["quorum"]
+    with pytest.raises(KeyError):
+        Gate.from_json(stored)
+
+
+STEP_UPS = {
+    "none asked, none given": (None, None, True),
+    "none asked, passkey given": ("passkey", None, True),
+    "passkey asked, none given": (None, "passkey", False),
+    "passkey asked, passkey given": ("passkey", "passkey", True),
+    "an unknown proof is none": ("face", "passkey", False),
+}
+
+
+@pytest.mark.parametrize(("have", "asked", "enough"), STEP_UPS.values(), ids=STEP_UPS)
+def test_step_up_suffices(have: str | None, asked: str | None, enough: bool) -> None:
+    assert step_up_suffices(have, asked) is enough

@@ -1,0 +1,114 @@
+"""What a transaction is, given its effects: every reachable combination, against the tables of both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+import pytest
+
+from countersign.contract import EFFECT_MOVES, EffectState, TxnState, can_move
+from policy_service.domain.settlement import Part, stands_for_good, state_of_transaction
+
+E, T = EffectState, TxnState
+
+
+def parts(*states: EffectState, undo: bool = True) -> list[Part]:
+    return [Part(state, undo) for state in states]
+
+
+CASES = {
+    "one that waits": ((E.REVIEW,), T.REVIEW),
+    "one of two waits": ((E.RELEASED, E.REVIEW), T.REVIEW),
+    "all may go": ((E.RELEASED, E.RELEASED), T.READY),
+    "one was denied, the other taken along": ((E.DENIED, E.WITHDRAWN), T.ENDED),
+    "one expired": ((E.EXPIRED, E.WITHDRAWN), T.ENDED),
+    "one was revoked": ((E.REVOKED, E.WITHDRAWN), T.ENDED),
+    "all spent": ((E.REDEEMED, E.REDEEMED), T.REDEEMED),
+    "one told, one not": ((E.FIRED, E.REDEEMED), T.REDEEMED),
+    "all fired": ((E.FIRED, E.FIRED), T.SETTLED),
+    "none fired": ((E.UNUSED, E.FAILED), T.ENDED),
+    "one unknown": ((E.UNKNOWN,), T.UNSETTLED),
+    "one unknown, one not told": ((E.UNKNOWN, E.REDEEMED), T.UNSETTLED),
+    "one is to be taken back": ((E.FIRED, E.FAILED), T.REDEEMED),
+    "one is being taken back": ((E.COMPENSATING, E.FAILED), T.REDEEMED),
+    "one was taken back": ((E.COMPENSATED, E.FAILED), T.SETTLED),
+    "one could not be taken back": ((E.COMPENSATION_FAILED, E.FAILED), T.UNSETTLED),
+    "one was taken back, one stands and may be": ((E.COMPENSATED, E.FIRED), T.REDEEMED),
+}
+
+
+@pytest.mark.parametrize(("states", "expected"), CASES.values(), ids=CASES)
+def test_the_state_of_a_transaction_follows_from_its_effects(
+    states: tuple[EffectState, ...], expected: TxnState
+) -> None:
+    assert state_of_transaction(parts(*states)) is expected
+    assert state_of_transaction(parts(*reversed(states))) is expected
+
+
+def test_what_cannot_be_taken_back_stands_beside_what_did_not_fire() -> None:
+    for other in (E.FAILED, E.UNUSED, E.COMPENSATED):
+        torn = [Part(E.FIRED, False), Part(other, True)]
+        assert stands_for_good(torn)
+        assert state_of_transaction(torn) is T.UNSETTLED
+
+
+@pytest.mark.parametrize("other", [E.FIRED, E.REDEEMED, E.UNKNOWN, E.COMPENSATING])
+def test_nothing_stands_for_good_while_the_others_may_still_fire(other: EffectState) -> None:
+    assert not stands_for_good([Part(E.FIRED, False), Part(other, True)])
+
+
+def test_a_transaction_without_effects_does_not_exist() -> None:
+    with pytest.raises(ValueError, match="at least one effect"):
+        state_of_transaction([])
+
+
+# -- every step any effect can take, and what its transaction does ------------------------------------------------
+
+_ENDINGS = {E.DENIED, E.EXPIRED, E.WITHDRAWN, E.REVOKED}
+_OPEN = {E.REVIEW, E.RELEASED}
+Whole = tuple[EffectState, ...]
+
+
+def steps(states: Whole) -> Iterator[Whole]:
+    """What one request makes of the effects together: all are spent or none, and one that ends takes the others."""
+    if set(states) == {E.RELEASED}:
+        yield (E.REDEEMED,) * len(states)
+    for place, state in enumerate(states):
+        for to in EFFECT_MOVES[state] - {E.REDEEMED}:
+            if state in _OPEN and to is E.UNKNOWN:
+                continue  # by `policy-service restored` alone
+            after = [*states]
+            after[place] = to
+            if to in _ENDINGS:
+                after = [E.WITHDRAWN if s in _OPEN and i != place else s for i, s in enumerate(after)]
+            yield tuple(after)
+
+
+def followed(state: TxnState, whole: Sequence[Part]) -> TxnState:
+    """The transaction's state after its effects have moved, as the mover keeps it: what is open again after people were
+    told of its end (a compensation under way) does not undo that.
+    """
+    to = state_of_transaction(whole)
+    return state if to is T.REDEEMED and state is not T.READY else to
+
+
+@pytest.mark.parametrize("undo", list(product([True, False], repeat=2)))
+def test_every_step_of_two_effects_is_a_move_of_their_transaction_or_none(undo: tuple[bool, ...]) -> None:
+    ahead = [
+        (states, T.READY if set(states) == {E.RELEASED} else T.REVIEW)
+        for states in product(sorted(_OPEN), repeat=2)
+    ]
+    known = set(ahead)
+    while ahead:
+        states, state = ahead.pop()
+        for after in steps(states):
+            to = followed(state, [Part(s, u) for s, u in zip(after, undo, strict=True)])
+            assert to is state or can_move(state, to), f"{states} -> {after}: {state} -> {to}"
+            if (after, to) not in known:
+                known.add((after, to))
+                ahead.append((after, to))
+    assert {state for _, state in known} == set(TxnState)
+    for states, state in known:
+        if state in {T.ENDED, T.SETTLED}:
+            assert not {E.REVIEW, E.RELEASED, E.REDEEMED} & set(states), states

@@ -1,0 +1,267 @@
+"""Args to `context.input`: what is typed, what is unseen, what is refused."""
+
+import json
+from typing import Any
+
+import cedarpy
+import pytest
+
+from countersign.contract import ToolManifest, load_manifest
+from policy_service.domain.question import ArgsRefusedError
+from policy_service.facts.manifests import InputCodec
+from tests.fakes.bundles import pay_manifest
+
+MONEY = {"type": "number", "format": "decimal"}
+CLOSED = {"type": "object", "additionalProperties": False}
+
+
+def manifest(properties: dict[str, Any], required: tuple[str, ...] = (), **changes: Any) -> ToolManifest:
+    args = {**CLOSED, "properties": {"account": {"type": "string"}, **properties}, "required": list(required)}
+    args |= changes.pop("args", {})
+    return load_manifest(json.dumps(pay_manifest(args=args, sentence="Pay", **changes)).encode())
+
+
+def codec(properties: dict[str, Any], required: tuple[str, ...] = (), **changes: Any) -> InputCodec:
+    return InputCodec(manifest(properties, required, **changes))
+
+
+def decimal(text: str) -> dict[str, Any]:
+    return {"__extn": {"fn": "decimal", "arg": text}}
+
+
+SEEN: dict[str, tuple[dict[str, Any], Any, dict[str, Any], Any]] = {
+    "a string": ({"type": "string"}, "x", {"type": "String"}, "x"),
+    "an enum is a String": ({"enum": ["USD", "EUR"]}, "EUR", {"type": "String"}, "EUR"),
+    "a constant": ({"const": "yes"}, "yes", {"type": "String"}, "yes"),
+    "an integer": ({"type": "integer"}, 7, {"type": "Long"}, 7),
+    "the largest integer": ({"type": "integer"}, 2**53 - 1, {"type": "Long"}, 2**53 - 1),
+    "an enum of integers": ({"enum": [1, 2]}, 2, {"type": "Long"}, 2),
+    "a boolean": ({"type": "boolean"}, False, {"type": "Boolean"}, False),
+    "a declared decimal": (MONEY, 1.5, {"type": "Extension", "name": "decimal"}, decimal("1.5")),
+    "a decimal that is whole": (MONEY, 3, {"type": "Extension", "name": "decimal"}, decimal("3.0")),
+    "a number in steps of a cent": (
+        {"type": "number", "multipleOf": 0.01}, 0.07, {"type": "Extension", "name": "decimal"}, decimal("0.07")),
+    "a set of strings": (
+        {"type": "array", "uniqueItems": True, "items": {"type": "string"}}, ["b", "a"],
+        {"type": "Set", "element": {"type": "String"}}, ["b", "a"]),
+    "a set of decimals": (
+        {"type": "array", "uniqueItems": True, "items": MONEY}, [0.5],
+        {"type": "Set", "element": {"type": "Extension", "name": "decimal"}}, [decimal("0.5")]),
+    "an object": (
+        {**CLOSED, "properties": {"city": {"type": "string"}}}, {"city": "Oslo"},
+        {"type": "Record", "attributes": {"city": {"type": "String", "required": False}}}, {"city": "Oslo"}),
+    "a type written as a list of one": ({"type": ["string"]}, "x", {"type": "String"}, "x"),
+    "a bounded string": ({"type": "string", "maxLength": 3, "pattern": "^a"}, "abc", {"type": "String"}, "abc"),
+    "a format that nobody checks": ({"type": "string", "format": "email"}, "no", {"type": "String"}, "no"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "value", "cedar_type", "written"), SEEN.values(), ids=SEEN)
+def test_a_field_has_the_type_its_manifest_gives(
+    schema: dict[str, Any], value: Any, cedar_type: dict[str, Any], written: Any
+) -> None:
+    it = codec({"x": schema})
+    assert it.cedar_type["attributes"]["x"] == {**cedar_type, "required": False}
+    encoded = it.encode({"account": "a", "x": value})
+    assert (encoded.input["x"], encoded.unseen) == (written, ())
+    assert it.may_be_unseen == frozenset()
+
+
+UNSEEN: dict[str, tuple[dict[str, Any], Any, str]] = {
+    "a plain number, which Cedar has not": ({"type": "number"}, 1.5, "x"),
+    "a number in finer steps than Cedar's": ({"type": "number", "multipleOf": 0.00001}, 0.5, "x"),
+    "null": ({"type": "null"}, None, "x"),
+    "a union of types": ({"type": ["string", "null"]}, "text", "x"),
+    "a choice of schemas": ({"anyOf": [{"type": "string"}, {"type": "null"}]}, "text", "x"),
+    "a list, whose order and repeats a Set loses": ({"type": "array", "items": {"type": "string"}}, ["a"], "x"),
+    "a list that says no type of its items": ({"type": "array", "uniqueItems": True}, ["a"], "x"),
+    "a list of objects": (
+        {"type": "array", "uniqueItems": True, "items": {**CLOSED, "properties": {}}}, [{}], "x"),
+    "a list of lists": (
+        {"type": "array", "uniqueItems": True,
+         "items": {"type": "array", "uniqueItems": True, "items": {"type": "string"}}}, [["a"]], "x"),
+    "a tuple": (
+        {"type": "array", "uniqueItems": True, "prefixItems": [{"type": "string"}], "items": {"type": "string"}},
+        ["a"], "x"),
+    "a map with free keys": ({"type": "object", "additionalProperties": {"type": "string"}}, {"k": "v"}, "x"),
+    "an object with some free keys": (
+        {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "string"}},
+        {"a": "v"}, "x"),
+    "no type at all": ({}, "anything", "x"),
+    "an enum of mixed types": ({"enum": ["a", 1]}, "a", "x"),
+    "a field inside an object": (
+        {**CLOSED, "properties": {"note": {"type": ["string", "null"]}}}, {"note": "n"}, "x/note"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "value", "name"), UNSEEN.values(), ids=UNSEEN)
+def test_what_cedar_cannot_weigh_is_named_and_left_out(schema: dict[str, Any], value: Any, name: str) -> None:
+    it = codec({"x": schema})
+    encoded = it.encode({"account": "a", "x": value})
+    assert encoded.unseen == (name,)
+    assert it.may_be_unseen == {name}
+    assert "note" not in json.dumps(encoded.input)
+    assert "x" not in it.cedar_type["attributes"] or name == "x/note"
+
+
+@pytest.mark.parametrize(("schema", "value", "name"), UNSEEN.values(), ids=UNSEEN)
+def test_an_unseen_field_that_is_not_there_is_nothing(schema: dict[str, Any], value: Any, name: str) -> None:
+    assert codec({"x": schema}).encode({"account": "a"}).unseen == ()
+
+
+def test_names_of_unseen_fields_are_escaped_like_pointers() -> None:
+    odd = {**CLOSED, "properties": {"a/b~c": {"type": "null"}}}
+    assert codec({"x": odd}).encode({"account": "a", "x": {"a/b~c": None}}).unseen == ("x/a~1b~0c",)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], Any, str]] = {
+    "text for an integer": ({"type": "integer"}, "500", "x"),
+    "a float for an integer": ({"type": "integer"}, 1.5, "x"),
+    "a boolean for an integer": ({"type": "integer"}, True, "x"),
+    "an integer JSON does not carry exactly": ({"type": "integer"}, 2**53, "x"),
+    "an integer beyond 64 bits": ({"type": "integer"}, 2**64, "x"),
+    "an entity for a string": ({"type": "string"}, {"__entity": {"type": "User", "id": "r"}}, "x"),
+    "an extension for an integer": ({"type": "integer"}, {"__extn": {"fn": "unknown", "arg": "x"}}, "x"),
+    "a value outside the enum": ({"enum": ["USD"]}, "usd", "x"),
+    "more than four places": (MONEY, 12.55555, "x"),
+    "a decimal beyond 64 bits": (MONEY, 1e16, "x"),
+    "a step that is missed": ({"type": "number", "multipleOf": 0.01}, 0.075, "x"),
+    "a repeat in a set": ({"type": "array", "uniqueItems": True, "items": {"type": "string"}}, ["a", "a"], "x"),
+    "another type in a set": ({"type": "array", "uniqueItems": True, "items": {"type": "string"}}, ["a", 1], "x/1"),
+    "an unknown property inside": ({**CLOSED, "properties": {}}, {"k": 1}, "x"),
+    "a wrong value in an unseen list": ({"type": "array", "items": {"type": "string"}}, [1], "x/0"),
+    "null for a string": ({"type": "string"}, None, "x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "value", "place"), REFUSED.values(), ids=REFUSED)
+def test_what_does_not_fit_the_manifest_is_refused_by_place(
+    schema: dict[str, Any], value: Any, place: str
+) -> None:
+    with pytest.raises(ArgsRefusedError, match=f"^{place}: "):
+        codec({"x": schema}).encode({"account": "a", "x": value})
+
+
+ARGS_REFUSED: dict[str, Any] = {
+    "no object": ["a"],
+    "nothing": None,
+    "text": "account",
+    "an unknown property": {"account": "a", "extra": 1},
+    "a reserved key": {"account": "a", "__extn": {"fn": "unknown", "arg": "x"}},
+    "a required one missing": {},
+}
+
+
+@pytest.mark.parametrize("args", ARGS_REFUSED.values(), ids=ARGS_REFUSED)
+def test_args_as_a_whole_may_be_refused(args: Any) -> None:
+    with pytest.raises(ArgsRefusedError, match="args: "):
+        codec({}, required=("account",)).encode(args)
+
+
+def test_a_refusal_never_quotes_a_secret_value() -> None:
+    it = codec({"pin": {"type": "integer"}}, secret=["/pin"])
+    with pytest.raises(ArgsRefusedError) as refused:
+        it.encode({"account": "a", "pin": "hunter2"})
+    assert "hunter2" not in str(refused.value)
+    assert "pin" in str(refused.value)
+
+
+def test_a_refusal_of_the_whole_never_quotes_a_secret_inside_it() -> None:
+    it = codec({"pin": {"type": "string"}}, secret=["/pin"], args={"maxProperties": 1})
+    with pytest.raises(ArgsRefusedError) as refused:
+        it.encode({"account": "a", "pin": "hunter2"})
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_number_with_hundreds_of_digits_is_weighed_and_not_a_fault() -> None:
+    it = codec({"x": {"type": "number", "multipleOf": 0.01}})
+    with pytest.raises(ArgsRefusedError):
+        it.encode({"account": "a", "x": 1e-300})
+    with pytest.raises(ArgsRefusedError):
+        it.encode({"account": "a", "x": 1e300})  # a multiple, and beyond what Cedar's decimal holds
+
+
+def test_items_are_unique_by_their_canonical_bytes() -> None:
+    it = codec({"x": {"type": "array", "uniqueItems": True}})
+    it.encode({"account": "a", "x": [1, "1", True, {"a": 1}, {"a": 2}]})
+    with pytest.raises(ArgsRefusedError, match="not unique"):
+        it.encode({"account": "a", "x": [{"a": 1, "b": 2}, {"b": 2, "a": 1}]})
+    with pytest.raises(ArgsRefusedError, match="not unique"):
+        it.encode({"account": "a", "x": [1, 1.0]})
+
+
+def test_a_refusal_does_not_quote_a_long_value() -> None:
+    with pytest.raises(ArgsRefusedError) as refused:
+        codec({"x": {"type": "integer"}}).encode({"account": "a", "x": "y" * 10_000})
+    assert len(str(refused.value)) < 200
+
+
+def test_references_inside_the_document_are_followed() -> None:
+    it = codec(
+        {"to": {"$ref": "#/$defs/Address"}, "list": {"type": "array", "items": {"$ref": "#/$defs/Address"}}},
+        args={"$defs": {"Address": {**CLOSED, "properties": {"zip": {"$ref": "#/$defs/Zip"}}},
+                        "Zip": {"type": "string", "description": "a code"}}},
+    )  # fmt: skip
+    encoded = it.encode({"account": "a", "to": {"zip": "0150"}, "list": [{"zip": "0150"}]})
+    assert encoded.input["to"] == {"zip": "0150"}
+    assert encoded.unseen == ("list",)
+    with pytest.raises(ArgsRefusedError, match="list/0/zip"):
+        it.encode({"account": "a", "list": [{"zip": 150}]})
+
+
+def test_a_type_that_holds_itself_is_unseen_below() -> None:
+    tree = {**CLOSED, "properties": {"name": {"type": "string"}, "child": {"$ref": "#/$defs/Tree"}}}
+    it = codec({"tree": {"$ref": "#/$defs/Tree"}}, args={"$defs": {"Tree": tree}})
+    encoded = it.encode({"account": "a", "tree": {"name": "n", "child": {"name": "m"}}})
+    assert (encoded.input["tree"], encoded.unseen) == ({"name": "n"}, ("tree/child",))
+
+
+SCHEMAS_REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "not JSON Schema": ({"x": {"type": "strnig"}}, {}, "not JSON Schema"),
+    "a pattern that is none": ({"x": {"type": "string", "pattern": "("}}, {}, "is not a 'regex'"),
+    "a property the engine would read as a value": ({"__extn": {"type": "string"}}, {}, "reserved"),
+    "references that unfold without end": (
+        {"x": {"$ref": "#/$defs/d12"}},
+        {"$defs": {"d0": {"type": "string"}} | {
+            f"d{n}": {**CLOSED, "properties": {side: {"$ref": f"#/$defs/d{n - 1}"} for side in "ab"}}
+            for n in range(1, 13)}},
+        "unfold",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("properties", "extra", "message"), SCHEMAS_REFUSED.values(), ids=SCHEMAS_REFUSED)
+def test_an_unusable_schema_is_refused_when_it_is_loaded(
+    properties: dict[str, Any], extra: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        codec(properties, args=extra)
+
+
+def test_a_reference_that_leads_nowhere_refuses_the_call() -> None:
+    it = codec({"x": {"$ref": "#/$defs/gone"}})
+    with pytest.raises(ArgsRefusedError, match="cannot be applied"):
+        it.encode({"account": "a", "x": 1})
+
+
+def test_a_reference_to_itself_refuses_the_call_instead_of_the_process() -> None:
+    it = codec({"x": {"$ref": "#/$defs/loop"}}, args={"$defs": {"loop": {"$ref": "#/$defs/loop"}}})
+    with pytest.raises(ArgsRefusedError, match="cannot be applied"):
+        it.encode({"account": "a", "x": 1})
+
+
+def test_every_type_we_write_is_one_cedar_takes() -> None:
+    properties = {f"p{index}": schema for index, (schema, *_) in enumerate(SEEN.values())}
+    it = codec(properties)
+    values = {f"p{index}": value for index, (_, value, *_) in enumerate(SEEN.values())}
+    applies_to = {
+        "principalTypes": ["U"], "resourceTypes": ["U"],
+        "context": {"type": "Record", "attributes": {"input": it.cedar_type}},
+    }  # fmt: skip
+    schema = {"": {"entityTypes": {"U": {}}, "actions": {"a": {"appliesTo": applies_to}}}}
+    request = {
+        "principal": {"type": "U", "id": "1"}, "action": {"type": "Action", "id": "a"},
+        "resource": {"type": "U", "id": "1"}, "context": {"input": it.encode({"account": "a", **values}).input},
+    }  # fmt: skip
+    result = cedarpy.is_authorized(request, "permit (principal, action, resource);", [], schema)
+    assert result.decision is cedarpy.Decision.Allow, result.diagnostics.errors

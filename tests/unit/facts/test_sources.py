@@ -1,0 +1,157 @@
+"""Gathering facts: typed and with their age, or a failure that says why. Never an exception, never a guess."""
+
+import sqlite3
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from policy_service.domain.question import Facts
+from tests.fakes.bundles import NOW, PERMIT_ALL, BundleFolder, pay_manifest
+
+ENTITY = '[entities.Account.attributes]\nstate = "String"\n'
+FILE = '[[source]]\nname = "accounts"\nkind = "file"\nfile = "facts/accounts.json"\nentity = "Account"\n'
+SQL = '[[source]]\nname = "db"\nkind = "sql"\npath = "facts/db.sqlite"\nentity = "Account"\nquery = "{}"\n'
+OPEN = {"a1": {"state": "open"}}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> BundleFolder:
+    return BundleFolder(tmp_path).policies(PERMIT_ALL)
+
+
+def database(folder: BundleFolder, *statements: str) -> None:
+    file = folder.path / "facts/db.sqlite"
+    file.parent.mkdir(exist_ok=True)
+    with closing(sqlite3.connect(file)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+        connection.commit()
+
+
+def gather(folder: BundleFolder, account: str = "a1", amount: int = 1) -> Facts:
+    return folder.question({"account": account, "amount": amount}).facts
+
+
+def test_without_sources_there_is_nothing_to_know(folder: BundleFolder) -> None:
+    facts = gather(folder)
+    assert (facts.resource, facts.agent, facts.failed) == ({}, {}, None)
+    assert facts.bundle == folder.load().digest
+
+
+def test_a_file_knows_the_resource_by_its_id(folder: BundleFolder) -> None:
+    facts = gather(folder.write("facts.toml", ENTITY + FILE).write("facts/accounts.json", OPEN))
+    assert facts.resource == {"state": "open"}
+    assert [(age.source, age.as_of) for age in facts.ages] == [("accounts", NOW)]
+    assert [(s.label, s.value, s.source) for s in facts.shown] == [("state", "open", "accounts")]
+
+
+def test_a_file_may_know_the_agent(folder: BundleFolder) -> None:
+    folder.write("facts.toml", '[entities.Agent.attributes]\nlimit = "Long"\n'
+                 + FILE.replace('"Account"', '"Agent"').replace("accounts", "agents"))  # fmt: skip
+    assert gather(folder.write("facts/agents.json", {"robot": {"limit": 5}})).agent == {"limit": 5}
+
+
+def test_a_query_weighs_the_args_and_hands_policy_a_typed_answer(folder: BundleFolder) -> None:
+    database(folder, "CREATE TABLE t (id TEXT, state TEXT)", "INSERT INTO t VALUES ('a1', 'open')")
+    query = (
+        "SELECT CASE WHEN json_extract(:args, '$.amount') > 10 THEN 'much' ELSE state END AS state"
+        " FROM t WHERE id = :resource_id AND :agent = 'robot' AND :tool = 'pay' AND :now LIKE '2026-11-21T22:00%'"
+    )
+    folder.write("facts.toml", ENTITY + SQL.format(query))
+    assert gather(folder, amount=5).resource == {"state": "open"}
+    assert gather(folder, amount=50).resource == {"state": "much"}
+
+
+def test_sources_by_environment_variable(
+    folder: BundleFolder, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    database(folder, "CREATE TABLE t AS SELECT 'open' AS state")
+    text = ENTITY + SQL.format("SELECT state FROM t").replace(
+        'path = "facts/db.sqlite"', 'url_env = "FACTS_URL"'
+    )
+    monkeypatch.setenv("FACTS_URL", f"sqlite:///{folder.path}/facts/db.sqlite")
+    assert gather(folder.write("facts.toml", text)).resource == {"state": "open"}
+    monkeypatch.delenv("FACTS_URL")
+    failed = gather(folder.write("facts.toml", text))
+    assert failed.failed is not None
+    assert failed.alarm is not None
+    assert "FACTS_URL" in failed.alarm
+    assert "FACTS_URL" not in failed.failed
+
+
+def test_a_source_for_another_tool_is_not_asked(folder: BundleFolder) -> None:
+    folder.write("tools/other.json", pay_manifest(tool="other"))
+    folder.write("facts.toml", ENTITY + FILE + 'tools = ["other"]\n').write("facts/accounts.json", {})
+    assert gather(folder) == Facts(folder.load().digest)
+
+
+FAILING: dict[str, tuple[str, dict[str, object], str]] = {
+    "no row for the resource": ("", {}, "knows nothing about Account 'a1'"),
+    "an attribute is missing": ("", {"a1": {}}, "could not be used"),
+    "an attribute is null": ("", {"a1": {"state": None}}, "could not be used"),
+    "an attribute of another type": ("", {"a1": {"state": 5}}, "could not be used"),
+    "an undeclared attribute": ("", {"a1": {"state": "open", "x": 1}}, "could not be used"),
+    "a stale fact": (
+        'max_age = "5m"\nas_of = "at"\n', {"a1": {"state": "open", "at": "2026-11-21T21:54:59Z"}}, "is stale"),
+    "a fact without its time": ('max_age = "5m"\nas_of = "at"\n', {"a1": {"state": "open"}}, "could not be used"),
+    "a fact with a time that is none": (
+        'max_age = "5m"\nas_of = "at"\n', {"a1": {"state": "open", "at": "noon"}}, "could not be used"),
+    "a fact from the future": (
+        'max_age = "5m"\nas_of = "at"\n', {"a1": {"state": "open", "at": "2026-11-21T22:00:06Z"}}, "is stale"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "rows", "message"), FAILING.values(), ids=FAILING)
+def test_doubt_about_a_fact_is_a_failure(
+    folder: BundleFolder, settings: str, rows: dict[str, object], message: str
+) -> None:
+    facts = gather(folder.write("facts.toml", ENTITY + FILE + settings).write("facts/accounts.json", rows))
+    assert facts.failed is not None
+    assert message in facts.failed
+    assert facts.resource == {}
+
+
+@pytest.mark.parametrize("seconds", [-300, -1, 0, 5])
+def test_a_fact_is_fresh_up_to_its_max_age(folder: BundleFolder, seconds: int) -> None:
+    as_of = (NOW + timedelta(seconds=seconds)).isoformat()
+    rows = {"a1": {"state": "open", "at": as_of}}
+    settings = 'max_age = "5m"\nas_of = "at"\n'
+    facts = gather(folder.write("facts.toml", ENTITY + FILE + settings).write("facts/accounts.json", rows))
+    assert facts.failed is None
+    assert facts.ages[0].as_of == NOW + timedelta(seconds=seconds)
+
+
+SQL_FAILING = {
+    "two rows": ("SELECT state FROM t UNION ALL SELECT state FROM t", "more than one answer"),
+    "no row": ("SELECT state FROM t WHERE 0", "knows nothing"),
+    "another column": ("SELECT state AS stat FROM t", "could not be used"),
+    "no such table": ("SELECT state FROM gone", "could not be used"),
+}
+
+
+@pytest.mark.parametrize(("query", "message"), SQL_FAILING.values(), ids=SQL_FAILING)
+def test_a_query_answers_with_exactly_one_row_of_the_declared_columns(
+    folder: BundleFolder, query: str, message: str
+) -> None:
+    database(folder, "CREATE TABLE t AS SELECT 'open' AS state")
+    facts = gather(folder.write("facts.toml", ENTITY + SQL.format(query)))
+    assert message in (facts.failed or "")
+
+
+def test_an_optional_source_may_find_nothing(folder: BundleFolder) -> None:
+    folder.write("facts.toml", ENTITY + FILE + "optional = true\n").write("facts/accounts.json", {})
+    assert gather(folder) == Facts(folder.load().digest)
+
+
+def test_an_optional_attribute_may_be_null(folder: BundleFolder) -> None:
+    text = ENTITY.replace('"String"', '"String?"') + FILE
+    folder.write("facts.toml", text).write("facts/accounts.json", {"a1": {"state": None}})
+    assert (gather(folder).resource, gather(folder).failed) == ({}, None)
+
+
+def test_sources_that_were_closed_by_a_swap_still_answer_a_question_under_way(folder: BundleFolder) -> None:
+    database(folder, "CREATE TABLE t AS SELECT 'open' AS state")
+    folder.write("facts.toml", ENTITY + SQL.format("SELECT state FROM t")).load().close()
+    assert gather(folder).resource == {"state": "open"}

@@ -1,0 +1,46 @@
+"""What the identity tests share: a clock that moves when told, settings, and the lines of the log."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from countersign.contract import load
+from policy_service.settings import Settings
+from policy_service.storage.core import table
+from policy_service.storage.database import Database
+from policy_service.storage.tables import AuditRow
+
+AUDIT = table(AuditRow)
+START = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+class Clock:
+    """A clock that moves when told."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> datetime:
+        return self.now
+
+    def later(self, seconds: float) -> None:
+        """Let time pass."""
+        self.now += timedelta(seconds=seconds)
+
+
+def settings(folder: Path, **given: Any) -> Settings:
+    """The defaults, with everything in a folder of the test."""
+    return Settings(data_dir=folder, **given)
+
+
+def lines(db: Database) -> list[tuple[str, str, Any]]:
+    """(kind, actor, body) of the log, as it was written."""
+    query = select(AUDIT.c.kind, AUDIT.c.actor, AUDIT.c.body).order_by(AUDIT.c.audit_id)
+    return [
+        (kind, actor, load(body))
+        for kind, actor, body in db.read_sync(lambda conn: conn.execute(query).all())
+    ]

@@ -1,0 +1,135 @@
+"""A name is enrolled once, a key belongs to one party for ever, and everything is logged."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from countersign.contract import PrivateKey
+from policy_service.errors import ConflictError, InvalidRequestError, NotFoundError
+from policy_service.identity import agents
+from policy_service.storage.database import Database
+from tests.unit.identity.parties import lines
+from tests.unit.storage.databases import BOTH
+
+KEY = PrivateKey.from_seed(bytes(range(32))).public
+
+
+@pytest.fixture
+def store(store: Database) -> Database:
+    store.write_sync(
+        lambda tx: agents.enroll(tx, "billing-bot", owner="https://idp|42", roles=["support-agent"])
+    )
+    store.write_sync(lambda tx: agents.enroll(tx, "other-bot"))
+    return store
+
+
+def test_an_enrolled_agent_is_found_as_it_was_enrolled(store: Database) -> None:
+    found = store.read_sync(lambda conn: agents.find_agent(conn, "billing-bot"))
+    assert found is not None
+    assert (found.owner, found.roles, found.teams, found.frozen_at) == (
+        "https://idp|42",
+        ["support-agent"],
+        [],
+        None,
+    )
+    assert store.read_sync(lambda conn: agents.find_agent(conn, "Billing-bot")) is None
+    assert [row.name for row in store.read_sync(agents.list_agents)] == ["billing-bot", "other-bot"]
+
+
+def test_the_owner_may_be_left_out(store: Database) -> None:
+    found = store.read_sync(lambda conn: agents.find_agent(conn, "other-bot"))
+    assert found is not None
+    assert found.owner is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", " ", "a b", "-a", ".a", "a/b", "a|b", "a\n", "a\x00", "ä", "a" * 101, "../a", "a:b", "\u202ebot"],
+)
+def test_a_name_that_cannot_be_one_is_refused_and_quoted(store: Database, name: str) -> None:
+    with pytest.raises(InvalidRequestError) as caught:
+        store.write_sync(lambda tx: agents.enroll(tx, name))
+    assert repr(name) in str(caught.value)
+
+
+@pytest.mark.parametrize("owner", ["", "somebody", "|42", "https://idp|", "|"])
+def test_an_owner_is_a_person_or_left_out(store: Database, owner: str) -> None:
+    with pytest.raises(InvalidRequestError, match=r"ISSUER\|SUBJECT"):
+        store.write_sync(lambda tx: agents.enroll(tx, "new-bot", owner=owner))
+
+
+def test_a_name_is_enrolled_once_and_the_first_enrolment_stays(store: Database) -> None:
+    with pytest.raises(ConflictError, match="billing-bot"):
+        store.write_sync(lambda tx: agents.enroll(tx, "billing-bot", owner="https://idp|666"))
+    found = store.read_sync(lambda conn: agents.find_agent(conn, "billing-bot"))
+    assert found is not None
+    assert found.owner == "https://idp|42"
+
+
+@pytest.mark.anyio
+@pytest.mark.parametrize("engine", BOTH)
+async def test_of_two_who_enrol_a_name_at_once_one_is_told(store: Database) -> None:
+    outcomes = await asyncio.gather(
+        *(store.write(lambda tx: agents.enroll(tx, "new-bot")) for _ in range(8)), return_exceptions=True
+    )
+    assert sorted(type(one).__name__ for one in outcomes) == ["ConflictError"] * 7 + ["NoneType"]
+
+
+def test_a_key_leads_to_its_party(store: Database) -> None:
+    store.write_sync(lambda tx: agents.add_key(tx, "billing-bot", KEY))
+    found = store.read_sync(lambda conn: agents.find_key(conn, KEY.kid))
+    assert found is not None
+    assert (found[0], found[1].kid, found[1].raw) == ("billing-bot", KEY.kid, KEY.raw)
+    assert store.read_sync(lambda conn: agents.find_key(conn, KEY.kid[:-1])) is None
+
+
+def test_a_party_has_several_keys_and_loses_one_alone(store: Database) -> None:
+    second = PrivateKey.generate().public
+    for key in (KEY, second):
+        store.write_sync(lambda tx, key=key: agents.add_key(tx, "billing-bot", key))
+    store.write_sync(lambda tx: agents.revoke_key(tx, KEY.kid))
+    assert store.read_sync(lambda conn: agents.find_key(conn, KEY.kid)) is None
+    assert store.read_sync(lambda conn: agents.find_key(conn, second.kid)) is not None
+    keys = store.read_sync(lambda conn: agents.list_keys(conn, "billing-bot"))
+    assert {key.kid: key.revoked_at is not None for key in keys} == {KEY.kid: True, second.kid: False}
+
+
+def test_a_key_for_nobody_is_refused(store: Database) -> None:
+    with pytest.raises(NotFoundError, match="agent enroll nobody"):
+        store.write_sync(lambda tx: agents.add_key(tx, "nobody", KEY))
+
+
+@pytest.mark.parametrize("again", ["billing-bot", "other-bot"])
+@pytest.mark.parametrize("revoked", [True, False])
+@pytest.mark.parametrize("engine", BOTH)
+def test_a_key_is_given_once(store: Database, again: str, revoked: bool) -> None:
+    """C20: not to another party, and not again after it was revoked: somebody may have taken it."""
+    store.write_sync(lambda tx: agents.add_key(tx, "billing-bot", KEY))
+    if revoked:
+        store.write_sync(lambda tx: agents.revoke_key(tx, KEY.kid))
+    with pytest.raises(ConflictError, match=KEY.kid):
+        store.write_sync(lambda tx: agents.add_key(tx, again, KEY))
+    found = store.read_sync(lambda conn: agents.find_key(conn, KEY.kid))
+    assert found is None if revoked else found is not None and found[0] == "billing-bot"
+
+
+def test_revoking_an_unknown_key_is_refused(store: Database) -> None:
+    with pytest.raises(NotFoundError, match=KEY.kid):
+        store.write_sync(lambda tx: agents.revoke_key(tx, KEY.kid))
+
+
+def test_each_change_is_one_line_of_the_log_and_a_refusal_is_none(store: Database) -> None:
+    store.write_sync(lambda tx: agents.add_key(tx, "billing-bot", KEY))
+    for _ in range(2):
+        store.write_sync(lambda tx: agents.revoke_key(tx, KEY.kid))
+    with pytest.raises(ConflictError):
+        store.write_sync(lambda tx: agents.enroll(tx, "billing-bot"))
+    enrolled = {"agent": "billing-bot", "owner": "https://idp|42", "roles": ["support-agent"], "teams": []}
+    assert lines(store) == [
+        ("agent_enrolled", "operator", enrolled),
+        ("agent_enrolled", "operator", {"agent": "other-bot", "owner": None, "roles": [], "teams": []}),
+        ("agent_key_added", "operator", {"agent": "billing-bot", "kid": KEY.kid}),
+        ("agent_key_revoked", "operator", {"agent": "billing-bot", "kid": KEY.kid}),
+    ]

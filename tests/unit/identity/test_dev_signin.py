@@ -1,0 +1,128 @@
+"""The development sign-in: one link, one person, once, ten minutes, loopback only."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from sqlalchemy import select
+
+from policy_service.errors import ForbiddenError, InvalidRequestError
+from policy_service.identity.dev_signin import DEV_ISSUER, SignedIn, mint_link, spend_link
+from policy_service.identity.sessions import Sessions
+from policy_service.settings import Settings
+from policy_service.storage.core import table
+from policy_service.storage.database import Database
+from policy_service.storage.tables import SignInLinkRow
+from tests.unit.identity.parties import Clock, lines, settings
+from tests.unit.storage.databases import BOTH
+
+pytestmark = pytest.mark.anyio
+LINKS = table(SignInLinkRow)
+
+
+class Terminal:
+    """Where links are printed, and the browser they are opened in."""
+
+    def __init__(self, db: Database, clock: Clock, on: Settings, off: Settings) -> None:
+        self.db, self.clock, self.on, self.off = db, clock, on, off
+
+    def link(self, sub: str = "ada", name: str = "Ada Lovelace") -> str:
+        return self.db.write_sync(lambda tx: mint_link(tx, self.on, sub, name))
+
+    async def open(self, token: str) -> SignedIn:
+        return await self.db.write(lambda tx: spend_link(tx, self.on, token))
+
+    async def refused(self, token: str) -> str:
+        with pytest.raises(InvalidRequestError) as caught:
+            await self.open(token)
+        return caught.value.code.value
+
+
+@pytest.fixture
+def terminal(migrated_url: str, tmp_path: Path) -> Iterator[Terminal]:
+    clock = Clock()
+    with Database.open(migrated_url, clock=clock) as db:
+        yield Terminal(db, clock, settings(tmp_path, dev_signin=True), settings(tmp_path))
+
+
+def token_of(link: str) -> str:
+    return parse_qs(urlsplit(link).query)["token"][0]
+
+
+async def test_a_link_signs_its_person_in(terminal: Terminal) -> None:
+    link = terminal.link()
+    assert link.startswith("http://127.0.0.1:8420/sign-in/dev?token=")
+    signed_in = await terminal.open(token_of(link))
+    session = await Sessions(terminal.db, terminal.on, terminal.clock).find(signed_in.cookie)
+    assert session is not None
+    assert (session.person.iss, session.person.sub, session.person.name, session.person.assurance) == (
+        DEV_ISSUER, "ada", "Ada Lovelace", "dev",
+    )  # fmt: skip
+    assert session.person.groups == frozenset()
+
+
+async def test_a_link_is_spent_once(terminal: Terminal) -> None:
+    token = token_of(terminal.link())
+    await terminal.open(token)
+    assert await terminal.refused(token) == "bad_token"
+
+
+@pytest.mark.parametrize("engine", BOTH)
+async def test_of_many_who_open_a_link_at_once_one_gets_in(terminal: Terminal) -> None:
+    token = token_of(terminal.link())
+    outcomes = await asyncio.gather(*(terminal.open(token) for _ in range(8)), return_exceptions=True)
+    assert sum(isinstance(one, SignedIn) for one in outcomes) == 1
+    assert {type(one) for one in outcomes} == {SignedIn, InvalidRequestError}
+
+
+@pytest.mark.parametrize(("after_s", "code"), [(599, None), (600, "expired_token"), (601, "expired_token")])
+async def test_a_link_lives_ten_minutes(terminal: Terminal, after_s: int, code: str | None) -> None:
+    token = token_of(terminal.link())
+    terminal.clock.later(after_s)
+    if code is None:
+        await terminal.open(token)
+    else:
+        assert await terminal.refused(token) == code
+
+
+@pytest.mark.parametrize("token", ["", "x", "\udc80", "a" * 5000])
+async def test_an_unknown_link_is_refused(terminal: Terminal, token: str) -> None:
+    terminal.link()
+    assert await terminal.refused(token) == "bad_token"
+
+
+async def test_what_is_stored_of_a_link_opens_nothing(terminal: Terminal) -> None:
+    token = token_of(terminal.link())
+    held = await terminal.db.read(lambda conn: list(conn.scalars(select(LINKS.c.token_hash))))
+    assert token not in str(held)
+    assert await terminal.refused(held[0]) == "bad_token"
+
+
+async def test_where_it_is_off_no_link_is_made_and_none_is_spent(terminal: Terminal) -> None:
+    token = token_of(terminal.link())
+    with pytest.raises(ForbiddenError, match="COUNTERSIGN_DEV_SIGNIN"):
+        await terminal.db.write(lambda tx: mint_link(tx, terminal.off, "ada", "Ada"))
+    with pytest.raises(ForbiddenError, match="is off"):
+        await terminal.db.write(lambda tx: spend_link(tx, terminal.off, token))
+
+
+@pytest.mark.parametrize("bad", ["", " ", " ada", "ada\n", "a\x1b[2J", "a" * 101, "\u202eada", "a\u200bda"])
+@pytest.mark.parametrize("which", ["sub", "name"])
+async def test_a_person_nobody_could_read_gets_no_link(terminal: Terminal, which: str, bad: str) -> None:
+    with pytest.raises(InvalidRequestError):
+        terminal.link(**{which: bad})
+
+
+async def test_making_and_using_a_link_is_logged_without_the_token(terminal: Terminal) -> None:
+    token = token_of(terminal.link())
+    await terminal.open(token)
+    logged = lines(terminal.db)
+    assert [(kind, actor) for kind, actor, _ in logged] == [
+        ("sign_in_link_made", "operator"),
+        ("signed_in", "person:urn:countersign:dev|ada"),
+    ]
+    assert token not in str(logged)

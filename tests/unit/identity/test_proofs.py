@@ -1,0 +1,255 @@
+"""Who calls is proved for exactly this request, now; everything else is 401 and tells the caller nothing more."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from countersign.contract import PrivateKey, make_proof, sign
+from policy_service.errors import UnauthenticatedError
+from policy_service.identity import agents
+from policy_service.identity.api_keys import make_api_key, revoke_api_keys
+from policy_service.identity.callers import Caller
+from policy_service.identity.nonces import Nonces
+from policy_service.identity.proofs import Authenticator, Presented
+from policy_service.storage.database import Database
+from tests.unit.identity.parties import START, Clock, settings
+
+pytestmark = pytest.mark.anyio
+KEY, OTHERS_KEY = PrivateKey.generate(), PrivateKey.generate()
+NOW = int(START.timestamp())
+PATH, QUERY, BODY = "/v1/transactions/%7Eabc", "a=1&b=%20", b'{"run_key":"r"}'
+REQUEST = Presented("POST", PATH, QUERY, BODY, None, None)
+
+
+@dataclass
+class Door:
+    """An authenticator with two enrolled agents."""
+
+    db: Database
+    clock: Clock
+    authenticator: Authenticator
+
+    def proof(self, key: PrivateKey = KEY, **other: Any) -> str:
+        """A proof of this very request, but for what is said otherwise."""
+        claims = {
+            "agent": "bot", "method": "POST", "url_path": PATH, "query": QUERY, "body": BODY, "now": NOW,
+            "nonce": self.authenticator.next_nonce(),
+        }  # fmt: skip
+        return make_proof(key, **{**claims, **other})
+
+    async def knock(self, proof: str | None, request: Presented = REQUEST) -> Caller:
+        return await self.authenticator.authenticate(replace(request, proof=proof))
+
+    async def refused(self, proof: str | None, request: Presented = REQUEST) -> str:
+        with pytest.raises(UnauthenticatedError) as caught:
+            await self.knock(proof, request)
+        return caught.value.code.value
+
+
+@pytest.fixture
+def door(store: Database, tmp_path: Path) -> Door:
+    for name, key in (("bot", KEY), ("other-bot", OTHERS_KEY)):
+        store.write_sync(lambda tx, name=name: agents.enroll(tx, name))
+        store.write_sync(lambda tx, name=name, key=key: agents.add_key(tx, name, key.public))
+    clock = Clock()
+    return Door(store, clock, Authenticator(store, Nonces(b"s" * 32, 60), settings(tmp_path), clock))
+
+
+@pytest.fixture
+def said() -> Iterator[list[Any]]:
+    """What was logged."""
+    with structlog.testing.capture_logs() as logs:
+        yield logs
+
+
+async def test_a_proof_of_this_request_is_its_agent(door: Door) -> None:
+    assert await door.knock(door.proof()) == Caller("bot", KEY.public.kid, "key")
+
+
+async def test_no_proof_is_told_how_to_make_one(door: Door) -> None:
+    with pytest.raises(UnauthenticatedError, match="Agent-Proof") as caught:
+        await door.knock(None)
+    assert caught.value.code.value == "unauthenticated"
+
+
+@pytest.mark.parametrize(
+    "other",
+    {
+        "another method": {"method": "GET"},
+        "another path": {"url_path": "/v1/redemptions"},
+        "the decoded path": {"url_path": "/v1/transactions/~abc"},
+        "another query": {"query": "a=1&b=+"},
+        "no query": {"query": ""},
+        "another body": {"body": b'{"run_key": "r"}'},
+        "an empty body": {"body": b""},
+        "an old time": {"now": NOW - 3600},
+        "a time to come": {"now": NOW + 3600},
+        "another agent's name": {"agent": "other-bot"},
+        "an unenrolled name": {"agent": "nobody"},
+    }.values(),
+)
+async def test_a_proof_of_anything_else_is_refused(door: Door, other: dict[str, Any]) -> None:
+    """C19, B10."""
+    assert await door.refused(door.proof(**other)) == "bad_proof"
+
+
+@pytest.mark.parametrize("nonce", ["old", "", "x" * 24])
+async def test_an_old_or_missing_nonce_asks_for_another_try(door: Door, nonce: str) -> None:
+    old = door.authenticator.next_nonce()
+    door.clock.later(0 if nonce != "old" else 180)
+    proof = door.proof(nonce=old if nonce == "old" else nonce, now=int(door.clock.now.timestamp()))
+    assert await door.refused(proof) == "use_nonce"
+    fresh = door.proof(now=int(door.clock.now.timestamp()))
+    assert (await door.knock(fresh)).agent == "bot"
+
+
+async def test_a_wrong_nonce_does_not_hide_a_wrong_signature(door: Door) -> None:
+    """Or a stranger could learn whose keys are enrolled by what the answer asks for."""
+    forged = sign(
+        json.loads(_decoded(door.proof(nonce="x" * 24).split(".")[1])), typ="agent-proof+jwt", key=OTHERS_KEY
+    )
+    head = door.proof().split(".")[0]
+    assert await door.refused(f"{head}.{forged.split('.', 1)[1]}") == "bad_proof"
+
+
+async def test_a_key_nobody_has_is_refused(door: Door) -> None:
+    assert await door.refused(door.proof(PrivateKey.generate())) == "bad_proof"
+
+
+async def test_a_revoked_key_is_refused_from_that_moment(door: Door) -> None:
+    proof = door.proof()
+    await door.knock(proof)
+    await door.db.write(lambda tx: agents.revoke_key(tx, KEY.public.kid))
+    assert await door.refused(proof) == "bad_proof"
+
+
+async def test_a_proof_by_another_agents_key_is_refused(door: Door) -> None:
+    assert await door.refused(door.proof(OTHERS_KEY)) == "bad_proof"
+    assert (await door.knock(door.proof(OTHERS_KEY, agent="other-bot"))).agent == "other-bot"
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "",
+        ".",
+        "..",
+        "x",
+        "a.b.c",
+        "=.=.=",
+        "e30.e30.",
+        "\udc80.a.b",
+        "A" * 20_000,
+        "bnVsbA.e30.AA",
+        "W10.e30.AA",
+    ],
+)
+async def test_what_is_no_proof_is_refused(door: Door, token: str) -> None:
+    assert await door.refused(token) == "bad_proof"
+
+
+@pytest.mark.parametrize(
+    "kid", [None, 1, ["x"], "", "a\nforged line", "\x1b[2J", "../../etc/passwd", "' OR 1=1 --", "A" * 400]
+)
+async def test_a_key_id_that_cannot_be_one_is_neither_looked_up_nor_logged(
+    door: Door, said: list[Any], kid: object
+) -> None:
+    """C4, K6."""
+    header = json.dumps({"alg": "Ed25519", "typ": "agent-proof+jwt", "kid": kid}).encode()
+    proof = f"{base64.urlsafe_b64encode(header).decode().rstrip('=')}.e30.AA"
+    assert await door.refused(proof) == "bad_proof"
+    assert [line["kid"] for line in said if line["event"] == "proof_refused"] == [None]
+
+
+async def test_every_refusal_reads_the_same_and_only_the_log_says_why(door: Door, said: list[Any]) -> None:
+    texts = set()
+    for proof in (
+        door.proof(PrivateKey.generate()),
+        door.proof(body=b""),
+        door.proof(agent="other-bot"),
+        "x",
+    ):
+        with pytest.raises(UnauthenticatedError) as caught:
+            await door.knock(proof)
+        texts.add((str(caught.value), caught.value.code))
+    assert len(texts) == 1
+    assert len({line["why"] for line in said}) >= 3
+
+
+# -- API keys ----------------------------------------------------------------------------------------------
+
+
+async def by_key(
+    db: Database, folder: Path, secret: str, *, allowed: bool = True, scheme: str = "Bearer "
+) -> Caller:
+    authenticator = Authenticator(db, Nonces(b"s" * 32, 60), settings(folder, api_keys=allowed), Clock())
+    return await authenticator.authenticate(replace(REQUEST, authorization=scheme + secret))
+
+
+async def test_an_api_key_is_its_agent_and_bound_to_no_key(door: Door, tmp_path: Path) -> None:
+    secret = await door.db.write(lambda tx: make_api_key(tx, "bot"))
+    assert secret.startswith("csk_")
+    assert await by_key(door.db, tmp_path, secret) == Caller("bot", None, "api_key")
+
+
+async def test_an_api_key_is_refused_where_they_are_off(door: Door, tmp_path: Path) -> None:
+    secret = await door.db.write(lambda tx: make_api_key(tx, "bot"))
+    with pytest.raises(UnauthenticatedError, match="switched off"):
+        await by_key(door.db, tmp_path, secret, allowed=False)
+
+
+async def test_a_revoked_api_key_is_refused(door: Door, tmp_path: Path) -> None:
+    secret = await door.db.write(lambda tx: make_api_key(tx, "bot"))
+    assert await door.db.write(lambda tx: revoke_api_keys(tx, "bot")) == 1
+    assert await door.db.write(lambda tx: revoke_api_keys(tx, "bot")) == 0
+    with pytest.raises(UnauthenticatedError, match="revoked"):
+        await by_key(door.db, tmp_path, secret)
+
+
+@pytest.mark.parametrize("secret", ["", "csk_", "csk_x", "\udc80", "eyJhbGciOiJub25lIn0.e30."])
+async def test_what_is_no_api_key_is_refused(door: Door, tmp_path: Path, secret: str) -> None:
+    """C13: an ID token or a chat token is no API key."""
+    await door.db.write(lambda tx: make_api_key(tx, "bot"))
+    with pytest.raises(UnauthenticatedError):
+        await by_key(door.db, tmp_path, secret)
+
+
+@pytest.mark.parametrize("scheme", ["", "bearer ", "Basic "])
+async def test_another_scheme_is_no_api_key(door: Door, tmp_path: Path, scheme: str) -> None:
+    secret = await door.db.write(lambda tx: make_api_key(tx, "bot"))
+    with pytest.raises(UnauthenticatedError):
+        await by_key(door.db, tmp_path, secret, scheme=scheme)
+
+
+async def test_a_bad_proof_is_not_saved_by_a_good_api_key(door: Door, tmp_path: Path) -> None:
+    secret = await door.db.write(lambda tx: make_api_key(tx, "bot"))
+    authenticator = Authenticator(door.db, Nonces(b"s" * 32, 60), settings(tmp_path, api_keys=True), Clock())
+    with pytest.raises(UnauthenticatedError):
+        await authenticator.authenticate(replace(REQUEST, proof="x", authorization=f"Bearer {secret}"))
+
+
+async def test_no_table_and_no_line_holds_the_secret(door: Door) -> None:
+    from sqlalchemy import text
+
+    secret = await door.db.write(lambda tx: make_api_key(tx, "bot"))
+    held = await door.db.read(
+        lambda conn: (
+            str(conn.execute(text("SELECT * FROM api_keys")).all())
+            + str([bytes(body) for body in conn.scalars(text("SELECT body FROM audit"))])
+        )
+    )
+    assert "api_key_made" not in held
+    assert secret not in held
+    assert secret.removeprefix("csk_") not in held
+
+
+def _decoded(part: str) -> bytes:
+    return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))

@@ -1,0 +1,145 @@
+"""A session ends by idleness, age, sign-out, or the end of what opened it; its cookie is stored nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select, text
+
+from policy_service.identity.people import remember
+from policy_service.identity.sessions import Session, Sessions, open_session
+from policy_service.storage.core import table
+from policy_service.storage.database import Database, Tx
+from policy_service.storage.tables import SessionRow
+from tests.unit.identity.parties import Clock, lines, settings
+from tests.unit.storage.databases import BOTH
+
+pytestmark = pytest.mark.anyio
+IDP = "https://idp.example"
+SESSIONS = table(SessionRow)
+
+
+class Browser:
+    """A signed-in person and the clock on the wall."""
+
+    def __init__(self, db: Database, clock: Clock, folder: Path) -> None:
+        self.db, self.clock, self.folder = db, clock, folder
+        self.settings = settings(folder, dev_signin=True)
+        self.sessions = Sessions(db, self.settings, clock)
+
+    def sign_in(self, sub: str = "42", assurance: str = "oidc") -> str:
+        def unit(tx: Tx) -> str:
+            remember(tx, IDP, sub, f"Person {sub}")
+            return open_session(tx, IDP, sub, assurance, max_s=self.settings.session_max_s)
+
+        return self.db.write_sync(unit)
+
+    async def find(self, cookie: str) -> Session | None:
+        return await self.sessions.find(cookie)
+
+
+@pytest.fixture
+def browser(migrated_url: str, tmp_path: Path) -> Iterator[Browser]:
+    clock = Clock()
+    with Database.open(migrated_url, clock=clock) as db:
+        yield Browser(db, clock, tmp_path)
+
+
+async def test_a_cookie_leads_to_its_person(browser: Browser) -> None:
+    session = await browser.find(browser.sign_in())
+    assert session is not None
+    assert (session.person.key, session.person.assurance) == ("https://idp.example|42", "oidc")
+
+
+async def test_every_sign_in_makes_another_cookie_and_another_form_token(browser: Browser) -> None:
+    """H3: a planted cookie is worth nothing."""
+    cookies = [browser.sign_in() for _ in range(2)]
+    assert cookies[0] != cookies[1]
+    sessions = [await browser.find(cookie) for cookie in cookies]
+    assert len({session.csrf for session in sessions if session is not None}) == 2
+    assert all(len(cookie) >= 43 for cookie in cookies), "256 bits"
+
+
+@pytest.mark.parametrize("cookie", ["", "x", "\udc80", "a" * 5000])
+async def test_an_unknown_cookie_is_nobody(browser: Browser, cookie: str) -> None:
+    browser.sign_in()
+    assert await browser.find(cookie) is None
+
+
+async def test_neither_the_cookie_nor_its_hash_opens_anything_from_the_database(browser: Browser) -> None:
+    cookie = browser.sign_in()
+    held = await browser.db.read(lambda conn: list(conn.scalars(select(SESSIONS.c.id_hash))))
+    assert cookie not in str(held)
+    assert await browser.find(held[0]) is None
+
+
+async def test_an_hour_without_a_request_ends_it(browser: Browser) -> None:
+    cookie = browser.sign_in()
+    browser.clock.later(3599)
+    assert await browser.find(cookie) is not None
+    browser.clock.later(3599)
+    assert await browser.find(cookie) is not None, "the request before counted"
+    browser.clock.later(3600)
+    assert await browser.find(cookie) is None
+
+
+async def test_a_day_ends_it_whatever_the_activity(browser: Browser) -> None:
+    cookie = browser.sign_in()
+    for _ in range(23):
+        browser.clock.later(1800)
+        assert await browser.find(cookie) is not None
+    browser.clock.later(1799)
+    assert await browser.find(cookie) is not None
+    browser.clock.later(1)
+    assert await browser.find(cookie) is None
+
+
+async def test_requests_within_a_minute_write_once(browser: Browser) -> None:
+    cookie = browser.sign_in()
+    commits: list[int] = []
+    browser.db.on_commit(lambda: commits.append(1))
+    browser.clock.later(61)
+    for _ in range(5):
+        await browser.find(cookie)
+    browser.db.write_sync(lambda tx: tx.now)
+    assert len(commits) <= 3
+
+
+async def test_signing_out_ends_it_everywhere_and_nobody_elses(browser: Browser) -> None:
+    """H11."""
+    mine, others = browser.sign_in(), browser.sign_in("43")
+    await browser.sessions.sign_out(mine)
+    assert await browser.find(mine) is None
+    assert await Sessions(browser.db, browser.settings, browser.clock).find(mine) is None
+    assert await browser.find(others) is not None
+
+
+async def test_signing_out_of_nothing_is_ignored(browser: Browser) -> None:
+    await browser.sessions.sign_out("unknown")
+    assert lines(browser.db) == []
+
+
+@pytest.mark.parametrize("engine", BOTH)
+async def test_signing_in_and_out_is_logged_once_each_and_holds_no_secret(browser: Browser) -> None:
+    cookie = browser.sign_in()
+    for _ in range(2):
+        await browser.sessions.sign_out(cookie)
+    actor = "person:https://idp.example|42"
+    assert lines(browser.db) == [("signed_in", actor, {"assurance": "oidc"}), ("signed_out", actor, {})]
+
+
+async def test_a_person_who_is_no_longer_known_has_no_session(browser: Browser) -> None:
+    cookie = browser.sign_in()
+    browser.db.write_sync(lambda tx: tx.conn.execute(text("DELETE FROM people")).rowcount)
+    assert await browser.find(cookie) is None
+
+
+async def test_switching_the_development_sign_in_off_ends_its_sessions(browser: Browser) -> None:
+    """K5: what was opened from the terminal of a trial must not outlive the trial."""
+    dev, real = browser.sign_in(assurance="dev"), browser.sign_in()
+    assert await browser.find(dev) is not None
+    production = Sessions(browser.db, settings(browser.folder), browser.clock)
+    assert await production.find(dev) is None
+    assert await production.find(real) is not None

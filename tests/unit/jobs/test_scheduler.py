@@ -1,0 +1,97 @@
+"""Sweeps are ticked, one at a time each, and none of them can end the ticking."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from prometheus_client import REGISTRY
+
+from policy_service.jobs.scheduler import Job, Scheduler
+
+pytestmark = pytest.mark.anyio
+
+
+class Sweep:
+    """Counts its ticks, and does as it is told in each."""
+
+    def __init__(self, then: Callable[[int], Awaitable[None]] | None = None) -> None:
+        self.ticks = 0
+        self._then = then
+        self._ticked = asyncio.Condition()
+
+    async def __call__(self) -> None:
+        async with self._ticked:
+            self.ticks += 1
+            self._ticked.notify_all()
+        if self._then is not None:
+            await self._then(self.ticks)
+
+    async def has_ticked(self, times: int) -> None:
+        async with asyncio.timeout(10), self._ticked:
+            await self._ticked.wait_for(lambda: self.ticks >= times)
+
+
+@asynccontextmanager
+async def ticking(*jobs: Job) -> AsyncIterator[None]:
+    scheduler = Scheduler(jobs)
+    scheduler.start()
+    try:
+        yield
+    finally:
+        scheduler.stop()
+        await asyncio.sleep(0)
+
+
+def failures(job: str) -> float:
+    return REGISTRY.get_sample_value("countersign_job_failures_total", {"job": job}) or 0
+
+
+async def test_every_job_is_ticked_again_and_again() -> None:
+    one, other = Sweep(), Sweep()
+    async with ticking(Job("one", 0.02, one), Job("other", 0.02, other)):
+        await one.has_ticked(3)
+        await other.has_ticked(3)
+    assert REGISTRY.get_sample_value("countersign_job_last_success_seconds", {"job": "one"})
+
+
+async def test_a_job_that_fails_is_counted_and_ticked_again_and_the_others_go_on() -> None:
+    async def fail(_tick: int) -> None:
+        raise LookupError("one bad row")
+
+    bad, good = Sweep(fail), Sweep()
+    before = failures("bad")
+    async with ticking(Job("bad", 0.02, bad), Job("good", 0.02, good)):
+        await bad.has_ticked(3)
+        await good.has_ticked(3)
+    assert failures("bad") - before >= 2
+    assert failures("good") == 0
+
+
+async def test_a_slow_job_is_never_run_twice_at_once() -> None:
+    """N10."""
+    running = most = 0
+
+    async def slow(_tick: int) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.1)
+        running -= 1
+
+    sweep = Sweep(slow)
+    async with ticking(Job("slow", 0.01, sweep)):
+        await sweep.has_ticked(3)
+        await asyncio.sleep(0.15)
+    assert most == 1
+
+
+async def test_stopping_ends_the_ticking() -> None:
+    sweep = Sweep()
+    async with ticking(Job("stopped", 0.02, sweep)):
+        await sweep.has_ticked(1)
+    ticks = sweep.ticks
+    await asyncio.sleep(0.1)
+    assert sweep.ticks == ticks

@@ -1,0 +1,91 @@
+"""The active bundle is always a validated one (I-13): a bad folder changes nothing but what the health page
+says.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from policy_service.pap.active import ActiveBundle, NoActiveBundleError
+from tests.fakes.bundles import NOW, PERMIT_ALL, BundleFolder
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> BundleFolder:
+    return BundleFolder(tmp_path).policies(PERMIT_ALL)
+
+
+def active_of(folder: BundleFolder) -> ActiveBundle:
+    return ActiveBundle(folder.path, clock=lambda: NOW)
+
+
+async def test_nothing_is_decided_before_a_valid_bundle_was_loaded(folder: BundleFolder) -> None:
+    active = active_of(folder.policies("nonsense;"))
+    with pytest.raises(NoActiveBundleError):
+        _ = active.current
+    reloaded = await active.reload()
+    assert (reloaded.active, reloaded.changed) == (None, False)
+    assert reloaded.error is not None
+    with pytest.raises(NoActiveBundleError):
+        _ = active.current
+    assert active.status().failed_at == NOW
+
+
+async def test_a_valid_folder_becomes_active(folder: BundleFolder) -> None:
+    active = active_of(folder)
+    reloaded = await active.reload()
+    assert (reloaded.active, reloaded.changed, reloaded.error) == (active.current, True, None)
+    status = active.status()
+    assert status.active_digest == status.head_digest == active.current.digest
+    assert (status.loaded_at, status.error) == (NOW, None)
+
+
+async def test_a_bad_folder_leaves_the_last_good_bundle(folder: BundleFolder) -> None:
+    active = active_of(folder)
+    await active.reload()
+    good = active.current
+    folder.policies('@id("x") permit (principal, action == Action::"gone", resource);')
+    reloaded = await active.reload()
+    assert active.current is good
+    assert (reloaded.active, reloaded.changed) == (good, False)
+    status = active.status()
+    assert status.active_digest == good.digest
+    assert status.head_digest not in (None, good.digest)
+    assert status.error is not None
+    assert "rules.cedar:1: unrecognized action" in str(status.error)
+
+
+async def test_mending_the_folder_clears_the_error(folder: BundleFolder) -> None:
+    active = active_of(folder)
+    await active.reload()
+    good = active.current
+    folder.policies("nonsense;")
+    await active.reload()
+    folder.policies(PERMIT_ALL)
+    assert (await active.reload()).error is None
+    assert active.current is good
+    assert active.status().error is None
+    folder.policies(PERMIT_ALL + "// another\n")
+    assert (await active.reload()).changed
+    assert active.current is not good
+
+
+async def test_a_folder_that_is_gone_leaves_the_last_good_bundle(
+    folder: BundleFolder, tmp_path: Path
+) -> None:
+    active = active_of(folder)
+    await active.reload()
+    folder.path.rename(tmp_path.with_name(tmp_path.name + "-moved"))
+    assert (await active.reload()).error is not None
+    assert active.status().head_digest is None
+    assert active.current.digest
+
+
+async def test_unchanged_bytes_are_not_loaded_again(folder: BundleFolder) -> None:
+    active = active_of(folder)
+    await active.reload()
+    before = active.current
+    assert not (await active.reload()).changed
+    assert active.current is before

@@ -1,0 +1,137 @@
+"""Cutting policy text: where statements start and end, how deep they are, and what the parser must never see."""
+
+import subprocess
+import sys
+from typing import Final
+
+import cedarpy
+import pytest
+
+from policy_service.pap.scan import MAX_CHAIN, MAX_NESTING, scan
+
+HEAD: Final = "permit (principal, action, resource)"
+
+
+def when(condition: str) -> str:
+    return f"{HEAD} when {{ {condition} }};"
+
+
+def test_statements_have_their_lines_and_annotations_too() -> None:
+    text = f'// a file\n\n@id("a")\n@title("A")\n{HEAD};\n{HEAD} when {{ "a;b" == "}}" }}; // end\n'
+    (first, second), problems = scan("x.cedar", text)
+    assert problems == []
+    assert (first.line, first.annotation_lines) == (3, {"id": 3, "title": 4})
+    assert first.text == f'@id("a")\n@title("A")\n{HEAD};'
+    assert (second.line, second.text) == (6, f'{HEAD} when {{ "a;b" == "}}" }};')
+
+
+NOTHING = {"an empty file": "", "a comment": "// nothing here", "blank lines": "\n \r\n\t\n"}
+
+
+@pytest.mark.parametrize("text", NOTHING.values(), ids=NOTHING)
+def test_no_statements_no_problems(text: str) -> None:
+    assert scan("x.cedar", text) == ([], [])
+
+
+UNENDED = {
+    "no semicolon": HEAD,
+    "an open bracket": f"{HEAD} when {{ (true }};",
+    "an open string": f'{HEAD} when {{ "true }};',
+    "an open string that ends in a backslash": f'{HEAD} when {{ "true }};\\',
+    "a semicolon inside brackets only": f"{HEAD} when {{ true; }}",
+    "a word behind the last statement": f"{HEAD};\npermit",
+}
+
+
+@pytest.mark.parametrize("text", UNENDED.values(), ids=UNENDED)
+def test_what_does_not_end_is_a_problem(text: str) -> None:
+    statements, problems = scan("x.cedar", text)
+    assert any("does not end" in problem.message for problem in problems)
+    assert all(each.text == f"{HEAD};" for each in statements)
+
+
+NESTED: dict[str, str] = {
+    "round brackets": when("(" * 65 + "true" + ")" * 65),
+    "square brackets": when("[" * 65 + "1" + "]" * 65 + " == 1"),
+    "curly brackets": when("{a: " * 65 + "1" + "}" * 65 + " == 1"),
+    "calls": when("context.a" + ".contains(context.a" * 65 + ")" * 65),
+    "a thousand": when("(" * 1000 + "true" + ")" * 1000),
+    "behind a comment that a carriage return ends": "// x\r" + when("(" * 1000 + "true" + ")" * 1000),
+    "behind a string with an escaped quote": when('"\\"" == "\\"" && ' + "(" * 1000 + "true" + ")" * 1000),
+    "brackets that never close": when("(" * 1000) + ")" * 1001 + ";",
+}
+CHAINS: dict[str, str] = {
+    "and": when("true && " * 501 + "true"),
+    "or": when("true || " * 501 + "true"),
+    "plus": when("1 " + "+ 1 " * 501 + "== 2"),
+    "times": when("1" + "*1" * 501 + " == 2"),
+    "members": when("context" + ".a" * 501 + " == 1"),
+    "indexes": when("context" + '["a"]' * 501 + " == 1"),
+    "has": when("context has a" + ".a" * 501),
+    "calls in a row": when("context.a" + ".contains(1)" * 251),
+    "else if": when("if true then true else " * 501 + "true"),
+    "nots": when("!" * 501 + "true"),
+}
+
+
+@pytest.mark.parametrize("text", (NESTED | CHAINS).values(), ids=NESTED | CHAINS)
+def test_what_could_end_the_process_never_reaches_the_parser(text: str) -> None:
+    statements, problems = scan("x.cedar", text)
+    assert statements == []
+    assert any("limit" in problem.message for problem in problems)
+
+
+@pytest.mark.parametrize("depth", [1_000, 10_000])
+@pytest.mark.parametrize("opening", ["(", "[", "{a:", "if true then true else "])
+def test_a_deep_policy_is_a_load_error_and_the_process_lives(opening: str, depth: int) -> None:
+    loader = (
+        "import sys\nfrom policy_service.pap.policies import read_policies\n"
+        "_, problems = read_policies({'x.cedar': sys.stdin.buffer.read()}, frozenset())\n"
+        "sys.exit(0 if problems else 3)"
+    )
+    text = '@id("deep") ' + when(opening * depth + "true")
+    done = subprocess.run(
+        [sys.executable, "-c", loader],
+        input=text.encode(),
+        check=False,
+        env={"PYTHONPATH": ":".join(sys.path)},
+    )
+    assert done.returncode == 0, "the parser was reached" if done.returncode < 0 else "no problem was seen"
+
+
+def test_depth_inside_strings_and_comments_counts_for_nothing() -> None:
+    text = f'@doc("{"(" * 500}")\n// {"(" * 500}\n{HEAD};'
+    statements, problems = scan("x.cedar", text)
+    assert (len(statements), problems) == (1, [])
+
+
+def test_the_limits_themselves_are_parsed_also_by_a_thread_with_a_small_stack() -> None:
+    widest = MAX_CHAIN // 6
+    deepest = when("(" * (MAX_NESTING - 1) + "true" + ")" * (MAX_NESTING - 1))
+    wide = when("[" + ", ".join("context.a.b == 1" for _ in range(widest)) + "].isEmpty()")
+    for text in (deepest, wide):
+        (statement,), problems = scan("x.cedar", text)
+        assert problems == []
+        script = (
+            "import sys, threading, cedarpy\ntext = sys.stdin.read()\nthreading.stack_size(1024 * 1024)\n"
+            "it = threading.Thread(target=lambda: cedarpy.policies_to_pst(text)); it.start(); it.join()"
+        )
+        done = subprocess.run([sys.executable, "-c", script], input=statement.text.encode(), check=False)
+        assert done.returncode == 0
+
+
+def test_the_cut_is_the_parsers_own() -> None:
+    text = "\n".join(
+        [
+            f'@id("a")@doc("x;y")\n{HEAD} when {{ context.a == ";" }};',
+            f"forbid(principal,action,resource)unless{{[1,2].contains(3)}}; {HEAD};",
+            f'// permit;\n@ id ("b") {HEAD}\nwhen {{ "\\"" like "*;*" }} unless {{ 1 < 2 }};',
+        ]
+    )
+    statements, problems = scan("x.cedar", text)
+    assert problems == []
+    whole = list(cedarpy.policies_to_pst(text).static_policies.values())
+    alone = [next(iter(cedarpy.policies_to_pst(each.text).static_policies.values())) for each in statements]
+    assert [(p.effect, p.clauses, p.annotations) for p in whole] == [
+        (p.effect, p.clauses, p.annotations) for p in alone
+    ]

@@ -1,0 +1,96 @@
+"""Cedar may narrow who approves, and nothing else."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policy_service.domain.question import AgentPrincipal
+from policy_service.pdp.approve import Approver, Permission, ReviewFacts, can_approve
+from tests.fakes.bundles import NOW, PERMIT_ALL, BundleFolder
+
+APPROVE = '(principal, action == Action::"approve", resource)'
+OPEN = f'@id("anyone") permit {APPROVE};'
+AGENT = AgentPrincipal("robot", owner="urn:test|tomas", roles=frozenset({"desk"}))
+
+
+def ask(folder: BundleFolder, person: str = "urn:test|maya", **changes: Any) -> Permission:
+    review = ReviewFacts("rev_1", AGENT, "pay", changes.pop("risk", "high"), frozenset({"big"}), NOW)
+    approver = Approver(
+        person, changes.pop("groups", frozenset({"finance"})), changes.pop("assurance", "oidc")
+    )
+    return can_approve(folder.load().rules, approver, review, now=NOW, **changes)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> BundleFolder:
+    return BundleFolder(tmp_path)
+
+
+def test_without_a_rule_about_approving_nothing_is_narrowed(folder: BundleFolder) -> None:
+    assert ask(folder.policies(PERMIT_ALL))
+    assert ask(folder.policies(""))
+
+
+def test_a_rule_about_every_action_is_about_tools(folder: BundleFolder) -> None:
+    assert ask(folder.policies('@id("freeze") forbid (principal, action, resource);'))
+
+
+CONDITIONS: dict[str, tuple[str, dict[str, Any], bool]] = {
+    "the person": ('principal == User::"urn:test|maya"', {}, True),
+    "another person": ('principal == User::"urn:test|maya"', {"person": "urn:test|ana"}, False),
+    "a group they are in now": ('principal in Group::"finance"', {}, True),
+    "a group they left": ('principal in Group::"finance"', {"groups": frozenset()}, False),
+    "how sure we are of them": ('context.assurance == "oidc"', {"assurance": "dev"}, False),
+    "the tool and the risk": ('resource.tool == "pay" && resource.risk == "high"', {}, True),
+    "the gate that asks": ('resource.gates.contains("big")', {}, True),
+    "the agent": ('resource.agent in Role::"desk"', {}, True),
+    "the agent's owner": ('resource.agent has owner && resource.agent.owner in Group::"cfo"', {}, True),
+    "the agent's owner as the voter": (
+        "resource.agent has owner && resource.agent.owner == principal", {"person": "urn:test|tomas"}, True),
+    "the time": ('context.now.durationSince(resource.opened_at) == duration("0ms")', {}, True),
+    "the environment": ('context.env == "staging"', {"env": "staging"}, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("condition", "changes", "granted"), CONDITIONS.values(), ids=CONDITIONS)
+def test_a_permit_narrows(
+    folder: BundleFolder, condition: str, changes: dict[str, Any], granted: bool
+) -> None:
+    folder.policies(f'@id("who") permit {APPROVE} when {{ {condition} }};')
+    permission = ask(folder, **dict(changes))
+    assert bool(permission) is granted
+    assert permission.policies == (("who",) if granted else ())
+    assert (permission.reason is None) is granted
+
+
+def test_a_forbid_beats_a_permit_and_says_why(folder: BundleFolder) -> None:
+    rules = f'{OPEN}\n@id("not-dev") @doc("Sign in for real.") forbid {APPROVE} when {{ context.assurance == "dev" }};'
+    folder.policies(rules)
+    assert ask(folder)
+    refused = ask(folder, assurance="dev")
+    assert (refused.policies, refused.reason and refused.reason.text) == (("not-dev",), "Sign in for real.")
+
+
+def test_a_forbid_alone_permits_nobody_as_in_any_cedar(folder: BundleFolder) -> None:
+    folder.policies(f'@id("not-dev") forbid {APPROVE} when {{ context.assurance == "dev" }};')
+    permission = ask(folder)
+    assert not permission
+    assert permission.reason is not None
+    assert permission.reason.code == "not_eligible"
+
+
+def test_a_rule_that_errs_permits_nobody_and_alarms(folder: BundleFolder) -> None:
+    erring = f'@id("odd") forbid {APPROVE} when {{ 9223372036854775807 + resource.gates.isEmpty() == 1 }};'
+    assert folder.policies(OPEN + erring).problems(), "the schema catches what it can"
+    shift = 'context.now.offset(duration("9223372036854775807ms")) > context.now'
+    folder.policies(f'{OPEN}@id("odd") forbid {APPROVE} when {{ {shift} }};')
+    permission = ask(folder)
+    assert not permission
+    assert permission.alarms
+    assert permission.reason is not None
+    assert permission.reason.code == "policy_error"
+
+
+def test_approving_rules_decide_no_effects(folder: BundleFolder) -> None:
+    assert folder.policies(OPEN).decide({"account": "a1", "amount": 1}).code == "no_permit"

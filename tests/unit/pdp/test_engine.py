@@ -1,0 +1,300 @@
+"""The decision of design section 4: release, review, deny, and reasons an agent may act on."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign.contract import Verdict
+from policy_service.domain.question import AgentPrincipal, Claimed, Facts
+from policy_service.pdp.engine import decide
+from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder, pay_manifest
+
+BIG = (
+    '@id("big") @approval("finance") @valid_for("10m") forbid (principal, action, resource)'
+    " when { context.input.amount > 1000 };"
+)
+HUGE = (
+    '@id("huge") @approval("finance") @quorum("2") forbid (principal, action, resource)'
+    " when { context.input.amount > 100000 };"
+)
+NEVER = (
+    '@id("never") @doc("Nothing goes to a9. Choose another account.") forbid (principal, action, resource)'
+    ' when { context.input.account == "a9" };'
+)
+RULES = "\n".join([PERMIT_ALL, BIG, HUGE, NEVER])
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> BundleFolder:
+    return BundleFolder(tmp_path).policies(RULES)
+
+
+TABLE: dict[str, tuple[dict[str, Any], Verdict, tuple[str, ...], tuple[str, ...]]] = {
+    "a permit and nothing else": (PAY, Verdict.RELEASE, ("all",), ()),
+    "exactly at the limit": ({**PAY, "amount": 1000}, Verdict.RELEASE, ("all",), ()),
+    "one above the limit": ({**PAY, "amount": 1001}, Verdict.REVIEW, ("all", "big"), ("big",)),
+    "both gates fire": ({**PAY, "amount": 100001}, Verdict.REVIEW, ("all", "big", "huge"), ("big", "huge")),
+    "a plain forbid": ({**PAY, "account": "a9"}, Verdict.DENY, ("never",), ()),
+    "a gate never turns a plain forbid into a question": (
+        {"account": "a9", "amount": 100001}, Verdict.DENY, ("never",), ()),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("args", "verdict", "policies", "gates"), TABLE.values(), ids=TABLE)
+def test_the_rule(
+    folder: BundleFolder, args: Any, verdict: Verdict, policies: tuple[str, ...], gates: tuple[str, ...]
+) -> None:
+    decision = folder.decide(args)
+    assert (decision.outcome, decision.policies) == (verdict, policies)
+    assert tuple(gate.policy_id for gate in decision.gates) == gates
+    assert (decision.bundle, decision.commit) == (folder.load().digest, folder.load().commit)
+    assert decision.alarms == ()
+
+
+def test_without_a_permit_a_gate_asks_nobody(folder: BundleFolder) -> None:
+    decision = folder.policies(BIG).decide({**PAY, "amount": 5000})
+    assert (decision.outcome, decision.code, decision.gates) == (Verdict.DENY, "no_permit", ())
+
+
+def test_the_shortest_validity_of_the_fired_gates_counts(folder: BundleFolder) -> None:
+    assert folder.decide(PAY).valid_for == timedelta(hours=1)
+    assert folder.decide({**PAY, "amount": 5000}).valid_for == timedelta(minutes=10)
+
+
+def test_the_same_question_has_the_same_answer(folder: BundleFolder) -> None:
+    question = folder.question({**PAY, "amount": 100001})
+    assert len({str(decide(folder.load().rules, question).to_json()) for _ in range(50)}) == 1
+
+
+# ------------------------------------------------------------------------------------------------ denials
+
+
+def test_an_unknown_tool_is_denied_with_the_command_that_helps(folder: BundleFolder) -> None:
+    (reason,) = folder.decide({}, tool="refund").reasons
+    assert reason.code == "unknown_tool"
+    assert "'refund'" in reason.text
+    assert "countersign tools export" in (reason.advice or "")
+
+
+def test_a_tool_that_left_the_bundle_has_changed_for_an_effect_decided_before(folder: BundleFolder) -> None:
+    assert folder.decide({}, tool="refund", redecided=True).code == "tool_changed"
+
+
+@pytest.mark.parametrize("redecided", [True, False])
+def test_another_manifest_than_the_reviewed_one_is_denied(folder: BundleFolder, redecided: bool) -> None:
+    decision = folder.decide(PAY, tool_digest="f" * 64, redecided=redecided)
+    assert decision.code == "tool_changed"
+    assert "GET /v1/tools/pay" in (decision.reasons[0].advice or "")
+
+
+def test_args_that_do_not_fit_are_denied_by_place(folder: BundleFolder) -> None:
+    decision = folder.decide({"account": "a1", "amount": "100"})
+    assert (decision.code, decision.reasons[0].text) == (
+        "invalid_args",
+        "amount: '100' is not of type 'integer'",
+    )
+
+
+def test_args_that_name_no_resource_are_denied(folder: BundleFolder) -> None:
+    assert folder.decide({"account": "", "amount": 1}).code == "invalid_args"
+
+
+def test_a_forbid_tells_what_its_author_wrote_and_where(folder: BundleFolder) -> None:
+    (reason,) = folder.decide({**PAY, "account": "a9"}).reasons
+    assert (reason.code, reason.policy) == ("forbidden_by_policy", "never")
+    assert reason.text == "Nothing goes to a9. Choose another account."
+    assert "rules.cedar:5" in (reason.advice or "")
+
+
+def test_every_forbid_that_holds_is_told(folder: BundleFolder) -> None:
+    folder.policies(RULES + '@id("also") @title("Also not") forbid (principal, action, resource);')
+    decision = folder.decide({**PAY, "account": "a9"})
+    assert [reason.policy for reason in decision.reasons] == ["never", "also"]
+    assert decision.reasons[1].text == "Also not"
+
+
+def test_no_permit_names_the_permits_that_were_looked_at_and_the_line_that_would_help(
+    folder: BundleFolder,
+) -> None:
+    folder.policies('@id("boss-only") permit (principal in Role::"boss", action == Action::"pay", resource);')
+    (reason,) = folder.decide(PAY, agent=AgentPrincipal('rob"ot')).reasons
+    assert reason.code == "no_permit"
+    assert "boss-only (rules.cedar:1)" in reason.text
+    line = 'permit (principal == Agent::"rob\\"ot", action == Action::"pay", resource);'
+    assert line in (reason.advice or "")
+    folder.policies(f'@id("new") {line}')
+    assert folder.decide(PAY, agent=AgentPrincipal('rob"ot')).outcome is Verdict.RELEASE
+
+
+def test_failed_facts_are_a_deny_and_their_detail_is_for_the_operator(folder: BundleFolder) -> None:
+    failed = Facts(
+        folder.load().digest, failed="source 'db' could not be used", alarm="timeout at db.internal"
+    )
+    decision = folder.decide(PAY, facts=failed)
+    assert (decision.code, decision.alarms) == ("facts_unavailable", ("timeout at db.internal",))
+    assert "db.internal" not in str(decision.reasons)
+
+
+def test_facts_of_another_bundle_decide_nothing(folder: BundleFolder) -> None:
+    assert folder.decide(PAY, facts=Facts("0" * 64)).code == "facts_unavailable"
+
+
+def test_a_required_fact_that_is_not_there_decides_nothing(folder: BundleFolder) -> None:
+    folder.write("facts.toml", '[entities.Account.attributes]\nstate="String"\n[[source]]\nname="s"\nkind="file"\n'
+                 'file="facts/s.json"\nentity="Account"\n').write("facts/s.json", {})  # fmt: skip
+    decision = folder.decide(PAY, facts=Facts(folder.load().digest))
+    assert decision.code == "facts_unavailable"
+    assert "'state'" in decision.reasons[0].text
+
+
+# ------------------------------------------------------------------------------------- what policy sees
+
+
+def releases_when(folder: BundleFolder, condition: str, **changes: Any) -> bool:
+    folder.policies(f'@id("p") permit (principal, action, resource) when {{ {condition} }};')
+    decision = folder.decide(changes.pop("args", PAY), **changes)
+    assert decision.code in (None, "no_permit"), decision
+    return decision.outcome is Verdict.RELEASE
+
+
+OWNED = AgentPrincipal("robot", owner="urn:test|tomas", roles=frozenset({"desk"}), teams=frozenset({"night"}))
+
+VISIBLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "the args": ('context.input.account == "a1" && context.input.amount == 100', {}),
+    "an optional arg": ('context.input has currency && context.input.currency == "EUR"',
+                        {"args": {**PAY, "currency": "EUR"}}),
+    "a set": ('context.input has tags && context.input.tags.containsAny(["x", "y"])',
+              {"args": {**PAY, "tags": ["y"]}}),
+    "the agent": ('principal == Agent::"robot"', {}),
+    "its role": ('principal in Role::"desk"', {"agent": OWNED}),
+    "its team": ('principal in Group::"night"', {"agent": OWNED}),
+    "its owner": ('principal has owner && principal.owner == User::"urn:test|tomas"', {"agent": OWNED}),
+    "its owner's groups": ('principal has owner && principal.owner in Group::"cfo"', {"agent": OWNED}),
+    "that it has no owner": ("!(principal has owner)", {}),
+    "how it proved itself": ('principal.proof == "api_key"', {"method": "api_key"}),
+    "the resource": ('resource == Account::"a1"', {}),
+    "the size of the transaction": ("context.txn.size == 3", {"txn_size": 3}),
+    "the environment": ('context.env == "staging"', {"env": "staging"}),
+    "the time": ('context.now == datetime("2026-11-21T22:00:00Z")', {}),
+    "for whom, when it is proven": (
+        'context has on_behalf_of && context.on_behalf_of in Group::"finance"', {"on_behalf_of": "urn:test|maya"}),
+    "what is only claimed": (
+        'context.claimed has purpose && context.claimed.purpose == "x" && !(context has on_behalf_of)',
+        {"claimed": Claimed(purpose="x", on_behalf_of="urn:test|maya")}),
+    "that nothing undoes it": ("!context.effect.compensable && !context.effect.idempotent", {}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("condition", "changes"), VISIBLE.values(), ids=VISIBLE)
+def test_policy_sees(folder: BundleFolder, condition: str, changes: dict[str, Any]) -> None:
+    assert releases_when(folder, condition, **dict(changes))
+    assert not releases_when(folder, f"!({condition})", **dict(changes))
+
+
+def test_policy_sees_the_flags_of_the_manifest(folder: BundleFolder) -> None:
+    unpay = pay_manifest(tool="unpay")
+    folder.write("tools/unpay.json", unpay)
+    mapping = {"account": "args:/account", "amount": "args:/amount"}
+    folder.write(
+        "tools/pay.json", pay_manifest(idempotent=True, compensation={"tool": "unpay", "map": mapping})
+    )
+    assert releases_when(folder, "context.effect.compensable && context.effect.idempotent")
+
+
+def test_policy_sees_typed_facts_about_resource_and_agent(folder: BundleFolder) -> None:
+    types = {
+        "state": ("String", "open", 'resource.state == "open"'),
+        "count": ("Long", 3, "resource.count == 3"),
+        "ok": ("Bool", True, "resource.ok"),
+        "rate": ("decimal", "1.5", 'resource.rate.lessThan(decimal("2.0"))'),
+        "since": ("datetime", "2026-01-01T00:00:00Z", "resource.since < context.now"),
+        "flags": ("Set<String>", ["a", "b"], 'resource.flags.contains("b")'),
+        "maybe": ("Long?", None, "!(resource has maybe)"),
+    }
+    declared = "".join(f'{name} = "{kind}"\n' for name, (kind, _, _) in types.items())
+    folder.write(
+        "facts.toml",
+        f'[entities.Account.attributes]\n{declared}[entities.Agent.attributes]\nlimit = "Long"\n'
+        '[[source]]\nname="s"\nkind="file"\nfile="facts/s.json"\nentity="Account"\n'
+        '[[source]]\nname="a"\nkind="file"\nfile="facts/a.json"\nentity="Agent"\n',
+    )
+    folder.write("facts/s.json", {"a1": {name: value for name, (_, value, _) in types.items()}})
+    folder.write("facts/a.json", {"robot": {"limit": 100}})
+    conditions = [condition for _, _, condition in types.values()]
+    assert releases_when(folder, " && ".join([*conditions, "context.input.amount <= principal.limit"]))
+
+
+def test_hostile_names_are_only_names(folder: BundleFolder) -> None:
+    for text in ('a"] || true || ["', "a\x00b", "\u2028", "🙂", "a" * 500, '{"__entity": 1}'):
+        assert folder.policies(PERMIT_ALL).decide({**PAY, "account": text}).outcome is Verdict.RELEASE
+        assert folder.decide(PAY, agent=AgentPrincipal(text)).outcome is Verdict.RELEASE
+        folder.policies(f'{PERMIT_ALL}@id("no") forbid (principal, action, resource == Account::"a1");')
+        assert folder.decide({**PAY, "account": text}).outcome is Verdict.RELEASE
+
+
+# ----------------------------------------------------------------------------------------------- unseen
+
+
+def named(*names: str, policy_id: str = "named", when: str = "true") -> str:
+    listed = ",".join(names)
+    return f'@id("{policy_id}") @unseen("{listed}") permit (principal, action, resource) when {{ {when} }};'
+
+
+ITEMS, NOTE = {**PAY, "items": ["x"]}, {**PAY, "note": None}
+BOTH = {**ITEMS, **NOTE}
+
+UNSEEN: dict[str, tuple[str, dict[str, Any], Verdict]] = {
+    "nothing unseen": (PERMIT_ALL, PAY, Verdict.RELEASE),
+    "an unseen field asks people": (PERMIT_ALL, ITEMS, Verdict.REVIEW),
+    "a null asks people": (PERMIT_ALL, NOTE, Verdict.REVIEW),
+    "a satisfied permit names it": (named("items"), ITEMS, Verdict.RELEASE),
+    "a permit beside the one that names it": (PERMIT_ALL + named("items"), ITEMS, Verdict.RELEASE),
+    "an unsatisfied permit names it": (PERMIT_ALL + named("items", when="false"), ITEMS, Verdict.REVIEW),
+    "a permit that names another": (named("note"), ITEMS, Verdict.REVIEW),
+    "one permit names both": (named("items", "note"), BOTH, Verdict.RELEASE),
+    "two permits name one each, and two halves make no whole": (
+        named("items") + named("note", policy_id="half"), BOTH, Verdict.REVIEW),
+    "a permit that names more than is there": (named("items", "note"), ITEMS, Verdict.RELEASE),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("rules", "args", "verdict"), UNSEEN.values(), ids=UNSEEN)
+def test_what_cedar_cannot_weigh_asks_people(
+    folder: BundleFolder, rules: str, args: dict[str, Any], verdict: Verdict
+) -> None:
+    decision = folder.policies(rules).decide(args)
+    assert decision.outcome is verdict
+    assert set(decision.unseen) == {name for name in ("items", "note") if name in args}
+    if verdict is Verdict.REVIEW:
+        (gate,) = decision.gates
+        assert (gate.policy_id, gate.shared, gate.quorum) == ("unseen", True, 1)
+        assert gate.groups == {"unseen"}
+        assert decision.policies[-1] == "unseen"
+
+
+def test_the_built_in_gate_stands_beside_the_authors_own(folder: BundleFolder) -> None:
+    decision = folder.decide({**ITEMS, "amount": 5000})
+    assert [gate.policy_id for gate in decision.gates] == ["big", "unseen"]
+    assert decision.valid_for == timedelta(minutes=10)
+
+
+def test_the_built_in_gate_never_turns_a_plain_forbid_into_a_question(folder: BundleFolder) -> None:
+    decision = folder.decide({**ITEMS, "account": "a9"})
+    assert (decision.outcome, decision.unseen) == (Verdict.DENY, ("items",))
+
+
+def test_a_gate_the_rules_do_not_hold_is_never_lost_on_the_way(folder: BundleFolder) -> None:
+    rules = folder.load().rules
+    without = {name: policy for name, policy in rules.policies.items() if name != "big"}
+    decision = decide(replace(rules, policies=without), folder.question({**PAY, "amount": 5000}))
+    assert (decision.outcome, decision.code) == (Verdict.DENY, "policy_error")
+    assert decision.alarms
+
+
+def test_now_is_the_questions_and_nobody_elses(folder: BundleFolder) -> None:
+    condition = 'context.now < datetime("2026-11-22T00:00:00Z")'
+    assert releases_when(folder, condition, now=NOW)
+    assert not releases_when(folder, condition, now=datetime(2026, 11, 22, tzinfo=UTC))

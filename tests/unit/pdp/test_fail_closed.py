@@ -1,0 +1,209 @@
+"""Every way in which Cedar would let a request through by failing, reproduced and closed (house rule 6,
+I-11).
+
+Each row is a bundle that a plain Cedar engine, asked carelessly, answers with Allow; `CARELESS` shows that it
+does, so that nobody takes the guard away because "the engine does that". Break the guard by hand and the row
+goes red: reading errors (`outcome_of`), the schema on the call (`ask`), the schema under the entities
+(`entities_of`), typing by the manifest (`InputCodec`), the entities always supplied (`entities_for`).
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import cedarpy
+import pytest
+from cedarpy import Entities
+
+from countersign.contract import Resource, Verdict
+from policy_service.domain.question import Facts
+from policy_service.pdp.cedar import Answer, ask, entities_of, failed_policies
+from policy_service.pdp.outcome import outcome_of
+from policy_service.pdp.request import entities_for, request_for
+from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder, pay_manifest
+
+FACTS = (
+    '[entities.Account.attributes]\nlimit = "Long"\n[[source]]\nname = "s"\nkind = "file"\nfile = "facts/s.json"\n'
+    'entity = "Account"\n'
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> BundleFolder:
+    folder = BundleFolder(tmp_path).write("facts.toml", FACTS)
+    return folder.write("facts/s.json", {"a1": {"limit": 2**53 - 1}})
+
+
+def forbid(condition: str) -> str:
+    return f'{PERMIT_ALL}@id("guard") forbid (principal, action, resource) when {{ {condition} }};'
+
+
+def gate(condition: str) -> str:
+    return forbid(condition).replace('@id("guard")', '@id("guard") @approval("finance")')
+
+
+def careless(policies: str, context: dict[str, Any], entities: list[dict[str, Any]] | None = None) -> bool:
+    """What the plain engine says when nobody looks at errors or passes a schema."""
+    request = {
+        "principal": 'Agent::"robot"', "action": 'Action::"pay"', "resource": 'Account::"a1"', "context": context,
+    }  # fmt: skip
+    return bool(cedarpy.is_authorized(request, policies, entities or []).allowed)
+
+
+CARELESS: dict[str, tuple[str, dict[str, Any]]] = {
+    "a missing attribute": ("context.input.amount > 100", {"account": "a1"}),
+    "a text amount": ("context.input.amount > 100", {**PAY, "amount": "500"}),
+    "an overflow": ("context.input.amount * 2 > 100", {**PAY, "amount": 2**62}),
+    "an injected extension": (
+        "context.input.amount > 100", {**PAY, "amount": {"__extn": {"fn": "unknown", "arg": "x"}}}),
+    "an injected entity": (
+        'context.input.account like "a*"', {**PAY, "account": {"__entity": {"type": "User", "id": "root"}}}),
+    "null": ("context.input.amount > 100", {**PAY, "amount": None}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rules", [forbid, gate], ids=["a plain forbid", "a gate"])
+@pytest.mark.parametrize(("condition", "args"), CARELESS.values(), ids=CARELESS)
+def test_args_that_make_a_forbid_fail_are_denied(
+    folder: BundleFolder, rules: Any, condition: str, args: dict[str, Any]
+) -> None:
+    injects_null = args.get("amount", 0) is None  # plain Cedar refuses null by itself
+    assert careless(rules(condition), {"input": args}) is not injects_null
+    decision = folder.policies(rules(condition)).decide(args)
+    assert (decision.outcome, decision.code) == (Verdict.DENY, "invalid_args")
+
+
+OVERFLOWS = {
+    "a product with an argument": "context.input.amount * 9007199254740991 > 5",
+    "a sum with a fact": "resource.limit * 1024 + context.input.amount > 5",
+    "a negation": "-(resource.limit * 2000) < 5",
+}
+
+
+@pytest.mark.parametrize("rules", [forbid, gate], ids=["a plain forbid", "a gate"])
+@pytest.mark.parametrize("condition", OVERFLOWS.values(), ids=OVERFLOWS)
+def test_arithmetic_that_leaves_64_bits_is_denied_and_the_policy_named(
+    folder: BundleFolder, rules: Any, condition: str
+) -> None:
+    decision = folder.policies(rules(condition)).decide({**PAY, "amount": 2**53 - 1})
+    assert (decision.outcome, decision.code) == (Verdict.DENY, "policy_error")
+    assert decision.reasons[0].policy == "guard"
+    assert "overflow" in decision.alarms[0]
+    assert "overflow" not in str(decision.reasons), "the engine's sentence is for the operator"
+
+
+def test_an_erring_permit_is_doubt_as_well(folder: BundleFolder) -> None:
+    erring = '@id("odd") permit (principal, action, resource) when { resource.limit * 2000 > 5 };'
+    decision = folder.policies(PERMIT_ALL + erring).decide(PAY)
+    assert (decision.code, decision.reasons[0].policy) == ("policy_error", "odd")
+
+
+def test_an_error_beside_a_gate_that_fired_is_not_asked_of_people(folder: BundleFolder) -> None:
+    asking = '@id("ask") @approval("finance") forbid (principal, action, resource);'
+    decision = folder.policies(forbid("resource.limit * 2000 > 5") + asking).decide(PAY)
+    assert (decision.outcome, decision.code) == (Verdict.DENY, "policy_error")
+
+
+def test_an_erring_gate_beside_one_that_fired_is_not_asked_of_people(folder: BundleFolder) -> None:
+    asking = '@id("ask") @approval("finance") forbid (principal, action, resource);'
+    decision = folder.policies(gate("resource.limit * 2000 > 5") + asking).decide(PAY)
+    assert (decision.outcome, decision.code) == (Verdict.DENY, "policy_error")
+
+
+def test_an_erring_gate_beside_a_plain_forbid_is_an_error(folder: BundleFolder) -> None:
+    never = '@id("never") forbid (principal, action, resource);'
+    assert folder.policies(gate("resource.limit * 2000 > 5") + never).decide(PAY).code == "policy_error"
+
+
+def test_action_groups_match_because_entities_are_built_with_the_schema(folder: BundleFolder) -> None:
+    folder.write("tools/pay.json", pay_manifest(groups=["writes"]))
+    folder.policies(PERMIT_ALL + '@id("guard") forbid (principal, action in Action::"writes", resource);')
+    question, rules = folder.question(PAY), folder.load().rules
+    tool = rules.tools["pay"]
+    encoded, resource = tool.codec.encode(PAY), tool.manifest.resource_of(PAY)
+    request = request_for(question, tool, resource, encoded)
+    entities = entities_for(question, rules, resource)
+    blind = Entities.from_json_str(json.dumps(entities))  # without the schema
+    assert ask(tool.everything, request, blind, tool.schema).allowed, "the engine no longer fails this way"
+    assert not ask(tool.everything, request, entities_of(entities, tool.schema), tool.schema).allowed
+    assert folder.decide(PAY).code == "forbidden_by_policy"
+    folder.policies(
+        PERMIT_ALL + '@id("guard") @approval("cfo") forbid (principal, action in Action::"writes", resource);'
+    )
+    assert folder.decide(PAY).outcome is Verdict.REVIEW
+
+
+def test_a_rule_that_reads_an_entity_that_is_not_there_would_err_so_all_are_supplied(
+    folder: BundleFolder,
+) -> None:
+    rules = forbid("resource.limit > 5")
+    assert careless(rules, {}), "the engine no longer fails this way"
+    assert folder.policies(rules).decide(PAY).code == "forbidden_by_policy"
+    supplied = {
+        (each["uid"]["type"], each["uid"]["id"])
+        for each in entities_for(folder.question(PAY), folder.load().rules, Resource("Account", "a1"))
+    }  # fmt: skip
+    assert supplied == {("Agent", "robot"), ("Account", "a1")}
+
+
+BAD_FACTS: dict[str, dict[str, Any]] = {
+    "an attribute that is missing": {},
+    "an attribute of another type": {"limit": "much"},
+    "an attribute that nobody declared": {"limit": 1, "extra": 1},
+    "an extension where a number belongs": {"limit": {"__extn": {"fn": "unknown", "arg": "x"}}},
+    "an entity where a number belongs": {"limit": {"__entity": {"type": "User", "id": "root"}}},
+}
+
+
+@pytest.mark.parametrize("attributes", BAD_FACTS.values(), ids=BAD_FACTS)
+def test_entities_that_do_not_fit_the_schema_are_denied(
+    folder: BundleFolder, attributes: dict[str, Any]
+) -> None:
+    folder.policies(forbid("resource.limit > 5"))
+    decision = folder.decide(PAY, facts=Facts(folder.load().digest, resource=attributes))
+    assert decision.outcome is Verdict.DENY
+    assert decision.code in ("facts_unavailable", "policy_error")
+
+
+def test_a_request_outside_the_schema_is_an_error_and_never_an_empty_answer(folder: BundleFolder) -> None:
+    question, rules = folder.policies(PERMIT_ALL).question(PAY), folder.load().rules
+    tool = rules.tools["pay"]
+    resource = tool.manifest.resource_of(PAY)
+    entities = entities_of(entities_for(question, rules, resource), tool.schema)
+    good = request_for(question, tool, resource, tool.codec.encode(PAY))
+    assert ask(tool.everything, good, entities, tool.schema).allowed
+    for context in (
+        "{}",
+        "not JSON",
+        good.context.replace('"amount": 100', '"amount": 1.5'),
+        good.context[:-1] + ', "x": 1}',
+    ):
+        answer = ask(
+            tool.everything,
+            type(good)(good.principal, good.action, good.resource, context),
+            entities,
+            tool.schema,
+        )
+        assert answer.errors
+        assert not answer.allowed
+        assert outcome_of(answer, frozenset()).verdict is Verdict.DENY
+
+
+def test_an_answer_with_errors_is_never_believed() -> None:
+    for allowed in (True, False):
+        for fired in (frozenset[str](), frozenset({"g"})):
+            outcome = outcome_of(Answer(allowed, frozenset({"p"}), ("boom",)), fired)
+            assert (outcome.verdict, outcome.errors) == (Verdict.DENY, ("boom",))
+
+
+def test_the_failed_policy_is_read_off_the_engines_sentence() -> None:
+    errors = ("error while evaluating policy `a.b-c_1`: integer overflow", "failed to build request: x `y`")
+    assert failed_policies(errors) == ("a.b-c_1",)
+
+
+def test_a_naive_time_is_no_time(folder: BundleFolder) -> None:
+    folder.policies(PERMIT_ALL)
+    with pytest.raises(ValueError, match="time zone"):
+        folder.decide(
+            PAY, facts=Facts(folder.load().digest, resource={"limit": 1}), now=NOW.replace(tzinfo=None)
+        )

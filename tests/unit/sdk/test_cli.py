@@ -1,0 +1,215 @@
+"""The terminal: finish what is parked, draft manifests, read the journal."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from countersign import ReviewPending, Runtime, Settings, default_runtime, transaction, use_runtime
+from countersign.cli import app
+from countersign.contract import load_manifest
+from countersign.telling import visible
+from countersign.tool import default_registry
+from tests.fakes.desk import Desk, changed, make_runtime
+from tests.fakes.service_http import serving
+
+MODULE = '''"""Tools of a support agent."""
+
+from pathlib import Path
+
+from countersign import tool, transaction
+
+DONE = Path(__file__).with_name("done.txt")
+
+
+@tool("cli_refund", resource=("Order", "order_id"), secret=["card"])
+def cli_refund(order_id: str, amount_cents: int, card: str) -> str:
+    """Give money back."""
+    with DONE.open("a") as file:
+        file.write(f"{order_id} {amount_cents}\\n")
+    return f"r-{order_id}"
+
+
+@tool("cli_send", resource=("Order", "order_id"))
+async def cli_send(order_id: str, amount_cents: int) -> None:
+    """Send."""
+    with DONE.open("a") as file:
+        file.write(f"sent {order_id}\\n")
+'''
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Iterator[Path]:
+    before = dict(default_registry._tools)
+    default_registry._tools.clear()  # what other tests declared is not this module's
+    path = tmp_path / "cli_tools.py"
+    path.write_text(MODULE)
+    yield path
+    sys.modules.pop("cli_tools", None)
+    sys.path[:] = [entry for entry in sys.path if entry != str(tmp_path)]
+    default_registry._tools.clear()
+    default_registry._tools.update(before)
+
+
+@pytest.fixture
+def served(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    """The desk's service over a socket, and the environment an operator sets."""
+    with serving(desk.face) as url:
+        desk.service.iss = url
+        desk.service._now = __import__("time").time
+        monkeypatch.setenv("COUNTERSIGN_URL", url)
+        monkeypatch.setenv("COUNTERSIGN_AGENT", desk.runtime.settings.agent)
+        monkeypatch.setenv("COUNTERSIGN_KEY", str(desk.runtime.settings.key_path))
+        monkeypatch.setenv("COUNTERSIGN_JOURNAL", str(desk.runtime.settings.journal_path))
+        yield desk
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(app, list(args), catch_exceptions=False, env={"COLUMNS": "200"})
+
+
+def park(module: Path, desk: Desk) -> ReviewPending:
+    """An agent process that stages a large refund and a message, and ends."""
+    namespace: dict[str, Any] = {"__name__": "cli_tools", "__file__": str(module)}
+    exec(compile(module.read_text(), str(module), "exec"), namespace)
+    for name in ("cli_refund", "cli_send"):
+        found = default_registry.get(name)
+        assert found is not None
+        desk.service.review([found.draft_manifest()])
+    with (
+        Runtime(Settings.from_env()) as runtime,
+        pytest.raises(ReviewPending) as pending,
+        transaction("ticket 1", runtime=runtime),
+    ):
+        namespace["cli_refund"]("o-1", 90_000, "4111 1111")
+    return pending.value
+
+
+def test_resume_fires_what_was_approved_since(served: Desk, module: Path) -> None:
+    pending = park(module, served)
+    waiting = run("resume", "--tools", str(module))
+    assert (waiting.exit_code, "ticket 1: review -> review" in waiting.output) == (0, True)
+    served.service.approve(pending.txn)
+    fired = run("resume", "--tools", str(module), "--json")
+    assert [
+        (one["key"] if "key" in one else one["run_key"], one["after"]) for one in json.loads(fired.output)
+    ] == [("ticket 1", "settled")]
+    assert (module.parent / "done.txt").read_text() == "o-1 90000\n"
+    assert "nothing is left" in run("resume", "--tools", str(module)).output
+
+
+def test_resume_follows_until_people_have_answered(served: Desk, module: Path) -> None:
+    pending = park(module, served)
+    looks = []
+
+    def look() -> None:
+        looks.append(1)
+        if len(looks) == 3:
+            served.service.approve(pending.txn)
+
+    served.face.faults[f"/v1/transactions/{pending.txn}"] = [look] * 20
+    result = run("resume", "--tools", str(module), "--follow", "0.1")
+    assert (result.exit_code, "settled" in result.output) == (0, True)
+    assert (module.parent / "done.txt").read_text() == "o-1 90000\n"
+
+
+def test_a_tool_that_changed_since_it_was_staged_is_not_fired(served: Desk, module: Path) -> None:
+    pending = park(module, served)
+    served.service.approve(pending.txn)
+    manifest = served.service.manifests["cli_refund"]
+    (module.parent / "tools").mkdir()
+    (module.parent / "tools" / "cli_refund.json").write_text(
+        json.dumps(changed(manifest, title="New").to_json())
+    )
+    result = run("resume", "--tools", str(module))
+    assert "has changed since it was staged" in result.output
+    assert not (module.parent / "done.txt").exists()
+
+
+def test_the_journal_shows_no_secret_and_no_control_character(served: Desk, module: Path) -> None:
+    park(module, served)
+    listed = run("journal", "list")
+    shown = run("journal", "show", "ticket 1")
+    for result in (listed, shown):
+        assert result.exit_code == 0
+        assert "4111" not in result.output
+    assert "parked" in listed.output
+    assert "(secret)" in shown.output
+    document = json.loads(run("journal", "show", "ticket 1", "--json").output)
+    assert document[0]["effects"][0]["args"] == '{"amount_cents":90000,"card":"(secret)","order_id":"o-1"}'
+    assert json.loads(run("journal", "list", "--json").output)[0]["state"] == "parked"
+    assert visible("a\x1b[2Jb\u202ec") == "a\\x1b[2Jb\\u202ec"
+
+
+def test_the_journal_is_found_by_the_beginning_of_an_id(served: Desk, module: Path) -> None:
+    pending = park(module, served)
+    assert pending.txn in run("journal", "show", pending.txn[:10]).output
+
+
+def test_export_writes_drafts_beside_the_module_and_keeps_what_is_there(module: Path) -> None:
+    first = run("tools", "export", "--tools", str(module))
+    path = module.parent / "tools" / "cli_refund.json"
+    assert (first.exit_code, str(path) in first.output) == (0, True)
+    assert load_manifest(path.read_bytes()).secret == ("/card",)
+    path.write_text("{}")
+    assert "kept" in run("tools", "export", "--tools", str(module)).output
+    assert path.read_text() == "{}"
+    run("tools", "export", "--tools", str(module), "--force")
+    assert load_manifest(path.read_bytes()).tool == "cli_refund"
+
+
+def test_export_takes_a_folder_and_tells_in_json(module: Path, tmp_path: Path) -> None:
+    result = run("tools", "export", "--tools", str(module), "--out", str(tmp_path / "out"), "--json")
+    assert {one["tool"] for one in json.loads(result.output)} >= {"cli_refund", "cli_send"}
+    assert (tmp_path / "out" / "cli_send.json").is_file()
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("tools", "export", "--tools", "no_such_module_here"), "no module"),
+        (("tools", "export", "--tools", "no_such_file.py"), "no file"),
+        (("journal", "list", "--journal", "no-such.db"), "no journal"),
+        (("resume", "--tools", "no_such_module_here"), "no module"),
+    ],
+)
+def test_errors_are_one_sentence(args: tuple[str, ...], says: str) -> None:
+    result = run(*args)
+    assert result.exit_code == 1
+    assert says in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_module_without_tools_is_told(tmp_path: Path) -> None:
+    (tmp_path / "empty_module_of_ours.py").write_text("")
+    before = dict(default_registry._tools)
+    default_registry._tools.clear()
+    try:
+        result = run("tools", "export", "--tools", str(tmp_path / "empty_module_of_ours.py"))
+    finally:
+        default_registry._tools.update(before)
+        sys.modules.pop("empty_module_of_ours", None)
+    assert "defines no tools" in result.stderr
+
+
+def test_a_module_that_fails_to_import_something_else_keeps_its_traceback(
+    tmp_path: Path, monkeypatch: Any
+) -> None:
+    (tmp_path / "broken_module_of_ours.py").write_text("import nothing_like_this\n")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ModuleNotFoundError, match="nothing_like_this"):
+        run("tools", "export", "--tools", "broken_module_of_ours")
+
+
+def test_the_environment_makes_the_default_runtime(served: Desk, module: Path) -> None:
+    runtime = default_runtime()
+    assert default_runtime() is runtime
+    with make_runtime(served.runtime.settings, served.face, served.registry, served.clock) as other:
+        with use_runtime(other):
+            assert default_runtime() is other
+        assert default_runtime() is runtime
+    runtime.close()

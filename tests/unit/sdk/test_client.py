@@ -1,0 +1,251 @@
+"""The client: proofs, nonces, retries, limits, and doubt that is a refusal."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import pytest
+
+from countersign import AlreadyRedeemed, Runtime, ServiceRefused, ServiceUnavailable, resume, transaction
+from countersign.client import Client
+from countersign.contract import ErrorCode, KeySet, PrivateKey, txn_id
+from tests.fakes.desk import AGENT, Desk, refund_tool
+
+UNKNOWN = "0" * 64
+
+
+def client_with(desk: Desk, answer: Callable[[httpx2.Request], httpx2.Response], **changes: Any) -> Client:
+    settings = replace(desk.runtime.settings, **changes)
+    return Runtime(settings, transport=httpx2.MockTransport(answer), clock=desk.clock).client()
+
+
+def test_a_first_request_is_told_the_nonce_and_repeated_once(desk: Desk) -> None:
+    with pytest.raises(ServiceRefused):
+        desk.runtime.client().view(UNKNOWN)
+    assert [path for _, path in desk.face.log] == [f"/v1/transactions/{UNKNOWN}"] * 2
+    with pytest.raises(ServiceRefused):
+        desk.runtime.client().view(UNKNOWN)
+    assert len(desk.face.log) == 3
+
+
+def test_a_nonce_that_went_stale_costs_one_more_round(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+    before = len(desk.face.log)
+    desk.face.nonce = "nonce-2"
+    with transaction("t-2", runtime=desk.runtime):
+        refund("o-1", 100)
+    assert len(desk.face.log) - before == 3
+
+
+def test_a_service_that_never_likes_our_nonce_is_not_asked_for_ever(desk: Desk) -> None:
+    asked: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(str(request.url))
+        return httpx2.Response(
+            401, json={"code": "use_nonce", "detail": "another"}, headers={"Agent-Nonce": "x"}
+        )
+
+    with pytest.raises(ServiceRefused, match="use_nonce"):
+        client_with(desk, answer).view(UNKNOWN)
+    assert len(asked) == 2
+
+
+def test_a_lost_answer_is_asked_for_again_under_the_same_idempotency_key(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    desk.face.faults["/v1/transactions"] = ["lost_answer"]
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+    keys = {headers["idempotency-key"] for headers in desk.face.headers if "idempotency-key" in headers}
+    assert (desk.face.asked("/v1/transactions"), len(keys)) == (2, 1)
+    assert desk.done == [("refund", "o-1", 100)]
+
+
+def test_a_lost_redemption_is_repeated_and_fires_once(desk: Desk) -> None:
+    refund = refund_tool(desk)
+
+    def step() -> None:
+        with transaction("t-1", runtime=desk.runtime):
+            refund("o-1", 90_000)
+
+    with pytest.raises(Exception, match="not done yet"):
+        step()
+    desk.service.approve(txn_id(agent=AGENT, run_key="t-1"))
+    desk.face.faults["/v1/redemptions"] = ["lost_answer", "lost_answer"]
+    step()
+    assert desk.done == [("refund", "o-1", 90_000)]
+
+
+def test_a_redemption_whose_answers_all_get_lost_fires_nothing_until_the_rerun(desk: Desk) -> None:
+    refund = refund_tool(desk)
+
+    def step() -> None:
+        with transaction("t-1", runtime=desk.runtime):
+            refund("o-1", 90_000)
+
+    with pytest.raises(Exception, match="not done yet"):
+        step()
+    desk.service.approve(txn_id(agent=AGENT, run_key="t-1"))
+    desk.face.faults["/v1/redemptions"] = ["lost_answer"] * 4
+    with pytest.raises(ServiceUnavailable, match="Nothing was fired"):
+        step()
+    assert desk.done == []
+    step()
+    assert desk.done == [("refund", "o-1", 90_000)]
+
+
+def test_a_submission_whose_answers_all_get_lost_fires_nothing_until_the_rerun(desk: Desk) -> None:
+    refund = refund_tool(desk)
+
+    def step() -> None:
+        with transaction("t-1", runtime=desk.runtime):
+            refund("o-1", 100)
+
+    desk.face.faults["/v1/transactions"] = ["lost_answer"] * 4
+    with pytest.raises(ServiceUnavailable, match="Nothing was fired"):
+        step()
+    assert desk.done == []
+    step()
+    step()
+    assert desk.done == [("refund", "o-1", 100)]
+
+
+def test_a_lost_redemption_is_not_forgotten_when_the_rerun_stages_another_list(desk: Desk) -> None:
+    refund = refund_tool(desk)
+
+    def step(amount: int) -> None:
+        with transaction("t-1", runtime=desk.runtime):
+            refund("o-1", amount)
+
+    desk.face.faults["/v1/transactions"] = ["lost_answer"] * 4
+    with pytest.raises(ServiceUnavailable):
+        step(100)
+    with pytest.raises(AlreadyRedeemed, match="another list"):
+        step(200)
+    assert desk.done == []
+    assert [one.after for one in resume(desk.runtime)] == ["settled"]
+    assert desk.done == [("refund", "o-1", 100)]
+
+
+def test_an_overloaded_service_is_tried_again_and_then_given_up(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    desk.face.faults["/v1/transactions"] = [503, 503]
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+    desk.face.faults["/v1/transactions"] = [503] * 10
+    with pytest.raises(ServiceUnavailable, match="disk full"), transaction("t-2", runtime=desk.runtime):
+        refund("o-2", 100)
+    assert desk.done == [("refund", "o-1", 100)]
+    assert len(desk.face.faults["/v1/transactions"]) == 10 - 1 - desk.runtime.settings.retries
+
+
+@pytest.mark.parametrize(
+    ("what", "response"),
+    [
+        ("a proxy's page", httpx2.Response(200, text="<html>login</html>")),
+        ("an empty answer", httpx2.Response(200)),
+        ("another shape", httpx2.Response(200, json={"txn": "x"})),
+        ("an unknown field", httpx2.Response(200, json={"attempt_id": "a", "redeemed": False, "more": 1})),
+        ("a duplicate key", httpx2.Response(200, content=b'{"txn":"a","txn":"b"}')),
+        ("a redirect", httpx2.Response(302, headers={"Location": "http://127.0.0.1:1/"})),
+        ("an error without a code", httpx2.Response(400, text="no")),
+        ("a server error", httpx2.Response(500, json={"code": "internal", "detail": "oops"})),
+        ("a flood", httpx2.Response(200, content=b" " * 20_000_000)),
+    ],
+)
+def test_whatever_is_no_sound_answer_is_unavailable(desk: Desk, what: str, response: httpx2.Response) -> None:
+    with pytest.raises(ServiceUnavailable, match="Nothing was fired"):
+        client_with(desk, lambda _: response).view(UNKNOWN)
+
+
+def test_a_problem_keeps_its_code_and_its_extras(desk: Desk) -> None:
+    problem = {
+        "type": "t",
+        "title": "t",
+        "status": 409,
+        "code": "already_redeemed",
+        "detail": "spent",
+        "outcome": "fired",
+    }
+    with pytest.raises(ServiceRefused) as refused:
+        client_with(desk, lambda _: httpx2.Response(409, json=problem)).view(UNKNOWN)
+    assert (refused.value.problem_code, refused.value.extras) == (
+        ErrorCode.ALREADY_REDEEMED,
+        {"outcome": "fired"},
+    )
+
+
+def test_a_problem_of_endless_text_is_cut_and_says_so(desk: Desk) -> None:
+    problem = {"code": "forbidden", "detail": "x" * 50_000}
+    with pytest.raises(ServiceRefused, match=r"50000 characters") as refused:
+        client_with(desk, lambda _: httpx2.Response(403, json=problem)).view(UNKNOWN)
+    assert len(str(refused.value)) < 3_000
+
+
+@pytest.mark.parametrize(
+    ("what", "response"),
+    [
+        ("HTML", httpx2.Response(200, text="<html>")),
+        (
+            "50 MB",
+            httpx2.Response(200, content=b" " * 50_000_000, headers={"Content-Type": "application/json"}),
+        ),
+        ("a redirect", httpx2.Response(301, headers={"Location": "http://127.0.0.1:1/keys"})),
+        ("no keys", httpx2.Response(200, json={"keys": "none"})),
+        (
+            "the same kid twice",
+            httpx2.Response(200, json={"keys": KeySet([PrivateKey.generate().public]).to_jwks()["keys"] * 2}),
+        ),
+        ("a list", httpx2.Response(200, json=[])),
+    ],
+)
+def test_keys_that_are_not_a_sound_key_set_are_refused(
+    desk: Desk, what: str, response: httpx2.Response
+) -> None:
+    with pytest.raises(ServiceUnavailable):
+        client_with(desk, lambda _: response).jwks()
+
+
+@pytest.mark.anyio
+async def test_the_async_client_speaks_the_same(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        refund("o-1", 100)
+    async with desk.runtime.async_client() as client:
+        view = await client.view(txn.txn)
+        with pytest.raises(ServiceRefused):
+            await client.view(UNKNOWN)
+    assert view.state == "settled"
+
+
+def test_a_proof_covers_the_body(desk: Desk) -> None:
+    """A proxy that rewrites a body is refused by the service, and nothing fires."""
+    refund = refund_tool(desk)
+
+    def rewriting(request: httpx2.Request) -> httpx2.Response:
+        if request.method == "POST":
+            body = json.loads(request.content)
+            body["run_key"] = "another"
+            headers = {k: v for k, v in request.headers.items() if k.lower() != "content-length"}
+            request = httpx2.Request("POST", request.url, headers=headers, content=json.dumps(body))
+        return desk.face.answer(request)
+
+    runtime = Runtime(
+        desk.runtime.settings,
+        registry=desk.registry,
+        transport=httpx2.MockTransport(rewriting),
+        clock=desk.clock,
+    )
+    with runtime, pytest.raises(ServiceRefused, match="wrong_body"), transaction("t-1", runtime=runtime):
+        refund("o-1", 100)
+    assert desk.done == []
+
+
+@pytest.fixture(autouse=True)
+def _closed(desk: Desk) -> Iterator[None]:
+    yield
+    desk.runtime.close()

@@ -1,0 +1,272 @@
+"""kill -9 at every point of a commit, then a restart: nothing fires twice, and nobody is told more than is known."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign.contract import EffectState, PrivateKey
+from countersign.journal import Journal
+from tests.fakes.crashing import Life, acts, live, manifests_of
+from tests.fakes.desk import notes_database, write_key
+from tests.fakes.service import FakeService
+from tests.fakes.service_http import Face, serving
+
+OPEN_ENDS = {"redeemed", "firing"}
+HERE_IT_MATTERS = (
+    "after durable commit",
+    "after POST",
+    "before refund:",
+    "after refund:",
+    "before void:",
+    "after void:",
+)
+"""Enough for every day; `make test-long` dies at every point there is."""
+
+pytestmark = pytest.mark.timeout(900)  # a hundred processes on a busy machine
+EVERY = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
+
+
+@dataclass
+class Stage:
+    """One agent's machine in front of a served fake."""
+
+    folder: Path
+    service: FakeService
+    face: Face
+    url: str
+    flow: str
+
+    def live(self, **life: Any) -> dict[str, Any]:
+        return live(Life(self.folder, self.url, self.flow, **life))
+
+    def held(self) -> list[EffectState]:
+        (revisions,) = self.service.revisions.values() or ([],)
+        return [one.state for one in revisions[-1].held] if revisions else []
+
+    def journal(self) -> list[tuple[str, str]]:
+        opened = Journal(self.folder / "journal.db")
+        try:
+            found = opened.transactions.find("t-1")
+            if not found:
+                return []
+            (record,) = found
+            rows = opened.transactions.effects(record) if record.staging else ()
+            return [(record.state, "txn"), *((row.state.value, row.tool) for row in rows)]
+        finally:
+            opened.close()
+
+
+@contextmanager
+def staged(tmp_path: Path, flow: str, name: str) -> Iterator[Stage]:
+    folder = tmp_path / name
+    folder.mkdir()
+    notes_database(folder)
+    service = FakeService(now=time.time)
+    face = Face(service)
+    key = PrivateKey.generate()
+    service.enroll("support", key.public)
+    write_key(folder / "agent.pem", key)
+    service.review(manifests_of(flow, folder))
+    with serving(face) as url:
+        service.iss = url
+        yield Stage(folder, service, face, url, flow)
+    shutil.rmtree(folder)
+
+
+def points_of(tmp_path: Path, flow: str, *, every: bool) -> list[str]:
+    """The points a run passes that nobody kills."""
+    with staged(tmp_path, flow, "survivor") as stage:
+        said = stage.live()
+        assert said["raised"] in {None, "EffectFailed"}
+        return chosen(said["points"], every)
+
+
+def chosen(points: list[str], every: bool) -> list[str]:
+    return points if every else [point for point in points if point.startswith(HERE_IT_MATTERS)]
+
+
+def require_honest(stage: Stage, point: str, said: dict[str, Any], before: list[str]) -> None:
+    """What the restarted process said is what is true."""
+    world = acts(stage.folder)
+    told = f"killed {point}; then {said}; world {world}; journal {stage.journal()}"
+    assert len(world) == len(set(world)), f"fired twice: {told}"
+    assert world[: len(before)] == before
+    if said["raised"] is None:
+        assert said["outcomes"] == ["fired"] * len(said["outcomes"]), told
+        assert len(world) == len(said["outcomes"]), told
+    if said["raised"] == "OutcomeUnknown":
+        assert "unknown" in said["outcomes"], told
+        assert point.startswith(
+            ("before refund:", "after refund:", "after durable commit", "before durable commit")
+        ), told
+    assert not {state for state, _ in stage.journal()} & OPEN_ENDS, told
+
+
+@EVERY
+@pytest.mark.parametrize("flow", ["one", "two"])
+def test_killed_anywhere_a_rerun_fires_once_or_says_unknown(tmp_path: Path, flow: str, every: bool) -> None:
+    points = points_of(tmp_path, flow, every=every)
+    assert len(points) > (30 if every else 6)
+    unknown = 0
+    for number, point in enumerate(points):
+        with staged(tmp_path, flow, str(number)) as stage:
+            assert stage.live(dies_at=point)["raised"] == "killed"
+            before = acts(stage.folder)
+            said = stage.live()
+            require_honest(stage, point, said, before)
+            unknown += said["raised"] == "OutcomeUnknown"
+    # after FIRING is on disk: before the act, after it, and before its outcome is on disk too
+    assert unknown == {"one": 3, "two": 6}[flow] + (every * {"one": 1, "two": 2}[flow])
+
+
+@EVERY
+def test_killed_anywhere_resume_ends_it_and_a_second_resume_changes_nothing(
+    tmp_path: Path, every: bool
+) -> None:
+    for number, point in enumerate(points_of(tmp_path, "two", every=every)):
+        with staged(tmp_path, "two", str(number)) as stage:
+            stage.live(dies_at=point)
+            before = acts(stage.folder)
+            stage.live(resumes=True)
+            first = (stage.journal(), acts(stage.folder))
+            stage.live(resumes=True)
+            assert (stage.journal(), acts(stage.folder)) == first, point
+            world = acts(stage.folder)
+            assert len(world) == len(set(world)), point
+            assert world[: len(before)] == before
+            assert not {state for state, _ in first[0]} & OPEN_ENDS, point
+            if EffectState.REDEEMED in stage.held():
+                raise AssertionError(f"{point}: the service was never told")
+
+
+@EVERY
+def test_killed_while_an_approved_transaction_is_resumed_the_next_resume_goes_on(
+    tmp_path: Path, every: bool
+) -> None:
+    with staged(tmp_path, "large", "survivor") as stage:
+        assert stage.live()["raised"] == "ReviewPending"
+        stage.service.approve(next(iter(stage.service.revisions)))
+        points = chosen(stage.live(resumes=True)["points"], every)
+        assert acts(stage.folder) == ["refund:o-1"]
+    for number, point in enumerate(points):
+        with staged(tmp_path, "large", str(number)) as stage:
+            stage.live()
+            stage.service.approve(next(iter(stage.service.revisions)))
+            stage.live(dies_at=point, resumes=True)
+            for _ in range(2):
+                stage.live(resumes=True)
+            said = stage.live()
+            world = acts(stage.folder)
+            assert world in ([], ["refund:o-1"]), point
+            assert (said["raised"], world) in (
+                (None, ["refund:o-1"]),
+                ("OutcomeUnknown", ["refund:o-1"]),
+                ("OutcomeUnknown", []),
+            ), f"{point}: {said}"
+
+
+@EVERY
+def test_an_idempotent_tool_is_called_again_with_the_same_key_and_ends_fired(
+    tmp_path: Path, every: bool
+) -> None:
+    for number, point in enumerate(points_of(tmp_path, "idempotent", every=every)):
+        with staged(tmp_path, "idempotent", str(number)) as stage:
+            stage.live(dies_at=point)
+            said = stage.live()
+            assert said["raised"] is None, point
+            assert set(acts(stage.folder)) == {"refund:o-1"}
+            assert len(acts(stage.folder)) <= 2
+
+
+@EVERY
+def test_killed_anywhere_on_the_failure_path_a_charge_is_taken_back_once_or_asked_about(
+    tmp_path: Path, every: bool
+) -> None:
+    for number, point in enumerate(points_of(tmp_path, "taken_back", every=every)):
+        with staged(tmp_path, "taken_back", str(number)) as stage:
+            stage.live(dies_at=point)
+            for _ in range(2):
+                stage.live(resumes=True)
+            said = stage.live()
+            world = acts(stage.folder)
+            assert world.count("charge:o-1") <= 1, point
+            assert world.count("void:o-1") <= world.count("charge:o-1"), point
+            states = {tool: state for state, tool in stage.journal()}
+            if states["charge"] == "compensated":
+                assert world == ["charge:o-1", "void:o-1"], point
+            assert said["raised"] is not None, f"{point}: nobody may call that a success"
+
+
+@EVERY
+def test_live_effects_stand_exactly_when_the_refund_beside_them_does(tmp_path: Path, every: bool) -> None:
+    for number, point in enumerate(points_of(tmp_path, "with_live", every=every)):
+        with staged(tmp_path, "with_live", str(number)) as stage:
+            stage.live(dies_at=point)
+            said = stage.live()
+            world = acts(stage.folder)
+            rows = (
+                sqlite3.connect(stage.folder / "notes.db").execute("SELECT count(*) FROM notes").fetchone()[0]
+            )
+            told = f"{point}: {said}, {world}, {rows} notes, {stage.journal()}"
+            assert len(world) <= 1, told
+            assert rows <= 1, told
+            if said["raised"] is None:
+                assert (len(world), rows) == (1, 1), told
+            else:
+                assert rows == 0, told
+                assert said["raised"] in {"OutcomeUnknown", "EffectFailed"}, told
+
+
+@EVERY
+def test_live_effects_lost_with_their_process_are_never_half_of_a_transaction(
+    tmp_path: Path, every: bool
+) -> None:
+    for number, point in enumerate(points_of(tmp_path, "with_live", every=every)):
+        with staged(tmp_path, "with_live", str(number)) as stage:
+            stage.live(dies_at=point)
+            before = acts(stage.folder)
+            for _ in range(2):
+                stage.live(resumes=True)
+            rows = (
+                sqlite3.connect(stage.folder / "notes.db").execute("SELECT count(*) FROM notes").fetchone()[0]
+            )
+            states = dict(stage.journal())
+            told = f"{point}: {acts(stage.folder)}, {rows} notes, {stage.journal()}"
+            assert acts(stage.folder) == before, f"resume fired without the live half: {told}"
+            assert not states.keys() & OPEN_ENDS, told
+            if rows:
+                assert len(before) == 1, told
+            elif "fired" in states:
+                assert "unsettled" in states, f"the refund stands alone and nobody is told: {told}"
+
+
+def test_a_living_owner_is_left_alone(tmp_path: Path) -> None:
+    with staged(tmp_path, "large", "one") as stage:
+        stage.live()
+        journal = Journal(stage.folder / "journal.db")
+        record = journal.transactions.find("t-1")[0]
+        lease = journal.leases.acquire(record.txn)
+        assert not isinstance(lease, str)
+        stage.service.approve(record.txn)
+        assert stage.live(resumes=True)["resumed"] == ["review"]
+        assert acts(stage.folder) == []
+        journal.leases.release(lease)
+        journal.close()
+        assert stage.live(resumes=True)["resumed"] == ["settled"]
+        assert acts(stage.folder) == ["refund:o-1"]
+
+
+def test_another_process_under_the_same_key_finds_the_result(tmp_path: Path) -> None:
+    with staged(tmp_path, "one", "one") as stage:
+        assert stage.live()["replayed"] is False
+        assert stage.live()["replayed"] is True
+        assert acts(stage.folder) == ["refund:o-1"]

@@ -1,0 +1,198 @@
+"""What the SDK believes: signatures over exactly its own bytes, and nothing else. A lying service fires nothing."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from countersign import AlreadyRedeemed, ReleaseRefused, ReviewPending, ServiceUnavailable, transaction
+from countersign.contract import PrivateKey
+from countersign.contract.jws import TYP_RECEIPT, TYP_RELEASE
+from countersign.enforcement import Permit
+from tests.fakes.desk import Desk, make_runtime, refund_tool
+
+
+def lie(desk: Desk, typ: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Let the service sign something else than it should, with its real key."""
+    desk.service.lies = lambda which, claims: change(claims) if which == typ else claims
+
+
+def detail(claims: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    (one,) = claims["authorization_details"]
+    return claims | {"authorization_details": [one | changes]}
+
+
+RELEASES = {
+    "of another effect": lambda c: detail(c, effect_id="1" * 64),
+    "of other args": lambda c: detail(c, args_digest="1" * 64),
+    "of another manifest": lambda c: detail(c, tool_digest="1" * 64),
+    "of another call": lambda c: detail(c, call_key="1" * 64),
+    "on another resource": lambda c: detail(c, resource={"type": "Order", "id": "o-2"}),
+    "of another list": lambda c: c | {"txn_digest": "1" * 64},
+    "of another transaction": lambda c: c | {"txn": "1" * 64},
+    "for another agent": lambda c: c | {"sub": "somebody"},
+    "for another enforcement point": lambda c: c | {"aud": "gateway"},
+    "of another deployment": lambda c: c | {"iss": "https://other.example"},
+    "given to another key": lambda c: c | {"cnf": {"jkt": PrivateKey.generate().public.kid}},
+    "given to nobody": lambda c: c | {"cnf": "none"},
+    "that has expired": lambda c: c | {"exp": c["iat"]},
+    "that lives too long": lambda c: c | {"exp": c["iat"] + 3_600},
+    "from the future": lambda c: c | {"iat": c["iat"] + 60, "nbf": c["nbf"] + 60, "exp": c["exp"] + 60},
+    "of a compensation": lambda c: c | {"kind": "compensate", "compensates": "1" * 64},
+    "with a claim nobody knows": lambda c: c | {"may": "everything"},
+}
+RECEIPTS = {
+    "of another attempt": lambda c: c | {"attempt": "somebody-elses"},
+    "of other effects": lambda c: c | {"effects": [c["effects"][0] | {"effect_digest": "1" * 64}]},
+    "for other tokens": lambda c: c | {"effects": [c["effects"][0] | {"jti": "A" * 22}]},
+    "of another list": lambda c: c | {"txn_digest": "1" * 64},
+    "of another deployment": lambda c: c | {"iss": "https://other.example"},
+    "given to another key": lambda c: c | {"cnf": {"jkt": PrivateKey.generate().public.kid}},
+    "of a compensation": lambda c: c | {"kind": "compensate"},
+    "that lasts too long": lambda c: c | {"fire_by": c["iat"] + 3_600},
+}
+
+
+@pytest.mark.parametrize("what", RELEASES)
+def test_nothing_fires_on_a_release(desk: Desk, what: str) -> None:
+    refund = refund_tool(desk)
+    lie(desk, TYP_RELEASE, RELEASES[what])
+    with (
+        pytest.raises(ReleaseRefused, match="Nothing was fired") as refused,
+        transaction("t", runtime=desk.runtime),
+    ):
+        refund("o-1", 100)
+    assert desk.done == []
+    assert refused.value.step is not None
+
+
+@pytest.mark.parametrize("what", RECEIPTS)
+def test_nothing_fires_on_a_receipt(desk: Desk, what: str) -> None:
+    refund = refund_tool(desk)
+    lie(desk, TYP_RECEIPT, RECEIPTS[what])
+    with pytest.raises(ReleaseRefused, match="Nothing was fired"), transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+    assert desk.done == []
+
+
+def test_every_release_is_verified_before_the_first_effect_fires(desk: Desk) -> None:
+    refund = refund_tool(desk)
+
+    def third(claims: dict[str, Any]) -> dict[str, Any]:
+        is_third = claims["authorization_details"][0]["seq"] == 3
+        return detail(claims, args_digest="1" * 64) if is_third else claims
+
+    lie(desk, TYP_RELEASE, third)
+    with pytest.raises(ReleaseRefused), transaction("t-1", runtime=desk.runtime):
+        for order in ("o-1", "o-2", "o-3"):
+            refund(order, 100)
+    assert desk.done == []
+
+
+def test_a_release_whose_votes_came_from_development_sign_in_needs_to_be_allowed(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    desk.service.assurance = "dev"
+
+    def step(runtime: Any) -> None:
+        with transaction("t-1", runtime=runtime):
+            refund("o-1", 90_000)
+
+    with pytest.raises(ReviewPending) as pending:
+        step(desk.runtime)
+    desk.service.approve(pending.value.txn)
+    with pytest.raises(ReleaseRefused, match="dev_assurance"):
+        step(desk.runtime)
+    assert desk.done == []
+    settings = replace(desk.runtime.settings, allow_dev=True)
+    with make_runtime(settings, desk.face, desk.registry, desk.clock) as allowing:
+        step(allowing)
+    assert len(desk.done) == 1
+
+
+def test_a_key_the_service_does_not_publish_signs_nothing(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    desk.service.published = [PrivateKey.generate().public]
+    with pytest.raises(ReleaseRefused, match="step 8"), transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+    assert desk.done == []
+
+
+def test_a_new_key_is_fetched_when_it_is_first_seen(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+    desk.service.key = PrivateKey.generate()
+    desk.service.published.append(desk.service.key.public)
+    desk.clock.advance(desk.runtime.settings.jwks_retry_seconds + 1)
+    with transaction("t-2", runtime=desk.runtime):
+        refund("o-1", 100)
+    assert len(desk.done) == 2
+
+
+def test_a_flood_of_unknown_keys_causes_one_fetch(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    desk.service.key = PrivateKey.generate()
+    for key in range(5):
+        with pytest.raises(ReleaseRefused), transaction(f"t-{key}", runtime=desk.runtime):
+            refund("o-1", 100)
+    assert desk.face.asked("/.well-known/jwks.json") == 1
+
+
+def test_old_keys_are_not_used_when_new_ones_cannot_be_had(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+    desk.clock.advance(desk.runtime.settings.jwks_seconds + 1)
+    desk.face.faults["/.well-known"] = ["lost_request"] * 10
+    with pytest.raises(ServiceUnavailable), transaction("t-2", runtime=desk.runtime):
+        refund("o-1", 100)
+    assert len(desk.done) == 1
+
+
+def test_a_release_from_before_a_restore_is_refused_for_ever(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    desk.service.epoch = 2
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+    desk.service.epoch = 1
+    with pytest.raises(ReleaseRefused, match="old_epoch"), transaction("t-2", runtime=desk.runtime):
+        refund("o-1", 100)
+    with (
+        desk.restarted() as restarted,
+        pytest.raises(ReleaseRefused, match="old_epoch"),
+        transaction("t-3", runtime=restarted.runtime),
+    ):
+        refund("o-1", 100)
+
+
+def test_a_wall_clock_that_jumps_after_the_receipt_does_not_lengthen_the_time_to_fire(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    desk.service.fire_seconds = 30
+
+    def asleep(_: str) -> None:
+        desk.clock.advance(3_600)
+
+    desk.before_fire = asleep
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+        refund("o-2", 100)
+    assert desk.face.asked("/v1/redemptions/") == 1  # the second fire asked for more time first
+
+
+def test_the_same_key_on_another_host_finds_it_spent_and_fires_nothing(desk: Desk, tmp_path: Any) -> None:
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+    settings = replace(desk.runtime.settings, journal_path=tmp_path / "another.db")
+    with make_runtime(settings, desk.face, desk.registry, desk.clock) as elsewhere:
+        with pytest.raises(AlreadyRedeemed, match="fired"), transaction("t-1", runtime=elsewhere):
+            refund("o-1", 100)
+        with pytest.raises(AlreadyRedeemed), transaction("t-1", runtime=elsewhere):
+            refund("o-1", 200)
+    assert len(desk.done) == 1
+
+
+def test_a_permit_cannot_be_made_by_hand(desk: Desk) -> None:
+    with pytest.raises(TypeError, match="verified receipt"):
+        Permit("a", frozenset(), 0, None, object())  # type: ignore[arg-type]

@@ -1,0 +1,357 @@
+"""When firing does not end well: what is taken back, what is left alone, and what the caller is told."""
+
+import pytest
+
+from countersign import (
+    Denied,
+    EffectFailed,
+    NotDone,
+    OutcomeUnknown,
+    RegistrationError,
+    ReleaseLapsed,
+    ReviewPending,
+    resume,
+    tool,
+    transaction,
+)
+from countersign.contract import EffectState, Outcome, Verdict
+from countersign.contract.wire import Reason
+from tests.fakes.desk import Desk, charge_tools, failing_tool, refund_tool
+
+
+def states(desk: Desk, key: str) -> dict[str, str]:
+    """What the journal says of each effect."""
+    record = desk.runtime.journal.transactions.find(key)[0]
+    return {
+        f"{row.tool}#{row.seq}": row.state.value for row in desk.runtime.journal.transactions.effects(record)
+    }
+
+
+def service_states(desk: Desk, txn: str) -> list[EffectState]:
+    return [one.state for one in desk.service.latest(txn).held]
+
+
+def test_what_fired_is_taken_back_newest_first_when_a_later_effect_is_known_not_done(desk: Desk) -> None:
+    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("mailbox full"), acts=False)
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+        charge("o-1", 100)
+        charge("o-2", 200)
+        notify("o-1")
+    assert desk.done == [
+        ("charge", "o-1", 100),
+        ("charge", "o-2", 200),
+        ("void", "c-o-2", 200),
+        ("void", "c-o-1", 100),
+    ]
+    assert states(desk, "t-1") == {"charge#1": "compensated", "charge#2": "compensated", "notify#3": "failed"}
+    assert service_states(desk, txn.txn) == [
+        EffectState.COMPENSATED,
+        EffectState.COMPENSATED,
+        EffectState.FAILED,
+    ]
+    assert "Nothing of this transaction stands" in str(failed.value)
+    assert isinstance(failed.value.__cause__, NotDone)
+    assert txn.state == "settled"
+
+
+def test_each_compensation_has_a_call_key_of_its_own(desk: Desk) -> None:
+    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
+    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime) as txn:
+        charge("o-1", 100)
+        with txn.repeat():
+            charge("o-1", 100)
+        notify("o-1")
+    assert [what for what, *_ in desk.done] == ["charge", "charge", "void", "void"]
+    assert len(set(desk.keys)) == 4
+
+
+def test_the_first_effect_failing_leaves_nothing_and_says_so(desk: Desk) -> None:
+    notify, refund = failing_tool(desk, NotDone("no"), acts=False), refund_tool(desk)
+    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime) as txn:
+        notify("o-1")
+        refund("o-1", 100)
+    assert (desk.done, txn.state) == ([], "ended")
+    assert states(desk, "t-1") == {"notify#1": "failed", "refund#2": "unused"}
+
+
+def test_what_has_no_compensation_stands_and_is_named(desk: Desk) -> None:
+    refund, notify = refund_tool(desk), failing_tool(desk, NotDone("no"), acts=False)
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+        refund("o-1", 100)
+        notify("o-1")
+    assert desk.done == [("refund", "o-1", 100)]
+    assert "Still standing and not undone: refund#1" in str(failed.value)
+    assert txn.state == "unsettled"
+
+
+def test_an_exception_of_a_tool_means_unknown_and_nothing_is_taken_back(desk: Desk) -> None:
+    charge, notify, refund = charge_tools(desk), failing_tool(desk, TimeoutError("slow")), refund_tool(desk)
+    with pytest.raises(OutcomeUnknown) as unknown, transaction("t-1", runtime=desk.runtime) as txn:
+        charge("o-1", 100)
+        placed = notify("o-1")
+        refund("o-1", 100)
+    assert desk.done == [("charge", "o-1", 100), ("notify", "o-1")]
+    assert states(desk, "t-1") == {"charge#1": "fired", "notify#2": "unknown", "refund#3": "unused"}
+    assert service_states(desk, txn.txn) == [EffectState.FIRED, EffectState.UNKNOWN, EffectState.UNUSED]
+    assert unknown.value.effects == ("notify#2",)
+    assert "TimeoutError: slow" in str(unknown.value)
+    assert placed.outcome == "unknown"
+
+
+def test_a_tool_that_never_raises_after_acting_may_say_so(desk: Desk) -> None:
+    notify = failing_tool(desk, ValueError("refused"), acts=False, failure_means="not_done")
+    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+        notify("o-1")
+    assert states(desk, "t-1") == {"notify#1": "failed"}
+
+
+def test_a_settled_unknown_that_fired_is_taken_back_with_the_rest(desk: Desk) -> None:
+    charge = charge_tools(desk)
+    fails = failing_tool(desk, TimeoutError("slow"))
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime) as txn:
+        charge("o-1", 100)
+        fails("o-1")
+        charge("o-2", 200)
+    desk.service.settle(txn.txn, txn.effects[1].effect_id, EffectState.FAILED)
+    (found,) = resume(desk.runtime)
+    assert desk.done[2:] == [("void", "c-o-1", 100)]
+    assert (found.before, found.after) == ("unsettled", "settled")
+    assert resume(desk.runtime) == []
+    assert len(desk.done) == 3
+
+
+def test_an_unknown_nobody_has_settled_stays_unknown_however_often_one_resumes(desk: Desk) -> None:
+    notify = failing_tool(desk, TimeoutError("slow"))
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+        notify("o-1")
+    for _ in range(3):
+        (found,) = resume(desk.runtime)
+        assert found.after == "unsettled"
+    assert desk.done == [("notify", "o-1")]
+
+
+def test_the_last_effect_settled_as_fired_completes_the_transaction(desk: Desk) -> None:
+    charge, notify = charge_tools(desk), failing_tool(desk, TimeoutError("slow"))
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime) as txn:
+        charge("o-1", 100)
+        notify("o-1")
+    desk.service.settle(txn.txn, txn.effects[1].effect_id, EffectState.FIRED)
+    (found,) = resume(desk.runtime)
+    assert found.after == "settled"
+    assert "void" not in [what for what, *_ in desk.done]
+
+
+def test_an_idempotent_tool_is_tried_again_with_the_same_call_key(desk: Desk) -> None:
+    tries = iter([ConnectionError("lost"), ConnectionError("lost"), None])
+
+    @tool("upsert", resource=("Order", "order_id"), idempotent=True, registry=desk.registry)
+    def upsert(order_id: str) -> str:
+        """Set a note."""
+        desk.act("upsert", order_id)
+        error = next(tries)
+        if error is not None:
+            raise error
+        return "ok"
+
+    desk.publish(upsert)
+    with transaction("t-1", runtime=desk.runtime):
+        placed = upsert("o-1")
+    assert placed.result == "ok"
+    assert len(desk.keys) == 3
+    assert len(set(desk.keys)) == 1
+
+
+def test_a_retry_is_called_with_the_approved_bytes_whatever_the_first_try_did_to_them(desk: Desk) -> None:
+    seen: list[list[str]] = []
+
+    @tool("invite", resource=("Order", "order_id"), idempotent=True, registry=desk.registry)
+    def invite(order_id: str, people: list[str]) -> str:
+        """Invite people."""
+        seen.append(list(people))
+        people.append("attacker@evil")
+        if len(seen) == 1:
+            raise ConnectionError("lost")
+        return "ok"
+
+    desk.publish(invite)
+    with transaction("t-1", runtime=desk.runtime):
+        invite("o-1", ["a@b"])
+    assert seen == [["a@b"], ["a@b"]]
+
+
+def test_an_idempotent_tool_that_never_answers_is_unknown(desk: Desk) -> None:
+    notify = failing_tool(desk, ConnectionError("lost"), idempotent=True)
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+        notify("o-1")
+    assert len(desk.done) == desk.runtime.settings.idempotent_tries
+
+
+def test_not_done_after_a_lost_answer_is_still_unknown(desk: Desk) -> None:
+    errors = iter([ConnectionError("lost"), NotDone("refused")])
+
+    @tool("upsert", resource=("Order", "order_id"), idempotent=True, registry=desk.registry)
+    def upsert(order_id: str) -> str:
+        """Set a note."""
+        desk.act("upsert", order_id)
+        raise next(errors)
+
+    desk.publish(upsert)
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+        upsert("o-1")
+    assert states(desk, "t-1") == {"upsert#1": "unknown"}
+
+
+def test_time_running_out_between_two_effects_is_renewed(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    desk.before_fire = lambda _: desk.clock.advance(29)
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+        refund("o-2", 100)
+    assert len(desk.done) == 2
+    assert desk.face.asked("/v1/redemptions/") == 1
+
+
+def test_a_refused_renewal_leaves_the_rest_unused_and_takes_back_what_fired(desk: Desk) -> None:
+    charge = charge_tools(desk)
+
+    def late(_: str) -> None:
+        desk.clock.advance(40)
+        desk.service.policy = lambda name, args: (
+            Verdict.RELEASE if name == "void" else (Verdict.DENY, Reason(code="no_permit", text="no longer"))
+        )
+
+    desk.before_fire = late
+    with pytest.raises(ReleaseLapsed) as lapsed, transaction("t-1", runtime=desk.runtime):
+        charge("o-1", 100)
+        charge("o-2", 200)
+    assert [what for what, *_ in desk.done] == ["charge", "void"]
+    assert states(desk, "t-1") == {"charge#1": "compensated", "charge#2": "unused"}
+    assert "stays undone" in str(lapsed.value)
+
+
+def test_a_manifest_that_says_recheck_asks_before_every_fire(desk: Desk) -> None:
+    charge = charge_tools(desk, recheck=True)
+    with transaction("t-1", runtime=desk.runtime):
+        charge("o-1", 100)
+        charge("o-2", 200)
+    assert desk.face.asked("/v1/redemptions/") == 2
+
+
+def test_a_compensation_that_people_must_allow_waits_and_resume_finishes_it(desk: Desk) -> None:
+    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
+    desk.service.policy = lambda name, _: Verdict.REVIEW if name == "void" else Verdict.RELEASE
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+        placed = charge("o-1", 100)
+        notify("o-1")
+    assert "Still standing" in str(failed.value)
+    (waiting,) = resume(desk.runtime)
+    assert waiting.after == "unsettled"
+    desk.service.approve_compensation(txn.txn, placed.effect_id)
+    (found,) = resume(desk.runtime)
+    assert found.after == "settled"
+    assert [what for what, *_ in desk.done] == ["charge", "void"]
+
+
+def test_a_denied_compensation_is_told_as_failed_not_as_rolled_back(desk: Desk) -> None:
+    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
+    desk.service.policy = lambda name, _: Verdict.DENY if name == "void" else Verdict.RELEASE
+    desk.service.policy = lambda name, _: (
+        (Verdict.DENY, Reason(code="forbidden_by_policy", text="never void"))
+        if name == "void"
+        else Verdict.RELEASE
+    )
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+        charge("o-1", 100)
+        notify("o-1")
+    assert states(desk, "t-1")["charge#1"] == "compensation_failed"
+    assert (txn.state, "charge#1" in str(failed.value)) == ("unsettled", True)
+
+
+def test_a_compensator_that_raises_does_not_keep_the_others_from_running(desk: Desk) -> None:
+    @tool("void", resource=("Charge", "charge_id"), failure_means="not_done", registry=desk.registry)
+    def void(charge_id: str) -> None:
+        """Take a charge back."""
+        if charge_id == "c-o-2":
+            raise ValueError("closed")
+        desk.act("void", charge_id)
+
+    @tool(
+        "charge",
+        resource=("Order", "order_id"),
+        compensate="void",
+        compensation_map={"charge_id": "result:/charge_id"},
+        registry=desk.registry,
+    )
+    def charge(order_id: str) -> dict[str, str]:
+        """Charge an order."""
+        desk.act("charge", order_id)
+        return {"charge_id": f"c-{order_id}"}
+
+    desk.publish(void)
+    desk.publish(charge)
+    notify = failing_tool(desk, NotDone("no"), acts=False)
+    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+        charge("o-1")
+        charge("o-2")
+        notify("o-1")
+    assert desk.done[-1] == ("void", "c-o-1")
+    assert states(desk, "t-1") == {
+        "charge#1": "compensated",
+        "charge#2": "compensation_failed",
+        "notify#3": "failed",
+    }
+
+
+def test_a_compensating_tool_nobody_registered_is_refused_at_staging(desk: Desk) -> None:
+    @tool("charge", resource=("Order", "order_id"), compensate="vanished", registry=desk.registry)
+    def charge(order_id: str) -> None:
+        """Charge an order."""
+
+    with pytest.raises(RegistrationError, match="vanished"), transaction("t-1", runtime=desk.runtime):
+        charge("o-1")
+    assert desk.face.log == []
+
+
+def test_a_result_that_is_no_json_is_fired_all_the_same(desk: Desk) -> None:
+    @tool("open_case", resource=("Order", "order_id"), registry=desk.registry)
+    def open_case(order_id: str) -> object:
+        """Open a case."""
+        desk.act("open_case", order_id)
+        return object()
+
+    desk.publish(open_case)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        placed = open_case("o-1")
+    assert (placed.outcome, txn.state) == ("fired", "settled")
+    assert type(placed.result) is object
+
+
+def test_results_are_reported_only_where_a_compensation_needs_them(desk: Desk) -> None:
+    charge, refund = charge_tools(desk), refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        charge("o-1", 100)
+        refund("o-1", 100)
+    first, second = desk.service.latest(txn.txn).held
+    assert (first.result, second.result) == ({"charge_id": "c-o-1"}, None)
+
+
+def test_a_report_that_is_lost_is_sent_again_with_the_next_commit(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    desk.face.faults["/v1/outcomes"] = ["lost_request"] * 4
+    with transaction("t-1", runtime=desk.runtime) as first:
+        refund("o-1", 100)
+    assert desk.service.latest(first.txn).held[0].outcome is None
+    with transaction("t-2", runtime=desk.runtime):
+        refund("o-2", 100)
+    assert desk.service.latest(first.txn).held[0].outcome is Outcome.FIRED
+
+
+def test_a_policy_that_changes_its_mind_at_redemption_denies(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 90_000)
+    desk.service.approve(pending.value.txn)
+    desk.service.policy = lambda *_: (Verdict.DENY, Reason(code="forbidden_by_policy", text="frozen account"))
+    with pytest.raises(Denied, match="frozen account"), transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 90_000)
+    assert desk.done == []

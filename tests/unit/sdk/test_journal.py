@@ -1,0 +1,435 @@
+"""The journal: durable, owned, honest about damage, and nobody else's business."""
+
+import contextvars
+import multiprocessing
+import os
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import (
+    JournalError,
+    LeaseLost,
+    NotStageable,
+    OutcomeUnknown,
+    ReviewPending,
+    TransactionBusy,
+    resume,
+    transaction,
+)
+from countersign.contract import EffectState, Outcome, names
+from countersign.contract.effect import Effect, Resource
+from countersign.journal import Done, Journal, Lease, LocalState, LocalTxn, Staged
+from countersign.journal.leases import fate_of, new_holder
+from countersign.journal.moves import MOVES, SOURCES, SPENT
+from tests.fakes.desk import AGENT, Desk, TickingClock, refund_tool
+
+TXN = names.txn_id(agent=AGENT, run_key="t-1")
+
+
+@pytest.fixture
+def clock() -> TickingClock:
+    return TickingClock()
+
+
+@pytest.fixture
+def journal(tmp_path: Path, clock: TickingClock) -> Iterator[Journal]:
+    opened = Journal(tmp_path / "journal.db", clock=clock, lease_seconds=60)
+    yield opened
+    opened.close()
+
+
+def owned(journal: Journal) -> Lease:
+    journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)
+    lease = journal.leases.acquire(TXN)
+    assert isinstance(lease, Lease)
+    return lease
+
+
+def an_effect(seq: int = 1, amount: int = 5) -> Effect:
+    args = {"amount": amount}
+    key = names.call_key(agent=AGENT, run_key="t-1", tool="pay", args=args)
+    return Effect.stage(
+        agent=AGENT,
+        txn=TXN,
+        call_key=key,
+        seq=seq,
+        tool="pay",
+        tool_digest="a" * 64,
+        resource=Resource("Order", "o-1"),
+        args=args,
+    )
+
+
+def on_another_machine(journal: Journal, lease: Lease) -> Lease:
+    """The same lease, held by somebody we cannot see."""
+    with journal.database.unit(durable=False) as unit:
+        unit.execute("UPDATE transactions SET holder = 'elsewhere/boot/1/1/abc'")
+    return replace(lease, holder="elsewhere/boot/1/1/abc")
+
+
+def frozen(journal: Journal, lease: Lease, *effects: Effect) -> tuple[int, str]:
+    staging = journal.transactions.begin_staging(lease)
+    for effect in effects:
+        staged = Staged(
+            effect.effect_id, effect.call_key, effect.tool, effect.args_bytes, "staged", effect.seq
+        )
+        journal.transactions.stage(lease, staging, staged)
+    digest = names.txn_digest(effect_digests=[effect.digest for effect in effects])
+    return staging, journal.transactions.freeze(lease, staging, effects, txn_digest=digest, live=0)
+
+
+def test_the_file_belongs_to_its_owner_alone(journal: Journal, tmp_path: Path) -> None:
+    owned(journal)
+    for file in tmp_path.glob("journal.db*"):
+        assert file.stat().st_mode & 0o077 == 0, file
+
+
+def test_a_file_others_can_read_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    path.touch(mode=0o644)
+    path.chmod(0o644)
+    with pytest.raises(JournalError, match="chmod 600"):
+        owned(Journal(path))
+
+
+def test_another_programs_database_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    connection = sqlite3.connect(path)
+    connection.execute("CREATE TABLE theirs (x)")
+    connection.commit()
+    connection.close()
+    path.chmod(0o600)
+    with pytest.raises(JournalError, match="another program"):
+        owned(Journal(path))
+
+
+def test_a_newer_journal_is_refused(journal: Journal, tmp_path: Path) -> None:
+    owned(journal)
+    journal.database.rows("PRAGMA user_version=99")
+    journal.close()
+    with pytest.raises(JournalError, match="version 99"):
+        owned(Journal(tmp_path / "journal.db"))
+
+
+@pytest.mark.parametrize("damage", ["truncated", "overwritten"])
+def test_a_damaged_file_is_an_error_and_nothing_fires(desk: Desk, damage: str) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 90_000)
+    desk.service.approve(pending.value.txn)
+    desk.runtime.close()
+    path = desk.runtime.settings.journal_path
+    raw = path.read_bytes()
+    path.write_bytes(
+        raw[: len(raw) // 2] if damage == "truncated" else raw[:4096] + os.urandom(len(raw) - 4096)
+    )
+    for leftover in path.parent.glob("journal.db-*"):
+        leftover.unlink()
+    with pytest.raises(JournalError):
+        resume(desk.runtime)
+    assert desk.done == []
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ('UPDATE effects SET args = CAST(\'{"amount_cents":1,"order_id":"o-9"}\' AS BLOB)', "digest"),
+        ("UPDATE effects SET args = CAST('null' AS BLOB)", "damaged"),
+        ("UPDATE effects SET tool = 'wipe'", "digest"),
+        ("UPDATE effects SET resource_id = 'o-9'", "digest"),
+        ("UPDATE effects SET state = 'approved'", "damaged"),
+        ("UPDATE effects SET effect_id = substr(effect_id, 2) || '0'", "damaged"),
+        ("UPDATE transactions SET state = 'whatever'", "unknown state"),
+        ("UPDATE manifests SET body = CAST('{}' AS BLOB)", "manifest"),
+        ("DELETE FROM manifests", "manifest"),
+    ],
+)
+def test_a_row_that_was_changed_is_found_and_nothing_fires(desk: Desk, change: str, says: str) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 90_000)
+    desk.service.approve(pending.value.txn)
+    with desk.runtime.journal.database.unit(durable=True) as unit:
+        unit.execute(change)
+    with desk.restarted() as restarted:
+        try:
+            notes = [one.note for one in resume(restarted.runtime)]
+        except JournalError as error:
+            notes = [str(error)]
+    assert any(says in note for note in notes), notes
+    assert desk.done == []
+
+
+def test_a_journal_that_fails_before_firing_fires_nothing(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refund = refund_tool(desk)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise JournalError("database or disk is full")
+
+    monkeypatch.setattr(desk.runtime.journal.firing, "begin", full)
+    with pytest.raises(JournalError, match="disk is full"), transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+    assert desk.done == []
+
+
+def test_a_journal_that_fails_after_firing_is_told_as_unknown(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refund = refund_tool(desk)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise JournalError("database or disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(desk.runtime.journal.firing, "write", full)
+        with (
+            pytest.raises(OutcomeUnknown, match="disk is full"),
+            transaction("t-1", runtime=desk.runtime) as txn,
+        ):
+            refund("o-1", 100)
+    assert (len(desk.done), txn.state) == (1, "redeemed")
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+    assert len(desk.done) == 1
+
+
+def test_an_owner_that_lives_keeps_its_lease_however_long_its_body_thinks(
+    journal: Journal, clock: TickingClock
+) -> None:
+    lease = owned(journal)
+    clock.advance(86_400)
+    assert journal.leases.acquire(TXN) == lease.holder
+
+
+def test_a_lease_we_cannot_see_the_owner_of_runs_its_time(journal: Journal, clock: TickingClock) -> None:
+    first = on_another_machine(journal, owned(journal))
+    assert journal.leases.acquire(TXN) == first.holder
+    clock.advance(61)
+    second = journal.leases.acquire(TXN)
+    assert isinstance(second, Lease)
+    assert second.generation == first.generation + 1
+
+
+def test_whoever_lost_the_lease_writes_nothing_more(journal: Journal, clock: TickingClock) -> None:
+    first = on_another_machine(journal, owned(journal))
+    effect = an_effect()
+    staging, _ = frozen(journal, first, effect)
+    journal.firing.redeemed(first, staging, [effect.effect_id])
+    clock.advance(61)
+    second = journal.leases.acquire(TXN)
+    assert isinstance(second, Lease)
+    with pytest.raises(LeaseLost):
+        journal.firing.begin(first, staging, effect.effect_id, before=[], lease_seconds=1)
+    with pytest.raises(LeaseLost):
+        journal.leases.renew(first)
+    journal.leases.release(first)  # a late release frees nobody else's lease
+    assert journal.leases.acquire(TXN) == second.holder
+    journal.firing.begin(second, staging, effect.effect_id, before=[], lease_seconds=1)
+
+
+def test_writing_renews_the_lease(journal: Journal, clock: TickingClock) -> None:
+    lease = on_another_machine(journal, owned(journal))
+    clock.advance(50)
+    journal.transactions.begin_staging(lease)
+    clock.advance(50)
+    assert journal.leases.acquire(TXN) == lease.holder
+
+
+def test_a_fire_holds_the_lease_past_fire_by_and_timeout(journal: Journal, clock: TickingClock) -> None:
+    lease = on_another_machine(journal, owned(journal))
+    effect = an_effect()
+    staging, _ = frozen(journal, lease, effect)
+    journal.firing.redeemed(lease, staging, [effect.effect_id])
+    journal.firing.begin(lease, staging, effect.effect_id, before=[], lease_seconds=500)
+    clock.advance(499)
+    assert journal.leases.acquire(TXN) == lease.holder
+
+
+def test_an_effect_is_firing_once_unless_it_says_it_is_idempotent(journal: Journal) -> None:
+    lease = owned(journal)
+    effect = an_effect()
+    staging, attempt = frozen(journal, lease, effect)
+    with pytest.raises(JournalError, match="cannot become firing"):
+        journal.firing.begin(lease, staging, effect.effect_id, before=[], lease_seconds=1)  # not redeemed
+    journal.firing.redeemed(lease, staging, [effect.effect_id])
+    journal.firing.begin(lease, staging, effect.effect_id, before=[], lease_seconds=1)
+    done = Done(effect.effect_id, Outcome.FIRED, attempt)
+    journal.firing.write(lease, staging, [done])
+    with pytest.raises(JournalError):
+        journal.firing.begin(lease, staging, effect.effect_id, before=[], lease_seconds=1)
+    with pytest.raises(JournalError):
+        journal.firing.write(lease, staging, [Done(effect.effect_id, Outcome.FAILED, attempt)])
+    assert [one.outcome for one in journal.outbox.pending()] == ["fired"]
+
+
+def test_an_outcome_and_the_next_firing_share_one_commit(journal: Journal) -> None:
+    lease = owned(journal)
+    first, second = an_effect(1, 5), an_effect(2, 6)
+    staging, attempt = frozen(journal, lease, first, second)
+    journal.firing.redeemed(lease, staging, [first.effect_id, second.effect_id])
+    journal.firing.begin(lease, staging, first.effect_id, before=[], lease_seconds=1)
+    fired = Done(first.effect_id, Outcome.FIRED, attempt)
+    with pytest.raises(JournalError):  # the second half fails, so the first is not written either
+        journal.firing.begin(lease, staging, "f" * 64, before=[fired], lease_seconds=1)
+    assert journal.transactions.state_of(TXN, staging, first.effect_id) is LocalState.FIRING
+    assert journal.outbox.pending() == []
+
+
+def test_a_redeemed_list_is_never_replaced(journal: Journal) -> None:
+    lease = owned(journal)
+    effect = an_effect()
+    staging, _ = frozen(journal, lease, effect)
+    journal.firing.redeemed(lease, staging, [effect.effect_id])
+    with pytest.raises(JournalError, match="cannot be replaced"):
+        frozen(journal, lease, an_effect(1, 6))
+
+
+def test_the_same_list_keeps_its_attempt_and_another_gets_its_own(journal: Journal) -> None:
+    lease = owned(journal)
+    _, first = frozen(journal, lease, an_effect(1, 5))
+    _, again = frozen(journal, lease, an_effect(1, 5))
+    _, other = frozen(journal, lease, an_effect(1, 6))
+    assert first == again != other
+
+
+def test_a_second_run_waits_for_the_first_and_is_told_who_it_is(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    slept: list[float] = []
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+        with desk.another_process() as other:
+            waits = other.sync_waits()
+
+            async def sleep(seconds: float) -> None:
+                slept.append(seconds)
+
+            waits.sleep = sleep  # type: ignore[method-assign]
+            other.sync_waits = lambda: waits  # type: ignore[method-assign]
+            found = resume(other)
+            assert [one.waiting for one in found] == [True]
+            with pytest.raises(TransactionBusy, match="is being run by"):
+                _enter_elsewhere(other)
+    assert sum(slept) == pytest.approx(desk.runtime.settings.lease_wait_seconds, abs=0.1)
+    assert len(desk.done) == 1
+
+
+def _enter_elsewhere(runtime: Any) -> None:
+    """As another process would: with no transaction around it."""
+
+    def enter() -> None:
+        with transaction("t-1", runtime=runtime):
+            pass
+
+    contextvars.Context().run(enter)
+
+
+def _child(path: str, answer: Any) -> None:
+    journal = Journal(path)
+    journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)
+    lease = journal.leases.acquire(TXN)
+    answer.put(lease.holder if isinstance(lease, Lease) else None)
+    answer.close()
+    answer.join_thread()
+    os._exit(0)
+
+
+def test_a_dead_owner_is_succeeded_at_once(journal: Journal, tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    answer = context.Queue()
+    child = context.Process(target=_child, args=(str(tmp_path / "journal.db"), answer))
+    child.start()
+    holder = answer.get(timeout=60)
+    child.join(60)
+    assert fate_of(holder) == "dead"
+    assert isinstance(journal.leases.acquire(TXN), Lease)
+
+
+@pytest.mark.parametrize(
+    "holder",
+    [
+        "elsewhere/boot/1/1/abc",
+        "",
+        "nonsense",
+        new_holder().replace("/", "|"),
+        f"{os.uname().nodename}/another-boot/999999/1/abc",
+    ],
+    ids=[
+        "another host",
+        "nothing",
+        "nonsense",
+        "another separator",
+        "another boot",
+    ],  # one holder differs each run
+)
+def test_doubt_about_an_owner_is_said(holder: str) -> None:
+    assert fate_of(holder) == "unknown"
+    assert fate_of(new_holder()) == "alive"
+
+
+def test_every_state_has_moves_and_the_service_names_them_the_same() -> None:
+    assert set(MOVES) == set(LocalState)
+    assert {state.value for state in EffectState} <= {state.value for state in LocalState}
+    assert not any(to is LocalState.STAGED for moves in MOVES.values() for to in moves)
+    assert all(frm in MOVES and to in MOVES[frm] for to in LocalState for frm in SOURCES[to])
+    assert LocalState.FIRED not in SOURCES[LocalState.FAILED]
+    assert LocalState.RELEASED not in SPENT
+
+
+def test_a_forked_child_uses_a_connection_of_its_own(journal: Journal) -> None:
+    owned(journal)
+    before = journal.database._connected()
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            code = 0 if journal.database._connected() is not before else 2
+        finally:
+            os._exit(code)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert journal.transactions.require(TXN).state is LocalTxn.STAGING
+
+
+def test_a_journal_in_memory_works_for_what_nobody_needs_to_keep() -> None:
+    memory = Journal(":memory:")
+    assert isinstance(owned(memory), Lease)
+    memory.close()
+
+
+def test_a_disk_that_stays_full_does_not_hide_that_the_outcome_is_unknown(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refund = refund_tool(desk)
+    unit = desk.runtime.journal.database.unit
+
+    def full(*, durable: bool) -> Any:
+        if desk.done:
+            raise JournalError("database or disk is full")
+        return unit(durable=durable)
+
+    monkeypatch.setattr(desk.runtime.journal.database, "unit", full)
+    with pytest.raises(OutcomeUnknown, match="disk is full"), transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+    assert len(desk.done) == 1
+
+
+def test_a_list_that_could_not_be_frozen_is_forgotten(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    desk.publish(refund, aud="gateway")
+    with pytest.raises(NotStageable), transaction("t-1", runtime=desk.runtime) as txn:
+        refund("o-1", 100)
+    assert txn.state == "ended"
+
+
+def test_settled_transactions_are_not_looked_at_again(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+    assert desk.runtime.journal.transactions.unfinished() == []

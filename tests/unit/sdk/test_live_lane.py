@@ -1,0 +1,291 @@
+"""The live lane: it runs at once, and it stands or falls with its transaction."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import (
+    Denied,
+    EffectFailed,
+    LiveCommitFailed,
+    NotDone,
+    NotStageable,
+    OutcomeUnknown,
+    OutsideTransaction,
+    RegistrationError,
+    ReviewPending,
+    ServiceUnavailable,
+    SQLiteAdapter,
+    tool,
+    transaction,
+)
+from tests.fakes.desk import (
+    Desk,
+    charge_tools,
+    failing_tool,
+    note_tool,
+    notes_database,
+    notes_in,
+    refund_tool,
+)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    return notes_database(tmp_path)
+
+
+@pytest.fixture
+def database(notes: Path) -> SQLiteAdapter:
+    return SQLiteAdapter(notes, busy_seconds=0.2)
+
+
+def lock_is_free(notes: Path) -> bool:
+    """Whether somebody else could write now."""
+    connection = sqlite3.connect(notes, timeout=0)
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("ROLLBACK")
+    except sqlite3.OperationalError:
+        return False
+    finally:
+        connection.close()
+    return True
+
+
+def test_a_live_tool_runs_at_once_and_is_kept_by_the_commit(
+    desk: Desk, notes: Path, database: SQLiteAdapter
+) -> None:
+    note, refund = note_tool(desk, database), refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        assert note("o-1", "hello") == 1
+        refund("o-1", 100)
+        assert (notes_in(notes), desk.done) == ([], [])
+    assert (notes_in(notes), len(desk.done), txn.state) == ([("o-1", "hello")], 1, "settled")
+
+
+def test_a_transaction_of_live_effects_alone_asks_nobody(
+    desk: Desk, notes: Path, database: SQLiteAdapter
+) -> None:
+    note = note_tool(desk, database)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        note("o-1", "hello")
+    assert (notes_in(notes), txn.state, desk.face.log) == ([("o-1", "hello")], "settled", [])
+
+
+def test_the_live_lane_commits_after_the_staged_effects_fired(
+    desk: Desk, notes: Path, database: SQLiteAdapter
+) -> None:
+    note, refund = note_tool(desk, database), refund_tool(desk)
+    seen: list[Any] = []
+    desk.before_fire = lambda _: seen.append(notes_in(notes))
+    with transaction("t-1", runtime=desk.runtime):
+        note("o-1", "hello")
+        refund("o-1", 100)
+    assert seen == [[]]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
+def test_an_exception_in_the_body_undoes_it_and_frees_the_lock(
+    desk: Desk, notes: Path, database: SQLiteAdapter, error: type[BaseException]
+) -> None:
+    note = note_tool(desk, database)
+    with pytest.raises(error), transaction("t-1", runtime=desk.runtime):
+        note("o-1", "hello")
+        raise error
+    assert (notes_in(notes), lock_is_free(notes)) == ([], True)
+
+
+def test_a_denial_undoes_it(desk: Desk, notes: Path, database: SQLiteAdapter) -> None:
+    note, refund = note_tool(desk, database), refund_tool(desk)
+    with pytest.raises(Denied), transaction("t-1", runtime=desk.runtime):
+        note("o-1", "hello")
+        refund("o-1", 900_000)
+    assert (notes_in(notes), lock_is_free(notes)) == ([], True)
+
+
+def test_nothing_is_held_open_while_people_decide(desk: Desk, notes: Path, database: SQLiteAdapter) -> None:
+    note, refund = note_tool(desk, database), refund_tool(desk)
+
+    def attempt() -> None:
+        with transaction("t-1", wait=60, runtime=desk.runtime):
+            note("o-1", "hello")
+            refund("o-1", 90_000)
+
+    with pytest.raises(ReviewPending) as pending:
+        attempt()
+    assert not pending.value.parked
+    assert "run the same transaction again" in str(pending.value)
+    assert (notes_in(notes), lock_is_free(notes)) == ([], True)
+    desk.service.approve(pending.value.txn)
+    attempt()
+    assert (notes_in(notes), desk.done) == ([("o-1", "hello")], [("refund", "o-1", 90_000)])
+
+
+def test_a_service_that_is_down_undoes_it_and_fires_nothing(
+    desk: Desk, notes: Path, database: SQLiteAdapter
+) -> None:
+    note, refund = note_tool(desk, database), refund_tool(desk)
+    desk.face.faults["/v1/"] = ["lost_request"] * 20
+    with pytest.raises(ServiceUnavailable), transaction("t-1", runtime=desk.runtime):
+        note("o-1", "hello")
+        refund("o-1", 100)
+    assert (notes_in(notes), desk.done, lock_is_free(notes)) == ([], [], True)
+
+
+def test_one_live_effect_that_raises_leaves_the_others_of_its_transaction(
+    desk: Desk, notes: Path, database: SQLiteAdapter
+) -> None:
+    note = note_tool(desk, database)
+    with transaction("t-1", runtime=desk.runtime):
+        note("o-1", "kept")
+        with pytest.raises(ValueError, match="bad note"):
+            note("o-2", "bad")
+    assert notes_in(notes) == [("o-1", "kept")]
+
+
+def test_a_failing_staged_effect_undoes_it_and_takes_back_what_fired(
+    desk: Desk, notes: Path, database: SQLiteAdapter
+) -> None:
+    note, charge = note_tool(desk, database), charge_tools(desk)
+    notify = failing_tool(desk, NotDone("no"), acts=False)
+    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+        note("o-1", "hello")
+        charge("o-1", 100)
+        notify("o-1")
+    assert (notes_in(notes), [what for what, *_ in desk.done]) == ([], ["charge", "void"])
+
+
+@pytest.mark.parametrize("error", [NotDone("no"), TimeoutError()])
+def test_it_is_undone_before_the_service_is_told_what_failed(
+    desk: Desk, notes: Path, database: SQLiteAdapter, error: Exception
+) -> None:
+    note, notify = note_tool(desk, database), failing_tool(desk, error)
+    free: list[bool] = []
+    desk.face.faults["/v1/outcomes"] = [lambda: free.append(lock_is_free(notes))]
+    with pytest.raises((EffectFailed, OutcomeUnknown)), transaction("t-1", runtime=desk.runtime):
+        note("o-1", "hello")
+        notify("o-1")
+    assert free == [True]
+
+
+def test_an_unknown_staged_effect_undoes_it(desk: Desk, notes: Path, database: SQLiteAdapter) -> None:
+    note, notify = note_tool(desk, database), failing_tool(desk, TimeoutError())
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+        note("o-1", "hello")
+        notify("o-1")
+    assert notes_in(notes) == []
+
+
+class Stubborn(SQLiteAdapter):
+    """Its commit fails as a full disk does."""
+
+    def begin(self, txn: str) -> Any:
+        session = super().begin(txn)
+
+        def refuse(attempt_id: str) -> None:
+            session.undo()
+            raise sqlite3.OperationalError("database or disk is full")
+
+        session.commit = refuse  # type: ignore[method-assign]
+        return session
+
+
+def test_a_live_commit_that_fails_takes_back_what_fired_and_shows_the_error(desk: Desk, notes: Path) -> None:
+    note, charge = note_tool(desk, Stubborn(notes)), charge_tools(desk)
+    with (
+        pytest.raises(LiveCommitFailed, match="disk is full") as failed,
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        note("o-1", "hello")
+        charge("o-1", 100)
+    assert isinstance(failed.value.__cause__, sqlite3.OperationalError)
+    assert (notes_in(notes), [what for what, *_ in desk.done]) == ([], ["charge", "void"])
+
+
+def test_two_databases_of_which_the_second_cannot_commit_are_told_as_partly_done(
+    desk: Desk, notes: Path, database: SQLiteAdapter, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = notes_database(tmp_path / "other")
+    first = note_tool(desk, database)
+    second = note_tool(desk, Stubborn(other, name="other"), name="other_note")
+    with pytest.raises(LiveCommitFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+        first("o-1", "hello")
+        second("o-1", "hello")
+    assert failed.value.committed == ("notes",)
+    assert (notes_in(notes), notes_in(other)) == ([("o-1", "hello")], [])
+    assert txn.state == "unsettled"
+
+
+def test_a_live_tool_may_not_end_the_transaction_it_runs_in(
+    desk: Desk, notes: Path, database: SQLiteAdapter
+) -> None:
+    @tool("sly", lane="live", adapter=database, registry=desk.registry)
+    def sly(order_id: str) -> None:
+        """Commit behind everybody's back."""
+        database.connection.execute("INSERT INTO notes VALUES (?, 'sly')", (order_id,))
+        database.connection.commit()
+
+    with pytest.raises(sqlite3.DatabaseError), transaction("t-1", runtime=desk.runtime):
+        sly("o-1")
+    assert notes_in(notes) == []
+
+
+def test_the_connection_is_only_there_inside_a_live_tool(desk: Desk, database: SQLiteAdapter) -> None:
+    with pytest.raises(OutsideTransaction):
+        _ = database.connection
+
+
+def test_a_live_tool_outside_a_transaction_refuses(desk: Desk, database: SQLiteAdapter) -> None:
+    note = note_tool(desk, database)
+    with pytest.raises(OutsideTransaction):
+        note("o-1", "hello")
+
+
+def test_a_live_tool_needs_an_adapter_and_a_staged_one_has_none(desk: Desk, database: SQLiteAdapter) -> None:
+    with pytest.raises(RegistrationError):
+        tool("a", lane="live", adapter=None, registry=desk.registry)(print)  # type: ignore[call-overload]
+    with pytest.raises(RegistrationError):
+        tool("b", adapter=database, registry=desk.registry)(print)  # type: ignore[call-overload]
+
+
+def test_live_effects_have_no_place_among_independent_ones(desk: Desk, database: SQLiteAdapter) -> None:
+    note = note_tool(desk, database)
+    with (
+        pytest.raises(NotStageable, match="stand alone"),
+        transaction("t-1", independent=True, runtime=desk.runtime),
+    ):
+        note("o-1", "hello")
+
+
+def test_a_rerun_of_a_settled_key_does_not_write_its_live_effects_twice(
+    desk: Desk, notes: Path, database: SQLiteAdapter
+) -> None:
+    refund = refund_tool(desk)
+
+    @tool("count", lane="live", adapter=database, registry=desk.registry)
+    def count(order_id: str) -> None:
+        """Count up."""
+        database.connection.execute(
+            "INSERT INTO notes VALUES (?, '1') ON CONFLICT DO UPDATE SET note = note + 1", (order_id,)
+        )
+
+    for _ in range(2):
+        with transaction("t-1", runtime=desk.runtime):
+            count("o-1")
+            refund("o-1", 100)
+    assert (notes_in(notes), len(desk.done)) == ([("o-1", "1")], 1)
+
+
+def test_landed_says_what_the_database_says(notes: Path, database: SQLiteAdapter, tmp_path: Path) -> None:
+    assert database.landed("a-1") is False
+    session = database.begin("t")
+    session.prepare("a-1")
+    assert database.landed("a-1") is False
+    session.commit("a-1")
+    assert database.landed("a-1") is True
+    assert SQLiteAdapter(tmp_path / "gone.db").landed("a-1") is None
+    assert not (tmp_path / "gone.db").exists()

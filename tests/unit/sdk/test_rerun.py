@@ -1,0 +1,227 @@
+"""run_transaction: wait for people, run again, and know when to stop. And independent effects."""
+
+import asyncio
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import (
+    Denied,
+    IndependentFailures,
+    MisuseError,
+    RerunDiffers,
+    ReviewPending,
+    SQLiteAdapter,
+    Transaction,
+    resume,
+    run_transaction,
+    tool,
+    transaction,
+)
+from countersign.contract import txn_id
+from tests.fakes.desk import AGENT, Desk, note_tool, notes_database, notes_in, refund_tool
+
+TXN = txn_id(agent=AGENT, run_key="t-1")
+
+
+def on_view(desk: Desk, act: Callable[[], Any], *, after: int = 1) -> None:
+    """Somebody acts while the agent is waiting: after this many looks at the transaction."""
+    looks = itertools.count(1)
+
+    def fault() -> None:
+        if next(looks) == after:
+            act()
+
+    desk.face.faults[f"/v1/transactions/{TXN}"] = [fault] * 50
+    wait = desk.service.wait
+    desk.service.wait = lambda txn, seconds: wait(txn, 0)  # type: ignore[method-assign]
+
+
+def test_without_live_effects_waiting_is_enough_and_the_body_runs_once(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    runs: list[int] = []
+
+    def step(txn: Transaction) -> str:
+        runs.append(1)
+        refund("o-1", 90_000)
+        return "value"
+
+    on_view(desk, lambda: desk.service.approve(TXN))
+    assert run_transaction(step, key="t-1", wait=60, runtime=desk.runtime) == "value"
+    assert (desk.done, len(runs)) == ([("refund", "o-1", 90_000)], 1)
+
+
+def test_with_live_effects_the_body_runs_again_after_the_answer(desk: Desk, tmp_path: Path) -> None:
+    notes = notes_database(tmp_path)
+    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+    runs: list[int] = []
+
+    def step(txn: Transaction) -> None:
+        runs.append(1)
+        note("o-1", f"run {len(runs)}")
+        refund("o-1", 90_000)
+
+    on_view(desk, lambda: desk.service.approve(TXN))
+    run_transaction(step, key="t-1", wait=60, runtime=desk.runtime)
+    assert (notes_in(notes), len(runs), len(desk.done)) == ([("o-1", "run 2")], 2, 1)
+
+
+def test_a_denial_while_waiting_is_told_at_once(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    on_view(desk, lambda: desk.service.deny(TXN, "not this customer"))
+    with pytest.raises(Denied, match="not this customer"):
+        run_transaction(lambda _: refund("o-1", 90_000), key="t-1", wait=60, runtime=desk.runtime)
+    assert desk.done == []
+
+
+def test_time_that_is_up_parks_and_resume_fires_it_later(desk: Desk) -> None:
+    refund = refund_tool(desk)
+
+    def tick() -> None:
+        desk.clock.advance(10)
+
+    on_view(desk, tick)
+    desk.face.faults[f"/v1/transactions/{TXN}"] = [tick] * 50
+    with pytest.raises(ReviewPending) as pending:
+        run_transaction(lambda _: refund("o-1", 90_000), key="t-1", wait=30, runtime=desk.runtime)
+    assert pending.value.parked
+    assert [one.waiting for one in resume(desk.runtime)] == [True]
+    desk.service.approve(TXN)
+    assert [one.after for one in resume(desk.runtime)] == ["settled"]
+    assert resume(desk.runtime) == []
+    assert desk.done == [("refund", "o-1", 90_000)]
+
+
+def test_a_body_that_stages_another_list_every_time_is_stopped_at_the_second(
+    desk: Desk, tmp_path: Path
+) -> None:
+    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
+    amounts = itertools.count(90_000)
+
+    def step(txn: Transaction) -> None:
+        note("o-1", "x")
+        refund("o-0", 90_000)
+        refund("o-1", next(amounts))
+
+    on_view(desk, lambda: desk.service.approve(TXN))
+    looks = desk.face.faults[f"/v1/transactions/{TXN}"]
+    looks[:] = [lambda: desk.service.approve(TXN)] * 50
+    with pytest.raises(RerunDiffers, match="call 2 was refund") as differs:
+        run_transaction(step, key="t-1", wait=600, runtime=desk.runtime)
+    assert differs.value.position == 2
+    assert desk.done == []
+    assert desk.service.latest(TXN).rev == 2  # nobody was asked a third time
+
+
+def test_one_rerun_that_differs_is_asked_about_afresh(desk: Desk, tmp_path: Path) -> None:
+    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
+    amounts = iter([90_000, 80_000, 80_000])
+
+    def step(txn: Transaction) -> None:
+        note("o-1", "x")
+        refund("o-1", next(amounts))
+
+    on_view(desk, lambda: None)
+    desk.face.faults[f"/v1/transactions/{TXN}"][:] = [lambda: desk.service.approve(TXN)] * 50
+    run_transaction(step, key="t-1", wait=600, runtime=desk.runtime)
+    assert desk.done == [("refund", "o-1", 80_000)]
+
+
+@pytest.mark.anyio
+async def test_an_async_step_waits_and_returns_its_value(desk: Desk) -> None:
+    @tool("send", resource=("Order", "order_id"), registry=desk.registry)
+    async def send(order_id: str, amount_cents: int) -> None:
+        """Send."""
+        await asyncio.sleep(0)
+        desk.act("send", order_id)
+
+    desk.publish(send)
+
+    async def step(txn: Transaction) -> str:
+        await send("o-1", 90_000)
+        return "value"
+
+    on_view(desk, lambda: desk.service.approve(TXN))
+    assert await run_transaction(step, key="t-1", wait=60, runtime=desk.runtime) == "value"
+    assert desk.done == [("send", "o-1")]
+
+
+def test_waiting_inside_a_transaction_ends_with_the_answer(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    on_view(desk, lambda: desk.service.approve(TXN), after=2)
+    with transaction("t-1", wait=60, runtime=desk.runtime):
+        refund("o-1", 90_000)
+    assert desk.done == [("refund", "o-1", 90_000)]
+
+
+def test_independent_effects_go_through_each_for_itself(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with (
+        pytest.raises(IndependentFailures) as failures,
+        transaction("t-1", independent=True, runtime=desk.runtime) as txn,
+    ):
+        small, large, huge = refund("o-1", 100), refund("o-2", 90_000), refund("o-3", 900_000)
+    assert desk.done == [("refund", "o-1", 100)]
+    assert [type(one) for one in failures.value.exceptions] == [ReviewPending, Denied]
+    assert [one.outcome for one in (small, large, huge)] == ["fired", "review", "denied"]
+    assert txn.state == "review"
+
+
+def test_independent_effects_are_found_again_and_fire_once(desk: Desk) -> None:
+    refund = refund_tool(desk)
+
+    def step() -> None:
+        with transaction("t-1", independent=True, runtime=desk.runtime):
+            refund("o-1", 100)
+            refund("o-2", 90_000)
+
+    with pytest.raises(IndependentFailures) as failures:
+        step()
+    (pending,) = failures.value.exceptions
+    assert isinstance(pending, ReviewPending)
+    desk.service.approve(pending.txn)
+    step()
+    step()
+    assert desk.done == [("refund", "o-1", 100), ("refund", "o-2", 90_000)]
+
+
+def test_independent_failures_can_be_split_by_kind(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    pending: list[object] = []
+    try:
+        with transaction("t-1", independent=True, runtime=desk.runtime):
+            refund("o-2", 90_000)
+            refund("o-3", 900_000)
+    except* ReviewPending as group:
+        pending += group.exceptions
+    except* Denied:
+        pass
+    assert len(pending) == 1
+
+
+def test_a_body_that_raises_forgets_every_independent_effect(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(ValueError, match="no"), transaction("t-1", independent=True, runtime=desk.runtime):
+        refund("o-1", 100)
+        raise ValueError("no")
+    assert (desk.done, desk.face.log) == ([], [])
+    with transaction("t-1", independent=True, runtime=desk.runtime):
+        refund("o-1", 100)
+    assert len(desk.done) == 1
+
+
+@pytest.mark.parametrize("key", ["", "x" * 201])
+def test_a_key_has_a_length(desk: Desk, key: str) -> None:
+    with pytest.raises(MisuseError, match="1 to 200"):
+        transaction(key, runtime=desk.runtime)
+
+
+def test_without_a_key_every_transaction_is_another(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    for _ in range(2):
+        with transaction(runtime=desk.runtime):
+            refund("o-1", 100)
+    assert len(desk.done) == 2

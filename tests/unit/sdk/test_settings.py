@@ -1,0 +1,108 @@
+"""Settings are safe or refused, and every variable is documented."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import countersign
+from countersign import Settings, SettingsError
+from countersign import settings as settings_module
+from countersign.contract import PrivateKey
+from countersign.settings import journal_path_from_env, load_key
+from tests.fakes.desk import write_key
+
+ENV = {
+    "COUNTERSIGN_URL": "http://127.0.0.1:8420/",
+    "COUNTERSIGN_AGENT": "support",
+    "COUNTERSIGN_KEY": "/keys/agent.pem",
+}
+README = Path(countersign.__file__).parents[1] / "README.md"
+
+
+def test_three_variables_are_enough() -> None:
+    settings = Settings.from_env(ENV | {"XDG_STATE_HOME": "/state"})
+    assert settings.iss == "http://127.0.0.1:8420"
+    assert settings.journal_path == Path("/state/countersign/support.db")
+    assert (settings.allow_dev, settings.allow_http) == (False, False)
+
+
+@pytest.mark.parametrize("missing", ENV)
+def test_a_missing_variable_is_named(missing: str) -> None:
+    with pytest.raises(SettingsError, match=missing):
+        Settings.from_env({name: value for name, value in ENV.items() if name != missing})
+
+
+@pytest.mark.parametrize(
+    ("url", "allowed"),
+    [
+        ("https://countersign.example", True),
+        ("https://countersign.example/prefix", True),
+        ("http://localhost:8420", True),
+        ("http://[::1]:8420", True),
+        ("http://127.0.0.7", True),
+        ("http://countersign.example", False),
+        ("http://127.0.0.1.example", False),
+        ("http://10.0.0.1", False),
+        ("ftp://countersign.example", False),
+        ("countersign.example", False),
+        ("https://", False),
+        ("https://countersign.example?x=1", False),
+        ("", False),
+    ],
+)
+def test_addresses(url: str, allowed: bool) -> None:
+    if allowed:
+        Settings.from_env(ENV | {"COUNTERSIGN_URL": url})
+        return
+    with pytest.raises(SettingsError):
+        Settings.from_env(ENV | {"COUNTERSIGN_URL": url})
+
+
+def test_plain_http_to_another_machine_has_to_be_asked_for() -> None:
+    asked = ENV | {"COUNTERSIGN_URL": "http://policy-service:8420", "COUNTERSIGN_ALLOW_HTTP": "1"}
+    assert Settings.from_env(asked).allow_http
+
+
+@pytest.mark.parametrize("value", ["maybe", "2", "y e s"])
+def test_a_flag_is_yes_or_no(value: str) -> None:
+    with pytest.raises(SettingsError, match="neither yes nor no"):
+        Settings.from_env(ENV | {"COUNTERSIGN_ALLOW_DEV": value})
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o601])
+def test_a_key_others_can_read_is_refused(tmp_path: Path, mode: int) -> None:
+    path = write_key(tmp_path / "agent.pem", PrivateKey.generate())
+    path.chmod(mode)
+    with pytest.raises(SettingsError, match="chmod 600"):
+        load_key(path)
+
+
+def test_a_key_file_holds_a_key(tmp_path: Path) -> None:
+    key = PrivateKey.generate()
+    assert load_key(write_key(tmp_path / "agent.pem", key)).public == key.public
+    (tmp_path / "agent.pem").write_text("-----BEGIN NONSENSE-----")
+    with pytest.raises(SettingsError, match="no Ed25519"):
+        load_key(tmp_path / "agent.pem")
+    with pytest.raises(SettingsError, match="cannot be read"):
+        load_key(tmp_path / "gone.pem")
+
+
+def test_an_agents_name_makes_no_path_of_its_own() -> None:
+    path = journal_path_from_env({"COUNTERSIGN_AGENT": "../../etc/passwd", "XDG_STATE_HOME": "/state"})
+    assert path == Path("/state/countersign/.._.._etc_passwd.db")
+
+
+def test_every_variable_is_in_the_readme() -> None:
+    names = {value for name, value in vars(settings_module).items() if name.endswith("_VARIABLE")}
+    assert len(names) == 7
+    assert names <= set(re.findall(r"COUNTERSIGN_\w+", README.read_text()))
+
+
+def test_every_public_name_is_there_and_says_what_it_is() -> None:
+    for name in countersign.__all__:
+        assert getattr(countersign, name).__doc__, name
+    assert set(countersign.__all__) == set(countersign._HOME_OF)
+    assert "tool" in dir(countersign)
+    with pytest.raises(AttributeError, match="no attribute"):
+        _ = countersign.nothing_of_ours  # type: ignore[attr-defined]

@@ -1,0 +1,200 @@
+"""From a call to canonical bytes and back: what is the same call, and what cannot be one."""
+
+import datetime as dt
+import enum
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+from pydantic import BaseModel
+
+from countersign import NotStageable, RegistrationError
+from countersign.placeholder import Placeholder
+from countersign.signature import Signature
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Money(BaseModel):
+    cents: int
+    currency: str
+
+
+class Window(BaseModel):
+    begins: dt.datetime
+
+
+@dataclass
+class Box:
+    width: int
+
+
+def frozen(fn: Callable[..., object], *args: object, **kwargs: object) -> bytes:
+    return Signature(fn, "act").freeze(args, kwargs)
+
+
+def again(fn: Callable[..., object], *args: object, **kwargs: object) -> dict[str, Any]:
+    signature = Signature(fn, "act")
+    return signature.retype(signature.freeze(args, kwargs))
+
+
+def plain(order_id: str, amount: int = 5, note: str | None = None) -> None: ...
+def anything(value): ...  # type: ignore[no-untyped-def]
+def typed(
+    colour: Colour, money: Money, key: uuid.UUID, at: dt.datetime, pair: tuple[int, str], box: Box
+) -> None: ...
+def listed(amounts: list[int], named: dict[str, int]) -> None: ...
+def priced(price: Decimal) -> None: ...
+def raw(data: bytes) -> None: ...
+def distinct(tags: set[str]) -> None: ...
+def when(at: dt.datetime) -> None: ...
+def during(window: Window) -> None: ...
+
+
+def test_keyword_positional_and_defaulted_forms_have_the_same_bytes() -> None:
+    forms = {
+        frozen(plain, "o-1", 5),
+        frozen(plain, order_id="o-1", amount=5),
+        frozen(plain, amount=5, order_id="o-1"),
+        frozen(plain, "o-1"),
+        frozen(plain, "o-1", 5, None),
+    }
+    assert forms == {b'{"amount":5,"order_id":"o-1"}'}
+
+
+def test_none_by_default_is_left_out_and_comes_back_as_the_default() -> None:
+    assert again(plain, "o-1", 5, "hi") == {"order_id": "o-1", "amount": 5, "note": "hi"}
+    assert "note" not in again(plain, "o-1")
+
+
+def test_types_come_back_as_they_went_in() -> None:
+    at = dt.datetime(2026, 11, 21, 22, 0, tzinfo=dt.UTC)
+    key = uuid.UUID(int=7)
+    given = {
+        "colour": Colour.RED,
+        "money": Money(cents=5, currency="EUR"),
+        "key": key,
+        "at": at,
+        "pair": (1, "a"),
+        "box": Box(3),
+    }
+    assert again(typed, **given) == given
+
+
+def test_what_a_model_writes_is_typed_by_the_signature() -> None:
+    assert again(plain, "o-1", "42")["amount"] == 42
+
+
+def test_a_whole_float_is_its_integer() -> None:
+    assert frozen(anything, 1.0) == frozen(anything, 1)
+
+
+@pytest.mark.parametrize(
+    ("what", "fn", "value"),
+    [
+        ("bytes", raw, b"abc"),
+        ("bytes where anything goes", anything, b"abc"),
+        ("bytes in a list", anything, [b"abc"]),
+        ("a set", distinct, {"a"}),
+        ("a frozenset where anything goes", anything, frozenset({"a"})),
+        ("a Decimal", priced, Decimal("1.50")),
+        ("a Decimal deep inside", anything, {"a": [Decimal(1)]}),
+        ("a time with a named zone", when, dt.datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Berlin"))),
+        (
+            "such a time inside a model",
+            during,
+            Window(begins=dt.datetime(2026, 1, 1, tzinfo=ZoneInfo("Asia/Tokyo"))),
+        ),
+        ("a time where anything goes", anything, dt.datetime(2026, 1, 1, tzinfo=dt.UTC)),
+        ("a tuple where anything goes", anything, (1, 2)),
+        ("an object", anything, object()),
+        ("not a number", anything, float("nan")),
+        ("an integer no JSON reader keeps", anything, 2**53),
+        ("half a surrogate pair", anything, "\ud800"),
+        ("a key that is no text", anything, {1: 2}),
+        (
+            "a key that Cedar would turn into an entity",
+            anything,
+            {"__entity": {"type": "User", "id": "root"}},
+        ),
+        ("a placeholder", anything, Placeholder("other", "0" * 64, "1" * 64)),
+        ("a placeholder in a list", listed, [Placeholder("other", "0" * 64, "1" * 64)]),
+    ],
+)
+def test_refused_at_staging_with_the_argument_named(
+    what: str, fn: Callable[..., object], value: object
+) -> None:
+    name = next(
+        iter(Signature(fn, "act").names & {"data", "value", "tags", "price", "at", "window", "amounts"})
+    )
+    args = (value, {}) if fn is listed else (value,)
+    with pytest.raises(NotStageable, match=f"'{name}' of 'act'"):
+        frozen(fn, *args)
+
+
+def test_refusals_quote_no_value() -> None:
+    with pytest.raises(NotStageable) as refused:
+        frozen(plain, "o-1", "hunter2")
+    assert "hunter2" not in str(refused.value)
+    assert "amount" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"),
+    [((), {}), (("o-1", 1, None, 2), {}), (("o-1",), {"colour": 1}), (("o-1",), {"order_id": "o-2"})],
+)
+def test_a_call_that_python_would_refuse_is_refused(
+    args: tuple[object, ...], kwargs: dict[str, object]
+) -> None:
+    with pytest.raises(NotStageable, match="cannot be called like this"):
+        frozen(plain, *args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "raw_args", [b'{"order_id":"o-1","amount":"x"}', b'{"order_id":"o-1","more":1}', b"[]", b"{}"]
+)
+def test_bytes_that_do_not_fit_the_signature_are_refused(raw_args: bytes) -> None:
+    with pytest.raises(NotStageable):
+        Signature(plain, "act").retype(raw_args)
+
+
+def variadic(*parts: str) -> None: ...
+def open_ended(**parts: str) -> None: ...
+def unnamed(order_id: str, /) -> None: ...
+
+
+@pytest.mark.parametrize("fn", [variadic, open_ended, unnamed])
+def test_every_argument_needs_a_name(fn: Callable[..., object]) -> None:
+    with pytest.raises(RegistrationError, match="name of its own"):
+        Signature(fn, "act")
+
+
+def test_annotations_nobody_can_read_are_refused_when_declared() -> None:
+    def local(value: "Missing") -> None: ...  # type: ignore[name-defined]  # noqa: F821
+
+    with pytest.raises(RegistrationError, match="Missing"):
+        Signature(local, "act")
+
+
+def answers() -> Money: ...  # type: ignore[empty-body]
+
+
+def test_results_come_back_typed_and_never_fail_to_be_written() -> None:
+    signature = Signature(answers, "act")
+    written = signature.dump_result(Money(cents=1, currency="EUR"))
+    assert written == b'{"cents":1,"currency":"EUR"}'
+    assert signature.load_result(written) == Money(cents=1, currency="EUR")
+    assert signature.load_result(b'"another shape"') == "another shape"
+    assert signature.dump_result(object()) is None
+    assert signature.dump_result(float("inf")) is None
+
+
+def test_a_set_is_refused_even_where_its_order_would_happen_to_match() -> None:
+    with pytest.raises(NotStageable):
+        frozen(distinct, {"only"})

@@ -1,0 +1,103 @@
+"""Databases for the tests of the service: the same tests on both engines.
+
+A room whose statements are plain overrides the fixture `engine` with one that answers "sqlite", and asks for both
+where several write at once: `@pytest.mark.parametrize("engine", BOTH)`.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from policy_service.storage.database import Database
+from policy_service.storage.migrations import migrate
+from tests.counterparts import postgres, require
+
+BOTH = ["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("postgresql"))]
+
+
+@pytest.fixture(params=BOTH)
+def engine(request: pytest.FixtureRequest) -> str:
+    """Which engine a test runs on."""
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[str]:
+    """A running PostgreSQL."""
+    require("PostgreSQL", postgres.is_at_hand(), postgres.WAY_TO_GET)
+    with postgres.server() as url:
+        yield url
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """An empty file that is not there yet."""
+    return f"sqlite:///{tmp_path / 'countersign.db'}"
+
+
+@pytest.fixture
+def database_url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> Iterator[str]:
+    """An empty database, on each engine."""
+    if engine == "sqlite":
+        yield f"sqlite:///{tmp_path / 'countersign.db'}"
+        return
+    with postgres.database(request.getfixturevalue("postgres_server")) as url:
+        yield url
+
+
+@pytest.fixture
+def postgres_url(postgres_server: str) -> Iterator[str]:
+    """An empty database on PostgreSQL, for what only happens where several write at once."""
+    with postgres.database(postgres_server) as url:
+        yield url
+
+
+@pytest.fixture
+def db(database_url: str) -> Iterator[Database]:
+    """An open database without tables, on each engine."""
+    with Database.open(database_url) as database:
+        yield database
+
+
+@pytest.fixture(scope="session")
+def migrated_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite file with the service's tables, to be copied."""
+    path = tmp_path_factory.mktemp("template") / "countersign.db"
+    migrate(f"sqlite:///{path}")
+    return path
+
+
+@pytest.fixture(scope="session")
+def migrated_template(postgres_server: str) -> Iterator[str]:
+    """A PostgreSQL database with the service's tables, to be copied."""
+    with postgres.database(postgres_server) as url:
+        migrate(url)
+        name = make_url(url).database
+        assert name is not None
+        yield name
+
+
+@pytest.fixture
+def migrated_url(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> Iterator[str]:
+    """A database with the service's tables, on each engine."""
+    if engine == "sqlite":
+        path = tmp_path / "countersign.db"
+        shutil.copy(request.getfixturevalue("migrated_file"), path)
+        yield f"sqlite:///{path}"
+        return
+    template = request.getfixturevalue("migrated_template")
+    with postgres.database(request.getfixturevalue("postgres_server"), template) as url:
+        yield url
+
+
+@pytest.fixture
+def store(migrated_url: str) -> Iterator[Database]:
+    """An open database with the service's tables, on each engine."""
+    with Database.open(migrated_url) as database:
+        yield database

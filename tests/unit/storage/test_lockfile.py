@@ -1,0 +1,92 @@
+"""One process for each embedded database."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from policy_service.errors import StartError
+from policy_service.storage.lockfile import ProcessLock, lock_path
+
+ROOT = Path(__file__).resolve().parents[3]
+HOLD = """
+import sys
+from pathlib import Path
+from policy_service.storage.lockfile import ProcessLock
+lock = ProcessLock(Path(sys.argv[1])).acquire()
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return lock_path(tmp_path / "data" / "countersign.db")
+
+
+def hold_in_another_process(path: Path) -> subprocess.Popen[str]:
+    environment = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
+    child = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(path)], cwd=ROOT, env=environment, text=True,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    assert child.stdout is not None
+    assert child.stdout.readline() == "held\n"
+    return child
+
+
+def end(child: subprocess.Popen[str]) -> None:
+    child.kill()
+    child.communicate()
+
+
+def test_a_second_process_is_refused_and_told_who_holds_it(path: Path) -> None:
+    child = hold_in_another_process(path)
+    try:
+        with pytest.raises(StartError, match=rf"pid {child.pid} \(policy-service serve\)") as caught:
+            ProcessLock(path).acquire()
+        assert str(path) in str(caught.value)
+    finally:
+        end(child)
+
+
+def test_the_lock_ends_with_its_holder_however_that_ends(path: Path) -> None:
+    end(hold_in_another_process(path))
+    with ProcessLock(path):
+        assert str(os.getpid()) in path.read_text()
+
+
+def test_a_second_lock_in_the_same_process_is_refused_too(path: Path) -> None:
+    with ProcessLock(path), pytest.raises(StartError, match="in use"):
+        ProcessLock(path).acquire()
+
+
+def test_it_can_be_taken_again_after_letting_go(path: Path) -> None:
+    for _ in range(2):
+        lock = ProcessLock(path).acquire()
+        lock.release()
+        lock.release()
+    assert path.read_text() == "", "no stale pid to wonder about"
+
+
+def test_a_stale_pid_in_the_file_is_not_a_lock(path: Path) -> None:
+    path.parent.mkdir(parents=True)
+    path.write_text("pid 1 (policy-service serve)\n" * 5)
+    with ProcessLock(path, "policy-service agent enroll"):
+        assert path.read_text() == f"pid {os.getpid()} (policy-service agent enroll)\n"
+
+
+def test_the_file_lies_beside_the_database_for_its_owner_only(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with ProcessLock(path):
+            assert path.name == "countersign.db.lock"
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    finally:
+        os.umask(before)

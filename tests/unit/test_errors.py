@@ -1,0 +1,83 @@
+"""Every code has one status, and no error leaves under another."""
+
+from __future__ import annotations
+
+import pytest
+
+from countersign.contract import ErrorCode
+from policy_service.errors import (
+    HTTP_STATUS,
+    ConflictError,
+    ForbiddenError,
+    InternalError,
+    InvalidRequestError,
+    NotFoundError,
+    RequestError,
+    ServiceError,
+    StartError,
+    StorageUnavailableError,
+    UnauthenticatedError,
+    WorldError,
+)
+
+LEAVES = [
+    ConflictError, ForbiddenError, InternalError, InvalidRequestError, NotFoundError, StartError,
+    StorageUnavailableError, UnauthenticatedError,
+]  # fmt: skip
+
+
+def test_every_code_has_a_status_and_every_status_is_an_error() -> None:
+    assert set(HTTP_STATUS) == set(ErrorCode)
+    assert all(400 <= status < 600 for status in HTTP_STATUS.values())
+
+
+@pytest.mark.parametrize("code", list(ErrorCode))
+def test_every_code_can_be_raised_by_one_of_the_two_families(code: ErrorCode) -> None:
+    family = RequestError if HTTP_STATUS[code] < 500 else WorldError
+    assert family("x", code=code).status == HTTP_STATUS[code]
+    other = WorldError if family is RequestError else RequestError
+    with pytest.raises(ValueError, match=code.value):
+        other("x", code=code)
+
+
+@pytest.mark.parametrize("kind", LEAVES)
+def test_every_class_has_a_code_of_its_own(kind: type[ServiceError]) -> None:
+    assert kind("x").status in kind.statuses
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (ConflictError, "internal"), (NotFoundError, "forbidden"), (StorageUnavailableError, "not_found"),
+        (UnauthenticatedError, "not_eligible"), (InvalidRequestError, "not_ready"),
+    ],
+)  # fmt: skip
+def test_a_class_refuses_a_code_that_is_not_its_own(kind: type[ServiceError], code: str) -> None:
+    with pytest.raises(ValueError, match=code):
+        kind("x", code=code)
+
+
+def test_an_unknown_code_is_refused() -> None:
+    with pytest.raises(ValueError, match="made_up"):
+        RequestError("x", code="made_up")
+
+
+def test_a_problem_says_it_to_programs_and_to_people() -> None:
+    error = ConflictError("revision 2 was replaced by 3; submit again", code=ErrorCode.SUPERSEDED, rev=3)
+    assert error.to_problem("/v1/transactions/abc") == {
+        "type": "urn:countersign:problem:superseded",
+        "title": "superseded",
+        "status": 409,
+        "detail": "revision 2 was replaced by 3; submit again",
+        "code": "superseded",
+        "instance": "/v1/transactions/abc",
+        "rev": 3,
+    }
+    assert "instance" not in error.to_problem()
+    assert str(error) == error.detail
+
+
+@pytest.mark.parametrize("member", ["type", "title", "status", "instance"])
+def test_extras_cannot_replace_a_members_of_the_problem(member: str) -> None:
+    with pytest.raises(ValueError, match=member):
+        ConflictError("x", **{member: "y"})

@@ -1,0 +1,168 @@
+"""Safe when nothing is set, refused when something is wrong, and every setting explains itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from policy_service.errors import StartError
+from policy_service.settings import Settings, is_loopback, load_settings
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in Settings.model_fields:
+        monkeypatch.delenv(f"COUNTERSIGN_{name.upper()}", raising=False)
+    monkeypatch.delenv("COUNTERSIGN_CONFIG", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_nothing_set_is_safe(tmp_path: Path) -> None:
+    settings = load_settings()
+    assert settings.loopback
+    assert not settings.dev_signin
+    assert not settings.api_keys
+    assert settings.environment == "production"
+    assert settings.public_url == settings.iss == f"http://127.0.0.1:{settings.port}"
+    assert settings.public_host == f"127.0.0.1:{settings.port}"
+    assert settings.data_dir == tmp_path / "countersign-data"
+    assert settings.key_dir == tmp_path / "countersign-data" / "keys"
+    assert settings.database_url == f"sqlite:///{tmp_path}/countersign-data/countersign.db"
+
+
+def test_every_setting_says_what_it_is() -> None:
+    assert [name for name, field in Settings.model_fields.items() if not field.description] == []
+
+
+def test_settings_are_frozen() -> None:
+    with pytest.raises(ValidationError):
+        load_settings().port = 1
+
+
+def test_environment_beats_file_beats_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "countersign-data").mkdir()
+    (tmp_path / "countersign-data" / "countersign.toml").write_text("port = 9001\nmax_wait_s = 7\n")
+    monkeypatch.setenv("COUNTERSIGN_PORT", "9002")
+    settings = load_settings()
+    assert (settings.port, settings.max_wait_s, settings.release_ttl_s) == (9002, 7, 120)
+
+
+def test_the_file_is_looked_for_in_the_data_dir_that_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "countersign.toml").write_text("port = 9001\n")
+    assert load_settings(data_dir=tmp_path / "elsewhere").port == 9001
+    monkeypatch.setenv("COUNTERSIGN_DATA_DIR", str(tmp_path / "elsewhere"))
+    assert load_settings().port == 9001
+
+
+def test_a_named_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my.toml").write_text("port = 9001\n")
+    monkeypatch.setenv("COUNTERSIGN_CONFIG", str(tmp_path / "my.toml"))
+    assert load_settings().port == 9001
+
+
+REFUSED = {
+    "a named file that is not there": ({}, {"COUNTERSIGN_CONFIG": "/nowhere.toml"}, "'/nowhere.toml'"),
+    "an unknown setting": ({"prot": 1}, {}, "'prot' is no setting"),
+    "a port that is none": ({"port": 70_000}, {}, "port"),
+    "a zero lifetime": ({"release_ttl_s": 0}, {}, "release_ttl_s"),
+    "a release that lives for an hour": ({"release_ttl_s": 3600}, {}, "release_ttl_s"),
+    "an index later than a second": ({"sequencer_s": 5}, {}, "sequencer_s"),
+    "an open address without a public one": ({"host": "0.0.0.0"}, {}, "set public_url"),
+    "a public address without tls": (
+        {"host": "0.0.0.0", "public_url": "http://x.example"},
+        {},
+        "must be https",
+    ),
+    "a public name without tls on loopback": ({"public_url": "http://x.example"}, {}, "must be https"),
+    "a path in the public address": ({"public_url": "https://x.example/app"}, {}, "not an origin"),
+    "a trailing slash": ({"public_url": "https://x.example/"}, {}, "not an origin"),
+    "a user in the public address": ({"public_url": "https://me@x.example"}, {}, "name no user"),
+    "capitals in the public address": ({"public_url": "https://X.example"}, {}, "lower case"),
+    "another scheme": ({"public_url": "ftp://x.example"}, {}, "not an origin"),
+    "no scheme": ({"public_url": "x.example"}, {}, "not an origin"),
+    "a session that idles longer than it lives": ({"session_idle_s": 50_000}, {}, "session_idle_s"),
+    "idempotency keys forgotten within a day": ({"idempotency_keep_hours": 1}, {}, "idempotency_keep_hours"),
+}
+
+
+@pytest.mark.parametrize(("given", "environment", "says"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_wrong_setting_is_refused_by_name(
+    given: dict[str, object], environment: dict[str, str], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(StartError, match=says):
+        load_settings(**given)
+
+
+@pytest.mark.parametrize("name", ["dev_signin", "api_keys"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"host": "0.0.0.0", "public_url": "https://x.example"},
+        {"host": "127.0.0.1", "public_url": "https://x.example"},
+        {"host": "0.0.0.0", "public_url": "http://127.0.0.1:8420"},
+        {"host": "::", "public_url": "http://localhost:8420"},
+        {"host": "localhost.example", "public_url": "http://localhost:8420"},
+    ],
+)
+def test_what_is_for_loopback_is_refused_anywhere_else(name: str, where: dict[str, str]) -> None:
+    with pytest.raises(StartError):
+        load_settings(**where, **{name: True})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1"])
+def test_what_is_for_loopback_is_allowed_there(host: str) -> None:
+    settings = load_settings(host=host, dev_signin=True, api_keys=True)
+    assert settings.dev_signin
+
+
+def test_an_address_of_version_six_is_bracketed() -> None:
+    assert load_settings(host="::1", port=1).public_url == "http://[::1]:1"
+
+
+def test_a_proxy_with_tls_in_front_is_fine() -> None:
+    settings = load_settings(host="0.0.0.0", public_url="https://x.example")
+    assert (settings.iss, settings.loopback, settings.public_host) == (
+        "https://x.example",
+        False,
+        "x.example",
+    )
+
+
+def test_an_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "bad.toml").write_text("port = = 1\n")
+    monkeypatch.setenv("COUNTERSIGN_CONFIG", str(tmp_path / "bad.toml"))
+    with pytest.raises(StartError, match=r"bad\.toml"):
+        load_settings()
+
+
+def test_an_unknown_key_in_the_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my.toml").write_text("relase_ttl_s = 60\n")
+    monkeypatch.setenv("COUNTERSIGN_CONFIG", str(tmp_path / "my.toml"))
+    with pytest.raises(StartError, match="'relase_ttl_s' is no setting"):
+        load_settings()
+
+
+def test_a_refusal_does_not_quote_the_value_of_another_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COUNTERSIGN_DATABASE_URL", "postgresql+psycopg://u:canary@db/x")
+    with pytest.raises(StartError) as caught:
+        load_settings(port=70_000)
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [
+        ("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("[::1]", True), ("localhost", True),
+        ("0.0.0.0", False), ("::", False), ("", False), ("localhost.example", False), ("127.0.0.1.example", False),
+        ("192.168.0.1", False), ("::ffff:192.168.0.1", False), ("LOCALHOST.", False),
+    ],
+)  # fmt: skip
+def test_only_this_machine_is_loopback(host: str, loopback: bool) -> None:
+    assert is_loopback(host) is loopback

@@ -1,0 +1,105 @@
+"""The mark outside the database: whole or not at all, and a database behind it does not start."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from policy_service.errors import StartError
+from policy_service.tokens.epoch import Mark, read_mark, require_not_behind, write_mark
+
+ROOT = Path(__file__).resolve().parents[3]
+WRITE_FOR_EVER = """
+import sys
+from pathlib import Path
+from policy_service.tokens.epoch import Mark, write_mark
+n = 0
+while True:
+    n += 1
+    write_mark(Path(sys.argv[1]), Mark(1, n))
+    print(n, flush=True)
+"""
+
+
+def test_a_mark_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    assert read_mark(tmp_path) is None
+    for mark in (Mark(1, 0), Mark(1, 2**53), Mark(7, 3)):
+        write_mark(tmp_path, mark)
+        assert read_mark(tmp_path) == mark
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch.json"], "nothing is left lying about"
+
+
+def test_a_mark_is_for_its_owner_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        write_mark(tmp_path, Mark(1, 1))
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "epoch.json").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "content", ["", "{", "[]", "null", "1", '{"epoch": 1}', '{"epoch": "x", "highest_index": 1}', "\x00"]
+)
+def test_a_damaged_mark_is_refused_not_forgotten(tmp_path: Path, content: str) -> None:
+    (tmp_path / "epoch.json").write_text(content)
+    (tmp_path / "epoch.json").chmod(0o600)
+    with pytest.raises(StartError, match=r"epoch\.json"):
+        read_mark(tmp_path)
+
+
+def test_a_mark_others_can_write_is_refused(tmp_path: Path) -> None:
+    write_mark(tmp_path, Mark(1, 1))
+    (tmp_path / "epoch.json").chmod(0o666)
+    with pytest.raises(StartError, match="chmod 600"):
+        read_mark(tmp_path)
+
+
+def test_a_kill_leaves_the_old_mark_or_the_new_one_whole(tmp_path: Path) -> None:
+    environment = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
+    command = [sys.executable, "-c", WRITE_FOR_EVER, str(tmp_path)]
+    for _ in range(3):
+        child = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+        assert child.stdout is not None
+        for _ in range(40):
+            child.stdout.readline()
+        child.kill()
+        told = [int(line) for line in child.communicate()[0].split("\n")[:-1]]
+        mark = read_mark(tmp_path)
+        assert mark is not None
+        assert mark.highest_index >= max(told, default=40)
+
+
+@pytest.mark.parametrize(("highest", "epoch"), [(10, 3), (11, 3), (1000, 3)])
+def test_a_database_that_has_got_this_far_starts(highest: int, epoch: int) -> None:
+    require_not_behind(Mark(3, 10), highest, epoch)
+
+
+@pytest.mark.parametrize(("highest", "epoch"), [(9, 3), (0, 3), (10, 2), (10, 4), (1000, 2)])
+def test_a_database_behind_the_mark_is_refused_with_the_command(highest: int, epoch: int) -> None:
+    with pytest.raises(StartError, match="restore a backup that reaches the mark") as caught:
+        require_not_behind(Mark(3, 10), highest, epoch)
+    assert str(highest) in str(caught.value)
+
+
+def test_a_mark_that_cannot_be_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_mark(tmp_path, Mark(1, 1))
+
+    def full(_fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("policy_service.tokens.files.os.fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_mark(tmp_path, Mark(1, 2))
+    monkeypatch.undo()
+    assert read_mark(tmp_path) == Mark(1, 1)
+    assert json.loads((tmp_path / "epoch.json").read_text())["highest_index"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch.json"], "no torn file is left"

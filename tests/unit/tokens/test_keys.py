@@ -1,0 +1,149 @@
+"""Keys are made once, published before they are used, and read only where nobody else can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from countersign.contract import KeySet, PrivateKey, open_token
+from countersign.contract.jws import TYP_RECEIPT, TYP_RELEASE
+from policy_service.errors import StartError
+from policy_service.tokens.keys import CURRENT, NEXT, NONCE_SECRET, PREVIOUS, make_keys, read_keys
+from policy_service.tokens.sign import Signer
+from tests.unit.tokens.claims import RECEIPT, RELEASE
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    make_keys(tmp_path / "keys")
+    return tmp_path / "keys"
+
+
+def replace(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    path.chmod(0o600)
+
+
+def test_making_keys_twice_makes_them_once(folder: Path) -> None:
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert make_keys(folder) == []
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert set(before) == {CURRENT, NEXT, NONCE_SECRET}
+
+
+def test_making_keys_fills_only_what_is_missing(folder: Path) -> None:
+    current = (folder / CURRENT).read_bytes()
+    (folder / NEXT).unlink()
+    assert make_keys(folder) == [NEXT]
+    assert (folder / CURRENT).read_bytes() == current
+
+
+def test_the_next_key_is_published_before_it_is_ever_used(folder: Path) -> None:
+    ring = read_keys(folder)
+    following = PrivateKey.from_pem((folder / NEXT).read_bytes())
+    assert {key.kid for key in ring.published} == {ring.current.public.kid, following.public.kid}
+
+
+def test_the_previous_key_stays_published(folder: Path) -> None:
+    previous = PrivateKey.generate()
+    replace(folder / PREVIOUS, previous.to_pem())
+    assert previous.public.kid in {key.kid for key in read_keys(folder).published}
+
+
+def test_the_published_set_is_what_verifiers_accept(folder: Path) -> None:
+    jwks = read_keys(folder).published.to_jwks()
+    assert len(KeySet.from_jwks(jwks)) == 2
+    assert all(jwk["use"] == "sig" and jwk["alg"] == "Ed25519" and "d" not in jwk for jwk in jwks["keys"])
+
+
+def test_keys_of_two_deployments_differ(folder: Path, tmp_path: Path) -> None:
+    make_keys(tmp_path / "other")
+    one, other = read_keys(folder), read_keys(tmp_path / "other")
+    assert one.current.public.kid != other.current.public.kid
+    assert one.nonce_secret != other.nonce_secret
+
+
+@pytest.mark.parametrize("name", [CURRENT, NONCE_SECRET])
+def test_a_missing_key_is_refused_with_the_command(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+    with pytest.raises(StartError, match="policy-service init"):
+        read_keys(folder)
+
+
+@pytest.mark.parametrize("name", [CURRENT, NEXT, PREVIOUS])
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"not a key", PrivateKey.from_seed(bytes(32)).to_pem()[:-40], b"-----BEGIN PRIVATE KEY-----\n"],
+    ids=["empty", "words", "cut short", "only a header"],
+)
+def test_a_damaged_key_is_refused_by_name_and_not_quoted(folder: Path, name: str, content: bytes) -> None:
+    replace(folder / name, content)
+    with pytest.raises(StartError, match=name) as caught:
+        read_keys(folder)
+    assert content.decode()[:20].strip() not in str(caught.value) or not content.strip()
+
+
+def test_a_key_of_another_kind_is_refused(folder: Path) -> None:
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    pem = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    replace(folder / CURRENT, pem)
+    with pytest.raises(StartError, match=CURRENT):
+        read_keys(folder)
+
+
+@pytest.mark.parametrize("secret", [b"", b"short"])
+def test_a_short_secret_is_refused(folder: Path, secret: bytes) -> None:
+    replace(folder / NONCE_SECRET, secret)
+    with pytest.raises(StartError, match="too short"):
+        read_keys(folder)
+
+
+@pytest.mark.parametrize("name", [CURRENT, NEXT, NONCE_SECRET])
+def test_a_key_others_can_read_is_refused(folder: Path, name: str) -> None:
+    """K4."""
+    (folder / name).chmod(0o644)
+    with pytest.raises(StartError, match="chmod 600"):
+        read_keys(folder)
+
+
+def test_the_same_key_as_current_and_next_is_refused(folder: Path) -> None:
+    replace(folder / NEXT, (folder / CURRENT).read_bytes())
+    with pytest.raises(StartError, match=NEXT):
+        read_keys(folder)
+
+
+def test_nothing_printed_of_a_ring_holds_a_secret(folder: Path) -> None:
+    ring = read_keys(folder)
+    assert ring.nonce_secret.hex() not in repr(ring)
+    assert repr(ring.nonce_secret) not in repr(ring)
+
+
+def test_a_release_and_a_receipt_are_signed_by_the_current_key_each_under_its_type(folder: Path) -> None:
+    ring = read_keys(folder)
+    signer = Signer(ring)
+    for token, typ in (
+        (signer.sign_release(RELEASE), TYP_RELEASE),
+        (signer.sign_receipt(RECEIPT), TYP_RECEIPT),
+    ):
+        opened = open_token(token, typ=typ, key_for=signer.keys.get)
+        assert opened.kid == ring.current.public.kid
+    assert (
+        open_token(signer.sign_release(RELEASE), typ=TYP_RELEASE, key_for=signer.keys.get).claims
+        == RELEASE.to_claims()
+    )
+
+
+def test_a_receipt_is_no_release(folder: Path) -> None:
+    """C9."""
+    from countersign.contract import VerificationError
+
+    signer = Signer(read_keys(folder))
+    with pytest.raises(VerificationError):
+        open_token(signer.sign_receipt(RECEIPT), typ=TYP_RELEASE, key_for=signer.keys.get)
+    with pytest.raises(VerificationError):
+        open_token(signer.sign_release(RELEASE), typ=TYP_RECEIPT, key_for=signer.keys.get)

@@ -1,0 +1,166 @@
+"""The one mover: a move is in the table or does not happen, and its line is in the log or it did not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, select, text
+
+from countersign.contract import EFFECT_MOVES, EffectState, IllegalMoveError, TxnState
+from policy_service.errors import ConflictError
+from policy_service.storage.core import table
+from policy_service.storage.database import Database, Tx
+from policy_service.storage.tables import AuditRow, EffectRow, OutboxRow, ReviewRow, TaskRow
+from policy_service.workflow import records
+from policy_service.workflow.moves import (
+    Cause,
+    close_open_siblings,
+    follow_effects,
+    move_effect,
+    move_review,
+    move_transaction,
+    open_task,
+    set_columns,
+    settle_task,
+)
+from policy_service.workflow.records import Snapshot
+from tests.unit.workflow.conftest import TXN
+
+CAUSE = Cause("agent:robot", "test")
+
+
+def states(conn: Connection) -> list[str]:
+    rows = table(EffectRow).c
+    return [state for (state,) in conn.execute(select(rows.state).order_by(rows.seq))]
+
+
+def log(conn: Connection) -> list[tuple[str, dict[str, Any]]]:
+    """What happened to the transaction, in order."""
+    rows = table(AuditRow).c
+    found = conn.execute(select(rows.kind, rows.body).where(rows.txn == TXN).order_by(rows.audit_id))
+    return [(kind, json.loads(body)) for kind, body in found]
+
+
+def messages(conn: Connection) -> list[str]:
+    return [kind for (kind,) in conn.execute(select(table(OutboxRow).c.kind))]
+
+
+def on(written: Database, work: Callable[[Tx, Snapshot], None]) -> None:
+    """Run something on the transaction in one unit of work."""
+    written.write_sync(lambda tx: work(tx, records.require(tx.conn, TXN)))
+
+
+def test_a_move_changes_the_row_the_memory_and_the_log_together(written: Database) -> None:
+    def work(tx: Tx, snapshot: Snapshot) -> None:
+        move_effect(tx, snapshot.effects[0], EffectState.RELEASED, CAUSE, decision_id="dec_9")
+        assert (snapshot.effects[0].state, snapshot.effects[0].decision_id) == ("released", "dec_9")
+
+    on(written, work)
+    assert written.read_sync(states) == ["released", "review"]
+    kind, body = written.read_sync(log)[-1]
+    assert kind == "effect_released"
+    assert body == {"from": "review", "to": "released", "why": "test", "kind": "effect"}
+
+
+@pytest.mark.parametrize("to", sorted(set(EffectState) - EFFECT_MOVES[EffectState.REVIEW]))
+def test_a_move_the_table_does_not_hold_does_not_happen(written: Database, to: EffectState) -> None:
+    with pytest.raises(IllegalMoveError):
+        on(written, lambda tx, snapshot: move_effect(tx, snapshot.effects[0], to, CAUSE))
+    assert written.read_sync(states) == ["review", "review"]
+    assert written.read_sync(log) == []
+
+
+def test_a_move_from_a_state_that_is_no_longer_there_loses(written: Database) -> None:
+    stale = written.read_sync(lambda conn: records.require(conn, TXN))
+    on(written, lambda tx, snapshot: move_effect(tx, snapshot.effects[0], EffectState.DENIED, CAUSE))
+    with pytest.raises(ConflictError, match="changed while"):
+        on(written, lambda tx, _: move_effect(tx, stale.effects[0], EffectState.RELEASED, CAUSE))
+    assert written.read_sync(states) == ["denied", "review"]
+    assert [kind for kind, _ in written.read_sync(log)] == ["effect_denied"]
+
+
+def test_what_cannot_be_logged_is_not_done(written: Database) -> None:
+    cause = Cause("agent:robot", "test", {"detail": {"not", "plain", "json"}})
+    with pytest.raises(ValueError, match="set"):
+        on(written, lambda tx, snapshot: move_effect(tx, snapshot.effects[0], EffectState.RELEASED, cause))
+    assert written.read_sync(states) == ["review", "review"]
+
+
+def test_a_log_that_takes_no_line_stops_every_move(written: Database) -> None:
+    written.write_sync(
+        lambda tx: (
+            tx.conn.execute(
+                text("CREATE TRIGGER full BEFORE INSERT ON audit BEGIN SELECT RAISE(ABORT, 'full'); END")
+            ).rowcount
+        )
+    )
+    with pytest.raises(Exception, match=r"."):
+        on(written, lambda tx, snapshot: move_effect(tx, snapshot.effects[0], EffectState.RELEASED, CAUSE))
+    assert written.read_sync(states) == ["review", "review"]
+
+
+def test_a_review_settles_and_opens_again_and_people_are_told_each_time(written: Database) -> None:
+    def work(tx: Tx, snapshot: Snapshot) -> None:
+        review = snapshot.reviews["1" * 64]
+        move_review(tx, review, "met", CAUSE)
+        assert review.settled_at is not None
+        move_review(tx, review, "open", CAUSE)
+
+    on(written, work)
+    review = written.read_sync(lambda conn: records.require(conn, TXN)).reviews["1" * 64]
+    assert (review.state, review.settled_at) == ("open", None)
+    assert [kind for kind, _ in written.read_sync(log)] == ["review_settled", "review_reopened"]
+    assert written.read_sync(messages) == ["review_settled", "review_reopened"]
+
+
+def test_siblings_that_are_open_are_withdrawn_and_the_others_left(written: Database) -> None:
+    def work(tx: Tx, snapshot: Snapshot) -> None:
+        move_effect(tx, snapshot.effects[0], EffectState.DENIED, CAUSE)
+        close_open_siblings(tx, snapshot, CAUSE.because("sibling"), but=snapshot.effects[0])
+        follow_effects(tx, snapshot, CAUSE)
+        assert snapshot.transaction.state == TxnState.ENDED.value
+
+    on(written, work)
+    assert written.read_sync(states) == ["denied", "withdrawn"]
+    reviews = written.read_sync(lambda conn: conn.execute(select(table(ReviewRow).c.state)).scalars().all())
+    assert sorted(reviews) == ["open", "withdrawn"]  # the denied one's is settled by whoever denies it
+
+
+def test_a_transaction_that_is_where_its_effects_put_it_is_not_moved(written: Database) -> None:
+    on(written, lambda tx, snapshot: follow_effects(tx, snapshot, CAUSE))
+    assert written.read_sync(log) == []
+
+
+def test_a_transaction_moves_along_its_own_table(written: Database) -> None:
+    with pytest.raises(IllegalMoveError):
+        on(written, lambda tx, snapshot: move_transaction(tx, snapshot.transaction, TxnState.SETTLED, CAUSE))
+
+
+def test_the_same_trouble_is_one_task_and_is_settled_once(written: Database) -> None:
+    def work(tx: Tx, snapshot: Snapshot) -> None:
+        for _ in range(2):
+            open_task(tx, snapshot.effects[0], "unknown", "we do not know", CAUSE)
+        open_task(tx, snapshot.effects[0], "contradiction", "two stories", CAUSE)
+        for _ in range(2):
+            settle_task(tx, snapshot.effects[0], "unknown", CAUSE)
+        settle_task(tx, snapshot.effects[1], "unknown", CAUSE)
+
+    on(written, work)
+    rows = table(TaskRow).c
+    found = written.read_sync(
+        lambda conn: conn.execute(select(rows.kind, rows.state).order_by(rows.kind)).all()
+    )
+    assert [tuple(row) for row in found] == [("contradiction", "open"), ("unknown", "settled")]
+    assert [kind for kind, _ in written.read_sync(log)] == ["task_opened", "task_opened", "task_settled"]
+
+
+def test_columns_change_only_while_the_state_is_the_one_that_was_read(written: Database) -> None:
+    stale = written.read_sync(lambda conn: records.require(conn, TXN))
+    on(written, lambda tx, snapshot: move_effect(tx, snapshot.effects[0], EffectState.RELEASED, CAUSE))
+    with pytest.raises(ConflictError):
+        on(written, lambda tx, _: set_columns(tx, stale.effects[0], valid_for_s=1))
+    on(written, lambda tx, snapshot: set_columns(tx, snapshot.effects[0], valid_for_s=1))
+    assert written.read_sync(lambda conn: records.require(conn, TXN)).effects[0].valid_for_s == 1

@@ -1,0 +1,227 @@
+"""Faults that any of our tokens can have before its claims are looked at: steps 1 to 9 of every verification.
+
+Each fault is (name, token, step, code). The same list is made for releases, receipts and proofs.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from countersign.contract import PrivateKey, canonicalize
+from countersign.contract.keys import encode_base64url
+
+from .world import STRANGER, header, signed, token
+
+Fault = tuple[str, str, int, str]
+
+_L = 2**252 + 27742317777372353535851937790883648493  # order of the base point (RFC 8032 section 5.1)
+_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+FOREIGN = {
+    "jku": "https://attacker.example/jwks.json",
+    "jwk": STRANGER.public.jwk(),
+    "x5u": "https://attacker.example/cert.pem",
+    "x5c": ["MIIB"],
+    "x5t": "AAAA",
+    "crit": ["exp"],
+    "b64": False,
+    "zip": "DEF",
+    "cty": "JWT",
+}
+
+
+def gate_faults(
+    typ: str, claims: dict[str, Any], signer: PrivateKey, other_types: dict[str, str]
+) -> Iterator[Fault]:
+    """Every fault of steps 1 to 9; `other_types` are good tokens of the other kinds."""
+    good = token(header(typ, signer), claims, signer)
+    yield from _form(good)
+    yield from _encoding(typ, claims, signer, good)
+    yield from _json(typ, claims, signer)
+    yield from _header(typ, claims, signer)
+    yield from _alg(typ, claims, signer)
+    yield from _typ(typ, claims, signer, other_types)
+    yield from _key(typ, claims, signer)
+    yield from _signature(typ, claims, signer, good)
+
+
+def _form(good: str) -> Iterator[Fault]:
+    head, payload, signature = good.split(".")
+    yield "oversize_garbage", "A" * 8193, 1, "too_large"
+    for name, text in {
+        "empty": "",
+        "two_parts": f"{head}.{payload}",
+        "four_parts": f"{good}.AAAA",
+        "five_parts_like_jwe": f"{head}.AAAA.AAAA.{payload}.AAAA",
+        "empty_signature": f"{head}.{payload}.",
+        "short_signature": f"{head}.{payload}.{signature[:-1]}",
+        "long_signature": f"{head}.{payload}.{signature}A",
+        "padding": good + "==",
+        "padding_in_the_middle": f"{head}=.{payload}.{signature}",
+        "leading_space": " " + good,
+        "trailing_newline": good + "\n",
+        "newline_inside": f"{head}.\n{payload}.{signature}",
+        "fragment": good + "#x",
+        "standard_alphabet": f"{head}.{payload[:-1]}+.{signature}",
+        "not_ascii": f"{head}.{payload}é.{signature}",
+        "json_serialization": json.dumps({"protected": head, "payload": payload, "signature": signature}),
+    }.items():
+        yield name, text, 2, "not_compact"
+
+
+def _encoding(typ: str, claims: dict[str, Any], signer: PrivateKey, good: str) -> Iterator[Fault]:
+    head, payload, signature = good.split(".")
+    code = "not_canonical_base64url"
+    yield "trailing_bits_in_signature", f"{head}.{payload}.{_spoil(signature)}", 3, code
+    spare = canonicalize(claims)
+    if len(spare) % 3 == 0:  # no spare bits: one more character makes some
+        spare = (
+            canonicalize({**claims, "jti": claims.get("jti", "") + "A"})
+            if "jti" in claims
+            else spare[:-1] + b" }"
+        )
+    segment = _spoil(encode_base64url(spare))
+    yield "trailing_bits_in_payload", _sign_text(f"{head}.{segment}", signer), 3, code
+    yield "impossible_length", _sign_text(f"{head}.{'A' * 5}", signer), 3, code
+
+
+def _spoil(segment: str) -> str:
+    """Set a spare bit of the last character: another text of the same bytes."""
+    return segment[:-1] + _ALPHABET[_ALPHABET.index(segment[-1]) | 1]
+
+
+def _sign_text(signing_input: str, signer: PrivateKey) -> str:
+    return f"{signing_input}.{encode_base64url(signer.sign(signing_input.encode()))}"
+
+
+def _json(typ: str, claims: dict[str, Any], signer: PrivateKey) -> Iterator[Fault]:
+    head, body = canonicalize(header(typ, signer)), canonicalize(claims)
+    time_claim = "exp" if "exp" in claims else "iat"
+    moment = str(claims[time_claim]).encode()
+    plain = b'"' + time_claim.encode() + b'":' + moment
+    escaped = (
+        b'"\\u00' + format(ord(time_claim[0]), "02x").encode() + time_claim[1:].encode() + b'":' + moment
+    )
+    alg_twice = head.replace(b'{"alg":"Ed25519"', b'{"alg":"none","alg":"Ed25519"')
+    for name, changed_head, changed_body, code in (
+        ("duplicate_claim", head, b"{" + plain.replace(moment, b"1") + b"," + body[1:], "duplicate_key"),
+        ("duplicate_claim_escaped", head, b"{" + escaped + b"," + body[1:], "duplicate_key"),
+        ("duplicate_alg", alg_twice, body, "duplicate_key"),
+        ("payload_not_json", head, body[:-1], "not_json"),
+        ("payload_single_quotes", head, body.replace(b'"', b"'"), "not_json"),
+        ("payload_array", head, b"[" + body + b"]", "not_an_object"),
+        ("header_array", b"[" + head + b"]", body, "not_an_object"),
+        ("payload_bom", head, b"\xef\xbb\xbf" + body, "bom"),
+        ("payload_not_utf8", head, body[:-1] + b',"x":"\xff"}', "not_utf8"),
+        ("payload_lone_surrogate", head, body[:-1] + b',"x":"\\ud800"}', "lone_surrogate"),
+        ("payload_too_deep", head, body[:-1] + b',"x":' + b"[" * 20 + b"]" * 20 + b"}", "too_deep"),
+        ("time_float", head, body.replace(plain, plain + b".0"), "float_refused"),
+        ("time_fraction", head, body.replace(plain, plain + b".5"), "float_refused"),
+        ("time_exponent", head, body.replace(plain, plain[: -len(moment)] + b"18e8"), "float_refused"),
+        ("time_nan", head, body.replace(plain, plain[: -len(moment)] + b"NaN"), "not_finite"),
+        ("time_huge", head, body.replace(plain, plain + b"0" * 20), "integer_out_of_range"),
+    ):
+        yield name, signed(changed_head, changed_body, signer), 4, code
+
+
+def _header(typ: str, claims: dict[str, Any], signer: PrivateKey) -> Iterator[Fault]:
+    for member, value in FOREIGN.items():
+        yield (
+            f"header_{member}",
+            token(header(typ, signer, **{member: value}), claims, signer),
+            5,
+            "header_members",
+        )
+    for member in ("alg", "typ", "kid"):
+        missing = token(header(typ, signer, **{member: ...}), claims, signer)
+        yield f"header_without_{member}", missing, 5, "header_members"
+    for name, kid in {"kid_number": 7, "kid_empty": "", "kid_long": "k" * 65, "kid_null": None}.items():
+        yield name, token(header(typ, signer, kid=kid), claims, signer), 5, "bad_kid"
+
+
+def _alg(typ: str, claims: dict[str, Any], signer: PrivateKey) -> Iterator[Fault]:
+    for name, alg in {
+        "alg_none": "none",
+        "alg_none_capital": "None",
+        "alg_none_mixed": "nOnE",
+        "alg_eddsa": "EdDSA",
+        "alg_lower": "ed25519",
+        "alg_es256": "ES256",
+        "alg_rs256": "RS256",
+        "alg_list": ["Ed25519"],
+        "alg_null": None,
+    }.items():
+        yield name, token(header(typ, signer, alg=alg), claims, signer), 6, "wrong_alg"
+    pem = (
+        b"-----BEGIN PUBLIC KEY-----\n"
+        + base64.b64encode(_SPKI + signer.public.raw)
+        + b"\n-----END PUBLIC KEY-----\n"
+    )
+    for name, secret in {
+        "raw": signer.public.raw,
+        "pem": pem,
+        "jwk": canonicalize(signer.public.jwk()),
+    }.items():
+        head = canonicalize(header(typ, signer, alg="HS512"))
+        yield f"alg_hs512_with_public_key_{name}", _mac(head, canonicalize(claims), secret), 6, "wrong_alg"
+
+
+_SPKI = bytes.fromhex("302a300506032b6570032100")
+
+
+def _mac(head: bytes, body: bytes, secret: bytes) -> str:
+    """HMAC keyed with public bytes: the oldest JWT trick. HS512 has the length of our signatures."""
+    signing_input = f"{encode_base64url(head)}.{encode_base64url(body)}"
+    return f"{signing_input}.{encode_base64url(hmac.digest(secret, signing_input.encode(), hashlib.sha512))}"
+
+
+def _typ(typ: str, claims: dict[str, Any], signer: PrivateKey, others: dict[str, str]) -> Iterator[Fault]:
+    for name, other in {
+        "typ_jwt": "JWT",
+        "typ_access_token": "at+jwt",
+        "typ_capitals": typ.upper(),
+        "typ_media_type": f"application/{typ}",
+        "typ_null": None,
+    }.items():
+        yield name, token(header(typ, signer, typ=other), claims, signer), 7, "wrong_typ"
+    for name, text in others.items():
+        yield f"good_{name}_instead", text, 7, "wrong_typ"
+        relabelled = token(
+            header(f"agent-{name}+jwt" if name == "proof" else f"effect-{name}+jwt", signer), claims, signer
+        )
+        yield f"typ_of_{name}", relabelled, 7, "wrong_typ"
+
+
+def _key(typ: str, claims: dict[str, Any], signer: PrivateKey) -> Iterator[Fault]:
+    for name, kid in {
+        "kid_unknown": STRANGER.public.kid,
+        "kid_of_64_characters": "k" * 64,
+        "kid_path": "../../../../dev/null",
+        "kid_sql": "x' UNION SELECT 'key' --",
+        "kid_url": "https://attacker.example/key",
+    }.items():
+        yield name, token(header(typ, signer, kid=kid), claims, signer), 8, "unknown_kid"
+
+
+def _signature(typ: str, claims: dict[str, Any], signer: PrivateKey, good: str) -> Iterator[Fault]:
+    head, payload, signature = good.split(".")
+    raw = base64.urlsafe_b64decode(signature + "==")
+    s = int.from_bytes(raw[32:], "little")
+    malleable = raw[:32] + (s + _L).to_bytes(32, "little")
+    flipped = raw[:10] + bytes([raw[10] ^ 1]) + raw[11:]
+    for name, changed in {
+        "signature_zero": bytes(64),
+        "signature_flipped": flipped,
+        "signature_malleable": malleable,
+    }.items():
+        yield name, f"{head}.{payload}.{encode_base64url(changed)}", 9, "bad_signature"
+    swapped = token(header(typ, signer), {**claims, "iat": claims["iat"] - 1}, signer).split(".")[1]
+    yield "payload_of_another_token", f"{head}.{swapped}.{signature}", 9, "bad_signature"
+    yield (
+        "signed_by_a_stranger_with_our_kid",
+        token(header(typ, signer), claims, STRANGER),
+        9,
+        "bad_signature",
+    )

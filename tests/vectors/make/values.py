@@ -1,0 +1,381 @@
+"""Values: what admission lets in or refuses, canonical bytes, and every name of design section 6.
+
+Raw texts are given as `pieces`, a list of [hex, count] to be repeated and joined, so that hostile ones stay
+small.
+"""
+
+import hashlib
+from typing import Any
+
+from countersign.contract import (
+    AdmissionError,
+    args_digest,
+    body_digest,
+    call_key,
+    canonicalize,
+    compensation_call_key,
+    effect_id,
+    independent_txn_id,
+    load,
+    load_manifest,
+    tool_digest,
+    txn_digest,
+    txn_id,
+)
+from countersign.contract import names as labels
+
+from . import world
+
+Case = dict[str, Any]
+
+
+def _raw(*pieces: bytes | tuple[bytes, int]) -> list[list[Any]]:
+    return [[piece.hex(), 1] if isinstance(piece, bytes) else [piece[0].hex(), piece[1]] for piece in pieces]
+
+
+REFUSED: dict[str, tuple[str, list[list[Any]]]] = {
+    "empty": ("not_json", []),
+    "only_space": ("not_json", _raw(b"  ")),
+    "two_values": ("not_json", _raw(b"1 2")),
+    "trailing_comma": ("not_json", _raw(b"[1,]")),
+    "comment": ("not_json", _raw(b"/* x */ 1")),
+    "single_quotes": ("not_json", _raw(b"{'a':1}")),
+    "control_character_in_string": ("not_json", _raw(b'"\n"')),
+    "unterminated_string": ("not_json", _raw(b'"abc')),
+    "leading_zero": ("not_json", _raw(b"01")),
+    "plus_sign": ("not_json", _raw(b"+1")),
+    "hexadecimal": ("not_json", _raw(b"0x10")),
+    "no_break_space": ("not_json", _raw("\u00a01".encode())),
+    "duplicate_key": ("duplicate_key", _raw(b'{"a":1,"a":1}')),
+    "duplicate_key_escaped": ("duplicate_key", _raw(b'{"a":1,"\\u0061":2}')),
+    "duplicate_key_deep": ("duplicate_key", _raw(b'[{"x":{"b":1,"b":2}}]')),
+    "reserved_entity": ("reserved_key", _raw(b'{"__entity":{"type":"User","id":"root"}}')),
+    "reserved_extn": ("reserved_key", _raw(b'{"a":[{"__extn":{"fn":"ip","arg":"::1"}}]}')),
+    "reserved_expr": ("reserved_key", _raw(b'{"__expr":"User::\\"root\\""}')),
+    "reserved_escaped": ("reserved_key", _raw(b'{"\\u005f_entity":1}')),
+    "lone_high_surrogate": ("lone_surrogate", _raw(b'"\\ud800"')),
+    "lone_low_surrogate": ("lone_surrogate", _raw(b'["\\uDC00"]')),
+    "swapped_surrogates": ("lone_surrogate", _raw(b'"\\udc00\\ud800"')),
+    "lone_surrogate_in_key": ("lone_surrogate", _raw(b'{"\\uDAAA":1}')),
+    "nan": ("not_finite", _raw(b"NaN")),
+    "infinity": ("not_finite", _raw(b"[Infinity]")),
+    "minus_infinity": ("not_finite", _raw(b"-Infinity")),
+    "overflowing_float": ("not_finite", _raw(b"1E400")),
+    "integer_2_to_53": ("integer_out_of_range", _raw(b"9007199254740992")),
+    "integer_minus_2_to_53": ("integer_out_of_range", _raw(b"-9007199254740992")),
+    "integer_2_to_53_plus_1": ("integer_out_of_range", _raw(b"9007199254740993")),
+    "integer_10_to_30": ("integer_out_of_range", _raw(b"1", (b"0", 30))),
+    "integer_of_4301_digits": ("integer_out_of_range", _raw((b"9", 4301))),
+    "integer_of_200000_digits": ("integer_out_of_range", _raw((b"9", 200_000))),
+    "whole_float_2_to_53": ("integer_out_of_range", _raw(b"9007199254740992.0")),
+    "whole_float_1e20": ("integer_out_of_range", _raw(b"1e20")),
+    "bom": ("bom", _raw(b"\xef\xbb\xbf{}")),
+    "utf16": ("not_utf8", _raw("{}".encode("utf-16"))),
+    "utf16_without_mark": ("not_json", _raw("{}".encode("utf-16-le"))),
+    "latin1": ("not_utf8", _raw(b'"\xe9"')),
+    "overlong_slash": ("not_utf8", _raw(b'"\xc0\xaf"')),
+    "encoded_surrogate": ("not_utf8", _raw(b'"\xed\xa0\x80"')),
+    "above_unicode": ("not_utf8", _raw(b'"\xf4\x90\x80\x80"')),
+    "too_large": ("too_large", _raw(b'"', (b"a", 262_143), b'"')),
+    "too_large_ten_megabytes": ("too_large", _raw(b'"', (b"a", 10_000_000), b'"')),
+    "depth_65": ("too_deep", _raw((b"[", 65), (b"]", 65))),
+    "depth_65_of_objects": ("too_deep", _raw((b'{"a":', 65), b"1", (b"}", 65))),
+    "depth_100000": ("too_deep", _raw((b"[", 100_000))),
+    "depth_100000_closed": ("too_deep", _raw((b"[", 100_000), (b"]", 100_000))),
+    "nodes_10001": ("too_many_nodes", _raw(b"[", (b"1,", 9_999), b"1]")),
+    "nodes_10001_of_objects": ("too_many_nodes", _raw(b"[", (b"{},", 9_999), b"{}]")),
+    "nodes_10001_by_nesting": ("too_many_nodes", _raw(b"[", (b"[[1]],", 3_333), b"1]")),
+    "nodes_of_empty_arrays": ("too_many_nodes", _raw(b"[", (b"[],", 60_000), b"[]]")),
+    "unterminated_string_of_quotes": ("not_json", _raw(b'"', (b'\\"', 100_000))),
+}
+
+ADMITTED: dict[str, bytes] = {
+    "null": b"null",
+    "scalars": b'[true,false,null,0,-1,1.5,"x"]',
+    "largest_integer": b"9007199254740991",
+    "smallest_integer": b"-9007199254740991",
+    "whole_float_is_an_integer": b"[1.0,1e0,100e-2,-0.0,-0,0.0,9007199254740991.0]",
+    "floats": b"[0.1,1e-7,0.000001,1e21,1.7976931348623157e308,5e-324,123e65]",
+    "surrogate_pair": b'"\\ud83d\\ude00"',
+    "noncharacters_and_nul": '["\\u0000","\uffff","\U0010ffff","\ufdd0"]'.encode(),
+    "nfc_and_nfd_stay_apart": '{"\u00e9":1,"e\u0301":2}'.encode(),
+    "keys_beyond_the_bmp": '{"\U0001f600":1,"\ufb33":2,"\u20ac":3,"\\r":4,"1":5,"\u00f6":7}'.encode(),
+    "escapes": b'"\\u0000\\u0007\\b\\t\\n\\u000b\\f\\r\\u001b\\u001f\\"\\\\\\/\\u007f\\u0080\\u2028"',
+    "white_space": b' {\t"b" :\r\n[ ] , "a" : { } } ',
+    "empty_key": b'{"":0}',
+    "reserved_words_as_values": b'["__entity","__extn","__expr"]',
+    "reserved_words_in_longer_keys": b'{"__entity_":1,"_entity":2,"__ENTITY":3}',
+}
+
+ADMITTED_IN_PIECES: dict[str, list[list[Any]]] = {
+    "largest": _raw(b'"', (b"a", 262_142), b'"'),
+    "depth_64": _raw((b"[", 64), (b"]", 64)),
+    "depth_64_of_many": _raw((b"[", 63), b"[],[]", (b"]", 63)),
+    "brackets_in_strings": _raw(b'["', (b"[{", 200), b'"]'),
+    "nodes_10000": _raw(b"[", (b"1,", 9_998), b"1]"),
+    "nodes_10000_of_empty_arrays": _raw(b"[", (b"[],", 9_998), b"[]]"),
+}
+
+MANIFEST = {
+    "tool": "refund",
+    "title": "Refund a customer",
+    "args": {
+        "type": "object",
+        "properties": {
+            "account": {"type": "string"},
+            "amount_cents": {"type": "integer", "minimum": 1},
+            "note": {"type": "string"},
+        },
+        "required": ["account", "amount_cents"],
+        "additionalProperties": False,
+    },
+    "resource": {"type": "Account", "id": "/account"},
+    "money": [{"amount": "/amount_cents", "currency": "const:USD"}],
+    "compensation": {"tool": "cancel_refund", "map": {"refund": "result:/refund_id"}},
+    "risk": "high",
+    "sentence": "Refund {amount_cents} to {account}",
+}
+
+
+def admission() -> dict[str, Any]:
+    """admission/*.json"""
+    refused = [{"name": name, "pieces": raw, "code": code} for name, (code, raw) in REFUSED.items()]
+    return {
+        "admission/refused.json": {
+            "about": "Bytes strict admission refuses, with the code.",
+            "cases": refused,
+        },
+        "admission/admitted.json": {
+            "about": "Bytes strict admission lets in, and the canonical bytes of what they hold.",
+            "cases": [_admitted(name, _raw(raw)) for name, raw in ADMITTED.items()],
+        },
+        "admission/admitted_large.json": {
+            "about": "Bytes at the limits, which strict admission lets in, and SHA-256 of their canonical bytes.",
+            "cases": [_admitted(name, pieces) for name, pieces in ADMITTED_IN_PIECES.items()],
+        },
+    }
+
+
+def _admitted(name: str, pieces: list[list[Any]]) -> Case:
+    canonical = canonicalize(load(_joined(pieces)))
+    short = {"canonical_hex": canonical.hex()} if name in ADMITTED else {}
+    return {
+        "name": name,
+        "pieces": pieces,
+        **short,
+        "canonical_sha256": hashlib.sha256(canonical).hexdigest(),
+    }
+
+
+def _joined(pieces: list[list[Any]]) -> bytes:
+    return b"".join(bytes.fromhex(piece) * count for piece, count in pieces)
+
+
+def canonical() -> dict[str, Any]:
+    """canonical/*.json: the number table of RFC 8785 appendix B, strings and sorting."""
+    numbers = [{"ieee754": ieee, "canonical": text} for ieee, text in _APPENDIX_B]
+    keys = [
+        "\u20ac",
+        "\r",
+        "\ufb33",
+        "1",
+        "\U0001f600",
+        "\u0080",
+        "\u00f6",
+        "",
+        "a",
+        "A",
+        "aa",
+        "\ud7ff",
+        "\ue000",
+    ]
+    sorting = {key: index for index, key in enumerate(keys)}
+    characters = [chr(code) for code in [*range(0x20), 0x22, 0x2F, 0x5C, 0x7F, 0x80, 0x2028, 0xFFFE, 0x1F600]]
+    return {
+        "canonical/numbers.json": {
+            "about": "Doubles as 16 hex digits and their canonical text (RFC 8785 appendix B).",
+            "cases": numbers,
+        },
+        "canonical/sorting.json": {
+            "about": "Keys are sorted by UTF-16 unit (RFC 8785 section 3.2.3).",
+            "value": sorting,
+            "canonical_hex": canonicalize(sorting).hex(),
+        },
+        "canonical/strings.json": {
+            "about": "One character each, and its canonical text (RFC 8785 section 3.2.2.2).",
+            "cases": [{"text": text, "canonical_hex": canonicalize(text).hex()} for text in characters],
+        },
+    }
+
+
+_APPENDIX_B = [
+    ("0000000000000000", "0"),
+    ("8000000000000000", "0"),
+    ("0000000000000001", "5e-324"),
+    ("8000000000000001", "-5e-324"),
+    ("7fefffffffffffff", "1.7976931348623157e+308"),
+    ("ffefffffffffffff", "-1.7976931348623157e+308"),
+    ("4340000000000000", "9007199254740992"),
+    ("c340000000000000", "-9007199254740992"),
+    ("4430000000000000", "295147905179352830000"),
+    ("44b52d02c7e14af5", "9.999999999999997e+22"),
+    ("44b52d02c7e14af6", "1e+23"),
+    ("44b52d02c7e14af7", "1.0000000000000001e+23"),
+    ("444b1ae4d6e2ef4e", "999999999999999700000"),
+    ("444b1ae4d6e2ef4f", "999999999999999900000"),
+    ("444b1ae4d6e2ef50", "1e+21"),
+    ("3eb0c6f7a0b5ed8c", "9.999999999999997e-7"),
+    ("3eb0c6f7a0b5ed8d", "0.000001"),
+    ("41b3de4355555553", "333333333.3333332"),
+    ("41b3de4355555554", "333333333.33333325"),
+    ("41b3de4355555555", "333333333.3333333"),
+    ("41b3de4355555556", "333333333.3333334"),
+    ("41b3de4355555557", "333333333.33333343"),
+    ("becbf647612f3696", "-0.0000033333333333333333"),
+    ("43143ff3c1cb0959", "1424953923781206.2"),
+]
+
+_ARGS = {"amount_cents": 124000, "account": "acc-17"}
+_PLACE = {"agent": world.AGENT, "run_key": world.RUN_KEY}
+
+
+def _named(label: bytes, digest: str, value: Any, about: str) -> Case:
+    text = canonicalize(value)
+    if hashlib.sha256(label + text).hexdigest() != digest:
+        raise AssertionError(f"{about}: the digest does not cover what this file says it covers")
+    return {"about": about, "value": value, "canonical": text.decode(), "digest": digest}
+
+
+def _call(args: Any, n: int, about: str, agent: str = world.AGENT, run_key: str = world.RUN_KEY) -> Case:
+    value = {"agent": agent, "run_key": run_key, "tool": "refund", "args": args, "n": n}
+    digest = call_key(agent=agent, run_key=run_key, tool="refund", args=args, n=n)
+    return _named(labels.CALL_LABEL, digest, value, about)
+
+
+def _names_of_calls() -> dict[str, list[Case]]:
+    key = call_key(**_PLACE, tool="refund", args=_ARGS)
+    independent = {**_PLACE, "call_key": key}
+    undo = {"effect_id": world.REFUND.effect_id, "tool": "cancel_refund"}
+    here = {"txn": world.TXN, "call_key": key}
+    return {
+        "call_key": [
+            _call(_ARGS, 0, "a call"),
+            _call(_ARGS, 1, "an intended repeat of it in the same run"),
+            _call({**_ARGS, "amount_cents": 124001}, 0, "one cent more is another call"),
+            _call(_ARGS, 0, "another run key is another call", run_key="ticket-4712"),
+            _call(_ARGS, 0, "another agent's same words are another call", agent="other-bot"),
+        ],
+        "txn_id": [
+            _named(labels.TXN_ID_LABEL, txn_id(**_PLACE), _PLACE, "a transaction"),
+            _named(
+                labels.TXN_ID_LABEL, independent_txn_id(**independent), independent, "an independent effect's"
+            ),
+        ],
+        "effect_id": [_named(labels.EFFECT_ID_LABEL, effect_id(**here), here, "an effect of a transaction")],
+        "compensation_call_key": [
+            _named(
+                labels.COMPENSATE_LABEL,
+                compensation_call_key(**undo),
+                undo,
+                "the call that takes an effect back",
+            )
+        ],
+    }
+
+
+def _names_of_values() -> dict[str, list[Case]]:
+    digests = [world.REFUND.digest, world.MAIL.digest]
+    return {
+        "args_digest": [
+            _named(labels.ARGS_LABEL, args_digest(args=args), args, about)
+            for args, about in (
+                ({}, "no args"),
+                (_ARGS, "two args"),
+                ({"x": [1, 1.5, None, True, "für Zoë \U0001f600"]}, "every type"),
+            )
+        ],
+        "effect_digest": [
+            _named(labels.EFFECT_LABEL, effect.digest, world.effect_json(effect), about)
+            for effect, about in (
+                (world.REFUND, "with compensation"),
+                (world.MAIL, "without compensation"),
+                (world.COMPENSATING, "a compensating effect"),
+            )
+        ],
+        "txn_digest": [
+            _named(labels.TXN_LABEL, txn_digest(effect_digests=some), some, about)
+            for some, about in (
+                (digests, "two effects"),
+                (digests[::-1], "reordered"),
+                (digests[:1], "one dropped"),
+            )
+        ],
+    }
+
+
+def _manifests() -> dict[str, Any]:
+    shipped = load_manifest(canonicalize(MANIFEST))
+    explicit = {
+        **MANIFEST,
+        "lane": "staged",
+        "idempotent": False,
+        "groups": [],
+        "timeout_seconds": 60,
+        "aud": None,
+    }
+    if load_manifest(canonicalize(explicit)).digest != shipped.digest:
+        raise AssertionError("a default written out changed the digest")
+    covered = shipped.to_json()
+    return {
+        "about": "A tool manifest's digest covers it without the members that equal their default.",
+        "label": labels.TOOL_LABEL.decode(),
+        "cases": [
+            {
+                "about": about,
+                "manifest": manifest,
+                **_named(labels.TOOL_LABEL, tool_digest(covered), covered, about),
+            }
+            for about, manifest in (("as written", MANIFEST), ("with defaults written out", explicit))
+        ],
+    }
+
+
+def names() -> dict[str, Any]:
+    """names/*.json"""
+    cases = {**_names_of_calls(), **_names_of_values()}
+    label = {
+        "args_digest": labels.ARGS_LABEL,
+        "call_key": labels.CALL_LABEL,
+        "txn_id": labels.TXN_ID_LABEL,
+        "effect_id": labels.EFFECT_ID_LABEL,
+        "effect_digest": labels.EFFECT_LABEL,
+        "txn_digest": labels.TXN_LABEL,
+        "compensation_call_key": labels.COMPENSATE_LABEL,
+    }
+    files = {
+        f"names/{name}.json": {
+            "about": "digest = SHA-256(label + canonical), lower-case hex; canonical = JCS(value).",
+            "label": label[name].decode(),
+            "cases": cases[name],
+        }
+        for name in label
+    }
+    bodies = [{"body": body, "digest": body_digest(body.encode())} for body in ("", "{}", '{"a":"Zoë"}')]
+    files["names/tool_digest.json"] = _manifests()
+    files["names/body_digest.json"] = {
+        "about": "digest = base64url without padding of SHA-256(body), as `bd` of a proof carries it.",
+        "cases": bodies,
+    }
+    return files
+
+
+def check() -> None:
+    """Every refused case is refused for the reason its file gives."""
+    for name, (code, pieces) in REFUSED.items():
+        try:
+            load(_joined(pieces))
+        except AdmissionError as error:
+            if error.code != code:
+                raise AssertionError(f"{name} is refused as {error.code}, not {code}") from error
+        else:
+            raise AssertionError(f"{name} is not refused")

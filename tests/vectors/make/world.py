@@ -1,0 +1,204 @@
+"""The fixed world of the vectors: keys from seeds, one transaction of two effects, one moment.
+
+Nothing random and no clock: a rerun writes the same bytes. The keys are public knowledge; trust them nowhere.
+"""
+
+import copy
+import hashlib
+from typing import Any
+
+from countersign.contract import (
+    Compensation,
+    DecisionClaims,
+    Effect,
+    EffectDetail,
+    KeySet,
+    Mode,
+    PrivateKey,
+    ReceiptClaims,
+    ReceiptEffect,
+    ReleaseClaims,
+    Resource,
+    call_key,
+    canonicalize,
+    compensation_call_key,
+    txn_digest,
+    txn_id,
+)
+from countersign.contract.keys import encode_base64url
+
+NOW = 1_800_000_000  # 2027-01-15T08:00:00Z
+ISS = "https://countersign.example"
+AGENT = "support-bot"
+RUN_KEY = "ticket-4711"
+EPOCH = 3
+LEEWAY = 5
+ATTEMPT = "attempt-0001"
+
+
+def key(name: str) -> PrivateKey:
+    """The key of a name: its seed is the SHA-256 of the name."""
+    return PrivateKey.from_seed(hashlib.sha256(b"countersign vectors: " + name.encode()).digest())
+
+
+SERVICE, PREVIOUS, STRANGER = key("service"), key("previous service"), key("stranger")
+AGENT_KEY, OTHER_AGENT_KEY = key("agent"), key("other agent")
+KEYS = KeySet([PREVIOUS.public, SERVICE.public])
+TOOL_DIGEST = hashlib.sha256(b"manifest of refund").hexdigest()
+MAIL_DIGEST = hashlib.sha256(b"manifest of send_mail").hexdigest()
+UNDO_DIGEST = hashlib.sha256(b"manifest of cancel_refund").hexdigest()
+BUNDLE = hashlib.sha256(b"bundle").hexdigest()
+TXN = txn_id(agent=AGENT, run_key=RUN_KEY)
+
+
+def _effect(
+    seq: int, tool: str, digest: str, resource: Resource, args: Any, undo: Compensation | None
+) -> Effect:
+    return Effect.stage(
+        agent=AGENT,
+        txn=TXN,
+        call_key=call_key(agent=AGENT, run_key=RUN_KEY, tool=tool, args=args),
+        seq=seq,
+        tool=tool,
+        tool_digest=digest,
+        resource=resource,
+        args=args,
+        compensation=undo,
+    )
+
+
+UNDO = Compensation("cancel_refund", UNDO_DIGEST, {"refund": "result:/refund_id", "why": 'const:"undone"'})
+REFUND = _effect(
+    1,
+    "refund",
+    TOOL_DIGEST,
+    Resource("Account", "acc-17"),
+    {"account": "acc-17", "amount_cents": 124000, "note": "für Zoë \U0001f600 \u2028 <b>"},
+    UNDO,
+)
+MAIL = _effect(
+    2,
+    "send_mail",
+    MAIL_DIGEST,
+    Resource("Account", "acc-17"),
+    {"account": "acc-17", "to": ["zoe@example.com"], "text": "done"},
+    None,
+)
+TXN_DIGEST = txn_digest(effect_digests=[REFUND.digest, MAIL.digest])
+
+COMPENSATING = Effect.stage(
+    agent=AGENT,
+    txn=TXN,
+    call_key=compensation_call_key(effect_id=REFUND.effect_id, tool="cancel_refund"),
+    seq=1,
+    tool="cancel_refund",
+    tool_digest=UNDO_DIGEST,
+    resource=Resource("Account", "acc-17"),
+    args={"refund": "re_1", "why": "undone"},
+)
+
+DECISION = DecisionClaims(
+    id="dec-01",
+    mode=Mode.REVIEW,
+    commit="4f1c2ab09d",
+    bundle=BUNDLE,
+    policies=("support-may-refund", "refund-needs-finance"),
+    votes=("vote-01", "vote-02"),
+    rev=1,
+    assurance="oidc",
+)
+AUTO = DecisionClaims(
+    id="dec-02",
+    mode=Mode.AUTO,
+    commit="4f1c2ab09d",
+    bundle=BUNDLE,
+    policies=("support-may-refund",),
+    votes=(),
+    rev=1,
+    assurance="none",
+)
+JTI = encode_base64url(hashlib.sha256(b"jti").digest()[:16])
+OTHER_JTI = encode_base64url(hashlib.sha256(b"other jti").digest()[:16])
+
+
+def release(effect: Effect = REFUND, decision: DecisionClaims = DECISION) -> dict[str, Any]:
+    """Good claims of a release, free to be spoiled."""
+    claims = ReleaseClaims(
+        iss=ISS,
+        aud=AGENT,
+        sub=AGENT,
+        iat=NOW,
+        nbf=NOW,
+        exp=NOW + 120,
+        jti=JTI,
+        txn=TXN,
+        txn_digest=TXN_DIGEST,
+        epoch=EPOCH,
+        cnf_jkt=AGENT_KEY.public.kid,
+        detail=EffectDetail.of(effect),
+        decision=decision,
+    )
+    return copy.deepcopy(claims.to_claims())
+
+
+def compensation() -> dict[str, Any]:
+    """Good claims of a compensation's release."""
+    return {**release(COMPENSATING), "kind": "compensate", "compensates": REFUND.effect_id}
+
+
+def receipt() -> dict[str, Any]:
+    """Good claims of a receipt for both effects."""
+    effects = (
+        ReceiptEffect(REFUND.effect_id, REFUND.digest, JTI),
+        ReceiptEffect(MAIL.effect_id, MAIL.digest, OTHER_JTI),
+    )
+    claims = ReceiptClaims(
+        iss=ISS,
+        aud=AGENT,
+        sub=AGENT,
+        iat=NOW,
+        fire_by=NOW + 30,
+        epoch=EPOCH,
+        txn=TXN,
+        txn_digest=TXN_DIGEST,
+        attempt=ATTEMPT,
+        cnf_jkt=AGENT_KEY.public.kid,
+        effects=effects,
+    )
+    return copy.deepcopy(claims.to_claims())
+
+
+def effect_json(effect: Effect) -> dict[str, Any]:
+    """An effect as its digest covers it."""
+    value: dict[str, Any] = {
+        "v": 1,
+        "agent": effect.agent,
+        "txn": effect.txn,
+        "effect_id": effect.effect_id,
+        "seq": effect.seq,
+        "tool": effect.tool,
+        "tool_digest": effect.tool_digest,
+        "resource": effect.resource.to_json(),
+        "args": effect.args,
+        "call_key": effect.call_key,
+    }
+    if effect.compensation is not None:
+        value["compensation"] = effect.compensation.to_json()
+    return value
+
+
+def header(typ: str, signer: PrivateKey = SERVICE, /, **changed: Any) -> dict[str, Any]:
+    """A good header, with members changed or, when None is given, left out."""
+    members = {"alg": "Ed25519", "kid": signer.public.kid, "typ": typ, **changed}
+    return {name: value for name, value in members.items() if value is not ...}
+
+
+def signed(head: bytes, payload: bytes, signer: PrivateKey = SERVICE) -> str:
+    """Sign any header and payload bytes, however wrong."""
+    signing_input = f"{encode_base64url(head)}.{encode_base64url(payload)}"
+    return f"{signing_input}.{encode_base64url(signer.sign(signing_input.encode()))}"
+
+
+def token(head: dict[str, Any], claims: Any, signer: PrivateKey = SERVICE) -> str:
+    """Sign a header and claims in canonical form."""
+    return signed(canonicalize(head), canonicalize(claims), signer)

@@ -1,0 +1,61 @@
+// Keys of the queue. They move and open; none of them ever decides. Off in fields, off while a dialog is open,
+// and off altogether when the reader says so (WCAG 2.1.4).
+
+const dialog = document.getElementById("keys");
+const button = document.getElementById("show-keys");
+const toggle = document.getElementById("keys-on");
+const OFF = "countersign-keys-off";
+
+const remembered = () => { try { return localStorage.getItem(OFF) === "1"; } catch { return false; } };
+const remember = (off) => { try { localStorage.setItem(OFF, off ? "1" : "0"); } catch { /* private window */ } };
+
+const rows = () => [...document.querySelectorAll(".rows .row")];
+let last = ""; // the key before, for "g q"
+
+function move(step) {
+  const all = rows();
+  if (all.length === 0) return;
+  const at = all.findIndex((row) => row.contains(document.activeElement));
+  const next = all[Math.min(all.length - 1, Math.max(0, at < 0 ? 0 : at + step))];
+  next.querySelector("a").focus();
+}
+
+function openAct(name) {
+  const here = document.getElementById(name);
+  if (here) {
+    here.open = true;
+    (here.querySelector("textarea") ?? here.querySelector("summary")).focus();
+    return;
+  }
+  const row = rows().find((one) => one.contains(document.activeElement));
+  if (row) location.assign(`${row.querySelector("a").getAttribute("href")}#${name}`);
+}
+
+function press(key) {
+  const pair = last + key;
+  last = key;
+  if (pair === "gq") return location.assign("/");
+  if (key === "j") return move(1);
+  if (key === "k") return move(-1);
+  if (key === "a") return openAct("approve");
+  if (key === "d") return openAct("deny");
+  if (key === "?") return dialog.showModal();
+}
+
+document.addEventListener("keydown", (event) => {
+  if (remembered() && event.key !== "?") return;
+  if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.repeat && !"jk".includes(event.key)) return;
+  if (event.target.closest("input, textarea, select, [contenteditable], dialog")) return;
+  if (!["j", "k", "a", "d", "g", "q", "?"].includes(event.key)) { last = ""; return; }
+  event.preventDefault();
+  press(event.key);
+});
+
+toggle.checked = !remembered();
+toggle.addEventListener("change", () => remember(!toggle.checked));
+button.hidden = false;
+button.addEventListener("click", () => dialog.showModal());
+
+// A link to #approve or #deny opens that disclosure, as the key does.
+const wanted = location.hash.slice(1);
+if (wanted === "approve" || wanted === "deny") openAct(wanted);
