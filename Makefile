@@ -11,7 +11,7 @@ REQUIREMENTS := requirements/dev.txt
 READY        := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo airline test test-long check bench pages lock env
+.PHONY: help demo airline test test-long check bench pages lock env counterparts
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -22,10 +22,10 @@ demo: $(READY) ## the support-desk agent against a real service on loopback; CHE
 airline: $(READY) ## 100 recorded agent runs through SDK and service; TAU_AIRLINE_DATA names the folder
 	@$(PY) -m examples.airline
 
-test: $(READY) ## the suite; what is missing on this machine is skipped and told
+test: $(READY) counterparts ## the suite; what is missing on this machine is skipped and told
 	@$(PY) -m pytest -n $(JOBS) -m "not long" --randomly-seed=$(SEED) $(ARGS)
 
-test-long: $(READY) ## everything, with more examples, a fresh seed and coverage
+test-long: $(READY) counterparts ## everything, with more examples, a fresh seed and coverage
 	@HYPOTHESIS_PROFILE=long $(PY) -m pytest -n $(JOBS) --timeout 1800 --cov --cov-report=term $(ARGS)
 
 check: $(READY) ## format, lint, strict types, import arrows, README blocks, policy cases
@@ -44,6 +44,14 @@ pages: $(READY) ## write again what is made from the code: docs/settings.md, the
 # --------------------------------------------------------------------------------------- the environment
 
 env: $(READY) ## make the environment in .venv and nothing else
+
+# Third-party servers the tests talk to. Without npm, or without a network, their tests are skipped and told.
+counterparts: ## fetch the third-party servers the tests talk to (needs npm)
+	@if command -v npm >/dev/null && ! cmp -s tests/counterparts/package-lock.json tests/counterparts/node_modules/.installed; then \
+	  npm ci --silent --prefix tests/counterparts \
+	    && cp tests/counterparts/package-lock.json tests/counterparts/node_modules/.installed \
+	    || echo "npm ci --prefix tests/counterparts failed: the tests against identity providers will be skipped" >&2; \
+	fi
 
 # Rebuilt from nothing when the locked requirements, the interpreter or the folder changed; otherwise only the
 # two local packages are installed again. The third-party lock comes first, every file checked against its

@@ -41,7 +41,7 @@ _BY_STATUS: dict[int, tuple[str, ...]] = {
     406: ("not_acceptable",),
     409: (
         "idempotency_in_flight", "already_redeemed", "not_ready", "superseded", "stale_review",
-        "review_closed", "attempt_mismatch", "outcome_conflict", "already_reported", "fire_by_passed",
+        "review_closed", "outcome_conflict", "already_reported", "fire_by_passed",
         "illegal_state",
     ),
     413: ("too_large",),
@@ -50,7 +50,7 @@ _BY_STATUS: dict[int, tuple[str, ...]] = {
     422: ("mixed_audience", "idempotency_key_reused"),
     429: ("rate_limited",),
     500: ("internal",),
-    503: ("storage_unavailable",),
+    503: ("storage_unavailable", "issuer_unavailable"),
 }  # fmt: skip
 
 HTTP_STATUS: Mapping[ErrorCode, int] = MappingProxyType(

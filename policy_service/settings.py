@@ -25,9 +25,11 @@ from pydantic_settings import (
 )
 
 from policy_service.errors import StartError
+from policy_service.issuers import SignInProvider, TrustedIssuer, require_distinct
 
 ENV_PREFIX = "COUNTERSIGN_"
 CONFIG_NAME = "countersign.toml"
+_POSTGRESQL = "postgresql+psycopg"
 
 
 class Settings(BaseSettings):
@@ -42,7 +44,7 @@ class Settings(BaseSettings):
         Path("countersign-data"), description="folder of the database, the keys and the lock"
     )
     database_url: str = Field(
-        "", description="sqlite:///FILE; empty: a file in data_dir (PostgreSQL is not served yet)"
+        "", description="sqlite:///FILE or postgresql://...; empty: a file in data_dir; docs/postgresql.md"
     )
     key_dir: Path = Field(
         Path(), description="folder of the private keys and the epoch mark; empty: keys/ in data_dir"
@@ -84,11 +86,22 @@ class Settings(BaseSettings):
     nonce_period_s: int = Field(60, gt=0, le=300, description="life of a nonce; the one before is valid too")
 
     # -- people --------------------------------------------------------------------------------------------
+    providers: tuple[SignInProvider, ...] = Field(
+        (), description="[[providers]]: where people sign in; docs/sign-in.md has one for each vendor"
+    )
     session_idle_s: int = Field(3_600, gt=0, description="an hour without a request signs a person out")
     session_max_s: int = Field(43_200, gt=0, le=86_400, description="a working day, whatever the activity")
     session_touch_s: int = Field(60, ge=0, description="how exactly activity is recorded: one write a minute")
     sign_in_link_s: int = Field(600, gt=0, le=3_600, description="life of a development sign-in link")
     max_group_age_s: int = Field(43_200, gt=0, description="age of groups from a token when a vote is cast")
+
+    # -- agents without an enrolled key --------------------------------------------------------------------
+    trusted_issuers: tuple[TrustedIssuer, ...] = Field(
+        (), description="[[trusted_issuers]]: whose tokens let an agent bring a key; docs/agents.md"
+    )
+    agent_key_max_s: int = Field(
+        3_600, gt=0, le=86_400, description="life of a key brought by a token; never longer than the token"
+    )
 
     # -- storage -------------------------------------------------------------------------------------------
     max_batch: int = Field(
@@ -112,6 +125,18 @@ class Settings(BaseSettings):
     outbox_max_attempts: int = Field(20, gt=0, description="deliveries tried before a message is set aside")
     outbox_backoff_s: float = Field(1, gt=0, description="first pause, doubled each time")
     outbox_max_backoff_s: float = Field(900, gt=0, description="longest pause")
+
+    @field_validator("database_url")
+    @classmethod
+    def _with_our_driver(cls, value: str) -> str:
+        """``postgresql://`` as everybody writes it, with the driver this service has."""
+        scheme, _, rest = value.partition("://")
+        if scheme in {"postgresql", "postgres"}:
+            return f"{_POSTGRESQL}://{rest}"
+        if scheme not in {"sqlite", _POSTGRESQL}:
+            # not the rest of it: a password may stand there
+            raise ValueError(f"{scheme!r} is no database of ours; write sqlite:///FILE or postgresql://...")
+        return value
 
     @field_validator("public_url")
     @classmethod
@@ -166,6 +191,8 @@ class Settings(BaseSettings):
                         f"{name} is for loopback only, but this is {self.public_url!r} on {self.host!r}; "
                         f"unset {ENV_PREFIX}{name.upper()} or listen on 127.0.0.1"
                     )
+        require_distinct(self.providers)
+        require_distinct(self.trusted_issuers)
         if self.session_idle_s > self.session_max_s:
             raise ValueError("session_idle_s cannot be longer than session_max_s")
         return self
@@ -179,11 +206,6 @@ class Settings(BaseSettings):
     def loopback(self) -> bool:
         """Both where it listens and what it calls itself are this host only."""
         return is_loopback(self.host) and is_loopback(urlsplit(self.public_url).hostname or "")
-
-    @property
-    def public_host(self) -> str:
-        """What the Host header must be: the public URL's authority."""
-        return urlsplit(self.public_url).netloc
 
     @classmethod
     def settings_customise_sources(

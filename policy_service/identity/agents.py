@@ -1,13 +1,16 @@
 """Agents and executors: enrolled by an operator, with several Ed25519 keys each.
 
-Rules: a name is enrolled once; a key belongs to one party for ever, so the key of one can never become another's; a
-revoked key proves nothing from that moment on. All of it is logged.
+Rules: a name is enrolled once; a key is enrolled by an operator or brought by a token for a while; it belongs to one
+party for ever, so the key of one can never become another's; a revoked key proves nothing from that moment on; a frozen
+party begins nothing. All of it is logged.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
@@ -16,13 +19,24 @@ from sqlmodel import col
 
 from countersign.contract import PublicKey
 from policy_service.errors import ConflictError, InvalidRequestError, NotFoundError
+from policy_service.storage.alone import stop
 from policy_service.storage.core import insert_unless_there, table
 from policy_service.storage.database import Tx
 from policy_service.storage.logbook import append
 from policy_service.storage.tables import AgentKeyRow, AgentRow
+from policy_service.storage.types import time_text
 
 OPERATOR = "operator"  # whoever has the command line of the service's own host
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,99}\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class LiveKey:
+    """A key that proves something now, whose it is, and which issuer's token brought it (None: enrolled)."""
+
+    agent: str
+    key: PublicKey
+    issuer: str | None
 
 
 def enroll(
@@ -61,6 +75,29 @@ def add_key(tx: Tx, name: str, key: PublicKey) -> None:
     append(tx, "agent_key_added", actor=OPERATOR, body={"agent": name, "kid": key.kid})
 
 
+def bring_key(tx: Tx, key: PublicKey, *, agent: str, issuer: str, subject: str, until: datetime) -> None:
+    """Let an agent prove itself with a key that an issuer's token vouches for; again moves its end.
+
+    Raises:
+        NotFoundError: no such agent.
+        ConflictError: the key is another's, was enrolled, was revoked, or came by another issuer.
+    """
+    _require(tx.conn, agent)
+    row = {"kid": key.kid, "agent": agent, "x": key.jwk()["x"], "added_at": tx.now}
+    row |= {"issuer": issuer, "expires_at": until}
+    if tx.conn.execute(insert_unless_there(tx.conn, table(AgentKeyRow)).values(row)).rowcount == 0:
+        mine = (
+            col(AgentKeyRow.kid) == key.kid,
+            col(AgentKeyRow.agent) == agent,
+            col(AgentKeyRow.issuer) == issuer,
+            col(AgentKeyRow.revoked_at).is_(None),
+        )
+        if tx.conn.execute(update(AgentKeyRow).where(*mine).values(expires_at=until)).rowcount == 0:
+            raise ConflictError(f"the key {key.kid} was given to a party already; make a new one")
+    body = {"agent": agent, "kid": key.kid, "issuer": issuer, "subject": subject, "until": time_text(until)}
+    append(tx, "agent_key_brought", actor=f"agent:{agent}", body=body)
+
+
 def revoke_key(tx: Tx, kid: str) -> None:
     """End a key. Ending it again changes nothing.
 
@@ -75,16 +112,44 @@ def revoke_key(tx: Tx, kid: str) -> None:
         append(tx, "agent_key_revoked", actor=OPERATOR, body={"agent": known.agent, "kid": kid})
 
 
+def freeze(tx: Tx, name: str) -> None:
+    """Stop a party: it stages, redeems and renews nothing until it is unfrozen. Taking back what fired goes on.
+    Freezing it again changes nothing. Once this is committed nothing it had begun is committed after it.
+
+    Raises:
+        NotFoundError: no such party.
+    """
+    _require(tx.conn, name)
+    stop(tx, name)
+    where = (col(AgentRow.name) == name, col(AgentRow.frozen_at).is_(None))
+    if tx.conn.execute(update(AgentRow).where(*where).values(frozen_at=tx.now)).rowcount:
+        append(tx, "agent_frozen", actor=OPERATOR, body={"agent": name})
+
+
+def unfreeze(tx: Tx, name: str) -> None:
+    """Let a frozen party act again. What lapsed meanwhile stays lapsed; unfreezing it again changes nothing.
+
+    Raises:
+        NotFoundError: no such party.
+    """
+    _require(tx.conn, name)
+    where = (col(AgentRow.name) == name, col(AgentRow.frozen_at).is_not(None))
+    if tx.conn.execute(update(AgentRow).where(*where).values(frozen_at=None)).rowcount:
+        append(tx, "agent_unfrozen", actor=OPERATOR, body={"agent": name})
+
+
 def find_agent(conn: Connection, name: str) -> AgentRow | None:
     """An enrolled party by name."""
     row = conn.execute(select(*_columns(AgentRow)).where(col(AgentRow.name) == name)).first()
     return None if row is None else AgentRow(**row._mapping)
 
 
-def find_key(conn: Connection, kid: str) -> tuple[str, PublicKey] | None:
-    """The party and the public key of a live key id."""
+def find_key(conn: Connection, kid: str, now: datetime) -> LiveKey | None:
+    """The key of an id, unless it was revoked or its time is over."""
     row = conn.execute(_LIVE_KEY, {"asked": kid}).first()
-    return None if row is None else (row.agent, _public_key(row.x))
+    if row is None or (row.expires_at is not None and now >= row.expires_at):
+        return None
+    return LiveKey(row.agent, _public_key(row.x), row.issuer)
 
 
 def list_agents(conn: Connection) -> list[AgentRow]:
@@ -116,9 +181,9 @@ def _key_row(conn: Connection, kid: str) -> AgentKeyRow | None:
 
 
 # Asked for with every request: the statement is built once, and so is each key.
-_LIVE_KEY = select(col(AgentKeyRow.agent), col(AgentKeyRow.x)).where(
-    col(AgentKeyRow.kid) == bindparam("asked"), col(AgentKeyRow.revoked_at).is_(None)
-)
+_LIVE_KEY = select(
+    col(AgentKeyRow.agent), col(AgentKeyRow.x), col(AgentKeyRow.issuer), col(AgentKeyRow.expires_at)
+).where(col(AgentKeyRow.kid) == bindparam("asked"), col(AgentKeyRow.revoked_at).is_(None))
 
 
 @lru_cache(maxsize=4096)

@@ -25,8 +25,7 @@ def make_api_key(tx: Tx, agent: str) -> str:
     Raises:
         NotFoundError: no such agent.
     """
-    if find_agent(tx.conn, agent) is None:
-        raise NotFoundError(f"the agent {agent!r} is not enrolled; policy-service agent enroll {agent}")
+    _require(tx, agent)
     secret = _PREFIX + secrets.token_urlsafe(_BYTES)
     row = {"key_hash": _hash(secret), "agent": agent, "created_at": tx.now}
     tx.conn.execute(table(ApiKeyRow).insert().values(row))
@@ -45,7 +44,12 @@ def find_api_key(conn: Connection, secret: str) -> str | None:
 
 
 def revoke_api_keys(tx: Tx, agent: str) -> int:
-    """End every key of an agent; how many were live."""
+    """End every key of an agent; how many were live.
+
+    Raises:
+        NotFoundError: no such agent.
+    """
+    _require(tx, agent)
     where = (col(ApiKeyRow.agent) == agent, col(ApiKeyRow.revoked_at).is_(None))
     ended = tx.conn.execute(update(ApiKeyRow).where(*where).values(revoked_at=tx.now)).rowcount
     if ended:
@@ -59,6 +63,11 @@ def has_live_api_key(conn: Connection, agent: str) -> bool:
         col(ApiKeyRow.agent) == agent, col(ApiKeyRow.revoked_at).is_(None)
     )
     return conn.execute(query).first() is not None
+
+
+def _require(tx: Tx, agent: str) -> None:
+    if find_agent(tx.conn, agent) is None:
+        raise NotFoundError(f"the agent {agent!r} is not enrolled; policy-service agent enroll {agent}")
 
 
 def _hash(secret: str) -> str:

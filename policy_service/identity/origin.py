@@ -30,6 +30,11 @@ class Site:
         return "__Host-countersign" if self.secure else "countersign_dev"
 
     @property
+    def note_cookie(self) -> str:
+        """What a browser takes along to its identity provider and brings back."""
+        return "__Host-countersign-sign-in" if self.secure else "countersign_dev_sign_in"
+
+    @property
     def theme_cookie(self) -> str:
         return "__Host-countersign-theme" if self.secure else "countersign_dev_theme"
 

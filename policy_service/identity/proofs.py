@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import structlog
 
-from countersign.contract import ContractError, ErrorCode, VerificationError, load, verify_proof
+from countersign.contract import ContractError, ErrorCode, PublicKey, VerificationError, load, verify_proof
 from countersign.contract.keys import decode_base64url
 from policy_service.errors import UnauthenticatedError
-from policy_service.identity.agents import find_key
+from policy_service.identity.agents import LiveKey, find_key
 from policy_service.identity.api_keys import find_api_key, has_live_api_key
 from policy_service.identity.callers import Caller
 from policy_service.identity.nonces import Nonces
@@ -23,6 +23,12 @@ from policy_service.storage.database import Database
 from policy_service.storage.unit import Clock, utc_now
 
 log = structlog.get_logger(__name__)
+
+_NOT_HELD = (
+    "the proof does not hold for this request; usual causes: its key is not enrolled or was revoked, it names another "
+    "agent than the key's, something else was signed than was sent, or the caller's clock is off (compare the Date of "
+    "this answer); the service's log says which, as proof_refused"
+)
 
 _BEARER = "Bearer "
 _KID = re.compile(r"[A-Za-z0-9_-]{43}")  # a thumbprint; nothing else is looked up or written to the log
@@ -48,6 +54,7 @@ class Authenticator:
         self._db = db
         self._nonces = nonces
         self._settings = settings
+        self._issuers = frozenset(one.name for one in settings.trusted_issuers)
         self._clock = clock
 
     def next_nonce(self) -> str:
@@ -74,16 +81,32 @@ class Authenticator:
         jkt = caller.jkt
         if jkt is None:
             return await self._db.read(lambda conn: has_live_api_key(conn, caller.agent))
-        found = await self._db.read(lambda conn: find_key(conn, jkt))
-        return found is not None and found[0] == caller.agent
+        found = await self._live_key(jkt)
+        return found is not None and found.agent == caller.agent
 
     async def _by_proof(self, presented: Presented, proof: str) -> Caller:
         kid = _unverified_kid(proof)
-        found = None if kid is None else await self._db.read(lambda conn: find_key(conn, kid))
+        found = None if kid is None else await self._live_key(kid)
         if found is None:
-            raise self._refused("the proof's key is not enrolled", kid)
-        agent, key = found
+            raise self._refused("the proof's key is not enrolled, was revoked, or its time is over", kid)
+        return self._verify(presented, proof, found.key, found.agent)
+
+    def authenticate_new_key(self, presented: Presented, key: PublicKey, agent: str) -> None:
+        """Make sure that whoever sends a request holds a key that is not known yet, and calls itself that agent.
+
+        Raises:
+            UnauthenticatedError: no proof, a bad one (bad_proof), or one with an old nonce (use_nonce).
+        """
+        self._verify(presented, presented.proof or "", key, agent)
+
+    async def _live_key(self, kid: str) -> LiveKey | None:
+        """A key that counts now; one brought by an issuer that left the settings no longer does."""
         now = self._clock()
+        found = await self._db.read(lambda conn: find_key(conn, kid, now))
+        return found if found is None or found.issuer is None or found.issuer in self._issuers else None
+
+    def _verify(self, presented: Presented, proof: str, key: PublicKey, agent: str) -> Caller:
+        kid, now = key.kid, self._clock()
         try:
             claims = verify_proof(
                 proof,
@@ -117,7 +140,8 @@ class Authenticator:
 
     def _refused(self, why: str, kid: str | None) -> UnauthenticatedError:
         log.warning("proof_refused", why=why, kid=kid)
-        return UnauthenticatedError("the proof does not hold for this request", code=ErrorCode.BAD_PROOF)
+        # The same words for every cause: which keys exist and where a forgery fails is for the operator's log alone.
+        return UnauthenticatedError(_NOT_HELD, code=ErrorCode.BAD_PROOF)
 
 
 def _unverified_kid(unverified_token: str) -> str | None:

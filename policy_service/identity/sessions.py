@@ -1,7 +1,8 @@
 """Server-side sessions of people.
 
 The cookie is 256 random bits; the database holds its hash. A session ends by idleness, by age, by sign-out, and is
-never carried over a sign-in: each sign-in makes a new one, so a planted cookie is worth nothing.
+never carried over a sign-in: each sign-in makes a new one, so a planted cookie is worth nothing. What an open page does
+by itself is no activity: only a person's own request keeps a session from idling out.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, delete, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, select, update
 from sqlmodel import col
 
 from policy_service.identity.people import Person, find_person
@@ -62,22 +63,26 @@ class Sessions:
     def __init__(self, db: Database, settings: Settings, clock: Clock = utc_now) -> None:
         self._db = db
         self._settings = settings
+        self._issuers = frozenset(provider.issuer for provider in settings.providers)
         self._clock = clock
 
-    async def find(self, cookie: str) -> Session | None:
-        """The live session of a cookie, or None when it is unknown, ended, idle too long or too old."""
+    async def find(self, cookie: str, *, touch: bool = True) -> Session | None:
+        """The live session of a cookie, or None when it is unknown, ended, idle too long or too old.
+
+        ``touch`` says that the person is there now; event streams and what a page fetches by itself pass False.
+        """
         now = self._clock()
         found = await self._db.read(lambda conn: self._live(conn, cookie, now))
         if found is None:
             return None
         row, person = found
-        if (now - row.seen_at).total_seconds() >= self._settings.session_touch_s:
+        if touch and (now - row.seen_at).total_seconds() >= self._settings.session_touch_s:
             await self._db.write(lambda tx: _touch(tx, row.id_hash))
         return Session(person, row.csrf_token)
 
-    async def sign_out(self, cookie: str) -> None:
-        """End a session. An unknown cookie is ignored."""
-        await self._db.write(lambda tx: _end(tx, hashed(cookie)))
+    async def sign_out(self, cookie: str, *, everywhere: bool = False) -> None:
+        """End a session, or every session of its person. An unknown cookie is ignored."""
+        await self._db.write(lambda tx: _end_all(tx, cookie) if everywhere else end_session(tx, cookie))
 
     def _live(self, conn: Connection, cookie: str, now: datetime) -> tuple[SessionRow, Person] | None:
         columns = table(SessionRow).columns
@@ -86,6 +91,8 @@ class Sessions:
             return None
         if row.assurance == "dev" and not self._settings.dev_signin:
             return None  # opened while the development sign-in was on; switching it off ends them all
+        if row.assurance == "oidc" and row.iss not in self._issuers:
+            return None  # the operator no longer lets this provider vouch for anybody
         if (now - row.seen_at).total_seconds() >= self._settings.session_idle_s:
             return None
         person = find_person(conn, row.iss, row.sub, row.assurance, now, self._settings.max_group_age_s)
@@ -96,12 +103,30 @@ def _touch(tx: Tx, id_hash: str) -> None:
     tx.conn.execute(update(SessionRow).where(col(SessionRow.id_hash) == id_hash).values(seen_at=tx.now))
 
 
-def _end(tx: Tx, id_hash: str) -> None:
-    where = (col(SessionRow.id_hash) == id_hash, col(SessionRow.revoked_at).is_(None))
-    ended = update(SessionRow).where(*where).values(revoked_at=tx.now)
-    row = tx.conn.execute(ended.returning(col(SessionRow.iss), col(SessionRow.sub))).first()
+def end_session(tx: Tx, cookie: str | None) -> None:
+    """End the session of a cookie; none, or one that is over, is ignored."""
+    if cookie is not None:
+        _end(tx, col(SessionRow.id_hash) == hashed(cookie))
+
+
+def end_sessions_of(tx: Tx, iss: str, sub: str) -> int:
+    """End every session of a person; how many were open."""
+    return _end(tx, and_(col(SessionRow.iss) == iss, col(SessionRow.sub) == sub))
+
+
+def _end_all(tx: Tx, cookie: str) -> None:
+    whose = select(col(SessionRow.iss), col(SessionRow.sub))
+    row = tx.conn.execute(whose.where(col(SessionRow.id_hash) == hashed(cookie))).first()
     if row is not None:
+        end_sessions_of(tx, row.iss, row.sub)
+
+
+def _end(tx: Tx, which: ColumnElement[bool]) -> int:
+    ended = update(SessionRow).where(which, col(SessionRow.revoked_at).is_(None)).values(revoked_at=tx.now)
+    rows = tx.conn.execute(ended.returning(col(SessionRow.iss), col(SessionRow.sub))).all()
+    for row in rows:
         append(tx, "signed_out", actor=f"person:{row.iss}|{row.sub}", body={})
+    return len(rows)
 
 
 def forget_sessions(tx: Tx, before: datetime) -> int:

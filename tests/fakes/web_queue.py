@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from policy_service.channels.web.ports import EventBatch, NewSession, Person, QueueEvent
 from policy_service.channels.web.routes import web_router
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
+from policy_service.identity.oidc import Departure
 from policy_service.workflow.reading import Ballot, QueuePage, ReviewPage, VoteResult, VoteView
 from tests.fakes import reviews
 
@@ -53,6 +54,7 @@ class World:
     changed: list[dict[str, str]] = field(default_factory=list)
     sessions: dict[str, LiveSession] = field(default_factory=dict)
     links: dict[str, Person] = field(default_factory=dict)
+    ways_in: list[tuple[str, str]] = field(default_factory=list)
     events: list[QueueEvent] = field(default_factory=list)
     closing: bool = False
     page_size: int = 50
@@ -135,16 +137,27 @@ class World:
 
     # -- Sessions -----------------------------------------------------------------------------------------------
 
-    async def find(self, cookie: str) -> LiveSession | None:
+    async def find(self, cookie: str, *, touch: bool = True) -> LiveSession | None:
         return self.sessions.get(cookie)
 
-    async def sign_in(self, token: str) -> NewSession:
+    def providers(self) -> Sequence[tuple[str, str]]:
+        return self.ways_in
+
+    async def begin(self, name: str, next_path: str) -> Departure:
+        raise NotFoundError(f"there is no way to sign in called {name!r}")
+
+    async def finish(
+        self, name: str, answer: Mapping[str, str], note: str | None, old_cookie: str | None
+    ) -> tuple[NewSession, str]:
+        raise NotFoundError(f"there is no way to sign in called {name!r}")
+
+    async def sign_in(self, token: str, old_cookie: str | None) -> NewSession:
         person = self.links.pop(token, None)
         if person is None:
             raise InvalidRequestError("this sign-in link was used before, or never was one", code="bad_token")
         return NewSession(self.signed_in(person)[0], 3600)
 
-    async def sign_out(self, cookie: str) -> None:
+    async def sign_out(self, cookie: str, *, everywhere: bool) -> None:
         self.sessions.pop(cookie, None)
 
     # -- EventFeed ----------------------------------------------------------------------------------------------

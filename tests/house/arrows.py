@@ -5,7 +5,7 @@
 
 A room sees every floor below its own, never one above and never its neighbours; inside the braces only
 `pap -> pdp, facts` and `facts, audit, identity -> storage`. `app.py` and `cli.py` see everything and nobody
-sees them. `settings.py` and `errors.py` are the ground that everybody but the domain may stand on.
+sees them. `settings.py`, `issuers.py` and `errors.py` are the ground that everybody but the domain may stand on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SERVICE = "policy_service"
 SDK = "countersign"
 
 INNER_ROOMS = ("pdp", "pap", "facts", "tokens", "audit", "storage", "identity")
-GROUND = frozenset({"settings", "errors"})
+GROUND = frozenset({"settings", "issuers", "errors"})
 
 # room -> the rooms of the service it may name, besides itself
 MAY_NAME: dict[str, frozenset[str]] = {
@@ -33,7 +33,9 @@ MAY_NAME: dict[str, frozenset[str]] = {
     "storage": frozenset({"domain"}) | GROUND,
     "identity": frozenset({"storage", "domain"}) | GROUND,
     "domain": frozenset(),
-    "settings": frozenset({"domain", "errors"}),
+    "settings": frozenset({"domain", "errors", "issuers"}),
+    "issuers": frozenset(),
+    "logs": frozenset(),
     "errors": frozenset({"domain"}),
 }
 SEES_EVERYTHING = frozenset({"app", "cli"})

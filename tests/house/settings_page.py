@@ -52,7 +52,9 @@ def _sections() -> list[tuple[str, list[str]]]:
 
 def _row(name: str, field: FieldInfo) -> str:
     meaning = (field.description or "").replace("|", "\\|")
-    default = "" if field.default in ("", None) or str(field.default) == "." else f"`{_shown(field.default)}`"
+    default = (
+        "" if field.default in ("", None, ()) or str(field.default) == "." else f"`{_shown(field.default)}`"
+    )
     return f"| `{ENV_PREFIX}{name.upper()}` | {default} | {meaning} |"
 
 

@@ -1,6 +1,7 @@
 """The door of the API: which host was meant, how large a body may be, who sent it.
 
-Every route passes through :meth:`Gate.agent` or :meth:`Gate.person`; there is no third way in.
+Every route passes through :meth:`Gate.agent` or :meth:`Gate.person`; the one by which an agent brings a key passes
+through :meth:`Gate.newcomer` and :meth:`Gate.require_key`.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import hmac
 
 from fastapi import Request
 
-from countersign.contract import ErrorCode
+from countersign.contract import ErrorCode, PublicKey
 from policy_service.channels.http.bodies import read_body, require_json
 from policy_service.errors import ForbiddenError, UnauthenticatedError
 from policy_service.identity.callers import Caller
@@ -36,27 +37,37 @@ class Gate:
         Raises:
             ServiceError: misdirected_host, unsupported_media_type, too_large, or an authentication code.
         """
-        self.require_host(request)
-        body = await self._body(request)
-        presented = Presented(
-            method=request.method,
-            path=request.scope.get("raw_path", b"").decode("latin-1") or request.url.path,
-            query=request.scope.get("query_string", b"").decode("latin-1"),
-            body=body,
-            proof=request.headers.get("agent-proof"),
-            authorization=request.headers.get("authorization"),
-        )
-        return await self._authenticator.authenticate(presented), body
+        presented = await self._presented(request)
+        return await self._authenticator.authenticate(presented), presented.body
 
-    async def person(self, request: Request) -> Session:
-        """The signed-in person behind a request that changes nothing.
+    async def newcomer(self, request: Request) -> Presented:
+        """A request of somebody who is not known yet: what it says is to be proved by :meth:`require_key`.
+
+        Raises:
+            ServiceError: misdirected_host, unsupported_media_type, too_large, unauthenticated.
+        """
+        presented = await self._presented(request)
+        if presented.proof is None:
+            raise UnauthenticatedError("sign this request into an Agent-Proof header with the key it brings")
+        return presented
+
+    def require_key(self, presented: Presented, key: PublicKey, agent: str) -> None:
+        """Make sure that a newcomer holds the key it brings.
+
+        Raises:
+            ServiceError: an authentication code.
+        """
+        self._authenticator.authenticate_new_key(presented, key, agent)
+
+    async def person(self, request: Request, *, touch: bool = True) -> Session:
+        """The signed-in person behind a request that changes nothing; ``touch``: it shows that they are there.
 
         Raises:
             ServiceError: misdirected_host, unauthenticated.
         """
         self.require_host(request)
         cookie = request.cookies.get(self._site.session_cookie)
-        session = None if cookie is None else await self._sessions.find(cookie)
+        session = None if cookie is None else await self._sessions.find(cookie, touch=touch)
         if session is None:
             raise UnauthenticatedError(
                 "sign in: this is for people, and your session is over or was never begun"
@@ -81,7 +92,7 @@ class Gate:
         if caller is not None:
             return await self._authenticator.is_live(caller)
         cookie = request.cookies.get(self._site.session_cookie)
-        return cookie is not None and await self._sessions.find(cookie) is not None
+        return cookie is not None and await self._sessions.find(cookie, touch=False) is not None
 
     def require_host(self, request: Request) -> None:
         """Refuse a request that names another host than the public one (DNS rebinding, a stray proxy).
@@ -90,6 +101,17 @@ class Gate:
             InvalidRequestError: misdirected_host.
         """
         require_host(self._site, request.headers.get("host"))
+
+    async def _presented(self, request: Request) -> Presented:
+        self.require_host(request)
+        return Presented(
+            method=request.method,
+            path=request.scope.get("raw_path", b"").decode("latin-1") or request.url.path,
+            query=request.scope.get("query_string", b"").decode("latin-1"),
+            body=await self._body(request),
+            proof=request.headers.get("agent-proof"),
+            authorization=request.headers.get("authorization"),
+        )
 
     async def _body(self, request: Request) -> bytes:
         body = await read_body(request, self.ctx.settings.max_body_bytes)

@@ -36,10 +36,10 @@ class Pages:
         self._sessions = sessions
         self._clock = clock
 
-    async def session(self, request: Request) -> Session | None:
-        """The live session behind the request's cookie."""
+    async def session(self, request: Request, *, touch: bool = True) -> Session | None:
+        """The live session behind the request's cookie; `touch`: the request shows that its person is there."""
         cookie = request.cookies.get(self.site.session_cookie)
-        return await self._sessions.find(cookie) if cookie else None
+        return await self._sessions.find(cookie, touch=touch) if cookie else None
 
     def now(self) -> datetime:
         return self._clock()
@@ -108,7 +108,11 @@ class Pages:
 
     def go(self, path: str) -> Response:
         """See other, on this site only."""
-        return RedirectResponse(local_path(path), 303, page_headers(self.site, secrets.token_urlsafe(16)))
+        return RedirectResponse(local_path(path), 303, self.headers())
+
+    def headers(self) -> dict[str, str]:
+        """For an answer that sends the browser elsewhere."""
+        return page_headers(self.site, secrets.token_urlsafe(16))
 
     def asset(self, digest: str, name: str) -> Response | None:
         """A static file, when digest and name fit."""

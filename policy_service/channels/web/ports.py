@@ -4,11 +4,12 @@ The channel translates: it never decides, never reads a table and never mints an
 objects of these shapes. Every refusal arrives as a `ServiceError` with a stable code and leaves as a page.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
+from policy_service.identity.oidc import Departure
 from policy_service.workflow.reading import Ballot, QueuePage, ReviewPage, VoteResult
 
 Clock: TypeAlias = Callable[[], datetime]
@@ -49,18 +50,39 @@ class NewSession:
 class Sessions(Protocol):
     """Server-side sessions. A cookie value is opaque here and is never logged."""
 
-    async def find(self, cookie: str) -> Session | None:
-        """The live session of this cookie value, or None when unknown, ended or expired."""
+    async def find(self, cookie: str, *, touch: bool = True) -> Session | None:
+        """The live session of this cookie value, or None when unknown, ended or expired.
 
-    async def sign_in(self, token: str) -> NewSession:
-        """Spend a one-time link and open a session with a fresh id.
+        `touch` says that the person is there; without it the session goes on idling.
+        """
+
+    def providers(self) -> Sequence[tuple[str, str]]:
+        """Where people may sign in: name and title of each."""
+
+    async def begin(self, name: str, next_path: str) -> Departure:
+        """Send somebody to a provider.
+
+        Raises ServiceError: `not_found`, `issuer_unavailable`.
+        """
+
+    async def finish(
+        self, name: str, answer: Mapping[str, str], note: str | None, old_cookie: str | None
+    ) -> tuple[NewSession, str]:
+        """Take a provider's answer and open a session with a fresh id; also the page they wanted.
+
+        The session this browser had ends. Raises ServiceError: `not_found`, `bad_token`, `forbidden`,
+        `issuer_unavailable`.
+        """
+
+    async def sign_in(self, token: str, old_cookie: str | None) -> NewSession:
+        """Spend a one-time link and open a session with a fresh id; the one this browser had ends.
 
         Raises ServiceError: `forbidden` when the development sign-in is off, `bad_token` or `expired_token`
         when the link is unknown, spent or too old.
         """
 
-    async def sign_out(self, cookie: str) -> None:
-        """End the session, everywhere. Unknown values are ignored."""
+    async def sign_out(self, cookie: str, *, everywhere: bool) -> None:
+        """End this session or every session of its person. Unknown values are ignored."""
 
 
 class QueueSource(Protocol):

@@ -56,7 +56,7 @@ _WORDS = {
     ),
     "bad_token": Words(
         "You are not signed in",
-        "A link works once and for a short time: policy-service signin NAME prints a new one.",
+        "A way in works once and for a short time. Begin again.",
         "key",
         label="How to sign in",
         href="/sign-in",
@@ -79,6 +79,14 @@ _WORDS = {
         "why-bad",
     ),
 }
+_WORDS["issuer_unavailable"] = Words(
+    "Your provider does not answer",
+    "Nobody was signed in and nothing was changed. Try again in a minute.",
+    "clock",
+    "why-warn",
+    "/sign-in",
+    "Sign in",
+)
 _WORDS["method_not_allowed"] = Words("Nothing was done", "Open the queue, and go on from there.")
 _WORDS["expired_token"] = _WORDS["bad_token"]
 _OTHER = Words("Nothing was done", "Open the page again from the queue.", "alert", "why-warn")

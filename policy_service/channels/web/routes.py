@@ -1,8 +1,9 @@
 """The web queue's routes: pages, fragments, two kinds of form and one event stream.
 
 Rules kept here, for every route: the Host is the public URL's, or the answer is 421; a GET changes nothing,
-not even a link's one use; a POST came from our own page, by a navigation; a signed-in person's POST carries
-that session's token; every refusal is a page that says what did not happen.
+not even a link's one use (a provider's answer is the exception, see `signing_in`); a POST came from our own
+page, by a navigation; a signed-in person's POST carries that session's token; every refusal is a page that says
+what did not happen.
 """
 
 from collections.abc import Awaitable, Callable
@@ -16,22 +17,16 @@ from policy_service.channels.web import live
 from policy_service.channels.web.elsewhere import tell_people
 from policy_service.channels.web.forms import read_form
 from policy_service.channels.web.pages import Pages
-from policy_service.channels.web.ports import Clock, EventFeed, QueueSource, Session, Sessions, WebSettings
+from policy_service.channels.web.ports import Clock, EventFeed, QueueSource, Sessions, WebSettings
+from policy_service.channels.web.signing_in import add_sign_in, signed_in
 from policy_service.channels.web.views import changed_since, queue_groups, review_context
 from policy_service.channels.web.voting import read_ballot, require_csrf
-from policy_service.errors import (
-    ForbiddenError,
-    InvalidRequestError,
-    NotFoundError,
-    ServiceError,
-    UnauthenticatedError,
-)
-from policy_service.identity.origin import local_path, require_host, require_own_page
+from policy_service.errors import InvalidRequestError, NotFoundError, ServiceError, UnauthenticatedError
+from policy_service.identity.origin import require_host, require_own_page
 
 PAGE_OF_ROWS = 50  # about two screens on a desktop; the next ones are a link away
 EVENTS_COUNTED = 200  # the pill says "200+" beyond
 _THEME_FOR = timedelta(days=365)
-_MAX_TOKEN_CHARS = 200
 _GATE_EXAMPLE = """@id("refund-needs-finance") @approval("finance")
 forbid (principal, action == Action::"refund", resource)
 when { context.input.amount_cents > 5000 };"""
@@ -65,8 +60,8 @@ def _router(
     router = APIRouter(route_class=_guarded(pages), include_in_schema=False)
     _add_queue(router, pages, source, feed)
     _add_review(router, pages, source, feed)
-    _add_sign_in(router, pages, sessions, settings)
-    _add_session_forms(router, pages, sessions)
+    add_sign_in(router, pages, sessions, settings)
+    _add_theme(router, pages)
     _add_stream(router, pages, sessions, feed)
     return router
 
@@ -112,7 +107,7 @@ def _add_queue(router: APIRouter, pages: Pages, source: QueueSource, feed: Event
 
     @router.get("/queue/live")
     async def queue_live(request: Request) -> Response:
-        session = await _signed_in(pages, request)
+        session = await signed_in(pages, request, touch=False)
         batch = await feed.events_after(session.person, _index(request, "since"), EVENTS_COUNTED)
         fresh, settled = live.tell(batch.events)
         capped = len(batch.events) >= EVENTS_COUNTED
@@ -136,11 +131,9 @@ def _add_review(router: APIRouter, pages: Pages, source: QueueSource, feed: Even
 
     @router.get("/reviews/{review_id}/live")
     async def review_live(request: Request, review_id: str) -> Response:
-        session = await _signed_in(pages, request)
-        batch = await feed.events_after(session.person, _index(request, "since"), EVENTS_COUNTED)
+        session = await signed_in(pages, request, touch=False)
         page = await source.review_page(review_id, session.person)
-        news = any(event.review_id == review_id for event in batch.events)
-        changed = changed_since(page) if page is not None and news else ""
+        changed = "" if page is None else changed_since(page, request.query_params.get("shown", ""))
         return await pages.draw(request, "review_live.html", changed=changed, review_id=review_id)
 
     @router.post("/reviews/{review_id}/votes")
@@ -161,49 +154,10 @@ def _add_review(router: APIRouter, pages: Pages, source: QueueSource, feed: Even
         return pages.go(f"/reviews/{review_id}")
 
 
-def _add_sign_in(router: APIRouter, pages: Pages, sessions: Sessions, settings: WebSettings) -> None:
-    @router.api_route("/sign-in", methods=["GET", "HEAD"])
-    async def sign_in(request: Request) -> Response:
-        return await pages.draw(
-            request,
-            "sign_in.html",
-            dev_signin=settings.dev_signin,
-            public_url=pages.site.origin,
-            next=local_path(request.query_params.get("next", "/")),
-        )
-
-    @router.api_route("/sign-in/dev", methods=["GET", "HEAD"])
-    async def landing(request: Request) -> Response:
-        token = request.query_params.get("token", "")
-        _require_dev_signin(settings)
-        if not 0 < len(token) <= _MAX_TOKEN_CHARS:
-            raise InvalidRequestError("this sign-in link is not complete", code="bad_token")
-        return await pages.draw(request, "sign_in_dev.html", token=token)
-
-    @router.post("/sign-in/dev")
-    async def spend(request: Request) -> Response:
-        _require_dev_signin(settings)
-        form = await read_form(request, {"token"})
-        opened = await sessions.sign_in(form["token"])
-        answer = pages.go("/")
-        pages.set_cookie(answer, pages.site.session_cookie, opened.cookie, opened.max_age_seconds)
-        return answer
-
-
-def _add_session_forms(router: APIRouter, pages: Pages, sessions: Sessions) -> None:
-    @router.post("/sign-out")
-    async def sign_out(request: Request) -> Response:
-        session = await _signed_in(pages, request)
-        form = await read_form(request, {"csrf_token"})
-        require_csrf(session, form)
-        await sessions.sign_out(request.cookies[pages.site.session_cookie])
-        answer = pages.go("/sign-in")
-        pages.set_cookie(answer, pages.site.session_cookie, "", 0)
-        return answer
-
+def _add_theme(router: APIRouter, pages: Pages) -> None:
     @router.post("/theme")
     async def theme(request: Request) -> Response:
-        session = await _signed_in(pages, request)
+        session = await signed_in(pages, request)
         form = await read_form(request, {"csrf_token", "theme", "back"})
         require_csrf(session, form)
         if form["theme"] not in ("light", "dark"):
@@ -217,7 +171,7 @@ def _add_session_forms(router: APIRouter, pages: Pages, sessions: Sessions) -> N
 def _add_stream(router: APIRouter, pages: Pages, sessions: Sessions, feed: EventFeed) -> None:
     @router.get("/events")
     async def events(request: Request) -> Response:
-        await _signed_in(pages, request)
+        await signed_in(pages, request, touch=False)
         cookie = request.cookies[pages.site.session_cookie]
         last_seen = request.headers.get("last-event-id")
         after = _whole(last_seen) if last_seen else _index(request, "after")
@@ -231,18 +185,6 @@ def _add_stream(router: APIRouter, pages: Pages, sessions: Sessions, feed: Event
         if found is None:
             raise NotFoundError(f"there is no file {name!r} of that digest")
         return found
-
-
-async def _signed_in(pages: Pages, request: Request) -> Session:
-    session = await pages.session(request)
-    if session is None:
-        raise UnauthenticatedError("nobody is signed in here any more")
-    return session
-
-
-def _require_dev_signin(settings: WebSettings) -> None:
-    if not settings.dev_signin:
-        raise ForbiddenError("the development sign-in is off here")
 
 
 def _index(request: Request, name: str) -> int:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from policy_service.audit.feed import Event, Feed
 from policy_service.channels.web.ports import EventBatch, NewSession, Person, QueueEvent
 from policy_service.identity import dev_signin
+from policy_service.identity.oidc import Departure, Identity, SignIn
 from policy_service.identity.people import Person as SignedIn
-from policy_service.identity.sessions import Sessions
+from policy_service.identity.people import remember
+from policy_service.identity.sessions import Sessions, end_session, open_session
+from policy_service.storage.database import Tx
 from policy_service.workflow import reviews
 from policy_service.workflow.ballots import groups_now
 from policy_service.workflow.context import Context
@@ -95,17 +99,18 @@ class WorkflowQueue:
 
 
 class SignedInSessions:
-    """Sessions with the one sign-in there is so far: the development link."""
+    """Sessions, and the ways to open one: a provider of the settings, or the development link."""
 
-    def __init__(self, ctx: Context, sessions: Sessions) -> None:
+    def __init__(self, ctx: Context, sessions: Sessions, sign_in: SignIn) -> None:
         self._db = ctx.db
         self._active = ctx.active
         self._sessions = sessions
         self._settings = ctx.settings
+        self._providers = sign_in
 
-    async def find(self, cookie: str) -> SeenSession | None:
+    async def find(self, cookie: str, *, touch: bool = True) -> SeenSession | None:
         """The live session of a cookie."""
-        session = await self._sessions.find(cookie)
+        session = await self._sessions.find(cookie, touch=touch)
         return None if session is None else SeenSession(self._seen(session.person), session.csrf)
 
     def _seen(self, person: SignedIn) -> SeenPerson:
@@ -113,14 +118,41 @@ class SignedInSessions:
         groups = groups_now(self._active.current, person.key, person.groups)
         return SeenPerson(person, frozenset(directory.title_of(group) for group in groups))
 
-    async def sign_in(self, token: str) -> NewSession:
+    def providers(self) -> Sequence[tuple[str, str]]:
+        """Where people may sign in."""
+        return self._providers.choices
+
+    async def begin(self, name: str, next_path: str) -> Departure:
+        """Send somebody to a provider."""
+        return await self._providers.begin(name, next_path)
+
+    async def finish(
+        self, name: str, answer: Mapping[str, str], note: str | None, old_cookie: str | None
+    ) -> tuple[NewSession, str]:
+        """Take a provider's answer."""
+        who, next_path = await self._providers.finish(name, answer, note)
+        cookie = await self._db.write(lambda tx: self._open(tx, who, old_cookie))
+        return NewSession(cookie, self._settings.session_max_s), next_path
+
+    def _open(self, tx: Tx, who: Identity, old_cookie: str | None) -> str:
+        end_session(tx, old_cookie)
+        remember(tx, who.iss, who.sub, who.name, email=who.email, groups=who.groups)
+        return open_session(tx, who.iss, who.sub, "oidc", max_s=self._settings.session_max_s)
+
+    async def sign_in(self, token: str, old_cookie: str | None) -> NewSession:
         """Spend a one-time link."""
-        signed_in = await self._db.write(lambda tx: dev_signin.spend_link(tx, self._settings, token))
+
+        def spend(tx: Tx) -> dev_signin.SignedIn:
+            signed_in = dev_signin.spend_link(tx, self._settings, token)
+            end_session(tx, old_cookie)
+            return signed_in
+
+        signed_in = await self._db.write(spend)
         return NewSession(signed_in.cookie, signed_in.max_age_seconds)
 
-    async def sign_out(self, cookie: str) -> None:
-        """End a session."""
-        await self._sessions.sign_out(cookie)
+    async def sign_out(self, cookie: str, *, everywhere: bool) -> None:
+        """End a session, or every session of its person."""
+        await self._sessions.sign_out(cookie, everywhere=everywhere)
 
 
 class ReviewFeed:

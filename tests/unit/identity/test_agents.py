@@ -10,6 +10,7 @@ from countersign.contract import PrivateKey
 from policy_service.errors import ConflictError, InvalidRequestError, NotFoundError
 from policy_service.identity import agents
 from policy_service.storage.database import Database
+from tests.unit.identity.parties import START as NOW
 from tests.unit.identity.parties import lines
 from tests.unit.storage.databases import BOTH
 
@@ -79,10 +80,10 @@ async def test_of_two_who_enrol_a_name_at_once_one_is_told(store: Database) -> N
 
 def test_a_key_leads_to_its_party(store: Database) -> None:
     store.write_sync(lambda tx: agents.add_key(tx, "billing-bot", KEY))
-    found = store.read_sync(lambda conn: agents.find_key(conn, KEY.kid))
+    found = store.read_sync(lambda conn: agents.find_key(conn, KEY.kid, NOW))
     assert found is not None
-    assert (found[0], found[1].kid, found[1].raw) == ("billing-bot", KEY.kid, KEY.raw)
-    assert store.read_sync(lambda conn: agents.find_key(conn, KEY.kid[:-1])) is None
+    assert (found.agent, found.key.kid, found.key.raw) == ("billing-bot", KEY.kid, KEY.raw)
+    assert store.read_sync(lambda conn: agents.find_key(conn, KEY.kid[:-1], NOW)) is None
 
 
 def test_a_party_has_several_keys_and_loses_one_alone(store: Database) -> None:
@@ -90,8 +91,8 @@ def test_a_party_has_several_keys_and_loses_one_alone(store: Database) -> None:
     for key in (KEY, second):
         store.write_sync(lambda tx, key=key: agents.add_key(tx, "billing-bot", key))
     store.write_sync(lambda tx: agents.revoke_key(tx, KEY.kid))
-    assert store.read_sync(lambda conn: agents.find_key(conn, KEY.kid)) is None
-    assert store.read_sync(lambda conn: agents.find_key(conn, second.kid)) is not None
+    assert store.read_sync(lambda conn: agents.find_key(conn, KEY.kid, NOW)) is None
+    assert store.read_sync(lambda conn: agents.find_key(conn, second.kid, NOW)) is not None
     keys = store.read_sync(lambda conn: agents.list_keys(conn, "billing-bot"))
     assert {key.kid: key.revoked_at is not None for key in keys} == {KEY.kid: True, second.kid: False}
 
@@ -111,8 +112,8 @@ def test_a_key_is_given_once(store: Database, again: str, revoked: bool) -> None
         store.write_sync(lambda tx: agents.revoke_key(tx, KEY.kid))
     with pytest.raises(ConflictError, match=KEY.kid):
         store.write_sync(lambda tx: agents.add_key(tx, again, KEY))
-    found = store.read_sync(lambda conn: agents.find_key(conn, KEY.kid))
-    assert found is None if revoked else found is not None and found[0] == "billing-bot"
+    found = store.read_sync(lambda conn: agents.find_key(conn, KEY.kid, NOW))
+    assert found is None if revoked else found is not None and found.agent == "billing-bot"
 
 
 def test_revoking_an_unknown_key_is_refused(store: Database) -> None:

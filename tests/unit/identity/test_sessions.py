@@ -18,6 +18,7 @@ from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio
 IDP = "https://idp.example"
+PROVIDERS = [{"name": "idp", "title": "IdP", "issuer": IDP, "client_id": "c", "client_secret": "s"}]
 SESSIONS = table(SessionRow)
 
 
@@ -26,7 +27,7 @@ class Browser:
 
     def __init__(self, db: Database, clock: Clock, folder: Path) -> None:
         self.db, self.clock, self.folder = db, clock, folder
-        self.settings = settings(folder, dev_signin=True)
+        self.settings = settings(folder, dev_signin=True, providers=PROVIDERS)
         self.sessions = Sessions(db, self.settings, clock)
 
     def sign_in(self, sub: str = "42", assurance: str = "oidc") -> str:
@@ -140,6 +141,23 @@ async def test_switching_the_development_sign_in_off_ends_its_sessions(browser: 
     """K5: what was opened from the terminal of a trial must not outlive the trial."""
     dev, real = browser.sign_in(assurance="dev"), browser.sign_in()
     assert await browser.find(dev) is not None
-    production = Sessions(browser.db, settings(browser.folder), browser.clock)
+    production = Sessions(browser.db, settings(browser.folder, providers=PROVIDERS), browser.clock)
     assert await production.find(dev) is None
     assert await production.find(real) is not None
+
+
+async def test_a_provider_that_is_no_longer_trusted_takes_its_sessions_along(browser: Browser) -> None:
+    cookie = browser.sign_in()
+    another = [PROVIDERS[0] | {"issuer": "https://another.example"}]
+    without = Sessions(browser.db, settings(browser.folder, providers=another), browser.clock)
+    assert await without.find(cookie) is None
+    assert await browser.find(cookie) is not None
+
+
+async def test_signing_out_everywhere_ends_every_session_of_that_person(browser: Browser) -> None:
+    """H11: also the one on the laptop that was lost."""
+    here, there, others = browser.sign_in(), browser.sign_in(), browser.sign_in("43")
+    await browser.sessions.sign_out(here, everywhere=True)
+    assert [await browser.find(one) is None for one in (here, there, others)] == [True, True, False]
+    kinds = [kind for kind, _, _ in lines(browser.db)]
+    assert kinds.count("signed_out") == 2

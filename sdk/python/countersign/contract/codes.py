@@ -53,7 +53,6 @@ class ErrorCode(StrEnum):
     # releases, redemptions, outcomes
     ALREADY_REDEEMED = "already_redeemed"
     ALREADY_REPORTED = "already_reported"
-    ATTEMPT_MISMATCH = "attempt_mismatch"
     BAD_TOKEN = "bad_token"  # noqa: S105 - a code, not a secret
     EXPIRED_TOKEN = "expired_token"  # noqa: S105 - a code, not a secret
     FIRE_BY_PASSED = "fire_by_passed"
@@ -63,6 +62,7 @@ class ErrorCode(StrEnum):
     FROZEN = "frozen"
     INTERNAL = "internal"
     RATE_LIMITED = "rate_limited"
+    ISSUER_UNAVAILABLE = "issuer_unavailable"
     STORAGE_UNAVAILABLE = "storage_unavailable"
 
 

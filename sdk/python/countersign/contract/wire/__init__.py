@@ -7,6 +7,7 @@ unknown fields are refused, times are RFC 3339 in UTC with `Z`.
 from .answers import (
     AuditPage,
     AuditRow,
+    BroughtKey,
     CompensationRef,
     CompensationView,
     DecisionView,
@@ -32,6 +33,7 @@ from .answers import (
 )
 from .base import Digest, Instant, Jws, Many, WireModel, dump, parse
 from .requests import (
+    BringKeyRequest,
     Claimed,
     CompensateRequest,
     EvaluationRequest,
@@ -49,6 +51,8 @@ from .requests import (
 __all__ = [
     "AuditPage",
     "AuditRow",
+    "BringKeyRequest",
+    "BroughtKey",
     "Claimed",
     "CompensateRequest",
     "CompensationRef",

@@ -230,6 +230,14 @@ class Event(WireModel):
     rev: int | None = None
 
 
+class BroughtKey(WireModel):
+    """`POST /v1/agent-keys`: whose key it now is, and until when."""
+
+    agent: str
+    kid: str = Field(description="Its RFC 7638 thumbprint.")
+    expires_at: Instant
+
+
 class Jwk(WireModel):
     """One Ed25519 signing key (RFC 8037)."""
 

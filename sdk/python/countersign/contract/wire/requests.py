@@ -71,6 +71,15 @@ class WithdrawRequest(WireModel):
     reason: Text | None = None
 
 
+class BringKeyRequest(WireModel):
+    """`POST /v1/agent-keys`: a token of a trusted issuer lets the key that signs this prove calls a while."""
+
+    token: str = Field(min_length=1, max_length=16_384, description="A JWT of an issuer the operator trusts.")
+    x: str = Field(
+        pattern=r"^[A-Za-z0-9_-]{43}$", description="The Ed25519 public key, base64url (RFC 8037)."
+    )
+
+
 class ReleaseRequest(WireModel):
     """`POST /v1/transactions/{txn}/release`: mint tokens for the key that asks."""
 

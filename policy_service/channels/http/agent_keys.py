@@ -1,0 +1,54 @@
+"""/v1/agent-keys: an agent whose platform vouches for it brings a key of its own."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from countersign.contract import BadKeyError, PublicKey
+from countersign.contract.wire import BringKeyRequest, BroughtKey
+from policy_service.channels.http import docs
+from policy_service.channels.http.bodies import answer, read_model
+from policy_service.channels.http.gate import Gate
+from policy_service.errors import InvalidRequestError
+from policy_service.identity.agents import bring_key
+from policy_service.identity.trusted_issuers import TrustedIssuers
+
+
+def router(gate: Gate, issuers: TrustedIssuers) -> APIRouter:
+    """The one route that needs no known key: the token says whose it is, the proof that its sender holds it."""
+    routes = APIRouter(prefix="/v1", tags=["agents"])
+
+    @routes.post(
+        "/agent-keys",
+        response_model=BroughtKey,
+        status_code=201,
+        summary="Bring a key, vouched for by a token of a trusted issuer",
+        responses=docs.problems(400, 401, 404, 409, 413, 415, 421, 503),
+        openapi_extra=docs.body_of(BringKeyRequest) | {"security": docs.AGENT},
+    )
+    async def bring(request: Request) -> Response:
+        presented = await gate.newcomer(request)
+        wish = read_model(BringKeyRequest, presented.body)
+        key = _public_key(wish.x)
+        voucher = await issuers.vouch(wish.token, key.kid)
+        gate.require_key(presented, key, voucher.agent)
+        await gate.ctx.db.write(
+            lambda tx: bring_key(
+                tx,
+                key,
+                agent=voucher.agent,
+                issuer=voucher.issuer,
+                subject=voucher.subject,
+                until=voucher.until,
+            )
+        )
+        return answer(BroughtKey(agent=voucher.agent, kid=key.kid, expires_at=voucher.until), 201)
+
+    return routes
+
+
+def _public_key(x: str) -> PublicKey:
+    try:
+        return PublicKey.from_jwk({"kty": "OKP", "crv": "Ed25519", "x": x})
+    except BadKeyError as error:
+        raise InvalidRequestError(f"x is no Ed25519 public key: {error}") from error

@@ -1,0 +1,332 @@
+"""People sign in at their own provider: the authorization code flow with PKCE, state, nonce and the issuer's name.
+
+Numbered as they run when a browser comes back:
+
+1. the browser holds the sealed note it was given when it left, for this provider and not older than ten minutes;
+2. ``state`` is the note's (RFC 6749 section 10.12);
+3. ``iss`` is the provider's, wherever it is sent, and it must be where the provider says that it sends it (RFC 9207):
+   with one redirect address per provider this is what keeps one from answering in another's name;
+4. the provider did not refuse;
+5. the code buys tokens, with the verifier of the note (RFC 7636);
+6. the ID token holds (OpenID Connect Core section 3.1.3.7): signature, ``iss``, ``aud``, ``azp``, times, the note's
+   ``nonce``, ``at_hash`` where it is there;
+7. what the ID token leaves out is asked of userinfo, which must speak of the same ``sub`` (section 5.3.2);
+8. the claims that the settings require are there.
+
+A person is ``(iss, sub)``; names and addresses are for reading. The note is an encrypted cookie, so that nobody who is
+not signed in can make the service write anything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import httpx2
+import structlog
+from authlib.common.errors import AuthlibBaseError
+from authlib.integrations.httpx_client import AsyncOAuth2Client
+from authlib.oidc.core import CodeIDToken
+from joserfc import jwe
+from joserfc.errors import JoseError
+from joserfc.jwk import OctKey
+
+from countersign.contract import ErrorCode
+from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
+from policy_service.identity import github
+from policy_service.identity.foreign_tokens import UntrustedTokenError, text_claim, verify
+from policy_service.identity.issuer_keys import IssuerKeys, get_json, http_client, unavailable
+from policy_service.issuers import SignInProvider, require_safe_url
+
+log = structlog.get_logger(__name__)
+
+NOTE_S = 600  # seconds between leaving for the provider and coming back
+_LABEL = b"countersign/sign-in/v1\n"
+_LONGEST = {"sub": 255, "name": 100, "email": 320, "group": 200}
+_MOST_GROUPS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who came back. ``groups`` is None where this provider's tokens carry none."""
+
+    iss: str
+    sub: str
+    name: str
+    email: str | None
+    groups: frozenset[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """Where the browser goes, and the cookie it takes along."""
+
+    url: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Note:
+    provider: str
+    state: str
+    nonce: str
+    verifier: str
+    next: str
+    at: int
+
+
+class SignIn:
+    """Every provider people may sign in with."""
+
+    def __init__(
+        self,
+        providers: Mapping[str, tuple[SignInProvider, str]],
+        public_url: str,
+        secret: bytes,
+        clock: Callable[[], datetime],
+        transport: httpx2.AsyncBaseTransport | None = None,
+    ) -> None:
+        """``providers``: by name, each with its client secret; ``secret`` seals the notes; ``transport`` for tests."""
+        self._providers = providers
+        self._public_url = public_url
+        self._clock = clock
+        self._key = OctKey.import_key(hmac.digest(secret, _LABEL, hashlib.sha256))
+        self._transport = transport
+        self._client = http_client(transport)
+        self._keys = {
+            name: IssuerKeys(name, client=self._client, issuer=provider.issuer)
+            for name, (provider, _) in providers.items()
+        }
+
+    @property
+    def choices(self) -> list[tuple[str, str]]:
+        """Name and title of each, in the order of the settings."""
+        return [(name, provider.title) for name, (provider, _) in self._providers.items()]
+
+    async def close(self) -> None:
+        """Close the connections to the providers."""
+        await self._client.aclose()
+
+    async def begin(self, name: str, next_path: str) -> Departure:
+        """Send somebody to their provider.
+
+        Raises:
+            NotFoundError: no such provider.
+            WorldError: issuer_unavailable.
+        """
+        provider, _ = self._find(name)
+        note = _Note(
+            provider=name,
+            state=secrets.token_urlsafe(32),
+            nonce=secrets.token_urlsafe(32),
+            verifier=secrets.token_urlsafe(48),
+            next=next_path,
+            at=int(self._clock().timestamp()),
+        )
+        endpoint = await self._endpoint(provider, "authorization_endpoint")
+        asked = {} if provider.kind == "github" else {"nonce": note.nonce}
+        async with self._oauth(name) as client:
+            url, _ = client.create_authorization_url(
+                endpoint, state=note.state, code_verifier=note.verifier, **asked
+            )
+        return Departure(url, self._seal(note))
+
+    async def finish(self, name: str, query: Mapping[str, str], sealed: str | None) -> tuple[Identity, str]:
+        """Who came back, and the page they wanted.
+
+        Raises:
+            NotFoundError: no such provider.
+            InvalidRequestError: bad_token; not the browser that left, too late, or an answer that is not for it.
+            ForbiddenError: the provider refused, or vouches for nobody we accept.
+            WorldError: issuer_unavailable.
+        """
+        provider, _ = self._find(name)
+        note = self._unseal(sealed)
+        if note is None or note.provider != name or self._clock().timestamp() - note.at > NOTE_S:
+            raise _start_again("this browser did not begin that sign-in, or it took longer than ten minutes")
+        if not hmac.compare_digest(query.get("state", "").encode(), note.state.encode()):
+            raise _start_again("the provider answered another sign-in than the one this browser began")
+        await self._require_issuer(provider, query)
+        if "error" in query:
+            log.warning("sign_in_refused", provider=name, error=query["error"][:100])
+            raise ForbiddenError(f"{provider.title} did not sign you in ({query['error'][:100]})")
+        if not query.get("code"):
+            raise _start_again("the provider's answer holds no code")
+        try:
+            identity = await self._identify(provider, query["code"], note)
+        except UntrustedTokenError as error:
+            log.warning("sign_in_refused", provider=name, why=str(error))
+            raise ForbiddenError(
+                f"what {provider.title} answered could not be verified; the service's log says why"
+            ) from error
+        return identity, note.next
+
+    async def _identify(self, provider: SignInProvider, code: str, note: _Note) -> Identity:
+        tokens = await self._exchange(provider, code, note)
+        if provider.kind == "github":
+            who = await github.identify(self._client, provider, tokens["access_token"])
+            return Identity(
+                provider.issuer, who.sub, _name(who.claims, who.sub), None, _groups(provider, who.claims)
+            )
+        claims = await self._id_claims(provider, tokens, note)
+        for claim, wanted in provider.required.items():
+            if claims.get(claim) != wanted or type(claims.get(claim)) is not type(wanted):
+                log.warning(
+                    "sign_in_refused", provider=provider.name, why=f"required claim {claim!r} differs"
+                )
+                raise ForbiddenError(
+                    f"{provider.title} knows you, but this deployment asks for {claim} = {wanted!r}"
+                )
+        sub = text_claim(claims, "sub", _LONGEST["sub"])
+        email = claims.get("email")
+        return Identity(
+            provider.issuer,
+            sub,
+            _name(claims, sub),
+            email if isinstance(email, str) and _readable(email, "email") else None,
+            _groups(provider, claims),
+        )
+
+    async def _exchange(self, provider: SignInProvider, code: str, note: _Note) -> Mapping[str, Any]:
+        endpoint = await self._endpoint(provider, "token_endpoint")
+        try:
+            async with self._oauth(provider.name) as client:
+                tokens = await client.fetch_token(endpoint, code=code, code_verifier=note.verifier)
+        except AuthlibBaseError as error:
+            raise UntrustedTokenError(f"the code bought nothing: {error.error}") from error
+        except (httpx2.HTTPError, ValueError) as error:
+            raise unavailable(f"{provider.title} cannot be reached ({type(error).__name__})") from error
+        if not isinstance(tokens, Mapping) or not isinstance(tokens.get("access_token"), str):
+            raise UntrustedTokenError("the token answer holds no access token")
+        return tokens
+
+    async def _id_claims(
+        self, provider: SignInProvider, tokens: Mapping[str, Any], note: _Note
+    ) -> Mapping[str, Any]:
+        id_token = tokens.get("id_token")
+        if not isinstance(id_token, str):
+            raise UntrustedTokenError("the token answer holds no ID token")
+        now = self._clock()
+        token = await verify(
+            id_token, self._keys[provider.name], algorithms=provider.algorithms, types=("JWT",), now=now
+        )
+        claims = CodeIDToken(
+            dict(token.claims),
+            dict(token.header),
+            {
+                "iss": {"essential": True, "value": provider.issuer},
+                "aud": {"essential": True, "value": provider.client_id},
+            },
+            {"client_id": provider.client_id, "nonce": note.nonce, "access_token": tokens["access_token"]},
+        )
+        try:
+            claims.validate(now=int(now.timestamp()), leeway=60)
+        except (JoseError, ValueError, TypeError, KeyError) as error:
+            raise UntrustedTokenError(f"the ID token does not hold: {error}") from error
+        return await self._with_userinfo(provider, tokens["access_token"], token.claims)
+
+    async def _with_userinfo(
+        self, provider: SignInProvider, access_token: str, claims: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        wanted = {"name", "email"} | ({provider.groups_claim} if provider.groups_claim else set())
+        metadata = await self._keys[provider.name].metadata()
+        url = metadata.get("userinfo_endpoint")
+        if wanted <= claims.keys() or not isinstance(url, str):
+            return claims
+        found = await get_json(
+            self._client, url, f"userinfo of {provider.title}", Authorization=f"Bearer {access_token}"
+        )
+        if not isinstance(found, dict) or found.get("sub") != claims.get("sub"):
+            raise UntrustedTokenError("userinfo speaks of somebody else")
+        return {**found, **claims}  # what was signed wins
+
+    async def _require_issuer(self, provider: SignInProvider, query: Mapping[str, str]) -> None:
+        named = query.get("iss")
+        always = False
+        if provider.kind == "oidc":
+            metadata = await self._keys[provider.name].metadata()
+            always = metadata.get("authorization_response_iss_parameter_supported") is True
+        if (named is None and always) or (named is not None and named != provider.issuer):
+            log.warning(
+                "sign_in_refused", provider=provider.name, why="another issuer answered", iss=str(named)[:200]
+            )
+            raise _start_again(f"the answer is not from {provider.title}")
+
+    async def _endpoint(self, provider: SignInProvider, which: str) -> str:
+        if provider.kind == "github":
+            return github.endpoint(provider, which)
+        url = (await self._keys[provider.name].metadata()).get(which)
+        try:
+            return require_safe_url(str(url))
+        except ValueError as error:
+            raise unavailable(f"the discovery of {provider.title} names no usable {which}") from error
+
+    def _oauth(self, name: str) -> AsyncOAuth2Client:
+        provider, secret = self._find(name)
+        return AsyncOAuth2Client(
+            provider.client_id,
+            secret,
+            token_endpoint_auth_method=provider.token_auth,
+            scope=" ".join(provider.scopes),
+            redirect_uri=f"{self._public_url}/sign-in/{name}/callback",
+            code_challenge_method="S256",
+            transport=self._transport,
+            timeout=5.0,
+            trust_env=False,
+            follow_redirects=False,
+        )
+
+    def _find(self, name: str) -> tuple[SignInProvider, str]:
+        if name not in self._providers:
+            raise NotFoundError(f"there is no way to sign in called {name!r}")
+        return self._providers[name]
+
+    def _seal(self, note: _Note) -> str:
+        text = json.dumps({field: getattr(note, field) for field in _Note.__slots__})
+        return jwe.encrypt_compact({"alg": "dir", "enc": "A256GCM"}, text, self._key)
+
+    def _unseal(self, sealed: str | None) -> _Note | None:
+        if not sealed:
+            return None
+        try:
+            opened = jwe.decrypt_compact(sealed, self._key, algorithms=["dir", "A256GCM"])
+            return _Note(**json.loads(opened.plaintext or b""))
+        except (JoseError, ValueError, TypeError):
+            return None
+
+
+def _start_again(why: str) -> InvalidRequestError:
+    return InvalidRequestError(f"{why}; sign in again", code=ErrorCode.BAD_TOKEN)
+
+
+def _readable(text: str, what: str) -> bool:
+    return 0 < len(text) <= _LONGEST[what] and text.isprintable() and bool(text.strip())
+
+
+def _name(claims: Mapping[str, Any], sub: str) -> str:
+    """What people call them: the first usable of these, else the subject, which is always there."""
+    for claim in ("name", "preferred_username", "email"):
+        value = claims.get(claim)
+        if isinstance(value, str) and _readable(value, "name"):
+            return value.strip()
+    return sub[: _LONGEST["name"]]
+
+
+def _groups(provider: SignInProvider, claims: Mapping[str, Any]) -> frozenset[str] | None:
+    """The groups a token carries, in the bundle's words; a claim that is no list of texts carries none."""
+    if provider.groups_claim is None:
+        return None
+    listed = claims.get(provider.groups_claim, [])
+    usable = isinstance(listed, list) and len(listed) <= _MOST_GROUPS
+    if not usable or not all(isinstance(one, str) and _readable(one, "group") for one in listed):
+        log.warning("groups_not_usable", provider=provider.name, claim=provider.groups_claim)
+        return frozenset()
+    if provider.groups is None:
+        return frozenset(listed)
+    return frozenset(provider.groups[one] for one in listed if one in provider.groups)

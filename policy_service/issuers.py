@@ -1,0 +1,175 @@
+"""Who vouches for people and for agents: the settings' tables ``[[providers]]`` and ``[[trusted_issuers]]``.
+
+Both are the operator's word alone. What a token says counts only for what is written here: its issuer, its audience,
+its algorithms, and which claims name a group or an agent.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+Algorithm = Literal[
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "Ed25519", "EdDSA"
+]  # fmt: skip
+# Signatures that need the issuer's private key. No HS256: whoever could verify could sign. No RSA with SHA-1, no none.
+ALGORITHMS: tuple[Algorithm, ...] = (
+    "RS256",
+    "RS384",
+    "RS512",
+    "PS256",
+    "PS384",
+    "PS512",
+    "ES256",
+    "ES384",
+    "ES512",
+    "Ed25519",
+    "EdDSA",
+)
+GITHUB = "https://github.com"
+_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}\Z")
+_RESERVED = frozenset({"dev"})  # /sign-in/dev is the development sign-in's address
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+def require_safe_url(url: str) -> str:
+    """An https URL, or http on this machine; no user, no fragment.
+
+    Raises:
+        ValueError: it is neither; the sentence quotes it.
+    """
+    parts = urlsplit(url)
+    secure = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
+    if not secure or not parts.hostname or parts.username is not None or parts.fragment:
+        raise ValueError(f"{url!r} must be an https URL without a user (http on 127.0.0.1 only)")
+    return url
+
+
+def _name(value: str) -> str:
+    if not _NAME.match(value) or value in _RESERVED:
+        raise ValueError(
+            f"{value!r} cannot be a name here: lower-case letters, digits and '-', starting with a letter"
+        )
+    return value
+
+
+SafeUrl = Annotated[str, AfterValidator(require_safe_url)]
+Slug = Annotated[str, AfterValidator(_name)]
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class SignInProvider(_Table):
+    """One place where people sign in: OpenID Connect by discovery, or GitHub's plain OAuth2."""
+
+    name: Slug = Field(
+        description="part of the address: /sign-in/NAME/callback is the redirect URI to register"
+    )
+    title: str = Field(min_length=1, max_length=60, description="on the button")
+    kind: Literal["oidc", "github"] = "oidc"
+    issuer: SafeUrl = Field(
+        description="exactly as in its tokens; for GitHub https://github.com or your server"
+    )
+    client_id: str = Field(min_length=1)
+    client_secret: SecretStr | None = None
+    client_secret_file: Path | None = Field(None, description="a file that only the service's user can read")
+    token_auth: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"  # noqa: S105
+    scopes: tuple[str, ...] = ("openid", "profile", "email")
+    groups_claim: str | None = Field(
+        None, description="claim that lists groups; none: its tokens carry no groups"
+    )
+    groups: dict[str, str] | None = Field(
+        None, description="the claim's values to the bundle's groups; what is not listed is dropped"
+    )
+    required: dict[str, str | bool | int] = Field(
+        default_factory=dict, description='claims every person must carry, such as {"hd": "acme.example"}'
+    )
+    api_url: SafeUrl | None = Field(None, description="GitHub's API, where it is not api.github.com")
+    algorithms: tuple[Algorithm, ...] = ALGORITHMS
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        if (self.client_secret is None) == (self.client_secret_file is None):
+            raise ValueError(f"provider {self.name!r}: give client_secret or client_secret_file, one of them")
+        if self.kind == "oidc" and "openid" not in self.scopes:
+            raise ValueError(f"provider {self.name!r}: scopes must hold 'openid'")
+        if self.groups is not None and self.groups_claim is None:
+            raise ValueError(
+                f"provider {self.name!r}: groups maps the values of groups_claim, and there is none"
+            )
+        if self.kind == "github" and (self.required or self.groups_claim not in {None, "teams"}):
+            raise ValueError(
+                f"provider {self.name!r}: GitHub sends no claims; groups_claim may be 'teams' (ORG/TEAM), no required"
+            )
+        return self
+
+    @property
+    def api(self) -> str:
+        """Where GitHub's API is."""
+        return self.api_url or (
+            "https://api.github.com" if self.issuer == GITHUB else f"{self.issuer}/api/v3"
+        )
+
+
+class AgentRule(_Table):
+    """Which agent a token speaks for: every claim must be there with exactly this value."""
+
+    agent: str = Field(min_length=1)
+    claims: dict[str, str] = Field(min_length=1)
+
+
+class TrustedIssuer(_Table):
+    """An issuer whose tokens let an agent bring a key of its own: OIDC, Kubernetes, GitHub Actions, SPIFFE."""
+
+    name: Slug
+    kind: Literal["oidc", "spiffe"] = "oidc"
+    issuer: SafeUrl | None = Field(None, description="exactly as in its tokens")
+    trust_domain: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9._-]{1,255}$",
+        description="SPIFFE: the host of every sub; its tokens name no issuer",
+    )
+    jwks_url: SafeUrl | None = Field(None, description="where its keys are; empty: asked of the issuer")
+    jwks_file: Path | None = Field(None, description="its keys as a file, where the service cannot reach it")
+    audiences: tuple[str, ...] = Field(
+        (), description="one of these must be in aud; empty: this service's address"
+    )
+    types: tuple[str, ...] = Field(
+        ("JWT", "at+jwt"), description="what header typ may be; absent counts as JWT"
+    )
+    algorithms: tuple[Algorithm, ...] = ALGORITHMS
+    max_age_s: int = Field(86_400, gt=0, description="a token that lives longer than this is refused")
+    agents: tuple[AgentRule, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _coherent(self) -> Self:
+        spiffe = self.kind == "spiffe"
+        if spiffe != (self.trust_domain is not None) or spiffe == (self.issuer is not None):
+            raise ValueError(
+                f"issuer {self.name!r}: an oidc issuer has `issuer`, a spiffe one has `trust_domain`, never both"
+            )
+        if self.jwks_url is not None and self.jwks_file is not None:
+            raise ValueError(f"issuer {self.name!r}: give jwks_url or jwks_file, not both")
+        if spiffe and self.jwks_url is None and self.jwks_file is None:
+            raise ValueError(
+                f"issuer {self.name!r}: a trust domain has no discovery; give jwks_url or jwks_file"
+            )
+        return self
+
+
+def require_distinct(tables: tuple[SignInProvider, ...] | tuple[TrustedIssuer, ...]) -> None:
+    """One name, and one issuer, once: a token must never have two readings.
+
+    Raises:
+        ValueError: two share one.
+    """
+    for what in ("name", "issuer", "trust_domain"):
+        seen = [value for one in tables if (value := getattr(one, what, None)) is not None]
+        if twice := {value for value in seen if seen.count(value) > 1}:
+            raise ValueError(f"{what} {sorted(twice)[0]!r} is there twice; one table each")

@@ -1,0 +1,25 @@
+// panva's oidc-provider, an OpenID-certified server, with its development log-in form. One JSON argument:
+// {"port": n, "clients": [...], "people": {"login": {claims}}}. Prints "ready" when it listens.
+import { Provider } from 'oidc-provider';
+
+const { port, clients, people } = JSON.parse(process.argv[2]);
+const issuer = `http://127.0.0.1:${port}`;
+const provider = new Provider(issuer, {
+  clients,
+  claims: { openid: ['sub'], profile: ['name', 'preferred_username'], email: ['email'], groups: ['groups'] },
+  scopes: ['openid', 'offline_access'],
+  conformIdTokenClaims: true, // as the standard has it: the ID token names the subject, userinfo the rest
+  features: {
+    devInteractions: { enabled: true },
+    clientCredentials: { enabled: true },
+    resourceIndicators: {
+      enabled: true,
+      getResourceServerInfo: (ctx, resource) => ({
+        scope: 'agent', audience: resource, accessTokenTTL: 600, accessTokenFormat: 'jwt', jwt: { sign: { alg: 'RS256' } },
+      }),
+    },
+  },
+  pkce: { required: () => true },
+  findAccount: async (ctx, login) => (people[login] ? { accountId: login, claims: async () => ({ sub: login, ...people[login] }) } : undefined),
+});
+provider.listen(port, '127.0.0.1', () => console.log('ready'));

@@ -1,0 +1,143 @@
+"""An OpenID provider in memory, honest until told otherwise: every fault a hostile or broken one could show.
+
+The real ones are in `tests/counterparts`; what they will not do wrong, this one does.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+from joserfc import jwt
+from joserfc.jwk import RSAKey
+
+ISSUER = "https://login.example"
+CLIENT = "countersign"
+SECRET = "the-clients-secret"
+_KEYS = {kid: RSAKey.generate_key(2048, {"kid": kid}) for kid in ("k1", "k2")}
+_ODD = {
+    "redirect": httpx2.Response(302, headers={"location": f"{ISSUER}/elsewhere"}),
+    "endless": httpx2.Response(200, content=b'{"x": "' + b"x" * 2_000_000 + b'"}'),
+    "no JSON": httpx2.Response(200, content=b"<html>"),
+    "500": httpx2.Response(500, json={}),
+}
+
+
+@dataclass
+class Provider:
+    """Answers as `transport`. `authorize` is the person's part: it returns what the browser is sent back with."""
+
+    now: int
+    claims: dict[str, Any] = field(default_factory=lambda: {"sub": "248", "name": "Maya Okafor"})
+    userinfo: dict[str, Any] | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)  # laid over the honest discovery
+    id_token: dict[str, Any] = field(default_factory=dict)  # laid over the honest claims; None drops one
+    header: dict[str, Any] = field(default_factory=dict)
+    signed_with: str = "k1"
+    published: tuple[str, ...] = ("k1",)
+    leaks: bool = False  # its key set holds the private keys
+    odd: dict[str, str] = field(default_factory=dict)  # path: how it answers instead
+    down: set[str] = field(default_factory=set)
+    asked: list[str] = field(default_factory=list)
+    _codes: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    @property
+    def transport(self) -> httpx2.MockTransport:
+        return httpx2.MockTransport(self._answer)
+
+    def authorize(self, url: str) -> dict[str, str]:
+        """Sign somebody in: the query of the redirect back."""
+        asked = {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+        assert asked["response_type"] == "code"
+        assert asked["code_challenge_method"] == "S256"
+        code = f"code-{len(self._codes)}"
+        self._codes[code] = asked
+        return {"code": code, "state": asked["state"], "iss": ISSUER}
+
+    def token(self, nonce: str | None, access_token: str) -> str:
+        half = hashlib.sha256(access_token.encode()).digest()[:16]
+        claims: dict[str, Any] = {
+            "iss": ISSUER,
+            "aud": CLIENT,
+            "iat": self.now,
+            "exp": self.now + 300,
+            "nonce": nonce,
+            "at_hash": _b64(half).decode(),
+            **self.claims,
+            **self.id_token,
+        }
+        claims = {name: value for name, value in claims.items() if value is not None}
+        header = {"alg": "RS256", "kid": self.signed_with, "typ": "JWT", **self.header}
+        if header["alg"] in {"none", "HS256"}:
+            return _by_hand(header, claims)
+        return jwt.encode(header, claims, _KEYS[self.signed_with], algorithms=[header["alg"]])
+
+    def _answer(self, request: httpx2.Request) -> httpx2.Response:
+        path = request.url.path
+        self.asked.append(path)
+        if path in self.down:
+            raise httpx2.ConnectError("nobody listens")
+        if path in self.odd or path == "/elsewhere":
+            return _ODD[self.odd.get(path, "no JSON")]
+        handler = {
+            "/.well-known/openid-configuration": self._discovery,
+            "/keys": self._jwks,
+            "/token": self._token,
+            "/userinfo": self._userinfo,
+        }[path]
+        return handler(request)
+
+    def _discovery(self, request: httpx2.Request) -> httpx2.Response:
+        document = {
+            "issuer": ISSUER,
+            "authorization_endpoint": f"{ISSUER}/authorize",
+            "token_endpoint": f"{ISSUER}/token",
+            "userinfo_endpoint": f"{ISSUER}/userinfo",
+            "jwks_uri": f"{ISSUER}/keys",
+            "authorization_response_iss_parameter_supported": True,
+        } | self.metadata
+        return httpx2.Response(200, json=document)
+
+    def _jwks(self, request: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(
+            200, json={"keys": [_KEYS[kid].as_dict(private=self.leaks) for kid in self.published]}
+        )
+
+    def _token(self, request: httpx2.Request) -> httpx2.Response:
+        form = {name: values[0] for name, values in parse_qs(request.content.decode()).items()}
+        begun = self._codes.pop(form["code"], None)
+        challenge = _b64(hashlib.sha256(form["code_verifier"].encode()).digest()).decode()
+        basic = "Basic " + base64.b64encode(f"{CLIENT}:{SECRET}".encode()).decode()
+        if (
+            begun is None
+            or begun["code_challenge"] != challenge
+            or request.headers.get("authorization") != basic
+            or form["redirect_uri"] != begun["redirect_uri"]
+        ):
+            return httpx2.Response(400, json={"error": "invalid_grant"})
+        access_token = "opaque"
+        id_token = self.token(begun["nonce"], access_token)
+        return httpx2.Response(
+            200, json={"access_token": access_token, "token_type": "Bearer", "id_token": id_token}
+        )
+
+    def _userinfo(self, request: httpx2.Request) -> httpx2.Response:
+        assert request.headers["authorization"] == "Bearer opaque"
+        return httpx2.Response(200, json=self.userinfo if self.userinfo is not None else self.claims)
+
+
+def _by_hand(header: dict[str, Any], claims: dict[str, Any]) -> str:
+    """What no library signs: nothing at all, or with the published public key taken for a shared secret."""
+    signed = b".".join(_b64(json.dumps(part).encode()) for part in (header, claims))
+    mac = hmac.digest(_KEYS["k1"].as_pem(private=False), signed, "sha256")
+    return (signed + b"." + (_b64(mac) if header["alg"] == "HS256" else b"")).decode()
+
+
+def _b64(data: bytes) -> bytes:
+    return base64.urlsafe_b64encode(data).rstrip(b"=")

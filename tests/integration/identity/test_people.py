@@ -1,0 +1,244 @@
+"""People sign in at third-party providers, and what the queue then knows of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+import pytest
+from sqlalchemy import select
+
+from policy_service.identity.people import find_person
+from policy_service.storage.core import table
+from policy_service.storage.tables import SessionRow
+from tests.counterparts import node
+from tests.fakes.listening import Listening
+from tests.fakes.operated import free_port
+from tests.fakes.world import SUPPORT_BUNDLE
+from tests.integration.identity.browsing import Browser
+
+PEOPLE = {
+    "maya": {"name": "Maya Okafor", "email": "maya@acme.example", "groups": ["finance"]},
+    "tom": {"name": "Tom Reed", "email": "tom@acme.example", "groups": ["interns"]},
+}
+OIDC = {"name": "acme", "title": "Acme SSO", "client_id": "countersign", "client_secret": "a-secret"}
+
+
+class Deployment(Listening):
+    """The service behind a socket, at an address known before it starts, as a provider's registration needs it."""
+
+    def __init__(self, data: Path, port: int, *providers: dict[str, Any]) -> None:
+        super().__init__(data, SUPPORT_BUNDLE, providers=providers, dev_signin=False)
+        self.url = f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="module")
+def acme(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """A deployment whose people sign in with `oidc-provider`."""
+    port = free_port()
+    with node.oidc_provider(f"http://127.0.0.1:{port}/sign-in/acme/callback", PEOPLE) as issuer:
+        provider = OIDC | {
+            "issuer": issuer,
+            "groups_claim": "groups",
+            "scopes": ["openid", "profile", "email", "groups"],
+        }
+        with Deployment(tmp_path_factory.mktemp("acme") / "data", port, provider) as deployment:
+            yield deployment
+
+
+@pytest.fixture
+def browser(acme: Deployment) -> Iterator[Browser]:
+    one = Browser(acme.url)
+    yield one
+    one.close()
+
+
+def signed_in(browser: Browser, login: str, next_path: str = "/") -> Browser:
+    back = browser.sign_in_there(browser.to_the_provider("acme", next_path), login=login, password="x")
+    answer = browser.get(back)
+    assert answer.status_code == 200, answer.text
+    return browser
+
+
+def test_the_page_offers_the_provider_and_the_way_leads_back_to_what_was_wanted(browser: Browser) -> None:
+    page = browser.get("/reviews/rev_unknown")
+    assert 'href="/sign-in/acme?next=/reviews/rev_unknown"' in page.text
+    assert "Continue with Acme SSO" in page.text
+    back = browser.sign_in_there(browser.to_the_provider("acme", "/?cursor="), login="maya", password="x")
+    answer = browser.http.get(back)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?cursor=")
+
+
+def test_a_person_is_known_by_issuer_and_subject_with_the_groups_of_the_token(
+    acme: Deployment, browser: Browser
+) -> None:
+    page = signed_in(browser, "maya").get("/")
+    assert "Maya Okafor" in page.text
+    issuer = acme.world.settings.providers[0].issuer
+    person = acme.do(
+        lambda world: world.service.db.read(
+            lambda conn: find_person(conn, issuer, "maya", "oidc", world.clock(), 3600)
+        )
+    )
+    assert person is not None
+    assert (person.key, person.groups) == (f"{issuer}|maya", {"finance"})
+
+
+def test_a_way_back_works_once_and_in_the_browser_that_left(acme: Deployment, browser: Browser) -> None:
+    back = browser.sign_in_there(browser.to_the_provider("acme"), login="maya", password="x")
+    stolen = Browser(acme.url)
+    refused = stolen.http.get(back)
+    assert refused.status_code == 400
+    assert "countersign_dev=" not in refused.headers.get("set-cookie", "")
+    assert browser.http.get(back).status_code == 303
+    assert browser.http.get(back).status_code == 400
+    stolen.close()
+
+
+@pytest.mark.parametrize(
+    "change", [{"iss": "https://evil.example"}, {"state": "x"}, {"code": "x"}, {"code": ""}]
+)
+def test_a_way_back_that_was_changed_signs_nobody_in(browser: Browser, change: dict[str, str]) -> None:
+    back = browser.sign_in_there(browser.to_the_provider("acme"), login="maya", password="x")
+    url = urlsplit(back)
+    changed = url._replace(query=urlencode(dict(parse_qsl(url.query)) | change)).geturl()
+    refused = browser.http.get(changed)
+    assert refused.status_code in {400, 403}
+    assert "countersign_dev=" not in refused.headers.get("set-cookie", "")
+
+
+def test_a_parameter_that_is_there_twice_is_refused(browser: Browser) -> None:
+    back = browser.sign_in_there(browser.to_the_provider("acme"), login="maya", password="x")
+    assert browser.http.get(f"{back}&state=y").status_code == 400
+
+
+def test_a_refusal_over_there_is_told_here(acme: Deployment, browser: Browser) -> None:
+    url = browser.to_the_provider("acme")
+    state = dict(parse_qsl(urlsplit(url).query))["state"]
+    issuer = acme.world.settings.providers[0].issuer
+    query = urlencode({"error": "access_denied", "state": state, "iss": issuer})
+    refused = browser.http.get(f"{acme.url}/sign-in/acme/callback?{query}")
+    assert refused.status_code == 403
+    assert "Acme SSO did not sign you in (access_denied)" in refused.text
+
+
+@pytest.mark.parametrize(
+    "path", ["//evil.example/", "https://evil.example/", "/\\evil.example", "javascript:alert(1)"]
+)
+def test_the_way_back_never_leads_elsewhere(browser: Browser, path: str) -> None:
+    back = browser.sign_in_there(browser.to_the_provider("acme", path), login="maya", password="x")
+    assert browser.http.get(back).headers["location"] == "/"
+
+
+def test_each_sign_in_is_a_session_of_its_own_and_ends_the_one_before(
+    acme: Deployment, browser: Browser
+) -> None:
+    signed_in(browser, "maya")
+    first = browser.http.cookies["countersign_dev"]
+    signed_in(browser, "maya")
+    assert browser.http.cookies["countersign_dev"] != first
+    assert acme.do(lambda world: world.service.sessions.find(first)) is None
+
+
+def _form(browser: Browser, page: str, **fields: str) -> int:
+    token = page.split('name="csrf_token" value="')[1].split('"')[0]
+    answer = browser.http.post(
+        f"{browser.ours}/sign-out", data={"csrf_token": token, **fields}, headers={"Origin": browser.ours}
+    )
+    return answer.status_code
+
+
+def test_signing_out_everywhere_ends_every_browser_of_this_person_and_nobody_elses(acme: Deployment) -> None:
+    laptop, phone, toms = (Browser(acme.url) for _ in range(3))
+    for one, login in ((laptop, "maya"), (phone, "maya"), (toms, "tom")):
+        signed_in(one, login)
+    assert _form(laptop, laptop.get("/").text, everywhere="yes") == 303
+    assert [one.http.get(acme.url).status_code for one in (laptop, phone, toms)] == [303, 303, 200]
+    for one in (laptop, phone, toms):
+        one.close()
+
+
+def test_signing_out_ends_this_browser_only(acme: Deployment) -> None:
+    laptop, phone = Browser(acme.url), Browser(acme.url)
+    signed_in(laptop, "maya")
+    signed_in(phone, "maya")
+    assert _form(laptop, laptop.get("/").text) == 303
+    assert [one.http.get(acme.url).status_code for one in (laptop, phone)] == [303, 200]
+    laptop.close()
+    phone.close()
+
+
+def test_nothing_secret_is_kept_in_the_clear(acme: Deployment, browser: Browser) -> None:
+    signed_in(browser, "maya")
+    cookie = browser.http.cookies["countersign_dev"]
+    rows = acme.do(
+        lambda world: world.service.db.read(lambda conn: conn.execute(select(table(SessionRow))).all())
+    )
+    assert rows
+    assert cookie not in str(rows)
+
+
+VENDORS = {
+    "google": (
+        {
+            "users": [{"email": "maya@acme.example", "name": "Maya Okafor", "hd": "acme.example"}],
+            "oauth_clients": [{"client_id": "countersign", "client_secret": "a-secret"}],
+        },
+        "",
+        {"required": {"hd": "acme.example"}},
+    ),
+    "okta": (
+        {
+            "users": [
+                {
+                    "login": "maya@acme.example",
+                    "email": "maya@acme.example",
+                    "first_name": "Maya",
+                    "last_name": "Okafor",
+                }
+            ],
+            "oauth_clients": [{"client_id": "countersign", "client_secret": "a-secret"}],
+        },
+        "",
+        {},
+    ),
+    "microsoft": (
+        {
+            "users": [{"email": "maya@acme.example", "name": "Maya Okafor"}],
+            "oauth_clients": [{"client_id": "countersign", "client_secret": "a-secret"}],
+        },
+        "/9188040d-6c67-4c5b-b112-36a304b66dad/v2.0",
+        {},
+    ),
+    "github": (
+        {
+            "users": [{"login": "maya", "name": "Maya Okafor", "email": "maya@acme.example"}],
+            "oauth_apps": [{"client_id": "countersign", "client_secret": "a-secret", "name": "Countersign"}],
+        },
+        "",
+        {"kind": "github", "scopes": ["read:user"]},
+    ),
+}
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_the_shapes_of_the_vendors(tmp_path: Path, vendor: str) -> None:
+    """Each with its own ways: a tenant in the issuer, the secret in the body, no ID token at all."""
+    seed, path, more = VENDORS[vendor]
+    port = free_port()
+    for client in seed.get("oauth_clients", []) + seed.get("oauth_apps", []):
+        client["redirect_uris"] = [f"http://127.0.0.1:{port}/sign-in/{vendor}/callback"]
+    with node.emulate(vendor, seed, tmp_path) as address:
+        provider = OIDC | {"name": vendor, "title": vendor.title(), "issuer": address + path} | more
+        provider |= {"token_auth": "client_secret_post"} | (
+            {"api_url": address} if vendor == "github" else {}
+        )
+        with Deployment(tmp_path / "data", port, provider) as deployment:
+            browser = Browser(deployment.url)
+            back = browser.sign_in_there(browser.to_the_provider(vendor), choose="Maya Okafor")
+            answer = browser.get(back)
+            assert answer.status_code == 200, answer.text
+            assert "Maya Okafor" in answer.text
+            browser.close()

@@ -1,0 +1,77 @@
+"""GitHub's shape: an account by number, teams page by page, nothing taken from a name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from policy_service.errors import WorldError
+from policy_service.identity.foreign_tokens import UntrustedTokenError
+from policy_service.identity.github import Account, identify
+from policy_service.issuers import SignInProvider
+
+pytestmark = pytest.mark.anyio
+
+
+def provider(**more: Any) -> SignInProvider:
+    return SignInProvider(
+        **{
+            "name": "github",
+            "title": "GitHub",
+            "kind": "github",
+            "issuer": "https://github.com",
+            "client_id": "c",
+            "client_secret": "s",
+            "groups_claim": "teams",
+        }
+        | more
+    )
+
+
+async def asked(answers: dict[str, Any], **more: Any) -> Account:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        assert request.headers["authorization"] == "Bearer token"
+        found = answers.get(str(request.url))
+        return httpx2.Response(404) if found is None else httpx2.Response(200, json=found)
+
+    async with httpx2.AsyncClient(transport=httpx2.MockTransport(answer)) as client:
+        return await identify(client, provider(**more), "token")
+
+
+API = "https://api.github.com"
+
+
+def team(number: int) -> dict[str, Any]:
+    return {"slug": f"team-{number}", "organization": {"login": "acme"}}
+
+
+async def test_an_account_is_its_number_and_its_teams_are_read_to_the_end() -> None:
+    account = await asked(
+        {
+            f"{API}/user": {"id": 7, "login": "maya", "name": "Maya Okafor"},
+            f"{API}/user/teams?per_page=100&page=1": [team(n) for n in range(100)],
+            f"{API}/user/teams?per_page=100&page=2": [team(100)],
+        }
+    )
+    assert account.sub == "7"
+    assert account.claims["teams"] == [f"acme/team-{n}" for n in range(101)]
+    assert (account.claims["name"], account.claims["preferred_username"]) == ("Maya Okafor", "maya")
+
+
+async def test_a_server_of_ones_own_has_its_own_api() -> None:
+    more = {"issuer": "https://git.acme.example", "groups_claim": None}
+    account = await asked({"https://git.acme.example/api/v3/user": {"id": 7, "login": "maya"}}, **more)
+    assert account.sub == "7"
+
+
+@pytest.mark.parametrize("user", [{}, {"id": None}, {"id": "7"}, {"id": True}, {"id": 0}, ["id"]])
+async def test_no_number_is_no_account(user: Any) -> None:
+    with pytest.raises(UntrustedTokenError):
+        await asked({f"{API}/user": user})
+
+
+async def test_teams_it_may_not_read_are_an_error_and_not_no_teams() -> None:
+    with pytest.raises(WorldError):
+        await asked({f"{API}/user": {"id": 7}})

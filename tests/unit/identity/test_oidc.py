@@ -1,0 +1,369 @@
+"""The code flow against a provider that can be wrong in every way; the honest ones are in the integration tests."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from policy_service.errors import ServiceError
+from policy_service.identity.oidc import Identity, SignIn
+from policy_service.issuers import SignInProvider
+from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET, Provider
+
+pytestmark = pytest.mark.anyio
+NOW = datetime(2026, 11, 22, 9, 0, tzinfo=UTC)
+HERE = "https://countersign.example"
+
+
+class Browser:
+    """One browser, one deployment, one provider."""
+
+    def __init__(self, **configured: Any) -> None:
+        self.now = NOW
+        self.provider = Provider(int(NOW.timestamp()))
+        table = SignInProvider(
+            **{
+                "name": "acme",
+                "title": "Acme",
+                "issuer": ISSUER,
+                "client_id": CLIENT,
+                "client_secret": SECRET,
+            }
+            | configured
+        )
+        others = table.model_copy(update={"name": "other", "issuer": "https://other.example"})
+        self.sign_in = SignIn(
+            {"acme": (table, SECRET), "other": (others, SECRET)},
+            HERE,
+            b"x" * 32,
+            lambda: self.now,
+            self.provider.transport,
+        )
+        self.note: str | None = None
+
+    async def leave(self) -> dict[str, str]:
+        """Begin, and sign in over there: what the provider sends the browser back with."""
+        departure = await self.sign_in.begin("acme", "/reviews/rev_1")
+        self.note = departure.note
+        return self.provider.authorize(departure.url)
+
+    async def come_back(self, answer: dict[str, str]) -> Identity:
+        identity, next_path = await self.sign_in.finish("acme", answer, self.note)
+        assert next_path == "/reviews/rev_1"
+        return identity
+
+    async def through(self) -> Identity:
+        return await self.come_back(await self.leave())
+
+
+async def refusal(happens: Awaitable[object]) -> str:
+    with pytest.raises(ServiceError) as caught:
+        await happens
+    return f"{caught.value.code.value}: {caught.value.detail}"
+
+
+async def test_a_person_is_issuer_and_subject() -> None:
+    browser = Browser()
+    assert await browser.through() == Identity(ISSUER, "248", "Maya Okafor", None, None)
+
+
+async def test_the_request_asks_for_a_code_with_a_challenge_a_state_and_a_nonce_of_its_own() -> None:
+    browser = Browser()
+    seen = []
+    for _ in range(2):
+        departure = await browser.sign_in.begin("acme", "/")
+        url = urlsplit(departure.url)
+        assert f"{url.scheme}://{url.netloc}{url.path}" == f"{ISSUER}/authorize"
+        query = dict(parse_qs(url.query).items())
+        assert query["redirect_uri"] == [f"{HERE}/sign-in/acme/callback"]
+        assert query["client_id"] == [CLIENT]
+        assert query["scope"] == ["openid profile email"]
+        seen += [query[name][0] for name in ("state", "nonce", "code_challenge")]
+        assert departure.note.count(".") == 4, "the note is encrypted"
+    assert len(set(seen)) == 6
+
+
+WRONG_TOKENS = {
+    "another issuer": {"id_token": {"iss": "https://evil.example"}},
+    "no issuer": {"id_token": {"iss": None}},
+    "another audience": {"id_token": {"aud": "somebody-else"}},
+    "another audience, made for us": {"id_token": {"aud": "somebody-else", "azp": CLIENT}},
+    "no audience": {"id_token": {"aud": None}},
+    "ours among others, without azp": {"id_token": {"aud": [CLIENT, "b"]}},
+    "ours among others, made for another": {"id_token": {"aud": [CLIENT, "b"], "azp": "b"}},
+    "made for another": {"id_token": {"azp": "b"}},
+    "another nonce": {"id_token": {"nonce": "n"}},
+    "no nonce": {"id_token": {"nonce": None}},
+    "expired": {"id_token": {"exp": int(NOW.timestamp()) - 61}},
+    "no expiry": {"id_token": {"exp": None}},
+    "an expiry that is a text": {"id_token": {"exp": "9999999999"}},
+    "of the future": {"id_token": {"iat": int(NOW.timestamp()) + 120}},
+    "not valid yet": {"id_token": {"nbf": int(NOW.timestamp()) + 120}},
+    "another access token": {"id_token": {"at_hash": "AAAAAAAAAAAAAAAAAAAAAA"}},
+    "no subject": {"claims": {"name": "Maya"}},
+    "an empty subject": {"claims": {"sub": ""}},
+    "a subject that is a number": {"claims": {"sub": 248}},
+    "a subject nobody can read": {"claims": {"sub": "24\u202e8"}},
+    "a subject without end": {"claims": {"sub": "2" * 256}},
+    "no signature": {"header": {"alg": "none"}},
+    "the public key as a shared secret": {"header": {"alg": "HS256"}},
+    "a key nobody published": {"signed_with": "k2"},
+    "another key under a known id": {"signed_with": "k2", "header": {"kid": "k1"}},
+    "an access token in its place": {"header": {"typ": "at+jwt"}},
+    "critical headers": {"header": {"crit": ["b64"], "b64": False}},
+    "somebody else in userinfo": {"userinfo": {"sub": "666", "name": "Mallory", "email": "m@evil.example"}},
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG_TOKENS.values(), ids=WRONG_TOKENS.keys())
+async def test_a_token_that_does_not_hold_signs_nobody_in(wrong: dict[str, Any]) -> None:
+    browser = Browser()
+    for name, value in wrong.items():
+        setattr(browser.provider, name, value)
+    assert (await refusal(browser.through())).startswith(
+        "forbidden: what Acme answered could not be verified"
+    )
+
+
+async def test_an_audience_list_with_ours_as_the_authorised_party_holds() -> None:
+    browser = Browser()
+    browser.provider.id_token = {"aud": [CLIENT, "b"], "azp": CLIENT}
+    assert (await browser.through()).sub == "248"
+
+
+async def _other_state(browser: Browser) -> None:
+    answer = await browser.leave()
+    await browser.come_back(answer | {"state": answer["state"][:-1] + "~"})
+
+
+async def _no_state(browser: Browser) -> None:
+    answer = await browser.leave()
+    del answer["state"]
+    await browser.come_back(answer)
+
+
+async def _no_note(browser: Browser) -> None:
+    answer = await browser.leave()
+    browser.note = None
+    await browser.come_back(answer)
+
+
+async def _another_browser(browser: Browser) -> None:
+    answer = await browser.leave()
+    await browser.leave()  # the note is now that of a second departure
+    await browser.come_back(answer)
+
+
+async def _a_note_we_did_not_seal(browser: Browser) -> None:
+    answer = await browser.leave()
+    other = Browser()
+    other.sign_in = SignIn(other.sign_in._providers, HERE, b"y" * 32, lambda: NOW, browser.provider.transport)
+    await other.leave()
+    browser.note = other.note
+    await browser.come_back(answer)
+
+
+async def _too_late(browser: Browser) -> None:
+    answer = await browser.leave()
+    browser.now += timedelta(seconds=601)
+    await browser.come_back(answer)
+
+
+async def _at_another_door(browser: Browser) -> None:
+    answer = await browser.leave()
+    await browser.sign_in.finish("other", answer, browser.note)
+
+
+async def _another_issuer(browser: Browser) -> None:
+    await browser.come_back(await browser.leave() | {"iss": "https://evil.example"})
+
+
+async def _no_issuer_where_it_is_promised(browser: Browser) -> None:
+    answer = await browser.leave()
+    del answer["iss"]
+    await browser.come_back(answer)
+
+
+async def _no_code(browser: Browser) -> None:
+    answer = await browser.leave()
+    del answer["code"]
+    await browser.come_back(answer)
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        _other_state,
+        _no_state,
+        _no_note,
+        _another_browser,
+        _a_note_we_did_not_seal,
+        _too_late,
+        _at_another_door,
+        _another_issuer,
+        _no_issuer_where_it_is_promised,
+        _no_code,
+    ],
+)
+async def test_an_answer_that_is_not_this_browsers_buys_nothing(
+    happens: Callable[[Browser], Awaitable[None]],
+) -> None:
+    browser = Browser()
+    assert (await refusal(happens(browser))).startswith("bad_token:")
+    assert "/token" not in browser.provider.asked, "a code that came in the wrong way is never spent"
+
+
+async def test_a_code_is_spent_once() -> None:
+    browser = Browser()
+    answer = await browser.leave()
+    await browser.come_back(answer)
+    assert (await refusal(browser.come_back(answer))).startswith("forbidden:")
+
+
+async def test_an_issuer_that_is_not_promised_may_be_left_out() -> None:
+    browser = Browser()
+    browser.provider.metadata = {"authorization_response_iss_parameter_supported": False}
+    answer = await browser.leave()
+    del answer["iss"]
+    assert (await browser.come_back(answer)).sub == "248"
+
+
+async def test_a_refusal_of_the_providers_is_told() -> None:
+    browser = Browser()
+    answer = await browser.leave()
+    del answer["code"]
+    told = await refusal(browser.come_back(answer | {"error": "access_denied"}))
+    assert told == "forbidden: Acme did not sign you in (access_denied)"
+
+
+@pytest.mark.parametrize("path", ["/.well-known/openid-configuration", "/token", "/keys", "/userinfo"])
+async def test_a_provider_that_does_not_answer_is_nobodys_fault_here(path: str) -> None:
+    browser = Browser()
+    browser.provider.down = {path}
+    assert (await refusal(browser.through())).startswith("issuer_unavailable:")
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"issuer": "https://evil.example"},
+        {"issuer": ISSUER + "/"},
+        {"authorization_endpoint": "http://login.example/authorize"},
+        {"authorization_endpoint": None},
+        {"token_endpoint": "http://10.0.0.1/token"},
+        {"jwks_uri": "file:///etc/passwd"},
+    ],
+)
+async def test_a_discovery_that_leads_elsewhere_is_not_followed(metadata: dict[str, Any]) -> None:
+    browser = Browser()
+    browser.provider.metadata = metadata
+    assert (await refusal(browser.through())).startswith("issuer_unavailable:")
+
+
+async def test_keys_that_were_rotated_are_found() -> None:
+    browser = Browser()
+    await browser.through()
+    browser.provider.signed_with, browser.provider.published = "k2", ("k1", "k2")
+    keys = browser.sign_in._keys["acme"]
+    keys._monotonic = lambda: 10.0**9  # half a minute later, and more
+    assert (await browser.through()).sub == "248"
+
+
+async def test_a_key_that_was_withdrawn_counts_for_an_hour_at_most() -> None:
+    browser = Browser()
+    await browser.through()
+    browser.provider.published = ("k2",)
+    keys = browser.sign_in._keys["acme"]
+    fetched = keys._monotonic()
+    keys._monotonic = lambda: fetched + 3_500
+    await browser.through()
+    keys._monotonic = lambda: fetched + 3_601
+    assert (await refusal(browser.through())).startswith("forbidden:")
+
+
+async def test_a_private_key_somebody_published_is_not_taken() -> None:
+    browser = Browser()
+    browser.provider.leaks = True
+    assert (await refusal(browser.through())).startswith("issuer_unavailable:")
+
+
+@pytest.mark.parametrize("path", ["/.well-known/openid-configuration", "/keys", "/userinfo", "/token"])
+@pytest.mark.parametrize("how", ["redirect", "endless", "no JSON", "500"])
+async def test_an_answer_that_is_none_is_not_used(path: str, how: str) -> None:
+    browser = Browser()
+    browser.provider.odd = {path: how}
+    told = await refusal(browser.through())
+    assert told.startswith("issuer_unavailable:") or (path == "/token" and told.startswith("forbidden:"))
+    assert "/elsewhere" not in browser.provider.asked
+
+
+async def test_unknown_key_ids_do_not_flood_the_provider() -> None:
+    browser = Browser()
+    await browser.through()
+    browser.provider.signed_with = "k2"
+    for _ in range(5):
+        await refusal(browser.through())
+    assert browser.provider.asked.count("/keys") == 1
+
+
+@pytest.mark.parametrize(
+    ("claims", "name"),
+    [
+        ({"name": "  Maya  "}, "Maya"),
+        ({"name": "Ma\u202eya", "preferred_username": "maya"}, "maya"),
+        ({"name": "", "preferred_username": 7, "email": "maya@acme.example"}, "maya@acme.example"),
+        ({"name": "M" * 101}, "248"),
+        ({}, "248"),
+    ],
+)
+async def test_a_name_is_one_that_can_be_read(claims: dict[str, Any], name: str) -> None:
+    browser = Browser()
+    browser.provider.claims = {"sub": "248"} | claims
+    assert (await browser.through()).name == name
+
+
+@pytest.mark.parametrize(
+    ("configured", "claimed", "groups"),
+    [
+        ({}, ["finance"], None),
+        ({"groups_claim": "groups"}, ["finance", "ops"], {"finance", "ops"}),
+        ({"groups_claim": "groups"}, "finance", set()),
+        ({"groups_claim": "groups"}, ["finance", 7], set()),
+        ({"groups_claim": "groups"}, None, set()),
+        ({"groups_claim": "groups"}, ["g"] * 501, set()),
+        ({"groups_claim": "groups", "groups": {"9f-guid": "finance"}}, ["9f-guid", "cfo"], {"finance"}),
+    ],
+)
+async def test_groups_count_only_as_the_settings_say(
+    configured: dict[str, Any], claimed: object, groups: set[str] | None
+) -> None:
+    browser = Browser(**configured)
+    browser.provider.claims |= {"groups": claimed}
+    assert (await browser.through()).groups == groups
+
+
+async def test_groups_that_only_userinfo_tells_count() -> None:
+    browser = Browser(groups_claim="groups")
+    browser.provider.userinfo = {"sub": "248", "groups": ["finance"], "name": "Not Signed"}
+    identity = await browser.through()
+    assert (identity.groups, identity.name) == ({"finance"}, "Maya Okafor")
+
+
+@pytest.mark.parametrize(
+    ("hd", "told"), [("acme.example", None), ("evil.example", "hd"), (None, "hd"), (True, "hd")]
+)
+async def test_a_claim_the_settings_require_is_required(hd: object, told: str | None) -> None:
+    browser = Browser(required={"hd": "acme.example"})
+    browser.provider.claims |= {"hd": hd}
+    if told is None:
+        assert (await browser.through()).sub == "248"
+    else:
+        assert told in await refusal(browser.through())
+
+
+async def test_a_provider_nobody_configured_is_not_found() -> None:
+    assert (await refusal(Browser().sign_in.begin("evil", "/"))).startswith("not_found:")

@@ -1,0 +1,110 @@
+"""What the operator may write about those who vouch, and what is refused before anybody is believed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policy_service.errors import StartError
+from policy_service.settings import Settings, load_settings
+
+PROVIDER = {
+    "name": "acme",
+    "title": "Acme",
+    "issuer": "https://login.acme.example",
+    "client_id": "c",
+    "client_secret": "very-secret",
+}
+TRUSTED = {
+    "name": "cluster",
+    "issuer": "https://kubernetes.example",
+    "agents": [{"agent": "desk", "claims": {"sub": "system:serviceaccount:shop:desk"}}],
+}
+
+
+def settings(folder: Path, **given: Any) -> Settings:
+    return load_settings(data_dir=folder, **given)
+
+
+def test_a_provider_and_an_issuer_are_read_from_the_file(tmp_path: Path) -> None:
+    (tmp_path / "countersign.toml").write_text(
+        """
+[[providers]]
+name = "acme"
+title = "Acme"
+issuer = "https://login.acme.example"
+client_id = "c"
+client_secret = "very-secret"
+groups_claim = "groups"
+groups = { "9f2c" = "finance" }
+
+[[trusted_issuers]]
+name = "mesh"
+kind = "spiffe"
+trust_domain = "acme.example"
+jwks_url = "https://spire.acme.example/keys"
+agents = [{ agent = "desk", claims = { sub = "spiffe://acme.example/desk" } }]
+"""
+    )
+    read = settings(tmp_path)
+    assert read.providers[0].groups == {"9f2c": "finance"}
+    assert read.trusted_issuers[0].trust_domain == "acme.example"
+
+
+WRONG_PROVIDERS = {
+    "a name that is an address of ours": ({"name": "dev"}, "name"),
+    "a name that changes the address": ({"name": "a/../b"}, "name"),
+    "an empty name": ({"name": ""}, "name"),
+    "an issuer without TLS": ({"issuer": "http://login.acme.example"}, "https"),
+    "an issuer that is a file": ({"issuer": "file:///etc/passwd"}, "https"),
+    "an issuer with a user": ({"issuer": "https://u:p@login.acme.example"}, "https"),
+    "no secret": ({"client_secret": None}, "client_secret_file"),
+    "two secrets": ({"client_secret_file": "/x"}, "one of them"),
+    "no openid": ({"scopes": ["profile"]}, "openid"),
+    "a map without a claim": ({"groups": {"a": "b"}}, "groups_claim"),
+    "a symmetric algorithm": ({"algorithms": ["HS256"]}, "algorithms"),
+    "no signature at all": ({"algorithms": ["none"]}, "algorithms"),
+    "an unknown word": ({"isuer": "https://x.example"}, "isuer"),
+    "claims of GitHub": ({"kind": "github", "required": {"hd": "x"}}, "GitHub"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "told"), WRONG_PROVIDERS.values(), ids=WRONG_PROVIDERS.keys())
+def test_a_provider_that_could_not_be_trusted_stops_the_start(
+    tmp_path: Path, wrong: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(StartError, match=told) as caught:
+        settings(tmp_path, providers=[PROVIDER | wrong])
+    assert "very-secret" not in str(caught.value)
+
+
+WRONG_ISSUERS = {
+    "neither issuer nor domain": ({"issuer": None}, "issuer"),
+    "both": ({"trust_domain": "acme.example"}, "never both"),
+    "a mesh without keys": ({"kind": "spiffe", "issuer": None, "trust_domain": "acme.example"}, "jwks"),
+    "keys twice": ({"jwks_url": "https://x.example", "jwks_file": "/x"}, "not both"),
+    "nobody to speak for": ({"agents": []}, "agents"),
+    "any token at all": ({"agents": [{"agent": "desk", "claims": {}}]}, "claims"),
+    "a symmetric algorithm": ({"algorithms": ["HS512"]}, "algorithms"),
+}
+
+
+@pytest.mark.parametrize(("wrong", "told"), WRONG_ISSUERS.values(), ids=WRONG_ISSUERS.keys())
+def test_an_issuer_of_agents_that_could_not_be_trusted_stops_the_start(
+    tmp_path: Path, wrong: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(StartError, match=told):
+        settings(tmp_path, trusted_issuers=[TRUSTED | wrong])
+
+
+@pytest.mark.parametrize("second", [{}, {"name": "other"}, {"issuer": "https://other.example"}])
+def test_two_providers_never_share_a_name_or_an_issuer(tmp_path: Path, second: dict[str, Any]) -> None:
+    with pytest.raises(StartError, match="twice"):
+        settings(tmp_path, providers=[PROVIDER, PROVIDER | second])
+
+
+def test_a_secret_is_never_shown(tmp_path: Path) -> None:
+    read = settings(tmp_path, providers=[PROVIDER])
+    assert "very-secret" not in repr(read) + str(read) + read.model_dump_json()
