@@ -10,14 +10,16 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from datetime import timedelta
+from pathlib import Path
 
 import structlog
 from fastapi import FastAPI
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from countersign.contract.wire import (
+    BringKeyRequest,
     CompensateRequest,
     EvaluationRequest,
     RedeemRequest,
@@ -32,7 +34,15 @@ from policy_service import __version__
 from policy_service.audit.feed import Feed
 from policy_service.audit.log import highest_index
 from policy_service.audit.sequencer import LEASE, Pace, Sequencer
-from policy_service.channels.http import docs, problems, redemptions, reviews, transactions, wellknown
+from policy_service.channels.http import (
+    agent_keys,
+    docs,
+    problems,
+    redemptions,
+    reviews,
+    transactions,
+    wellknown,
+)
 from policy_service.channels.http import log as log_routes
 from policy_service.channels.http.gate import Gate
 from policy_service.channels.operator.socket import embedded_lock, open_database
@@ -40,15 +50,20 @@ from policy_service.channels.web import routes as web
 from policy_service.channels.web.source import ReviewFeed, SignedInSessions, WorkflowQueue
 from policy_service.errors import StartError
 from policy_service.identity.nonces import Nonces
+from policy_service.identity.oidc import SignIn
 from policy_service.identity.proofs import Authenticator
 from policy_service.identity.sessions import Sessions
+from policy_service.identity.trusted_issuers import TrustedIssuers
+from policy_service.issuers import SignInProvider
 from policy_service.jobs.marking import EpochMark, settle_epoch
 from policy_service.jobs.scheduler import Job, Scheduler
 from policy_service.jobs.sending import send_outbox
+from policy_service.logs import set_up_logs
 from policy_service.pap.active import ActiveBundle
 from policy_service.settings import Settings
 from policy_service.storage import leases
 from policy_service.storage.unit import Clock, utc_now
+from policy_service.tokens.files import read_secret
 from policy_service.tokens.keys import read_keys
 from policy_service.tokens.sign import Signer
 from policy_service.workflow import sweep
@@ -58,6 +73,7 @@ from policy_service.workflow.context import Context
 log = structlog.get_logger(__name__)
 
 _BODIES = (
+    BringKeyRequest,
     CompensateRequest,
     EvaluationRequest,
     RedeemRequest,
@@ -86,11 +102,13 @@ class Service:
             opened.callback(self.db.close)
             ring = read_keys(settings.key_dir)
             self.mark = EpochMark(settings.key_dir, settle_epoch(self.db, settings.key_dir))
+            clients = _client_secrets(settings)
             self._closing = opened.pop_all()
         # The lock says that an embedded database has one process: it goes on at once with what it led before a crash.
         self._holder = "embedded" if self.db.dialect == "sqlite" else secrets.token_hex(8)
         clock = clock or utc_now
         self.active = ActiveBundle(settings.bundle_dir, clock)
+        self._closing.callback(self.active.close)
         self.feed = Feed(self.db, poll_s=settings.sequencer_s)
         self.sequencer = Sequencer(
             self.db,
@@ -109,6 +127,8 @@ class Service:
             self.db, Nonces(ring.nonce_secret, settings.nonce_period_s), settings, clock
         )
         self.sessions = Sessions(self.db, settings, clock)
+        self.trusted_issuers = TrustedIssuers(settings, clock)
+        self.sign_in = SignIn(clients, settings.public_url, ring.nonce_secret, clock)
         self.scheduler = Scheduler(self._jobs())
 
     async def _indexed(self, index: int) -> None:
@@ -130,30 +150,35 @@ class Service:
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Everything that needs the event loop."""
+        """Everything that needs the event loop. A step that fails stops what was started before it."""
         loaded = await self.active.reload()
         if loaded.active is None:
             raise StartError(f"the bundle {self.settings.bundle_dir} does not load:\n{loaded.error}")
-        await self.feed.start()
-        self.db.on_commit(self.sequencer.nudge)
-        tasks = [asyncio.create_task(work()) for work in (self.sequencer.run, self.feed.run, self.mark.run)]
-        self.scheduler.start()
-        await ask_about_open(self.ctx)  # the bundle may have changed while nobody was running
-        log.info(
-            "ready", url=self.settings.public_url, bundle=loaded.active.digest, commit=loaded.active.commit
-        )
-        try:
+        async with AsyncExitStack() as started:
+            await self.feed.start()
+            self.db.on_commit(self.sequencer.nudge)
+            started.push_async_callback(self._finish_log)
+            loops = (self.sequencer.run, self.feed.run, self.mark.run)
+            started.push_async_callback(_stop, [asyncio.create_task(work()) for work in loops])
+            self.scheduler.start()
+            started.callback(self.scheduler.stop)
+            started.callback(self.feed.close)
+            await ask_about_open(self.ctx)  # the bundle may have changed while nobody was running
+            log.info(
+                "ready",
+                url=self.settings.public_url,
+                bundle=loaded.active.digest,
+                commit=loaded.active.commit,
+            )
             yield
+
+    async def _finish_log(self) -> None:
+        try:
+            await self.sequencer.number()
+            await self.db.write(lambda tx: leases.release(tx, LEASE, self._holder))
+            self.mark.reached(await self.db.read(highest_index))
         finally:
-            self.feed.close()
-            self.scheduler.stop()
-            await _stop(tasks)
-            try:
-                await self.sequencer.number()
-                await self.db.write(lambda tx: leases.release(tx, LEASE, self._holder))
-                self.mark.reached(await self.db.read(highest_index))
-            finally:
-                await self.mark.write()
+            await self.mark.write()
 
     async def checks(self) -> Mapping[str, str]:
         """What is wrong, by name; empty when nothing is."""
@@ -171,8 +196,23 @@ class Service:
 
     async def close(self) -> None:
         """Let go of what was opened."""
-        self.active.close()
-        self._closing.close()
+        try:
+            await self.sign_in.close()
+            await self.trusted_issuers.close()
+        finally:
+            self._closing.close()
+
+
+def _client_secrets(settings: Settings) -> dict[str, tuple[SignInProvider, str]]:
+    """The sign-in providers by name, each with the secret this service is known by there."""
+    providers = {}
+    for provider in settings.providers:
+        if provider.client_secret is not None:
+            secret = provider.client_secret.get_secret_value()
+        else:
+            secret = read_secret(Path(str(provider.client_secret_file))).decode().strip()
+        providers[provider.name] = (provider, secret)
+    return providers
 
 
 async def _stop(tasks: list[asyncio.Task[None]]) -> None:
@@ -187,6 +227,7 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
     Raises:
         StartError: it refuses to start; the sentence says what to do.
     """
+    set_up_logs()
     service = Service(settings, clock)
 
     @asynccontextmanager
@@ -214,13 +255,14 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         redemptions.router(gate),
         reviews.router(gate),
         log_routes.router(gate),
+        agent_keys.router(gate, service.trusted_issuers),
         wellknown.router(gate, service.checks),
     ):
         app.include_router(router)
     web.install(
         app,
         WorkflowQueue(service.ctx),
-        SignedInSessions(service.ctx, service.sessions),
+        SignedInSessions(service.ctx, service.sessions, service.sign_in),
         ReviewFeed(service.feed),
         settings,
         clock=service.ctx.clock,

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-import structlog
 import typer
 from sqlalchemy import make_url
 
@@ -25,6 +24,7 @@ from policy_service.channels.operator.socket import embedded_lock, open_database
 from policy_service.errors import ServiceError, StartError
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.jobs.marking import settle_epoch
+from policy_service.logs import set_up_logs
 from policy_service.pap.bundle import load_bundle
 from policy_service.pap.problems import BundleError
 from policy_service.settings import ENV_PREFIX, Settings, load_settings
@@ -40,7 +40,11 @@ app = typer.Typer(
 )
 agent_app = typer.Typer(no_args_is_help=True, help="Enrol agents and executors, and give them keys.")
 key_app = typer.Typer(no_args_is_help=True, help="Keys of agents.")
+freeze_app = typer.Typer(no_args_is_help=True, help="Stop somebody at once, without taking anything away.")
+unfreeze_app = typer.Typer(no_args_is_help=True, help="End a freeze.")
 app.add_typer(agent_app, name="agent")
+app.add_typer(freeze_app, name="freeze")
+app.add_typer(unfreeze_app, name="unfreeze")
 agent_app.add_typer(key_app, name="key")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
@@ -159,17 +163,7 @@ def _set_up_logging() -> None:
     logging.basicConfig(
         stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
     )
-    structlog.configure(
-        processors=[
-            structlog.contextvars.merge_contextvars,
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+    set_up_logs()
 
 
 @app.command()
@@ -263,14 +257,27 @@ def agent_list(as_json: AsJson = False) -> None:
     """Every enrolled agent, its owner and its keys."""
     with _sentences():
         agents = run_verb(load_settings(), "agent-list", {})
-        lines = [f"{a['agent']}  owner {a['owner'] or '-'}  {len(a['keys'])} keys" for a in agents]
+        lines = [
+            f"{a['agent']}  owner {a['owner'] or '-'}  {len(a['keys'])} keys{'  FROZEN' if a['frozen'] else ''}"
+            for a in agents
+        ]
         _say(agents, as_json, "\n".join(lines) or "no agent is enrolled")
 
 
 @agent_app.command("api-key")
-def agent_api_key(name: Annotated[str, typer.Argument(help="The agent.")], as_json: AsJson = False) -> None:
+def agent_api_key(
+    name: Annotated[str, typer.Argument(help="The agent.")],
+    revoke: Annotated[
+        bool, typer.Option("--revoke", help="End every bearer key of the agent instead.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
     """Make a bearer key for trials on loopback; it is shown this once."""
     with _sentences():
+        if revoke:
+            done = run_verb(load_settings(), "api-key-revoke", {"name": name})
+            _say(done, as_json, f"ended {done['revoked']} bearer keys of {name}")
+            return
         made = run_verb(load_settings(), "api-key", {"name": name})
         _say(made, as_json, made["api_key"])
 
@@ -298,6 +305,22 @@ def key_revoke(kid: Annotated[str, typer.Argument(help="The key's id.")], as_jso
     with _sentences():
         done = run_verb(load_settings(), "agent-key-revoke", {"kid": kid})
         _say(done, as_json, f"revoked {kid}")
+
+
+@freeze_app.command("agent")
+def freeze_agent(name: Annotated[str, typer.Argument(help="The agent.")], as_json: AsJson = False) -> None:
+    """Stop an agent; what it has begun may still be taken back."""
+    with _sentences():
+        done = run_verb(load_settings(), "freeze", {"agent": name})
+        _say(done, as_json, f"{name} is frozen: it stages, redeems and renews nothing until it is unfrozen")
+
+
+@unfreeze_app.command("agent")
+def unfreeze_agent(name: Annotated[str, typer.Argument(help="The agent.")], as_json: AsJson = False) -> None:
+    """Let a frozen agent act again; what lapsed meanwhile stays lapsed."""
+    with _sentences():
+        done = run_verb(load_settings(), "unfreeze", {"agent": name})
+        _say(done, as_json, f"{name} may act again")
 
 
 if __name__ == "__main__":

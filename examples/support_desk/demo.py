@@ -100,7 +100,10 @@ def check() -> int:
     wrong = [what for what, told in TOLD.items() if became.get(what) != told]
     for what in wrong:
         print(f"NOT AS TOLD: {what} came to {became.get(what)}, not {TOLD[what]}", file=sys.stderr)
-    return 1 if wrong else 0
+    if wrong:
+        return 1
+    print("everything came as told")
+    return 0
 
 
 def _play(service: LocalService, settings: Settings, books: Path) -> dict[str, list[str]]:

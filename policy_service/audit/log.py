@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, func, select
+from sqlalchemy import Connection, Row, bindparam, func, select
 
 from countersign.contract import canonicalize
 from policy_service.storage.core import table
@@ -23,6 +23,8 @@ __all__ = ["Entry", "append", "entries_after", "highest_index", "record"]
 
 _audit = table(AuditRow)
 _row = _audit.c
+_AFTER = select(_audit).where(_row.idx > bindparam("after")).order_by(_row.idx).limit(bindparam("most"))
+_HIGHEST = select(func.max(_row.idx))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +53,12 @@ def record(entry: Entry) -> bytes:
 
 def entries_after(conn: Connection, index: int, limit: int) -> list[Entry]:
     """Lines that have an index above ``index``, in order."""
-    page = select(_audit).where(_row.idx > index).order_by(_row.idx).limit(limit)
-    return [_entry(row) for row in conn.execute(page)]
+    return [_entry(row) for row in conn.execute(_AFTER, {"after": index, "most": limit})]
 
 
 def highest_index(conn: Connection) -> int:
     """The index of the newest line; 0 while there is none."""
-    found: int | None = conn.execute(select(func.max(_row.idx))).scalar_one()
+    found: int | None = conn.execute(_HIGHEST).scalar_one()
     return found or 0
 
 

@@ -168,6 +168,11 @@ def step_up_suffices(have: str | None, asked: str | None) -> bool:
     return asked is None or (have in STEP_UPS and _strength(have) >= _strength(asked))
 
 
+def is_stronger(have: str | None, than: str | None) -> bool:
+    """Whether a proof of presence suffices where the other would not; an unknown one is never stronger."""
+    return have in STEP_UPS and not step_up_suffices(than, have)
+
+
 def _merged(same: Sequence[Gate]) -> MergedGate:
     return MergedGate(
         gates=_once(gate.policy_id for gate in same),

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from policy_service.domain.gates import STEP_UPS, MergedGate, step_up_suffices
+from policy_service.domain.gates import MergedGate, is_stronger, step_up_suffices
 
 VoteVerdict: TypeAlias = Literal["approve", "deny"]
 
@@ -54,6 +54,10 @@ class Tally:
     per_gate: tuple[GateTally, ...]
     denied_by: str | None
     counted: tuple[str, ...]
+
+    def counts(self, vote_id: str) -> bool:
+        """Whether a vote matters now: an approval that is used, or the deny that ended it."""
+        return vote_id in self.counted or vote_id == self.denied_by
 
 
 def could_serve(gate: MergedGate, vote: BallotVote) -> bool:
@@ -107,7 +111,7 @@ def _one_each(votes: Sequence[BallotVote]) -> list[BallotVote]:
 
 
 def _stronger(vote: BallotVote, held: BallotVote) -> bool:
-    return vote.step_up in STEP_UPS and not step_up_suffices(held.step_up, vote.step_up)
+    return is_stronger(vote.step_up, held.step_up)
 
 
 def _serving(gate: MergedGate, votes: Iterable[BallotVote]) -> set[str]:

@@ -2,8 +2,8 @@
 
 Rules: one effect that waits makes the transaction wait; it is ready only when every effect may be released; once spent
 it stays open until every outcome is known; it is settled when the outcomes agree (all fired, or nothing left standing),
-ended when nothing fired, and unsettled when a person is needed: an unknown, a failed compensation, or something that
-fired beside something that did not and cannot be taken back.
+ended when nothing fired, and unsettled when a person is needed: an unknown, of a compensation too, a failed
+compensation, or something that fired beside something that did not and cannot be taken back.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Part:
 
     state: EffectState
     can_compensate: bool
+    compensation_unknown: bool = False  # it is compensating, and nobody knows whether that has happened
 
 
 def state_of_transaction(parts: Sequence[Part]) -> TxnState:
@@ -50,7 +51,7 @@ def state_of_transaction(parts: Sequence[Part]) -> TxnState:
 
 
 def _after_redemption(parts: Sequence[Part], states: set[EffectState]) -> TxnState:
-    if states & _NEEDS_A_PERSON:
+    if states & _NEEDS_A_PERSON or any(part.compensation_unknown for part in parts):
         return TxnState.UNSETTLED
     if states & _OPEN_OUTCOME:
         return TxnState.REDEEMED

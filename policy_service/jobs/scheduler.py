@@ -47,6 +47,11 @@ class Scheduler:
                 misfire_grace_time=None,
             )
 
+    @property
+    def ticking(self) -> bool:
+        """Whether it was started and not stopped."""
+        return bool(self._scheduler.running)
+
     def start(self) -> None:
         """Begin ticking."""
         self._scheduler.start()

@@ -59,6 +59,8 @@ class ActiveBundle:
         self._error: BundleError | None = None
         self._loaded_at: datetime | None = None
         self._failed_at: datetime | None = None
+        self.asked_in_full: str | None = None
+        """Digest of the last bundle that was asked about every open effect; kept by whoever asks."""
 
     @property
     def current(self) -> Bundle:

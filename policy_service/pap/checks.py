@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from cedarpy import pst
+
 from policy_service.pap.parts import Parts
 from policy_service.pap.policies import Policy
 from policy_service.pap.problems import Problem
@@ -19,6 +21,7 @@ def warnings_about(parts: Parts, policies: Mapping[str, Policy]) -> Iterator[Pro
         yield from _unknown_unseen(parts, policy)
     yield from _nobody_looks_at_unseen(parts)
     yield from _tools_without_permit(parts, policies)
+    yield from _nobody_may_approve(policies)
 
 
 def _too_few_people(parts: Parts, policy: Policy) -> Iterator[Problem]:
@@ -82,3 +85,22 @@ def _tools_without_permit(parts: Parts, policies: Mapping[str, Policy]) -> Itera
     for tool, manifest in parts.manifests.items():
         if not any(may_match(permit.tree, tool, manifest.groups) for permit in permits):
             yield Problem(f"tools/{tool}.json", None, "no permit names this tool, so every call is denied")
+
+
+def _nobody_may_approve(policies: Mapping[str, Policy]) -> Iterator[Problem]:
+    """Without rules about approving everybody in the group may; the first such rule makes plain Cedar decide."""
+    about = [policy for policy in policies.values() if policy.about_approving]
+    if not about or all(policy.source.gate is None for policy in policies.values()):
+        return
+    if all(policy.source.effect == "forbid" for policy in about):
+        message = 'there is no permit for Action::"approve" beside it, so nobody may approve anything'
+        yield about[0].statement.problem(message)
+    for policy in about:
+        if policy.source.effect == "forbid" and _holds_for_everybody(policy.tree):
+            yield policy.statement.problem("nobody may approve anything: this holds for everybody, always")
+
+
+def _holds_for_everybody(tree: pst.Template) -> bool:
+    # About approving, a principal is always a User and a resource a Review: naming the type narrows nothing.
+    scopes = (tree.principal, tree.resource)
+    return not tree.clauses and all(isinstance(scope, pst.ScopeAny | pst.ScopeIs) for scope in scopes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from sqlalchemy import update
+from sqlalchemy import bindparam, update
 
 from policy_service.storage.core import insert_unless_there, table
 from policy_service.storage.tables import LeaseRow
@@ -19,6 +19,14 @@ from policy_service.storage.unit import Tx
 
 _leases = table(LeaseRow)
 _lease = _leases.c
+# What a leader asks all the time is built once; who takes over asks it once.
+_KEEP = (
+    update(_leases)
+    .where(_lease.name == bindparam("asked"), _lease.holder == bindparam("mine"))
+    .where(_lease.expires_at > bindparam("now"))
+    .values(expires_at=bindparam("until"))
+    .returning(_lease.fence)
+)
 
 
 def acquire(tx: Tx, name: str, holder: str, ttl: timedelta) -> int | None:
@@ -27,9 +35,9 @@ def acquire(tx: Tx, name: str, holder: str, ttl: timedelta) -> int | None:
     ``holder`` names one life of one process, never a host: a restarted process is another holder.
     """
     until = tx.now + ttl
-    mine = update(_leases).where(_lease.name == name, _lease.holder == holder, _lease.expires_at > tx.now)
-    if (fence := _one(tx, mine.values(expires_at=until).returning(_lease.fence))) is not None:
-        return fence
+    kept = tx.conn.execute(_KEEP, {"asked": name, "mine": holder, "now": tx.now, "until": until})
+    if (fence := kept.scalar_one_or_none()) is not None:
+        return int(fence)
     lapsed = update(_leases).where(_lease.name == name, _lease.expires_at <= tx.now)
     takeover = lapsed.values(holder=holder, fence=_lease.fence + 1, expires_at=until).returning(_lease.fence)
     if (fence := _one(tx, takeover)) is not None:

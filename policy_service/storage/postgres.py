@@ -1,8 +1,10 @@
 """How a shared database is written: one unit a transaction, several at once.
 
-READ COMMITTED is enough because races are decided by one conditional UPDATE and its row count. A
-serialization failure or a deadlock is run again with the same unit; a connection lost at COMMIT is *not*,
-because nobody knows whether it happened: the caller repeats under the same key and finds out.
+READ COMMITTED is enough because races are decided by one conditional UPDATE and its row count, and because a
+unit that reads a transaction before it moves it is alone with it (``alone.py``). A serialization failure or
+a deadlock is run again with the same unit, and so is a unique key that another unit took first: run again,
+the unit sees the row. A connection lost at COMMIT is *not*, because nobody knows whether it happened: the
+caller repeats under the same key and finds out.
 """
 
 from __future__ import annotations
@@ -12,20 +14,19 @@ import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import datetime
 from typing import Any
 
 import structlog
-from sqlalchemy import URL, Connection, Engine, create_engine, text
+from sqlalchemy import URL, Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
 from policy_service.errors import StartError, StorageUnavailableError
+from policy_service.storage.alone import now
 from policy_service.storage.unit import Clock, T, Tx, Unit, Waiting, as_storage_error, deliver, require_plain
 
 log = structlog.get_logger(__name__)
 
-RERUN_STATES = frozenset({"40001", "40P01"})  # serialization failure, deadlock
-_CLOCK = text("SELECT clock_timestamp()")
+RERUN_STATES = frozenset({"40001", "40P01", "23505"})  # serialization failure, deadlock, unique key taken
 _RERUN_PAUSE = 0.005  # seconds, doubled with each run: long enough for the other transaction to finish
 _random = random.SystemRandom()
 
@@ -114,10 +115,4 @@ class PostgresWriter:
 
     def _once(self, unit: Unit[T]) -> T:
         with self._engine.begin() as conn:
-            return require_plain(unit(Tx(conn, self._now(conn))))
-
-    def _now(self, conn: Connection) -> datetime:
-        if self._clock is not None:
-            return self._clock()
-        moment: datetime = conn.execute(_CLOCK).scalar_one()
-        return moment
+            return require_plain(unit(Tx(conn, now(conn, self._clock), self._clock)))

@@ -13,10 +13,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, CheckConstraint, Index, LargeBinary, UniqueConstraint
-from sqlmodel import Field, SQLModel
+from sqlalchemy import BigInteger, CheckConstraint, ForeignKeyConstraint, Index, LargeBinary, UniqueConstraint
+from sqlmodel import Field
 
 from countersign.contract import EffectState, TxnState
+from policy_service.storage.core import Row
 from policy_service.storage.types import Json, UtcDateTime
 
 
@@ -29,7 +30,7 @@ def _one_of(column: str, values: type[Any]) -> CheckConstraint:
 # -- parties ---------------------------------------------------------------------------------------------------------
 
 
-class AgentRow(SQLModel, table=True):
+class AgentRow(Row, table=True):
     """An enrolled party: an agent, or an executor that redeems for agents (its name is then their ``aud``)."""
 
     __tablename__: ClassVar[Any] = "agents"
@@ -42,7 +43,7 @@ class AgentRow(SQLModel, table=True):
     frozen_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
 
 
-class AgentKeyRow(SQLModel, table=True):
+class AgentKeyRow(Row, table=True):
     """One public key of a party; ``kid`` is its RFC 7638 thumbprint, so a key belongs to one party only."""
 
     __tablename__: ClassVar[Any] = "agent_keys"
@@ -51,10 +52,12 @@ class AgentKeyRow(SQLModel, table=True):
     agent: str = Field(foreign_key="agents.name", index=True)
     x: str  # base64url of the raw 32 bytes, as in the JWK
     added_at: datetime = Field(sa_type=UtcDateTime)
+    issuer: str | None = None  # whose token brought it; None: an operator enrolled it
+    expires_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # a brought key's end
     revoked_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
 
 
-class ApiKeyRow(SQLModel, table=True):
+class ApiKeyRow(Row, table=True):
     """A bearer key for trials on loopback; only its hash is kept."""
 
     __tablename__: ClassVar[Any] = "api_keys"
@@ -65,7 +68,7 @@ class ApiKeyRow(SQLModel, table=True):
     revoked_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
 
 
-class PersonRow(SQLModel, table=True):
+class PersonRow(Row, table=True):
     """A person, known by issuer and subject and never by an address."""
 
     __tablename__: ClassVar[Any] = "people"
@@ -80,7 +83,7 @@ class PersonRow(SQLModel, table=True):
     last_seen_at: datetime = Field(sa_type=UtcDateTime)
 
 
-class SessionRow(SQLModel, table=True):
+class SessionRow(Row, table=True):
     """A signed-in browser; the cookie's value is stored hashed."""
 
     __tablename__: ClassVar[Any] = "sessions"
@@ -96,7 +99,7 @@ class SessionRow(SQLModel, table=True):
     revoked_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
 
 
-class SignInLinkRow(SQLModel, table=True):
+class SignInLinkRow(Row, table=True):
     """A one-time link of the development sign-in; the token is stored hashed and spent by one UPDATE."""
 
     __tablename__: ClassVar[Any] = "sign_in_links"
@@ -113,11 +116,15 @@ class SignInLinkRow(SQLModel, table=True):
 # -- effects ---------------------------------------------------------------------------------------------------------
 
 
-class TransactionRow(SQLModel, table=True):
+class TransactionRow(Row, table=True):
     """One revision of a transaction. The highest revision is the one in force; the others are history."""
 
     __tablename__: ClassVar[Any] = "transactions"
-    __table_args__ = (_one_of("state", TxnState), Index("ix_transactions_agent", "agent", "submitted_at"))
+    __table_args__ = (
+        _one_of("state", TxnState),
+        Index("ix_transactions_agent", "agent", "submitted_at"),
+        Index("ix_transactions_due", "state", "valid_until"),
+    )
 
     txn: str = Field(primary_key=True, min_length=64, max_length=64)
     rev: int = Field(primary_key=True, ge=1)
@@ -135,7 +142,7 @@ class TransactionRow(SQLModel, table=True):
     valid_until: datetime | None = Field(default=None, sa_type=UtcDateTime)
 
 
-class EffectRow(SQLModel, table=True):
+class EffectRow(Row, table=True):
     """One effect at one revision. ``args`` are the canonical bytes: shown, voted on, signed over and fired."""
 
     __tablename__: ClassVar[Any] = "effects"
@@ -144,6 +151,7 @@ class EffectRow(SQLModel, table=True):
         CheckConstraint("kind IN ('effect', 'compensate')", name="kind_known"),
         Index("ix_effects_txn", "txn", "rev", "seq"),
         Index("ix_effects_state", "state", "unknown_at"),
+        Index("ix_effects_lapse", "state", "lapses_at"),
     )
 
     effect_id: str = Field(primary_key=True, min_length=64, max_length=64)
@@ -171,15 +179,19 @@ class EffectRow(SQLModel, table=True):
         default_factory=list, sa_type=Json
     )  # every gate that ever fired on it
     valid_for_s: int  # the shortest valid_for that ever applied
+    lapses_at: datetime | None = Field(
+        default=None, sa_type=UtcDateTime
+    )  # of a compensation that was released: until when it may be spent
     redeemed_by: str | None = None  # attempt id
     fire_by: datetime | None = Field(default=None, sa_type=UtcDateTime)
     unknown_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # fire_by + the manifest's timeout
     result: bytes | None = Field(default=None, sa_type=LargeBinary)  # canonical JSON the redeemer reported
-    error: str | None = None
+    error: str | None = None  # what the redeemer said of a call that went wrong
+    taken_back: str | None = None  # the words of the requester's side, where it took it back with some
     changed_at: datetime = Field(sa_type=UtcDateTime)
 
 
-class DecisionRow(SQLModel, table=True):
+class DecisionRow(Row, table=True):
     """What the policy said, once: every later answer is a row of its own."""
 
     __tablename__: ClassVar[Any] = "decisions"
@@ -200,7 +212,7 @@ class DecisionRow(SQLModel, table=True):
     decided_at: datetime = Field(sa_type=UtcDateTime)
 
 
-class ReviewRow(SQLModel, table=True):
+class ReviewRow(Row, table=True):
     """The open question about one effect at one revision."""
 
     __tablename__: ClassVar[Any] = "reviews"
@@ -225,7 +237,7 @@ class ReviewRow(SQLModel, table=True):
     settled_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
 
 
-class VoteRow(SQLModel, table=True):
+class VoteRow(Row, table=True):
     """One person's answer. Late ones are kept and change nothing."""
 
     __tablename__: ClassVar[Any] = "votes"
@@ -255,35 +267,42 @@ class VoteRow(SQLModel, table=True):
     cast_at: datetime = Field(sa_type=UtcDateTime)
 
 
-class AttemptRow(SQLModel, table=True):
-    """One intended commit, named by the redeemer before it starts."""
+class AttemptRow(Row, table=True):
+    """One intended commit, named by the redeemer before it starts. Names are each redeemer's own: nobody can take
+    one that another party will want to use.
+    """
 
     __tablename__: ClassVar[Any] = "attempts"
 
+    redeemer: str = Field(primary_key=True)
     attempt_id: str = Field(primary_key=True)
     txn: str = Field(index=True)
     rev: int
     kind: str
-    redeemer: str
     jkt: str | None = None  # key that asked; None for an API key
     fire_by: datetime = Field(sa_type=UtcDateTime)
     redeemed_at: datetime = Field(sa_type=UtcDateTime)
 
 
-class RedemptionRow(SQLModel, table=True):
+class RedemptionRow(Row, table=True):
     """An effect spent. The primary key is the effect alone: one redemption over all revisions."""
 
     __tablename__: ClassVar[Any] = "redemptions"
+    __table_args__ = (
+        ForeignKeyConstraint(["redeemer", "attempt_id"], ["attempts.redeemer", "attempts.attempt_id"]),
+        Index("ix_redemptions_attempt", "redeemer", "attempt_id"),
+    )
 
     effect_id: str = Field(primary_key=True)
     rev: int
-    attempt_id: str = Field(foreign_key="attempts.attempt_id", index=True)
+    redeemer: str
+    attempt_id: str
     jti: str | None = Field(default=None, unique=True)
     decision_id: str
     redeemed_at: datetime = Field(sa_type=UtcDateTime)
 
 
-class TaskRow(SQLModel, table=True):
+class TaskRow(Row, table=True):
     """Something a person must settle."""
 
     __tablename__: ClassVar[Any] = "tasks"
@@ -306,7 +325,7 @@ class TaskRow(SQLModel, table=True):
 # -- plumbing --------------------------------------------------------------------------------------------------------
 
 
-class IdempotencyRow(SQLModel, table=True):
+class IdempotencyRow(Row, table=True):
     """What a key made: the resource's id and the digest of the body, never the answer."""
 
     __tablename__: ClassVar[Any] = "idempotency_keys"
@@ -319,7 +338,7 @@ class IdempotencyRow(SQLModel, table=True):
     created_at: datetime = Field(sa_type=UtcDateTime, index=True)
 
 
-class AuditRow(SQLModel, table=True):
+class AuditRow(Row, table=True):
     """One line of the log. ``idx`` is given once, later, by the sequencer; triggers refuse every other change."""
 
     __tablename__: ClassVar[Any] = "audit"
@@ -336,7 +355,7 @@ class AuditRow(SQLModel, table=True):
     at: datetime = Field(sa_type=UtcDateTime)
 
 
-class OutboxRow(SQLModel, table=True):
+class OutboxRow(Row, table=True):
     """A message that must leave the service at least once."""
 
     __tablename__: ClassVar[Any] = "outbox"
@@ -352,7 +371,7 @@ class OutboxRow(SQLModel, table=True):
     last_error: str | None = None
 
 
-class LeaseRow(SQLModel, table=True):
+class LeaseRow(Row, table=True):
     """Who leads a job, until when, and the fencing number of that reign."""
 
     __tablename__: ClassVar[Any] = "leases"
@@ -363,7 +382,7 @@ class LeaseRow(SQLModel, table=True):
     expires_at: datetime = Field(sa_type=UtcDateTime)
 
 
-class MetaRow(SQLModel, table=True):
+class MetaRow(Row, table=True):
     """Facts about this database itself: its epoch and when it was made."""
 
     __tablename__: ClassVar[Any] = "meta"

@@ -28,7 +28,9 @@ def time_text(moment: datetime) -> str:
     """
     if moment.tzinfo is None:
         raise ValueError(f"time {moment.isoformat()!r} has no zone; pass an aware UTC datetime")
-    return moment.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    if moment.tzinfo is not UTC:
+        moment = moment.astimezone(UTC)
+    return moment.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 class UtcDateTime(TypeDecorator[datetime]):

@@ -33,6 +33,8 @@ class Tx:
 
     conn: Connection
     now: datetime
+    clock: Clock | None = None  # of this host, or of a test; None: the database server's own
+    alone_with: str | None = None  # see `storage/alone.py`
 
 
 # Not IntegrityError, DataError, ProgrammingError: those say something about the unit. A bare DatabaseError

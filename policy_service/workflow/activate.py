@@ -2,6 +2,10 @@
 
 What it denies ends; what it asks people about waits for them, again if it had been released. A laxer bundle releases
 nothing: the gates of a revision stay. Only votes that stand on it already do, when their people count again.
+
+An effect that cannot be asked about is logged, stops no other, and is asked about again at every look until it was.
+What was asked is told by the decisions themselves: an effect whose newest one is of the bundle in force is not asked
+about again, so a start under an unchanged bundle asks nothing.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import structlog
 from countersign.contract import EffectState
 from policy_service.domain.question import Facts
 from policy_service.pap.bundle import Bundle
+from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.workflow import records
 from policy_service.workflow.asking import ask_again, gather_facts, require_current, with_one_bundle
@@ -32,21 +37,35 @@ async def activate(ctx: Context) -> bool:
     reloaded = await ctx.active.reload()
     if reloaded.error is not None:
         log.error("bundle_refused", problems=str(reloaded.error), active=ctx.active.status().active_digest)
-    if not reloaded.changed:
-        return False
-    log.info("bundle_activated", bundle=ctx.active.current.digest, commit=ctx.active.current.commit)
+    if reloaded.changed:
+        log.info("bundle_activated", bundle=ctx.active.current.digest, commit=ctx.active.current.commit)
     await ask_about_open(ctx)
-    return True
+    return reloaded.changed
 
 
 async def ask_about_open(ctx: Context) -> int:
-    """Ask the active bundle about every open effect; how many were asked about."""
-    asked, after = 0, ""
-    while page := await ctx.db.read(lambda conn, after=after: records.open_effects(conn, after, 100)):  # type: ignore[misc]
+    """Ask the active bundle about every open effect it has not answered for yet; how many were asked about.
+
+    Once it has answered for all, this process looks no more until another bundle is in force. That is also what keeps
+    replicas with different folders from asking by turns for ever: each asks once for a bundle of its own, what the
+    older folder decides afterwards is asked about when that replica follows, and redemption asks again anyway.
+    """
+    digest = ctx.active.current.digest
+    if ctx.active.asked_in_full == digest:
+        return 0
+    asked, failed, after = 0, 0, ""
+    while page := await ctx.db.read(lambda conn, after=after: records.not_asked(conn, digest, after, 100)):  # type: ignore[misc]
         for effect_id, txn, rev in page:
-            await _ask_one(ctx, effect_id, txn, rev)
-            asked += 1
+            try:
+                await _ask_one(ctx, effect_id, txn, rev)
+                asked += 1
+            except Exception:
+                # Whatever is wrong with this one must not leave the others under rules that no longer hold.
+                failed += 1
+                log.exception("asking_failed", effect_id=effect_id, bundle=digest)
         after = page[-1][0]
+    if not failed:
+        ctx.active.asked_in_full = digest
     return asked
 
 
@@ -60,6 +79,7 @@ async def _ask_one(ctx: Context, effect_id: str, txn: str, rev: int) -> None:
 
     def _ask_in(tx: Tx, bundle: Bundle, effect_id: str, txn: str, rev: int, facts: Facts) -> None:
         require_current(ctx, bundle)
+        tx = alone_with(tx, txn)
         snapshot = records.require(tx.conn, txn, rev)
         effect = snapshot.find(effect_id)
         agent = records.agent_of(tx.conn, snapshot.transaction.agent)

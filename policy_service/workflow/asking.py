@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from countersign.contract import ToolManifest, Verdict, load, reads_result
+from countersign.contract import Effect, ToolManifest, Verdict, load, reads_result
 from policy_service.domain.decision import Decision
 from policy_service.domain.gates import Gate, merge
 from policy_service.domain.question import AgentPrincipal, Claimed, Facts, Question
@@ -105,12 +105,14 @@ def manifest_for(bundle: Bundle, tool: str, tool_digest: str) -> ToolManifest | 
     return manifest if manifest is not None and manifest.digest == tool_digest else None
 
 
-async def gather_facts(bundle: Bundle, effects: Sequence[EffectRow], now: datetime) -> dict[str, Facts]:
-    """Facts for every effect, read side by side, before any unit of work begins."""
+async def gather_facts(
+    bundle: Bundle, effects: Sequence[EffectRow | Effect], now: datetime
+) -> dict[str, Facts]:
+    """Facts for every effect, stored or only named, read side by side, before any unit of work begins."""
 
-    async def for_one(effect: EffectRow) -> Facts:
-        args = load(effect.args)
-        return await bundle.facts_for(effect.tool, args, effect.args, agent=effect.agent, now=now)
+    async def for_one(effect: EffectRow | Effect) -> Facts:
+        args = effect.args_bytes if isinstance(effect, Effect) else effect.args
+        return await bundle.facts_for(effect.tool, load(args), args, agent=effect.agent, now=now)
 
     gathered = await asyncio.gather(*(for_one(effect) for effect in effects))
     return {effect.effect_id: facts for effect, facts in zip(effects, gathered, strict=True)}
@@ -193,7 +195,7 @@ def ask_again(
     )
     gates = () if approved_before(snapshot, effect) else gates_of(effect, decision.gates)
     counted = count(ctx, bundle, snapshot, effect, agent, gates, tx.now)
-    decision_id = record(tx, effect, decision, facts, cause)
+    decision_id = record(tx, snapshot, effect, decision, facts, cause)
     return Answer(decision, decision_id, gates, counted)
 
 
@@ -235,8 +237,10 @@ def count(
     return tally(merge(gates), votes, excluded=requesters_side(agent))
 
 
-def record(tx: Tx, effect: EffectRow, decision: Decision, facts: Facts, cause: Cause) -> str:
-    """Store one decision with the facts it was made on, and its line in the log."""
+def record(
+    tx: Tx, snapshot: Snapshot, effect: EffectRow, decision: Decision, facts: Facts, cause: Cause
+) -> str:
+    """Store one decision with the facts it was made on, and its line in the log. Its id."""
     decision_id = new_id("dec", tx.now)
     gates = [gate.policy_id for gate in decision.gates]
     body: dict[str, Any] = {
@@ -248,18 +252,17 @@ def record(tx: Tx, effect: EffectRow, decision: Decision, facts: Facts, cause: C
         "bundle": decision.bundle,
         "commit": decision.commit,
     }
-    insert(
-        tx,
-        DecisionRow(
-            effect_id=effect.effect_id,
-            rev=effect.rev,
-            reasons=[asdict(reason) for reason in decision.reasons],
-            unseen=list(decision.unseen),
-            facts=_shown(facts),
-            decided_at=tx.now,
-            **body,
-        ),
+    row = DecisionRow(
+        effect_id=effect.effect_id,
+        rev=effect.rev,
+        reasons=[asdict(reason) for reason in decision.reasons],
+        unseen=list(decision.unseen),
+        facts=_shown(facts),
+        decided_at=tx.now,
+        **body,
     )
+    insert(tx, row)
+    snapshot.decisions[decision_id] = row
     log_about(tx, effect, "decision_made", SERVICE, {**body, "effect_digest": effect.effect_digest})
     return decision_id
 

@@ -8,6 +8,7 @@ The domain refuses before Cedar is asked: the agent's owner is the requester's s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Literal, cast
 
@@ -40,8 +41,8 @@ def permission(
     ctx: Context,
     bundle: Bundle,
     agent: AgentRow,
-    effect: EffectRow,
     review: ReviewRow,
+    gates: Iterable[Gate],
     *,
     person: str,
     groups: frozenset[str],
@@ -55,9 +56,9 @@ def permission(
         ReviewFacts(
             review_id=review.review_id,
             agent=AgentPrincipal(agent.name, agent.owner, frozenset(agent.roles), frozenset(agent.teams)),
-            tool=effect.tool,
+            tool=review.tool,
             risk=review.risk,
-            gates=frozenset(Gate.from_json(gate).policy_id for gate in effect.gates),
+            gates=frozenset(gate.policy_id for gate in gates),
             opened_at=review.opened_at,
         ),
         now=now,
@@ -72,8 +73,9 @@ def ballots(
     review = snapshot.review_of(effect)
     if review is None:
         return []
+    gates = [Gate.from_json(gate) for gate in effect.gates]
     return [
-        _ballot(ctx, bundle, agent, effect, review, vote, now)
+        _ballot(ctx, bundle, agent, review, gates, vote, now)
         for vote in snapshot.votes_on(effect)
         if not vote.late
     ]
@@ -83,15 +85,15 @@ def _ballot(
     ctx: Context,
     bundle: Bundle,
     agent: AgentRow,
-    effect: EffectRow,
     review: ReviewRow,
+    gates: Iterable[Gate],
     vote: VoteRow,
     now: datetime,
 ) -> BallotVote:
     person = person_key(vote.iss, vote.sub)
     groups = groups_now(bundle, person, frozenset(vote.groups))
     permitted = permission(
-        ctx, bundle, agent, effect, review, person=person, groups=groups, assurance=vote.assurance, now=now
+        ctx, bundle, agent, review, gates, person=person, groups=groups, assurance=vote.assurance, now=now
     )
     return BallotVote(
         vote_id=vote.vote_id,

@@ -28,6 +28,7 @@ from policy_service.domain.question import Facts
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.callers import Caller
 from policy_service.pap.bundle import Bundle
+from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, EffectRow
 from policy_service.workflow import records
@@ -44,7 +45,7 @@ from policy_service.workflow.asking import (
 )
 from policy_service.workflow.context import Context
 from policy_service.workflow.effect_rows import decided, undecided
-from policy_service.workflow.endings import expire_effect, lapses_at
+from policy_service.workflow.endings import expire_effect
 from policy_service.workflow.mint import Minted, mint
 from policy_service.workflow.moves import Cause, agent_actor, follow_effects, insert, move_effect, settle_task
 from policy_service.workflow.opening import open_review
@@ -154,6 +155,7 @@ def _require_fired(snapshot: Snapshot, effect_id: str) -> EffectRow:
 
 def _give_up(tx: Tx, caller: Caller, txn: str, effect_id: str, why: str) -> None:
     """Nobody can take it back by a call: a person is told."""
+    tx = alone_with(tx, txn)
     snapshot = records.require(tx.conn, txn)
     forward = _require_fired(snapshot, effect_id)
     compensation_impossible(tx, snapshot, forward, why, Cause(agent_actor(caller.agent), "compensate"))
@@ -163,6 +165,7 @@ def _compensate(
     tx: Tx, ctx: Context, bundle: Bundle, caller: Caller, txn: str, effect_id: str, facts: Facts
 ) -> tuple[Snapshot, list[Minted]]:
     require_current(ctx, bundle)
+    tx = alone_with(tx, txn)
     snapshot = records.require(tx.conn, txn)
     require_redeemer(caller, snapshot.transaction)
     cause = Cause(agent_actor(caller.agent), "compensate")
@@ -172,10 +175,10 @@ def _compensate(
     )
     if EffectState(undo.state) is not EffectState.RELEASED:
         return snapshot, []
-    if tx.now >= lapses_at(undo):
+    if undo.lapses_at is None or tx.now >= undo.lapses_at:
         expire_effect(tx, snapshot, undo)
         return snapshot, []
-    return snapshot, mint(tx, ctx, snapshot, [undo], caller, lapses_at(undo), cause)
+    return snapshot, mint(tx, ctx, snapshot, [undo], caller, undo.lapses_at, cause)
 
 
 def _open(
@@ -209,10 +212,9 @@ def _open(
     if not asks:
         undo.gates = []  # met by the people who approved the forward effect, to whom this was shown
     log_effect(tx, undo, cause)
-    undo.decision_id = record(tx, undo, decision, facts, cause)
+    undo.decision_id = record(tx, snapshot, undo, decision, facts, cause)
     insert(tx, undo)
     snapshot.compensations.append(undo)
-    snapshot.decisions.update(records.decisions_of(tx.conn, [undo.decision_id]))
     move_effect(tx, forward, EffectState.COMPENSATING, cause)
     settle_task(tx, forward, DUE, cause)
     if asks:

@@ -6,7 +6,7 @@ after :func:`decided` has filled it in.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from countersign.contract import JSON, Effect, EffectState, load
 from policy_service.domain.decision import Decision
@@ -58,6 +58,14 @@ def decided(effect: EffectRow, state: EffectState, decision: Decision, now: date
     effect.gates = [gate.to_json() for gate in decision.gates]
     effect.valid_for_s = int(decision.valid_for.total_seconds())
     effect.changed_at = now
+    effect.lapses_at = lapses_at(effect, now) if state is EffectState.RELEASED else None
+
+
+def lapses_at(effect: EffectRow, released_at: datetime) -> datetime | None:
+    """Until when a compensation may be spent: ``valid_for`` from when it could be. None for others."""
+    if effect.kind != "compensate":
+        return None
+    return released_at + timedelta(seconds=effect.valid_for_s)
 
 
 def args_of(effect: EffectRow) -> dict[str, JSON]:

@@ -5,8 +5,6 @@ One that ends takes its siblings along. A compensation ends alone, and then its 
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-
 from countersign.contract import EffectState, TxnState
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
@@ -44,11 +42,6 @@ def expire_if_unanswered(tx: Tx, snapshot: Snapshot) -> bool:
     return False
 
 
-def lapses_at(compensation: EffectRow) -> datetime:
-    """Until when the release of a compensation may be used: ``valid_for`` from when it could be."""
-    return compensation.changed_at + timedelta(seconds=compensation.valid_for_s)
-
-
 def withdraw_effect(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: Cause, words: str | None) -> None:
     """The requester's side takes it back, with words of its own, which stay with the effect and out of the log."""
     _end(tx, snapshot, effect, EffectState.WITHDRAWN, "withdrawn", cause, words)
@@ -63,6 +56,6 @@ def _end(
     cause: Cause,
     words: str | None = None,
 ) -> None:
-    move_effect(tx, effect, to, cause, error=words)
+    move_effect(tx, effect, to, cause, taken_back=words)
     close_review(tx, snapshot, effect, review_state, cause)
     end_around(tx, snapshot, effect, cause)

@@ -9,15 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import delete, select
+from sqlalchemy import delete
 from sqlmodel import col
 
 from countersign.contract import ErrorCode
 from policy_service.errors import InvalidRequestError
-from policy_service.storage.core import table
+from policy_service.storage.core import find_one, insert_unless_taken
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import IdempotencyRow
-from policy_service.workflow.moves import insert
 
 
 @dataclass(frozen=True)
@@ -30,40 +29,29 @@ class Key:
     body_digest: str
 
 
-def find(tx: Tx, key: Key) -> str | None:
-    """The resource this key made, or None when it is new.
+def settle(tx: Tx, key: Key, resource: str) -> str | None:
+    """Bind a new key to the resource this unit makes, or answer with the one the key has made already.
 
     Raises:
         InvalidRequestError: the key was used for another body or route (idempotency_key_reused).
     """
-    columns = table(IdempotencyRow).columns
-    query = select(*columns).where(
-        col(IdempotencyRow.agent) == key.agent, col(IdempotencyRow.key) == key.value
+    row = IdempotencyRow(
+        agent=key.agent,
+        key=key.value,
+        route=key.route,
+        body_digest=key.body_digest,
+        resource=resource,
+        created_at=tx.now,
     )
-    row = tx.conn.execute(query).first()
-    if row is None:
+    if insert_unless_taken(tx.conn, row):
         return None
-    if (row.route, row.body_digest) != (key.route, key.body_digest):
+    known = find_one(tx.conn, IdempotencyRow, agent=key.agent, key=key.value)
+    if known is None or (known.route, known.body_digest) != (key.route, key.body_digest):
         raise InvalidRequestError(
             f"the idempotency key {key.value!r} was used for another request; take a new one for a new body",
             code=ErrorCode.IDEMPOTENCY_KEY_REUSED,
         )
-    return str(row.resource)
-
-
-def settle(tx: Tx, key: Key, resource: str) -> None:
-    """Bind a new key to the resource this unit makes."""
-    insert(
-        tx,
-        IdempotencyRow(
-            agent=key.agent,
-            key=key.value,
-            route=key.route,
-            body_digest=key.body_digest,
-            resource=resource,
-            created_at=tx.now,
-        ),
-    )
+    return known.resource
 
 
 def forget_older(tx: Tx, before: datetime) -> int:

@@ -2,6 +2,7 @@
 
 Rules: a move is in the contract's table or it does not happen; it is one conditional UPDATE whose row count decides a
 race; its audit row is written in the same unit (no audit row, no change), and so is the outbox row that tells others.
+The unit is alone with the transaction since before it read it (``storage/alone.py``); one that is not is refused.
 The row in memory follows the row in the database.
 """
 
@@ -12,17 +13,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sqlalchemy import update
-from sqlmodel import SQLModel, col
+from sqlmodel import col
 
 from countersign.contract import EffectState, ErrorCode, TxnState, require_move
 from policy_service.audit.log import append
 from policy_service.domain.settlement import stands_for_good, state_of_transaction
 from policy_service.errors import ConflictError
 from policy_service.storage import outbox
-from policy_service.storage.core import table
+from policy_service.storage.alone import require_alone
+from policy_service.storage.core import Row, change, insert_row, table
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
-from policy_service.storage.tables import EffectRow, ReviewRow, TaskRow, TransactionRow
+from policy_service.storage.tables import AttemptRow, EffectRow, ReviewRow, TaskRow, TransactionRow
 from policy_service.workflow.records import Snapshot
 
 
@@ -64,6 +66,7 @@ def move_effect(tx: Tx, effect: EffectRow, to: EffectState, cause: Cause, **chan
         IllegalMoveError: the table has no such move.
         ConflictError: somebody else moved it first.
     """
+    require_alone(tx, effect.txn)
     came_from = EffectState(effect.state)
     require_move(came_from, to)
     _change(
@@ -79,6 +82,7 @@ def move_effect(tx: Tx, effect: EffectRow, to: EffectState, cause: Cause, **chan
 
 def move_review(tx: Tx, review: ReviewRow, to: str, cause: Cause, **changes: Any) -> None:
     """Settle or reopen a review; the message about it leaves through the outbox."""
+    require_alone(tx, review.txn)
     columns = {"state": to, "settled_at": None if to == "open" else tx.now, **changes}
     _change(tx, ReviewRow, {"review_id": review.review_id, "state": review.state}, columns)
     came_from = review.state
@@ -97,6 +101,7 @@ def tell_review(tx: Tx, review: ReviewRow, kind: str, cause: Cause, **detail: An
 
 def move_transaction(tx: Tx, transaction: TransactionRow, to: TxnState, cause: Cause, **changes: Any) -> None:
     """Move a transaction; its effects have moved already."""
+    require_alone(tx, transaction.txn)
     came_from = TxnState(transaction.state)
     require_move(came_from, to)
     _change(
@@ -118,6 +123,7 @@ def move_transaction(tx: Tx, transaction: TransactionRow, to: TxnState, cause: C
 
 def open_task(tx: Tx, effect: EffectRow, kind: str, text: str, cause: Cause) -> None:
     """Tell people that something is theirs to settle; the same open trouble makes one task."""
+    require_alone(tx, effect.txn)
     same = (col(TaskRow.effect_id) == effect.effect_id, col(TaskRow.kind) == kind)
     known = tx.conn.execute(table(TaskRow).select().where(*same, col(TaskRow.state) == "open")).first()
     if known is not None:
@@ -186,28 +192,31 @@ def follow_effects(tx: Tx, snapshot: Snapshot, cause: Cause, **changes: Any) -> 
                 )
 
 
-def insert(tx: Tx, row: SQLModel) -> None:
+_OF_A_TRANSACTION = (TransactionRow, EffectRow, ReviewRow, AttemptRow, TaskRow)
+
+
+def insert(tx: Tx, row: Row) -> None:
     """Insert one row by a Core statement (a unit of work has no ORM session)."""
-    into = table(type(row))
-    tx.conn.execute(into.insert(), {column.name: getattr(row, column.name) for column in into.columns})
+    if isinstance(row, _OF_A_TRANSACTION):
+        require_alone(tx, row.txn)
+    insert_row(tx.conn, row)
 
 
 def set_columns(tx: Tx, row: EffectRow | ReviewRow | TransactionRow, **columns: Any) -> None:
     """Change columns that are not a state, in the database and in memory; the state must still be what we read."""
+    require_alone(tx, row.txn)
     keys = {c.name: getattr(row, c.name) for c in table(type(row)).primary_key.columns}
     _change(tx, type(row), {**keys, "state": row.state}, columns)
     _follow(row, columns)
 
 
-def _change(tx: Tx, model: type[SQLModel], where: Mapping[str, Any], columns: Mapping[str, Any]) -> None:
-    target = table(model)
-    conditions = [target.c[name] == value for name, value in where.items()]
-    if tx.conn.execute(update(target).where(*conditions).values(columns)).rowcount != 1:
+def _change(tx: Tx, model: type[Row], where: dict[str, Any], columns: dict[str, Any]) -> None:
+    if change(tx.conn, model, where, columns) != 1:
         raise ConflictError(
             "it changed while this request was being answered; read it again", code=ErrorCode.ILLEGAL_STATE
         )
 
 
-def _follow(row: SQLModel, columns: Mapping[str, Any]) -> None:
+def _follow(row: Row, columns: Mapping[str, Any]) -> None:
     for name, value in columns.items():
         setattr(row, name, value)

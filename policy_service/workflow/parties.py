@@ -9,6 +9,7 @@ from __future__ import annotations
 from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError, NotFoundError
 from policy_service.identity.callers import Caller
+from policy_service.storage.alone import act_for
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, TransactionRow
 from policy_service.workflow import records
@@ -65,11 +66,13 @@ def agent_behind(tx: Tx, name: str, kind: str) -> AgentRow:
     Raises:
         ForbiddenError: it is not enrolled any more, or frozen while it wants to act.
     """
+    act_for(tx, name)
     agent = records.agent_of(tx.conn, name)
     if agent is None:
         raise ForbiddenError(f"the agent {name!r} is not enrolled; policy-service agent enroll {name}")
     if agent.frozen_at is not None and kind != "compensate":
         raise ForbiddenError(
-            f"the agent {name!r} is frozen until an operator thaws it", code=ErrorCode.FROZEN
+            f"the agent {name!r} is frozen; an operator ends that with `policy-service unfreeze agent {name}`",
+            code=ErrorCode.FROZEN,
         )
     return agent

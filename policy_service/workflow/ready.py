@@ -10,6 +10,7 @@ from policy_service.pap.bundle import Bundle
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.asking import Answer
+from policy_service.workflow.effect_rows import lapses_at
 from policy_service.workflow.moves import (
     Cause,
     close_open_siblings,
@@ -45,7 +46,8 @@ def settle_answer(
         end_around(tx, snapshot, effect, cause)
         return
     if answer.releases and state is EffectState.REVIEW:
-        move_effect(tx, effect, EffectState.RELEASED, cause, decision_id=answer.decision_id)
+        until = lapses_at(effect, tx.now)
+        move_effect(tx, effect, EffectState.RELEASED, cause, decision_id=answer.decision_id, lapses_at=until)
         review = snapshot.review_of(effect)
         if review is not None and review.state == "open":
             move_review(tx, review, "met", cause)
@@ -66,6 +68,8 @@ def keep_gates(tx: Tx, effect: EffectRow, answer: Answer) -> list[Gate]:
     valid_for_s = min(effect.valid_for_s, int(answer.valid_for.total_seconds()))
     if gates != effect.gates or valid_for_s != effect.valid_for_s:
         set_columns(tx, effect, gates=gates, valid_for_s=valid_for_s)
+        if effect.state == EffectState.RELEASED.value:
+            set_columns(tx, effect, lapses_at=lapses_at(effect, effect.changed_at))
     return late
 
 

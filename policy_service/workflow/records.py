@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, and_, exists, func, or_, select, update
-from sqlmodel import SQLModel, col
+from sqlalchemy import Connection, Select, and_, bindparam, or_, select
+from sqlmodel import col
 
-from countersign.contract import EffectState, TxnState
+from countersign.contract import EffectState
 from policy_service.domain.settlement import Part
 from policy_service.errors import NotFoundError
-from policy_service.storage.core import table
+from policy_service.storage.core import Row, change, find, find_one, table
 from policy_service.storage.tables import (
     AgentRow,
     AttemptRow,
@@ -30,7 +30,7 @@ from policy_service.storage.tables import (
     VoteRow,
 )
 
-_Row = TypeVar("_Row", bound=SQLModel)
+_Row = TypeVar("_Row", bound=Row)
 
 
 @dataclass
@@ -52,7 +52,11 @@ class Snapshot:
 
     def parts(self) -> list[Part]:
         """The forward effects as :mod:`policy_service.domain.settlement` sees them."""
-        return [Part(EffectState(e.state), e.compensation is not None) for e in self.effects]
+        unknown = {e.compensates for e in self.compensations if e.state == EffectState.UNKNOWN.value}
+        return [
+            Part(EffectState(e.state), e.compensation is not None, e.effect_id in unknown)
+            for e in self.effects
+        ]
 
     def find(self, effect_id: str) -> EffectRow | None:
         """The effect or compensation of that id, or None."""
@@ -68,52 +72,92 @@ class Snapshot:
         return self.votes.get(review.review_id, []) if review else []
 
 
-def rows(conn: Connection, model: type[_Row], query: Select[Any]) -> list[_Row]:
+def rows(conn: Connection, model: type[_Row], query: Select[Any], **values: Any) -> list[_Row]:
     """The rows of ``query`` as instances of ``model``, detached from any session."""
-    return [model(**row._mapping) for row in conn.execute(query)]
-
-
-def one(conn: Connection, model: type[_Row], query: Select[Any]) -> _Row | None:
-    """The first row of ``query``, or None."""
-    row = conn.execute(query).first()
-    return model(**row._mapping) if row is not None else None
+    return [model(**row._mapping) for row in conn.execute(query, values)]
 
 
 def _all(model: type[_Row]) -> Select[Any]:
     return select(*table(model).columns)
 
 
-def head_revision(conn: Connection, txn: str) -> int:
-    """The revision in force, 0 when the transaction was never submitted."""
-    return (
-        conn.execute(select(func.max(col(TransactionRow.rev))).where(col(TransactionRow.txn) == txn)).scalar()
-        or 0
+# Asked for by every verb: built once.
+_NEWEST = (
+    _all(TransactionRow)
+    .where(col(TransactionRow.txn) == bindparam("txn"))
+    .order_by(col(TransactionRow.rev).desc())
+    .limit(1)
+)
+_DECISIONS = _all(DecisionRow).where(
+    col(DecisionRow.decision_id).in_(
+        select(col(EffectRow.decision_id)).where(
+            col(EffectRow.txn) == bindparam("txn"), col(EffectRow.rev) == bindparam("rev")
+        )
     )
+)
+_VOTES = (
+    _all(VoteRow)
+    .where(
+        col(VoteRow.review_id).in_(
+            select(col(ReviewRow.review_id)).where(
+                col(ReviewRow.txn) == bindparam("txn"), col(ReviewRow.rev) == bindparam("rev")
+            )
+        )
+    )
+    .order_by(col(VoteRow.vote_id))
+)
 
 
 def load(conn: Connection, txn: str, rev: int | None = None) -> Snapshot | None:
     """The transaction at ``rev``, or as it is in force; None when there is no such revision."""
-    head = head_revision(conn, txn)
-    wanted = head if rev is None else rev
-    where = (col(TransactionRow.txn) == txn, col(TransactionRow.rev) == wanted)
-    transaction = one(conn, TransactionRow, _all(TransactionRow).where(*where))
+    newest = next(iter(rows(conn, TransactionRow, _NEWEST, txn=txn)), None)
+    if newest is None:
+        return None
+    in_force = rev is None or rev == newest.rev
+    transaction = newest if in_force else find_one(conn, TransactionRow, txn=txn, rev=rev)
     if transaction is None:
         return None
-    effects = rows(
-        conn,
-        EffectRow,
-        _all(EffectRow)
-        .where(col(EffectRow.txn) == txn, col(EffectRow.rev) == wanted)
-        .order_by(col(EffectRow.seq)),
-    )
+    which = {"txn": txn, "rev": transaction.rev}
+    effects = sorted(find(conn, EffectRow, **which), key=lambda effect: effect.seq)
     snapshot = Snapshot(
         transaction,
         effects=[e for e in effects if e.kind == "effect"],
         compensations=[e for e in effects if e.kind == "compensate"],
-        head_rev=head,
+        decisions={row.decision_id: row for row in rows(conn, DecisionRow, _DECISIONS, **which)},
+        head_rev=newest.rev,
     )
-    _load_answers(conn, snapshot, effects)
+    if any(effect.gates for effect in effects):
+        snapshot.reviews = {review.effect_id: review for review in find(conn, ReviewRow, **which)}
+        for vote in rows(conn, VoteRow, _VOTES, **which):
+            snapshot.votes.setdefault(vote.review_id, []).append(vote)
     return snapshot
+
+
+def load_all(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Snapshot]:
+    """Many transactions, each at its revision, by (txn, rev): the same few queries however many they are."""
+    txns = sorted({txn for txn, _ in wanted})
+    transactions = _among(conn, TransactionRow, col(TransactionRow.txn), txns)
+    heads = {row.txn: row.rev for row in sorted(transactions, key=lambda row: row.rev)}
+    found = {(row.txn, row.rev): Snapshot(row, [], head_rev=heads[row.txn]) for row in transactions}
+    effects = _among(conn, EffectRow, col(EffectRow.txn), txns)
+    decided = [effect.decision_id for effect in effects]
+    decisions = {d.decision_id: d for d in _among(conn, DecisionRow, col(DecisionRow.decision_id), decided)}
+    for effect in sorted(effects, key=lambda effect: effect.seq):
+        snapshot = found[effect.txn, effect.rev]
+        (snapshot.effects if effect.kind == "effect" else snapshot.compensations).append(effect)
+        snapshot.decisions[effect.decision_id] = decisions[effect.decision_id]
+    reviews = {row.review_id: row for row in _among(conn, ReviewRow, col(ReviewRow.txn), txns)}
+    for review in reviews.values():
+        found[review.txn, review.rev].reviews[review.effect_id] = review
+    votes = _among(conn, VoteRow, col(VoteRow.review_id), sorted(reviews))
+    for vote in sorted(votes, key=lambda vote: vote.vote_id):
+        review = reviews[vote.review_id]
+        found[review.txn, review.rev].votes.setdefault(vote.review_id, []).append(vote)
+    return {key: found[key] for key in wanted if key in found}
+
+
+def _among(conn: Connection, model: type[_Row], column: Any, values: Sequence[str]) -> list[_Row]:
+    return rows(conn, model, _all(model).where(column.in_(values)))
 
 
 def require(conn: Connection, txn: str, rev: int | None = None) -> Snapshot:
@@ -130,24 +174,14 @@ def require(conn: Connection, txn: str, rev: int | None = None) -> Snapshot:
     return snapshot
 
 
-def _load_answers(conn: Connection, snapshot: Snapshot, effects: Sequence[EffectRow]) -> None:
-    snapshot.decisions = decisions_of(conn, [effect.decision_id for effect in effects])
-    if not any(e.gates for e in effects):
-        return
-    txn, rev = snapshot.transaction.txn, snapshot.transaction.rev
-    reviews = rows(
-        conn, ReviewRow, _all(ReviewRow).where(col(ReviewRow.txn) == txn, col(ReviewRow.rev) == rev)
-    )
-    snapshot.reviews = {r.effect_id: r for r in reviews}
-    ids = [r.review_id for r in reviews]
-    votes = _all(VoteRow).where(col(VoteRow.review_id).in_(ids)).order_by(col(VoteRow.vote_id))
-    for vote in rows(conn, VoteRow, votes):
-        snapshot.votes.setdefault(vote.review_id, []).append(vote)
+def agents_of(conn: Connection, names: Sequence[str]) -> dict[str, AgentRow]:
+    """Enrolled parties by name."""
+    return {agent.name: agent for agent in _among(conn, AgentRow, col(AgentRow.name), sorted(set(names)))}
 
 
 def agent_of(conn: Connection, name: str) -> AgentRow | None:
     """An enrolled party by name."""
-    return one(conn, AgentRow, _all(AgentRow).where(col(AgentRow.name) == name))
+    return find_one(conn, AgentRow, name=name)
 
 
 def revisions_denied_by_people(conn: Connection, txn: str) -> list[int]:
@@ -166,12 +200,12 @@ def revisions_denied_by_people(conn: Connection, txn: str) -> list[int]:
 
 def review_by_id(conn: Connection, review_id: str) -> ReviewRow | None:
     """A review by its id."""
-    return one(conn, ReviewRow, _all(ReviewRow).where(col(ReviewRow.review_id) == review_id))
+    return find_one(conn, ReviewRow, review_id=review_id)
 
 
-def attempt_by_id(conn: Connection, attempt_id: str) -> AttemptRow | None:
-    """An attempt by the name its redeemer gave it."""
-    return one(conn, AttemptRow, _all(AttemptRow).where(col(AttemptRow.attempt_id) == attempt_id))
+def attempt_of(conn: Connection, redeemer: str, attempt_id: str) -> AttemptRow | None:
+    """An attempt by the name its redeemer gave it; those of other parties are not seen."""
+    return find_one(conn, AttemptRow, redeemer=redeemer, attempt_id=attempt_id)
 
 
 def open_reviews(conn: Connection, *, after: tuple[datetime, str] | None, limit: int) -> list[ReviewRow]:
@@ -189,10 +223,26 @@ def open_reviews(conn: Connection, *, after: tuple[datetime, str] | None, limit:
     )
 
 
-def count_open_reviews(conn: Connection, cap: int) -> int:
-    """How many reviews are open, counted no further than ``cap``."""
-    some = select(col(ReviewRow.review_id)).where(col(ReviewRow.state) == "open").limit(cap).subquery()
-    return int(conn.execute(select(func.count()).select_from(some)).scalar_one())
+def open_questions(conn: Connection, limit: int) -> list[tuple[ReviewRow, list[dict[str, Any]]]]:
+    """The open reviews that expire first, each with the gates of its effect, and nothing larger."""
+    reviews, effects = table(ReviewRow), table(EffectRow).c
+    query = (
+        select(*reviews.c, effects.gates)
+        .where(reviews.c.state == "open")
+        .where(effects.effect_id == reviews.c.effect_id, effects.rev == reviews.c.rev)
+        .order_by(reviews.c.answer_by, reviews.c.review_id)
+        .limit(limit)
+    )
+    names = [column.name for column in reviews.c]
+    return [(ReviewRow(**dict(zip(names, row, strict=False))), row.gates) for row in conn.execute(query)]
+
+
+def answered_by(conn: Connection, iss: str, sub: str) -> set[str]:
+    """The open reviews a person has voted on in time."""
+    votes, reviews = table(VoteRow).c, table(ReviewRow).c
+    query = select(votes.review_id).where(votes.review_id == reviews.review_id, reviews.state == "open")
+    query = query.where(votes.iss == iss, votes.sub == sub, votes.late.is_(False))
+    return set(conn.execute(query).scalars())
 
 
 def tasks(conn: Connection, *, state: str, after: str | None, limit: int) -> list[TaskRow]:
@@ -201,10 +251,10 @@ def tasks(conn: Connection, *, state: str, after: str | None, limit: int) -> lis
     return rows(conn, TaskRow, query if after is None else query.where(col(TaskRow.task_id) > after))
 
 
-def redemptions_of(conn: Connection, attempt_id: str) -> dict[str, RedemptionRow]:
+def redemptions_of(conn: Connection, attempt: AttemptRow) -> dict[str, RedemptionRow]:
     """What an attempt spent, by effect."""
-    query = _all(RedemptionRow).where(col(RedemptionRow.attempt_id) == attempt_id)
-    return {row.effect_id: row for row in rows(conn, RedemptionRow, query)}
+    named = {"redeemer": attempt.redeemer, "attempt_id": attempt.attempt_id}
+    return {row.effect_id: row for row in find(conn, RedemptionRow, **named)}
 
 
 def spent_effects(conn: Connection, effect_ids: Sequence[str]) -> set[str]:
@@ -213,69 +263,32 @@ def spent_effects(conn: Connection, effect_ids: Sequence[str]) -> set[str]:
     return {effect_id for (effect_id,) in conn.execute(query)}
 
 
-def set_fire_by(conn: Connection, attempt_id: str, fire_by: datetime) -> None:
+def set_fire_by(conn: Connection, attempt: AttemptRow, fire_by: datetime) -> None:
     """The end of an attempt's time to fire, as its newest receipt says."""
-    where = col(AttemptRow.attempt_id) == attempt_id
-    conn.execute(update(AttemptRow).where(where).values(fire_by=fire_by))
+    named = {"redeemer": attempt.redeemer, "attempt_id": attempt.attempt_id}
+    change(conn, AttemptRow, named, {"fire_by": fire_by})
+    attempt.fire_by = fire_by
 
 
-def decisions_of(conn: Connection, decision_ids: Sequence[str]) -> dict[str, DecisionRow]:
-    """Decisions by id."""
-    query = _all(DecisionRow).where(col(DecisionRow.decision_id).in_(decision_ids))
-    return {row.decision_id: row for row in rows(conn, DecisionRow, query)}
-
-
-def reviews_due(conn: Connection, now: datetime, limit: int) -> list[ReviewRow]:
-    """Open reviews whose time is over."""
-    where = (col(ReviewRow.state) == "open", col(ReviewRow.answer_by) <= now)
-    return rows(conn, ReviewRow, _all(ReviewRow).where(*where).limit(limit))
-
-
-def transactions_over(conn: Connection, now: datetime, limit: int) -> list[TransactionRow]:
-    """Ready transactions whose releases may not be used any more."""
-    where = (col(TransactionRow.state) == TxnState.READY.value, col(TransactionRow.valid_until) <= now)
-    return rows(conn, TransactionRow, _all(TransactionRow).where(*where).limit(limit))
-
-
-def effects_unreported(conn: Connection, now: datetime, limit: int) -> list[EffectRow]:
-    """Redeemed effects on which nobody reported in time."""
-    where = (col(EffectRow.state) == EffectState.REDEEMED.value, col(EffectRow.unknown_at) <= now)
-    return rows(conn, EffectRow, _all(EffectRow).where(*where).limit(limit))
-
-
-def released_compensations(conn: Connection) -> list[EffectRow]:
-    """Compensations that may be spent and are not, those that could be first in front."""
-    where = (col(EffectRow.state) == EffectState.RELEASED.value, col(EffectRow.kind) == "compensate")
-    return rows(conn, EffectRow, _all(EffectRow).where(*where).order_by(col(EffectRow.changed_at)))
-
-
-def torn_effects(conn: Connection, task: str, before: datetime, limit: int) -> list[EffectRow]:
-    """Effects that fired in a transaction whose outcomes are all known and which still is only redeemed: something
-    else in it did not fire, they could be taken back, and no task of that kind says so yet."""
-    effects, others, tasks = table(EffectRow), table(EffectRow).alias("others"), table(TaskRow)
-    same = (others.c.txn == effects.c.txn, others.c.rev == effects.c.rev)
-    waits = others.c.state.in_([EffectState.REDEEMED.value, EffectState.COMPENSATING.value])
-    known = (tasks.c.effect_id == effects.c.effect_id, tasks.c.kind == task)
-    transaction = (col(TransactionRow.txn) == effects.c.txn, col(TransactionRow.rev) == effects.c.rev)
-    query = (
-        select(*effects.columns)
-        .join(table(TransactionRow), and_(*transaction))
-        .where(col(TransactionRow.state) == TxnState.REDEEMED.value)
-        .where(effects.c.state == EffectState.FIRED.value, effects.c.kind == "effect")
-        .where(effects.c.changed_at <= before)
-        .where(~exists().where(*same, waits), ~exists().where(*known))
-        .limit(limit)
+def not_asked(conn: Connection, bundle: str, after: str, limit: int) -> list[tuple[str, str, int]]:
+    """A page of (effect_id, txn, rev), by key, that are open and whose newest decision is of another bundle."""
+    of_effect = (
+        col(DecisionRow.effect_id) == col(EffectRow.effect_id),
+        col(DecisionRow.rev) == col(EffectRow.rev),
     )
-    return rows(conn, EffectRow, query)
-
-
-def open_effects(conn: Connection, after: str, limit: int) -> list[tuple[str, str, int]]:
-    """A page of (effect_id, txn, rev) that are open, by key."""
+    newest = (
+        select(col(DecisionRow.bundle))
+        .where(*of_effect)
+        .order_by(col(DecisionRow.decided_at).desc())
+        .limit(1)
+        .scalar_subquery()
+    )
     query = (
         select(col(EffectRow.effect_id), col(EffectRow.txn), col(EffectRow.rev))
         .where(
             col(EffectRow.state).in_([EffectState.REVIEW.value, EffectState.RELEASED.value]),
             col(EffectRow.effect_id) > after,
+            newest != bundle,
         )
         .order_by(col(EffectRow.effect_id))
         .limit(limit)

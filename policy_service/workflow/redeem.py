@@ -23,8 +23,10 @@ from policy_service.domain.question import Facts
 from policy_service.errors import ConflictError, InvalidRequestError
 from policy_service.identity.callers import Caller
 from policy_service.pap.bundle import Bundle
+from policy_service.storage.alone import alone_with
+from policy_service.storage.core import find
 from policy_service.storage.database import Tx
-from policy_service.storage.tables import AttemptRow, EffectRow, RedemptionRow
+from policy_service.storage.tables import AgentRow, AttemptRow, EffectRow, RedemptionRow
 from policy_service.workflow import records
 from policy_service.workflow.asking import (
     ask_again,
@@ -73,13 +75,13 @@ async def redeem(ctx: Context, caller: Caller, tokens: Sequence[str], attempt_id
     Raises:
         InvalidRequestError: bad_token, expired_token.
         ForbiddenError: not_redeemer, or the agent is frozen.
-        ConflictError: already_redeemed, attempt_mismatch, superseded, not_ready.
+        ConflictError: already_redeemed, superseded, not_ready.
     """
 
     async def under(bundle: Bundle) -> Redeemed:
-        known = await ctx.db.read(lambda conn: records.attempt_by_id(conn, attempt_id))
+        known = await ctx.db.read(lambda conn: records.attempt_of(conn, caller.agent, attempt_id))
         claims = [] if known is not None else read_tokens(ctx, caller, tokens, ctx.clock())
-        facts = {} if known is not None else await _facts(ctx, bundle, claims[0])
+        facts = {} if known is not None else await _facts(ctx, bundle, claims)
         spent = await ctx.db.write(lambda tx: _redeem(tx, ctx, bundle, caller, claims, attempt_id, facts))
         return signed(ctx, spent, attempt_id)
 
@@ -92,9 +94,11 @@ def signed(ctx: Context, spent: Spent, attempt_id: str) -> Redeemed:
     return Redeemed(spent.snapshot, attempt_id, receipt)
 
 
-async def _facts(ctx: Context, bundle: Bundle, claims: ReleaseClaims) -> dict[str, Facts]:
-    snapshot = await ctx.db.read(lambda conn: records.require(conn, claims.txn, claims.decision.rev))
-    return await gather_facts(bundle, [*snapshot.effects, *snapshot.compensations], ctx.clock())
+async def _facts(ctx: Context, bundle: Bundle, claims: Sequence[ReleaseClaims]) -> dict[str, Facts]:
+    """Facts of the effects that are to be spent, and of no other: each may cost a question to somebody's database."""
+    first, named = claims[0], {claim.detail.effect_id for claim in claims}
+    effects = await ctx.db.read(lambda conn: find(conn, EffectRow, txn=first.txn, rev=first.decision.rev))
+    return await gather_facts(bundle, [e for e in effects if e.effect_id in named], ctx.clock())
 
 
 def _redeem(
@@ -107,16 +111,19 @@ def _redeem(
     facts: Mapping[str, Facts],
 ) -> Spent:
     require_current(ctx, bundle)
-    attempt = records.attempt_by_id(tx.conn, attempt_id)
+    if claims:
+        tx = alone_with(tx, claims[0].txn)
+    attempt = records.attempt_of(tx.conn, caller.agent, attempt_id)
     if attempt is not None:
-        return _known_attempt(tx, ctx, caller, attempt)
+        snapshot = records.require(tx.conn, attempt.txn, attempt.rev)
+        return Spent(snapshot, receipt_of(tx, ctx, snapshot, attempt, caller))
     if not claims:
         raise InvalidRequestError(
             "send the release tokens of the whole transaction", code=ErrorCode.BAD_TOKEN
         )
     snapshot = records.require(tx.conn, claims[0].txn)
     require_redeemer(caller, snapshot.transaction)
-    agent_behind(tx, caller.agent, claims[0].kind)
+    redeemer = agent_behind(tx, caller.agent, claims[0].kind)
     for claim in claims:
         require_unexpired(claim, tx.now)  # the unit may have waited behind slow facts and other writers
         require_revision(snapshot, claim.decision.rev)
@@ -125,28 +132,20 @@ def _redeem(
     if expire_if_over(tx, snapshot):
         return Spent(snapshot, None)
     _require_standing(snapshot, effects, claims)
-    if not still_released(tx, ctx, bundle, snapshot, effects, facts, caller):
+    its_own = caller.agent == snapshot.transaction.agent
+    agent = redeemer if its_own else agent_behind(tx, snapshot.transaction.agent, effects[0].kind)
+    if not still_released(tx, ctx, bundle, snapshot, agent, effects, facts, caller):
         return Spent(records.require(tx.conn, snapshot.transaction.txn), None)
     return spend(
         tx, ctx, bundle, snapshot, effects, caller, attempt_id, {c.detail.effect_id: c.jti for c in claims}
     )
 
 
-def _known_attempt(tx: Tx, ctx: Context, caller: Caller, attempt: AttemptRow) -> Spent:
-    snapshot = records.require(tx.conn, attempt.txn, attempt.rev)
-    if attempt.redeemer != caller.agent:
-        raise ConflictError(
-            "this attempt id belongs to another party; name each attempt afresh",
-            code=ErrorCode.ATTEMPT_MISMATCH,
-        )
-    return Spent(snapshot, receipt_of(tx, ctx, snapshot, attempt, caller))
-
-
 def receipt_of(
     tx: Tx, ctx: Context, snapshot: Snapshot, attempt: AttemptRow, caller: Caller
 ) -> ReceiptClaims:
     """The receipt of a recorded attempt, for the key that asks now."""
-    redemptions = records.redemptions_of(tx.conn, attempt.attempt_id)
+    redemptions = records.redemptions_of(tx.conn, attempt)
     effects = [e for e in [*snapshot.effects, *snapshot.compensations] if e.effect_id in redemptions]
     return receipt_claims(ctx, snapshot, attempt, redemptions, effects, caller, tx.now)
 
@@ -195,13 +194,13 @@ def still_released(
     ctx: Context,
     bundle: Bundle,
     snapshot: Snapshot,
+    agent: AgentRow,
     effects: Sequence[EffectRow],
     facts: Mapping[str, Facts],
     caller: Caller,
 ) -> bool:
     """Ask the policy once more about each effect; what it denies or asks people about is moved accordingly."""
     cause = Cause(agent_actor(caller.agent), "redeem")
-    agent = agent_behind(tx, snapshot.transaction.agent, effects[0].kind)
     for effect in effects:
         answer = ask_again(
             tx, ctx, bundle, agent, snapshot, effect, facts[effect.effect_id], cause, caller=caller
@@ -241,11 +240,15 @@ def spend(
         redeemed_at=tx.now,
     )
     insert(tx, attempt)
-    for effect in effects:
-        _spend_one(tx, ctx, bundle, snapshot, effect, attempt, jtis[effect.effect_id], cause)
+    redemptions = {
+        effect.effect_id: _spend_one(
+            tx, ctx, bundle, snapshot, effect, attempt, jtis[effect.effect_id], cause
+        )
+        for effect in effects
+    }
     if attempt.kind == "effect":
         follow_effects(tx, snapshot, cause)
-    return Spent(snapshot, receipt_of(tx, ctx, snapshot, attempt, caller))
+    return Spent(snapshot, receipt_claims(ctx, snapshot, attempt, redemptions, effects, caller, tx.now))
 
 
 def _spend_one(
@@ -257,10 +260,11 @@ def _spend_one(
     attempt: AttemptRow,
     jti: str,
     cause: Cause,
-) -> None:
+) -> RedemptionRow:
     redemption = RedemptionRow(
         effect_id=effect.effect_id,
         rev=effect.rev,
+        redeemer=attempt.redeemer,
         attempt_id=attempt.attempt_id,
         jti=jti,
         decision_id=effect.decision_id,
@@ -279,6 +283,7 @@ def _spend_one(
         fire_by=attempt.fire_by,
         unknown_at=unknown_at(ctx, bundle, effect, attempt),
     )
+    return redemption
 
 
 def unknown_at(ctx: Context, bundle: Bundle, effect: EffectRow, attempt: AttemptRow) -> datetime:

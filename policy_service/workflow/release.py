@@ -12,6 +12,7 @@ from datetime import datetime
 from countersign.contract import EffectState, ErrorCode, TxnState
 from policy_service.errors import ConflictError
 from policy_service.identity.callers import Caller
+from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow import records
@@ -48,10 +49,11 @@ def sign_all(ctx: Context, minted: list[Minted]) -> tuple[str, ...]:
 
 
 def _release(tx: Tx, ctx: Context, caller: Caller, txn: str, rev: int) -> tuple[Snapshot, list[Minted]]:
+    tx = alone_with(tx, txn)
     snapshot = records.require(tx.conn, txn)
     require_redeemer(caller, snapshot.transaction)
-    require_agent(tx, caller.agent)
-    require_agent(tx, snapshot.transaction.agent)
+    for name in dict.fromkeys([caller.agent, snapshot.transaction.agent]):
+        require_agent(tx, name)
     require_revision(snapshot, rev)
     if expire_if_over(tx, snapshot):
         return snapshot, []

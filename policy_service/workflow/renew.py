@@ -17,6 +17,7 @@ from policy_service.domain.question import Facts
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.callers import Caller
 from policy_service.pap.bundle import Bundle
+from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow, EffectRow
 from policy_service.workflow import records
@@ -40,24 +41,35 @@ async def renew(ctx: Context, caller: Caller, attempt_id: str, effect_ids: Seque
     """
 
     async def under(bundle: Bundle) -> Redeemed:
-        attempt, snapshot = await ctx.db.read(lambda conn: attempt_and_snapshot(conn, attempt_id))
-        facts = await gather_facts(bundle, [*snapshot.effects, *snapshot.compensations], ctx.clock())
+        attempt, snapshot = await ctx.db.read(lambda conn: attempt_and_snapshot(conn, caller, attempt_id))
+        asked = [e for e in [*snapshot.effects, *snapshot.compensations] if e.effect_id in effect_ids]
+        facts = await gather_facts(bundle, asked, ctx.clock())
         spent = await ctx.db.write(lambda tx: _renew(tx, ctx, bundle, caller, attempt_id, effect_ids, facts))
         return signed(ctx, spent, attempt.attempt_id)
 
     return await with_one_bundle(ctx, under)
 
 
-def attempt_and_snapshot(conn: Connection, attempt_id: str) -> tuple[AttemptRow, Snapshot]:
-    """An attempt and its transaction.
+def attempt_and_snapshot(conn: Connection, caller: Caller, attempt_id: str) -> tuple[AttemptRow, Snapshot]:
+    """An attempt of this party and its transaction.
 
     Raises:
         NotFoundError: unknown_attempt.
     """
-    attempt = records.attempt_by_id(conn, attempt_id)
+    attempt = require_attempt(conn, caller, attempt_id)
+    return attempt, records.require(conn, attempt.txn, attempt.rev)
+
+
+def require_attempt(conn: Connection, caller: Caller, attempt_id: str) -> AttemptRow:
+    """An attempt of this party. Of which transaction it is never changes.
+
+    Raises:
+        NotFoundError: unknown_attempt.
+    """
+    attempt = records.attempt_of(conn, caller.agent, attempt_id)
     if attempt is None:
         raise NotFoundError(f"there is no attempt {attempt_id!r}", code=ErrorCode.UNKNOWN_ATTEMPT)
-    return attempt, records.require(conn, attempt.txn, attempt.rev)
+    return attempt
 
 
 def _renew(
@@ -70,7 +82,8 @@ def _renew(
     facts: Mapping[str, Facts],
 ) -> Spent:
     require_current(ctx, bundle)
-    attempt, snapshot = attempt_and_snapshot(tx.conn, attempt_id)
+    tx = alone_with(tx, require_attempt(tx.conn, caller, attempt_id).txn)
+    attempt, snapshot = attempt_and_snapshot(tx.conn, caller, attempt_id)
     require_redeemer(caller, snapshot.transaction)
     agent_behind(tx, caller.agent, attempt.kind)
     effects = [_open_effect(snapshot, attempt, effect_id) for effect_id in dict.fromkeys(effect_ids)]
@@ -80,12 +93,11 @@ def _renew(
     ):
         return Spent(records.require(tx.conn, attempt.txn, attempt.rev), None)
     fire_by = tx.now + timedelta(seconds=ctx.settings.fire_window_s)
-    attempt.fire_by = fire_by
-    records.set_fire_by(tx.conn, attempt_id, fire_by)
+    records.set_fire_by(tx.conn, attempt, fire_by)
     for effect in effects:
         set_columns(tx, effect, fire_by=fire_by, unknown_at=unknown_at(ctx, bundle, effect, attempt))
         _log(tx, effect, "redemption_renewed", cause, fire_by=int(fire_by.timestamp()))
-    redemptions = records.redemptions_of(tx.conn, attempt_id)
+    redemptions = records.redemptions_of(tx.conn, attempt)
     return Spent(snapshot, receipt_claims(ctx, snapshot, attempt, redemptions, effects, caller, tx.now))
 
 

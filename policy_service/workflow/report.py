@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from countersign.contract import EffectState, ErrorCode, Outcome, can_move, canonicalize
+from countersign.contract import EffectState, Outcome, can_move, canonicalize
 from countersign.contract.wire import ReportedOutcome
-from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
+from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.identity.callers import Caller
+from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
+from policy_service.workflow import records
 from policy_service.workflow.context import Context
 from policy_service.workflow.moves import (
     Cause,
@@ -28,7 +30,7 @@ from policy_service.workflow.moves import (
 )
 from policy_service.workflow.parties import require_redeemer
 from policy_service.workflow.records import Snapshot
-from policy_service.workflow.renew import attempt_and_snapshot
+from policy_service.workflow.renew import require_attempt
 from policy_service.workflow.standing import compensation_failed
 
 _MAX_ERROR = 2_000  # characters of the redeemer's error text that are kept
@@ -40,17 +42,17 @@ async def report(
     """Record outcomes; the transaction as it is afterwards.
 
     Raises:
-        NotFoundError: unknown_attempt, or an effect the attempt did not redeem.
+        NotFoundError: unknown_attempt (for every other party too), or an effect the attempt did not redeem.
         ForbiddenError: not_redeemer.
     """
     return await ctx.db.write(lambda tx: _report(tx, caller, attempt_id, outcomes))
 
 
 def _report(tx: Tx, caller: Caller, attempt_id: str, outcomes: Sequence[ReportedOutcome]) -> Snapshot:
-    attempt, snapshot = attempt_and_snapshot(tx.conn, attempt_id)
+    attempt = require_attempt(tx.conn, caller, attempt_id)
+    tx = alone_with(tx, attempt.txn)
+    snapshot = records.require(tx.conn, attempt.txn, attempt.rev)
     require_redeemer(caller, snapshot.transaction)
-    if attempt.redeemer != caller.agent:
-        raise ForbiddenError("another party redeemed this attempt", code=ErrorCode.NOT_REDEEMER)
     cause = Cause(agent_actor(caller.agent), "report", {"attempt_id": attempt_id})
     _require_reportable(outcomes)
     for outcome in outcomes:

@@ -8,38 +8,38 @@ from sqlalchemy import Connection
 
 from countersign.contract.wire import ReviewPageView, ReviewView, TaskPage, TaskView, VoteView
 from policy_service.workflow import records
-from policy_service.workflow.asking import count, gates_of, manifest_for
+from policy_service.workflow.asking import count, manifest_for
 from policy_service.workflow.ballots import person_key
+from policy_service.workflow.cases import Case, read_case
 from policy_service.workflow.context import Context
-from policy_service.workflow.reviews import open_reviews
+from policy_service.workflow.reviews import open_cases
 from policy_service.workflow.view import effect_view, needs, review_url
-from policy_service.workflow.vote import Voter, read_case
 
 
-async def page(ctx: Context, voter: Voter, cursor: str | None, limit: int) -> ReviewPageView:
+async def page(ctx: Context, cursor: str | None, limit: int) -> ReviewPageView:
     """Open reviews, those that expire first in front.
 
     Raises:
         InvalidRequestError: the cursor is not one of ours.
     """
-    found = await open_reviews(ctx, voter, cursor, limit)
-    views = await ctx.db.read(lambda conn: [_review(conn, ctx, row.review_id) for row in found.rows])
-    return ReviewPageView(reviews=tuple(views), next=found.next_cursor)
+    cases, following = await open_cases(ctx, cursor, limit)
+    return ReviewPageView(reviews=tuple(_review(ctx, case) for case in cases), next=following)
 
 
 async def review(ctx: Context, review_id: str) -> ReviewView | None:
     """One review, or None."""
 
-    def find(conn: Connection) -> ReviewView | None:
-        return None if records.review_by_id(conn, review_id) is None else _review(conn, ctx, review_id)
+    def find(conn: Connection) -> Case | None:
+        return None if records.review_by_id(conn, review_id) is None else read_case(conn, review_id)
 
-    return await ctx.db.read(find)
+    case = await ctx.db.read(find)
+    return None if case is None else _review(ctx, case)
 
 
-def _review(conn: Connection, ctx: Context, review_id: str) -> ReviewView:
-    bundle, case, now = ctx.active.current, read_case(conn, review_id), ctx.clock()
+def _review(ctx: Context, case: Case) -> ReviewView:
+    bundle, now = ctx.active.current, ctx.clock()
     row, effect, snapshot = case.review, case.effect, case.snapshot
-    counted = count(ctx, bundle, snapshot, effect, case.agent, gates_of(effect), now)
+    counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     return ReviewView(
         review_id=row.review_id,
@@ -52,7 +52,7 @@ def _review(conn: Connection, ctx: Context, review_id: str) -> ReviewView:
         answer_by=row.answer_by,
         url=review_url(ctx, row),
         title=effect.tool if manifest is None else manifest.title,
-        effect=effect_view(ctx, bundle, case.agent, snapshot, effect, now, for_people=True),
+        effect=effect_view(ctx, bundle, case.agent, snapshot, effect, now, counted=counted, for_people=True),
         needs=needs(effect, counted),
         owner=case.agent.owner,
         votes=tuple(
@@ -61,7 +61,7 @@ def _review(conn: Connection, ctx: Context, review_id: str) -> ReviewView:
                 person=person_key(vote.iss, vote.sub),
                 verdict=cast(Literal["approve", "deny"], vote.verdict),
                 at=vote.cast_at,
-                counted=vote.vote_id in counted.counted or vote.vote_id == counted.denied_by,
+                counted=counted.counts(vote.vote_id),
                 assurance=cast(Literal["oidc", "dev"], vote.assurance),
                 reason=vote.reason,
             )

@@ -6,17 +6,20 @@ vote itself applies.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from sqlalchemy import Connection
 
-from policy_service.domain.quorum import GateTally
+from policy_service.domain.gates import Gate
+from policy_service.domain.quorum import GateTally, Tally
 from policy_service.errors import InvalidRequestError
 from policy_service.pap.bundle import Bundle
-from policy_service.storage.tables import DecisionRow, VoteRow
+from policy_service.storage.tables import DecisionRow, ReviewRow, VoteRow
 from policy_service.workflow import records
-from policy_service.workflow.asking import count, gates_of, manifest_for
+from policy_service.workflow.asking import count, manifest_for
+from policy_service.workflow.cases import Case, read_case, read_cases
 from policy_service.workflow.context import Context
 from policy_service.workflow.describing import arguments, first_money, sentence
 from policy_service.workflow.history import of_transaction
@@ -32,7 +35,7 @@ from policy_service.workflow.reading import (
     VoteView,
 )
 from policy_service.workflow.timeline import event_line
-from policy_service.workflow.vote import Case, Voter, read_case, why_not
+from policy_service.workflow.vote import Voter, why_not
 
 _COUNT_CAP = 1_000  # exact counts are linear; nobody reads more than this
 
@@ -43,9 +46,25 @@ async def open_reviews(ctx: Context, voter: Voter, cursor: str | None, limit: in
     Raises:
         InvalidRequestError: the cursor is not one of ours.
     """
-    after = _read_cursor(cursor)
-    now = ctx.clock()
+    after, now = _read_cursor(cursor), ctx.clock()
     return await ctx.db.read(lambda conn: _page(conn, ctx, voter, after, limit, now))
+
+
+async def open_cases(ctx: Context, cursor: str | None, limit: int) -> tuple[list[Case], str | None]:
+    """The cases of a page of open reviews, and the cursor of the next.
+
+    Raises:
+        InvalidRequestError: the cursor is not one of ours.
+    """
+    after = _read_cursor(cursor)
+    return await ctx.db.read(lambda conn: _cases(conn, after, limit))
+
+
+def _cases(conn: Connection, after: tuple[datetime, str] | None, limit: int) -> tuple[list[Case], str | None]:
+    found = records.open_reviews(conn, after=after, limit=limit + 1)
+    shown = found[:limit]
+    following = _write_cursor(shown[-1].answer_by, shown[-1].review_id) if len(found) > limit else None
+    return read_cases(conn, shown), following
 
 
 def _page(
@@ -57,17 +76,38 @@ def _page(
     now: datetime,
 ) -> QueuePage:
     bundle = ctx.active.current
-    found = records.open_reviews(conn, after=after, limit=limit + 1)
-    rows = tuple(_row(ctx, bundle, read_case(conn, review.review_id), voter, now) for review in found[:limit])
-    total = records.count_open_reviews(conn, _COUNT_CAP + 1)
-    more = len(found) > limit
+    cases, following = _cases(conn, after, limit)
+    questions = records.open_questions(conn, _COUNT_CAP + 1)
+    waiting = _waiting_for(conn, ctx, bundle, voter, questions[:_COUNT_CAP], now)
     return QueuePage(
-        rows=rows,
-        next_cursor=_write_cursor(rows[-1].answer_by, rows[-1].review_id) if more and rows else None,
-        total=min(total, _COUNT_CAP),
-        total_capped=total > _COUNT_CAP,
-        votable=sum(row.can_vote for row in rows),
+        rows=tuple(_row(ctx, bundle, case, now, case.review.review_id in waiting) for case in cases),
+        next_cursor=following,
+        total=min(len(questions), _COUNT_CAP),
+        total_capped=len(questions) > _COUNT_CAP,
+        votable=len(waiting),
     )
+
+
+def _waiting_for(
+    conn: Connection,
+    ctx: Context,
+    bundle: Bundle,
+    voter: Voter,
+    questions: Sequence[tuple[ReviewRow, list[dict[str, Any]]]],
+    now: datetime,
+) -> set[str]:
+    """Which of these reviews wait for this person: they may vote on it, and have not."""
+    agents = records.agents_of(conn, [review.agent for review, _ in questions])
+    answered = records.answered_by(conn, voter.iss, voter.sub)
+    return {
+        review.review_id
+        for review, stored in questions
+        if review.review_id not in answered
+        and why_not(
+            ctx, bundle, agents[review.agent], review, [Gate.from_json(gate) for gate in stored], voter, now
+        )
+        is None
+    }
 
 
 def _write_cursor(answer_by: datetime, review_id: str) -> str:
@@ -89,9 +129,9 @@ def _read_cursor(cursor: str | None) -> tuple[datetime, str] | None:
     return aware, review_id
 
 
-def _row(ctx: Context, bundle: Bundle, case: Case, voter: Voter, now: datetime) -> QueueRow:
+def _row(ctx: Context, bundle: Bundle, case: Case, now: datetime, waits: bool) -> QueueRow:
     review, effect = case.review, case.effect
-    gates = gates_of(effect)
+    gates = case.gates
     counted = count(ctx, bundle, case.snapshot, effect, case.agent, gates, now)
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     return QueueRow(
@@ -111,7 +151,7 @@ def _row(ctx: Context, bundle: Bundle, case: Case, voter: Voter, now: datetime) 
         need=sum(entry.need for entry in counted.per_gate),
         answer_by=review.answer_by,
         opened_at=review.opened_at,
-        can_vote=why_not(ctx, bundle, case, voter, now) is None,
+        can_vote=waits,
     )
 
 
@@ -135,7 +175,7 @@ def _review_page(
     review, effect, snapshot = case.review, case.effect, case.snapshot
     decision = snapshot.decisions[effect.decision_id]
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
-    counted = count(ctx, bundle, snapshot, effect, case.agent, gates_of(effect), now)
+    counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
     votes = snapshot.votes_on(effect)
     return ReviewPage(
         review_id=review.review_id,
@@ -153,8 +193,8 @@ def _review_page(
         tool_title=effect.tool if manifest is None else manifest.title,
         args=arguments(bundle, effect, decision.unseen),
         canonical=effect.args,
-        gates=_gates(ctx, bundle, case, now),
-        votes=tuple(_vote_view(vote, counted.counted) for vote in votes),
+        gates=_gates(bundle, case, counted),
+        votes=tuple(_vote_view(vote, counted) for vote in votes),
         answer_by=review.answer_by,
         opened_at=review.opened_at,
         agent=effect.agent,
@@ -167,12 +207,14 @@ def _review_page(
         commit=decision.commit,
         bundle=decision.bundle,
         timeline=_timeline(conn, bundle, case),
-        why_not=why_not(ctx, bundle, case, voter, now) if review.state == "open" else None,
+        why_not=why_not(ctx, bundle, case.agent, review, case.gates, voter, now)
+        if review.state == "open"
+        else None,
         warnings=_warnings(bundle, case),
         superseded_by=snapshot.superseded_by,
         seq=effect.seq,
         undoable=effect.compensation is not None,
-        reason_required=any(gate.reason for gate in gates_of(effect)),
+        reason_required=any(gate.reason for gate in case.gates),
         my_verdict=_my_verdict(votes, voter),
     )
 
@@ -185,10 +227,8 @@ def _finality(case: Case) -> str:
     return "This cannot be undone."
 
 
-def _gates(ctx: Context, bundle: Bundle, case: Case, now: datetime) -> tuple[GateView, ...]:
-    gates = gates_of(case.effect)
-    counted = count(ctx, bundle, case.snapshot, case.effect, case.agent, gates, now)
-    titles = {gate.policy_id: gate.title for gate in gates}
+def _gates(bundle: Bundle, case: Case, counted: Tally) -> tuple[GateView, ...]:
+    titles = {gate.policy_id: gate.title for gate in case.gates}
     return tuple(
         _gate_view(bundle, entry, policy_id, titles[policy_id])
         for entry in counted.per_gate
@@ -213,13 +253,13 @@ def _gate_view(bundle: Bundle, entry: GateTally, policy_id: str, title: str) -> 
     )
 
 
-def _vote_view(vote: VoteRow, counted: tuple[str, ...]) -> VoteView:
+def _vote_view(vote: VoteRow, counted: Tally) -> VoteView:
     return VoteView(
         person_name=vote.name,
         verdict=cast(Literal["approve", "deny"], vote.verdict),
         reason=vote.reason or "",
         at=vote.cast_at,
-        counted=vote.vote_id in counted or (vote.verdict == "deny" and not vote.late),
+        counted=counted.counts(vote.vote_id),
         assurance=vote.assurance,
     )
 

@@ -79,9 +79,7 @@ async def prepare(
 ) -> Submission:
     """Name a submission's effects and look up their facts."""
     named = name_transaction(bundle, caller.agent, request)
-    facts = await gather_facts(
-        bundle, [undecided(bundle, effect, 1) for effect in named.effects], ctx.clock()
-    )
+    facts = await gather_facts(bundle, named.effects, ctx.clock())
     return Submission(bundle, caller, request, named, facts, key)
 
 
@@ -95,9 +93,8 @@ def submit_in(tx: Tx, ctx: Context, submission: Submission) -> Submitted:
     """
     require_current(ctx, submission.bundle)
     agent = require_agent(tx, submission.caller.agent)
-    if (known := idempotency.find(tx, submission.key)) is not None:
+    if (known := idempotency.settle(tx, submission.key, submission.named.txn)) is not None:
         return Submitted(records.require(tx.conn, known), created=False)
-    idempotency.settle(tx, submission.key, submission.named.txn)
     head = records.load(tx.conn, submission.named.txn)
     if head is None:
         return Submitted(_new_revision(tx, ctx, submission, agent, 1), created=True)
@@ -164,12 +161,13 @@ def _new_revision(tx: Tx, ctx: Context, submission: Submission, agent: AgentRow,
     _log_submission(tx, snapshot, cause)
     for effect, decision in zip(effects, decisions, strict=True):
         log_effect(tx, effect, cause)
-        effect.decision_id = record(tx, effect, decision, submission.facts[effect.effect_id], cause)
+        facts = submission.facts[effect.effect_id]
+        effect.decision_id = record(tx, snapshot, effect, decision, facts, cause)
         insert(tx, effect)
         if decision.outcome is Verdict.REVIEW:
             open_review(tx, submission.bundle, snapshot, effect, gates_of(effect), cause)
     _end_if_denied(tx, snapshot, cause)
-    return records.require(tx.conn, snapshot.transaction.txn)
+    return snapshot
 
 
 def _transaction_row(tx: Tx, submission: Submission, rev: int, decisions: list[Decision]) -> TransactionRow:

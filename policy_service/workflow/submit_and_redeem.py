@@ -12,6 +12,7 @@ from countersign.contract import TxnState
 from countersign.contract.wire import SubmitRequest
 from policy_service.identity.callers import Caller
 from policy_service.pap.bundle import Bundle
+from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AttemptRow
 from policy_service.workflow import idempotency, records
@@ -70,11 +71,12 @@ async def submit_and_redeem(
 
 
 def _submit_and_redeem(tx: Tx, ctx: Context, caller: Caller, submission: Submission) -> _Done:
+    tx = alone_with(tx, submission.named.txn)
     submitted = submit_in(tx, ctx, submission)
     snapshot, attempt_id = submitted.snapshot, submission.request.attempt_id
     if attempt_id is None or caller.agent != snapshot.transaction.aud:
         return _Done(snapshot, submitted.created)
-    known, until = records.attempt_by_id(tx.conn, attempt_id), snapshot.transaction.valid_until
+    known, until = records.attempt_of(tx.conn, caller.agent, attempt_id), snapshot.transaction.valid_until
     if until is None:
         return _Done(snapshot, submitted.created)
     if known is not None:
@@ -92,14 +94,9 @@ def _submit_and_redeem(tx: Tx, ctx: Context, caller: Caller, submission: Submiss
 def _told_again(tx: Tx, ctx: Context, caller: Caller, submitted: Submitted, attempt: AttemptRow) -> _Done:
     """The answer of a submission that was lost on its way: the same releases and receipt, for the key that asks."""
     snapshot, until = submitted.snapshot, submitted.snapshot.transaction.valid_until
-    if (
-        attempt.kind != "effect"
-        or attempt.redeemer != caller.agent
-        or attempt.txn != snapshot.transaction.txn
-        or until is None
-    ):
+    if attempt.kind != "effect" or attempt.txn != snapshot.transaction.txn or until is None:
         return _Done(snapshot, submitted.created)
-    jtis = {e: row.jti or "" for e, row in records.redemptions_of(tx.conn, attempt.attempt_id).items()}
+    jtis = {e: row.jti or "" for e, row in records.redemptions_of(tx.conn, attempt).items()}
     minted = describe(tx, ctx, snapshot, snapshot.effects, caller, until, jtis)
     spent = Spent(snapshot, receipt_of(tx, ctx, snapshot, attempt, caller))
     return _Done(snapshot, created=False, minted=tuple(minted), spent=spent)

@@ -1,8 +1,9 @@
 """What time does: reviews nobody answered expire, releases nobody used expire, redeemed effects nobody reported on
 become unknown and a task.
 
-Idempotent, in small units, each found by an index on its due time. Every verb checks the same times itself; a sweep
-that is late changes when people are told, never what is allowed.
+Idempotent; each row in a unit of its own, found by an index on its due time. A row that cannot be moved is logged,
+holds up no other and is tried again with the next round. Every verb checks the same times itself; a sweep that is late
+changes when people are told, never what is allowed.
 """
 
 from __future__ import annotations
@@ -10,46 +11,56 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 
+import structlog
+
 from countersign.contract import EffectState
 from policy_service.identity.dev_signin import forget_links
 from policy_service.identity.sessions import forget_sessions
+from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.outbox import forget_sent
-from policy_service.workflow import records
+from policy_service.storage.tables import EffectRow
+from policy_service.workflow import due, records
 from policy_service.workflow.context import Context
-from policy_service.workflow.endings import expire_effect, expire_if_over, lapses_at
+from policy_service.workflow.due import Due, Queue
+from policy_service.workflow.endings import expire_effect, expire_if_over
 from policy_service.workflow.idempotency import forget_older
 from policy_service.workflow.moves import SERVICE, Cause, follow_effects, move_effect
+from policy_service.workflow.records import Snapshot
 from policy_service.workflow.report import settle_effect
-from policy_service.workflow.standing import DUE, compensation_due
+from policy_service.workflow.standing import compensation_due
 
-_AT_ONCE = 50  # rows in one unit: a sweep never holds the writer for long
+log = structlog.get_logger(__name__)
+
+_AT_ONCE = 50  # rows found by one query
+
+Move = Callable[[Tx, Snapshot, Due], object]
 
 
 async def expire_reviews(ctx: Context) -> int:
     """Expire effects whose question was not answered in time; how many."""
-    return await _in_small_units(ctx, _expire_reviews)
+    return await _each(ctx, due.UNANSWERED, _expire)
 
 
 async def expire_releases(ctx: Context) -> int:
     """Expire ready transactions whose releases were not used in time; how many."""
-    return await _in_small_units(ctx, _expire_releases)
+    return await _each(ctx, due.UNUSED, lambda tx, snapshot, _: expire_if_over(tx, snapshot))
 
 
 async def expire_compensations(ctx: Context) -> int:
     """Expire compensations whose release was not used in time: what they were to take back stands; how many."""
-    return await _in_small_units(ctx, _expire_compensations)
+    return await _each(ctx, due.LAPSED, _expire)
 
 
 async def ask_for_compensations(ctx: Context) -> int:
     """Tell people of what fired, should be taken back, and is not asked to be; how many."""
     grace = timedelta(seconds=ctx.settings.outcome_grace_s)
-    return await _in_small_units(ctx, lambda tx: _ask_for_compensations(tx, grace))
+    return await _each(ctx, due.TORN, _ask_for_compensation, grace)
 
 
 async def doubt_unreported(ctx: Context) -> int:
     """Mark redeemed effects unknown when nobody reported by ``fire_by`` and the tool's timeout; how many."""
-    return await _in_small_units(ctx, _doubt_unreported)
+    return await _each(ctx, due.UNREPORTED, _doubt)
 
 
 async def forget_what_is_over(ctx: Context) -> int:
@@ -70,57 +81,42 @@ def _forget(tx: Tx, keep_hours: int) -> int:
     )
 
 
-async def _in_small_units(ctx: Context, unit: Callable[[Tx], int]) -> int:
-    total = 0
-    while done := await ctx.db.write(unit):
-        total += done
-        if done < _AT_ONCE:
-            break
-    return total
+async def _each(ctx: Context, queue: Queue, move: Move, grace: timedelta = timedelta()) -> int:
+    """Move every row that has been due for ``grace``; how many moved."""
+    moved, after, now = 0, None, ctx.clock() - grace
+    while page := await ctx.db.read(lambda conn, after=after: due.page(conn, queue, now, after, _AT_ONCE)):  # type: ignore[misc]
+        for row in page:
+            try:
+                moved += await ctx.db.write(lambda tx, row=row: _move(tx, queue, move, grace, row))  # type: ignore[misc]
+            except Exception:
+                # The next round tries it again; until then the others must not wait for it.
+                log.exception("sweep_failed", txn=row.txn, rev=row.rev, key=row.key)
+        after = page[-1]
+    return moved
 
 
-def _expire_reviews(tx: Tx) -> int:
-    due = records.reviews_due(tx.conn, tx.now, _AT_ONCE)
-    for review in due:
-        snapshot = records.require(tx.conn, review.txn, review.rev)
-        effect = snapshot.find(review.effect_id)
-        if effect is not None and effect.state == EffectState.REVIEW.value:
-            expire_effect(tx, snapshot, effect)
-    return len(due)
+def _move(tx: Tx, queue: Queue, move: Move, grace: timedelta, row: Due) -> bool:
+    tx = alone_with(tx, row.txn)
+    if not due.is_due(tx.conn, queue, tx.now - grace, row):
+        return False
+    move(tx, records.require(tx.conn, row.txn, row.rev), row)
+    return True
 
 
-def _expire_releases(tx: Tx) -> int:
-    due = records.transactions_over(tx.conn, tx.now, _AT_ONCE)
-    for transaction in due:
-        expire_if_over(tx, records.require(tx.conn, transaction.txn, transaction.rev))
-    return len(due)
+def _expire(tx: Tx, snapshot: Snapshot, row: Due) -> None:
+    expire_effect(tx, snapshot, _effect(snapshot, row))
 
 
-def _expire_compensations(tx: Tx) -> int:
-    over = [row for row in records.released_compensations(tx.conn) if tx.now >= lapses_at(row)][:_AT_ONCE]
-    for row in over:
-        snapshot = records.require(tx.conn, row.txn, row.rev)
-        effect = snapshot.find(row.effect_id)
-        if effect is not None:
-            expire_effect(tx, snapshot, effect)
-    return len(over)
+def _ask_for_compensation(tx: Tx, snapshot: Snapshot, row: Due) -> None:
+    compensation_due(tx, _effect(snapshot, row), Cause(SERVICE, "not_compensated"))
 
 
-def _ask_for_compensations(tx: Tx, grace: timedelta) -> int:
-    torn = records.torn_effects(tx.conn, DUE, tx.now - grace, _AT_ONCE)
-    for effect in torn:
-        compensation_due(tx, effect, Cause(SERVICE, "not_compensated"))
-    return len(torn)
+def _doubt(tx: Tx, snapshot: Snapshot, row: Due) -> None:
+    cause, effect = Cause(SERVICE, "not_reported"), _effect(snapshot, row)
+    move_effect(tx, effect, EffectState.UNKNOWN, cause)
+    settle_effect(tx, snapshot, effect, cause)
+    follow_effects(tx, snapshot, cause)
 
 
-def _doubt_unreported(tx: Tx) -> int:
-    due = records.effects_unreported(tx.conn, tx.now, _AT_ONCE)
-    cause = Cause(SERVICE, "not_reported")
-    for row in due:
-        snapshot = records.require(tx.conn, row.txn, row.rev)
-        effect = snapshot.find(row.effect_id)
-        if effect is not None and effect.state == EffectState.REDEEMED.value:
-            move_effect(tx, effect, EffectState.UNKNOWN, cause)
-            settle_effect(tx, snapshot, effect, cause)
-            follow_effects(tx, snapshot, cause)
-    return len(due)
+def _effect(snapshot: Snapshot, row: Due) -> EffectRow:
+    return next(e for e in [*snapshot.effects, *snapshot.compensations] if e.effect_id == row.key)

@@ -55,8 +55,8 @@ class Telling:
         return effect_view(self._ctx, self._ctx.active.current, agent, snapshot, effect, self._ctx.clock())
 
     async def _agent(self, snapshot: Snapshot) -> AgentRow:
-        name = snapshot.transaction.agent
-        agent = await self._ctx.db.read(lambda conn: records.agent_of(conn, name))
-        return (
-            agent if agent is not None else AgentRow(name=name, enrolled_at=snapshot.transaction.submitted_at)
-        )
+        """Who must not vote on it, asked for only where there are votes to count."""
+        name, agent = snapshot.transaction.agent, None
+        if snapshot.reviews:
+            agent = await self._ctx.db.read(lambda conn: records.agent_of(conn, name))
+        return agent or AgentRow(name=name, enrolled_at=snapshot.transaction.submitted_at)

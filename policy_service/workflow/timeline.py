@@ -29,13 +29,32 @@ def _actor(bundle: Bundle, actor: str) -> str:
     return name or kind
 
 
+_ASKED = {  # by what made us ask again; at first it is just asked
+    "vote": "Asked again after the vote, the policy",
+    "activation": "Asked again under new rules, the policy",
+    "redeem": "Asked again before it was spent, the policy",
+    "renew": "Asked again for more time to fire, the policy",
+}
+_ANSWERED = {
+    "release": "lets it go without asking anybody",
+    "review": "lets it go only when people agree",
+    "deny": "forbids it",
+}
+_WITHDRAWN = {
+    "sibling": "Withdrawn: another effect of its transaction ended",
+    "superseded": "Withdrawn: a newer revision replaced it",
+    "withdrawn": "Taken back by its agent",
+}
+
+
 def _decision(body: _Body) -> str:
-    return f"Policy said {body['outcome']} ({body['cause']}, bundle {str(body['bundle'])[:8]})"
+    asked = _ASKED.get(body["cause"], "The policy")
+    return f"{asked} {_ANSWERED[body['outcome']]} (bundle {str(body['bundle'])[:8]})"
 
 
 def _vote(body: _Body) -> str:
-    late = " too late: it changed nothing" if body.get("late") else ""
-    return f"Voted {body['verdict']}{late}"
+    late = ", too late: it changed nothing" if body.get("late") else ""
+    return f"Voted to {body['verdict']}{late}"
 
 
 _TOLD: dict[str, Callable[[_Body], str]] = {
@@ -44,11 +63,12 @@ _TOLD: dict[str, Callable[[_Body], str]] = {
     "review_opened": lambda body: "Asked people",
     "review_reopened": lambda body: "Asked people again",
     "vote_recorded": _vote,
+    "vote_strengthened": lambda body: f"Proved themselves again, by {body['step_up']}",
     "effect_released": lambda body: "Released",
     "effect_review": lambda body: "Waits for people again",
     "effect_denied": lambda body: "Denied by policy" if body["why"] == "policy" else "Denied",
     "effect_expired": lambda body: "Expired; nothing fired",
-    "effect_withdrawn": lambda body: f"Withdrawn ({body['why']})",
+    "effect_withdrawn": lambda body: _WITHDRAWN.get(body["why"], "Withdrawn"),
     "effect_redeemed": lambda body: "Release spent",
     "effect_fired": lambda body: "Fired",
     "effect_failed": lambda body: "Failed; nothing happened",

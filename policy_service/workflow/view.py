@@ -32,15 +32,10 @@ from policy_service.workflow.records import Snapshot
 
 _OUTCOMES = {outcome.value for outcome in Outcome}
 _ONCE_RELEASED = frozenset(EffectState) - {EffectState.REVIEW, EffectState.DENIED}
-_ENDED_BECAUSE = {
-    EffectState.EXPIRED: (
-        DenyCode.EXPIRED,
-        "nobody answered or used it in time; submit it again to ask anew",
-    ),
-    EffectState.WITHDRAWN: (
-        DenyCode.WITHDRAWN,
-        "it was taken back, or another effect of its transaction ended",
-    ),
+_TAKES_SIBLINGS_ALONG = {
+    EffectState.DENIED: "was denied",
+    EffectState.EXPIRED: "expired",
+    EffectState.REVOKED: "was revoked",
 }
 
 
@@ -85,9 +80,13 @@ def effect_view(
     effect: EffectRow,
     now: datetime,
     *,
+    counted: Tally | None = None,
     for_people: bool = False,
 ) -> EffectView:
-    """One effect or compensation as the service holds it; people are not shown its secrets."""
+    """One effect or compensation as the service holds it; people are not shown its secrets.
+
+    Whoever has counted its votes already hands in what they came to.
+    """
     args = args_of(effect)
     undo = next((c for c in snapshot.compensations if c.compensates == effect.effect_id), None)
     return EffectView(
@@ -102,7 +101,7 @@ def effect_view(
         state=EffectState(effect.state),
         args=without_secrets(args, effect.secret) if for_people else args,
         decision=_decision(snapshot, effect),
-        review=_review(ctx, bundle, agent, snapshot, effect, now),
+        review=_review(ctx, bundle, agent, snapshot, effect, now, counted),
         outcome=_outcome(effect),
         compensation=None
         if undo is None
@@ -157,17 +156,25 @@ def _ending_reasons(snapshot: Snapshot, effect: EffectRow) -> tuple[Reason, ...]
             )
             for vote in denies
         )
-    if state is EffectState.WITHDRAWN and any(e.state == EffectState.DENIED.value for e in snapshot.effects):
-        return (Reason(code=DenyCode.SIBLING.value, text="another effect of its transaction was denied"),)
-    if snapshot.superseded_by is not None and state is EffectState.WITHDRAWN:
-        text = f"revision {snapshot.superseded_by} replaced it"
-        return (Reason(code=DenyCode.SUPERSEDED.value, text=text),)
-    if state is EffectState.WITHDRAWN and effect.error is not None:
-        return (Reason(code=DenyCode.WITHDRAWN.value, text=f"it was taken back: {effect.error}"),)
-    if state in _ENDED_BECAUSE:
-        code, text = _ENDED_BECAUSE[state]
-        return (Reason(code=code.value, text=text),)
+    if state is EffectState.WITHDRAWN:
+        return (_why_withdrawn(snapshot),)
+    if state is EffectState.EXPIRED:
+        text = "nobody answered or used it in time; submit it again to ask anew"
+        return (Reason(code=DenyCode.EXPIRED.value, text=text),)
     return ()
+
+
+def _why_withdrawn(snapshot: Snapshot) -> Reason:
+    """The effects of a transaction are withdrawn together: because one of them ended, or because nobody wants them."""
+    for effect in snapshot.effects:
+        if (ended := _TAKES_SIBLINGS_ALONG.get(EffectState(effect.state))) is not None:
+            return Reason(code=DenyCode.SIBLING.value, text=f"another effect of its transaction {ended}")
+    if snapshot.superseded_by is not None:
+        text = f"revision {snapshot.superseded_by} replaced it"
+        return Reason(code=DenyCode.SUPERSEDED.value, text=text)
+    words = next((effect.taken_back for effect in snapshot.effects if effect.taken_back is not None), None)
+    text = "it was taken back" if words is None else f"it was taken back: {words}"
+    return Reason(code=DenyCode.WITHDRAWN.value, text=text)
 
 
 def review_url(ctx: Context, review: ReviewRow) -> str:
@@ -176,12 +183,19 @@ def review_url(ctx: Context, review: ReviewRow) -> str:
 
 
 def _review(
-    ctx: Context, bundle: Bundle, agent: AgentRow, snapshot: Snapshot, effect: EffectRow, now: datetime
+    ctx: Context,
+    bundle: Bundle,
+    agent: AgentRow,
+    snapshot: Snapshot,
+    effect: EffectRow,
+    now: datetime,
+    counted: Tally | None,
 ) -> ReviewSummary | None:
     review = snapshot.review_of(effect)
     if review is None:
         return None
-    counted = count(ctx, bundle, snapshot, effect, agent, gates_of(effect), now)
+    if counted is None:
+        counted = count(ctx, bundle, snapshot, effect, agent, gates_of(effect), now)
     return ReviewSummary(
         review_id=review.review_id,
         state=review.state,

@@ -3,47 +3,47 @@
 Numbered as they run:
 
 1. the review exists, and the vote names its revision and digests: otherwise the person read something else (409);
-2. a review that is settled or whose time is over takes the vote for the record and changes nothing;
-3. the person is not of the requester's side, serves one of the gates, and Cedar permits it;
+2. the person is not of the requester's side, serves one of the gates, and Cedar permits it;
+3. a review that is settled or whose time is over takes the vote for the record and changes nothing;
 4. a deny needs a reason, and so does an approve where a gate says so;
-5. until the review settles an approve may become a deny; the same vote again is the same vote;
+5. until the review settles an approve may become a deny; the same vote again is the same vote, and an approve repeated
+   with a stronger step-up counts with that from then on;
 6. a deny is final; an approve that meets every gate makes the policy be asked once more before anything is released.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import Connection
-
 from countersign.contract import ErrorCode
-from policy_service.domain.gates import merge
+from policy_service.domain.gates import Gate, is_stronger, merge
 from policy_service.domain.question import Facts
-from policy_service.domain.quorum import BallotVote, could_serve
-from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
+from policy_service.domain.quorum import BallotVote, could_serve, serves
+from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.pap.bundle import Bundle
+from policy_service.storage.alone import alone_with
+from policy_service.storage.core import change
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
-from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow, VoteRow
-from policy_service.workflow import records
+from policy_service.storage.tables import AgentRow, ReviewRow, VoteRow
 from policy_service.workflow.asking import (
     ask_again,
     count,
-    gates_of,
     gather_facts,
     require_current,
     with_one_bundle,
 )
 from policy_service.workflow.ballots import groups_now, permission, person_key, requesters_side
+from policy_service.workflow.cases import Case, read_case
 from policy_service.workflow.changes import stale_review
 from policy_service.workflow.context import Context
 from policy_service.workflow.endings import deny_by_person, expire_effect
 from policy_service.workflow.moves import Cause, insert, person_actor, tell_review
 from policy_service.workflow.reading import VoteResult
 from policy_service.workflow.ready import settle_answer
-from policy_service.workflow.records import Snapshot
 
 
 @dataclass(frozen=True)
@@ -76,16 +76,6 @@ class Ballot:
     channel: str
 
 
-@dataclass(frozen=True)
-class Case:
-    """A review with everything around it, as one unit of work reads it."""
-
-    review: ReviewRow
-    snapshot: Snapshot
-    effect: EffectRow
-    agent: AgentRow
-
-
 async def vote(ctx: Context, voter: Voter, ballot: Ballot) -> VoteResult:
     """Cast a vote.
 
@@ -100,39 +90,34 @@ async def vote(ctx: Context, voter: Voter, ballot: Ballot) -> VoteResult:
         case = await ctx.db.read(lambda conn: read_case(conn, ballot.review_id))
         facts = await gather_facts(bundle, [case.effect], ctx.clock())
         return await ctx.db.write(
-            lambda tx: _vote(tx, ctx, bundle, voter, ballot, facts[case.effect.effect_id])
+            lambda tx: _vote(
+                tx, ctx, bundle, voter, ballot, case.review.txn, facts[case.effect.effect_id]
+            )
         )
 
     return await with_one_bundle(ctx, under)
 
 
-def read_case(conn: Connection, review_id: str) -> Case:
-    review = records.review_by_id(conn, review_id)
-    if review is None:
-        raise NotFoundError(f"there is no review {review_id!r}")
-    snapshot = records.require(conn, review.txn, review.rev)
-    effect = snapshot.find(review.effect_id)
-    agent = records.agent_of(conn, review.agent)
-    if effect is None or agent is None:
-        raise NotFoundError(f"the effect of review {review_id!r} is gone")
-    # the snapshot's own row of the review: what moves it here must be seen here
-    return Case(snapshot.review_of(effect) or review, snapshot, effect, agent)
-
-
-def _vote(tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, ballot: Ballot, facts: Facts) -> VoteResult:
+def _vote(
+    tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, ballot: Ballot, txn: str, facts: Facts
+) -> VoteResult:
     require_current(ctx, bundle)
+    tx = alone_with(tx, txn)
     case = read_case(tx.conn, ballot.review_id)
     _require_same_bytes(tx, case, ballot)
     cause = Cause(person_actor(voter.iss, voter.sub), "vote")
+    _require_eligible(tx, ctx, bundle, case, voter, ballot)
     if case.review.state == "open" and tx.now >= case.review.answer_by:
         expire_effect(tx, case.snapshot, case.effect)
     if case.review.state != "open":
         _record(tx, case, voter, ballot, cause, late=True)
         return VoteResult(ballot.review_id, case.review.state, _verdict(ballot), counted=False)
-    _require_eligible(tx, ctx, bundle, case, voter, ballot)
     _require_reason(case, ballot)
-    if not _already_cast(case, voter, ballot):
+    cast = _already_cast(case, voter, ballot)
+    if cast is None:
         _record(tx, case, voter, ballot, cause, late=False)
+    elif is_stronger(voter.step_up, cast.step_up):
+        _strengthen(tx, case, cast, voter, cause)
     # also after the same vote again: it may meet by now what it did not meet then
     _settle(tx, ctx, bundle, case, ballot, facts, cause)
     return VoteResult(ballot.review_id, case.review.state, _verdict(ballot), counted=True)
@@ -150,42 +135,49 @@ def _require_same_bytes(tx: Tx, case: Case, ballot: Ballot) -> None:
 
 
 def _require_eligible(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: Voter, ballot: Ballot) -> None:
-    reason = why_not(ctx, bundle, case, voter, tx.now)
+    reason = why_not(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
     if reason is not None:
         raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
-    gates = merge(gates_of(case.effect))
-    if ballot.verdict == "approve" and not any(_suffices(voter, gate.step_up) for gate in gates):
+    probe = _probe(bundle, voter)
+    if ballot.verdict == "approve" and not any(serves(gate, probe) for gate in merge(case.gates)):
         raise ForbiddenError(
-            "every gate of this effect asks for a passkey; passkeys are not set up on this deployment yet",
+            "every gate you serve asks for a passkey; passkeys are not set up on this deployment yet",
             code=ErrorCode.STEP_UP_REQUIRED,
         )
 
 
-def _suffices(voter: Voter, asked: str | None) -> bool:
-    return asked is None or voter.step_up == asked
+def _probe(bundle: Bundle, voter: Voter) -> BallotVote:
+    """The approval this person would give, for the domain to judge; Cedar is asked apart."""
+    return BallotVote("", voter.key, groups_now(bundle, voter.key, voter.groups), "approve", voter.step_up)
 
 
-def why_not(ctx: Context, bundle: Bundle, case: Case, voter: Voter, now: datetime) -> str | None:
+def why_not(
+    ctx: Context,
+    bundle: Bundle,
+    agent: AgentRow,
+    review: ReviewRow,
+    gates: Sequence[Gate],
+    voter: Voter,
+    now: datetime,
+) -> str | None:
     """The sentence that tells this person why their vote would not count, or None when it would."""
-    if voter.key in requesters_side(case.agent):
-        return f"you own {case.agent.name}; nobody approves their own side"
-    groups = groups_now(bundle, voter.key, voter.groups)
+    if voter.key in requesters_side(agent):
+        return f"you own {agent.name}; nobody approves their own side"
+    probe, merged = _probe(bundle, voter), merge(gates)
+    if not any(could_serve(gate, probe) for gate in merged):
+        asked = ", ".join(sorted({group for gate in merged for group in gate.voters}))
+        return f"this waits for {asked}, and you are in none of these groups"
     granted = permission(
         ctx,
         bundle,
-        case.agent,
-        case.effect,
-        case.review,
+        agent,
+        review,
+        gates,
         person=voter.key,
-        groups=groups,
+        groups=probe.groups,
         assurance=voter.assurance,
         now=now,
     )
-    gates = merge(gates_of(case.effect))
-    probe = BallotVote("", voter.key, groups, "approve", voter.step_up, permitted=True)
-    if not any(could_serve(gate, probe) for gate in gates):
-        asked = ", ".join(sorted({group for gate in gates for group in gate.voters}))
-        return f"this waits for {asked}, and you are in none of these groups"
     if not granted:
         return (
             granted.reason.text if granted.reason is not None else "the approval policy does not permit you"
@@ -194,21 +186,25 @@ def why_not(ctx: Context, bundle: Bundle, case: Case, voter: Voter, now: datetim
 
 
 def _require_reason(case: Case, ballot: Ballot) -> None:
-    wanted = ballot.verdict == "deny" or any(gate.reason for gate in gates_of(case.effect))
+    wanted = ballot.verdict == "deny" or any(gate.reason for gate in case.gates)
     if wanted and not (ballot.reason or "").strip():
         raise InvalidRequestError(
             f"say why: a reason is required to {ballot.verdict} this effect", code=ErrorCode.REASON_REQUIRED
         )
 
 
-def _already_cast(case: Case, voter: Voter, ballot: Ballot) -> bool:
-    """Whether this person's vote is in already; an approve after a deny never arrives here, a deny settles."""
-    mine = [
-        v
-        for v in case.snapshot.votes_on(case.effect)
-        if (v.iss, v.sub) == (voter.iss, voter.sub) and not v.late
-    ]
-    return any(vote.verdict == ballot.verdict for vote in mine)
+def _already_cast(case: Case, voter: Voter, ballot: Ballot) -> VoteRow | None:
+    """This person's vote where it is in already; an approve after a deny never arrives here, a deny settles."""
+    same = (voter.iss, voter.sub, ballot.verdict)
+    return next((v for v in _votes(case) if (v.iss, v.sub, v.verdict) == same and not v.late), None)
+
+
+def _strengthen(tx: Tx, case: Case, cast: VoteRow, voter: Voter, cause: Cause) -> None:
+    """The vote stands as it was cast, in its place; what its person has proved since is a line of its own."""
+    was, cast.step_up = cast.step_up, voter.step_up
+    change(tx.conn, VoteRow, {"vote_id": cast.vote_id}, {"step_up": cast.step_up})
+    detail = {"vote_id": cast.vote_id, "step_up": cast.step_up, "was": was}
+    tell_review(tx, case.review, "vote_strengthened", cause, effect_digest=cast.effect_digest, **detail)
 
 
 def _record(tx: Tx, case: Case, voter: Voter, ballot: Ballot, cause: Cause, *, late: bool) -> None:
@@ -249,7 +245,7 @@ def _settle(
     if ballot.verdict == "deny":
         deny_by_person(tx, case.snapshot, case.effect, cause)
         return
-    counted = count(ctx, bundle, case.snapshot, case.effect, case.agent, gates_of(case.effect), tx.now)
+    counted = count(ctx, bundle, case.snapshot, case.effect, case.agent, case.gates, tx.now)
     if counted.met:
         answer = ask_again(tx, ctx, bundle, case.agent, case.snapshot, case.effect, facts, cause)
         settle_answer(tx, bundle, case.snapshot, case.effect, answer, cause)

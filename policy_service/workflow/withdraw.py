@@ -5,6 +5,7 @@ from __future__ import annotations
 from countersign.contract import ErrorCode, TxnState
 from policy_service.errors import ConflictError
 from policy_service.identity.callers import Caller
+from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.workflow import records
 from policy_service.workflow.context import Context
@@ -25,6 +26,7 @@ async def withdraw(ctx: Context, caller: Caller, txn: str, reason: str | None) -
 
 
 def _withdraw(tx: Tx, caller: Caller, txn: str, reason: str | None) -> Snapshot:
+    tx = alone_with(tx, txn)
     snapshot = records.require(tx.conn, txn)
     require_own(caller, snapshot.transaction)
     state = TxnState(snapshot.transaction.state)

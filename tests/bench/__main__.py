@@ -32,6 +32,7 @@ def main() -> None:
     began: dict[str, object] = {
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "load": list(os.getloadavg()),
+        "durability": submitting.durability(),
     }
     wanted = [
         (group, rows) for group in GROUPS if (rows := [row for row in group.rows if _chosen(row, asked.only)])
@@ -43,7 +44,7 @@ def main() -> None:
     samples = _measure(wanted, rounds=asked.rounds, seconds=asked.seconds)
     rows = [row for _, chosen in wanted for row in chosen]
     print(_table(rows, samples))
-    print(_notes(samples, asked.rounds, began["load"]))
+    print(_notes(samples, asked.rounds, began))
     print(f"written to {_write(rows, samples, asked, began)}")
 
 
@@ -90,10 +91,10 @@ def _table(rows: list[Row], samples: Samples) -> str:
     )
 
 
-def _notes(samples: Samples, rounds: int, load: object) -> str:
+def _notes(samples: Samples, rounds: int, began: dict[str, object]) -> str:
     notes = [
         f"\n{rounds} rounds; each ratio is of one round, all cases interleaved in random order; "
-        f"load when it began: {load}"
+        f"load when it began: {began['load']}; the service's commits: {began['durability']}"
     ]
     notes += [
         f"{name}: server {_share(taken, 'server_busy')} of a core, client {_share(taken, 'client_busy')}, "
@@ -119,7 +120,6 @@ def _write(rows: list[Row], samples: Samples, asked: argparse.Namespace, began: 
             "python": platform.python_version(), "sqlite": sqlite3.sqlite_version,
             **{name: version(name) for name in PACKAGES},
         },
-        "durability": "full",
         "rows": {
             row.name: {
                 "what": row.what, "case": row.case, "baseline": row.baseline, "quantity": row.quantity,

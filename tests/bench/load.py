@@ -29,21 +29,22 @@ def request(method: str, path: str, port: int, headers: dict[str, str], body: by
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def drive(port: int, requests: Sequence[bytes], clients: int, *, status: int = 201) -> float:
+def drive(port: int, requests: Sequence[bytes], clients: int, *, holding: bytes, status: int = 201) -> float:
     """Send all requests over so many connections; seconds from the first byte to the last answer.
 
     Raises:
-        BenchError: an answer had another status.
+        BenchError: an answer had another status, or a body without these bytes: it was of something else.
     """
     with without_collection(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_drive(port, requests, clients, status))
+        return runner.run(_drive(port, requests, clients, status, holding))
 
 
-async def _drive(port: int, requests: Sequence[bytes], clients: int, status: int) -> float:
+async def _drive(port: int, requests: Sequence[bytes], clients: int, status: int, holding: bytes) -> float:
     waiting = iter(requests)
     loop = asyncio.get_running_loop()
     made = [
-        await loop.create_connection(lambda: _Client(waiting, status), HOST, port) for _ in range(clients)
+        await loop.create_connection(lambda: _Client(waiting, status, holding), HOST, port)
+        for _ in range(clients)
     ]
     start = time.perf_counter()
     for _, client in made:
@@ -57,10 +58,11 @@ async def _drive(port: int, requests: Sequence[bytes], clients: int, status: int
 
 
 class _Client(asyncio.Protocol):
-    def __init__(self, requests: Iterator[bytes], status: int) -> None:
+    def __init__(self, requests: Iterator[bytes], status: int, holding: bytes) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._requests = requests
         self._status = str(status).encode()
+        self._holding = holding
         self._transport: asyncio.WriteTransport
         self._answer = b""
 
@@ -81,7 +83,7 @@ class _Client(asyncio.Protocol):
         if length is None or len(body) < int(length[1]):
             return
         self._answer = b""
-        if head[9:12] == self._status:
+        if head[9:12] == self._status and self._holding in body:
             self.send_next()
         elif not self.done.done():
             self.done.set_exception(BenchError(f"answered {head[9:12].decode()}: {body[:500]!r}"))

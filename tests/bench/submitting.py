@@ -13,15 +13,20 @@ import os
 import secrets
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from http.client import HTTPConnection
 from pathlib import Path
+
+from sqlalchemy import make_url
 
 from countersign.contract import PrivateKey, make_proof
 from examples.local_service import LocalService, free_port
 from policy_service.pap.bundle import load_bundle
+from policy_service.storage.sqlite import open_writer
 from tests.bench.load import HOST, cpu_seconds, drive, idle_seconds, request
 from tests.bench.measuring import CPU, RATE, BenchError, Case, Group, Row, Sample
 
@@ -31,6 +36,7 @@ AGENT = "bench-agent"
 PATH = "/v1/transactions"
 MAIL_WORDS = 90  # makes a body of about 0.9 KB
 LEAST = 4  # requests of each client: with fewer, the last one alone would be what is measured
+FULL = 2  # what SQLite answers for synchronous=FULL
 SETTLE_S = 0.1  # work the server puts off until after its answer is charged to it too
 
 ROWS = (
@@ -122,14 +128,16 @@ class _Signer:
         return nonce
 
 
-def _case(name: str, clients: int, port: int, pid: int, make: Callable[[int], Sequence[bytes]]) -> Case:
+def _case(
+    name: str, clients: int, port: int, pid: int, make: Callable[[int], Sequence[bytes]], holding: bytes
+) -> Case:
     rate = 20.0 * clients  # a first guess; afterwards the rate that was measured
 
     def measure(seconds: float) -> Sample:
         nonlocal rate
         requests = make(max(LEAST * clients, int(rate * seconds)))
         server, client, idle = cpu_seconds(pid), time.process_time(), idle_seconds()
-        elapsed = drive(port, requests, clients)
+        elapsed = drive(port, requests, clients, holding=holding)
         client, idle = time.process_time() - client, idle_seconds() - idle
         time.sleep(SETTLE_S)
         server = cpu_seconds(pid) - server
@@ -145,6 +153,32 @@ def _case(name: str, clients: int, port: int, pid: int, make: Callable[[int], Se
     return Case(f"{name}@{clients}", measure)
 
 
+def _require_what_is_claimed(port: int, signer: _Signer) -> None:
+    """The door is shut to whoever proves nothing, and a body is not another's: authentication is part of the price."""
+    honest = signer.requests(1, port, spend=False)[0]
+    head, _, body = honest.partition(b"\r\n\r\n")
+    unsigned = b"\r\n".join(line for line in head.split(b"\r\n") if not line.startswith(b"Agent-Proof"))
+    altered = body.replace(b"cus_1001", b"cus_1002")
+    for forged in (unsigned + b"\r\n\r\n" + body, head + b"\r\n\r\n" + altered):
+        drive(port, [forged], 1, holding=b"code", status=401)
+
+
+def durability() -> str:
+    """How the service opens its database, in SQLite's own words.
+
+    Raises:
+        BenchError: an acknowledged commit could be lost; such a run would be compared with nothing.
+    """
+    with tempfile.TemporaryDirectory(prefix="countersign-bench-") as folder:
+        engine = open_writer(make_url(f"sqlite:///{folder}/asked.db"), busy_timeout_ms=1_000)
+        with engine.connect() as conn:
+            mode = conn.exec_driver_sql("PRAGMA journal_mode").scalar_one()
+            level = conn.exec_driver_sql("PRAGMA synchronous").scalar_one()
+    if level != FULL:
+        raise BenchError(f"the service would lose acknowledged commits (synchronous = {level})")
+    return f"sqlite, journal_mode={mode}, synchronous=full"
+
+
 @contextmanager
 def cases(folder: Path) -> Iterator[list[Case]]:
     """Both servers, running, and what is asked of them."""
@@ -152,16 +186,16 @@ def cases(folder: Path) -> Iterator[list[Case]]:
     with _Measured(folder / "service", BUNDLE, port=port) as service, _echo(echo_port) as echo_pid:
         settings = service.enroll(AGENT, "support-agent")
         signer = _Signer(PrivateKey.from_pem(Path(settings.key_path).read_bytes()), port)
+        _require_what_is_claimed(port, signer)
+        asked = (
+            ("echo", echo_port, echo_pid, True, b'"run_key":'),
+            ("submit", port, service.pid, False, b'"state":"ready"'),
+            ("spend", port, service.pid, True, b'"receipt":"ey'),
+        )
         yield [
-            case
+            _case(name, clients, to, pid, partial(signer.requests, port=to, spend=spend), holding)
             for clients in (1, 16)
-            for case in (
-                _case(
-                    "echo", clients, echo_port, echo_pid, lambda n: signer.requests(n, echo_port, spend=True)
-                ),
-                _case("submit", clients, port, service.pid, lambda n: signer.requests(n, port, spend=False)),
-                _case("spend", clients, port, service.pid, lambda n: signer.requests(n, port, spend=True)),
-            )
+            for name, to, pid, spend, holding in asked
         ]
 
 

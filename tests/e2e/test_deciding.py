@@ -61,7 +61,7 @@ async def test_everything_works_without_scripts(site: Site) -> None:
     await page.get_by_role("button", name="Deny this effect").click()
     await expect(page.get_by_text("“not today”")).to_be_visible()
     await page.locator(".account summary").click()
-    await page.get_by_role("button", name="Sign out").click()
+    await page.get_by_role("button", name="Sign out", exact=True).click()
     await expect(page.get_by_role("heading", name="Sign in to decide")).to_be_visible()
     assert [vote[1] for vote in site.world.cast] == ["approve", "deny"]
     assert site.world.sessions == {}

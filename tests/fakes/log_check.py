@@ -110,7 +110,7 @@ def faults_of_log(conn: Connection) -> list[str]:
     named = Counter(("decision_id", r["decision_id"]) for r in _rows(conn, DecisionRow))
     named.update(("vote_id", r["vote_id"]) for r in _rows(conn, VoteRow))
     named.update(("jti", r["jti"]) for r in redemptions)
-    attempts = {r["attempt_id"] for r in _rows(conn, AttemptRow)}
+    attempts = {(r["redeemer"], r["attempt_id"]) for r in _rows(conn, AttemptRow)}
     return [
         *replay.faults,
         *_differ("effects", replay.effects, effects),
@@ -118,7 +118,9 @@ def faults_of_log(conn: Connection) -> list[str]:
         *_differ("reviews", replay.reviews, reviews),
         *_differ("tasks", replay.tasks, tasks),
         *_differ("named once", replay.named, named),
-        *_differ("attempts", sorted(attempts), sorted({r["attempt_id"] for r in redemptions})),
+        *_differ(
+            "attempts", sorted(attempts), sorted({(r["redeemer"], r["attempt_id"]) for r in redemptions})
+        ),
     ]
 
 

@@ -252,11 +252,13 @@ class FakeService:
             self.changed.wait_for(lambda: self.latest(txn).state is not T.REVIEW, timeout=seconds)
             return self.view(self.latest(txn))
 
-    def withdraw(self, txn: str) -> TransactionView:
+    def withdraw(self, txn: str, why: str | None = None) -> TransactionView:
         revision = self.latest(txn)
         for one in revision.held:
             if one.state in WAITING:
                 self._move(one, E.WITHDRAWN)
+                told = Reason(code=DenyCode.WITHDRAWN, text=f"it was taken back: {why}")
+                one.reasons = () if why is None else (told,)
         return self.view(revision)
 
     def release(self, txn: str, rev: int, kid: str) -> TransactionView:
@@ -565,6 +567,13 @@ class FakeService:
         assert held is not None
         held.votes = ("vote-c",)
         self._move(held, E.RELEASED)
+
+    def settle_compensation(self, txn: str, effect: str) -> None:
+        """A person has found that it did take the effect back."""
+        forward = self._held(self.latest(txn), effect)
+        assert forward.compensation is not None
+        self._move(forward.compensation, E.FIRED)
+        self._move(forward, E.COMPENSATED)
 
     def _compensations(self, revision: Revision) -> list[Held]:
         return [one.compensation for one in revision.held if one.compensation is not None]

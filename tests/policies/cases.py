@@ -1,10 +1,14 @@
-"""Reads and runs the cases of a bundle: decision, gates, people needed, reasons."""
+"""Reads and runs the cases of a bundle: decision, gates, people needed, reasons.
+
+`python -m tests.policies.cases FOLDER` runs those of any bundle, for a policies repository of its own.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +18,8 @@ import yaml
 from policy_service.domain.decision import Decision
 from policy_service.domain.gates import merge
 from policy_service.domain.question import AgentPrincipal, Question
-from policy_service.pap.bundle import Bundle
+from policy_service.pap.bundle import Bundle, load_bundle
+from policy_service.pap.problems import BundleError
 from policy_service.pdp.engine import decide
 from tests.fakes.bundles import NOW
 
@@ -71,3 +76,25 @@ def cases_of(folder: Path) -> Iterator[Case]:
         for case in told["cases"]:
             gates, reasons = tuple(case.pop("gates", ())), tuple(case.pop("reasons", ()))
             yield Case(agent=agents[case.pop("agent")], gates=gates, reasons=reasons, **case)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Load a bundle and run its cases; 0 when it is valid, has cases and every one holds."""
+    (folder,) = arguments
+    try:
+        bundle = load_bundle(Path(folder))
+    except BundleError as error:
+        print(error)
+        return 1
+    cases = list(cases_of(Path(folder)))
+    wrong = [
+        (case, differences) for case in cases if (differences := case.differences(case.decided_by(bundle)))
+    ]
+    for case, differences in wrong:
+        print(f"does not hold: {case.it}: {'; '.join(differences)}")
+    print(f"{len(cases) - len(wrong)} cases hold, {len(wrong)} do not")
+    return 0 if cases and not wrong else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

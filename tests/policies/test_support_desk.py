@@ -10,7 +10,7 @@ import pytest
 
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pap.problems import BundleError
-from tests.policies.cases import Case, cases_of
+from tests.policies.cases import Case, cases_of, main
 
 FOLDER = Path(__file__).resolve().parents[2] / "policies"
 BUNDLE: Bundle = load_bundle(FOLDER)
@@ -32,6 +32,20 @@ def test_it_loads_without_a_warning() -> None:
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 def test_the_case_holds(case: Case) -> None:
     assert case.differences(case.decided_by(BUNDLE)) == []
+
+
+def test_the_cases_of_a_fork_are_run_by_one_command(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(copy)]) == 0
+    assert f"{len(CASES)} cases hold" in capsys.readouterr().out
+    rules = copy / "support.cedar"
+    rules.write_text(rules.read_text().replace("5000", "500000000"))
+    assert main([str(copy)]) == 1
+    assert "does not hold: " in capsys.readouterr().out
+    shutil.rmtree(copy / "cases")
+    assert main([str(copy)]) == 1  # no cases hold nothing
+    rules.write_text("permit (")
+    assert main([str(copy)]) == 1
+    assert "support.cedar" in capsys.readouterr().out
 
 
 def notices(folder: Path) -> list[str]:

@@ -26,7 +26,6 @@ def test_nothing_set_is_safe(tmp_path: Path) -> None:
     assert not settings.api_keys
     assert settings.environment == "production"
     assert settings.public_url == settings.iss == f"http://127.0.0.1:{settings.port}"
-    assert settings.public_host == f"127.0.0.1:{settings.port}"
     assert settings.data_dir == tmp_path / "countersign-data"
     assert settings.key_dir == tmp_path / "countersign-data" / "keys"
     assert settings.database_url == f"sqlite:///{tmp_path}/countersign-data/countersign.db"
@@ -128,11 +127,7 @@ def test_an_address_of_version_six_is_bracketed() -> None:
 
 def test_a_proxy_with_tls_in_front_is_fine() -> None:
     settings = load_settings(host="0.0.0.0", public_url="https://x.example")
-    assert (settings.iss, settings.loopback, settings.public_host) == (
-        "https://x.example",
-        False,
-        "x.example",
-    )
+    assert (settings.iss, settings.loopback) == ("https://x.example", False)
 
 
 def test_an_unreadable_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

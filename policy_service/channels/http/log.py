@@ -31,11 +31,11 @@ def router(gate: Gate) -> APIRouter:
     routes = APIRouter(prefix="/v1", tags=["log"])
     ctx = gate.ctx
 
-    async def watcher(request: Request) -> Watcher:
+    async def watcher(request: Request, *, touch: bool = True) -> Watcher:
         if request.headers.get("agent-proof") or request.headers.get("authorization"):
             caller, _ = await gate.agent(request)
             return Watcher(caller)
-        await gate.person(request)
+        await gate.person(request, touch=touch)
         return Watcher(None)
 
     @routes.get(
@@ -69,7 +69,7 @@ def router(gate: Gate) -> APIRouter:
         },
     )
     async def events(request: Request) -> Response:
-        who = await watcher(request)
+        who = await watcher(request, touch=False)  # browsers open a stream again by themselves
         start = _last_event_id(request)
         index = ctx.feed.index if start is None else start
         return StreamingResponse(

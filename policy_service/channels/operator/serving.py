@@ -1,4 +1,6 @@
-"""Serving two doors with one process: the public one, and the operator's socket in the data folder."""
+"""Serving two doors with one process: the public one, and, where the database is this process's own, the operator's
+socket in the data folder.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,13 @@ import asyncio
 import contextlib
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 
 import uvicorn
 from fastapi import FastAPI
 
-from policy_service.channels.operator.socket import admin_app, socket_path
+from policy_service.channels.operator.socket import admin_app, is_embedded, socket_path
 from policy_service.errors import StartError
 from policy_service.settings import Settings
 from policy_service.storage.database import Database
@@ -46,20 +48,29 @@ async def serve_with_socket(
         StartError: the address is taken, or the service refused to start.
     """
     public = _Door(config)
-    operator = _Door(uvicorn.Config(admin_app(db, settings), log_config=None, lifespan="off"))
     async with AsyncExitStack() as stack:
         stack.enter_context(_bound(config))
         # The application is started here and not by the server, so that a refusal to start is a sentence.
         await stack.enter_async_context(app.router.lifespan_context(app))
-        listener = stack.enter_context(_admin_socket(settings))
+        listener = stack.enter_context(_admin_socket(settings)) if is_embedded(settings) else None
         serving = asyncio.create_task(public.serve())
         await public.settled.wait()
-        beside = asyncio.create_task(operator.serve_beside(listener))
-        await operator.settled.wait()
+        if listener is not None:
+            await stack.enter_async_context(_operators_door(db, settings, listener))
         await asyncio.to_thread(welcome)
         await serving
-        operator.should_exit = True
-        await beside
+
+
+@contextlib.asynccontextmanager
+async def _operators_door(db: Database, settings: Settings, listener: socket.socket) -> AsyncIterator[None]:
+    door = _Door(uvicorn.Config(admin_app(db, settings), log_config=None, lifespan="off"))
+    serving = asyncio.create_task(door.serve_beside(listener))
+    await door.settled.wait()
+    try:
+        yield
+    finally:
+        door.should_exit = True
+        await serving
 
 
 @contextlib.contextmanager

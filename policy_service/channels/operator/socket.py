@@ -2,7 +2,8 @@
 
 The embedded database belongs to one process. While the service runs, the command line sends a verb through a Unix
 socket in the data folder (mode 0600: whoever may use it owns the data anyway); when it is down, the command line takes
-the lock and runs the verb itself.
+the lock and runs the verb itself. A database server has no owner: there the command line always writes by itself, and
+every replica sees it with its next unit of work.
 """
 
 from __future__ import annotations
@@ -63,7 +64,14 @@ def run_verb(settings: Settings, name: str, args: Arguments) -> Any:
         StartError: the service refuses it, or the database is held by something that does not answer.
     """
     path = socket_path(settings)
-    return _through_socket(path, name, args) if _is_served(path) else _by_ourselves(settings, name, args)
+    if is_embedded(settings) and _is_served(path):
+        return _through_socket(path, name, args)
+    return _by_ourselves(settings, name, args)
+
+
+def is_embedded(settings: Settings) -> bool:
+    """Whether the database belongs to one process, and so has a lock and a socket."""
+    return make_url(settings.database_url).get_backend_name() == "sqlite"
 
 
 def _is_served(path: Path) -> bool:
@@ -98,7 +106,7 @@ def embedded_lock(settings: Settings) -> Iterator[None]:
         StartError: another process holds it.
     """
     url = make_url(settings.database_url)
-    if url.get_backend_name() != "sqlite" or not url.database:
+    if not is_embedded(settings) or not url.database:
         yield
         return
     with ProcessLock(lock_path(Path(url.database)), f"policy-service, pid {os.getpid()}"):
@@ -109,11 +117,9 @@ def open_database(settings: Settings, *, clock: Clock | None = None) -> Database
     """The database brought to this release's tables, with the limits of the settings.
 
     Raises:
-        StartError: it is not SQLite. On PostgreSQL units of work run side by side, and two votes on one transaction can
-            miss each other until the workflow locks the transaction it works on; that is not built yet.
+        StartError: it is of a newer release, damaged, or would lose acknowledged commits.
+        StorageUnavailableError: it cannot be reached.
     """
-    if make_url(settings.database_url).get_backend_name() != "sqlite":
-        raise StartError("this release serves from SQLite only; unset database_url, or write sqlite:///FILE")
     migrate(settings.database_url)
     limits = StorageLimits(
         max_batch=settings.max_batch,

@@ -48,6 +48,7 @@ def _list_agents(tx: Tx, settings: Settings, args: Arguments) -> Any:
             "roles": row.roles,
             "teams": row.teams,
             "enrolled_at": time_text(row.enrolled_at),
+            "frozen": row.frozen_at is not None,
             "keys": [
                 {"kid": key.kid, "revoked": key.revoked_at is not None}
                 for key in agents.list_keys(tx.conn, row.name)
@@ -65,6 +66,21 @@ def _api_key(tx: Tx, settings: Settings, args: Arguments) -> Any:
     return {"api_key": api_keys.make_api_key(tx, args["name"])}
 
 
+def _revoke_api_keys(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    # Also where API keys are switched off: they must not come to life again when somebody switches them on.
+    return {"agent": args["name"], "revoked": api_keys.revoke_api_keys(tx, args["name"])}
+
+
+def _freeze(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    agents.freeze(tx, args["agent"])
+    return {"agent": args["agent"], "frozen": True}
+
+
+def _unfreeze(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    agents.unfreeze(tx, args["agent"])
+    return {"agent": args["agent"], "frozen": False}
+
+
 def _sign_in_link(tx: Tx, settings: Settings, args: Arguments) -> Any:
     return {"url": dev_signin.mint_link(tx, settings, args["sub"], args["name"])}
 
@@ -75,5 +91,8 @@ VERBS: dict[str, Verb] = {
     "agent-key-revoke": _revoke_key,
     "agent-list": _list_agents,
     "api-key": _api_key,
+    "api-key-revoke": _revoke_api_keys,
+    "freeze": _freeze,
     "sign-in-link": _sign_in_link,
+    "unfreeze": _unfreeze,
 }

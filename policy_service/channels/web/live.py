@@ -1,7 +1,7 @@
 """The event stream of the pages: ids and kinds, never HTML, never a word of an agent's.
 
-A stream belongs to a session and ends with it. It ends when the service stops, too: browsers come back by
-themselves with the last index they saw.
+A stream belongs to a session, ends with it and does not keep it from idling out. It ends when the service stops, too:
+browsers come back by themselves with the last index they saw.
 """
 
 import json
@@ -23,7 +23,7 @@ async def stream(
     """Server-sent events after an index, for one session, until it or the service ends."""
     index = after
     yield format_sse_event(comment="open", retry=2_000)
-    while not feed.closing and (session := await sessions.find(cookie)) is not None:
+    while not feed.closing and (session := await sessions.find(cookie, touch=False)) is not None:
         batch = await feed.events_after(session.person, index, BATCH)
         for event in _about(batch.events, review_id):
             yield _wire(event)

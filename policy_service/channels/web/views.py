@@ -120,6 +120,7 @@ def review_context(page: ReviewPage, now: datetime) -> dict[str, Any]:
         "broken": not same_bytes(page),
         "warnings": warnings_of(page, args),
         "quorum": quorum(page),
+        "shown": as_shown(page),
         "due": due(page.opened_at, page.answer_by, now),
         "outcome": settled,
         "denial": denial(page) if page.state == "denied" else None,
@@ -191,8 +192,20 @@ def change_views(changed: object) -> tuple[ChangeView, ...]:
     )
 
 
-def changed_since(page: ReviewPage) -> str:
-    """What to say beside a page about which something happened since it was opened."""
+def as_shown(page: ReviewPage) -> str:
+    """What others can change of what a page shows, in one word, for the page to name when it asks what is new.
+
+    The page's own log index would not do: a vote is shown at once and numbered a moment later, so the one who cast it
+    would be told of it as news.
+    """
+    met = "-".join(str(gate.have) for gate in page.gates)
+    return f"{page.rev}-{page.superseded_by or 0}-{page.state}-{page.effect_state}-{len(page.votes)}-{met}"
+
+
+def changed_since(page: ReviewPage, shown: str) -> str:
+    """What to say beside a page that was drawn as `shown`; nothing when it would be drawn so again."""
+    if as_shown(page) == shown:
+        return ""
     if page.superseded_by is not None:
         return f"Replaced by revision {page.superseded_by}, load again"
     if page.state != "open":

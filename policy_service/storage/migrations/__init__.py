@@ -24,6 +24,7 @@ from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.storage import sqlite
 
 _FOLDER = Path(__file__).parent
+_MIGRATING = 7_223_372_036_854_775_807  # one number of our own among a database's advisory locks
 
 
 def migrate(url: str) -> None:
@@ -77,7 +78,7 @@ def _revisions() -> list[str]:
 def _run(url: str, step: Callable[[Config], object]) -> None:
     config = _config()
     try:
-        with _connection(url) as conn:
+        with _connection(url) as conn, _alone(conn):
             _require_known(conn)
             config.attributes["connection"] = conn
             step(config)
@@ -100,6 +101,22 @@ def _connection(url: str) -> Iterator[Connection]:
             yield conn
     finally:
         engine.dispose()
+
+
+@contextmanager
+def _alone(conn: Connection) -> Iterator[None]:
+    """Replicas that start together migrate one after the other; the last of them finds nothing to do."""
+    if conn.dialect.name == "sqlite":
+        yield
+        return
+    conn.exec_driver_sql(f"SELECT pg_advisory_lock({_MIGRATING})")  # the session's, so it outlives each step
+    conn.commit()
+    try:
+        yield
+    finally:
+        conn.rollback()  # a step that failed
+        conn.exec_driver_sql(f"SELECT pg_advisory_unlock({_MIGRATING})")
+        conn.commit()
 
 
 def _require_known(conn: Connection) -> None:

@@ -1,9 +1,9 @@
 """`countersign`: what a person does with an agent's tools and journal from a terminal.
 
-`resume` finishes what is parked or was interrupted, `tools export` drafts manifests for review, `journal list
-| show` reads the journal. Text that came from an agent or a tool is shown with control characters made
-visible, and arguments a manifest calls secret are not shown at all. The composition happens here; every
-decision is somewhere else.
+`resume` finishes what is parked or was interrupted, `worker` goes on doing so, `tools export` drafts manifests
+for review, `journal list | show` reads the journal. Text that came from an agent or a tool is shown with
+control characters made visible, and arguments a manifest calls secret are not shown at all. The composition
+happens here; every decision is somewhere else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import asyncio
 import importlib
 import importlib.util
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -22,16 +22,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from countersign.drafting import manifest_json
 from countersign.errors import CountersignError, MisuseError
+from countersign.exporting import export_drafts
 from countersign.journal import Journal
-from countersign.manifests import manifest_path
 from countersign.recovery import Resumed
 from countersign.resuming import resume_async
 from countersign.runtime import Runtime
 from countersign.settings import journal_path_from_env
 from countersign.telling import describe, summary, visible
-from countersign.tool import Tool, ToolRegistry, default_registry
+from countersign.tool import ToolRegistry, default_registry
+from countersign.worker import work
 
 app: Final = typer.Typer(no_args_is_help=True, add_completion=False, help="Agents' tools and journal.")
 tools_app: Final = typer.Typer(no_args_is_help=True, help="The tools an agent may ask for.")
@@ -41,6 +41,11 @@ app.add_typer(journal_app, name="journal")
 
 _MAX_LISTED: Final = 50
 _PROMPT_SECONDS: Final = 0.1  # the least time between two rounds of --follow
+
+_NEXT: Final = (
+    "These are drafts and count for nothing yet. Next: review them like code (risk, money, recipients, the sentence "
+    "people read), move them into tools/ of your policies' bundle, commit, and write a permit for each action."
+)
 
 ToolsOption = Annotated[
     str,
@@ -68,23 +73,46 @@ def resume(
             asyncio.run(_resume(runtime, follow, as_json))
 
 
+@app.command()
+def worker(
+    tools: ToolsOption,
+    once: Annotated[bool, typer.Option("--once", help="Go through the journal once and end.")] = False,
+    every: Annotated[float, typer.Option(min=_PROMPT_SECONDS, help="Seconds between two looks.")] = 5.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Fire what people approve, as they approve it, until it is told to stop.
+
+    Several may share one journal. SIGTERM or Ctrl-C lets the effect that is being fired end, and begins no other.
+    """
+    with _told():
+        load_tools(tools)
+        with Runtime.from_env() as runtime:
+            asyncio.run(work(runtime, _teller(as_json), every_seconds=None if once else every))
+    if not once:
+        typer.echo("stopped")
+
+
 @tools_app.command("export")
 def export(
     tools: ToolsOption,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write to; else tools/ beside each module.")
+        Path | None, typer.Option(help="Folder to write to; else drafts/ beside each module.")
     ] = None,
-    force: Annotated[bool, typer.Option(help="Replace manifests that are there already.")] = False,
+    force: Annotated[
+        bool, typer.Option(help="Replace drafts that are there already; reviewed manifests never.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write a draft manifest for every tool, for people to review and put into the bundle."""
     with _told():
-        written = [_export(one, out, force=force) for one in load_tools(tools)]
+        exported = export_drafts(load_tools(tools), out, force=force)
     if as_json:
-        _print_json([{"tool": name, "path": str(path), "written": new} for name, path, new in written])
+        _print_json([{"tool": one.tool, "path": str(one.path), "written": one.written} for one in exported])
         return
-    for name, path, new in written:
-        typer.echo(f"{name}: {path}" if new else f"{name}: kept {path} (--force replaces it)")
+    for one in exported:
+        kept = "" if one.written else "kept as it was, --force replaces it: "
+        typer.echo(f"{one.tool}: {kept}{one.path}")
+    typer.echo(_NEXT)
 
 
 @journal_app.command("list")
@@ -171,6 +199,21 @@ async def _resume(runtime: Runtime, follow: float | None, as_json: bool) -> None
         await asyncio.sleep(max(follow, _PROMPT_SECONDS))
 
 
+def _teller(as_json: bool) -> Callable[[Resumed], None]:
+    """Prints a transaction when something about it is new: a line each, at once."""
+
+    def tell(one: Resumed) -> None:
+        told = {name: getattr(one, name) for name in Resumed.__dataclass_fields__}
+        typer.echo(orjson.dumps(told).decode() if as_json else _line(one))
+        sys.stdout.flush()
+
+    return tell
+
+
+def _line(one: Resumed) -> str:
+    return f"{visible(one.run_key)}: {one.before} -> {one.after}: {visible(one.note)}"
+
+
 def _print_resumed(found: list[Resumed], as_json: bool) -> None:
     if as_json:
         _print_json([{name: getattr(one, name) for name in Resumed.__dataclass_fields__} for one in found])
@@ -178,19 +221,7 @@ def _print_resumed(found: list[Resumed], as_json: bool) -> None:
     if not found:
         typer.echo("nothing is left to finish")
     for one in found:
-        typer.echo(f"{visible(one.run_key)}: {one.before} -> {one.after}: {visible(one.note)}")
-
-
-def _export(one: Tool, out: Path | None, *, force: bool) -> tuple[str, Path, bool]:
-    path = manifest_path(one) if out is None else out / f"{one.name}.json"
-    if path is None:
-        raise MisuseError(f"tool {one.name!r} has no source file; name a folder with --out")
-    raw = manifest_json(one.draft_manifest())
-    if path.exists() and not force:
-        return one.name, path, False
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(raw)
-    return one.name, path, True
+        typer.echo(_line(one))
 
 
 @contextmanager

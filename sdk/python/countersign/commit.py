@@ -38,7 +38,7 @@ from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.live import LiveWork
 from countersign.lost_redemption import redeemed_by_us
 from countersign.plan import Plan
-from countersign.reasons import DenyReason, PendingReview
+from countersign.reasons import PendingReview, stopped_because
 from countersign.settling import Settlement
 
 _SPENT: Final = frozenset({TxnState.REDEEMED, TxnState.SETTLED, TxnState.UNSETTLED})
@@ -50,12 +50,6 @@ _LOOK_AGAIN: Final = frozenset(
         ErrorCode.BAD_TOKEN.value,
     }
 )
-_STOPPED_TEXT: Final = {
-    EffectState.DENIED: "it was denied",
-    EffectState.EXPIRED: "nobody answered in time, or the release was not used in time",
-    EffectState.WITHDRAWN: "it was withdrawn, because another effect of the transaction did not go through",
-    EffectState.REVOKED: "its release was revoked",
-}
 
 
 class Commit:
@@ -176,7 +170,7 @@ class Commit:
         return ReviewPending(self._plan.run_key, self._plan.txn, reviews, parked=parked)
 
     def _denied(self, view: TransactionView) -> Denied:
-        reasons = [reason for one in view.effects for reason in _reasons(one)]
+        reasons = stopped_because(view)
         told = [reason for reason in reasons if reason.code != DenyCode.SIBLING.value] or reasons
         for reason in told:
             if reason.code in {DenyCode.TOOL_CHANGED.value, DenyCode.UNKNOWN_TOOL.value}:
@@ -189,6 +183,7 @@ class Commit:
         """Ask for releases, verify every one, redeem all; or answer how things stand if the policy says
         otherwise.
         """
+        self._engine.require_going_on()
         try:
             held = await self._engine.service.release(self._plan.txn, view.rev)
             self._plan.require_callable()
@@ -270,15 +265,3 @@ def _pending_review(view: EffectView) -> PendingReview:
         review.answer_by.isoformat(timespec="minutes"),
         groups,
     )
-
-
-def _reasons(view: EffectView) -> list[DenyReason]:
-    if view.state not in _STOPPED_TEXT:
-        return []
-    told = [
-        DenyReason(view.tool, view.effect_id, one.code, one.text, one.policy, one.advice)
-        for one in view.decision.reasons
-    ]
-    if view.state is EffectState.WITHDRAWN:
-        return [DenyReason(view.tool, view.effect_id, DenyCode.SIBLING.value, _STOPPED_TEXT[view.state])]
-    return told or [DenyReason(view.tool, view.effect_id, view.state.value, _STOPPED_TEXT[view.state])]

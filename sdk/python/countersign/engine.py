@@ -1,14 +1,16 @@
-"""What one commit works with: the parts of the runtime, and the way of waiting of its caller. Nothing decides
-here.
+"""What one commit works with: the parts of the runtime, the way of waiting of its caller, and whether it is to
+end. Nothing decides here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from countersign.client import Service
 from countersign.clock import Clock
 from countersign.enforcement import Enforcer
+from countersign.errors import WorkerStopping
 from countersign.journal import Journal
 from countersign.manifests import Manifests
 from countersign.settings import Settings
@@ -28,3 +30,13 @@ class Engine:
     service: Service
     waits: Waits
     clock: Clock
+    stopping: Callable[[], bool] = lambda: False
+
+    def require_going_on(self) -> None:
+        """Asked before a redemption and before every effect: a worker that is to end begins nothing more.
+
+        Raises:
+            WorkerStopping: somebody asked this process to stop; what is not begun is left to the next.
+        """
+        if self.stopping():
+            raise WorkerStopping

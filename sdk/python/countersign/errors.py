@@ -23,6 +23,7 @@
         ServiceUnavailable       the service does not answer, or not sensibly
         ServiceRefused           the service answered with a problem; `.code` is the problem's
         TransactionBusy          another process owns this transaction
+        WorkerStopping           this process was asked to stop and begins nothing more
         JournalError             the journal cannot be read or written
           LeaseLost                somebody else took this transaction over
     NotDone                    raised by tools: "I know that nothing happened"
@@ -34,9 +35,12 @@ An agent reads these messages. They quote no argument values and no secrets, onl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from countersign.reasons import DenyReason, PendingReview
+
+COMPENSATION_UNKNOWN: Final = "compensation_unknown"
+"""In `outcomes`: the effect fired, and nobody knows whether its compensation did."""
 
 
 class CountersignError(Exception):
@@ -188,7 +192,9 @@ class Moved(Stopped):
 
 
 class FireError(CountersignError):
-    """Firing began and did not end well. `outcomes` tells what is known of each effect."""
+    """Firing began and did not end well. `outcomes` tells what is known of each effect: the journal's states, and
+    `compensation_unknown`.
+    """
 
     code = "fire_error"
 
@@ -307,6 +313,15 @@ class TransactionBusy(WorldError):
         )
 
 
+class WorkerStopping(WorldError):
+    """A worker was asked to stop: it has begun nothing more, and what it left another one finishes."""
+
+    code = "worker_stopping"
+
+    def __init__(self) -> None:
+        super().__init__("the worker was asked to stop; the next one goes on from here")
+
+
 class JournalError(WorldError):
     """The journal cannot be read or written; without it nothing fires."""
 
@@ -337,12 +352,18 @@ class IndependentFailures(ExceptionGroup[CountersignError]):
 
 
 def _standing(outcomes: dict[str, str]) -> str:
-    """One sentence on what stands, so that an agent never reports a clean rollback that was none."""
+    """In words what stands and what may stand, so that an agent never reports a clean rollback that was none."""
     standing = [
         name
         for name, outcome in outcomes.items()
         if outcome in {"fired", "compensating", "compensation_failed"}
     ]
+    doubtful = [name for name, outcome in outcomes.items() if outcome == COMPENSATION_UNKNOWN]
+    told = []
     if standing:
-        return f"Still standing and not undone: {', '.join(standing)}; a person has been told."
-    return "Nothing of this transaction stands."
+        told.append(f"Still standing and not undone: {', '.join(standing)}; a person has been told.")
+    if doubtful:
+        told.append(
+            f"It is not known whether this was taken back: {', '.join(doubtful)}; a person settles it."
+        )
+    return " ".join(told) or "Nothing of this transaction stands."

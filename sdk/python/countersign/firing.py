@@ -28,6 +28,7 @@ from countersign.errors import (
     ReleaseRefused,
     ServiceRefused,
     ServiceUnavailable,
+    WorkerStopping,
 )
 from countersign.journal import Done, Lease, LocalState
 from countersign.plan import Plan, PlannedCall
@@ -85,6 +86,7 @@ class FireRun:
         """Fire these calls, in order. On return every outcome is on disk."""
         self._calls = tuple(calls)
         for position, call in enumerate(calls):
+            self._stop_if_asked()
             try:
                 await self._one(call)
             except (PermitRefused, NotStageable) as refused:
@@ -98,6 +100,14 @@ class FireRun:
                 break
         self._write()
         return self._result
+
+    def _stop_if_asked(self) -> None:
+        """Between two effects: what is done is written down, what is left stays redeemed and not begun."""
+        try:
+            self._engine.require_going_on()
+        except WorkerStopping:
+            self._write()
+            raise
 
     async def _one(self, call: PlannedCall) -> None:
         call.kwargs()  # bytes that do not fit the signature are refused before FIRING

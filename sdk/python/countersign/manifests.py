@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from countersign.journal import Journal
     from countersign.tool import Tool
 
+MANIFEST_FOLDER: Final = (
+    "tools"  # holds reviewed manifests and nothing else; drafts lie elsewhere (exporting.py)
+)
 _MAX_MANIFEST_BYTES: Final = 256 * 1024  # the contract's own limit of one admitted document
 
 
@@ -82,7 +85,7 @@ def manifest_path(tool: Tool) -> Path | None:
     if tool.manifest_path is not None:
         return tool.manifest_path
     source = inspect.getsourcefile(inspect.unwrap(tool.fn))
-    return None if source is None else Path(source).resolve().parent / "tools" / f"{tool.name}.json"
+    return None if source is None else Path(source).resolve().parent / MANIFEST_FOLDER / f"{tool.name}.json"
 
 
 def require_fits(tool: Tool, manifest: ToolManifest) -> None:

@@ -3,6 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+from countersign.contract.codes import DenyCode
+from countersign.contract.states import EffectState
+from countersign.contract.wire import EffectView, TransactionView
+
+_STOPPED_TEXT: Final = {
+    EffectState.DENIED: "it was denied",
+    EffectState.EXPIRED: "nobody answered in time, or the release was not used in time",
+    EffectState.WITHDRAWN: "it was withdrawn before anything fired",
+    EffectState.REVOKED: "its release was revoked",
+}
+_WITH_ANOTHER: Final = "it was withdrawn, because another effect of the transaction did not go through"
+_TAKES_SIBLINGS_ALONG: Final = frozenset({EffectState.DENIED, EffectState.EXPIRED, EffectState.REVOKED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +52,24 @@ class PendingReview:
         until = f" until {self.answer_by}" if self.answer_by else ""
         where = f" at {self.url}" if self.url else ""
         return f"{self.tool} waits for {asked}{until}{where}"
+
+
+def stopped_because(view: TransactionView) -> list[DenyReason]:
+    """Why each effect of an ended transaction did not go on: the service's own reasons, and where it gives none
+    what its state and that of the others say.
+    """
+    return [reason for one in view.effects for reason in _reasons(one, view)]
+
+
+def _reasons(one: EffectView, view: TransactionView) -> list[DenyReason]:
+    if one.state not in _STOPPED_TEXT:
+        return []
+    told = [
+        DenyReason(one.tool, one.effect_id, reason.code, reason.text, reason.policy, reason.advice)
+        for reason in one.decision.reasons
+    ]
+    if told:
+        return told
+    if one.state is EffectState.WITHDRAWN and any(e.state in _TAKES_SIBLINGS_ALONG for e in view.effects):
+        return [DenyReason(one.tool, one.effect_id, DenyCode.SIBLING.value, _WITH_ANOTHER)]
+    return [DenyReason(one.tool, one.effect_id, one.state.value, _STOPPED_TEXT[one.state])]

@@ -10,6 +10,7 @@ are still the ones it was staged with.
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,9 +22,11 @@ from countersign.errors import (
     Denied,
     ReleaseRefused,
     ReviewPending,
+    WorkerStopping,
 )
 from countersign.forward import Forward
 from countersign.journal import Lease, LocalTxn, TransactionRecord
+from countersign.journal.moves import OPEN_TXN
 from countersign.live import LiveWork
 from countersign.lost_redemption import adopt, is_of_list, look
 from countersign.plan import Plan, plan_from_journal
@@ -32,6 +35,7 @@ from countersign.reporting import flush
 _NEVER_SENT: Final = "its process ended before it was submitted; run it again"
 _RUN_AGAIN: Final = "it ended before anything was redeemed; run it again under its key"
 _SUPERSEDED: Final = "another list was staged under its key since"
+_BY_ANOTHER: Final = "another process has finished it"
 _BODY_DIED: Final = "its process ended inside the body"
 
 
@@ -49,9 +53,16 @@ class Resumed:
 
 async def resume_all(engine: Engine) -> list[Resumed]:
     """Go through the journal once, oldest first, and report what was left over."""
-    found = [await resume_one(engine, record) for record in engine.journal.transactions.unfinished()]
+    return [found async for found in resume_each(engine)]
+
+
+async def resume_each(engine: Engine) -> AsyncIterator[Resumed]:
+    """The same, one by one as they are finished; the rest is left alone once the engine is stopping."""
+    for record in engine.journal.transactions.unfinished():
+        if engine.stopping():
+            break
+        yield await resume_one(engine, record)
     await flush(engine)
-    return found
 
 
 async def resume_one(engine: Engine, record: TransactionRecord) -> Resumed:
@@ -63,9 +74,9 @@ async def resume_one(engine: Engine, record: TransactionRecord) -> Resumed:
         )
     try:
         record = engine.journal.transactions.require(record.txn)  # as it is now that it is ours
-        note = await _finish(engine, lease, record)
+        note = await _finish(engine, lease, record) if record.state in OPEN_TXN else _BY_ANOTHER
         waiting = False
-    except ReviewPending as pending:
+    except (ReviewPending, WorkerStopping) as pending:
         note, waiting = str(pending), True
     except CountersignError as error:
         note, waiting = str(error), False

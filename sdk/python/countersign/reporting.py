@@ -26,7 +26,6 @@ _NEVER: Final = frozenset(
     {
         ErrorCode.OUTCOME_CONFLICT.value,
         ErrorCode.UNKNOWN_ATTEMPT.value,
-        ErrorCode.ATTEMPT_MISMATCH.value,
         ErrorCode.NOT_REDEEMER.value,
         ErrorCode.ILLEGAL_STATE.value,
         ErrorCode.NOT_FOUND.value,

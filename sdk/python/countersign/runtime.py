@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Self
 from urllib.parse import urlsplit
@@ -74,8 +74,8 @@ class Runtime:
         waits = self.async_waits()
         return AsyncClient(self._wire(waits), waits, max_jwks_bytes=self.settings.max_jwks_bytes)
 
-    def engine(self, waits: Waits) -> Engine:
-        """The parts of one commit or recovery."""
+    def engine(self, waits: Waits, stopping: Callable[[], bool] = lambda: False) -> Engine:
+        """The parts of one commit or recovery. `stopping` tells when it must begin nothing more."""
         return Engine(
             settings=self.settings,
             registry=self.registry,
@@ -85,6 +85,7 @@ class Runtime:
             service=self._service(waits),
             waits=waits,
             clock=self.clock,
+            stopping=stopping,
         )
 
     def sync_waits(self) -> SyncWaits:

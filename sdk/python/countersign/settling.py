@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 from countersign.contract.states import Outcome
 from countersign.engine import Engine
 from countersign.errors import (
+    COMPENSATION_UNKNOWN,
     EffectFailed,
     FireError,
     JournalError,
@@ -24,6 +25,7 @@ from countersign.errors import (
 )
 from countersign.firing import FireResult, FireRun, PermitRefused
 from countersign.journal import Lease, LocalState, LocalTxn
+from countersign.journal.reading import COMPENSATE_LANE
 from countersign.live import CommitFailed, LiveWork
 from countersign.plan import Plan, PlannedCall
 from countersign.reporting import flush
@@ -32,6 +34,8 @@ from countersign.unwinding import Unwinding
 _OPEN: Final = frozenset(
     {LocalState.UNKNOWN, LocalState.FIRING, LocalState.COMPENSATING, LocalState.COMPENSATION_FAILED}
 )
+
+_DOUBTFUL: Final = frozenset({LocalState.UNKNOWN, LocalState.FIRING})
 
 
 class Settlement:
@@ -116,8 +120,15 @@ class Settlement:
         return {f"{row.tool}#{row.seq}": row.state for row in rows}
 
     def outcomes(self) -> dict[str, str]:
-        """The same, as text for errors."""
-        return {name: state.value for name, state in self.states().items()}
+        """The same, as text for errors; a compensation that may or may not have happened is told as just that."""
+        record = self._engine.journal.transactions.require(self._plan.txn)
+        undoing = self._engine.journal.transactions.effects(record, COMPENSATE_LANE)
+        doubtful = {row.compensates for row in undoing if row.state in _DOUBTFUL}
+        rows = self._engine.journal.transactions.effects(record)
+        return {
+            f"{row.tool}#{row.seq}": COMPENSATION_UNKNOWN if row.effect_id in doubtful else row.state.value
+            for row in rows
+        }
 
     def _unwritten(self, error: JournalError) -> FireError | JournalError:
         """The journal failed: what is FIRING on disk may have happened; if nothing is, nothing was called."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
@@ -33,6 +34,7 @@ _NONCE: Final = "Agent-Nonce"
 _NO_NONCE_YET: Final = "none"  # the service answers the first request with one
 _BUSY_STATUSES: Final = frozenset({429, 502, 503, 504})
 _MAX_NONCE: Final = 512
+_NOTABLE_SKEW_SECONDS: Final = 5  # less is the network's doing, and within the service's leeway
 _MAX_DETAIL: Final = 2_000  # of a problem's text, before it reaches an agent's context
 
 
@@ -101,8 +103,21 @@ class Transport:
         if isinstance(answer, Exception):
             raise ServiceUnavailable(str(call), f"{type(answer).__name__} {answer}".strip()) from answer
         if answer.status >= 300:
-            raise _problem(call, answer)
+            raise self._problem(call, answer)
         return answer
+
+    def _problem(self, call: Call, answer: Answered) -> ServiceRefused | ServiceUnavailable:
+        """The problem; a refused proof with what was signed with, which the service does not tell strangers."""
+        problem = _problem(call, answer)
+        if not isinstance(problem, ServiceRefused) or problem.problem_code != ErrorCode.BAD_PROOF:
+            return problem
+        hint = _skew(answer, self._clock.wall()) or (
+            "if `policy-service agent list` does not show that key for that agent, enrol it there "
+            "(`policy-service agent key add`), or correct COUNTERSIGN_AGENT and COUNTERSIGN_KEY"
+        )
+        signed = f"the request was signed as agent {self._settings.agent!r} with key {self._key.public.kid}"
+        detail = f"{problem.detail}; {signed}; {hint}"
+        return ServiceRefused(problem.status, problem.problem_code, detail, problem.extras)
 
     async def _try(self, call: Call) -> Answered | httpx2.TransportError:
         try:
@@ -184,6 +199,18 @@ def _problem_members(answer: Answered) -> dict[str, Any]:
     except ContractError:
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def _skew(answer: Answered, now: float) -> str | None:
+    """Whether our clock is the trouble, by the service's own."""
+    try:
+        service = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
+    except ValueError:
+        return None
+    off = round(now - service)
+    if abs(off) < _NOTABLE_SKEW_SECONDS:
+        return None
+    return f"this machine's clock is {abs(off)} s {'ahead of' if off > 0 else 'behind'} the service's; set the clock"
 
 
 def _problem(call: Call, answer: Answered) -> ServiceRefused | ServiceUnavailable:

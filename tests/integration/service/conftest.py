@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,12 +10,29 @@ import pytest
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
 from tests.fakes.world import Agent, World, running
+from tests.integration.service.engines import database_on
+from tests.unit.storage.databases import migrated_template, postgres_server
+
+__all__ = ["migrated_template", "postgres_server"]
 
 
 @pytest.fixture
-async def world(tmp_path: Path) -> AsyncIterator[World]:
-    """The real service over the shipped bundle, on SQLite."""
-    async with running(tmp_path / "data") as started:
+def engine() -> str:
+    """Which engine a test runs on; a file that is about both overrides this one."""
+    return "sqlite"
+
+
+@pytest.fixture
+def database(request: pytest.FixtureRequest, engine: str) -> Iterator[dict[str, str]]:
+    """The settings of a fresh database on that engine."""
+    with database_on(request, engine) as settings:
+        yield settings
+
+
+@pytest.fixture
+async def world(tmp_path: Path, database: dict[str, str]) -> AsyncIterator[World]:
+    """The real service over the shipped bundle."""
+    async with running(tmp_path / "data", **database) as started:
         yield started
         assert await started.service.db.read(faults_of_log) == []
 
@@ -33,9 +50,9 @@ def folder(tmp_path: Path) -> Payments:
 
 
 @pytest.fixture
-async def bank(tmp_path: Path, folder: Payments) -> AsyncIterator[World]:
+async def bank(tmp_path: Path, folder: Payments, database: dict[str, str]) -> AsyncIterator[World]:
     """The real service over ``folder``."""
-    async with running(tmp_path / "data", folder.path) as started:
+    async with running(tmp_path / "data", folder.path, **database) as started:
         yield started
         assert await started.service.db.read(faults_of_log) == []
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-import uvicorn
 from sqlalchemy import Connection, select
 
 from countersign.contract import make_proof
 from policy_service.storage.core import table
 from policy_service.storage.tables import AuditRow
 from tests.fakes.payments import Payments, gate
+from tests.fakes.streaming import events, served
 from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import mail, pay
 
@@ -122,58 +120,6 @@ async def test_the_log_is_for_those_who_prove_who_they_are(bank: World) -> None:
     for path in ("/v1/audit", "/v1/events"):
         answer = await bank.http.get(path)
         assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
-
-
-@asynccontextmanager
-async def served(bank: World) -> AsyncIterator[int]:
-    """The same application behind a real socket, where a stream streams."""
-    server = uvicorn.Server(uvicorn.Config(bank.app, port=0, log_config=None, lifespan="off"))
-    serving = asyncio.create_task(server._serve())
-    while not server.started:  # noqa: ASYNC110  uvicorn tells it by nothing else
-        await asyncio.sleep(0.01)
-    yield server.servers[0].sockets[0].getsockname()[1]
-    server.should_exit = True
-    bank.service.feed.close()
-    await serving
-
-
-class Stream:
-    """A reader of server-sent events."""
-
-    def __init__(self, reader: asyncio.StreamReader) -> None:
-        self._reader = reader
-        self.last_id = ""
-
-    async def event(self) -> dict[str, str]:
-        """The next event that has data."""
-        fields: dict[str, str] = {}
-        async with asyncio.timeout(10):
-            while True:
-                raw = await self._reader.readline()
-                assert raw, "the stream ended"
-                line = raw.decode().rstrip("\r\n")
-                name, _, value = line.partition(": ")
-                if name in {"id", "event", "data"}:
-                    fields[name] = value
-                elif not line and "id" in fields:
-                    self.last_id = fields["id"]
-                    if "data" in fields:
-                        return fields
-                    fields = {}
-
-
-@asynccontextmanager
-async def events(port: int, headers: dict[str, str]) -> AsyncIterator[Stream]:
-    """An open stream of events."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    lines = {"Host": "127.0.0.1:8420", "Accept": "text/event-stream", **headers}
-    head = "GET /v1/events HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in lines.items())
-    writer.write((head + "\r\n").encode())
-    assert b"200" in await reader.readline()
-    try:
-        yield Stream(reader)
-    finally:
-        writer.close()
 
 
 def proof(robot: Agent) -> dict[str, str]:

@@ -109,6 +109,7 @@ def driven(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driven]:
 
 
 OPERATIONS = [
+    ("POST", "/v1/agent-keys"),
     ("POST", "/v1/transactions"),
     ("GET", "/v1/transactions/{txn}"),
     ("POST", "/v1/transactions/{txn}/withdraw"),

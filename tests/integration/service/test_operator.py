@@ -67,6 +67,32 @@ def test_verbs_go_through_the_running_service(up: Operated, tmp_path: Path) -> N
     assert [entry["revoked"] for entry in enrolled(up.env)["robot"]["keys"]] == [True, False]
 
 
+def test_an_agent_is_frozen_and_unfrozen_and_the_list_says_so(up: Operated) -> None:
+    verb(up.env, "agent", "enroll", "stray")
+    for command_, frozen, words in (
+        ("freeze", True, "stages, redeems"),
+        ("unfreeze", False, "may act again"),
+    ):
+        for _ in range(2):  # safe to repeat
+            code, said = verb(up.env, command_, "agent", "stray")
+            assert code == 0 and words in said
+            assert enrolled(up.env)["stray"]["frozen"] is frozen
+        assert ("stray  owner -  0 keys  FROZEN" in verb(up.env, "agent", "list")[1]) is frozen
+
+
+def test_api_keys_are_ended_also_where_they_are_switched_off(tmp_path: Path) -> None:
+    env = environment(tmp_path / "data", Payments(tmp_path / "bundle").path, free_port())
+    verb(env, "init")
+    verb(env, "agent", "enroll", "trial")
+    for _ in range(2):
+        assert verb(env | {"COUNTERSIGN_API_KEYS": "true"}, "agent", "api-key", "trial")[0] == 0
+    ended = [verb(env, "agent", "api-key", "trial", "--revoke", "--json") for _ in range(2)]
+    assert [(code, json.loads(said)) for code, said in ended] == [
+        (0, {"agent": "trial", "revoked": 2}),
+        (0, {"agent": "trial", "revoked": 0}),
+    ]
+
+
 def test_a_sign_in_link_can_be_had_from_the_running_service(up: Operated) -> None:
     assert up.link("maya").startswith(f"{up.url}/sign-in/dev?token=")
     code, said = verb(up.env, "signin", "tomas")
@@ -80,6 +106,9 @@ REFUSED = {
     "a key for nobody": (("agent", "key", "add", "nobody", "--jwk", "{}"), "no Ed25519 public key"),
     "a key that does not exist": (("agent", "key", "revoke", "none"), "there is no key"),
     "an API key where they are off": (("agent", "api-key", "taken"), "switched off"),
+    "API keys of nobody, to be ended": (("agent", "api-key", "nobody", "--revoke"), "not enrolled"),
+    "a freeze of nobody": (("freeze", "agent", "nobody"), "not enrolled"),
+    "an unfreeze of nobody": (("unfreeze", "agent", "nobody"), "not enrolled"),
 }
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
+import httpx2
 import pytest
+from sqlalchemy import select
 
+from policy_service.storage.core import table
+from policy_service.storage.tables import AuditRow
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay, ship
 
@@ -73,14 +78,13 @@ async def test_the_agent_may_not_spend_what_another_party_redeems(bank: World, r
     assert (await warehouse.redeem(released["releases"], "a3")).json()["redeemed"] is True
     fired = {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired"}
     lie = await robot.report("a3", fired)
-    assert (lie.status_code, lie.json()["code"]) == (403, "not_redeemer")
+    assert (lie.status_code, lie.json()["code"]) == (404, "unknown_attempt")  # not one of its own
     assert (await warehouse.report("a3", fired)).json()["state"] == "settled"
-    for path, body in (
-        ("/v1/redemptions/a3/renew", {"effect_ids": [fired["effect_id"]]}),
-        (f"/v1/transactions/{view['txn']}/compensate", {"effect_id": fired["effect_id"]}),
-    ):
-        answer = await robot.send("POST", path, body)
-        assert (answer.status_code, answer.json()["code"]) == (403, "not_redeemer")
+    renewed = await robot.send("POST", "/v1/redemptions/a3/renew", {"effect_ids": [fired["effect_id"]]})
+    assert (renewed.status_code, renewed.json()["code"]) == (404, "unknown_attempt")
+    path, body = f"/v1/transactions/{view['txn']}/compensate", {"effect_id": fired["effect_id"]}
+    answer = await robot.send("POST", path, body)
+    assert (answer.status_code, answer.json()["code"]) == (403, "not_redeemer")
 
 
 @pytest.mark.parametrize(
@@ -109,20 +113,38 @@ async def test_a_manifest_is_served_as_it_was_reviewed(bank: World, robot: Agent
     assert load_manifest(answer.content).digest == await bank.manifest_digest("pay")
 
 
-async def test_a_frozen_agent_submits_releases_and_redeems_nothing(bank: World, robot: Agent) -> None:
-    from sqlalchemy import update
-
-    from policy_service.storage.core import table
-    from policy_service.storage.tables import AgentRow
-
+async def test_a_frozen_agent_submits_releases_redeems_and_renews_nothing(bank: World, robot: Agent) -> None:
+    begun = await robot.submit(await pay(bank), run_key="begun", attempt_id="begun")
+    effects = [begun.json()["effects"][0]["effect_id"]]
     view = (await robot.submit(await pay(bank))).json()
     tokens = (await robot.release(view)).json()["releases"]
-    agents = table(AgentRow)
-    await bank.service.db.write(lambda tx: tx.conn.execute(update(agents).values(frozen_at=tx.now)).rowcount)
-    for answer in (
-        await robot.submit(await pay(bank), run_key="other"),
-        await robot.release(view),
-        await robot.redeem(tokens),
-    ):
+
+    async def answers() -> list[httpx2.Response]:
+        return [
+            await robot.submit(await pay(bank), run_key="other"),
+            await robot.release(view),
+            await robot.redeem(tokens),
+            await robot.send("POST", "/v1/redemptions/begun/renew", {"effect_ids": effects}),
+        ]
+
+    await bank.operator("freeze", {"agent": robot.name})
+    for answer in await answers():
         assert (answer.status_code, answer.json()["code"]) == (403, "frozen")
+        assert "policy-service unfreeze agent robot" in answer.json()["detail"]
     assert (await robot.see(view["txn"]))["state"] == "ready"
+    other = await bank.agent("of-nobodys-concern")
+    assert (await other.submit(await pay(bank))).status_code == 201
+    await bank.operator("unfreeze", {"agent": robot.name})
+    assert [answer.is_success for answer in await answers()] == [True] * 4
+
+
+async def test_a_freeze_is_in_the_log_once_however_often_it_is_asked_for(bank: World, robot: Agent) -> None:
+    for verb in ("freeze", "freeze", "unfreeze", "unfreeze"):
+        await bank.operator(verb, {"agent": robot.name})
+    log = table(AuditRow).c
+    query = select(log.kind, log.actor, log.body).where(log.kind.in_(["agent_frozen", "agent_unfrozen"]))
+    found = await bank.service.db.read(lambda conn: conn.execute(query.order_by(log.audit_id)).all())
+    assert [(kind, actor, json.loads(body)) for kind, actor, body in found] == [
+        ("agent_frozen", "operator", {"agent": "robot"}),
+        ("agent_unfrozen", "operator", {"agent": "robot"}),
+    ]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
@@ -95,13 +97,25 @@ async def test_the_page_knows_from_which_index_it_is(world: World, visitor: Visi
 
 
 async def test_a_review_says_what_happened_meanwhile(world: World, visitor: Visitor) -> None:
-    since = len(world.events)
-    path = f"/reviews/rev_01KAHX04QE/live?since={since}"
+    page = (await visitor.get("/reviews/rev_01KAHX04QE")).text
+    path = re.search(r'hx-get="(/reviews/rev_01KAHX04QE/live[^"]*)"', page)[1]  # type: ignore[index]
     assert (await visitor.get(path)).text.strip() == ""
     world.tell("vote_recorded", "rev_hostile")
     assert (await visitor.get(path)).text.strip() == ""
+    stands = world.pages["rev_01KAHX04QE"]
+    world.put(replace(stands, votes=(*stands.votes, stands.votes[0])), "vote_recorded")
+    assert "A vote came in: 2 of 3 now, load again" in (await visitor.get(path)).text
+
+
+async def test_whoever_voted_is_not_told_of_their_own_vote(world: World, visitor: Visitor) -> None:
+    """It is on the page they come back to, though the log numbers it a moment later."""
+    stands = world.pages["rev_01KAHX04QE"]
+    world.pages["rev_01KAHX04QE"] = replace(stands, state="met", effect_state="released")
+    page = (await visitor.get("/reviews/rev_01KAHX04QE")).text
     world.tell("vote_recorded", "rev_01KAHX04QE")
-    assert "A vote came in: 1 of 2 now, load again" in (await visitor.get(path)).text
+    world.tell("review_settled", "rev_01KAHX04QE")
+    path = re.search(r'hx-get="(/reviews/rev_01KAHX04QE/live[^"]*)"', page)[1]  # type: ignore[index]
+    assert (await visitor.get(path)).text.strip() == ""
 
 
 def test_what_opened_and_settled_meanwhile_is_neither() -> None:

@@ -46,6 +46,12 @@ def test_the_state_of_a_transaction_follows_from_its_effects(
     assert state_of_transaction(parts(*reversed(states))) is expected
 
 
+@pytest.mark.parametrize("other", [E.FAILED, E.UNUSED, E.COMPENSATED, E.FIRED, E.REDEEMED])
+def test_nobody_knows_how_a_transaction_ended_while_a_compensation_is_unknown(other: EffectState) -> None:
+    torn = [Part(E.COMPENSATING, True, compensation_unknown=True), Part(other, True)]
+    assert state_of_transaction(torn) is T.UNSETTLED
+
+
 def test_what_cannot_be_taken_back_stands_beside_what_did_not_fire() -> None:
     for other in (E.FAILED, E.UNUSED, E.COMPENSATED):
         torn = [Part(E.FIRED, False), Part(other, True)]

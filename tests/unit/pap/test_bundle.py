@@ -167,11 +167,20 @@ def test_every_problem_is_told_at_once(folder: BundleFolder) -> None:
     assert len(str(refused.value).splitlines()) == len(refused.value.problems)
 
 
+GATED = '@id("g") @approval("cfo") forbid (principal, action, resource);\n'
 WARNINGS: dict[str, tuple[str, str]] = {
     "a gate nobody can meet": ('@id("g") @approval("cfo") @quorum("2") forbid (principal, action, resource);',
                                "which has 1; nobody can ever meet it"),
     "unseen fields that no tool has": ('@id("p") @unseen("itmes") permit (principal, action, resource);', "'itmes'"),
     "a tool that nothing permits": ("", "no permit names this tool"),
+    "rules about approving that permit nobody": (
+        GATED + '@id("not-at-night") forbid (principal, action == Action::"approve", resource) '
+                'when { context.env == "night" };',
+        'rules.cedar:2: there is no permit for Action::"approve" beside it'),
+    "a forbid to approve for everybody": (
+        GATED + '@id("may") permit (principal, action == Action::"approve", resource);\n'
+                '@id("lock") forbid (principal is User, action == Action::"approve", resource);',
+        "rules.cedar:3: nobody may approve anything: this holds for everybody"),
 }  # fmt: skip
 
 
@@ -191,6 +200,25 @@ def test_unseen_fields_without_anybody_to_look_at_them_are_a_warning(folder: Bun
 def test_an_annotation_whose_feature_is_not_built_is_a_warning(folder: BundleFolder, annotation: str) -> None:
     text = f'@id("g") @approval("cfo") {annotation} forbid (principal, action, resource);'
     assert any("yet" in str(warning) for warning in folder.policies(text).load().warnings)
+
+
+APPROVING_IS_POSSIBLE = {
+    "no rule about approving": GATED,
+    "a permit and a forbid with a condition": GATED
+    + '@id("may") permit (principal, action == Action::"approve", resource);\n'
+    '@id("no-dev") forbid (principal, action == Action::"approve", resource) when { context.env == "dev" };',
+    "a permit and a forbid for one person": GATED
+    + '@id("may") permit (principal, action == Action::"approve", resource);\n'
+    '@id("not-tom") forbid (principal == User::"urn:test|tomas", action == Action::"approve", resource);',
+    "rules about approving and no gate": (
+        '@id("lock") forbid (principal, action == Action::"approve", resource);\n'
+    ),
+}
+
+
+@pytest.mark.parametrize("text", APPROVING_IS_POSSIBLE.values(), ids=APPROVING_IS_POSSIBLE)
+def test_where_somebody_may_approve_nothing_is_said_about_it(folder: BundleFolder, text: str) -> None:
+    assert [str(w) for w in folder.policies(PERMIT_ALL + text).load().warnings if "approve" in str(w)] == []
 
 
 def test_a_sound_bundle_has_no_warnings(folder: BundleFolder) -> None:

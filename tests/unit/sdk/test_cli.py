@@ -152,8 +152,10 @@ def test_the_journal_is_found_by_the_beginning_of_an_id(served: Desk, module: Pa
 
 def test_export_writes_drafts_beside_the_module_and_keeps_what_is_there(module: Path) -> None:
     first = run("tools", "export", "--tools", str(module))
-    path = module.parent / "tools" / "cli_refund.json"
+    path = module.parent / "drafts" / "cli_refund.json"
     assert (first.exit_code, str(path) in first.output) == (0, True)
+    assert "review" in first.output
+    assert "tools/" in first.output
     assert load_manifest(path.read_bytes()).secret == ("/card",)
     path.write_text("{}")
     assert "kept" in run("tools", "export", "--tools", str(module)).output
@@ -166,6 +168,42 @@ def test_export_takes_a_folder_and_tells_in_json(module: Path, tmp_path: Path) -
     result = run("tools", "export", "--tools", str(module), "--out", str(tmp_path / "out"), "--json")
     assert {one["tool"] for one in json.loads(result.output)} >= {"cli_refund", "cli_send"}
     assert (tmp_path / "out" / "cli_send.json").is_file()
+
+
+def test_a_draft_nobody_reviewed_does_not_speak_for_the_tool(served: Desk, module: Path) -> None:
+    pending = park(module, served)
+    served.service.approve(pending.txn)
+    run("tools", "export", "--tools", str(module))
+    draft = module.parent / "drafts" / "cli_refund.json"
+    loosened = changed(load_manifest(draft.read_bytes()), title="Loosened", secret=[])
+    draft.write_text(json.dumps(loosened.to_json()))
+    assert "settled" in run("resume", "--tools", str(module)).output
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)], ids=["plain", "forced"])
+@pytest.mark.parametrize("name", ["tools", "policies/tools", "link"])
+def test_export_never_writes_where_reviewed_manifests_lie(
+    module: Path, name: str, force: tuple[str, ...]
+) -> None:
+    reviewed = module.parent / ("policies/tools" if name == "policies/tools" else "tools")
+    reviewed.mkdir(parents=True)
+    (reviewed / "cli_refund.json").write_text("reviewed")
+    (module.parent / "link").symlink_to(reviewed)
+    result = run("tools", "export", "--tools", str(module), "--out", str(module.parent / name), *force)
+    assert result.exit_code == 1
+    assert "reviewed" in result.stderr
+    assert [(one.name, one.read_text()) for one in reviewed.iterdir()] == [("cli_refund.json", "reviewed")]
+
+
+def test_export_never_replaces_the_manifest_a_tool_declares(tmp_path: Path, module: Path) -> None:
+    declared = tmp_path / "drafts" / "cli_refund.json"
+    text = MODULE.replace('secret=["card"])', f'secret=["card"], manifest=Path({str(declared)!r}))')
+    module.write_text(text)
+    declared.parent.mkdir()
+    declared.write_text("reviewed")
+    result = run("tools", "export", "--tools", str(module), "--force")
+    assert (result.exit_code, declared.read_text()) == (1, "reviewed")
+    assert "reviewed manifest" in result.stderr
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from typing import Any
 
 import httpx2
@@ -177,6 +179,31 @@ def test_a_problem_keeps_its_code_and_its_extras(desk: Desk) -> None:
         ErrorCode.ALREADY_REDEEMED,
         {"outcome": "fired"},
     )
+
+
+PROOF_REFUSED = {"code": "bad_proof", "detail": "the proof does not hold"}
+HINTS = {
+    "a clock that is ahead": (-320, "320 s ahead of the service's; set the clock"),
+    "a clock that is behind": (320, "320 s behind the service's; set the clock"),
+    "a clock that is right": (0, "policy-service agent list"),
+    "a service that tells no time": (None, "policy-service agent list"),
+}
+
+
+@pytest.mark.parametrize(("off", "hint"), HINTS.values(), ids=HINTS)
+def test_a_refused_proof_says_what_was_signed_with_and_what_to_look_at(
+    desk: Desk, off: int | None, hint: str
+) -> None:
+    headers = (
+        {} if off is None else {"Date": format_datetime(datetime.fromtimestamp(desk.clock.wall() + off, UTC))}
+    )
+    answer = httpx2.Response(401, json=PROOF_REFUSED, headers=headers)
+    with pytest.raises(ServiceRefused) as refused:
+        client_with(desk, lambda _: answer).view(UNKNOWN)
+    told = str(refused.value)
+    kid = PrivateKey.from_pem(desk.runtime.settings.key_path.read_bytes()).public.kid
+    assert hint in told and kid in told and "'support'" in told
+    assert ("set the clock" in told) is bool(off)
 
 
 def test_a_problem_of_endless_text_is_cut_and_says_so(desk: Desk) -> None:

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from countersign import Denied, PlaceholderUsed, ReviewPending, transaction
+from countersign import Denied, PlaceholderUsed, ReviewPending, resume, transaction
 from countersign.contract import canonicalize
+from countersign.reasons import stopped_because
 from tests.fakes.desk import Desk, refund_tool
 
 
@@ -117,6 +118,38 @@ def test_a_body_that_raises_submits_nothing(desk: Desk) -> None:
         refund("o-1", 4_200)
         raise ZeroDivisionError
     assert (desk.done, txn.state, desk.face.asked("/v1/transactions")) == ([], "ended", 0)
+
+
+@pytest.mark.parametrize(
+    ("why", "code", "text"),
+    [
+        ("the customer changed her mind", "withdrawn", "the customer changed her mind"),
+        (None, "withdrawn", "it was withdrawn"),
+    ],
+    ids=["with the service's reason", "without one"],
+)
+def test_what_the_agent_took_back_is_not_blamed_on_another_effect(
+    desk: Desk, why: str | None, code: str, text: str
+) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 90_000)
+    desk.service.withdraw(pending.value.txn, why)
+    (found,) = resume(desk.runtime)
+    assert (f"[{code}]" in found.note, text in found.note) == (True, True)
+    assert "another effect" not in found.note
+
+
+def test_an_effect_that_went_with_another_says_so_where_the_service_does_not(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 90_000)
+        refund("o-2", 90_000)
+    desk.service.deny(pending.value.txn)
+    denied, sibling = desk.service.latest(pending.value.txn).held
+    denied.reasons = sibling.reasons = ()
+    view = desk.service.view(desk.service.latest(pending.value.txn))
+    assert [reason.code for reason in stopped_because(view)] == ["denied", "sibling"]
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])

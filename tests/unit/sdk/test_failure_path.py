@@ -302,6 +302,34 @@ def test_a_compensator_that_raises_does_not_keep_the_others_from_running(desk: D
     }
 
 
+def test_a_compensation_nobody_knows_the_outcome_of_is_told_as_neither_standing_nor_taken_back(
+    desk: Desk,
+) -> None:
+    charge = charge_tools(desk)
+    notify = failing_tool(desk, NotDone("no"), acts=False)
+
+    def lost(name: str) -> None:
+        if name == "void":
+            raise TimeoutError("slow")
+
+    desk.before_fire = lost
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+        charge("o-1", 100)
+        notify("o-1")
+    assert failed.value.outcomes == {"charge#1": "compensation_unknown", "notify#2": "failed"}
+    assert "not known whether this was taken back: charge#1" in str(failed.value)
+    assert "Still standing" not in str(failed.value)
+    assert "Nothing of this transaction stands" not in str(failed.value)
+    for _ in range(2):
+        (found,) = resume(desk.runtime)
+        assert (found.after, "not known whether" in found.note) == ("unsettled", True)
+    assert len(desk.done) == 1
+    desk.before_fire = None
+    desk.service.settle_compensation(txn.txn, txn.effects[0].effect_id)
+    assert resume(desk.runtime)[0].after == "settled"
+    assert states(desk, "t-1")["charge#1"] == "compensated"
+
+
 def test_a_compensating_tool_nobody_registered_is_refused_at_staging(desk: Desk) -> None:
     @tool("charge", resource=("Order", "order_id"), compensate="vanished", registry=desk.registry)
     def charge(order_id: str) -> None:

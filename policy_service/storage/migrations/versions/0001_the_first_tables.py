@@ -31,15 +31,15 @@ def upgrade() -> None:
     )
     op.create_table(
         "attempts",
+        sa.Column("redeemer", sa.String(), nullable=False),
         sa.Column("attempt_id", sa.String(), nullable=False),
         sa.Column("txn", sa.String(), nullable=False),
         sa.Column("rev", sa.Integer(), nullable=False),
         sa.Column("kind", sa.String(), nullable=False),
-        sa.Column("redeemer", sa.String(), nullable=False),
         sa.Column("jkt", sa.String(), nullable=True),
         sa.Column("fire_by", UtcDateTime(), nullable=False),
         sa.Column("redeemed_at", UtcDateTime(), nullable=False),
-        sa.PrimaryKeyConstraint("attempt_id"),
+        sa.PrimaryKeyConstraint("redeemer", "attempt_id"),
     )
     with op.batch_alter_table("attempts", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_attempts_txn"), ["txn"], unique=False)
@@ -105,11 +105,13 @@ def upgrade() -> None:
         sa.Column("decision_id", sa.String(), nullable=False),
         sa.Column("gates", Json, nullable=False),
         sa.Column("valid_for_s", sa.Integer(), nullable=False),
+        sa.Column("lapses_at", UtcDateTime(), nullable=True),
         sa.Column("redeemed_by", sa.String(), nullable=True),
         sa.Column("fire_by", UtcDateTime(), nullable=True),
         sa.Column("unknown_at", UtcDateTime(), nullable=True),
         sa.Column("result", sa.LargeBinary(), nullable=True),
         sa.Column("error", sa.String(), nullable=True),
+        sa.Column("taken_back", sa.String(), nullable=True),
         sa.Column("changed_at", UtcDateTime(), nullable=False),
         sa.CheckConstraint("kind IN ('effect', 'compensate')", name="kind_known"),
         sa.CheckConstraint(
@@ -119,6 +121,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("effect_id", "rev"),
     )
     with op.batch_alter_table("effects", schema=None) as batch_op:
+        batch_op.create_index("ix_effects_lapse", ["state", "lapses_at"], unique=False)
         batch_op.create_index("ix_effects_state", ["state", "unknown_at"], unique=False)
         batch_op.create_index("ix_effects_txn", ["txn", "rev", "seq"], unique=False)
 
@@ -245,6 +248,8 @@ def upgrade() -> None:
         sa.Column("agent", sa.String(), nullable=False),
         sa.Column("x", sa.String(), nullable=False),
         sa.Column("added_at", UtcDateTime(), nullable=False),
+        sa.Column("issuer", sa.String(), nullable=True),
+        sa.Column("expires_at", UtcDateTime(), nullable=True),
         sa.Column("revoked_at", UtcDateTime(), nullable=True),
         sa.ForeignKeyConstraint(
             ["agent"],
@@ -274,19 +279,20 @@ def upgrade() -> None:
         "redemptions",
         sa.Column("effect_id", sa.String(), nullable=False),
         sa.Column("rev", sa.Integer(), nullable=False),
+        sa.Column("redeemer", sa.String(), nullable=False),
         sa.Column("attempt_id", sa.String(), nullable=False),
         sa.Column("jti", sa.String(), nullable=True),
         sa.Column("decision_id", sa.String(), nullable=False),
         sa.Column("redeemed_at", UtcDateTime(), nullable=False),
         sa.ForeignKeyConstraint(
-            ["attempt_id"],
-            ["attempts.attempt_id"],
+            ["redeemer", "attempt_id"],
+            ["attempts.redeemer", "attempts.attempt_id"],
         ),
         sa.PrimaryKeyConstraint("effect_id"),
         sa.UniqueConstraint("jti"),
     )
     with op.batch_alter_table("redemptions", schema=None) as batch_op:
-        batch_op.create_index(batch_op.f("ix_redemptions_attempt_id"), ["attempt_id"], unique=False)
+        batch_op.create_index("ix_redemptions_attempt", ["redeemer", "attempt_id"], unique=False)
 
     op.create_table(
         "transactions",
@@ -315,6 +321,7 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("transactions", schema=None) as batch_op:
         batch_op.create_index("ix_transactions_agent", ["agent", "submitted_at"], unique=False)
+        batch_op.create_index("ix_transactions_due", ["state", "valid_until"], unique=False)
 
     op.create_table(
         "votes",

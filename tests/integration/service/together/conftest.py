@@ -7,15 +7,23 @@ votes or attempts, it says about its own agent's.
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
 from tests.fakes.world import Agent, World, running
+from tests.integration.service.engines import ENGINES, database_on
 
 _names = (f"robot-{n}" for n in itertools.count(1))
+
+
+@pytest.fixture(scope="module", params=ENGINES)
+def database_of_all(request: pytest.FixtureRequest) -> Iterator[dict[str, str]]:
+    """The settings of a database for a file's tests, on each engine."""
+    with database_on(request, request.param) as settings:
+        yield settings
 
 
 @pytest.fixture(scope="module")
@@ -26,10 +34,11 @@ def folder_of_all(tmp_path_factory: pytest.TempPathFactory) -> Payments:
 
 @pytest.fixture(scope="module")
 async def bank_of_all(
-    tmp_path_factory: pytest.TempPathFactory, folder_of_all: Payments
+    tmp_path_factory: pytest.TempPathFactory, folder_of_all: Payments, database_of_all: dict[str, str]
 ) -> AsyncIterator[World]:
     """The service of a file's tests; at the end its log must tell exactly what happened (I-8)."""
-    async with running(tmp_path_factory.mktemp("together") / "data", folder_of_all.path) as started:
+    data = tmp_path_factory.mktemp("together") / "data"
+    async with running(data, folder_of_all.path, **database_of_all) as started:
         yield started
         assert await started.service.db.read(faults_of_log) == []
 

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from sqlalchemy import text
 
 from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.world import Agent, World
@@ -152,3 +153,44 @@ async def test_a_crowd_that_expires_at_once_is_ended_in_small_units(bank: World,
     await bank.sweep()
     states = {(await robot.see(view["txn"]))["state"] for view in views}
     assert states == {"ended"}
+
+
+async def reasons(robot: Agent, view: dict[str, Any]) -> list[list[tuple[str, str]]]:
+    """Why each effect ended, as the agent is told."""
+    seen = await robot.see(view["txn"])
+    return [
+        [(reason["code"], reason["text"]) for reason in effect["decision"]["reasons"]]
+        for effect in seen["effects"]
+    ]
+
+
+async def test_what_ended_because_another_did_says_so(bank: World, folder: Payments, robot: Agent) -> None:
+    denied = (await robot.submit(await pay(bank, 500), await mail(bank))).json()
+    await (await bank.person("maya")).vote(denied, "deny", reason="no")
+    assert (await reasons(robot, denied))[1] == [("sibling", "another effect of its transaction was denied")]
+    expired = (await robot.submit(await pay(bank, 500), await mail(bank), run_key="r2")).json()
+    bank.clock.pass_(hours=25)
+    await bank.sweep()
+    first, second = await reasons(robot, expired)
+    assert [code for code, _ in first] == ["expired"]
+    assert second == [("sibling", "another effect of its transaction expired")]
+
+
+async def test_what_was_taken_back_says_so_in_the_words_it_was_taken_back_with(
+    bank: World, robot: Agent
+) -> None:
+    view = (await robot.submit(await pay(bank), await mail(bank))).json()
+    await robot.send("POST", f"/v1/transactions/{view['txn']}/withdraw", {"reason": "the customer called"})
+    told = [("withdrawn", "it was taken back: the customer called")]
+    assert await reasons(robot, view) == [told, told]
+    silent = (await robot.submit(await pay(bank), await mail(bank), run_key="r2")).json()
+    await robot.send("POST", f"/v1/transactions/{silent['txn']}/withdraw", {})
+    assert await reasons(robot, silent) == [[("withdrawn", "it was taken back")]] * 2
+
+
+async def test_the_words_of_who_takes_it_back_are_no_error_of_the_tool(bank: World, robot: Agent) -> None:
+    view = (await robot.submit(await pay(bank))).json()
+    await robot.send("POST", f"/v1/transactions/{view['txn']}/withdraw", {"reason": "the customer called"})
+    query = text("SELECT error, taken_back FROM effects WHERE txn = :txn")
+    found = await bank.service.db.read(lambda conn: tuple(conn.execute(query, {"txn": view["txn"]}).one()))
+    assert found == (None, "the customer called")

@@ -31,7 +31,7 @@ async def spent(bank: World, robot: Agent) -> tuple[int, int]:
     query = (
         select(attempts.attempt_id, redemptions.effect_id)
         .join(table(RedemptionRow), redemptions.attempt_id == attempts.attempt_id)
-        .where(attempts.redeemer == robot.name)
+        .where(attempts.redeemer == robot.name, redemptions.redeemer == robot.name)
     )
     found = await bank.service.db.read(lambda conn: [(one, two) for one, two in conn.execute(query)])
     return len({attempt for attempt, _ in found}), len(found)
@@ -130,14 +130,33 @@ async def test_sixteen_repeats_of_one_attempt_at_once_get_the_same_receipt(bank:
     assert await spent(bank, robot) == (1, 1)
 
 
-async def test_an_attempt_of_another_party_is_not_answered(bank: World, robot: Agent) -> None:
+async def test_no_party_can_take_or_touch_the_attempt_names_of_another(bank: World, robot: Agent) -> None:
+    """Names of attempts are each party's own: one that another used first is neither refused nor answered."""
+    view, tokens = await released(robot, await pay(bank))
+    await robot.redeem(tokens, robot.attempt)
+    other = await bank.agent("of-the-same-word")
+    theirs, more = await released(other, await pay(bank))
+    effect_id = view["effects"][0]["effect_id"]
+    lie = await other.report(robot.attempt, {"effect_id": effect_id, "outcome": "failed"})
+    longer = await other.send("POST", f"/v1/redemptions/{robot.attempt}/renew", {"effect_ids": [effect_id]})
+    assert [(a.status_code, a.json()["code"]) for a in (lie, longer)] == [(404, "unknown_attempt")] * 2
+    answer = await other.redeem(more, robot.attempt)
+    assert bank.receipt_of(answer.json()).effects[0].effect_id == theirs["effects"][0]["effect_id"]
+    assert (await spent(bank, robot), await spent(bank, other)) == ((1, 1), (1, 1))
+    await other.report(robot.attempt, {"effect_id": theirs["effects"][0]["effect_id"], "outcome": "fired"})
+    assert (await robot.see(view["txn"]))["effects"][0]["state"] == "redeemed"
+    again = await robot.redeem(tokens, robot.attempt)
+    assert bank.receipt_of(again.json()).effects[0].effect_id == effect_id
+
+
+async def test_the_attempt_name_of_another_keeps_no_submission_from_being_redeemed_at_once(
+    bank: World, robot: Agent
+) -> None:
     _, tokens = await released(robot, await pay(bank))
     await robot.redeem(tokens, robot.attempt)
-    other = await bank.agent("other")
-    _, theirs = await released(other, await pay(bank))
-    answer = await other.redeem(theirs, robot.attempt)
-    assert (answer.status_code, answer.json()["code"]) == (409, "attempt_mismatch")
-    assert "receipt" not in answer.json()
+    other = await bank.agent("of-the-same-word-at-once")
+    answer = await other.submit(await pay(bank), attempt_id=robot.attempt)
+    assert (answer.json()["state"], bool(answer.json()["receipt"])) == ("redeemed", True)
 
 
 async def test_tokens_of_another_key_or_agent_are_refused(bank: World, robot: Agent) -> None:

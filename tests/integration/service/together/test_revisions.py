@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.payments import Payments, gate
+from tests.fakes.payments import Payments, gate, plain_forbid
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import mail, pay
 
@@ -217,3 +217,29 @@ async def test_releases_whose_time_is_over_do_not_hold_a_resubmission_up(bank: W
     bank.clock.pass_(hours=2)
     view = (await robot.submit(effect, attempt_id=robot.attempt)).json()
     assert (view["rev"], view["state"]) == (2, "redeemed")
+
+
+# ------------------------------------------------------------------- what is told is what stands
+
+
+STANDING = {
+    "released at once": ((10, "acme"),),
+    "one asks": ((10, "acme"), (500, "acme")),
+    "one is forbidden, its siblings end": ((10, "acme"), (500, "acme"), (20, "closed")),
+    "args that do not fit": (("much", "acme"),),
+}
+
+
+@pytest.mark.parametrize("spend", [True, False], ids=["with an attempt", "without"])
+@pytest.mark.parametrize("payments", STANDING.values(), ids=STANDING.keys())
+async def test_a_submission_is_told_what_a_later_look_sees(
+    bank: World, folder: Payments, robot: Agent, payments: tuple[tuple[Any, str], ...], spend: bool
+) -> None:
+    folder.rules(plain_forbid("closed", 'context.input.account == "closed"'))
+    await bank.activate()
+    calls = [await pay(bank, amount, account) for amount, account in payments]
+    named = {"attempt_id": robot.attempt} if spend else {}
+    told = (await robot.submit(*calls, claimed={"purpose": "rent"}, **named)).json()
+    seen = await robot.see(told["txn"])
+    told_once = {"releases": told.pop("releases"), "receipt": told.pop("receipt", None)}
+    assert told == {name: value for name, value in seen.items() if name not in told_once}

@@ -8,7 +8,7 @@ import pytest
 from policy_service.channels.web import wording
 from policy_service.channels.web.cedar_text import stretches
 from policy_service.channels.web.standing import denial, outcome, quorum
-from policy_service.channels.web.views import changed_since, queue_groups, signing
+from policy_service.channels.web.views import as_shown, changed_since, queue_groups, signing
 from policy_service.workflow.reading import GateView, ReviewPage
 from tests.fakes import reviews
 
@@ -102,9 +102,10 @@ def test_the_denial_that_settled_it_is_found() -> None:
 
 
 def test_a_page_is_told_what_happened_since_it_was_opened() -> None:
-    assert changed_since(reviews.deploy()) == "A vote came in: 1 of 2 now, load again"
-    assert changed_since(reviews.denied()) == "Denied while you read, show it"
-    assert changed_since(reviews.refund(superseded_by=4)) == "Replaced by revision 4, load again"
+    assert changed_since(reviews.deploy(), "") == "A vote came in: 1 of 2 now, load again"
+    assert changed_since(reviews.denied(), "") == "Denied while you read, show it"
+    assert changed_since(reviews.refund(superseded_by=4), "") == "Replaced by revision 4, load again"
+    assert changed_since(reviews.deploy(), as_shown(reviews.deploy())) == ""
 
 
 def test_what_is_signed_is_the_sentence_with_currency_codes() -> None:

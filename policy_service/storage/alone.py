@@ -1,0 +1,74 @@
+"""Being alone with something: of the units that ask for the same name, one runs at a time.
+
+A verb reads a transaction, decides, and moves it. Between the reading and the moving nobody else may move it: two votes
+would each miss the other, two submissions would open the same revision. SQLite has one writer, so a unit is always
+alone. On PostgreSQL a unit takes an advisory lock that ends with its database transaction, and reads the clock again
+afterwards: it may have waited, and a unit that runs later must not have the earlier ``now``.
+
+A unit is alone with one transaction at most, and asks for that before anything else is locked: so nobody waits in a
+ring. Agents come after, shared by those who act for them and alone for those who stop them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from datetime import datetime
+
+from sqlalchemy import BigInteger, Connection, bindparam, func, select
+
+from policy_service.storage.unit import Clock, Tx
+
+_KEY = bindparam("key", type_=BigInteger)
+_ALONE = select(func.pg_advisory_xact_lock(_KEY))
+_SHARED = select(func.pg_advisory_xact_lock_shared(_KEY))
+_CLOCK = select(func.clock_timestamp())
+
+
+def now(conn: Connection, clock: Clock | None) -> datetime:
+    """The time a unit of work on PostgreSQL goes by."""
+    if clock is not None:
+        return clock()
+    moment: datetime = conn.execute(_CLOCK).scalar_one()
+    return moment
+
+
+def alone_with(tx: Tx, txn: str) -> Tx:
+    """The same unit, alone with a transaction until it ends; go on with this one, its ``now`` is newer.
+
+    Raises:
+        RuntimeError: it is alone with another one already.
+    """
+    if tx.alone_with is not None:
+        raise RuntimeError("a unit of work is alone with one transaction at most")
+    if tx.conn.dialect.name == "sqlite":
+        return replace(tx, alone_with=txn)
+    tx.conn.execute(_ALONE, {"key": _key(f"txn {txn}")})
+    return replace(tx, alone_with=txn, now=now(tx.conn, tx.clock))
+
+
+def require_alone(tx: Tx, txn: str) -> None:
+    """Refuse to move what another unit may be moving.
+
+    Raises:
+        RuntimeError: the unit did not ask to be alone with this transaction.
+    """
+    if tx.alone_with != txn:
+        raise RuntimeError("a unit of work moves a transaction it is not alone with; ask for that first")
+
+
+def act_for(tx: Tx, agent: str) -> None:
+    """Whoever stops this agent waits until this unit has ended; many may act for it at once."""
+    if tx.conn.dialect.name != "sqlite":
+        tx.conn.execute(_SHARED, {"key": _key(f"agent {agent}")})
+
+
+def stop(tx: Tx, agent: str) -> None:
+    """Wait for every unit that acts for this agent; those that come later see what this one does."""
+    if tx.conn.dialect.name != "sqlite":
+        tx.conn.execute(_ALONE, {"key": _key(f"agent {agent}")})
+
+
+def _key(name: str) -> int:
+    """Two names with the same number only wait for each other."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], signed=True)

@@ -1,0 +1,76 @@
+"""A world behind a real socket, where a stream streams, and a reader of what comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import uvicorn
+
+from tests.fakes.world import World
+
+_PATIENCE_S = 10.0
+
+
+@asynccontextmanager
+async def served(bank: World) -> AsyncIterator[int]:
+    """The same application behind a real socket; its port."""
+    server = uvicorn.Server(uvicorn.Config(bank.app, port=0, log_config=None, lifespan="off"))
+    serving = asyncio.create_task(server._serve())
+    while not server.started:  # noqa: ASYNC110  uvicorn tells it by nothing else
+        await asyncio.sleep(0.01)
+    yield server.servers[0].sockets[0].getsockname()[1]
+    server.should_exit = True
+    bank.service.feed.close()
+    await serving
+
+
+class Stream:
+    """A reader of server-sent events."""
+
+    def __init__(self, reader: asyncio.StreamReader) -> None:
+        self._reader = reader
+        self.last_id = ""
+
+    async def event(self) -> dict[str, str]:
+        """The next event that has data."""
+        fields: dict[str, str] = {}
+        async with asyncio.timeout(_PATIENCE_S):
+            while True:
+                raw = await self._reader.readline()
+                assert raw, "the stream ended"
+                line = raw.decode().rstrip("\r\n")
+                name, _, value = line.partition(": ")
+                if name in {"id", "event", "data"}:
+                    fields[name] = value
+                elif not line and "id" in fields:
+                    self.last_id = fields["id"]
+                    if "data" in fields:
+                        return fields
+                    fields = {}
+
+    async def until(self, words: str) -> None:
+        """Read on until an event holds these words."""
+        while words not in (await self.event())["data"]:
+            pass
+
+    async def end(self) -> None:
+        """Read on until the service ends the stream."""
+        async with asyncio.timeout(_PATIENCE_S):
+            while await self._reader.readline():
+                pass
+
+
+@asynccontextmanager
+async def events(port: int, headers: dict[str, str], path: str = "/v1/events") -> AsyncIterator[Stream]:
+    """An open stream of events."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    lines = {"Host": "127.0.0.1:8420", "Accept": "text/event-stream", **headers}
+    head = f"GET {path} HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in lines.items())
+    writer.write((head + "\r\n").encode())
+    assert b"200" in await reader.readline()
+    try:
+        yield Stream(reader)
+    finally:
+        writer.close()

@@ -1,0 +1,23 @@
+"""The service on both engines: which database a running service gets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tests.counterparts import postgres
+
+ENGINES = ["sqlite", "postgresql"]
+
+
+@contextmanager
+def database_on(request: pytest.FixtureRequest, engine: str) -> Iterator[dict[str, str]]:
+    """The settings of a fresh database with the service's tables: none for the file that a data folder has anyway."""
+    if engine == "sqlite":
+        yield {}
+        return
+    template = request.getfixturevalue("migrated_template")
+    with postgres.database(request.getfixturevalue("postgres_server"), template) as url:
+        yield {"database_url": url}

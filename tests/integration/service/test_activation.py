@@ -1,0 +1,129 @@
+"""A bundle comes into force: every open effect is asked about once, whatever becomes of the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, func, select, update
+from structlog.testing import capture_logs
+
+from policy_service.pap.active import ActiveBundle
+from policy_service.storage.core import table
+from policy_service.storage.database import Tx
+from policy_service.storage.tables import DecisionRow, EffectRow
+from policy_service.workflow.activate import activate
+from tests.fakes.payments import Payments, plain_forbid
+from tests.fakes.world import Agent, World, running
+from tests.integration.service.effects import pay
+
+pytestmark = pytest.mark.anyio
+
+_EFFECTS, _DECISIONS = table(EffectRow), table(DecisionRow)
+
+
+async def open_payments(bank: World, robot: Agent, how_many: int) -> dict[str, dict[str, Any]]:
+    """Payments that may go, by effect, in the order in which activation comes to them."""
+    found = {}
+    for n in range(how_many):
+        view = (await robot.submit(await pay(bank), run_key=f"run-{n}")).json()
+        found[view["effects"][0]["effect_id"]] = view
+    return dict(sorted(found.items()))
+
+
+async def args_of(bank: World, effect_id: str) -> bytes:
+    where = _EFFECTS.c.effect_id == effect_id
+    return await bank.service.db.read(
+        lambda conn: conn.execute(select(_EFFECTS.c.args).where(where)).scalar_one()
+    )
+
+
+async def put_args(bank: World, effect_id: str, args: bytes) -> None:
+    """Change the stored bytes behind the service's back; what is no JSON makes every question about it raise."""
+    changed = update(_EFFECTS).where(_EFFECTS.c.effect_id == effect_id).values(args=args)
+
+    def write(tx: Tx) -> None:
+        tx.conn.execute(changed)
+
+    await bank.service.db.write(write)
+
+
+async def states(robot: Agent, views: dict[str, dict[str, Any]]) -> list[str]:
+    return [(await robot.see(view["txn"]))["effects"][0]["state"] for view in views.values()]
+
+
+def asked_at_activation(conn: Connection) -> int:
+    query = select(func.count()).select_from(_DECISIONS).where(_DECISIONS.c.cause == "activation")
+    return int(conn.execute(query).scalar_one())
+
+
+async def test_one_effect_that_cannot_be_asked_about_does_not_shield_the_others(
+    bank: World, folder: Payments, robot: Agent
+) -> None:
+    views = await open_payments(bank, robot, 3)
+    bad = next(iter(views))
+    args = await args_of(bank, bad)
+    await put_args(bank, bad, b"{")
+    folder.rules(plain_forbid("stop"))
+    with capture_logs() as told:
+        await bank.activate()
+    assert [entry["effect_id"] for entry in told if entry["event"] == "asking_failed"] == [bad]
+    await put_args(bank, bad, args)
+    assert await states(robot, views) == ["released", "denied", "denied"]
+
+
+async def test_it_is_asked_about_again_until_it_was_and_the_others_are_not(
+    bank: World, folder: Payments, robot: Agent
+) -> None:
+    views = await open_payments(bank, robot, 3)
+    bad = next(iter(views))
+    args = await args_of(bank, bad)
+    await put_args(bank, bad, b"{")
+    folder.write("notes.cedar", "// says nothing new\n")
+    await bank.activate()
+    await bank.activate()
+    assert await bank.service.db.read(asked_at_activation) == 2
+    await put_args(bank, bad, args)
+    await bank.activate()
+    assert await bank.service.db.read(asked_at_activation) == 3
+    await bank.activate()
+    assert await bank.service.db.read(asked_at_activation) == 3
+
+
+async def test_a_start_asks_only_what_the_bundle_has_not_answered(tmp_path: Path, folder: Payments) -> None:
+    async with running(tmp_path / "data", folder.path) as bank:
+        robot = await bank.agent("robot")
+        views = await open_payments(bank, robot, 2)
+    async with running(tmp_path / "data", folder.path) as again:
+        assert await again.service.db.read(asked_at_activation) == 0
+    folder.write("notes.cedar", "// says nothing new\n")
+    async with running(tmp_path / "data", folder.path) as later:
+        assert await later.service.db.read(asked_at_activation) == len(views)
+    async with running(tmp_path / "data", folder.path) as last:
+        assert await last.service.db.read(asked_at_activation) == len(views)
+
+
+async def test_a_bundle_that_comes_back_asks_again(bank: World, folder: Payments, robot: Agent) -> None:
+    views = await open_payments(bank, robot, 2)
+    folder.write("notes.cedar", "// says nothing new\n")
+    await bank.activate()
+    folder.restore()
+    await bank.activate()
+    assert await bank.service.db.read(asked_at_activation) == 2 * len(views)
+
+
+async def test_a_replica_with_an_older_folder_asks_once_and_not_by_turns(
+    bank: World, folder: Payments, robot: Agent, tmp_path: Path
+) -> None:
+    """Two that share a database, each with another folder: neither asks again because the other did."""
+    views = await open_payments(bank, robot, 2)
+    older = ActiveBundle(Payments(tmp_path / "older").path, bank.clock)
+    replica = replace(bank.service.ctx, active=older)
+    folder.write("notes.cedar", "// says nothing new\n")
+    for _ in range(3):
+        await bank.activate()
+        await activate(replica)
+    older.close()
+    assert await bank.service.db.read(asked_at_activation) == 2 * len(views)

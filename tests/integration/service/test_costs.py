@@ -1,0 +1,144 @@
+"""What a request costs the database, counted in statements: a number that no busy machine changes.
+
+A statement more on the hot path is a decision; whoever takes it changes the table here.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from policy_service.pap.bundle import Bundle
+from policy_service.storage.database import Tx
+from policy_service.workflow import redeem, submit_and_redeem
+from tests.fakes.world import Agent, World
+from tests.integration.service.effects import mail, pay
+from tests.integration.service.together.test_compensation import fired, undone
+from tests.integration.service.together.test_renewal import renewed, spent
+
+pytestmark = pytest.mark.anyio
+
+A_NEW_REVISION = {
+    "SELECT agents": 1,  # enrolled and not frozen, now
+    "INSERT idempotency_keys": 1,
+    "SELECT transactions": 1,  # what stands under this run key
+    "INSERT transactions": 1,
+    "INSERT effects": 1,
+    "INSERT decisions": 1,
+    "INSERT audit": 3,  # of the transaction, its effect, the decision
+}
+SPENT_AT_ONCE = {
+    "SELECT attempts": 1,  # nobody has taken this name
+    "INSERT attempts": 1,
+    "INSERT redemptions": 1,
+    "UPDATE effects": 1,
+    "UPDATE transactions": 1,
+    "INSERT audit": 3,  # of the release, the effect, the transaction
+}
+REDEEMED_LATER = {
+    "SELECT attempts": 1,
+    "SELECT transactions": 1,
+    "SELECT effects": 1,
+    "SELECT decisions": 1,
+    "SELECT agents": 1,
+    "SELECT redemptions": 1,
+    "INSERT decisions": 1,  # the policy is asked again
+    "INSERT attempts": 1,
+    "INSERT redemptions": 1,
+    "UPDATE effects": 1,
+    "UPDATE transactions": 1,
+    "INSERT audit": 3,  # of the decision, the effect, the transaction
+}
+
+
+class Statements:
+    """What the units of one module send."""
+
+    def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+        self.sent: Counter[str] = Counter()
+        write = world.service.db.write
+
+        async def counted(unit: Callable[[Tx], Any]) -> Any:
+            return await write(self._listening(unit) if unit.__module__ == module else unit)
+
+        monkeypatch.setattr(world.service.db, "write", counted)
+
+    def _listening(self, unit: Callable[[Tx], Any]) -> Callable[[Tx], Any]:
+        def heard(tx: Tx) -> Any:
+            event.listen(tx.conn, "before_cursor_execute", self._hear)
+            try:
+                return unit(tx)
+            finally:
+                event.remove(tx.conn, "before_cursor_execute", self._hear)
+
+        return heard
+
+    def _hear(self, _conn: object, _cursor: object, statement: str, *_: object) -> None:
+        words = statement.replace("DELETE FROM", "DELETE").replace("INSERT INTO", "INSERT").split()
+        table = words[words.index("FROM") + 1] if words[0] == "SELECT" else words[1]
+        self.sent[f"{words[0]} {table}"] += 1
+
+
+async def test_a_new_revision_costs_these_statements(
+    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements = Statements(bank, monkeypatch, submit_and_redeem.__name__)
+    assert (await robot.submit(await pay(bank))).status_code == 201
+    assert statements.sent == A_NEW_REVISION
+
+
+async def test_a_submission_spent_at_once_costs_these_more(
+    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statements = Statements(bank, monkeypatch, submit_and_redeem.__name__)
+    await spent(robot, await pay(bank))
+    assert statements.sent == Counter(A_NEW_REVISION) + Counter(SPENT_AT_ONCE)
+
+
+async def test_a_redemption_costs_these_statements(
+    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = (await robot.submit(await pay(bank))).json()
+    tokens = (await robot.release(view)).json()["releases"]
+    statements = Statements(bank, monkeypatch, redeem.__name__)
+    assert (await robot.redeem(tokens)).json()["redeemed"] is True
+    assert statements.sent == REDEEMED_LATER
+
+
+# ---------------------------------------------------------------------------------- facts of what is asked about
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The tools whose facts were read: each reading may be a question to somebody's database."""
+    tools: list[str] = []
+    read = Bundle.facts_for
+
+    async def noted(bundle: Bundle, tool: str, *args: Any, **more: Any) -> Any:
+        tools.append(tool)
+        return await read(bundle, tool, *args, **more)
+
+    monkeypatch.setattr(Bundle, "facts_for", noted)
+    return tools
+
+
+async def test_redeeming_a_compensation_reads_the_facts_of_nothing_else(
+    bank: World, robot: Agent, asked: list[str]
+) -> None:
+    undo = (await undone(robot, await fired(bank, robot))).json()
+    asked.clear()
+    assert (await robot.redeem([undo["release"]], robot.attempt + "-undo")).json()["redeemed"] is True
+    assert asked == ["unpay"]
+
+
+async def test_a_renewal_reads_the_facts_of_what_it_names(
+    bank: World, robot: Agent, asked: list[str]
+) -> None:
+    view = await spent(robot, await pay(bank), await mail(bank))
+    asked.clear()
+    assert (await renewed(robot, view["effects"][1]["effect_id"])).json()["redeemed"] is True
+    assert asked == ["mail"]

@@ -1,0 +1,65 @@
+"""An open page is no person: what it fetches by itself keeps nobody signed in, and ends with the session."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fakes.streaming import events, served
+from tests.fakes.world import Agent, World
+from tests.integration.service.effects import pay
+
+pytestmark = pytest.mark.anyio
+
+STREAMS = ("/v1/events", "/events")
+QUARTER_S = 900  # four of them are as long as a session may idle
+
+
+async def news(bank: World, robot: Agent, n: int) -> str:
+    """Something every stream tells of; the review's id."""
+    view = (await robot.submit(await pay(bank, 500), run_key=f"news-{n}")).json()
+    review_id: str = view["effects"][0]["review"]["review_id"]
+    return review_id
+
+
+@pytest.mark.parametrize("path", STREAMS)
+async def test_a_stream_keeps_nobody_signed_in(bank: World, robot: Agent, path: str) -> None:
+    maya = await bank.person("maya")
+    cookie = {"Cookie": f"countersign_dev={maya.cookie}", "Last-Event-ID": "0"}
+    async with served(bank) as port, events(port, cookie, path) as stream:
+        for n in range(3):
+            bank.clock.pass_(seconds=QUARTER_S)
+            await stream.until(await news(bank, robot, n))
+        bank.clock.pass_(seconds=QUARTER_S)
+        await news(bank, robot, 3)
+        await stream.end()
+    assert (await maya.get("/v1/reviews")).status_code == 401
+
+
+@pytest.mark.parametrize("path", STREAMS)
+async def test_a_stream_ends_when_its_session_ends(bank: World, robot: Agent, path: str) -> None:
+    maya = await bank.person("maya")
+    cookie = {"Cookie": f"countersign_dev={maya.cookie}", "Last-Event-ID": "0"}
+    async with served(bank) as port, events(port, cookie, path) as stream:
+        await stream.until(await news(bank, robot, 0))
+        await bank.service.sessions.sign_out(maya.cookie)
+        await stream.end()
+
+
+@pytest.mark.parametrize("path", ["/queue/live?since=0", "/reviews/{}/live?since=0"])
+async def test_a_fragment_a_page_fetches_by_itself_keeps_nobody_signed_in(
+    bank: World, robot: Agent, path: str
+) -> None:
+    maya, review_id = await bank.person("maya"), await news(bank, robot, 0)
+    for _ in range(3):
+        bank.clock.pass_(seconds=QUARTER_S)
+        assert (await maya.get(path.format(review_id))).status_code == 200
+    bank.clock.pass_(seconds=QUARTER_S)
+    assert (await maya.get(path.format(review_id))).status_code == 401
+
+
+@pytest.mark.parametrize("path", ["/", "/v1/reviews"])
+async def test_what_a_person_opens_keeps_them_signed_in(bank: World, path: str) -> None:
+    maya = await bank.person("maya")
+    for _ in range(8):
+        bank.clock.pass_(seconds=QUARTER_S)
+        assert (await maya.get(path)).status_code == 200

@@ -1,0 +1,105 @@
+"""A page of the queue costs the same few queries however long it is, and counts what waits for its reader."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import event
+
+from policy_service.channels.web.source import SeenPerson, WorkflowQueue
+from policy_service.workflow.reading import QueuePage
+from tests.fakes.payments import ANYBODY, Payments, gate, person
+from tests.fakes.world import Agent, Visitor, World
+from tests.integration.service.effects import pay
+
+pytestmark = pytest.mark.anyio
+
+FEW, MANY = 3, 50
+AT_MOST = 20  # with whatever the session and the page around it ask
+
+
+async def ask(bank: World, robot: Agent, how_many: int, amount: int = 500) -> list[dict[str, Any]]:
+    """Questions to finance; each on a transaction of two, so that siblings are read too."""
+    return [
+        (await robot.submit(await pay(bank, amount), await pay(bank, n + 1), run_key=f"{amount}-{n}")).json()
+        for n in range(how_many)
+    ]
+
+
+@contextmanager
+def queries(bank: World) -> Iterator[list[str]]:
+    """What is asked of the database meanwhile, but for what follows the log."""
+    asked: list[str] = []
+
+    def note(conn: Any, cursor: Any, statement: str, *rest: Any) -> None:
+        if statement.startswith("SELECT") and "audit" not in statement:
+            asked.append(statement)
+
+    engine = bank.service.db._readers
+    event.listen(engine, "before_cursor_execute", note)
+    yield asked
+    event.remove(engine, "before_cursor_execute", note)
+
+
+async def seen(bank: World, visitor: Visitor, limit: int = 50, cursor: str | None = None) -> QueuePage:
+    """The queue as the page has it."""
+    session = await bank.service.sessions.find(visitor.cookie)
+    assert session is not None
+    reader = SeenPerson(session.person, frozenset())
+    return await WorkflowQueue(bank.service.ctx).open_reviews(reader, cursor, limit)
+
+
+@pytest.mark.parametrize("path", ["/v1/reviews?limit=50", "/"])
+async def test_a_long_page_takes_no_more_queries_than_a_short_one(
+    bank: World, robot: Agent, path: str
+) -> None:
+    maya = await bank.person("maya")
+    await ask(bank, robot, FEW)
+    with queries(bank) as short:
+        assert (await maya.get(path)).status_code == 200
+    await ask(bank, robot, MANY, amount=501)
+    with queries(bank) as long:
+        assert (await maya.get(path)).status_code == 200
+    assert len(long) <= AT_MOST, len(long)
+    assert len(long) == len(short)
+
+
+async def test_both_pages_tell_of_the_same_reviews_in_the_same_order(bank: World, robot: Agent) -> None:
+    maya = await bank.person("maya")
+    await ask(bank, robot, FEW)
+    wire = (await maya.get("/v1/reviews")).json()["reviews"]
+    assert [row.review_id for row in (await seen(bank, maya)).rows] == [row["review_id"] for row in wire]
+
+
+async def test_what_waits_for_a_person_is_counted_over_all_pages(
+    bank: World, folder: Payments, robot: Agent
+) -> None:
+    maya, ingrid, jonas = [await bank.person(name) for name in ("maya", "ingrid", "jonas")]
+    folder.policies(
+        ANYBODY
+        + gate("fin", "finance", "context.input.amount == 500")
+        + gate("law", "legal", "context.input.amount == 501")
+    )
+    await bank.activate()
+    await ask(bank, robot, 4)
+    await ask(bank, robot, 3, amount=501)
+    for visitor, waits in ((maya, 4), (ingrid, 3), (jonas, 0)):
+        page = await seen(bank, visitor, limit=2)
+        assert (len(page.rows), page.total, page.votable) == (2, 7, waits)
+        following = await seen(bank, visitor, limit=2, cursor=page.next_cursor)
+        assert (following.total, following.votable) == (7, waits)
+
+
+async def test_what_a_person_has_voted_on_or_owns_does_not_wait_for_them(bank: World, robot: Agent) -> None:
+    owned = await bank.agent("owned", owner=person("maya"))
+    await ask(bank, owned, 1)
+    [view] = await ask(bank, robot, 1, amount=5_000)
+    maya, tomas = await bank.person("maya"), await bank.person("tomas")
+    assert (await seen(bank, maya)).votable == 1
+    assert (await maya.vote(view)).json()["state"] == "open"
+    for visitor, waits in ((maya, 0), (tomas, 2)):
+        page = await seen(bank, visitor)
+        assert (page.total, page.votable, sum(row.can_vote for row in page.rows)) == (2, waits, waits)

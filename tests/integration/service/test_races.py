@@ -1,0 +1,185 @@
+"""Sixteen at once for the same thing, on each engine; on PostgreSQL they ask two replicas by turns.
+
+The fast suite runs some rounds of each race, `make test-long` many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.fakes.log_check import faults_of_log
+from tests.fakes.payments import ANYBODY, PEOPLE, Payments, gate
+from tests.fakes.world import Agent, Clock, Visitor, World, running
+from tests.integration.service.effects import pay
+from tests.integration.service.engines import ENGINES
+
+pytestmark = pytest.mark.anyio
+
+CONTENDERS = 16
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    """Races are decided on each engine in its own way."""
+    chosen: str = request.param
+    return chosen
+
+
+MANY = pytest.param(1_000, id="many", marks=[pytest.mark.long, pytest.mark.timeout(1_500)])
+
+
+@pytest.fixture(params=[pytest.param(50, id="some"), MANY])
+def rounds(request: pytest.FixtureRequest) -> range:
+    """How often a race is run that a user's money hangs on."""
+    return range(request.param)
+
+
+@pytest.fixture(params=[pytest.param(10, id="few"), MANY])
+def few(request: pytest.FixtureRequest) -> range:
+    """How often a race is run that is decided in the same place as one of the others."""
+    return range(request.param)
+
+
+@pytest.fixture
+async def replicas(tmp_path: Path, engine: str, database: dict[str, str]) -> AsyncIterator[list[World]]:
+    """The service, twice over one database where the engine allows it; at the end its log is sound (I-8)."""
+    folder, clock = Payments(tmp_path / "bundle"), Clock()
+    folder.people({"all": PEOPLE})
+    folder.policies(ANYBODY + gate("all-four", "all", "context.input.amount > 100", quorum="4"))
+    async with AsyncExitStack() as stack:
+        started = [
+            await stack.enter_async_context(
+                running(tmp_path / f"data-{n}", folder.path, clock=clock, **database)
+            )
+            for n in range(1 if engine == "sqlite" else 2)
+        ]
+        yield started
+        assert await started[0].service.db.read(faults_of_log) == []
+
+
+@pytest.fixture
+async def robots(replicas: list[World]) -> list[Agent]:
+    """One agent, sixteen times, each of them at the next replica's door."""
+    robot = await replicas[0].agent("robot")
+    await robot.submit(await pay(replicas[0]), run_key="first")  # it knows a nonce, so no answer asks for one
+    return [
+        Agent(robot.name, robot.key, replicas[n % len(replicas)].http, robot.clock, robot.nonce)
+        for n in range(CONTENDERS)
+    ]
+
+
+async def everybody(replicas: list[World]) -> list[Visitor]:
+    """Four people at sixteen browsers."""
+    people = [await replicas[0].person(name) for name in PEOPLE]
+    return [
+        replace(people[n % len(people)], http=replicas[n // len(people) % len(replicas)].http)
+        for n in range(CONTENDERS)
+    ]
+
+
+def told(answers: list[httpx2.Response]) -> Counter[str]:
+    """What was answered, how often: the code of a refusal, or the status."""
+    return Counter(str(a.json().get("code", a.status_code)) for a in answers)
+
+
+async def test_one_release_is_spent_once(replicas: list[World], robots: list[Agent], rounds: range) -> None:
+    for n in rounds:
+        view = (await robots[0].submit(await pay(replicas[0]), run_key=f"spend-{n}")).json()
+        tokens = (await robots[0].release(view)).json()["releases"]
+        answers = await asyncio.gather(
+            *(robot.redeem(tokens, f"attempt-{n}-{i}") for i, robot in enumerate(robots))
+        )
+        assert told(answers) == {"200": 1, "already_redeemed": CONTENDERS - 1}
+
+
+async def test_no_vote_is_missed_and_none_counts_twice(
+    replicas: list[World], robots: list[Agent], rounds: range
+) -> None:
+    voters = await everybody(replicas)
+    for n in rounds:
+        view = (await robots[0].submit(await pay(replicas[0], 500), run_key=f"ask-{n}")).json()
+        answers = await asyncio.gather(*(voter.vote(view) for voter in voters))
+        assert told(answers) == {"200": CONTENDERS}
+        seen = await robots[0].see(view["txn"])
+        assert (seen["state"], seen["effects"][0]["state"]) == ("ready", "released")
+
+
+async def test_a_deny_among_approvals_has_one_outcome(
+    replicas: list[World], robots: list[Agent], few: range
+) -> None:
+    voters = await everybody(replicas)
+    for n in few:
+        view = (await robots[0].submit(await pay(replicas[0], 500), run_key=f"ask-{n}")).json()
+        denier = n % CONTENDERS
+        answers = await asyncio.gather(
+            *(
+                voter.vote(view, "deny", reason="no") if i == denier else voter.vote(view)
+                for i, voter in enumerate(voters)
+            )
+        )
+        assert told(answers) == {"200": CONTENDERS}
+        effect = (await robots[0].see(view["txn"]))["effects"][0]
+        denied = answers[denier].json()
+        counted = any(v["verdict"] == "deny" and v["counted"] for v in denied["votes"])
+        assert effect["state"] == ("denied" if counted else "released")
+
+
+async def test_one_key_makes_one_resource(replicas: list[World], robots: list[Agent], rounds: range) -> None:
+    for n in rounds:
+        bodies = [await pay(replicas[0], account=f"account-{i % 4}") for i in range(CONTENDERS)]
+        answers = await asyncio.gather(
+            *(
+                robot.submit(body, run_key=f"key-{n}-{i % 4}", idempotency_key=f"key-{n}")
+                for i, (robot, body) in enumerate(zip(robots, bodies, strict=True))
+            )
+        )
+        assert told(answers) == {"201": 1, "200": 3, "idempotency_key_reused": 12}
+        assert len({a.json()["txn"] for a in answers if a.is_success}) == 1
+
+
+async def test_one_list_makes_one_revision(replicas: list[World], robots: list[Agent], few: range) -> None:
+    for n in few:
+        body = await pay(replicas[0], 500)
+        answers = await asyncio.gather(*(robot.submit(body, run_key=f"list-{n}") for robot in robots))
+        assert told(answers) == {"201": 1, "200": CONTENDERS - 1}
+        assert {a.json()["rev"] for a in answers} == {1}
+
+
+async def test_every_list_gets_a_revision_of_its_own(
+    replicas: list[World], robots: list[Agent], rounds: range
+) -> None:
+    for n in rounds:
+        bodies = [await pay(replicas[0], 500, account=f"account-{i}") for i in range(CONTENDERS)]
+        answers = await asyncio.gather(
+            *(robot.submit(body, run_key=f"lists-{n}") for robot, body in zip(robots, bodies, strict=True))
+        )
+        assert told(answers) == {"201": CONTENDERS}
+        assert (await robots[0].see(answers[0].json()["txn"]))["rev"] == CONTENDERS
+
+
+async def test_a_release_and_its_withdrawal_have_one_outcome(
+    replicas: list[World], robots: list[Agent], few: range
+) -> None:
+    for n in few:
+        view = (await robots[0].submit(await pay(replicas[0]), run_key=f"back-{n}")).json()
+        tokens = (await robots[0].release(view)).json()["releases"]
+        path = f"/v1/transactions/{view['txn']}/withdraw"
+        asked: list[Any] = [
+            robot.redeem(tokens, f"back-{n}-{i}") if i % 2 else robot.send("POST", path, {})
+            for i, robot in enumerate(robots)
+        ]
+        answers = await asyncio.gather(*asked)
+        spent = (await robots[0].see(view["txn"]))["state"] == "redeemed"
+        half = CONTENDERS // 2
+        assert told(answers) == (
+            {"200": 1, "already_redeemed": CONTENDERS - 1} if spent else {"200": half, "not_ready": half}
+        )

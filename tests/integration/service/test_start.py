@@ -1,0 +1,54 @@
+"""A start that fails half-way leaves nothing half open: no task, no timer, no lock, no database."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from policy_service.app import Service, create_app
+from policy_service.errors import StorageUnavailableError
+from policy_service.settings import Settings, load_settings
+from tests.fakes.payments import Payments
+from tests.fakes.world import fresh_data, running
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def settings(tmp_path: Path, folder: Payments) -> Settings:
+    """Those of a deployment whose database is fit for everything but the last step of the start."""
+    shutil.copytree(fresh_data(), tmp_path / "data")
+    rename(tmp_path / "data", "effects", "gone")
+    return load_settings(data_dir=tmp_path / "data", bundle_dir=folder.path)
+
+
+def rename(data: Path, table: str, to: str) -> None:
+    with closing(sqlite3.connect(data / "countersign.db")) as db:
+        db.execute(f"ALTER TABLE {table} RENAME TO {to}")
+
+
+async def test_a_failed_start_ends_what_it_had_started(settings: Settings) -> None:
+    before = asyncio.all_tasks()
+    app = create_app(settings)
+    service: Service = app.state.service
+    with pytest.raises(StorageUnavailableError):
+        async with app.router.lifespan_context(app):
+            pytest.fail("it started")
+    assert asyncio.all_tasks() == before
+    assert not service.scheduler.ticking
+    assert service.feed.closing
+
+
+async def test_what_failed_to_start_can_be_started_once_it_is_mended(settings: Settings) -> None:
+    app = create_app(settings)
+    with pytest.raises(StorageUnavailableError):
+        async with app.router.lifespan_context(app):
+            pytest.fail("it started")
+    rename(settings.data_dir, "gone", "effects")
+    async with running(settings.data_dir, settings.bundle_dir) as world:
+        assert (await world.http.get("/readyz")).status_code == 200
