@@ -15,8 +15,10 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from countersign.bringing import BroughtKeys
 from countersign.client import AsyncClient, Client, Service
 from countersign.clock import Clock, SystemClock
+from countersign.contract.keys import PrivateKey
 from countersign.enforcement import Enforcer, KeyCache
 from countersign.engine import Engine
 from countersign.journal import Journal
@@ -25,6 +27,16 @@ from countersign.settings import Settings, load_key
 from countersign.tool import ToolRegistry, default_registry
 from countersign.transport import Nonces, Transport
 from countersign.waiting import AsyncWaits, SyncWaits, Waits
+
+
+def _own_key(settings: Settings, clock: Clock) -> tuple[PrivateKey, BroughtKeys | None]:
+    """The enrolled key, or a new one with what brings it."""
+    if settings.key_path is not None:
+        return load_key(settings.key_path), None
+    if settings.token_path is None:
+        raise AssertionError("the settings hold a key or a token")
+    key = PrivateKey.generate()
+    return key, BroughtKeys(settings.token_path, key, clock)
 
 
 class Runtime:
@@ -51,7 +63,7 @@ class Runtime:
         self.clock: Clock = clock or SystemClock()
         self.journal = Journal(settings.journal_path, clock=self.clock, lease_seconds=settings.lease_seconds)
         self.manifests = Manifests(self.journal)
-        self._key = load_key(settings.key_path)
+        self._key, self._brought = _own_key(settings, self.clock)
         self._nonces = Nonces()
         self._keys = KeyCache(settings, self.clock)
         self._transport = transport
@@ -116,7 +128,7 @@ class Runtime:
         return Service(self._wire(waits), max_jwks_bytes=self.settings.max_jwks_bytes)
 
     def _wire(self, waits: Waits) -> Transport:
-        return Transport(self.settings, waits, self._key, self._nonces, self.clock)
+        return Transport(self.settings, waits, self._key, self._nonces, self.clock, self._brought)
 
     def _sync_http(self) -> httpx2.Client:
         """One connection pool for the process; a forked child makes its own."""

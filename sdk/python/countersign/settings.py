@@ -22,6 +22,7 @@ from countersign.errors import SettingsError
 URL_VARIABLE: Final = "COUNTERSIGN_URL"
 AGENT_VARIABLE: Final = "COUNTERSIGN_AGENT"
 KEY_VARIABLE: Final = "COUNTERSIGN_KEY"
+TOKEN_VARIABLE: Final = "COUNTERSIGN_TOKEN_FILE"  # noqa: S105 - the name of a variable
 JOURNAL_VARIABLE: Final = "COUNTERSIGN_JOURNAL"
 ALLOW_DEV_VARIABLE: Final = "COUNTERSIGN_ALLOW_DEV"
 ALLOW_HTTP_VARIABLE: Final = "COUNTERSIGN_ALLOW_HTTP"
@@ -37,8 +38,9 @@ class Settings:
 
     url: str
     agent: str
-    key_path: Path
+    key_path: Path | None  # the enrolled key; None: one made here, vouched for by the token
     journal_path: Path
+    token_path: Path | None = None  # the platform's token; see bringing.py
     issuer: str = ""  # what `iss` of a release must be; empty: the url
     allow_dev: bool = False  # accept releases whose votes came from the development sign-in
     allow_http: bool = False  # plain http to another machine; only inside a network nobody else shares
@@ -72,6 +74,11 @@ class Settings:
             raise SettingsError(
                 f"agent name {self.agent!r} must be 1 to 200 characters; it is the enrolled name"
             )
+        if (self.key_path is None) == (self.token_path is None):
+            raise SettingsError(
+                f"set {KEY_VARIABLE} (the path of an enrolled key) or {TOKEN_VARIABLE} (the path of a token that "
+                "your platform puts there), one of the two"
+            )
 
     @property
     def iss(self) -> str:
@@ -80,7 +87,7 @@ class Settings:
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None) -> Settings:
-        """Read `COUNTERSIGN_URL`, `_AGENT`, `_KEY`, `_JOURNAL`, `_ALLOW_DEV`, `_ALLOW_HTTP`, `_ISSUER`.
+        """Read `COUNTERSIGN_URL`, `_AGENT`, `_KEY`, `_TOKEN_FILE`, `_JOURNAL`, `_ALLOW_DEV`, `_ALLOW_HTTP`, `_ISSUER`.
 
         Raises:
             SettingsError: a required variable is missing, or a value is unsafe.
@@ -91,7 +98,8 @@ class Settings:
         return cls(
             url=_required(env, URL_VARIABLE, "the address of the policy service, like http://127.0.0.1:8420"),
             agent=agent,
-            key_path=Path(_required(env, KEY_VARIABLE, "the path of the agent's private key (PEM)")),
+            key_path=_path(env, KEY_VARIABLE),
+            token_path=_path(env, TOKEN_VARIABLE),
             journal_path=Path(journal) if journal else default_journal_path(agent, env),
             issuer=env.get(ISSUER_VARIABLE, ""),
             allow_dev=_flag(env, ALLOW_DEV_VARIABLE),
@@ -149,6 +157,11 @@ def _required(env: Mapping[str, str], name: str, meaning: str) -> str:
     if not value:
         raise SettingsError(f"{name} is not set; it is {meaning}")
     return value
+
+
+def _path(env: Mapping[str, str], name: str) -> Path | None:
+    named = env.get(name)
+    return Path(named) if named else None
 
 
 def _flag(env: Mapping[str, str], name: str) -> bool:

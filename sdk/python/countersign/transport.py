@@ -16,15 +16,16 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from countersign.bringing import PATH, BroughtKeys
 from countersign.clock import Clock
 from countersign.contract.admission import Limits, load
 from countersign.contract.codes import ErrorCode
 from countersign.contract.errors import ContractError
 from countersign.contract.keys import PrivateKey
 from countersign.contract.proof import make_proof
-from countersign.contract.wire import WireModel, parse
+from countersign.contract.wire import BroughtKey, WireModel, parse
 from countersign.errors import ServiceRefused, ServiceUnavailable
-from countersign.settings import Settings
+from countersign.settings import TOKEN_VARIABLE, Settings
 from countersign.waiting import Answered, Asked, Waits
 
 M = TypeVar("M", bound=WireModel)
@@ -65,13 +66,20 @@ class Transport:
     """Sends calls, by whatever way of waiting it is given."""
 
     def __init__(
-        self, settings: Settings, waits: Waits, key: PrivateKey, nonces: Nonces, clock: Clock
+        self,
+        settings: Settings,
+        waits: Waits,
+        key: PrivateKey,
+        nonces: Nonces,
+        clock: Clock,
+        brought: BroughtKeys | None = None,
     ) -> None:
         self._settings = settings
         self._waits = waits
         self._key = key
         self._nonces = nonces
         self._clock = clock
+        self._brought = brought
         self._prefix = urlsplit(settings.url).path.rstrip("/")
 
     async def ask(self, call: Call, model: type[M]) -> M:
@@ -94,6 +102,21 @@ class Transport:
 
     async def raw(self, call: Call) -> Answered:
         """Send a call until it is answered; only answers below 300 come back."""
+        if call.signed and self._brought is not None and self._brought.due:
+            await self._bring(self._brought)
+        return await self._persist(call)
+
+    async def _bring(self, brought: BroughtKeys) -> None:
+        """Have the platform's token vouch for our key; nothing signed with it counts before."""
+        answer = await self._persist(Call("POST", PATH, brought.request()))
+        try:
+            brought.take(parse(BroughtKey, answer.body))
+        except ContractError as error:
+            raise ServiceUnavailable(
+                f"POST {PATH}", f"its answer is no BroughtKey: {_short(str(error))}"
+            ) from error
+
+    async def _persist(self, call: Call) -> Answered:
         answer = await self._try(call)
         for tried in range(self._settings.retries):
             if not isinstance(answer, Exception) and not _is_busy(answer):
@@ -112,7 +135,9 @@ class Transport:
         if not isinstance(problem, ServiceRefused) or problem.problem_code != ErrorCode.BAD_PROOF:
             return problem
         hint = _skew(answer, self._clock.wall()) or (
-            "if `policy-service agent list` does not show that key for that agent, enrol it there "
+            f"{TOKEN_VARIABLE} names a token that must vouch for that agent: the service's log says why it did not"
+            if self._brought is not None
+            else "if `policy-service agent list` does not show that key for that agent, enrol it there "
             "(`policy-service agent key add`), or correct COUNTERSIGN_AGENT and COUNTERSIGN_KEY"
         )
         signed = f"the request was signed as agent {self._settings.agent!r} with key {self._key.public.kid}"

@@ -1,0 +1,149 @@
+"""The SDK with nothing enrolled but its name: a platform's token in a file, a key of its own in memory."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import Runtime, ServiceRefused, Settings, SettingsError, ToolRegistry, tool, transaction
+from countersign.clock import SystemClock
+from policy_service.storage.core import table
+from policy_service.storage.tables import AgentKeyRow
+from tests.counterparts import node
+from tests.fakes.listening import Listening
+from tests.fakes.world import SUPPORT_BUNDLE
+
+SUBJECT = "system:serviceaccount:shop:desk"
+
+
+class Later(SystemClock):
+    """This host's clock, moved on."""
+
+    ahead = 0.0
+
+    def wall(self) -> float:
+        return super().wall() + self.ahead
+
+
+@dataclass
+class Pod:
+    """A workload: the service it asks, and the token its platform keeps fresh."""
+
+    service: Listening
+    factory: node.TokenFactory
+    token: Path
+    clock: Later = field(default_factory=Later)
+    refunds: list[str] = field(default_factory=list)
+
+    def put_token(self, *, life: int = 600, **claims: Any) -> None:
+        now = int(time.time())
+        said = {"sub": SUBJECT, "aud": self.service.url, "iat": now, "nbf": now, "exp": now + life, **claims}
+        self.token.write_text(self.factory.sign(said) + "\n")
+
+    def runtime(self) -> Runtime:
+        registry = ToolRegistry()
+
+        @tool("refund", resource=("Account", "customer"), registry=registry)
+        def refund(payment_id: str, amount_cents: int, currency: str, customer: str, reason: str) -> str:
+            """Give money back."""
+            self.refunds.append(payment_id)
+            return f"r-{payment_id}"
+
+        self.refund = refund
+        settings = Settings(
+            url=self.service.url,
+            agent="desk",
+            key_path=None,
+            token_path=self.token,
+            journal_path=self.token.parent / "journal.db",
+            allow_dev=True,
+        )
+        return Runtime(settings, registry=registry, clock=self.clock)
+
+    def pay_back(self, runtime: Runtime, payment: str) -> None:
+        with transaction(f"ticket-{payment}", runtime=runtime):
+            self.refund(payment, 1_200, "USD", "cus_1001", "late delivery")
+
+    def keys(self) -> int:
+        rows = self.service.do(
+            lambda world: world.service.db.read(lambda conn: conn.execute(table(AgentKeyRow).select()).all())
+        )
+        return len(rows)
+
+
+@pytest.fixture
+def pod(tmp_path: Path) -> Iterator[Pod]:
+    with node.token_factory() as factory:
+        issuer = {
+            "name": "cluster",
+            "issuer": factory.issuer,
+            "agents": [{"agent": "desk", "claims": {"sub": SUBJECT}}],
+        }
+        with Listening(tmp_path / "data", SUPPORT_BUNDLE, trusted_issuers=[issuer]) as service:
+            service.do(lambda w: w.operator("agent-enroll", {"name": "desk", "roles": ["support-agent"]}))
+            yield Pod(service, factory, tmp_path / "token")
+
+
+def test_a_token_in_a_file_is_all_it_takes(pod: Pod) -> None:
+    pod.put_token()
+    with pod.runtime() as runtime:
+        pod.pay_back(runtime, "pay_1")
+        pod.pay_back(runtime, "pay_2")
+    assert (pod.refunds, pod.keys()) == (["pay_1", "pay_2"], 1)
+
+
+def test_the_token_is_read_again_before_the_key_ends(pod: Pod) -> None:
+    """Half of the key's life is the reserve for a platform or a service that is away."""
+    pod.put_token(life=600)
+    with pod.runtime() as runtime:
+        pod.pay_back(runtime, "pay_1")
+        pod.put_token(life=1_200, jti="the next one")
+        pod.clock.ahead = 290.0
+        assert runtime._brought is not None
+        assert not runtime._brought.due
+        pod.clock.ahead = 310.0
+        assert runtime._brought.due
+        pod.clock.ahead = 0.0
+        runtime._brought._renew_at = 0.0
+        pod.pay_back(runtime, "pay_2")
+    assert pod.keys() == 1
+    (row,) = pod.service.do(
+        lambda world: world.service.db.read(lambda conn: conn.execute(table(AgentKeyRow).select()).all())
+    )
+    assert row.expires_at.timestamp() > time.time() + 900
+
+
+def test_another_process_brings_its_own_key_and_finds_the_same_work(pod: Pod) -> None:
+    pod.put_token()
+    for _ in range(2):
+        with pod.runtime() as runtime:
+            pod.pay_back(runtime, "pay_1")
+    assert (pod.refunds, pod.keys()) == (["pay_1"], 2)
+
+
+def test_a_token_that_does_not_vouch_is_told_with_the_way_to_find_out(pod: Pod) -> None:
+    pod.put_token(sub="system:serviceaccount:shop:another")
+    with pod.runtime() as runtime, pytest.raises(ServiceRefused, match="COUNTERSIGN_TOKEN_FILE"):
+        pod.pay_back(runtime, "pay_1")
+    assert pod.refunds == []
+
+
+@pytest.mark.parametrize("content", [None, b"", b"  \n", b"\xff\xfe", b"a" * 20_000])
+def test_a_file_without_a_token_is_named(pod: Pod, content: bytes | None) -> None:
+    if content is not None:
+        pod.token.write_bytes(content)
+    with pod.runtime() as runtime, pytest.raises(SettingsError, match="token"):
+        pod.pay_back(runtime, "pay_1")
+
+
+def test_the_settings_name_a_key_or_a_token(tmp_path: Path) -> None:
+    env = {"COUNTERSIGN_URL": "http://127.0.0.1:1", "COUNTERSIGN_AGENT": "desk", "COUNTERSIGN_JOURNAL": "j"}
+    assert Settings.from_env(env | {"COUNTERSIGN_TOKEN_FILE": "/t"}).token_path == Path("/t")
+    for both in ({}, {"COUNTERSIGN_TOKEN_FILE": "/t", "COUNTERSIGN_KEY": "/k"}):
+        with pytest.raises(SettingsError, match="one of the two"):
+            Settings.from_env(env | both)
