@@ -109,7 +109,8 @@ class Service:
         clock = clock or utc_now
         self.active = ActiveBundle(settings.bundle_dir, clock)
         self._closing.callback(self.active.close)
-        self.feed = Feed(self.db, poll_s=settings.sequencer_s)
+        # the mark follows the feed, which follows whichever replica numbers
+        self.feed = Feed(self.db, poll_s=settings.sequencer_s, on_index=self.mark.reached)
         self.sequencer = Sequencer(
             self.db,
             holder=self._holder,
@@ -133,7 +134,6 @@ class Service:
 
     async def _indexed(self, index: int) -> None:
         self.feed.hint(index)
-        self.mark.reached(index)
 
     def _jobs(self) -> list[Job]:
         settings, ctx = self.settings, self.ctx

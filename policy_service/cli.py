@@ -20,8 +20,10 @@ import typer
 from sqlalchemy import make_url
 
 from countersign.contract import PrivateKey, PublicKey
+from policy_service.channels.operator import stopping
 from policy_service.channels.operator.socket import embedded_lock, open_database, run_verb
-from policy_service.errors import ServiceError, StartError
+from policy_service.channels.operator.speaking import AsJson, say, sentences
+from policy_service.errors import StartError
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.jobs.marking import settle_epoch
 from policy_service.logs import set_up_logs
@@ -40,30 +42,15 @@ app = typer.Typer(
 )
 agent_app = typer.Typer(no_args_is_help=True, help="Enrol agents and executors, and give them keys.")
 key_app = typer.Typer(no_args_is_help=True, help="Keys of agents.")
-freeze_app = typer.Typer(no_args_is_help=True, help="Stop somebody at once, without taking anything away.")
-unfreeze_app = typer.Typer(no_args_is_help=True, help="End a freeze.")
 app.add_typer(agent_app, name="agent")
-app.add_typer(freeze_app, name="freeze")
-app.add_typer(unfreeze_app, name="unfreeze")
+app.add_typer(stopping.freeze_app, name="freeze")
+app.add_typer(stopping.unfreeze_app, name="unfreeze")
+app.add_typer(stopping.revoke_app, name="revoke")
+app.add_typer(stopping.reinstate_app, name="reinstate")
 agent_app.add_typer(key_app, name="key")
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 KeyOut = Annotated[Path | None, typer.Option(help="Write a fresh private key here (PEM, mode 0600).")]
 Jwk = Annotated[str | None, typer.Option(help="The public key as a JWK, when the agent made its own.")]
-
-
-@contextlib.contextmanager
-def _sentences() -> Iterator[None]:
-    """End in a sentence, never in a trace, when the service refuses."""
-    try:
-        yield
-    except (ServiceError, BundleError) as error:
-        typer.echo(f"policy-service: {error}", err=True)
-        raise typer.Exit(1) from None
-
-
-def _say(value: Any, as_json: bool, text: str) -> None:
-    typer.echo(json.dumps(value) if as_json else text)
 
 
 @contextlib.contextmanager
@@ -98,14 +85,14 @@ def _read_jwk(text: str) -> dict[str, str]:
 @app.command()
 def init(as_json: AsJson = False) -> None:
     """Make the data folder, the keys and the database; safe to repeat."""
-    with _sentences():
+    with sentences():
         settings = load_settings()
         settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         made = make_keys(settings.key_dir)
         with embedded_lock(settings), open_database(settings) as db:
             mark = settle_epoch(db, settings.key_dir)
         done = {"data_dir": str(settings.data_dir), "keys_made": made, "epoch": mark.epoch}
-        _say(
+        say(
             done,
             as_json,
             f"ready in {settings.data_dir}; keys made: {', '.join(made) or 'none, all were there'}",
@@ -121,7 +108,7 @@ def serve() -> None:
     from policy_service.app import create_app
     from policy_service.channels.operator.serving import serve_with_socket
 
-    with _sentences():
+    with sentences():
         settings = load_settings()
         _set_up_logging()
         asgi = create_app(settings)
@@ -173,7 +160,7 @@ def signin(
     as_json: AsJson = False,
 ) -> None:
     """Print a one-time link of the development sign-in."""
-    with _sentences():
+    with sentences():
         settings = load_settings()
         known = dict(_dev_people(settings))
         if person not in known:
@@ -182,7 +169,7 @@ def signin(
                 f"{person} is in no group of the bundle and may approve nothing; known: {names}", err=True
             )
         link = run_verb(settings, "sign-in-link", {"sub": person, "name": name or known.get(person, person)})
-        _say(link, as_json, link["url"])
+        say(link, as_json, link["url"])
 
 
 @app.command()
@@ -193,13 +180,13 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Load and validate a bundle as the service would, and say what is wrong with it."""
-    with _sentences():
+    with sentences():
         path = folder or load_settings().bundle_dir
         try:
             bundle = load_bundle(path)
         except BundleError as error:
             problems = [{"file": p.file, "line": p.line, "message": p.message} for p in error.problems]
-            _say({"ok": False, "problems": problems}, as_json, str(error))
+            say({"ok": False, "problems": problems}, as_json, str(error))
             raise typer.Exit(1) from None
         warnings = [{"file": p.file, "line": p.line, "message": p.message} for p in bundle.warnings]
         done = {"ok": True, "digest": bundle.digest, "commit": bundle.commit, "warnings": warnings}
@@ -208,7 +195,7 @@ def check(
             f"{path} is valid: {counted}, digest {bundle.digest}",
             *(f"warning: {w['file']}: {w['message']}" for w in warnings),
         ]
-        _say(done, as_json, "\n".join(lines))
+        say(done, as_json, "\n".join(lines))
 
 
 def _shown(name: str, value: Any) -> str:
@@ -219,7 +206,7 @@ def _shown(name: str, value: Any) -> str:
 @app.command(name="settings")
 def show_settings(as_json: AsJson = False) -> None:
     """Every setting: its environment variable, its value here, and what it means."""
-    with _sentences():
+    with sentences():
         settings = load_settings()
         rows = [
             {
@@ -229,7 +216,7 @@ def show_settings(as_json: AsJson = False) -> None:
             }
             for name, field in Settings.model_fields.items()
         ]
-        _say(rows, as_json, "\n".join(f"{r['variable']}={r['value']}\n    {r['meaning']}" for r in rows))
+        say(rows, as_json, "\n".join(f"{r['variable']}={r['value']}\n    {r['meaning']}" for r in rows))
 
 
 @agent_app.command("enroll")
@@ -243,25 +230,25 @@ def agent_enroll(
     as_json: AsJson = False,
 ) -> None:
     """Enrol an agent or executor, with its first key if you like."""
-    with _sentences():
+    with sentences():
         settings = load_settings()
         with _public_key(key_out, jwk) as public:
             args = {"name": name, "owner": owner, "roles": role or [], "teams": team or [], "jwk": public}
             done = run_verb(settings, "agent-enroll", args)
         where = f"; its key is in {key_out}" if key_out else ""
-        _say(done, as_json, f"enrolled {name}{where}")
+        say(done, as_json, f"enrolled {name}{where}")
 
 
 @agent_app.command("list")
 def agent_list(as_json: AsJson = False) -> None:
     """Every enrolled agent, its owner and its keys."""
-    with _sentences():
+    with sentences():
         agents = run_verb(load_settings(), "agent-list", {})
         lines = [
             f"{a['agent']}  owner {a['owner'] or '-'}  {len(a['keys'])} keys{'  FROZEN' if a['frozen'] else ''}"
             for a in agents
         ]
-        _say(agents, as_json, "\n".join(lines) or "no agent is enrolled")
+        say(agents, as_json, "\n".join(lines) or "no agent is enrolled")
 
 
 @agent_app.command("api-key")
@@ -273,13 +260,13 @@ def agent_api_key(
     as_json: AsJson = False,
 ) -> None:
     """Make a bearer key for trials on loopback; it is shown this once."""
-    with _sentences():
+    with sentences():
         if revoke:
             done = run_verb(load_settings(), "api-key-revoke", {"name": name})
-            _say(done, as_json, f"ended {done['revoked']} bearer keys of {name}")
+            say(done, as_json, f"ended {done['revoked']} bearer keys of {name}")
             return
         made = run_verb(load_settings(), "api-key", {"name": name})
-        _say(made, as_json, made["api_key"])
+        say(made, as_json, made["api_key"])
 
 
 @key_app.command("add")
@@ -290,37 +277,33 @@ def key_add(
     as_json: AsJson = False,
 ) -> None:
     """Give an agent one more key."""
-    with _sentences():
+    with sentences():
         settings = load_settings()
         if key_out is None and jwk is None:
             raise typer.BadParameter("name the public key with --jwk, or let one be made with --key-out")
         with _public_key(key_out, jwk) as public:
             done = run_verb(settings, "agent-key-add", {"name": name, "jwk": public})
-        _say(done, as_json, f"{name} has the key {done['kid']}")
+        say(done, as_json, f"{name} has the key {done['kid']}")
 
 
 @key_app.command("revoke")
 def key_revoke(kid: Annotated[str, typer.Argument(help="The key's id.")], as_json: AsJson = False) -> None:
     """End a key; what it asked for can no longer be redeemed with it."""
-    with _sentences():
+    with sentences():
         done = run_verb(load_settings(), "agent-key-revoke", {"kid": kid})
-        _say(done, as_json, f"revoked {kid}")
+        say(done, as_json, f"revoked {kid}")
 
 
-@freeze_app.command("agent")
-def freeze_agent(name: Annotated[str, typer.Argument(help="The agent.")], as_json: AsJson = False) -> None:
-    """Stop an agent; what it has begun may still be taken back."""
-    with _sentences():
-        done = run_verb(load_settings(), "freeze", {"agent": name})
-        _say(done, as_json, f"{name} is frozen: it stages, redeems and renews nothing until it is unfrozen")
-
-
-@unfreeze_app.command("agent")
-def unfreeze_agent(name: Annotated[str, typer.Argument(help="The agent.")], as_json: AsJson = False) -> None:
-    """Let a frozen agent act again; what lapsed meanwhile stays lapsed."""
-    with _sentences():
-        done = run_verb(load_settings(), "unfreeze", {"agent": name})
-        _say(done, as_json, f"{name} may act again")
+@app.command()
+def people(as_json: AsJson = False) -> None:
+    """Everybody who ever signed in, with the groups their token carried; ISSUER|SUBJECT is what owners are named by."""
+    with sentences():
+        found = run_verb(load_settings(), "people-list", {})
+        lines = [
+            f"{p['person']}  {p['name']}  {', '.join(p['groups']) or '-'}{'  REVOKED' if p['revoked'] else ''}"
+            for p in found
+        ]
+        say(found, as_json, "\n".join(lines) or "nobody has signed in yet")
 
 
 if __name__ == "__main__":

@@ -107,7 +107,7 @@ class Settings(BaseSettings):
     max_batch: int = Field(
         256, gt=0, le=4096, description="units in one commit; bounds how long the first one waits"
     )
-    busy_timeout_ms: int = Field(5_000, gt=0, description="wait for another process's lock on SQLite")
+    busy_timeout_ms: int = Field(5_000, gt=0, description="wait for a lock that another process holds")
     read_threads: int = Field(4, gt=0, le=64, description="queries at once")
     pool_size: int = Field(8, gt=0, le=100, description="PostgreSQL connections that write")
     max_runs: int = Field(

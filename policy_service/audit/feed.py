@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
@@ -37,10 +37,18 @@ class Event:
 class Feed:
     """Follows the log. One for each process."""
 
-    def __init__(self, db: Database, *, keep: int = 5_000, poll_s: float = 0.5) -> None:
+    def __init__(
+        self,
+        db: Database,
+        *,
+        keep: int = 5_000,
+        poll_s: float = 0.5,
+        on_index: Callable[[int], None] = lambda index: None,
+    ) -> None:
         self._db = db
         self._recent: deque[Event] = deque(maxlen=keep)
         self._poll_s = poll_s
+        self._on_index = on_index
         self._index = 0
         self._refreshing = asyncio.Lock()
         self._everything: set[asyncio.Future[None]] = set()
@@ -90,6 +98,7 @@ class Feed:
                 events = [_event(entry) for entry in entries]
                 self._recent.extend(events)
                 self._index = events[-1].index
+                self._on_index(self._index)
                 self._wake({event.txn for event in events if event.txn is not None})
 
     def close(self) -> None:

@@ -112,6 +112,16 @@ def revoke_key(tx: Tx, kid: str) -> None:
         append(tx, "agent_key_revoked", actor=OPERATOR, body={"agent": known.agent, "kid": kid})
 
 
+def revoke_keys_of(tx: Tx, name: str) -> int:
+    """End every key of a party; how many were live."""
+    where = (col(AgentKeyRow.agent) == name, col(AgentKeyRow.revoked_at).is_(None))
+    ended = update(AgentKeyRow).where(*where).values(revoked_at=tx.now).returning(col(AgentKeyRow.kid))
+    kids = sorted(tx.conn.execute(ended).scalars())
+    for kid in kids:
+        append(tx, "agent_key_revoked", actor=OPERATOR, body={"agent": name, "kid": kid})
+    return len(kids)
+
+
 def freeze(tx: Tx, name: str) -> None:
     """Stop a party: it stages, redeems and renews nothing until it is unfrozen. Taking back what fired goes on.
     Freezing it again changes nothing. Once this is committed nothing it had begun is committed after it.

@@ -47,10 +47,16 @@ def remember(
 def find_person(
     conn: Connection, iss: str, sub: str, assurance: str, now: datetime, max_group_age_s: int
 ) -> Person | None:
-    """A known person; groups older than the limit are left out, as if the token had carried none."""
+    """A known person, unless revoked; groups older than the limit are left out, as if the token had carried none."""
     columns = table(PersonRow).columns
     row = conn.execute(select(*columns).where(col(PersonRow.iss) == iss, col(PersonRow.sub) == sub)).first()
-    if row is None:
+    if row is None or row.revoked_at is not None:
         return None
     fresh = row.groups_at is not None and (now - row.groups_at).total_seconds() < max_group_age_s
     return Person(iss, sub, row.name, assurance, frozenset(row.groups if fresh else ()))
+
+
+def list_people(conn: Connection) -> list[PersonRow]:
+    """Everybody who ever signed in, by issuer and subject."""
+    query = select(*table(PersonRow).columns).order_by(col(PersonRow.iss), col(PersonRow.sub))
+    return [PersonRow(**row._mapping) for row in conn.execute(query)]

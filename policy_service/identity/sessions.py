@@ -15,12 +15,13 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, Connection, and_, delete, select, update
 from sqlmodel import col
 
+from policy_service.errors import ForbiddenError
 from policy_service.identity.people import Person, find_person
 from policy_service.settings import Settings
 from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.logbook import append
-from policy_service.storage.tables import SessionRow
+from policy_service.storage.tables import PersonRow, SessionRow
 from policy_service.storage.unit import Clock, utc_now
 
 _BYTES = 32
@@ -40,7 +41,14 @@ def hashed(secret: str) -> str:
 
 
 def open_session(tx: Tx, iss: str, sub: str, assurance: str, *, max_s: int) -> str:
-    """A fresh session; the cookie's value, once."""
+    """A fresh session; the cookie's value, once.
+
+    Raises:
+        ForbiddenError: an operator took this person out of every decision.
+    """
+    whose = select(col(PersonRow.revoked_at)).where(col(PersonRow.iss) == iss, col(PersonRow.sub) == sub)
+    if tx.conn.execute(whose).scalar() is not None:
+        raise ForbiddenError("an operator of this deployment has taken you out of its decisions")
     cookie = secrets.token_urlsafe(_BYTES)
     row = {
         "id_hash": hashed(cookie),

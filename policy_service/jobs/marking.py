@@ -17,7 +17,7 @@ from policy_service.audit.log import highest_index
 from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.tables import MetaRow
-from policy_service.tokens.epoch import Mark, read_mark, require_not_behind, write_mark
+from policy_service.tokens.epoch import Mark, read_mark, require_no_log, require_not_behind, write_mark
 
 log = structlog.get_logger(__name__)
 
@@ -28,7 +28,7 @@ _meta = table(MetaRow)
 
 
 def settle_epoch(db: Database, key_dir: Path) -> Mark:
-    """Compare the database with the mark, or make both at the first start.
+    """Compare the database with the mark, or make both at the very first start.
 
     Raises:
         StartError: the database has forgotten something it once knew.
@@ -37,6 +37,7 @@ def settle_epoch(db: Database, key_dir: Path) -> Mark:
     epoch = db.write_sync(_epoch)
     highest = db.read_sync(highest_index)
     if mark is None:
+        require_no_log(key_dir, highest)
         mark = Mark(epoch, highest)
         write_mark(key_dir, mark)
     require_not_behind(mark, highest, epoch)

@@ -93,9 +93,14 @@ class Database:
         )
 
     def _open_postgres(self, limits: StorageLimits, clock: Clock | None) -> None:
-        engine = postgres.open_pool(self.url, connections=limits.pool_size, read_only=False)
+        waits = limits.busy_timeout_ms
+        engine = postgres.open_pool(
+            self.url, connections=limits.pool_size, read_only=False, lock_timeout_ms=waits
+        )
         postgres.require_durable(engine)
-        self._readers = postgres.open_pool(self.url, connections=limits.read_threads + 1, read_only=True)
+        self._readers = postgres.open_pool(
+            self.url, connections=limits.read_threads + 1, read_only=True, lock_timeout_ms=waits
+        )
         self._writer = postgres.PostgresWriter(
             engine,
             clock=clock,

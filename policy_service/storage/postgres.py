@@ -22,23 +22,39 @@ from sqlalchemy.exc import DBAPIError
 
 from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.storage.alone import now
+from policy_service.storage.types import refuse_nul
 from policy_service.storage.unit import Clock, T, Tx, Unit, Waiting, as_storage_error, deliver, require_plain
 
 log = structlog.get_logger(__name__)
 
 RERUN_STATES = frozenset({"40001", "40P01", "23505"})  # serialization failure, deadlock, unique key taken
+_IDLE_MS = 30_000  # a unit computes for milliseconds; one that is silent so long belongs to a replica that hangs
+_SILENCE_S = 10  # before a peer that says nothing is asked, and between two questions
 _RERUN_PAUSE = 0.005  # seconds, doubled with each run: long enough for the other transaction to finish
 _random = random.SystemRandom()
 
 
-def open_pool(url: URL, *, connections: int, read_only: bool) -> Engine:
-    """An engine over a small pool; times arrive in UTC."""
-    options = "-c timezone=UTC -c default_transaction_read_only=" + ("on" if read_only else "off")
-    return create_engine(
+def open_pool(url: URL, *, connections: int, read_only: bool, lock_timeout_ms: int) -> Engine:
+    """An engine over a small pool; times arrive in UTC. Nothing waits for ever: not for a lock, not for a server that
+    does not answer, and no lock for a replica that has gone away in the middle of a unit.
+    """
+    session = {
+        "timezone": "UTC",
+        "default_transaction_read_only": "on" if read_only else "off",
+        "lock_timeout": lock_timeout_ms,
+        "idle_in_transaction_session_timeout": _IDLE_MS,
+        "tcp_keepalives_idle": _SILENCE_S,
+        "tcp_keepalives_interval": _SILENCE_S,
+        "tcp_keepalives_count": 2,
+    }
+    options = " ".join(f"-c {name}={value}" for name, value in session.items())
+    engine = create_engine(
         url, pool_size=connections, max_overflow=0, pool_pre_ping=True,
         isolation_level="REPEATABLE READ" if read_only else "READ COMMITTED",
-        connect_args={"options": options}, hide_parameters=True,
+        connect_args={"options": options, "connect_timeout": _SILENCE_S}, hide_parameters=True,
     )  # fmt: skip
+    refuse_nul(engine)
+    return engine
 
 
 def require_durable(engine: Engine) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event
 
 from policy_service.errors import StartError
+from policy_service.storage.types import refuse_nul
 
 
 def open_writer(url: URL, *, busy_timeout_ms: int) -> Engine:
@@ -21,6 +22,8 @@ def open_writer(url: URL, *, busy_timeout_ms: int) -> Engine:
     # SQLAlchemy keeps its books but ends no transaction: the writer sends every BEGIN, COMMIT and ROLLBACK.
     for name in ("do_commit", "do_rollback"):
         setattr(engine.dialect, name, _send_nothing)
+
+    refuse_nul(engine)
 
     @event.listens_for(engine, "connect")
     def _prepare(driver: sqlite3.Connection, _record: object) -> None:
@@ -46,6 +49,8 @@ def open_reader(url: URL, *, busy_timeout_ms: int, connections: int) -> Engine:
         url, poolclass=QueuePool, pool_size=connections, max_overflow=0,
         connect_args={**_CONNECT, "check_same_thread": False}, hide_parameters=True,
     )  # fmt: skip
+
+    refuse_nul(engine)
 
     @event.listens_for(engine, "connect")
     def _prepare(driver: sqlite3.Connection, _record: object) -> None:

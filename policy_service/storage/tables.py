@@ -81,6 +81,7 @@ class PersonRow(Row, table=True):
     groups_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
     first_seen_at: datetime = Field(sa_type=UtcDateTime)
     last_seen_at: datetime = Field(sa_type=UtcDateTime)
+    revoked_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # decides nothing any more
 
 
 class SessionRow(Row, table=True):
@@ -265,6 +266,9 @@ class VoteRow(Row, table=True):
     channel: str
     late: bool = False
     cast_at: datetime = Field(sa_type=UtcDateTime)
+    revoked_at: datetime | None = Field(
+        default=None, sa_type=UtcDateTime
+    )  # an operator took it out of the count
 
 
 class AttemptRow(Row, table=True):
@@ -320,6 +324,16 @@ class TaskRow(Row, table=True):
     text: str
     opened_at: datetime = Field(sa_type=UtcDateTime)
     settled_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+
+
+class StopRow(Row, table=True):
+    """An emergency stop that holds now: of ``everything``, or of ``tool:NAME``."""
+
+    __tablename__: ClassVar[Any] = "stops"
+
+    what: str = Field(primary_key=True)
+    reason: str
+    at: datetime = Field(sa_type=UtcDateTime)
 
 
 # -- plumbing --------------------------------------------------------------------------------------------------------

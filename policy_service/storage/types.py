@@ -4,7 +4,9 @@
   (``2026-11-21T22:00:00.123456Z``), which sorts and compares as the times do; PostgreSQL uses
   ``timestamptz``.
 * A naive time is refused when it is bound, not guessed at: the same number would be another moment elsewhere.
-* ``Json`` is for what only this service reads. Bytes that were voted on are never stored as JSON.
+* ``Json`` is for what only this service reads, and is text on both engines: PostgreSQL's ``jsonb`` refuses the
+  U+0000 that a reason may quote from somebody's args. Bytes that were voted on are never stored as JSON.
+* Text holds no U+0000: PostgreSQL cannot store it, SQLite can, and the answer must not depend on the engine.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, DateTime, String
-from sqlalchemy.dialects.postgresql import JSONB
+from sqlalchemy import JSON, DateTime, Engine, String, event
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from policy_service.errors import InvalidRequestError
 
 TIME_TEXT_LENGTH = 27  # characters of 2026-11-21T22:00:00.123456Z
 
@@ -61,4 +64,18 @@ class UtcDateTime(TypeDecorator[datetime]):
 
 
 # None is SQL NULL, not the JSON word null: one absent value, not two.
-Json = JSON(none_as_null=True).with_variant(JSONB(none_as_null=True), "postgresql")
+Json = JSON(none_as_null=True)
+
+
+def refuse_nul(engine: Engine) -> None:
+    """Let no statement of this engine carry text with U+0000; bytes may hold anything."""
+    event.listen(engine, "before_cursor_execute", _require_no_nul)
+
+
+def _require_no_nul(
+    _conn: object, _cursor: object, _statement: str, parameters: Any, _context: object, many: bool
+) -> None:
+    for row in parameters if many else (parameters,):
+        for value in row.values() if isinstance(row, dict) else row:
+            if type(value) is str and "\0" in value:
+                raise InvalidRequestError("text may not hold U+0000 (NUL); leave it out")

@@ -3,11 +3,18 @@
 A database restored from a backup has forgotten redemptions; its log then ends before this mark, and the service does
 not start on it. The mark is written after the commit that assigned the index, so a crash between the two leaves a mark
 that is behind, never one that is ahead.
+
+With PostgreSQL every replica keeps a mark beside its copy of the keys and follows the log with it, whichever replica
+numbers. Processes that share one folder share the mark: it never goes back.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +24,9 @@ from policy_service.tokens.files import create_secret, make_secret_folder, read_
 _NAME = "epoch.json"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Mark:
-    """What the deployment has reached: its incarnation, and the highest index its log ever had."""
+    """What the deployment has reached: its incarnation, and the highest index its log ever had. The later is greater."""
 
     epoch: int
     highest_index: int
@@ -42,8 +49,33 @@ def read_mark(folder: Path) -> Mark | None:
 
 
 def write_mark(folder: Path, mark: Mark) -> None:
-    """Replace the mark durably: whoever reads sees the old one or the new one, whole."""
+    """Replace the mark durably: whoever reads sees the old one or the new one, whole. One that has got further, by
+    another process, stays.
+
+    Raises:
+        OSError: it cannot be written, or what stands there cannot be read.
+    """
     make_secret_folder(folder)
+    with _one_at_a_time(folder):
+        try:
+            before = read_mark(folder)
+        except StartError as error:
+            raise OSError(str(error)) from error
+        if before is None or before < mark:
+            _replace(folder, mark)
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # the kernel lets go of it when a process dies
+        yield
+    finally:
+        os.close(handle)
+
+
+def _replace(folder: Path, mark: Mark) -> None:
     new = folder / f"{_NAME}.new"  # one name, so that a kill leaves one file behind and not one each time
     new.unlink(missing_ok=True)
     try:
@@ -53,6 +85,20 @@ def write_mark(folder: Path, mark: Mark) -> None:
         new.unlink(missing_ok=True)
         raise
     sync_folder(folder)
+
+
+def require_no_log(folder: Path, highest_index: int) -> None:
+    """Refuse to begin a mark on a database that has a log already: an old one would pass for the newest.
+
+    Raises:
+        StartError: it has one.
+    """
+    if highest_index > 0:
+        raise StartError(
+            f"there is no {folder / _NAME}, and this database has a log up to {highest_index}: copy {_NAME} from "
+            "where these keys came from (another replica, or their backup), so that a database which has forgotten "
+            "something is found out"
+        )
 
 
 def require_not_behind(mark: Mark, highest_index: int, epoch: int) -> None:

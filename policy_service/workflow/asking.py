@@ -215,7 +215,8 @@ def approved_before(snapshot: Snapshot, effect: EffectRow) -> bool:
     # What comes from the result was not known when they voted, and it is the agent that reports it.
     if reads_result(forward.compensation["map"]):
         return False
-    return any(vote.verdict == "approve" and not vote.late for vote in snapshot.votes_on(forward))
+    approvals = (vote for vote in snapshot.votes_on(forward) if vote.verdict == "approve")
+    return any(not vote.late and vote.revoked_at is None for vote in approvals)
 
 
 def gates_of(effect: EffectRow, fired: Sequence[Gate] = ()) -> tuple[Gate, ...]:

@@ -69,7 +69,7 @@ def permission(
 def ballots(
     ctx: Context, bundle: Bundle, snapshot: Snapshot, effect: EffectRow, agent: AgentRow, now: datetime
 ) -> list[BallotVote]:
-    """The votes of a revision that came in time, in the order they were cast, as they stand now."""
+    """The votes of a revision, in the order they were cast, as they stand now; late and revoked ones are left out."""
     review = snapshot.review_of(effect)
     if review is None:
         return []
@@ -77,7 +77,7 @@ def ballots(
     return [
         _ballot(ctx, bundle, agent, review, gates, vote, now)
         for vote in snapshot.votes_on(effect)
-        if not vote.late
+        if not vote.late and vote.revoked_at is None
     ]
 
 

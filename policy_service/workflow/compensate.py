@@ -53,6 +53,7 @@ from policy_service.workflow.parties import require_redeemer
 from policy_service.workflow.records import Snapshot
 from policy_service.workflow.release import sign_all
 from policy_service.workflow.standing import DUE, compensation_failed, compensation_impossible
+from policy_service.workflow.stops import require_going
 from policy_service.workflow.submit import log_effect
 
 
@@ -173,6 +174,7 @@ def _compensate(
     undo = known or _open(
         tx, ctx, bundle, snapshot, _build(bundle, snapshot, effect_id), facts, caller, cause
     )
+    require_going(tx, [undo.tool])
     if EffectState(undo.state) is not EffectState.RELEASED:
         return snapshot, []
     if undo.lapses_at is None or tx.now >= undo.lapses_at:

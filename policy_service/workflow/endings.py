@@ -1,4 +1,4 @@
-"""How an open effect ends unfired: a person denies, time runs out, the agent withdraws.
+"""How an open effect ends unfired: a person denies, time runs out, the agent withdraws, an operator revokes.
 
 One that ends takes its siblings along. A compensation ends alone, and then its forward effect stands: a task.
 """
@@ -45,6 +45,11 @@ def expire_if_unanswered(tx: Tx, snapshot: Snapshot) -> bool:
 def withdraw_effect(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: Cause, words: str | None) -> None:
     """The requester's side takes it back, with words of its own, which stay with the effect and out of the log."""
     _end(tx, snapshot, effect, EffectState.WITHDRAWN, "withdrawn", cause, words)
+
+
+def revoke_effect(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: Cause, words: str) -> None:
+    """An operator ends what waits or is released, with words that stay with the effect."""
+    _end(tx, snapshot, effect, EffectState.REVOKED, "revoked", cause, words)
 
 
 def _end(

@@ -43,6 +43,7 @@ from policy_service.workflow.parties import agent_behind, require_redeemer
 from policy_service.workflow.ready import settle_answer
 from policy_service.workflow.records import Snapshot
 from policy_service.workflow.release import not_ready, require_revision
+from policy_service.workflow.stops import require_going
 from policy_service.workflow.submit import already_redeemed
 from policy_service.workflow.tokens_in import read_tokens, require_unexpired
 
@@ -128,6 +129,7 @@ def _redeem(
         require_unexpired(claim, tx.now)  # the unit may have waited behind slow facts and other writers
         require_revision(snapshot, claim.decision.rev)
     effects = _effects_of(snapshot, claims)
+    require_going(tx, [effect.tool for effect in effects])
     _require_unspent(tx, snapshot, effects)
     if expire_if_over(tx, snapshot):
         return Spent(snapshot, None)

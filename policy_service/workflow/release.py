@@ -22,6 +22,7 @@ from policy_service.workflow.mint import Minted, mint
 from policy_service.workflow.moves import Cause, agent_actor
 from policy_service.workflow.parties import require_agent, require_redeemer
 from policy_service.workflow.records import Snapshot
+from policy_service.workflow.stops import require_going
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ def _release(tx: Tx, ctx: Context, caller: Caller, txn: str, rev: int) -> tuple[
     require_redeemer(caller, snapshot.transaction)
     for name in dict.fromkeys([caller.agent, snapshot.transaction.agent]):
         require_agent(tx, name)
+    require_going(tx, [effect.tool for effect in snapshot.effects])
     require_revision(snapshot, rev)
     if expire_if_over(tx, snapshot):
         return snapshot, []

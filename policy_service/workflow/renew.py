@@ -29,6 +29,7 @@ from policy_service.workflow.parties import agent_behind, require_redeemer
 from policy_service.workflow.ready import keep_gates
 from policy_service.workflow.records import Snapshot
 from policy_service.workflow.redeem import Redeemed, Spent, signed, unknown_at
+from policy_service.workflow.stops import require_going
 
 
 async def renew(ctx: Context, caller: Caller, attempt_id: str, effect_ids: Sequence[str]) -> Redeemed:
@@ -87,6 +88,7 @@ def _renew(
     require_redeemer(caller, snapshot.transaction)
     agent_behind(tx, caller.agent, attempt.kind)
     effects = [_open_effect(snapshot, attempt, effect_id) for effect_id in dict.fromkeys(effect_ids)]
+    require_going(tx, [effect.tool for effect in effects])
     cause = Cause(agent_actor(caller.agent), "renew", {"attempt_id": attempt_id})
     if _over(tx, snapshot, effects, cause) or not _all_released(
         tx, ctx, bundle, snapshot, effects, facts, caller, cause

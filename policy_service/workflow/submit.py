@@ -39,6 +39,7 @@ from policy_service.workflow.opening import open_review
 from policy_service.workflow.parties import require_agent
 from policy_service.workflow.ready import ready_times
 from policy_service.workflow.records import Snapshot
+from policy_service.workflow.stops import require_going
 
 _FIRST_STATE = {
     Verdict.RELEASE: EffectState.RELEASED,
@@ -93,6 +94,7 @@ def submit_in(tx: Tx, ctx: Context, submission: Submission) -> Submitted:
     """
     require_current(ctx, submission.bundle)
     agent = require_agent(tx, submission.caller.agent)
+    require_going(tx, [effect.tool for effect in submission.named.effects])
     if (known := idempotency.settle(tx, submission.key, submission.named.txn)) is not None:
         return Submitted(records.require(tx.conn, known), created=False)
     head = records.load(tx.conn, submission.named.txn)

@@ -90,9 +90,7 @@ async def vote(ctx: Context, voter: Voter, ballot: Ballot) -> VoteResult:
         case = await ctx.db.read(lambda conn: read_case(conn, ballot.review_id))
         facts = await gather_facts(bundle, [case.effect], ctx.clock())
         return await ctx.db.write(
-            lambda tx: _vote(
-                tx, ctx, bundle, voter, ballot, case.review.txn, facts[case.effect.effect_id]
-            )
+            lambda tx: _vote(tx, ctx, bundle, voter, ballot, case.review.txn, facts[case.effect.effect_id])
         )
 
     return await with_one_bundle(ctx, under)

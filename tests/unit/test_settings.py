@@ -152,6 +152,24 @@ def test_a_refusal_does_not_quote_the_value_of_another_setting(monkeypatch: pyte
 
 
 @pytest.mark.parametrize(
+    "given", ["postgresql://u:canary@db/x?sslmode=require", "postgres://u:canary@db/x?sslmode=require"]
+)
+def test_a_postgresql_address_gets_the_driver_this_service_has(given: str) -> None:
+    ours = "postgresql+psycopg://u:canary@db/x?sslmode=require"
+    assert load_settings(database_url=given).database_url == ours
+    assert load_settings(database_url=ours).database_url == ours
+
+
+@pytest.mark.parametrize(
+    "given", ["mysql://u:canary@db/x", "postgresql+asyncpg://u:canary@db/x", "canary", "sqlite+aiosqlite:///canary"]
+)
+def test_another_database_is_refused_without_quoting_its_password(given: str) -> None:
+    with pytest.raises(StartError, match=r"write sqlite:///FILE or postgresql://") as caught:
+        load_settings(database_url=given)
+    assert "canary" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
     ("host", "loopback"),
     [
         ("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("[::1]", True), ("localhost", True),

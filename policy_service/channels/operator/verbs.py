@@ -11,10 +11,11 @@ from typing import Any
 
 from countersign.contract import PublicKey
 from policy_service.errors import NotFoundError
-from policy_service.identity import agents, api_keys, dev_signin
+from policy_service.identity import agents, api_keys, dev_signin, people
 from policy_service.settings import Settings
 from policy_service.storage.database import Tx
 from policy_service.storage.types import time_text
+from policy_service.workflow import revoke, stops
 
 Arguments = dict[str, Any]
 Verb = Callable[[Tx, Settings, Arguments], Any]
@@ -81,6 +82,59 @@ def _unfreeze(tx: Tx, settings: Settings, args: Arguments) -> Any:
     return {"agent": args["agent"], "frozen": False}
 
 
+def _stop(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    return {"tool": args["tool"], "began": stops.freeze_tool(tx, args["tool"], args["reason"])}
+
+
+def _go_on(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    return {"tool": args["tool"], "ended": stops.unfreeze_tool(tx, args["tool"])}
+
+
+def _revoke_effect(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    return {"txn": revoke.revoke_effect(tx, args["effect_id"], args["reason"])}
+
+
+def _revoke_transaction(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    revoke.revoke_transaction(tx, args["txn"], args["reason"])
+    return {"txn": args["txn"]}
+
+
+def _revoke_if_open(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    return {"txn": args["txn"], "ended": revoke.revoke_if_open(tx, args["txn"], args["reason"])}
+
+
+def _revoke_agent(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    return {"agent": args["agent"], "open": revoke.revoke_agent(tx, args["agent"], args["reason"])}
+
+
+def _revoke_commit(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    return {"commit": args["commit"], "open": revoke.revoke_commit(tx, args["commit"], args["reason"])}
+
+
+def _revoke_approver(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    iss, _, sub = args["person"].rpartition("|")
+    return {"person": args["person"], "votes": revoke.revoke_approver(tx, iss, sub, args["reason"])}
+
+
+def _reinstate_approver(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    iss, _, sub = args["person"].rpartition("|")
+    revoke.reinstate_approver(tx, iss, sub)
+    return {"person": args["person"]}
+
+
+def _list_people(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    return [
+        {
+            "person": f"{row.iss}|{row.sub}",
+            "name": row.name,
+            "groups": row.groups,
+            "last_seen_at": time_text(row.last_seen_at),
+            "revoked": row.revoked_at is not None,
+        }
+        for row in people.list_people(tx.conn)
+    ]
+
+
 def _sign_in_link(tx: Tx, settings: Settings, args: Arguments) -> Any:
     return {"url": dev_signin.mint_link(tx, settings, args["sub"], args["name"])}
 
@@ -93,6 +147,16 @@ VERBS: dict[str, Verb] = {
     "api-key": _api_key,
     "api-key-revoke": _revoke_api_keys,
     "freeze": _freeze,
+    "go-on": _go_on,
+    "people-list": _list_people,
+    "reinstate-approver": _reinstate_approver,
+    "revoke-agent": _revoke_agent,
+    "revoke-approver": _revoke_approver,
+    "revoke-commit": _revoke_commit,
+    "revoke-effect": _revoke_effect,
+    "revoke-transaction": _revoke_transaction,
+    "revoke-transaction-if-open": _revoke_if_open,
     "sign-in-link": _sign_in_link,
+    "stop": _stop,
     "unfreeze": _unfreeze,
 }

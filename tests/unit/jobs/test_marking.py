@@ -47,6 +47,18 @@ async def test_a_database_from_a_backup_does_not_start(store: Database, tmp_path
     assert read_mark(tmp_path) == Mark(1, 4), "refusing does not lower the mark"
 
 
+@pytest.mark.anyio
+async def test_keys_without_their_mark_do_not_start_on_a_database_that_has_a_log(
+    store: Database, tmp_path: Path
+) -> None:
+    """A replica whose keys were copied without the mark could not tell an old database from the newest."""
+    await log_lines(store, 3)
+    with pytest.raises(StartError, match=r"copy epoch\.json"):
+        settle_epoch(store, tmp_path)
+    write_mark(tmp_path, Mark(1, 2))
+    assert settle_epoch(store, tmp_path) == Mark(1, 3)
+
+
 def test_a_new_database_beside_old_keys_does_not_start(store: Database, tmp_path: Path) -> None:
     write_mark(tmp_path, Mark(1, 1))
     with pytest.raises(StartError):

@@ -279,3 +279,23 @@ async def test_a_unit_that_fails_to_serialize_once_is_run_again(postgres_url: st
         create(db)
         await db.write(unit)
         assert numbers(db) == [2], "nothing of the first run is left"
+
+
+@pytest.mark.anyio
+async def test_a_unit_whose_key_was_taken_meanwhile_is_run_again_and_sees_it(postgres_url: str) -> None:
+    """A row that two units miss and both insert: the later one finds it, instead of failing."""
+    runs: list[int] = []
+
+    def unit(tx: Tx) -> str:
+        runs.append(1)
+        if tx.conn.execute(text("SELECT n FROM t WHERE n = 7")).first() is not None:
+            return "known"
+        if len(runs) == 1:
+            other.write_sync(lambda tx: insert(tx, 7))
+        insert(tx, 7)
+        return "made"
+
+    with Database.open(postgres_url) as db, Database.open(postgres_url) as other:
+        create(db)
+        assert await db.write(unit) == "known"
+        assert numbers(db) == [7]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
+from multiprocessing import get_context
 
 import pytest
 from sqlalchemy import inspect, text
@@ -49,6 +51,13 @@ def refused(db: Database, sql: str, **values: object) -> None:
 def test_the_migrated_tables_are_the_declared_ones(database_url: str) -> None:
     migrations.migrate(database_url)
     migrations.check(database_url)
+
+
+def test_replicas_that_start_together_on_an_empty_database_migrate_it_once(postgres_url: str) -> None:
+    with ProcessPoolExecutor(4, get_context("spawn")) as replicas:
+        for turn in [replicas.submit(migrations.migrate, postgres_url) for _ in range(4)]:
+            turn.result()
+    migrations.check(postgres_url)
 
 
 def test_a_missing_column_is_noticed(sqlite_url: str) -> None:

@@ -7,6 +7,8 @@ import os
 import stat
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 
 import pytest
@@ -33,6 +35,33 @@ def test_a_mark_comes_back_as_it_was_written(tmp_path: Path) -> None:
         write_mark(tmp_path, mark)
         assert read_mark(tmp_path) == mark
     assert [path.name for path in tmp_path.iterdir()] == ["epoch.json"], "nothing is left lying about"
+
+
+@pytest.mark.parametrize("later", [Mark(1, 9), Mark(2, 0)], ids=str)
+def test_a_mark_that_another_process_has_brought_further_stays(tmp_path: Path, later: Mark) -> None:
+    write_mark(tmp_path, later)
+    write_mark(tmp_path, Mark(1, 8))
+    assert read_mark(tmp_path) == later
+
+
+def test_processes_that_share_a_folder_bring_its_mark_to_the_highest(tmp_path: Path) -> None:
+    with ProcessPoolExecutor(4, get_context("spawn")) as processes:
+        turns = [processes.submit(_write_some, tmp_path, first) for first in range(4)]
+        assert max(turn.result() for turn in turns) == 199
+    assert read_mark(tmp_path) == Mark(1, 199)
+
+
+def _write_some(folder: Path, first: int) -> int:
+    for index in range(first, 200, 4):
+        write_mark(folder, Mark(1, index))
+    return index
+
+
+def test_a_damaged_mark_is_not_written_over(tmp_path: Path) -> None:
+    write_mark(tmp_path, Mark(1, 1))
+    (tmp_path / "epoch.json").write_text("{")
+    with pytest.raises(OSError, match="damaged"):
+        write_mark(tmp_path, Mark(1, 2))
 
 
 def test_a_mark_is_for_its_owner_alone(tmp_path: Path) -> None:

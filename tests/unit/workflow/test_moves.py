@@ -11,14 +11,23 @@ from sqlalchemy import Connection, select, text
 
 from countersign.contract import EFFECT_MOVES, EffectState, IllegalMoveError, TxnState
 from policy_service.errors import ConflictError
+from policy_service.storage.alone import alone_with
 from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
-from policy_service.storage.tables import AuditRow, EffectRow, OutboxRow, ReviewRow, TaskRow
+from policy_service.storage.tables import (
+    AuditRow,
+    EffectRow,
+    OutboxRow,
+    ReviewRow,
+    TaskRow,
+    TransactionRow,
+)
 from policy_service.workflow import records
 from policy_service.workflow.moves import (
     Cause,
     close_open_siblings,
     follow_effects,
+    insert,
     move_effect,
     move_review,
     move_transaction,
@@ -48,9 +57,34 @@ def messages(conn: Connection) -> list[str]:
     return [kind for (kind,) in conn.execute(select(table(OutboxRow).c.kind))]
 
 
-def on(written: Database, work: Callable[[Tx, Snapshot], None]) -> None:
+def on(written: Database, work: Callable[[Tx, Snapshot], object]) -> None:
     """Run something on the transaction in one unit of work."""
-    written.write_sync(lambda tx: work(tx, records.require(tx.conn, TXN)))
+    written.write_sync(lambda tx: work(alone_with(tx, TXN), records.require(tx.conn, TXN)))
+
+
+def next_revision(row: TransactionRow) -> TransactionRow:
+    values = {name: getattr(row, name) for name in table(TransactionRow).columns.keys()}  # noqa: SIM118
+    return TransactionRow(**values | {"rev": row.rev + 1})
+
+
+MOVERS: dict[str, Callable[[Tx, Snapshot], object]] = {
+    "an effect": lambda tx, s: move_effect(tx, s.effects[0], EffectState.RELEASED, CAUSE),
+    "a review": lambda tx, s: move_review(tx, s.reviews["1" * 64], "met", CAUSE),
+    "a transaction": lambda tx, s: move_transaction(tx, s.transaction, TxnState.ENDED, CAUSE),
+    "columns": lambda tx, s: set_columns(tx, s.effects[0], valid_for_s=1),
+    "a task": lambda tx, s: open_task(tx, s.effects[0], "unknown", "what became of it?", CAUSE),
+    "a revision": lambda tx, s: insert(tx, next_revision(s.transaction)),
+}
+
+
+@pytest.mark.parametrize("move", MOVERS.values(), ids=MOVERS)
+def test_nothing_moves_in_a_unit_that_is_not_alone_with_the_transaction(
+    written: Database, move: Callable[[Tx, Snapshot], object]
+) -> None:
+    with pytest.raises(RuntimeError, match="not alone with"):
+        written.write_sync(lambda tx: move(tx, records.require(tx.conn, TXN)))
+    assert written.read_sync(states) == ["review", "review"]
+    on(written, move)
 
 
 def test_a_move_changes_the_row_the_memory_and_the_log_together(written: Database) -> None:

@@ -177,6 +177,7 @@ def upgrade() -> None:
         sa.Column("groups_at", UtcDateTime(), nullable=True),
         sa.Column("first_seen_at", UtcDateTime(), nullable=False),
         sa.Column("last_seen_at", UtcDateTime(), nullable=False),
+        sa.Column("revoked_at", UtcDateTime(), nullable=True),
         sa.PrimaryKeyConstraint("iss", "sub"),
     )
     op.create_table(
@@ -224,6 +225,13 @@ def upgrade() -> None:
         sa.Column("expires_at", UtcDateTime(), nullable=False),
         sa.Column("used_at", UtcDateTime(), nullable=True),
         sa.PrimaryKeyConstraint("token_hash"),
+    )
+    op.create_table(
+        "stops",
+        sa.Column("what", sa.String(), nullable=False),
+        sa.Column("reason", sa.String(), nullable=False),
+        sa.Column("at", UtcDateTime(), nullable=False),
+        sa.PrimaryKeyConstraint("what"),
     )
     op.create_table(
         "tasks",
@@ -342,6 +350,7 @@ def upgrade() -> None:
         sa.Column("channel", sa.String(), nullable=False),
         sa.Column("late", sa.Boolean(), nullable=False),
         sa.Column("cast_at", UtcDateTime(), nullable=False),
+        sa.Column("revoked_at", UtcDateTime(), nullable=True),
         sa.CheckConstraint("verdict IN ('approve', 'deny')", name="verdict_known"),
         sa.ForeignKeyConstraint(
             ["review_id"],

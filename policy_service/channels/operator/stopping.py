@@ -1,0 +1,156 @@
+"""Stopping things from the command line: freeze, unfreeze, revoke, reinstate.
+
+A freeze takes nothing away and ends; a revocation is for good. What takes several transactions goes one by one and can
+be repeated: what has ended meanwhile is passed over.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from policy_service.channels.operator.socket import run_verb
+from policy_service.channels.operator.speaking import AsJson, say, sentences
+from policy_service.settings import Settings, load_settings
+
+freeze_app = typer.Typer(no_args_is_help=True, help="Stop at once, without taking anything away.")
+unfreeze_app = typer.Typer(no_args_is_help=True, help="End a freeze.")
+revoke_app = typer.Typer(no_args_is_help=True, help="End for good what was allowed.")
+reinstate_app = typer.Typer(no_args_is_help=True, help="Take a revocation of a person back.")
+
+Reason = Annotated[str, typer.Option(help="Why, in your words; it stays in the log.", prompt=True)]
+AgentName = Annotated[str, typer.Argument(help="The agent.")]
+ToolName = Annotated[str, typer.Argument(help="The tool, as policies name it.")]
+PersonKey = Annotated[
+    str, typer.Argument(help="The person: ISSUER|SUBJECT, as `policy-service people` shows it.")
+]
+
+
+@freeze_app.command("agent")
+def freeze_agent(name: AgentName, as_json: AsJson = False) -> None:
+    """Stop an agent; what it has begun may still be taken back."""
+    with sentences():
+        done = run_verb(load_settings(), "freeze", {"agent": name})
+        say(done, as_json, f"{name} is frozen: it stages, redeems and renews nothing until it is unfrozen")
+
+
+@freeze_app.command("tool")
+def freeze_tool(name: ToolName, reason: Reason, as_json: AsJson = False) -> None:
+    """Stop a tool for every agent, as a compensation too."""
+    _stop(name, reason, as_json)
+
+
+@freeze_app.command("everything")
+def freeze_everything(reason: Reason, as_json: AsJson = False) -> None:
+    """Stop every tool of every agent, compensations too."""
+    _stop(None, reason, as_json)
+
+
+def _stop(tool: str | None, reason: str, as_json: bool) -> None:
+    with sentences():
+        done = run_verb(load_settings(), "stop", {"tool": tool, "reason": reason})
+        say(done, as_json, f"{tool or 'everything'} is frozen: nothing of it fires until it is unfrozen")
+
+
+@unfreeze_app.command("agent")
+def unfreeze_agent(name: AgentName, as_json: AsJson = False) -> None:
+    """Let a frozen agent act again; what lapsed meanwhile stays lapsed."""
+    with sentences():
+        done = run_verb(load_settings(), "unfreeze", {"agent": name})
+        say(done, as_json, f"{name} may act again")
+
+
+@unfreeze_app.command("tool")
+def unfreeze_tool(name: ToolName, as_json: AsJson = False) -> None:
+    """Let a frozen tool be used again."""
+    _go_on(name, as_json)
+
+
+@unfreeze_app.command("everything")
+def unfreeze_everything(as_json: AsJson = False) -> None:
+    """Go on. Agents and tools that are frozen by themselves stay so."""
+    _go_on(None, as_json)
+
+
+def _go_on(tool: str | None, as_json: bool) -> None:
+    with sentences():
+        done = run_verb(load_settings(), "go-on", {"tool": tool})
+        what = tool or "everything"
+        say(done, as_json, f"{what} may go on" if done["ended"] else f"{what} was not frozen")
+
+
+@revoke_app.command("effect")
+def revoke_effect(
+    effect_id: Annotated[str, typer.Argument(help="The effect's id.")],
+    reason: Reason,
+    as_json: AsJson = False,
+) -> None:
+    """End one effect that waits or is released; its transaction ends with it."""
+    with sentences():
+        done = run_verb(load_settings(), "revoke-effect", {"effect_id": effect_id, "reason": reason})
+        say(done, as_json, f"revoked; its transaction {done['txn']} ended")
+
+
+@revoke_app.command("transaction")
+def revoke_transaction(
+    txn: Annotated[str, typer.Argument(help="The transaction's id.")], reason: Reason, as_json: AsJson = False
+) -> None:
+    """End a transaction that waits or is ready."""
+    with sentences():
+        done = run_verb(load_settings(), "revoke-transaction", {"txn": txn, "reason": reason})
+        say(done, as_json, f"revoked {txn}")
+
+
+@revoke_app.command("agent")
+def revoke_agent(name: AgentName, reason: Reason, as_json: AsJson = False) -> None:
+    """Freeze an agent, end all its keys and everything of its that waits or is released."""
+    with sentences():
+        settings = load_settings()
+        done = run_verb(settings, "revoke-agent", {"agent": name, "reason": reason})
+        ended = _each(settings, done["open"], reason)
+        say(done | {"ended": ended}, as_json, f"revoked {name}: its keys, and {ended} open transactions")
+
+
+@revoke_app.command("key")
+def revoke_key(kid: Annotated[str, typer.Argument(help="The key's id.")], as_json: AsJson = False) -> None:
+    """End one key of an agent; what was released to it can no longer be redeemed with it."""
+    with sentences():
+        done = run_verb(load_settings(), "agent-key-revoke", {"kid": kid})
+        say(done, as_json, f"revoked {kid}")
+
+
+@revoke_app.command("approver")
+def revoke_approver(person: PersonKey, reason: Reason, as_json: AsJson = False) -> None:
+    """Take a person out of every decision: their sessions end and none of their votes counts any more."""
+    with sentences():
+        done = run_verb(load_settings(), "revoke-approver", {"person": person, "reason": reason})
+        say(done, as_json, f"revoked {person}: {done['votes']} votes left the count, every session ended")
+
+
+@revoke_app.command("commit")
+def revoke_commit(
+    commit: Annotated[str, typer.Argument(help="The commit of the policies, in full.")],
+    reason: Reason,
+    as_json: AsJson = False,
+) -> None:
+    """End everything open that a commit of the policies decided last. Put another commit in force first."""
+    with sentences():
+        settings = load_settings()
+        done = run_verb(settings, "revoke-commit", {"commit": commit, "reason": reason})
+        ended = _each(settings, done["open"], reason)
+        say(done | {"ended": ended}, as_json, f"revoked {ended} open transactions decided by {commit}")
+
+
+@reinstate_app.command("approver")
+def reinstate_approver(person: PersonKey, as_json: AsJson = False) -> None:
+    """Let a revoked person decide again; the votes that left the count stay out of it."""
+    with sentences():
+        done = run_verb(load_settings(), "reinstate-approver", {"person": person})
+        say(done, as_json, f"{person} may decide again")
+
+
+def _each(settings: Settings, txns: list[str], reason: str) -> int:
+    """Revoke transactions one by one, past those that have ended by themselves; how many it ended."""
+    verb = "revoke-transaction-if-open"
+    return sum(run_verb(settings, verb, {"txn": txn, "reason": reason})["ended"] for txn in txns)

@@ -1,0 +1,87 @@
+"""The emergency stop of a tool or of everything: nothing of it is staged, released, redeemed or renewed until it ends.
+
+Unlike the freeze of an agent it stops compensations too: a tool that misbehaves takes nothing back properly, and
+"everything" means everything. Votes are still taken; they stand when the stop ends. Once a stop is committed, nothing
+that had begun before is committed after it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from sqlalchemy import delete, select
+from sqlmodel import col
+
+from countersign.contract import ErrorCode
+from policy_service.audit.log import append
+from policy_service.errors import ForbiddenError, InvalidRequestError
+from policy_service.identity.agents import OPERATOR
+from policy_service.storage.alone import act_for, stop
+from policy_service.storage.core import insert_unless_there, table
+from policy_service.storage.database import Tx
+from policy_service.storage.tables import StopRow
+
+EVERYTHING = "everything"
+_STOPS = "*"  # the name units meet under; no agent can have it
+_TOOL = re.compile(r"[^\s]{1,200}\Z")
+_ALL = select(col(StopRow.what))
+
+
+def require_going(tx: Tx, tools: Iterable[str]) -> None:
+    """Refuse to go on with these tools while they are stopped.
+
+    Raises:
+        ForbiddenError: frozen; the sentence names what is stopped and the command that ends it.
+    """
+    act_for(tx, _STOPS)
+    stopped = set(tx.conn.execute(_ALL).scalars())
+    if not stopped:
+        return
+    for what in (EVERYTHING, *(_of_tool(tool) for tool in tools)):
+        if what in stopped:
+            words = "everything is" if what == EVERYTHING else f"the {what.replace(':', ' ')!r} is"
+            raise ForbiddenError(
+                f"{words} frozen; an operator ends that with `policy-service unfreeze {what.replace(':', ' ')}`",
+                code=ErrorCode.FROZEN,
+            )
+
+
+def freeze_tool(tx: Tx, tool: str | None, reason: str) -> bool:
+    """Stop a tool, or everything; whether it was going until now.
+
+    Raises:
+        InvalidRequestError: no tool can have that name.
+    """
+    what = _what(tool)
+    stop(tx, _STOPS)
+    row = {"what": what, "reason": reason, "at": tx.now}
+    began = tx.conn.execute(insert_unless_there(tx.conn, table(StopRow)).values(row)).rowcount == 1
+    if began:
+        append(tx, "stop_began", actor=OPERATOR, body={"what": what, "reason": reason})
+    return began
+
+
+def unfreeze_tool(tx: Tx, tool: str | None) -> bool:
+    """End such a stop; whether there was one. What lapsed meanwhile stays lapsed.
+
+    Raises:
+        InvalidRequestError: no tool can have that name.
+    """
+    what = _what(tool)
+    ended = tx.conn.execute(delete(StopRow).where(col(StopRow.what) == what)).rowcount == 1
+    if ended:
+        append(tx, "stop_ended", actor=OPERATOR, body={"what": what})
+    return ended
+
+
+def _what(tool: str | None) -> str:
+    if tool is None:
+        return EVERYTHING
+    if not _TOOL.match(tool):
+        raise InvalidRequestError(f"{tool!r} cannot be a tool's name")
+    return _of_tool(tool)
+
+
+def _of_tool(tool: str) -> str:
+    return f"tool:{tool}"

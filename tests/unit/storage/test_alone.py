@@ -1,0 +1,155 @@
+"""Of the units that ask to be alone with the same thing, one runs at a time; on both engines, and across replicas."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, text
+
+from policy_service.errors import StorageUnavailableError
+from policy_service.storage import postgres
+from policy_service.storage.alone import act_for, alone_with, require_alone, stop
+from policy_service.storage.database import Database, StorageLimits, Tx
+
+ONE, OTHER = "1" * 64, "2" * 64
+WAITING = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+_PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def replica(migrated_url: str) -> Iterator[Database]:
+    """Another process's view of the same PostgreSQL database."""
+    with Database.open(migrated_url) as database:
+        yield database
+
+
+class Held:
+    """A unit that stands still where it was told to, until it is let go."""
+
+    def __init__(self, db: Database, ask: Callable[[Tx], Any]) -> None:
+        self._there, self._go = threading.Event(), threading.Event()
+        self._threads = ThreadPoolExecutor(1)
+        self.ended: Future[datetime] = self._threads.submit(db.write_sync, lambda tx: self._stand(tx, ask))
+        assert self._there.wait(_PATIENCE_S)
+
+    def _stand(self, tx: Tx, ask: Callable[[Tx], Any]) -> datetime:
+        ask(tx)
+        self._there.set()
+        assert self._go.wait(_PATIENCE_S)
+        return moment(tx.conn)
+
+    def let_go(self) -> datetime:
+        """It goes on to its end; when that was."""
+        self._go.set()
+        self._threads.shutdown()
+        return self.ended.result(_PATIENCE_S)
+
+
+def moment(conn: Connection) -> datetime:
+    """The server's clock."""
+    found: datetime = conn.execute(text("SELECT clock_timestamp()")).scalar_one()
+    return found
+
+
+def until_it_waits(db: Database, second: Future[Any]) -> None:
+    """Return once the second unit waits for a lock; or has ended, which the test then tells."""
+    while not second.done() and not db.read_sync(lambda conn: conn.execute(WAITING).scalar_one()):
+        pass
+
+
+def second_after(
+    db: Database, replica: Database, first: Callable[[Tx], Any], second: Callable[[Tx], Any]
+) -> bool:
+    """Whether the second unit went on only after the first had ended."""
+    held = Held(db, first)
+    with ThreadPoolExecutor(1) as threads:
+
+        def later(tx: Tx) -> datetime:
+            second(tx)
+            return moment(tx.conn)
+
+        went_on = threads.submit(replica.write_sync, later)
+        until_it_waits(db, went_on)
+        return held.let_go() < went_on.result(_PATIENCE_S)
+
+
+def on(txn: str) -> Callable[[Tx], Any]:
+    return lambda tx: alone_with(tx, txn)
+
+
+def acting(agent: str) -> Callable[[Tx], Any]:
+    return lambda tx: act_for(tx, agent)
+
+
+def stopping(agent: str) -> Callable[[Tx], Any]:
+    return lambda tx: stop(tx, agent)
+
+
+PAIRS = {
+    "two units on one transaction": (on(ONE), on(ONE), True),
+    "two units on two transactions": (on(ONE), on(OTHER), False),
+    "two units that act for one agent": (acting("robot"), acting("robot"), False),
+    "a stop waits for who acts": (acting("robot"), stopping("robot"), True),
+    "who acts waits for a stop": (stopping("robot"), acting("robot"), True),
+    "a stop of somebody else waits for nobody": (acting("robot"), stopping("desk"), False),
+    "an agent named like a transaction": (on(ONE), stopping(ONE), False),
+}
+
+
+@pytest.mark.parametrize("engine", ["postgresql"])
+@pytest.mark.parametrize(("first", "second", "waits"), PAIRS.values(), ids=PAIRS)
+def test_who_waits_for_whom(
+    store: Database, replica: Database, first: Callable[[Tx], Any], second: Callable[[Tx], Any], waits: bool
+) -> None:
+    assert second_after(store, replica, first, second) is waits
+
+
+@pytest.mark.parametrize("engine", ["postgresql"])
+def test_a_unit_that_waited_goes_by_a_later_now(store: Database, replica: Database) -> None:
+    held = Held(store, on(ONE))
+    with ThreadPoolExecutor(1) as threads:
+        told = threads.submit(replica.write_sync, lambda tx: (tx.now, alone_with(tx, ONE).now))
+        until_it_waits(store, told)
+        ended = held.let_go()
+        before, after = told.result(_PATIENCE_S)
+    assert before < ended < after
+
+
+def test_a_unit_is_alone_with_one_transaction_at_most(store: Database) -> None:
+    with pytest.raises(RuntimeError, match="one transaction at most"):
+        store.write_sync(lambda tx: alone_with(alone_with(tx, ONE), OTHER))
+
+
+@pytest.mark.parametrize("ask", [lambda tx: tx, on(OTHER)], ids=["with nobody", "with another"])
+def test_what_a_unit_is_not_alone_with_it_does_not_move(store: Database, ask: Callable[[Tx], Tx]) -> None:
+    with pytest.raises(RuntimeError, match="ask for that first"):
+        store.write_sync(lambda tx: require_alone(ask(tx), ONE))
+    store.write_sync(lambda tx: require_alone(alone_with(tx, ONE), ONE))
+
+
+@pytest.mark.parametrize("engine", ["postgresql"])
+def test_who_waits_too_long_is_told_to_ask_again(store: Database, migrated_url: str) -> None:
+    """A replica that hangs in the middle of a unit holds up nobody for ever."""
+    held = Held(store, on(ONE))
+    with Database.open(migrated_url, limits=StorageLimits(busy_timeout_ms=20)) as impatient:
+        with pytest.raises(StorageUnavailableError, match="repeat the request"):
+            impatient.write_sync(on(ONE))
+        held.let_go()
+        assert impatient.write_sync(lambda tx: alone_with(tx, ONE).alone_with) == ONE
+
+
+@pytest.mark.parametrize("engine", ["postgresql"])
+def test_the_locks_of_a_replica_that_is_gone_are_given_back(
+    store: Database, replica: Database, monkeypatch: pytest.MonkeyPatch, migrated_url: str
+) -> None:
+    monkeypatch.setattr(postgres, "_IDLE_MS", 20)
+    with Database.open(migrated_url) as hanging:
+        held = Held(hanging, on(ONE))
+        assert replica.write_sync(lambda tx: alone_with(tx, ONE).alone_with) == ONE
+        with pytest.raises(StorageUnavailableError):
+            held.let_go()
