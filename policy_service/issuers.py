@@ -6,7 +6,9 @@ its algorithms, and which claims name a group or an agent.
 
 from __future__ import annotations
 
+import hashlib
 import re
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
@@ -33,6 +35,8 @@ ALGORITHMS: tuple[Algorithm, ...] = (
 GITHUB = "https://github.com"
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}\Z")
 _RESERVED = frozenset({"dev"})  # /sign-in/dev is the development sign-in's address
+_PLAIN = re.compile(r"[!-~]+\Z")  # printable ASCII without spaces
+_GOOGLE = "https://accounts.google.com"
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -40,13 +44,53 @@ def require_safe_url(url: str) -> str:
     """An https URL, or http on this machine; no user, no fragment.
 
     Raises:
-        ValueError: it is neither; the sentence quotes it.
+        ValueError: it is neither. The sentence does not quote it: somebody may have put a password there.
     """
     parts = urlsplit(url)
     secure = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
-    if not secure or not parts.hostname or parts.username is not None or parts.fragment:
-        raise ValueError(f"{url!r} must be an https URL without a user (http on 127.0.0.1 only)")
+    if (
+        not secure
+        or not parts.hostname
+        or parts.username is not None
+        or parts.fragment
+        or not _PLAIN.match(url)
+    ):
+        raise ValueError("it must be a plain https URL without a user (http on 127.0.0.1 only)")
     return url
+
+
+def require_issuer(url: str) -> str:
+    """A URL that can name an issuer (OpenID Connect Core, section 2: no query, no fragment).
+
+    Raises:
+        ValueError: it cannot. A '|' would let two people share one spelling, ISSUER|SUBJECT.
+    """
+    if "?" in url or "|" in url:
+        raise ValueError("an issuer is a URL without query and without '|'")
+    return require_safe_url(url)
+
+
+def require_published_url(url: str, issuer: str) -> str:
+    """An address that an issuer publishes about itself: on its own host, or https to a host with a name.
+
+    What an issuer says must not lead into the operator's network: to this machine, or to a bare address.
+
+    Raises:
+        ValueError: it leads elsewhere.
+    """
+    require_safe_url(url)
+    host, own = urlsplit(url).hostname or "", urlsplit(issuer).hostname
+    if host != own and (host in _LOOPBACK or _is_address(host)):
+        raise ValueError("it leads to a bare address, not to a host of the issuer's")
+    return url
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _name(value: str) -> str:
@@ -58,6 +102,7 @@ def _name(value: str) -> str:
 
 
 SafeUrl = Annotated[str, AfterValidator(require_safe_url)]
+IssuerUrl = Annotated[str, AfterValidator(require_issuer)]
 Slug = Annotated[str, AfterValidator(_name)]
 
 
@@ -73,7 +118,7 @@ class SignInProvider(_Table):
     )
     title: str = Field(min_length=1, max_length=60, description="on the button")
     kind: Literal["oidc", "github"] = "oidc"
-    issuer: SafeUrl = Field(
+    issuer: IssuerUrl = Field(
         description="exactly as in its tokens; for GitHub https://github.com or your server"
     )
     client_id: str = Field(min_length=1)
@@ -90,6 +135,10 @@ class SignInProvider(_Table):
     required: dict[str, str | bool | int] = Field(
         default_factory=dict, description='claims every person must carry, such as {"hd": "acme.example"}'
     )
+    members_of: tuple[str, ...] = Field(
+        (),
+        description="who may sign in at all: those whose groups claim lists one of these, in the provider's words",
+    )
     api_url: SafeUrl | None = Field(None, description="GitHub's API, where it is not api.github.com")
     algorithms: tuple[Algorithm, ...] = ALGORITHMS
 
@@ -103,11 +152,30 @@ class SignInProvider(_Table):
             raise ValueError(
                 f"provider {self.name!r}: groups maps the values of groups_claim, and there is none"
             )
+        if self.members_of and self.groups_claim is None:
+            raise ValueError(f"provider {self.name!r}: members_of looks at groups_claim, and there is none")
+        if self.issuer == GITHUB and not self.members_of:
+            raise ValueError(
+                f"provider {self.name!r}: everybody has a GitHub account; say whose may read your queue: "
+                'groups_claim = "teams", members_of = ["ORG/TEAM"] and the scope "read:org"'
+            )
+        if self.issuer == _GOOGLE and "hd" not in self.required:
+            raise ValueError(
+                f"provider {self.name!r}: everybody has a Google account; say whose may read your queue: "
+                'required = { hd = "your.domain" }'
+            )
         if self.kind == "github" and (self.required or self.groups_claim not in {None, "teams"}):
             raise ValueError(
                 f"provider {self.name!r}: GitHub sends no claims; groups_claim may be 'teams' (ORG/TEAM), no required"
             )
         return self
+
+    @property
+    def trust(self) -> str:
+        """Changes with anything that decides whom this provider lets in, and as whom; sessions end with it."""
+        return _digest(
+            self, {"title", "client_secret", "client_secret_file", "token_auth", "scopes", "api_url"}
+        )
 
     @property
     def api(self) -> str:
@@ -129,7 +197,7 @@ class TrustedIssuer(_Table):
 
     name: Slug
     kind: Literal["oidc", "spiffe"] = "oidc"
-    issuer: SafeUrl | None = Field(None, description="exactly as in its tokens")
+    issuer: IssuerUrl | None = Field(None, description="exactly as in its tokens")
     trust_domain: str | None = Field(
         None,
         pattern=r"^[a-z0-9._-]{1,255}$",
@@ -147,6 +215,11 @@ class TrustedIssuer(_Table):
     max_age_s: int = Field(86_400, gt=0, description="a token that lives longer than this is refused")
     agents: tuple[AgentRule, ...] = Field(min_length=1)
 
+    @property
+    def trust(self) -> str:
+        """Changes with anything that decides whose keys count; brought keys end with it."""
+        return _digest(self, set())
+
     @model_validator(mode="after")
     def _coherent(self) -> Self:
         spiffe = self.kind == "spiffe"
@@ -161,6 +234,10 @@ class TrustedIssuer(_Table):
                 f"issuer {self.name!r}: a trust domain has no discovery; give jwks_url or jwks_file"
             )
         return self
+
+
+def _digest(one: BaseModel, without: set[str]) -> str:
+    return hashlib.sha256(one.model_dump_json(exclude=without).encode()).hexdigest()
 
 
 def require_distinct(tables: tuple[SignInProvider, ...] | tuple[TrustedIssuer, ...]) -> None:

@@ -21,6 +21,7 @@ from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+    SettingsError,
     TomlConfigSettingsSource,
 )
 
@@ -130,12 +131,12 @@ class Settings(BaseSettings):
     @classmethod
     def _with_our_driver(cls, value: str) -> str:
         """``postgresql://`` as everybody writes it, with the driver this service has."""
-        scheme, _, rest = value.partition("://")
+        scheme, found, rest = value.partition("://")
         if scheme in {"postgresql", "postgres"}:
             return f"{_POSTGRESQL}://{rest}"
         if scheme not in {"sqlite", _POSTGRESQL}:
-            # not the rest of it: a password may stand there
-            raise ValueError(f"{scheme!r} is no database of ours; write sqlite:///FILE or postgresql://...")
+            quoted = repr(scheme) if found else "this"  # never the rest of it: a password may stand there
+            raise ValueError(f"{quoted} is no database of ours; write sqlite:///FILE or postgresql://...")
         return value
 
     @field_validator("public_url")
@@ -247,6 +248,8 @@ def load_settings(**given: Any) -> Settings:
     """
     try:
         return Settings(**given)
+    except SettingsError as error:
+        raise StartError(f"settings: {error}; lists and tables in the environment are JSON") from None
     except ValidationError as error:
         faults = "; ".join(_fault(one) for one in error.errors(include_url=False, include_context=False))
         raise StartError(

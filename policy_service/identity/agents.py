@@ -14,11 +14,12 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, bindparam, func, select, update
 from sqlmodel import col
 
-from countersign.contract import PublicKey
-from policy_service.errors import ConflictError, InvalidRequestError, NotFoundError
+from countersign.contract import ErrorCode, PublicKey
+from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
+from policy_service.identity.callers import Voucher
 from policy_service.storage.alone import stop
 from policy_service.storage.core import insert_unless_there, table
 from policy_service.storage.database import Tx
@@ -26,17 +27,18 @@ from policy_service.storage.logbook import append
 from policy_service.storage.tables import AgentKeyRow, AgentRow
 from policy_service.storage.types import time_text
 
+_MOST_BROUGHT = 256  # of one agent by one issuer at a time: its replicas, and some restarts of each
 OPERATOR = "operator"  # whoever has the command line of the service's own host
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._\-]{0,99}\Z")
 
 
 @dataclass(frozen=True, slots=True)
 class LiveKey:
-    """A key that proves something now, whose it is, and which issuer's token brought it (None: enrolled)."""
+    """A key that proves something now, whose it is, and the issuer settings it was brought under (None: enrolled)."""
 
     agent: str
     key: PublicKey
-    issuer: str | None
+    trust: str | None
 
 
 def enroll(
@@ -75,16 +77,21 @@ def add_key(tx: Tx, name: str, key: PublicKey) -> None:
     append(tx, "agent_key_added", actor=OPERATOR, body={"agent": name, "kid": key.kid})
 
 
-def bring_key(tx: Tx, key: PublicKey, *, agent: str, issuer: str, subject: str, until: datetime) -> None:
+def bring_key(tx: Tx, key: PublicKey, voucher: Voucher) -> None:
     """Let an agent prove itself with a key that an issuer's token vouches for; again moves its end.
 
     Raises:
         NotFoundError: no such agent.
-        ConflictError: the key is another's, was enrolled, was revoked, or came by another issuer.
+        ForbiddenError: it is frozen, or the token is older than the last revocation of such a key: whoever was to be
+            kept out may hold that token too.
+        ConflictError: the key is another's, was enrolled, was revoked, came by another issuer, or is one too many.
     """
-    _require(tx.conn, agent)
+    agent, issuer = voucher.agent, voucher.issuer
+    if _require(tx.conn, agent).frozen_at is not None:
+        raise ForbiddenError(f"the agent {agent!r} is frozen", code=ErrorCode.FROZEN)
+    _require_newer_than_revocations(tx, voucher)
     row = {"kid": key.kid, "agent": agent, "x": key.jwk()["x"], "added_at": tx.now}
-    row |= {"issuer": issuer, "expires_at": until}
+    row |= {"issuer": issuer, "trust": voucher.trust, "expires_at": voucher.until}
     if tx.conn.execute(insert_unless_there(tx.conn, table(AgentKeyRow)).values(row)).rowcount == 0:
         mine = (
             col(AgentKeyRow.kid) == key.kid,
@@ -92,10 +99,30 @@ def bring_key(tx: Tx, key: PublicKey, *, agent: str, issuer: str, subject: str, 
             col(AgentKeyRow.issuer) == issuer,
             col(AgentKeyRow.revoked_at).is_(None),
         )
-        if tx.conn.execute(update(AgentKeyRow).where(*mine).values(expires_at=until)).rowcount == 0:
+        if (
+            tx.conn.execute(
+                update(AgentKeyRow).where(*mine).values(trust=voucher.trust, expires_at=voucher.until)
+            ).rowcount
+            == 0
+        ):
             raise ConflictError(f"the key {key.kid} was given to a party already; make a new one")
-    body = {"agent": agent, "kid": key.kid, "issuer": issuer, "subject": subject, "until": time_text(until)}
-    append(tx, "agent_key_brought", actor=f"agent:{agent}", body=body)
+    body = {"agent": agent, "kid": key.kid, "issuer": issuer, "subject": voucher.subject}
+    append(tx, "agent_key_brought", actor=f"agent:{agent}", body={**body, "until": time_text(voucher.until)})
+
+
+def _require_newer_than_revocations(tx: Tx, voucher: Voucher) -> None:
+    brought = (col(AgentKeyRow.agent) == voucher.agent, col(AgentKeyRow.issuer) == voucher.issuer)
+    last = tx.conn.execute(select(func.max(col(AgentKeyRow.revoked_at))).where(*brought)).scalar()
+    if last is not None and voucher.issued_at <= last:
+        raise ForbiddenError(
+            "a key of this agent's was revoked after that token was issued; show a newer token"
+        )
+    live = (col(AgentKeyRow.revoked_at).is_(None), col(AgentKeyRow.expires_at) > tx.now)
+    counted = select(func.count()).select_from(table(AgentKeyRow)).where(*brought, *live)
+    if tx.conn.execute(counted).scalar_one() >= _MOST_BROUGHT:
+        raise ConflictError(
+            f"{voucher.agent!r} has {_MOST_BROUGHT} brought keys already; wait until some end"
+        )
 
 
 def revoke_key(tx: Tx, kid: str) -> None:
@@ -159,7 +186,7 @@ def find_key(conn: Connection, kid: str, now: datetime) -> LiveKey | None:
     row = conn.execute(_LIVE_KEY, {"asked": kid}).first()
     if row is None or (row.expires_at is not None and now >= row.expires_at):
         return None
-    return LiveKey(row.agent, _public_key(row.x), row.issuer)
+    return LiveKey(row.agent, _public_key(row.x), row.trust)
 
 
 def list_agents(conn: Connection) -> list[AgentRow]:
@@ -192,7 +219,7 @@ def _key_row(conn: Connection, kid: str) -> AgentKeyRow | None:
 
 # Asked for with every request: the statement is built once, and so is each key.
 _LIVE_KEY = select(
-    col(AgentKeyRow.agent), col(AgentKeyRow.x), col(AgentKeyRow.issuer), col(AgentKeyRow.expires_at)
+    col(AgentKeyRow.agent), col(AgentKeyRow.x), col(AgentKeyRow.trust), col(AgentKeyRow.expires_at)
 ).where(col(AgentKeyRow.kid) == bindparam("asked"), col(AgentKeyRow.revoked_at).is_(None))
 
 

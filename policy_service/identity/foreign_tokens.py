@@ -16,10 +16,12 @@ from typing import Any
 from joserfc import jws, jwt
 from joserfc.errors import JoseError
 from joserfc.jwk import Key
+from joserfc.util import urlsafe_b64decode
 
 from policy_service.identity.issuer_keys import IssuerKeys
 
 MAX_CHARS = 16_384  # the longest token looked at; one with two hundred groups is about half of it
+_KEYS_OF_ITS_OWN = frozenset({"jku", "jwk", "x5u", "x5c", "cty"})  # nothing a signer of ours needs
 _LEEWAY_S = 60  # clocks of other organisations
 
 
@@ -45,13 +47,28 @@ def peek(unverified_token: str) -> ForeignToken:
         raise UntrustedTokenError("it is no signed token, or too long a one")
     try:
         parsed = jws.extract_compact(unverified_token.encode())
-        claims = json.loads(parsed.payload)
-        header = parsed.headers()
+        claims = _object(parsed.payload or b"")
+        header = _object(urlsafe_b64decode(unverified_token.partition(".")[0].encode()))
     except (JoseError, ValueError, RecursionError) as error:
         raise UntrustedTokenError("it is no signed token") from error
-    if not isinstance(claims, dict) or not isinstance(header.get("kid", ""), str):
-        raise UntrustedTokenError("it is no signed token")
+    if not isinstance(header.get("kid", ""), str) or header.keys() & _KEYS_OF_ITS_OWN:
+        raise UntrustedTokenError("its header brings keys of its own, or no usable key id")
     return ForeignToken(header, claims)
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    """A JSON object in UTF-8 that says each thing once: said twice, two readers may read two things."""
+    found = json.loads(raw.decode("utf-8"), object_pairs_hook=_once)
+    if not isinstance(found, dict):
+        raise ValueError("it is no object")
+    return found
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("it says something twice")
+    return found
 
 
 async def verify(

@@ -20,6 +20,9 @@ _PATHS = {
     "authorization_endpoint": "/login/oauth/authorize",
     "token_endpoint": "/login/oauth/access_token",
 }
+ISS_PATH = (
+    "/login/oauth"  # what it calls itself in an authorization response (RFC 9207) is this below its address
+)
 _PER_PAGE = 100
 _MOST_PAGES = 5
 
@@ -60,7 +63,10 @@ async def _teams(client: httpx2.AsyncClient, provider: SignInProvider, access_to
         found = await _ask(client, provider, f"/user/teams?per_page={_PER_PAGE}&page={page}", access_token)
         if not isinstance(found, list):
             raise UntrustedTokenError("GitHub listed no teams")
-        names += [f"{team['organization']['login']}/{team['slug']}" for team in found]
+        try:
+            names += [f"{team['organization']['login']}/{team['slug']}" for team in found]
+        except (TypeError, KeyError) as error:
+            raise UntrustedTokenError("GitHub listed teams without names") from error
         if len(found) < _PER_PAGE:
             break
     return names

@@ -19,6 +19,7 @@ not signed in can make the service write anything.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
@@ -32,6 +33,8 @@ import httpx2
 import structlog
 from authlib.common.errors import AuthlibBaseError
 from authlib.integrations.httpx_client import AsyncOAuth2Client
+from authlib.oauth2.rfc6749.parameters import prepare_grant_uri
+from authlib.oauth2.rfc7636 import create_s256_code_challenge
 from authlib.oidc.core import CodeIDToken
 from joserfc import jwe
 from joserfc.errors import JoseError
@@ -40,16 +43,23 @@ from joserfc.jwk import OctKey
 from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity import github
+from policy_service.identity.claims import LONGEST, email_in, groups_in, name_in, require_member
 from policy_service.identity.foreign_tokens import UntrustedTokenError, text_claim, verify
-from policy_service.identity.issuer_keys import IssuerKeys, get_json, http_client, unavailable
-from policy_service.issuers import SignInProvider, require_safe_url
+from policy_service.identity.issuer_keys import (
+    PATIENCE_S,
+    IssuerKeys,
+    bounded,
+    get_json,
+    http_client,
+    unavailable,
+)
+from policy_service.issuers import SignInProvider
 
 log = structlog.get_logger(__name__)
 
+_LONGEST_NEXT = 1_024  # characters; a browser drops a cookie of more than 4,096 bytes
 NOTE_S = 600  # seconds between leaving for the provider and coming back
 _LABEL = b"countersign/sign-in/v1\n"
-_LONGEST = {"sub": 255, "name": 100, "email": 320, "group": 200}
-_MOST_GROUPS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +71,7 @@ class Identity:
     name: str
     email: str | None
     groups: frozenset[str] | None
+    trust: str  # the provider's settings as they are, in a digest
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +82,7 @@ class Departure:
     note: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class _Note:
     provider: str
     state: str
@@ -97,8 +108,8 @@ class SignIn:
         self._public_url = public_url
         self._clock = clock
         self._key = OctKey.import_key(hmac.digest(secret, _LABEL, hashlib.sha256))
-        self._transport = transport
-        self._client = http_client(transport)
+        self._transport = bounded(transport)
+        self._client = http_client(self._transport)
         self._keys = {
             name: IssuerKeys(name, client=self._client, issuer=provider.issuer)
             for name, (provider, _) in providers.items()
@@ -126,15 +137,22 @@ class SignIn:
             state=secrets.token_urlsafe(32),
             nonce=secrets.token_urlsafe(32),
             verifier=secrets.token_urlsafe(48),
-            next=next_path,
+            next=next_path if len(next_path) <= _LONGEST_NEXT else "/",
             at=int(self._clock().timestamp()),
         )
         endpoint = await self._endpoint(provider, "authorization_endpoint")
         asked = {} if provider.kind == "github" else {"nonce": note.nonce}
-        async with self._oauth(name) as client:
-            url, _ = client.create_authorization_url(
-                endpoint, state=note.state, code_verifier=note.verifier, **asked
-            )
+        url = prepare_grant_uri(
+            endpoint,
+            provider.client_id,
+            "code",
+            redirect_uri=self._redirect_uri(name),
+            scope=" ".join(provider.scopes),
+            state=note.state,
+            code_challenge=create_s256_code_challenge(note.verifier),
+            code_challenge_method="S256",
+            **asked,
+        )
         return Departure(url, self._seal(note))
 
     async def finish(self, name: str, query: Mapping[str, str], sealed: str | None) -> tuple[Identity, str]:
@@ -171,8 +189,14 @@ class SignIn:
         tokens = await self._exchange(provider, code, note)
         if provider.kind == "github":
             who = await github.identify(self._client, provider, tokens["access_token"])
+            require_member(provider, who.claims)
             return Identity(
-                provider.issuer, who.sub, _name(who.claims, who.sub), None, _groups(provider, who.claims)
+                provider.issuer,
+                who.sub,
+                name_in(who.claims, who.sub),
+                None,
+                groups_in(provider, who.claims),
+                provider.trust,
             )
         claims = await self._id_claims(provider, tokens, note)
         for claim, wanted in provider.required.items():
@@ -183,25 +207,31 @@ class SignIn:
                 raise ForbiddenError(
                     f"{provider.title} knows you, but this deployment asks for {claim} = {wanted!r}"
                 )
-        sub = text_claim(claims, "sub", _LONGEST["sub"])
-        email = claims.get("email")
+        require_member(provider, claims)
+        sub = text_claim(claims, "sub", LONGEST["sub"])
+        email = email_in(claims)
         return Identity(
             provider.issuer,
             sub,
-            _name(claims, sub),
-            email if isinstance(email, str) and _readable(email, "email") else None,
-            _groups(provider, claims),
+            name_in(claims, sub),
+            email,
+            groups_in(provider, claims),
+            provider.trust,
         )
 
     async def _exchange(self, provider: SignInProvider, code: str, note: _Note) -> Mapping[str, Any]:
         endpoint = await self._endpoint(provider, "token_endpoint")
         try:
-            async with self._oauth(provider.name) as client:
-                tokens = await client.fetch_token(endpoint, code=code, code_verifier=note.verifier)
+            async with asyncio.timeout(PATIENCE_S):
+                tokens = await self._oauth(provider.name).fetch_token(
+                    endpoint, code=code, code_verifier=note.verifier
+                )
         except AuthlibBaseError as error:
-            raise UntrustedTokenError(f"the code bought nothing: {error.error}") from error
-        except (httpx2.HTTPError, ValueError) as error:
-            raise unavailable(f"{provider.title} cannot be reached ({type(error).__name__})") from error
+            raise UntrustedTokenError(f"the code bought nothing: {str(error.error)[:100]!r}") from error
+        except (httpx2.HTTPError, ValueError, TypeError, KeyError, RecursionError, TimeoutError) as error:
+            raise unavailable(
+                f"{provider.title} does not answer as it should ({type(error).__name__})"
+            ) from error
         if not isinstance(tokens, Mapping) or not isinstance(tokens.get("access_token"), str):
             raise UntrustedTokenError("the token answer holds no access token")
         return tokens
@@ -236,9 +266,9 @@ class SignIn:
     ) -> Mapping[str, Any]:
         wanted = {"name", "email"} | ({provider.groups_claim} if provider.groups_claim else set())
         metadata = await self._keys[provider.name].metadata()
-        url = metadata.get("userinfo_endpoint")
-        if wanted <= claims.keys() or not isinstance(url, str):
+        if wanted <= claims.keys() or metadata.get("userinfo_endpoint") is None:
             return claims
+        url = self._keys[provider.name].published(metadata, "userinfo_endpoint")
         found = await get_json(
             self._client, url, f"userinfo of {provider.title}", Authorization=f"Bearer {access_token}"
         )
@@ -248,11 +278,13 @@ class SignIn:
 
     async def _require_issuer(self, provider: SignInProvider, query: Mapping[str, str]) -> None:
         named = query.get("iss")
-        always = False
-        if provider.kind == "oidc":
+        if provider.kind == "github":
+            own, always = provider.issuer + github.ISS_PATH, False  # older servers send none
+        else:
             metadata = await self._keys[provider.name].metadata()
+            own = provider.issuer
             always = metadata.get("authorization_response_iss_parameter_supported") is True
-        if (named is None and always) or (named is not None and named != provider.issuer):
+        if (named is None and always) or (named is not None and named != own):
             log.warning(
                 "sign_in_refused", provider=provider.name, why="another issuer answered", iss=str(named)[:200]
             )
@@ -261,21 +293,21 @@ class SignIn:
     async def _endpoint(self, provider: SignInProvider, which: str) -> str:
         if provider.kind == "github":
             return github.endpoint(provider, which)
-        url = (await self._keys[provider.name].metadata()).get(which)
-        try:
-            return require_safe_url(str(url))
-        except ValueError as error:
-            raise unavailable(f"the discovery of {provider.title} names no usable {which}") from error
+        keys = self._keys[provider.name]
+        return keys.published(await keys.metadata(), which)
+
+    def _redirect_uri(self, name: str) -> str:
+        return f"{self._public_url}/sign-in/{name}/callback"
 
     def _oauth(self, name: str) -> AsyncOAuth2Client:
+        """A client for one exchange; it shares the transport of all, so it is never closed by itself."""
         provider, secret = self._find(name)
         return AsyncOAuth2Client(
             provider.client_id,
             secret,
             token_endpoint_auth_method=provider.token_auth,
             scope=" ".join(provider.scopes),
-            redirect_uri=f"{self._public_url}/sign-in/{name}/callback",
-            code_challenge_method="S256",
+            redirect_uri=self._redirect_uri(name),
             transport=self._transport,
             timeout=5.0,
             trust_env=False,
@@ -303,30 +335,3 @@ class SignIn:
 
 def _start_again(why: str) -> InvalidRequestError:
     return InvalidRequestError(f"{why}; sign in again", code=ErrorCode.BAD_TOKEN)
-
-
-def _readable(text: str, what: str) -> bool:
-    return 0 < len(text) <= _LONGEST[what] and text.isprintable() and bool(text.strip())
-
-
-def _name(claims: Mapping[str, Any], sub: str) -> str:
-    """What people call them: the first usable of these, else the subject, which is always there."""
-    for claim in ("name", "preferred_username", "email"):
-        value = claims.get(claim)
-        if isinstance(value, str) and _readable(value, "name"):
-            return value.strip()
-    return sub[: _LONGEST["name"]]
-
-
-def _groups(provider: SignInProvider, claims: Mapping[str, Any]) -> frozenset[str] | None:
-    """The groups a token carries, in the bundle's words; a claim that is no list of texts carries none."""
-    if provider.groups_claim is None:
-        return None
-    listed = claims.get(provider.groups_claim, [])
-    usable = isinstance(listed, list) and len(listed) <= _MOST_GROUPS
-    if not usable or not all(isinstance(one, str) and _readable(one, "group") for one in listed):
-        log.warning("groups_not_usable", provider=provider.name, claim=provider.groups_claim)
-        return frozenset()
-    if provider.groups is None:
-        return frozenset(listed)
-    return frozenset(provider.groups[one] for one in listed if one in provider.groups)

@@ -9,11 +9,18 @@ Rules kept here:
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 from urllib.parse import urlsplit
 
 from policy_service.errors import ForbiddenError, InvalidRequestError
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+class Headers(Protocol):
+    """Headers of a request, each as often as it came."""
+
+    def getlist(self, key: str) -> list[str]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +44,18 @@ class Site:
     @property
     def theme_cookie(self) -> str:
         return "__Host-countersign-theme" if self.secure else "countersign_dev_theme"
+
+
+def cookie_of(headers: Headers, name: str) -> str | None:
+    """The one cookie of exactly this name.
+
+    Read from the header itself: a lenient parser strips more than spaces, so that a neighbour's cookie called
+    "\xa0__Host-..." would pass for ours, and the browser's promise about ``__Host-`` would be worth nothing. A name
+    that is there twice is nobody's.
+    """
+    pairs = [pair.strip(" \t") for header in headers.getlist("cookie") for pair in header.split(";")]
+    found = [value for one in pairs for key, equals, value in [one.partition("=")] if equals and key == name]
+    return found[0] if len(found) == 1 else None
 
 
 def site_of(public_url: str) -> Site:

@@ -34,11 +34,11 @@ class Person:
 def remember(
     tx: Tx, iss: str, sub: str, name: str, *, email: str | None = None, groups: Iterable[str] | None = None
 ) -> None:
-    """Note a sign-in: the newest name and address, and the groups of the token with their age."""
+    """Note a sign-in: the newest name and address, and the groups of the token with their age; none, where its
+    provider's tokens carry none, whatever earlier ones carried."""
     columns: dict[str, Any] = {"name": name, "email": email, "last_seen_at": tx.now}
-    if groups is not None:
-        columns |= {"groups": sorted(groups), "groups_at": tx.now}
-    row = {"iss": iss, "sub": sub, "groups": [], "groups_at": None, "first_seen_at": tx.now, **columns}
+    columns |= {"groups": sorted(groups or ()), "groups_at": None if groups is None else tx.now}
+    row = {"iss": iss, "sub": sub, "first_seen_at": tx.now, **columns}
     if tx.conn.execute(insert_unless_there(tx.conn, table(PersonRow)).values(row)).rowcount == 0:
         where = (col(PersonRow.iss) == iss, col(PersonRow.sub) == sub)
         tx.conn.execute(update(PersonRow).where(*where).values(columns))

@@ -54,7 +54,7 @@ class Authenticator:
         self._db = db
         self._nonces = nonces
         self._settings = settings
-        self._issuers = frozenset(one.name for one in settings.trusted_issuers)
+        self._issuers = frozenset(one.trust for one in settings.trusted_issuers)
         self._clock = clock
 
     def next_nonce(self) -> str:
@@ -100,10 +100,10 @@ class Authenticator:
         self._verify(presented, presented.proof or "", key, agent)
 
     async def _live_key(self, kid: str) -> LiveKey | None:
-        """A key that counts now; one brought by an issuer that left the settings no longer does."""
+        """A key that counts now; one brought under other settings of its issuer does not."""
         now = self._clock()
         found = await self._db.read(lambda conn: find_key(conn, kid, now))
-        return found if found is None or found.issuer is None or found.issuer in self._issuers else None
+        return found if found is None or found.trust is None or found.trust in self._issuers else None
 
     def _verify(self, presented: Presented, proof: str, key: PublicKey, agent: str) -> Caller:
         kid, now = key.kid, self._clock()

@@ -40,7 +40,7 @@ def hashed(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
 
 
-def open_session(tx: Tx, iss: str, sub: str, assurance: str, *, max_s: int) -> str:
+def open_session(tx: Tx, iss: str, sub: str, assurance: str, *, max_s: int, trust: str | None = None) -> str:
     """A fresh session; the cookie's value, once.
 
     Raises:
@@ -55,6 +55,7 @@ def open_session(tx: Tx, iss: str, sub: str, assurance: str, *, max_s: int) -> s
         "iss": iss,
         "sub": sub,
         "assurance": assurance,
+        "trust": trust,
         "csrf_token": secrets.token_urlsafe(_BYTES),
         "created_at": tx.now,
         "seen_at": tx.now,
@@ -71,7 +72,7 @@ class Sessions:
     def __init__(self, db: Database, settings: Settings, clock: Clock = utc_now) -> None:
         self._db = db
         self._settings = settings
-        self._issuers = frozenset(provider.issuer for provider in settings.providers)
+        self._trusted = frozenset(provider.trust for provider in settings.providers)
         self._clock = clock
 
     async def find(self, cookie: str, *, touch: bool = True) -> Session | None:
@@ -99,8 +100,8 @@ class Sessions:
             return None
         if row.assurance == "dev" and not self._settings.dev_signin:
             return None  # opened while the development sign-in was on; switching it off ends them all
-        if row.assurance == "oidc" and row.iss not in self._issuers:
-            return None  # the operator no longer lets this provider vouch for anybody
+        if row.assurance == "oidc" and row.trust not in self._trusted:
+            return None  # the operator no longer lets this provider vouch, or asks for more than it did
         if (now - row.seen_at).total_seconds() >= self._settings.session_idle_s:
             return None
         person = find_person(conn, row.iss, row.sub, row.assurance, now, self._settings.max_group_age_s)

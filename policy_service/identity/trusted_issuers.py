@@ -16,16 +16,15 @@ The key then proves each call as an enrolled one does, until the token's end or 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
-from urllib.parse import urlsplit
 
 import httpx2
 import structlog
 
 from countersign.contract import ErrorCode
 from policy_service.errors import UnauthenticatedError
+from policy_service.identity.callers import Voucher
 from policy_service.identity.foreign_tokens import UntrustedTokenError, audiences, peek, text_claim, verify
 from policy_service.identity.issuer_keys import IssuerKeys, http_client
 from policy_service.issuers import TrustedIssuer
@@ -35,17 +34,6 @@ log = structlog.get_logger(__name__)
 
 _LONGEST_SUBJECT = 1_000
 _SPIFFE = "spiffe"
-
-
-@dataclass(frozen=True, slots=True)
-class Voucher:
-    """What a token says for an agent: whose key may be brought, who says so, and until when."""
-
-    agent: str
-    issuer: str  # its name in the settings
-    subject: str
-    until: datetime
-    jkt: str | None  # the only key it may bring, where the token is bound to one
 
 
 class TrustedIssuers:
@@ -108,12 +96,18 @@ class TrustedIssuers:
         )
         claims = verified.claims
         until = _until(claims, issuer.max_age_s)
+        if until <= now:
+            raise UntrustedTokenError(
+                "its time is over"
+            )  # the leeway of `verify` is for clocks, not for keys
         wanted = issuer.audiences or (self._settings.public_url,)
         if not audiences(claims) & set(wanted):
             raise UntrustedTokenError(f"it is for {sorted(audiences(claims))[:5]}, not for {list(wanted)}")
         return Voucher(
             agent=_agent_of(claims, issuer),
             issuer=issuer.name,
+            trust=issuer.trust,
+            issued_at=datetime.fromtimestamp(claims["iat"], UTC),
             subject=text_claim(claims, "sub", _LONGEST_SUBJECT),
             until=min(until, now + timedelta(seconds=self._settings.agent_key_max_s)),
             jkt=_bound_to(claims),
@@ -123,8 +117,8 @@ class TrustedIssuers:
         named = unverified_claims.get("iss")
         found = self._by_issuer.get(named) if isinstance(named, str) else None
         if found is None:
-            url = urlsplit(str(unverified_claims.get("sub", "")))
-            found = self._by_domain.get(url.netloc) if url.scheme == _SPIFFE else None
+            scheme, _, rest = str(unverified_claims.get("sub", "")).partition("://")
+            found = self._by_domain.get(rest.partition("/")[0]) if scheme == _SPIFFE else None
         if found is None:
             raise UntrustedTokenError(f"its issuer {str(named)[:200]!r} is in no [[trusted_issuers]]")
         return found

@@ -28,7 +28,9 @@ from policy_service.storage.unit import Clock, T, Tx, Unit, Waiting, as_storage_
 log = structlog.get_logger(__name__)
 
 RERUN_STATES = frozenset({"40001", "40P01", "23505"})  # serialization failure, deadlock, unique key taken
-_IDLE_MS = 30_000  # a unit computes for milliseconds; one that is silent so long belongs to a replica that hangs
+_IDLE_MS = (
+    30_000  # a unit computes for milliseconds; one that is silent so long belongs to a replica that hangs
+)
 _SILENCE_S = 10  # before a peer that says nothing is asked, and between two questions
 _RERUN_PAUSE = 0.005  # seconds, doubled with each run: long enough for the other transaction to finish
 _random = random.SystemRandom()

@@ -53,6 +53,7 @@ class AgentKeyRow(Row, table=True):
     x: str  # base64url of the raw 32 bytes, as in the JWK
     added_at: datetime = Field(sa_type=UtcDateTime)
     issuer: str | None = None  # whose token brought it; None: an operator enrolled it
+    trust: str | None = None  # the issuer's settings then; under others the key does not count
     expires_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # a brought key's end
     revoked_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
 
@@ -93,6 +94,7 @@ class SessionRow(Row, table=True):
     iss: str
     sub: str
     assurance: str  # "oidc" or "dev"
+    trust: str | None = None  # the provider's settings then; under others the session is over
     csrf_token: str
     created_at: datetime = Field(sa_type=UtcDateTime)
     seen_at: datetime = Field(sa_type=UtcDateTime)
@@ -171,18 +173,12 @@ class EffectRow(Row, table=True):
     effect_digest: str
     call_key: str
     compensation: dict[str, Any] | None = Field(default=None, sa_type=Json)
-    secret: list[str] = Field(
-        default_factory=list, sa_type=Json
-    )  # pointers the manifest of that day calls secret
+    secret: list[str] = Field(default_factory=list, sa_type=Json)  # pointers, of that day
     state: str
     decision_id: str
-    gates: list[dict[str, Any]] = Field(
-        default_factory=list, sa_type=Json
-    )  # every gate that ever fired on it
+    gates: list[dict[str, Any]] = Field(default_factory=list, sa_type=Json)  # all that ever fired
     valid_for_s: int  # the shortest valid_for that ever applied
-    lapses_at: datetime | None = Field(
-        default=None, sa_type=UtcDateTime
-    )  # of a compensation that was released: until when it may be spent
+    lapses_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # of a released compensation
     redeemed_by: str | None = None  # attempt id
     fire_by: datetime | None = Field(default=None, sa_type=UtcDateTime)
     unknown_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # fire_by + the manifest's timeout
@@ -260,15 +256,11 @@ class VoteRow(Row, table=True):
     reason: str | None = None
     assurance: str
     step_up: str | None = None
-    groups: list[str] = Field(
-        sa_type=Json
-    )  # groups its token carried, fresh at the time; readable sources are asked anew
+    groups: list[str] = Field(sa_type=Json)  # of the token; readable sources are asked anew
     channel: str
     late: bool = False
     cast_at: datetime = Field(sa_type=UtcDateTime)
-    revoked_at: datetime | None = Field(
-        default=None, sa_type=UtcDateTime
-    )  # an operator took it out of the count
+    revoked_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # out of the count
 
 
 class AttemptRow(Row, table=True):

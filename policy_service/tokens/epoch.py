@@ -26,7 +26,7 @@ _NAME = "epoch.json"
 
 @dataclass(frozen=True, order=True)
 class Mark:
-    """What the deployment has reached: its incarnation, and the highest index its log ever had. The later is greater."""
+    """What the deployment has reached: its incarnation, then the highest index its log ever had. Later is greater."""
 
     epoch: int
     highest_index: int

@@ -5,10 +5,12 @@ The real ones are in `tests/counterparts`; what they will not do wrong, this one
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import hmac
 import json
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -21,11 +23,10 @@ ISSUER = "https://login.example"
 CLIENT = "countersign"
 SECRET = "the-clients-secret"
 _KEYS = {kid: RSAKey.generate_key(2048, {"kid": kid}) for kid in ("k1", "k2")}
-_ODD = {
-    "redirect": httpx2.Response(302, headers={"location": f"{ISSUER}/elsewhere"}),
-    "endless": httpx2.Response(200, content=b'{"x": "' + b"x" * 2_000_000 + b'"}'),
-    "no JSON": httpx2.Response(200, content=b"<html>"),
-    "500": httpx2.Response(500, json={}),
+_ODD: dict[str, dict[str, Any]] = {
+    "redirect": {"status_code": 302, "headers": {"location": f"{ISSUER}/elsewhere"}},
+    "no JSON": {"status_code": 200, "content": b"<html>"},
+    "500": {"status_code": 500, "json": {}},
 }
 
 
@@ -41,6 +42,7 @@ class Provider:
     header: dict[str, Any] = field(default_factory=dict)
     signed_with: str = "k1"
     published: tuple[str, ...] = ("k1",)
+    more_keys: Any = field(default_factory=list)  # beside the published ones; or what stands in their place
     leaks: bool = False  # its key set holds the private keys
     odd: dict[str, str] = field(default_factory=dict)  # path: how it answers instead
     down: set[str] = field(default_factory=set)
@@ -78,13 +80,18 @@ class Provider:
             return _by_hand(header, claims)
         return jwt.encode(header, claims, _KEYS[self.signed_with], algorithms=[header["alg"]])
 
-    def _answer(self, request: httpx2.Request) -> httpx2.Response:
+    async def _answer(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path
         self.asked.append(path)
         if path in self.down:
             raise httpx2.ConnectError("nobody listens")
+        if self.odd.get(path) == "never":
+            await asyncio.sleep(3_600)
         if path in self.odd or path == "/elsewhere":
-            return _ODD[self.odd.get(path, "no JSON")]
+            how = self.odd.get(path, "no JSON")
+            return (
+                httpx2.Response(200, content=_endless()) if how == "endless" else httpx2.Response(**_ODD[how])
+            )
         handler = {
             "/.well-known/openid-configuration": self._discovery,
             "/keys": self._jwks,
@@ -105,8 +112,13 @@ class Provider:
         return httpx2.Response(200, json=document)
 
     def _jwks(self, request: httpx2.Request) -> httpx2.Response:
+        if not self.published:
+            return httpx2.Response(200, json={"keys": self.more_keys})
         return httpx2.Response(
-            200, json={"keys": [_KEYS[kid].as_dict(private=self.leaks) for kid in self.published]}
+            200,
+            json={
+                "keys": [*(_KEYS[kid].as_dict(private=self.leaks) for kid in self.published), *self.more_keys]
+            },
         )
 
     def _token(self, request: httpx2.Request) -> httpx2.Response:
@@ -130,6 +142,14 @@ class Provider:
     def _userinfo(self, request: httpx2.Request) -> httpx2.Response:
         assert request.headers["authorization"] == "Bearer opaque"
         return httpx2.Response(200, json=self.userinfo if self.userinfo is not None else self.claims)
+
+
+async def _endless() -> AsyncIterator[bytes]:
+    """JSON that would be sound, were it not so long."""
+    yield b'{"issuer": "https://login.example", "sub": "248", "x": "'
+    for _ in range(200):
+        yield b"x" * 10_000
+    yield b'"}'
 
 
 def _by_hand(header: dict[str, Any], claims: dict[str, Any]) -> str:

@@ -142,7 +142,7 @@ def _comes_with(module: str, wanted: set[str]) -> bool:
         ("cedarpy", {"pdp", "pap", "facts"}),
         ("jinja2", {"channels"}),
         ("apscheduler", {"jobs"}),
-        ("typer", {"cli"}),
+        ("typer", {"cli", "channels"}),
         ("uvicorn", {"cli", "channels"}),
         ("alembic", {"storage"}),
     ],

@@ -68,6 +68,13 @@ WRONG_PROVIDERS = {
     "no signature at all": ({"algorithms": ["none"]}, "algorithms"),
     "an unknown word": ({"isuer": "https://x.example"}, "isuer"),
     "claims of GitHub": ({"kind": "github", "required": {"hd": "x"}}, "GitHub"),
+    "everybody at GitHub": ({"kind": "github", "issuer": "https://github.com"}, "members_of"),
+    "everybody at Google": ({"issuer": "https://accounts.google.com"}, "hd"),
+    "members of nothing": ({"members_of": ["staff"]}, "groups_claim"),
+    "an issuer with a query": ({"issuer": "https://login.acme.example?x=1"}, "query"),
+    "an issuer with a bar": ({"issuer": "https://login.acme.example/x|y"}, "'\\|'"),
+    "an issuer with a space": ({"issuer": "https://login.acme.example/x y"}, "plain"),
+    "an issuer that reads backwards": ({"issuer": "https://login.acme.example/\u202e"}, "plain"),
 }
 
 
@@ -103,6 +110,21 @@ def test_an_issuer_of_agents_that_could_not_be_trusted_stops_the_start(
 def test_two_providers_never_share_a_name_or_an_issuer(tmp_path: Path, second: dict[str, Any]) -> None:
     with pytest.raises(StartError, match="twice"):
         settings(tmp_path, providers=[PROVIDER, PROVIDER | second])
+
+
+def test_a_password_in_an_address_is_not_quoted(tmp_path: Path) -> None:
+    with pytest.raises(StartError) as caught:
+        settings(tmp_path, providers=[PROVIDER | {"issuer": "https://maya:hunter2@login.acme.example"}])
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_table_in_the_environment_that_is_no_json_ends_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COUNTERSIGN_PROVIDERS", "[{very-secret")
+    with pytest.raises(StartError, match="JSON") as caught:
+        settings(tmp_path)
+    assert "very-secret" not in str(caught.value)
 
 
 def test_a_secret_is_never_shown(tmp_path: Path) -> None:

@@ -161,7 +161,8 @@ def test_a_postgresql_address_gets_the_driver_this_service_has(given: str) -> No
 
 
 @pytest.mark.parametrize(
-    "given", ["mysql://u:canary@db/x", "postgresql+asyncpg://u:canary@db/x", "canary", "sqlite+aiosqlite:///canary"]
+    "given",
+    ["mysql://u:canary@db/x", "postgresql+asyncpg://u:canary@db/x", "canary", "sqlite+aiosqlite:///canary"],
 )
 def test_another_database_is_refused_without_quoting_its_password(given: str) -> None:
     with pytest.raises(StartError, match=r"write sqlite:///FILE or postgresql://") as caught:

@@ -23,7 +23,7 @@ def router(gate: Gate, issuers: TrustedIssuers) -> APIRouter:
         response_model=BroughtKey,
         status_code=201,
         summary="Bring a key, vouched for by a token of a trusted issuer",
-        responses=docs.problems(400, 401, 404, 409, 413, 415, 421, 503),
+        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
         openapi_extra=docs.body_of(BringKeyRequest) | {"security": docs.AGENT},
     )
     async def bring(request: Request) -> Response:
@@ -32,16 +32,7 @@ def router(gate: Gate, issuers: TrustedIssuers) -> APIRouter:
         key = _public_key(wish.x)
         voucher = await issuers.vouch(wish.token, key.kid)
         gate.require_key(presented, key, voucher.agent)
-        await gate.ctx.db.write(
-            lambda tx: bring_key(
-                tx,
-                key,
-                agent=voucher.agent,
-                issuer=voucher.issuer,
-                subject=voucher.subject,
-                until=voucher.until,
-            )
-        )
+        await gate.ctx.db.write(lambda tx: bring_key(tx, key, voucher))
         return answer(BroughtKey(agent=voucher.agent, kid=key.kid, expires_at=voucher.until), 201)
 
     return routes

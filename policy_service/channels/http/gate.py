@@ -14,7 +14,7 @@ from countersign.contract import ErrorCode, PublicKey
 from policy_service.channels.http.bodies import read_body, require_json
 from policy_service.errors import ForbiddenError, UnauthenticatedError
 from policy_service.identity.callers import Caller
-from policy_service.identity.origin import require_host, require_own_page, site_of
+from policy_service.identity.origin import cookie_of, require_host, require_own_page, site_of
 from policy_service.identity.proofs import Authenticator, Presented
 from policy_service.identity.sessions import Session, Sessions
 from policy_service.workflow.context import Context
@@ -66,7 +66,7 @@ class Gate:
             ServiceError: misdirected_host, unauthenticated.
         """
         self.require_host(request)
-        cookie = request.cookies.get(self._site.session_cookie)
+        cookie = cookie_of(request.headers, self._site.session_cookie)
         session = None if cookie is None else await self._sessions.find(cookie, touch=touch)
         if session is None:
             raise UnauthenticatedError(
@@ -91,7 +91,7 @@ class Gate:
         """Whether whoever opened a stream may go on reading: the session is live, or the key still is."""
         if caller is not None:
             return await self._authenticator.is_live(caller)
-        cookie = request.cookies.get(self._site.session_cookie)
+        cookie = cookie_of(request.headers, self._site.session_cookie)
         return cookie is not None and await self._sessions.find(cookie, touch=False) is not None
 
     def require_host(self, request: Request) -> None:

@@ -17,7 +17,7 @@ from policy_service.channels.web.refusals import words_for
 from policy_service.channels.web.rendering import templates_of
 from policy_service.channels.web.views import change_views
 from policy_service.errors import ServiceError
-from policy_service.identity.origin import Site, local_path, site_of
+from policy_service.identity.origin import Site, cookie_of, local_path, site_of
 
 T = TypeVar("T")
 
@@ -38,8 +38,12 @@ class Pages:
 
     async def session(self, request: Request, *, touch: bool = True) -> Session | None:
         """The live session behind the request's cookie; `touch`: the request shows that its person is there."""
-        cookie = request.cookies.get(self.site.session_cookie)
+        cookie = self.cookie(request, self.site.session_cookie)
         return await self._sessions.find(cookie, touch=touch) if cookie else None
+
+    def cookie(self, request: Request, name: str) -> str | None:
+        """A cookie of ours."""
+        return cookie_of(request.headers, name)
 
     def now(self) -> datetime:
         return self._clock()
@@ -96,7 +100,7 @@ class Pages:
         if request.headers.get("host", "").lower() not in self.site.hosts:
             return None
         try:
-            return await self.session(request)
+            return await self.session(request, touch=False)  # a refusal is no sign that somebody is there
         except ServiceError:
             return None
 
@@ -129,6 +133,8 @@ class Pages:
 def here(request: Request) -> str:
     """The page's own path and query, to come back to."""
     query = f"?{request.url.query}" if request.url.query else ""
+    if request.url.path.startswith("/sign-in"):
+        return "/"  # its address may hold a provider's code, which belongs on no page
     return local_path(request.url.path + query) if request.method in ("GET", "HEAD") else "/"
 
 

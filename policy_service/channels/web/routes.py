@@ -172,7 +172,7 @@ def _add_stream(router: APIRouter, pages: Pages, sessions: Sessions, feed: Event
     @router.get("/events")
     async def events(request: Request) -> Response:
         await signed_in(pages, request, touch=False)
-        cookie = request.cookies[pages.site.session_cookie]
+        cookie = pages.cookie(request, pages.site.session_cookie) or ""
         last_seen = request.headers.get("last-event-id")
         after = _whole(last_seen) if last_seen else _index(request, "after")
         review_id = request.query_params.get("review")

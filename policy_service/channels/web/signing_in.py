@@ -13,7 +13,7 @@ from policy_service.channels.web.forms import read_form
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import NewSession, Session, Sessions, WebSettings
 from policy_service.channels.web.voting import require_csrf
-from policy_service.errors import ForbiddenError, InvalidRequestError, UnauthenticatedError
+from policy_service.errors import ForbiddenError, InvalidRequestError, ServiceError, UnauthenticatedError
 from policy_service.identity.oidc import NOTE_S
 from policy_service.identity.origin import local_path
 
@@ -63,10 +63,13 @@ def _add_providers(router: APIRouter, pages: Pages, sessions: Sessions) -> None:
 
     @router.get("/sign-in/{name}/callback")
     async def come_back(request: Request, name: str) -> Response:
-        note = request.cookies.get(pages.site.note_cookie)
-        opened, next_path = await sessions.finish(name, _answer(request), note, _cookie(pages, request))
-        answer = _opened(pages, opened, next_path)
-        pages.set_cookie(answer, pages.site.note_cookie, "", 0)
+        note = pages.cookie(request, pages.site.note_cookie)
+        try:
+            opened, next_path = await sessions.finish(name, _answer(request), note, _cookie(pages, request))
+            answer = _opened(pages, opened, next_path)
+        except ServiceError as error:
+            answer = await pages.refuse(request, error)
+        pages.set_cookie(answer, pages.site.note_cookie, "", 0)  # it was for one answer, whatever that was
         return answer
 
 
@@ -93,8 +96,7 @@ def _add_sign_out(router: APIRouter, pages: Pages, sessions: Sessions) -> None:
         session = await signed_in(pages, request)
         form = await read_form(request, {"csrf_token"}, {"everywhere"})
         require_csrf(session, form)
-        cookie = request.cookies[pages.site.session_cookie]
-        await sessions.sign_out(cookie, everywhere=form.get("everywhere") == "yes")
+        await sessions.sign_out(_cookie(pages, request) or "", everywhere=form.get("everywhere") == "yes")
         answer = pages.go("/sign-in")
         pages.set_cookie(answer, pages.site.session_cookie, "", 0)
         return answer
@@ -107,7 +109,7 @@ def _opened(pages: Pages, opened: NewSession, next_path: str) -> Response:
 
 
 def _cookie(pages: Pages, request: Request) -> str | None:
-    return request.cookies.get(pages.site.session_cookie)
+    return pages.cookie(request, pages.site.session_cookie)
 
 
 def _answer(request: Request) -> dict[str, str]:

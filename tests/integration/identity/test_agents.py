@@ -13,6 +13,7 @@ import httpx2
 import pytest
 
 from countersign.contract import PrivateKey, make_proof
+from policy_service.identity import agents
 from policy_service.storage.core import table
 from policy_service.storage.tables import AuditRow
 from tests.counterparts import node
@@ -149,6 +150,9 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "without a beginning": (KUBERNETES | {"iat": None}, {}),
     "bound to another key": (KUBERNETES | {"cnf": {"jkt": "A" * 43}}, {}),
     "bound to a certificate": (KUBERNETES | {"cnf": {"x5t#S256": "A" * 43}}, {}),
+    "of a domain that is no address": (SPIFFE | {"sub": "spiffe://[acme.example/desk"}, {}),
+    "with a key to fetch": (KUBERNETES, {"jku": "https://evil.example"}),
+    "over, but for the leeway of clocks": (timed(KUBERNETES, life=60, ago=90), {}),
     "of another type": (KUBERNETES, {"typ": "agent-proof+jwt"}),
 }
 
@@ -237,12 +241,34 @@ async def test_a_brought_key_never_outlives_the_setting(tmp_path: Path, factory:
 
 
 async def test_a_revoked_key_cannot_be_brought_again(world: World, factory: node.TokenFactory) -> None:
+    """Nor can another be brought by a token of before: whoever is to be kept out may hold it."""
     key, token = PrivateKey.generate(), factory.sign(timed(KUBERNETES))
     assert (await bring(world, token, key)).status_code == 201
     await world.operator("agent-key-revoke", {"kid": key.public.kid})
-    assert (await bring(world, token, key)).status_code == 409
+    assert (await bring(world, token, key)).status_code == 403
+    assert (await bring(world, token, PrivateKey.generate())).status_code == 403
+    world.clock.pass_(seconds=2)
+    now = int(world.clock().timestamp())
+    newer = factory.sign(KUBERNETES | {"iat": now, "nbf": now, "exp": now + 600})
+    assert (await bring(world, newer, key)).status_code == 409, "what was revoked stays so"
+    assert (await bring(world, newer, PrivateKey.generate())).status_code == 201
     refused = await Agent("desk", key, world.http, world.clock).submit(await refund(world))
     assert refused.status_code == 401
+
+
+async def test_a_frozen_agent_brings_no_key(world: World, factory: node.TokenFactory) -> None:
+    await world.operator("freeze", {"agent": "desk"})
+    answer = await bring(world, factory.sign(timed(KUBERNETES)), PrivateKey.generate())
+    assert (answer.status_code, answer.json()["code"]) == (403, "frozen")
+
+
+async def test_one_token_does_not_bring_keys_without_end(
+    world: World, factory: node.TokenFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agents, "_MOST_BROUGHT", 2)
+    token = factory.sign(timed(KUBERNETES))
+    found = [(await bring(world, token, PrivateKey.generate())).status_code for _ in range(3)]
+    assert found == [201, 201, 409]
 
 
 async def test_an_enrolled_key_cannot_be_given_an_end_by_a_token(
@@ -261,9 +287,14 @@ async def test_an_issuer_that_left_the_settings_takes_its_keys_along(
     async with running(tmp_path / "data", trusted_issuers=issuers) as world:
         await world.operator("agent-enroll", {"name": "desk", "roles": ["support-agent"]})
         assert (await bring(world, factory.sign(timed(KUBERNETES)), key)).status_code == 201
-    async with running(tmp_path / "data") as world:
-        refused = await Agent("desk", key, world.http, world.clock).submit(await refund(world))
-        assert refused.status_code == 401
+    narrower = [issuers[0] | {"agents": RULES[1:]}]
+    for changed in ([], narrower):
+        async with running(tmp_path / "data", trusted_issuers=changed) as world:
+            agent = Agent("desk", key, world.http, world.clock)
+            assert (await agent.submit(await refund(world))).status_code == 401
+    async with running(tmp_path / "data", trusted_issuers=issuers) as world:
+        agent = Agent("desk", key, world.http, world.clock)
+        assert (await agent.submit(await refund(world))).status_code == 201
 
 
 async def test_the_log_says_who_vouched_and_holds_no_token(world: World, factory: node.TokenFactory) -> None:

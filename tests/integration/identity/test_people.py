@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
+import httpx2
 import pytest
 from sqlalchemy import select
 
@@ -168,6 +169,31 @@ def test_signing_out_ends_this_browser_only(acme: Deployment) -> None:
     assert [one.http.get(acme.url).status_code for one in (laptop, phone)] == [303, 200]
     laptop.close()
     phone.close()
+
+
+@pytest.mark.parametrize("before", [b"\xa0", b"\x85", b"\x1c"])
+def test_a_cookie_of_almost_our_name_is_not_ours(browser: Browser, before: bytes) -> None:
+    """A neighbour under the same domain may set such a cookie, and a lenient parser takes it for ours."""
+    signed_in(browser, "maya")
+    cookie = browser.http.cookies["countersign_dev"].encode()
+    raw = httpx2.Request("GET", browser.ours, headers=[(b"cookie", before + b"countersign_dev=" + cookie)])
+    with httpx2.Client() as bare:
+        assert bare.send(raw).status_code in {303, 400}  # to the sign-in, or no HTTP at all
+        twice = b"countersign_dev=" + cookie
+        doubled = httpx2.Request("GET", browser.ours, headers=[(b"cookie", twice + b"; " + twice)])
+        assert bare.send(doubled).status_code == 303
+        once = httpx2.Request("GET", browser.ours, headers=[(b"cookie", b"a=b; " + twice)])
+        assert bare.send(once).status_code == 200
+
+
+def test_a_refused_way_back_uses_the_note_up_and_shows_no_code(acme: Deployment, browser: Browser) -> None:
+    signed_in(browser, "maya")
+    back = browser.sign_in_there(browser.to_the_provider("acme"), login="maya", password="x")
+    refused = browser.http.get(back.replace("state=", "state=x"))
+    assert refused.status_code == 400
+    code = dict(parse_qsl(urlsplit(back).query))["code"]
+    assert code not in refused.text
+    assert browser.http.get(back).status_code == 400, "the note is gone"
 
 
 def test_nothing_secret_is_kept_in_the_clear(acme: Deployment, browser: Browser) -> None:

@@ -10,8 +10,9 @@ from sqlalchemy import Connection, func, select
 from policy_service.storage.tables import IdempotencyRow, TransactionRow
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
+from tests.integration.service.engines import ENGINES
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("engine", ENGINES)]
 
 
 def revisions(conn: Connection) -> int:

@@ -16,8 +16,9 @@ from tests.fakes.payments import Payments, gate
 from tests.fakes.streaming import events, served
 from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import mail, pay
+from tests.integration.service.engines import ENGINES
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("engine", ENGINES)]
 
 
 async def story(bank: World, robot: Agent) -> dict[str, Any]:

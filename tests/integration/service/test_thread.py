@@ -6,8 +6,9 @@ import pytest
 
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import refund
+from tests.integration.service.engines import ENGINES
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("engine", ENGINES)]
 
 
 async def test_a_small_refund_is_released_spent_and_settled(world: World, desk: Agent) -> None:

@@ -25,6 +25,7 @@ def provider(**more: Any) -> SignInProvider:
             "client_id": "c",
             "client_secret": "s",
             "groups_claim": "teams",
+            "members_of": ["acme/team-1"],
         }
         | more
     )
@@ -61,7 +62,7 @@ async def test_an_account_is_its_number_and_its_teams_are_read_to_the_end() -> N
 
 
 async def test_a_server_of_ones_own_has_its_own_api() -> None:
-    more = {"issuer": "https://git.acme.example", "groups_claim": None}
+    more = {"issuer": "https://git.acme.example", "groups_claim": None, "members_of": []}
     account = await asked({"https://git.acme.example/api/v3/user": {"id": 7, "login": "maya"}}, **more)
     assert account.sub == "7"
 
@@ -70,6 +71,12 @@ async def test_a_server_of_ones_own_has_its_own_api() -> None:
 async def test_no_number_is_no_account(user: Any) -> None:
     with pytest.raises(UntrustedTokenError):
         await asked({f"{API}/user": user})
+
+
+async def test_teams_without_names_are_no_teams() -> None:
+    teams = {f"{API}/user/teams?per_page=100&page=1": [{"slug": "x"}]}
+    with pytest.raises(UntrustedTokenError):
+        await asked({f"{API}/user": {"id": 7}} | teams)
 
 
 async def test_teams_it_may_not_read_are_an_error_and_not_no_teams() -> None:

@@ -10,6 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from policy_service.errors import ServiceError
+from policy_service.identity import issuer_keys
 from policy_service.identity.oidc import Identity, SignIn
 from policy_service.issuers import SignInProvider
 from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET, Provider
@@ -36,6 +37,7 @@ class Browser:
             | configured
         )
         others = table.model_copy(update={"name": "other", "issuer": "https://other.example"})
+        self.table = table
         self.sign_in = SignIn(
             {"acme": (table, SECRET), "other": (others, SECRET)},
             HERE,
@@ -68,7 +70,8 @@ async def refusal(happens: Awaitable[object]) -> str:
 
 async def test_a_person_is_issuer_and_subject() -> None:
     browser = Browser()
-    assert await browser.through() == Identity(ISSUER, "248", "Maya Okafor", None, None)
+    trust = browser.table.trust
+    assert await browser.through() == Identity(ISSUER, "248", "Maya Okafor", None, None, trust)
 
 
 async def test_the_request_asks_for_a_code_with_a_challenge_a_state_and_a_nonce_of_its_own() -> None:
@@ -114,6 +117,9 @@ WRONG_TOKENS = {
     "a key nobody published": {"signed_with": "k2"},
     "another key under a known id": {"signed_with": "k2", "header": {"kid": "k1"}},
     "an access token in its place": {"header": {"typ": "at+jwt"}},
+    "a key to fetch": {"header": {"jku": "https://evil.example/keys"}},
+    "a key in its header": {"header": {"jwk": {"kty": "oct", "k": "AA"}}},
+    "a token in a token": {"header": {"cty": "JWT"}},
     "critical headers": {"header": {"crit": ["b64"], "b64": False}},
     "somebody else in userinfo": {"userinfo": {"sub": "666", "name": "Mallory", "email": "m@evil.example"}},
 }
@@ -256,6 +262,10 @@ async def test_a_provider_that_does_not_answer_is_nobodys_fault_here(path: str) 
         {"authorization_endpoint": None},
         {"token_endpoint": "http://10.0.0.1/token"},
         {"jwks_uri": "file:///etc/passwd"},
+        {"jwks_uri": "https://169.254.169.254/latest"},
+        {"token_endpoint": "https://[::1]/token"},
+        {"userinfo_endpoint": "http://127.0.0.1:2375/containers"},
+        {"jwks_uri": "https://localhost/keys"},
     ],
 )
 async def test_a_discovery_that_leads_elsewhere_is_not_followed(metadata: dict[str, Any]) -> None:
@@ -301,6 +311,57 @@ async def test_an_answer_that_is_none_is_not_used(path: str, how: str) -> None:
     assert "/elsewhere" not in browser.provider.asked
 
 
+async def test_an_issuer_that_failed_is_left_alone_for_a_while_and_nobody_waits_for_it() -> None:
+    browser = Browser()
+    browser.provider.down = {"/.well-known/openid-configuration"}
+    for _ in range(5):
+        assert (await refusal(browser.leave())).startswith("issuer_unavailable:")
+    assert len(browser.provider.asked) == 1
+    browser.provider.down = set()
+    keys = browser.sign_in._keys["acme"]
+    keys._failed_at -= 31
+    await browser.leave()
+
+
+async def test_an_answer_that_drips_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(issuer_keys, "PATIENCE_S", 0.05)
+    browser = Browser()
+    browser.provider.odd = {"/.well-known/openid-configuration": "never"}
+    assert (await refusal(browser.leave())).startswith("issuer_unavailable:")
+
+
+ODD_KEYS: dict[str, list[Any]] = {
+    "a curve nobody knows": [{"kty": "EC", "crv": "BP-256", "x": "AA", "y": "AA", "kid": "odd"}],
+    "a kind nobody knows": [{"kty": "AKP", "alg": "ML-DSA-44", "kid": "odd"}],
+    "no key at all": ["x", 7, None, []],
+}
+
+
+@pytest.mark.parametrize("odd", ODD_KEYS.values(), ids=ODD_KEYS.keys())
+async def test_a_key_that_cannot_be_used_does_not_hide_the_others(odd: list[Any]) -> None:
+    browser = Browser()
+    browser.provider.more_keys = odd
+    assert (await browser.through()).sub == "248"
+
+
+@pytest.mark.parametrize("keys", [[], {}, "x", None])
+async def test_a_key_set_that_is_none_is_told(keys: Any) -> None:
+    browser = Browser()
+    browser.provider.published, browser.provider.more_keys = (), keys
+    assert (await refusal(browser.through())).startswith("issuer_unavailable:")
+
+
+async def test_two_keys_under_one_id_are_a_set_with_two_readings() -> None:
+    browser = Browser()
+    browser.provider.published = ("k1", "k1")
+    assert (await refusal(browser.through())).startswith("issuer_unavailable:")
+
+
+async def test_a_page_too_long_to_remember_is_not_come_back_to() -> None:
+    departure = await Browser().sign_in.begin("acme", "/" + "x" * 3_000)
+    assert len(departure.note) < 4_000
+
+
 async def test_unknown_key_ids_do_not_flood_the_provider() -> None:
     browser = Browser()
     await browser.through()
@@ -315,7 +376,12 @@ async def test_unknown_key_ids_do_not_flood_the_provider() -> None:
     [
         ({"name": "  Maya  "}, "Maya"),
         ({"name": "Ma\u202eya", "preferred_username": "maya"}, "maya"),
-        ({"name": "", "preferred_username": 7, "email": "maya@acme.example"}, "maya@acme.example"),
+        (
+            {"name": "", "preferred_username": 7, "email": "maya@acme.example", "email_verified": True},
+            "maya@acme.example",
+        ),
+        ({"email": "ceo@acme.example"}, "248"),
+        ({"name": "\u3164", "preferred_username": "\u2800"}, "248"),
         ({"name": "M" * 101}, "248"),
         ({}, "248"),
     ],
@@ -351,6 +417,20 @@ async def test_groups_that_only_userinfo_tells_count() -> None:
     browser.provider.userinfo = {"sub": "248", "groups": ["finance"], "name": "Not Signed"}
     identity = await browser.through()
     assert (identity.groups, identity.name) == ({"finance"}, "Maya Okafor")
+
+
+@pytest.mark.parametrize(
+    ("listed", "let_in"),
+    [(["staff"], True), (["x", "staff"], True), (["x"], False), ("staff", False), (None, False)],
+)
+async def test_only_members_may_sign_in_where_the_settings_name_them(listed: object, let_in: bool) -> None:
+    """Whoever signs in reads the queue: a provider where anybody has an account must not let anybody in."""
+    browser = Browser(groups_claim="groups", members_of=["staff"], groups={"staff": "finance"})
+    browser.provider.claims |= {"groups": listed}
+    if let_in:
+        assert (await browser.through()).groups == {"finance"}
+    else:
+        assert "none of the groups" in await refusal(browser.through())
 
 
 @pytest.mark.parametrize(

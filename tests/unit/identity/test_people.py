@@ -6,9 +6,12 @@ import asyncio
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import update
 
 from policy_service.identity.people import Person, find_person, remember
+from policy_service.storage.core import table
 from policy_service.storage.database import Database
+from policy_service.storage.tables import PersonRow
 from tests.unit.storage.databases import BOTH
 
 IDP = "https://idp.example"
@@ -53,14 +56,6 @@ def test_a_later_sign_in_brings_the_newest_name_and_groups(store: Database) -> N
     assert (found.name, found.groups) == ("Ada L.", frozenset({"finance"}))
 
 
-def test_a_sign_in_that_says_nothing_of_groups_leaves_them_as_old_as_they_are(store: Database) -> None:
-    store.write_sync(lambda tx: remember(tx, IDP, "42", "Ada", groups=["finance"]))
-    store.write_sync(lambda tx: remember(tx, IDP, "42", "Ada"))
-    found = find(store)
-    assert found is not None
-    assert found.groups == {"finance"}
-
-
 @pytest.mark.parametrize(
     ("later_s", "groups"), [(MAX_AGE - 5, {"finance"}), (MAX_AGE, set()), (MAX_AGE + 60, set())]
 )
@@ -69,6 +64,21 @@ def test_groups_older_than_the_limit_count_as_none(store: Database, later_s: flo
     found = find(store, later_s=later_s)
     assert found is not None
     assert found.groups == groups
+
+
+def test_a_sign_in_without_groups_leaves_none_of_an_earlier_one(store: Database) -> None:
+    store.write_sync(lambda tx: remember(tx, IDP, "42", "Ada", groups=["finance"]))
+    store.write_sync(lambda tx: remember(tx, IDP, "42", "Ada"))
+    found = find(store)
+    assert found is not None
+    assert found.groups == frozenset()
+
+
+def test_somebody_who_was_revoked_is_nobody(store: Database) -> None:
+    store.write_sync(lambda tx: remember(tx, IDP, "42", "Ada"))
+    gone = update(table(PersonRow))
+    store.write_sync(lambda tx: tx.conn.execute(gone.values(revoked_at=tx.now)).rowcount)
+    assert find(store) is None
 
 
 def test_groups_end_exactly_at_the_limit(store: Database) -> None:

@@ -33,7 +33,8 @@ class Browser:
     def sign_in(self, sub: str = "42", assurance: str = "oidc") -> str:
         def unit(tx: Tx) -> str:
             remember(tx, IDP, sub, f"Person {sub}")
-            return open_session(tx, IDP, sub, assurance, max_s=self.settings.session_max_s)
+            trust = self.settings.providers[0].trust if assurance == "oidc" else None
+            return open_session(tx, IDP, sub, assurance, max_s=self.settings.session_max_s, trust=trust)
 
         return self.db.write_sync(unit)
 
@@ -148,10 +149,17 @@ async def test_switching_the_development_sign_in_off_ends_its_sessions(browser: 
 
 async def test_a_provider_that_is_no_longer_trusted_takes_its_sessions_along(browser: Browser) -> None:
     cookie = browser.sign_in()
-    another = [PROVIDERS[0] | {"issuer": "https://another.example"}]
-    without = Sessions(browser.db, settings(browser.folder, providers=another), browser.clock)
-    assert await without.find(cookie) is None
-    assert await browser.find(cookie) is not None
+    for changed in (
+        {"issuer": "https://another.example"},
+        {"client_id": "another"},
+        {"required": {"hd": "acme.example"}},
+        {"groups_claim": "groups"},
+        {"groups_claim": "groups", "members_of": ["staff"]},
+    ):
+        another = settings(browser.folder, providers=[PROVIDERS[0] | changed])
+        assert await Sessions(browser.db, another, browser.clock).find(cookie) is None, changed
+    reworded = settings(browser.folder, providers=[PROVIDERS[0] | {"title": "Another title"}])
+    assert await Sessions(browser.db, reworded, browser.clock).find(cookie) is not None
 
 
 async def test_signing_out_everywhere_ends_every_session_of_that_person(browser: Browser) -> None:

@@ -208,6 +208,7 @@ def upgrade() -> None:
         sa.Column("iss", sa.String(), nullable=False),
         sa.Column("sub", sa.String(), nullable=False),
         sa.Column("assurance", sa.String(), nullable=False),
+        sa.Column("trust", sa.String(), nullable=True),
         sa.Column("csrf_token", sa.String(), nullable=False),
         sa.Column("created_at", UtcDateTime(), nullable=False),
         sa.Column("seen_at", UtcDateTime(), nullable=False),
@@ -257,6 +258,7 @@ def upgrade() -> None:
         sa.Column("x", sa.String(), nullable=False),
         sa.Column("added_at", UtcDateTime(), nullable=False),
         sa.Column("issuer", sa.String(), nullable=True),
+        sa.Column("trust", sa.String(), nullable=True),
         sa.Column("expires_at", UtcDateTime(), nullable=True),
         sa.Column("revoked_at", UtcDateTime(), nullable=True),
         sa.ForeignKeyConstraint(

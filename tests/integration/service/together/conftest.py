@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -16,7 +17,20 @@ from tests.fakes.payments import Payments
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.engines import ENGINES, database_on
 
+# These run on both engines in the fast suite, the others on PostgreSQL in the long one: what they are about (names,
+# words, who counts) is decided before the database is asked.
+_RACY = {"test_compensation", "test_redemption", "test_renewal", "test_revisions", "test_text", "test_votes"}
+
+_HERE = Path(__file__).parent
 _names = (f"robot-{n}" for n in itertools.count(1))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave most of PostgreSQL to the long suite."""
+    for item in items:
+        if item.path.parent == _HERE and item.path.stem not in _RACY and "postgresql" in item.name:
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.fixture(scope="module", params=ENGINES)

@@ -145,9 +145,7 @@ async def test_a_compensation_only_a_revoked_person_approved_is_asked_about_agai
     assert undo.json()["effect"]["state"] == "review"
 
 
-async def test_a_revoked_commit_ends_what_it_decided_last(
-    bank: World, robot: Agent
-) -> None:
+async def test_a_revoked_commit_ends_what_it_decided_last(bank: World, robot: Agent) -> None:
     before, other = await ready(bank, robot, run_key="before"), await ready(bank, robot, run_key="other")
     commit = (await robot.see(before["txn"]))["effects"][0]["decision"]["commit"]
     decided = [effect["decision"]["decision_id"] for effect in other["effects"]]
