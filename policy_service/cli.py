@@ -12,6 +12,7 @@ import getpass
 import json
 import logging
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +32,7 @@ from policy_service.pap.bundle import load_bundle
 from policy_service.pap.problems import BundleError
 from policy_service.settings import ENV_PREFIX, Settings, load_settings
 from policy_service.tokens.files import create_secret
-from policy_service.tokens.keys import make_keys
+from policy_service.tokens.keys import make_keys, rotate_keys
 
 # No pretty traces: they print local variables, and some of those are secrets.
 app = typer.Typer(
@@ -292,6 +293,20 @@ def key_revoke(kid: Annotated[str, typer.Argument(help="The key's id.")], as_jso
     with sentences():
         done = run_verb(load_settings(), "agent-key-revoke", {"kid": kid})
         say(done, as_json, f"revoked {kid}")
+
+
+@app.command("rotate-keys")
+def rotate_keys_(
+    compromised: Annotated[
+        bool, typer.Option("--compromised", help="Stop publishing the key that signed until now, at once.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Sign with the next key from the next start on; with several replicas copy the keys folder to all of them."""
+    with sentences():
+        settings = load_settings()
+        kid = rotate_keys(settings.key_dir, now=time.time(), compromised=compromised)
+        say({"current": kid}, as_json, f"the key {kid} signs once the service has been started again")
 
 
 @app.command()

@@ -34,6 +34,15 @@ def create_secret(path: Path, content: bytes) -> None:
     sync_folder(path.parent)
 
 
+def replace_secret(path: Path, content: bytes) -> None:
+    """Put a secret file in the place of another, whole or not at all."""
+    fresh = path.with_name(f".{path.name}.new")
+    fresh.unlink(missing_ok=True)  # of a replacement that was cut short
+    create_secret(fresh, content)
+    fresh.replace(path)
+    sync_folder(path.parent)
+
+
 def sync_folder(folder: Path) -> None:
     """Make a new or renamed file's name durable."""
     handle = os.open(folder, os.O_RDONLY)

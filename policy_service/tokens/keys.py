@@ -1,8 +1,8 @@
 """The service's keys: the only reader of private key files.
 
 Releases and receipts are signed by the current release key; the next one is published before it is ever used, the one
-before stays published until what it signed has expired. Secrets for other purposes are other files: whoever learns one
-learns nothing about the rest.
+before stays published until the next rotation, when all it signed has long expired. Secrets for other purposes are
+other files: whoever learns one learns nothing about the rest.
 """
 
 from __future__ import annotations
@@ -13,11 +13,18 @@ from pathlib import Path
 
 from countersign.contract import BadKeyError, KeySet, PrivateKey
 from policy_service.errors import StartError
-from policy_service.tokens.files import create_secret, make_secret_folder, read_secret
+from policy_service.tokens.files import (
+    create_secret,
+    make_secret_folder,
+    read_secret,
+    replace_secret,
+    sync_folder,
+)
 
 CURRENT, NEXT, PREVIOUS = "release-current.pem", "release-next.pem", "release-previous.pem"
 NONCE_SECRET = "nonces.secret"  # noqa: S105 - a file's name
 _NONCE_BYTES = 32
+PUBLISHED_FIRST_S = 600.0  # twice as long as our key set may be kept
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,39 @@ def make_keys(folder: Path) -> list[str]:
     return missing
 
 
+def rotate_keys(folder: Path, *, now: float, compromised: bool = False) -> str:
+    """Let the next key sign from the next start on, and make another next one; the new current key's id.
+
+    Each step is one rename, in an order that leaves a usable ring wherever it stops; `make_keys` makes a missing next
+    key. With ``compromised`` the key that signed until now is not published any more: what it signed is worth nothing
+    at once, and what waits for a fresh release gets one.
+
+    Raises:
+        StartError: a key is missing or damaged, or the next one was not published long enough for verifiers to know
+            it (``compromised`` does not wait).
+    """
+    ring = read_keys(folder)
+    following = _private(folder / NEXT) if (folder / NEXT).exists() else None
+    if following is None:
+        raise StartError(
+            f"the key {folder / NEXT} is missing; run: policy-service init, and rotate an hour later"
+        )
+    young = PUBLISHED_FIRST_S - (now - (folder / NEXT).stat().st_mtime)
+    if young > 0 and not compromised:
+        raise StartError(
+            f"the next key was made a moment ago, and verifiers keep key sets for a while; rotate in {young:.0f} s, "
+            "or at once with --compromised if the current key is in wrong hands"
+        )
+    if compromised:
+        (folder / PREVIOUS).unlink(missing_ok=True)
+    else:
+        replace_secret(folder / PREVIOUS, ring.current.to_pem())
+    (folder / NEXT).replace(folder / CURRENT)
+    sync_folder(folder)
+    create_secret(folder / NEXT, PrivateKey.generate().to_pem())
+    return following.public.kid
+
+
 def read_keys(folder: Path) -> KeyRing:
     """Read the keys.
 
@@ -51,6 +91,8 @@ def read_keys(folder: Path) -> KeyRing:
     """
     current = _private(folder / CURRENT)
     others = [_private(folder / name) for name in (NEXT, PREVIOUS) if (folder / name).exists()]
+    if (folder / PREVIOUS).exists() and others[-1].public.kid == current.public.kid:
+        others.pop()  # a rotation stopped between its first two steps: the current key still signs
     secret = read_secret(folder / NONCE_SECRET)
     if len(secret) < _NONCE_BYTES:
         raise StartError(

@@ -48,6 +48,7 @@ class Site:
             viewport={"width": width, "height": height},
             color_scheme="dark" if scheme == "dark" else "light",
             java_script_enabled=js,
+            reduced_motion="reduce",  # colours on their way from one to another fail any contrast check
             base_url=self.url,
         )
         context.set_default_timeout(TIMEOUT_MS)

@@ -60,7 +60,9 @@ async def test_a_person_of_the_provider_countersigns_and_the_release_names_them(
 ) -> None:
     agent, staged = await asyncio.to_thread(deployment.do, _stage)
     review = staged["effects"][0]["review"]["review_id"]
-    context = await browser.new_context(java_script_enabled=js, base_url=deployment.url)
+    context = await browser.new_context(
+        java_script_enabled=js, reduced_motion="reduce", base_url=deployment.url
+    )
     page = await context.new_page()
     page.set_default_timeout(TIMEOUT_MS)
     await page.goto(f"/reviews/{review}")

@@ -37,7 +37,7 @@ def engine(request: pytest.FixtureRequest) -> str:
 MANY = pytest.param(1_000, id="many", marks=[pytest.mark.long, pytest.mark.timeout(1_500)])
 
 
-@pytest.fixture(params=[pytest.param(50, id="some"), MANY])
+@pytest.fixture(params=[pytest.param(20, id="some"), MANY])
 def rounds(request: pytest.FixtureRequest) -> range:
     """How often a race is run that a user's money hangs on."""
     return range(request.param)

@@ -9,7 +9,16 @@ import pytest
 from countersign.contract import KeySet, PrivateKey, open_token
 from countersign.contract.jws import TYP_RECEIPT, TYP_RELEASE
 from policy_service.errors import StartError
-from policy_service.tokens.keys import CURRENT, NEXT, NONCE_SECRET, PREVIOUS, make_keys, read_keys
+from policy_service.tokens import keys
+from policy_service.tokens.keys import (
+    CURRENT,
+    NEXT,
+    NONCE_SECRET,
+    PREVIOUS,
+    make_keys,
+    read_keys,
+    rotate_keys,
+)
 from policy_service.tokens.sign import Signer
 from tests.unit.tokens.claims import RECEIPT, RELEASE
 
@@ -147,3 +156,79 @@ def test_a_receipt_is_no_release(folder: Path) -> None:
         open_token(signer.sign_receipt(RECEIPT), typ=TYP_RELEASE, key_for=signer.keys.get)
     with pytest.raises(VerificationError):
         open_token(signer.sign_release(RELEASE), typ=TYP_RECEIPT, key_for=signer.keys.get)
+
+
+def published(folder: Path) -> set[str]:
+    return {key.kid for key in read_keys(folder).published}
+
+
+def later(folder: Path, seconds: float = 601) -> float:
+    return (folder / NEXT).stat().st_mtime + seconds
+
+
+def test_a_rotation_signs_with_the_key_that_was_published_and_publishes_another(folder: Path) -> None:
+    before = read_keys(folder)
+    following = PrivateKey.from_pem((folder / NEXT).read_bytes()).public.kid
+    token = Signer(before).sign_release(RELEASE)
+    assert rotate_keys(folder, now=later(folder)) == following
+    after = read_keys(folder)
+    assert after.current.public.kid == following
+    assert before.current.public.kid in published(folder), "what it signed a moment ago still verifies"
+    open_token(token, typ=TYP_RELEASE, key_for=Signer(after).keys.get)
+    assert len(published(folder)) == 3
+    assert (folder / PREVIOUS).stat().st_mode & 0o777 == 0o600
+
+
+def test_the_second_rotation_lets_the_first_key_go(folder: Path) -> None:
+    first = read_keys(folder).current.public.kid
+    for _ in range(2):
+        rotate_keys(folder, now=later(folder))
+    assert first not in published(folder)
+
+
+def test_a_key_nobody_can_know_yet_does_not_sign(folder: Path) -> None:
+    before = published(folder)
+    with pytest.raises(StartError, match="a moment ago"):
+        rotate_keys(folder, now=later(folder, 599))
+    assert published(folder) == before
+
+
+def test_a_key_in_wrong_hands_is_let_go_at_once(folder: Path) -> None:
+    rotate_keys(folder, now=later(folder))
+    before = read_keys(folder)
+    rotate_keys(folder, now=later(folder, 0), compromised=True)
+    assert before.current.public.kid not in published(folder)
+    assert not (folder / PREVIOUS).exists()
+
+
+@pytest.mark.parametrize("step", ["previous", "current", "next"])
+def test_a_rotation_cut_short_leaves_keys_to_start_with(
+    folder: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever signed last stays published, and the command can be given again."""
+    signed = read_keys(folder).current.public.kid
+    following = PrivateKey.from_pem((folder / NEXT).read_bytes()).public.kid
+    cuts = {"previous": "replace_secret", "current": "sync_folder", "next": "create_secret"}
+    made = {name: getattr(keys, name) for name in cuts.values()}
+
+    def cut(*args: object) -> None:
+        if step == "previous":
+            made["replace_secret"](*args)
+        raise OSError("the power went")
+
+    monkeypatch.setattr(keys, cuts[step], cut)
+    with pytest.raises(OSError, match="power"):
+        rotate_keys(folder, now=later(folder))
+    monkeypatch.undo()
+    assert signed in published(folder)
+    make_keys(folder)
+    expected = signed if step == "previous" else following
+    assert read_keys(folder).current.public.kid == expected
+    rotate_keys(folder, now=later(folder))
+    assert signed in published(folder) or step != "previous"
+
+
+def test_without_a_next_key_nothing_is_rotated(folder: Path) -> None:
+    (folder / NEXT).unlink()
+    with pytest.raises(StartError, match="init"):
+        rotate_keys(folder, now=10.0**12)
