@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
 from sqlmodel import col
 
 from countersign.contract import ErrorCode, PublicKey
@@ -90,6 +90,7 @@ def bring_key(tx: Tx, key: PublicKey, voucher: Voucher) -> None:
     if _require(tx.conn, agent).frozen_at is not None:
         raise ForbiddenError(f"the agent {agent!r} is frozen", code=ErrorCode.FROZEN)
     _require_newer_than_revocations(tx, voucher)
+    _require_room(tx, voucher)
     row = {"kid": key.kid, "agent": agent, "x": key.jwk()["x"], "added_at": tx.now}
     row |= {"issuer": issuer, "trust": voucher.trust, "expires_at": voucher.until}
     if tx.conn.execute(insert_unless_there(tx.conn, table(AgentKeyRow)).values(row)).rowcount == 0:
@@ -110,15 +111,21 @@ def bring_key(tx: Tx, key: PublicKey, voucher: Voucher) -> None:
     append(tx, "agent_key_brought", actor=f"agent:{agent}", body={**body, "until": time_text(voucher.until)})
 
 
+def _brought(voucher: Voucher) -> tuple[ColumnElement[bool], ...]:
+    return col(AgentKeyRow.agent) == voucher.agent, col(AgentKeyRow.issuer) == voucher.issuer
+
+
 def _require_newer_than_revocations(tx: Tx, voucher: Voucher) -> None:
-    brought = (col(AgentKeyRow.agent) == voucher.agent, col(AgentKeyRow.issuer) == voucher.issuer)
-    last = tx.conn.execute(select(func.max(col(AgentKeyRow.revoked_at))).where(*brought)).scalar()
+    last = tx.conn.execute(select(func.max(col(AgentKeyRow.revoked_at))).where(*_brought(voucher))).scalar()
     if last is not None and voucher.issued_at <= last:
         raise ForbiddenError(
             "a key of this agent's was revoked after that token was issued; show a newer token"
         )
+
+
+def _require_room(tx: Tx, voucher: Voucher) -> None:
     live = (col(AgentKeyRow.revoked_at).is_(None), col(AgentKeyRow.expires_at) > tx.now)
-    counted = select(func.count()).select_from(table(AgentKeyRow)).where(*brought, *live)
+    counted = select(func.count()).select_from(table(AgentKeyRow)).where(*_brought(voucher), *live)
     if tx.conn.execute(counted).scalar_one() >= _MOST_BROUGHT:
         raise ConflictError(
             f"{voucher.agent!r} has {_MOST_BROUGHT} brought keys already; wait until some end"

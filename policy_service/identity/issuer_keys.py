@@ -38,10 +38,13 @@ _MAX_BYTES = 1_048_576
 _DISCOVERY = "/.well-known/openid-configuration"
 
 
-def http_client(transport: httpx2.AsyncBaseTransport | None = None) -> httpx2.AsyncClient:
-    """The client every question to an issuer goes through: no redirects, no proxy from the environment."""
+def http_client(transport: httpx2.AsyncBaseTransport) -> httpx2.AsyncClient:
+    """The client every question to an issuer goes through: no redirects, no proxy from the environment.
+
+    ``transport`` is a :func:`bounded` one.
+    """
     return httpx2.AsyncClient(
-        transport=transport if isinstance(transport, _Bounded) else bounded(transport),
+        transport=transport,
         timeout=_TIMEOUT,
         follow_redirects=False,
         trust_env=False,

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, update
 from sqlmodel import col
 
-from policy_service.storage.core import insert_unless_there, table
+from policy_service.storage.core import find, find_one, insert_unless_there, table
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import PersonRow
 
@@ -48,8 +48,7 @@ def find_person(
     conn: Connection, iss: str, sub: str, assurance: str, now: datetime, max_group_age_s: int
 ) -> Person | None:
     """A known person, unless revoked; groups older than the limit are left out, as if the token had carried none."""
-    columns = table(PersonRow).columns
-    row = conn.execute(select(*columns).where(col(PersonRow.iss) == iss, col(PersonRow.sub) == sub)).first()
+    row = find_one(conn, PersonRow, iss=iss, sub=sub)
     if row is None or row.revoked_at is not None:
         return None
     fresh = row.groups_at is not None and (now - row.groups_at).total_seconds() < max_group_age_s
@@ -58,5 +57,4 @@ def find_person(
 
 def list_people(conn: Connection) -> list[PersonRow]:
     """Everybody who ever signed in, by issuer and subject."""
-    query = select(*table(PersonRow).columns).order_by(col(PersonRow.iss), col(PersonRow.sub))
-    return [PersonRow(**row._mapping) for row in conn.execute(query)]
+    return sorted(find(conn, PersonRow), key=lambda row: (row.iss, row.sub))

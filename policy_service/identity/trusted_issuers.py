@@ -26,7 +26,7 @@ from countersign.contract import ErrorCode
 from policy_service.errors import UnauthenticatedError
 from policy_service.identity.callers import Voucher
 from policy_service.identity.foreign_tokens import UntrustedTokenError, audiences, peek, text_claim, verify
-from policy_service.identity.issuer_keys import IssuerKeys, http_client
+from policy_service.identity.issuer_keys import IssuerKeys, bounded, http_client
 from policy_service.issuers import TrustedIssuer
 from policy_service.settings import Settings
 
@@ -45,7 +45,7 @@ class TrustedIssuers:
         clock: Callable[[], datetime],
         transport: httpx2.AsyncBaseTransport | None = None,
     ) -> None:
-        self._client = http_client(transport)
+        self._client = http_client(bounded(transport))
         self._clock = clock
         self._settings = settings
         self._by_issuer = {one.issuer: one for one in settings.trusted_issuers if one.issuer is not None}

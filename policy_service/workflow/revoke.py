@@ -58,10 +58,11 @@ def revoke_transaction(tx: Tx, txn: str, reason: str) -> None:
         NotFoundError: there is no such transaction.
         ConflictError: it is not open any more.
     """
-    tx = alone_with(tx, txn)
-    snapshot = records.require(tx.conn, txn)
-    first = next((effect for effect in snapshot.effects if effect.state in _OPEN), snapshot.effects[0])
-    _end(tx, snapshot, first, reason)
+    if not revoke_if_open(tx, txn, reason):
+        state = records.require(tx.conn, txn).transaction.state
+        raise ConflictError(
+            f"the transaction is {state}; only what waits or is released can be revoked", state=state
+        )
 
 
 def revoke_if_open(tx: Tx, txn: str, reason: str) -> bool:

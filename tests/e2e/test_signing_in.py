@@ -12,11 +12,9 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Browser, Page, expect
 
 from countersign.contract import ReleaseClaims
-from tests.counterparts import node
 from tests.e2e.conftest import TIMEOUT_MS
-from tests.fakes.operated import free_port
 from tests.fakes.world import Agent, World
-from tests.integration.identity.test_people import OIDC, PEOPLE, Deployment
+from tests.integration.identity.test_people import Deployment, acme_deployment
 from tests.integration.service.effects import refund
 
 pytestmark = pytest.mark.anyio
@@ -24,15 +22,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def deployment(tmp_path: Path) -> Iterator[Deployment]:
-    port = free_port()
-    with node.oidc_provider(f"http://127.0.0.1:{port}/sign-in/acme/callback", PEOPLE) as issuer:
-        provider = OIDC | {
-            "issuer": issuer,
-            "groups_claim": "groups",
-            "scopes": ["openid", "profile", "email", "groups"],
-        }
-        with Deployment(tmp_path / "data", port, provider) as running:
-            yield running
+    with acme_deployment(tmp_path / "data") as running:
+        yield running
 
 
 async def sign_in(page: Page, login: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
@@ -35,8 +36,8 @@ class Deployment(Listening):
         self.url = f"http://127.0.0.1:{port}"
 
 
-@pytest.fixture(scope="module")
-def acme(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+@contextmanager
+def acme_deployment(data: Path) -> Iterator[Deployment]:
     """A deployment whose people sign in with `oidc-provider`."""
     port = free_port()
     with node.oidc_provider(f"http://127.0.0.1:{port}/sign-in/acme/callback", PEOPLE) as issuer:
@@ -45,8 +46,15 @@ def acme(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
             "groups_claim": "groups",
             "scopes": ["openid", "profile", "email", "groups"],
         }
-        with Deployment(tmp_path_factory.mktemp("acme") / "data", port, provider) as deployment:
+        with Deployment(data, port, provider) as deployment:
             yield deployment
+
+
+@pytest.fixture(scope="module")
+def acme(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """One for all tests of this file."""
+    with acme_deployment(tmp_path_factory.mktemp("acme") / "data") as deployment:
+        yield deployment
 
 
 @pytest.fixture
