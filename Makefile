@@ -10,8 +10,11 @@ SEED   ?= 20261121
 REQUIREMENTS := requirements/dev.txt
 READY        := $(VENV)/.ready
 
+# The tests that read other people's vectors; tests/vectors/third_party/README.md says whose.
+VECTORS := tests/unit/contract/test_third_party.py tests/properties/test_cedar_corpus.py
+
 .DEFAULT_GOAL := help
-.PHONY: help demo airline test test-long check bench pages lock env counterparts
+.PHONY: help demo airline test test-long vectors check bench pages lock env counterparts
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -27,6 +30,9 @@ test: $(READY) counterparts ## the suite; what is missing on this machine is ski
 
 test-long: $(READY) counterparts ## everything, with more examples, a fresh seed and coverage
 	@HYPOTHESIS_PROFILE=long $(PY) -m pytest -n $(JOBS) --timeout 1800 --cov --cov-report=term $(ARGS)
+
+vectors: $(READY) ## other people's vectors: JWS, Ed25519, JSON, RFC 8785 with a million numbers, Cedar's corpus
+	@$(PY) -m pytest -q $(VECTORS) $(ARGS)
 
 check: $(READY) ## format, lint, strict types, import arrows, README blocks, policy cases
 	@$(PY) -m ruff format --check .
@@ -75,6 +81,6 @@ COMPILE := $(PY) -m uv pip compile --quiet --universal --generate-hashes --no-an
 
 lock: $(READY) ## resolve the requirements again, with hashes; UPGRADE=1 takes newer versions
 	@$(COMPILE) $(if $(UPGRADE),--upgrade) pyproject.toml sdk/python/pyproject.toml --group dev -o requirements/dev.txt
-	@$(COMPILE) pyproject.toml sdk/python/pyproject.toml -c requirements/dev.txt -o requirements/service.txt
+	@$(COMPILE) pyproject.toml sdk/python/pyproject.toml --extra otel -c requirements/dev.txt -o requirements/service.txt
 	@$(COMPILE) sdk/python/pyproject.toml -c requirements/dev.txt -o requirements/sdk.txt
 	@$(COMPILE) --group build -c requirements/dev.txt -o requirements/build.txt

@@ -4,6 +4,7 @@ Only what a browser would do: the pages are fetched over HTTP, the form is the o
 hidden field it carries, and the Origin header is the page's own. There is no back door.
 """
 
+import re
 import ssl
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
@@ -14,6 +15,7 @@ from urllib.parse import parse_qs, urljoin, urlsplit
 import httpx2
 
 _REVIEW_FIELD = "effect_digest"  # the hidden field that makes a form the one to vote with
+_TASK_FIELD = "effect_state"  # the one that makes it the one to settle with
 
 
 class PageError(Exception):
@@ -95,6 +97,17 @@ class Person:
     def deny(self, review_url: str, reason: str) -> None:
         """Read the review and deny it."""
         self._vote(review_url, "deny", reason)
+
+    def settle(self, task_url: str, answer: str, reason: str, result: str = "") -> None:
+        """Read the task and press one of its answers."""
+        form = self._form(self._get(task_url), _TASK_FIELD)
+        if not result:
+            form.fields.pop("result", None)
+        self._send(form, {"answer": answer, "reason": reason, **({"result": result} if result else {})})
+
+    def open_tasks(self) -> list[str]:
+        """The addresses of the tasks that wait for somebody, the oldest first."""
+        return re.findall(r'class="row-title" href="(/tasks/[^"]+)"', self._get("/tasks").text)
 
     def _vote(self, review_url: str, verdict: str, reason: str) -> None:
         form = self._form(self._get(review_url), _REVIEW_FIELD)

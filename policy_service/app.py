@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -26,20 +26,24 @@ from countersign.contract.wire import (
     ReleaseRequest,
     RenewRequest,
     ReportRequest,
+    SettleRequest,
     SubmitRequest,
     VoteRequest,
     WithdrawRequest,
 )
-from policy_service import __version__
+from policy_service import __version__, metrics, tracing
+from policy_service.audit.committed import Committed
 from policy_service.audit.feed import Feed
 from policy_service.audit.log import highest_index
 from policy_service.audit.sequencer import LEASE, Pace, Sequencer
 from policy_service.channels.http import (
     agent_keys,
     docs,
+    measured,
     problems,
     redemptions,
     reviews,
+    tasks,
     transactions,
     wellknown,
 )
@@ -49,6 +53,7 @@ from policy_service.channels.operator.socket import embedded_lock, open_database
 from policy_service.channels.web import routes as web
 from policy_service.channels.web.source import ReviewFeed, SignedInSessions, WorkflowQueue
 from policy_service.errors import StartError
+from policy_service.health import Finding, Health
 from policy_service.identity.nonces import Nonces
 from policy_service.identity.oidc import SignIn
 from policy_service.identity.proofs import Authenticator
@@ -58,7 +63,8 @@ from policy_service.issuers import SignInProvider
 from policy_service.jobs.marking import EpochMark, settle_epoch
 from policy_service.jobs.scheduler import Job, Scheduler
 from policy_service.jobs.sending import send_outbox
-from policy_service.logs import set_up_logs
+from policy_service.jobs.watching import Watch
+from policy_service.logs import fault_of_the_loop, set_up_logs
 from policy_service.pap.active import ActiveBundle
 from policy_service.settings import Settings
 from policy_service.storage import leases
@@ -69,9 +75,11 @@ from policy_service.tokens.sign import Signer
 from policy_service.workflow import sweep
 from policy_service.workflow.activate import activate, ask_about_open
 from policy_service.workflow.context import Context
+from policy_service.workflow.impossible import watch_quorums
 
 log = structlog.get_logger(__name__)
 
+_ROUNDS_MISSED, _ROUND_S = 3, 30.0  # a look may itself wait for a slow database
 _BODIES = (
     BringKeyRequest,
     CompensateRequest,
@@ -80,6 +88,7 @@ _BODIES = (
     ReleaseRequest,
     RenewRequest,
     ReportRequest,
+    SettleRequest,
     SubmitRequest,
     VoteRequest,
     WithdrawRequest,
@@ -95,14 +104,19 @@ class Service:
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
+        self.health = Health(clock or utc_now, _ROUNDS_MISSED * settings.watch_s + _ROUND_S)
         with ExitStack() as opened:  # whatever refuses the start closes what was opened before
             opened.enter_context(embedded_lock(settings))
             # without a clock, this host's counts, or the database server's own
             self.db = open_database(settings, clock=clock)
             opened.callback(self.db.close)
             ring = read_keys(settings.key_dir)
-            self.mark = EpochMark(settings.key_dir, settle_epoch(self.db, settings.key_dir))
+            mark = settle_epoch(self.db, settings.key_dir)
+            self.mark = EpochMark(settings.key_dir, mark, self.health.signal("epoch"))
+            self.db.refuse_forgetful(self.mark.so_far)
             clients = _client_secrets(settings)
+            self.metrics_token = _metrics_token(settings)
+            opened.callback(tracing.start())
             self._closing = opened.pop_all()
         # The lock says that an embedded database has one process: it goes on at once with what it led before a crash.
         self._holder = "embedded" if self.db.dialect == "sqlite" else secrets.token_hex(8)
@@ -110,7 +124,12 @@ class Service:
         self.active = ActiveBundle(settings.bundle_dir, clock)
         self._closing.callback(self.active.close)
         # the mark follows the feed, which follows whichever replica numbers
-        self.feed = Feed(self.db, poll_s=settings.sequencer_s, on_index=self.mark.reached)
+        self.feed = Feed(
+            self.db,
+            poll_s=settings.sequencer_s,
+            on_index=self.mark.reached,
+            signal=self.health.signal("log", "feed"),
+        )
         self.sequencer = Sequencer(
             self.db,
             holder=self._holder,
@@ -120,6 +139,7 @@ class Service:
                 lease=timedelta(seconds=settings.lease_s),
             ),
             on_index=self._indexed,
+            signal=self.health.signal("log", "sequencer"),
         )
         self.ctx = Context(
             self.db, self.active, Signer(ring), settings, self.feed, lambda: self.mark.epoch, clock
@@ -128,9 +148,19 @@ class Service:
             self.db, Nonces(ring.nonce_secret, settings.nonce_period_s), settings, clock
         )
         self.sessions = Sessions(self.db, settings, clock)
-        self.trusted_issuers = TrustedIssuers(settings, clock)
-        self.sign_in = SignIn(clients, settings.public_url, ring.nonce_secret, clock)
-        self.scheduler = Scheduler(self._jobs())
+        self.trusted_issuers = TrustedIssuers(settings, clock, health=self.health)
+        self.sign_in = SignIn(clients, settings.public_url, ring.nonce_secret, clock, health=self.health)
+        self.scheduler = Scheduler(self._jobs(), self.health)
+        self.watch = Watch(
+            self.db,
+            self.health,
+            settings,
+            scheduler=self.scheduler,
+            kid=ring.current.public.kid,
+            clock=clock,
+        )
+        self.db.tell_lines(Committed(lambda: self.active.current.manifests))
+        metrics.SERVICE.labels(__version__).set(1)
 
     async def _indexed(self, index: int) -> None:
         self.feed.hint(index)
@@ -144,6 +174,7 @@ class Service:
             Job("doubt_unreported", settings.sweep_s, lambda: sweep.doubt_unreported(ctx)),
             Job("expire_compensations", settings.sweep_s, lambda: sweep.expire_compensations(ctx)),
             Job("ask_for_compensations", settings.sweep_s, lambda: sweep.ask_for_compensations(ctx)),
+            Job("watch_quorums", settings.sweep_s, lambda: watch_quorums(ctx)),
             Job("send_outbox", 1, lambda: send_outbox(ctx)),
             Job("forget", settings.housekeeping_s, lambda: sweep.forget_what_is_over(ctx)),
         ]
@@ -154,13 +185,15 @@ class Service:
         loaded = await self.active.reload()
         if loaded.active is None:
             raise StartError(f"the bundle {self.settings.bundle_dir} does not load:\n{loaded.error}")
+        metrics.in_force(loaded.active.digest, loaded.active.commit)
+        asyncio.get_running_loop().set_exception_handler(fault_of_the_loop)
         async with AsyncExitStack() as started:
             await self.feed.start()
             self.db.on_commit(self.sequencer.nudge)
             started.push_async_callback(self._finish_log)
-            loops = (self.sequencer.run, self.feed.run, self.mark.run)
-            started.push_async_callback(_stop, [asyncio.create_task(work()) for work in loops])
             self.scheduler.start()
+            loops = (self.sequencer.run, self.feed.run, self.mark.run, self.watch.run)
+            started.push_async_callback(_stop, [asyncio.create_task(work()) for work in loops])
             started.callback(self.scheduler.stop)
             started.callback(self.feed.close)
             await ask_about_open(self.ctx)  # the bundle may have changed while nobody was running
@@ -180,19 +213,17 @@ class Service:
         finally:
             await self.mark.write()
 
-    async def checks(self) -> Mapping[str, str]:
-        """What is wrong, by name; empty when nothing is."""
-        wrong: dict[str, str] = {}
-        status = self.active.status()
+    def findings(self) -> Sequence[Finding]:
+        """What is wrong; empty when nothing is."""
+        status, wrong = self.active.status(), None
         if status.error is not None:
-            wrong["bundle"] = (
-                f"the folder does not load since {status.failed_at}; {status.active_digest} stays active"
+            first = status.error.problems[0]
+            wrong = (
+                f"the folder ({status.head_digest or 'unreadable'}) does not load: {first.file}:{first.line or 1}; "
+                f"{status.active_digest} at {status.active_commit} stays in force"
             )
-        if self.sequencer.failing or self.feed.failing:
-            wrong["log"] = "the log is not being numbered; see the service's own log"
-        if self.mark.failing:
-            wrong["epoch"] = "the epoch mark beside the keys cannot be written; see the service's own log"
-        return wrong
+        self.health.say("bundle", wrong, since=status.failed_at)
+        return self.health.findings()
 
     async def close(self) -> None:
         """Let go of what was opened."""
@@ -213,6 +244,11 @@ def _client_secrets(settings: Settings) -> dict[str, tuple[SignInProvider, str]]
             secret = read_secret(Path(str(provider.client_secret_file))).decode().strip()
         providers[provider.name] = (provider, secret)
     return providers
+
+
+def _metrics_token(settings: Settings) -> bytes | None:
+    file = settings.metrics_token_file
+    return None if file is None else read_secret(file).strip()
 
 
 async def _stop(tasks: list[asyncio.Task[None]]) -> None:
@@ -246,6 +282,7 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         openapi_url="/v1/openapi.json",
+        telemetry={"tracing": False, "metrics": False, "logs": False},  # see tracing.py
     )
     app.state.service = service
     problems.install(app)
@@ -254,9 +291,10 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         transactions.router(gate),
         redemptions.router(gate),
         reviews.router(gate),
+        tasks.router(gate),
         log_routes.router(gate),
         agent_keys.router(gate, service.trusted_issuers),
-        wellknown.router(gate, service.checks),
+        wellknown.router(gate, service.findings, service.metrics_token),
     ):
         app.include_router(router)
     web.install(
@@ -268,7 +306,9 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         clock=service.ctx.clock,
     )
     docs.describe(app, _BODIES)
+    app.add_middleware(problems.Faults)
     app.add_middleware(AnswerHeaders, authenticator=service.authenticator)
+    app.add_middleware(measured.Measured)
     return app
 
 

@@ -10,29 +10,31 @@ import asyncio
 import contextlib
 import getpass
 import json
-import logging
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 from sqlalchemy import make_url
 
 from countersign.contract import PrivateKey, PublicKey
-from policy_service.channels.operator import stopping
+from policy_service.channels.operator import backing_up, restoring, stopping
 from policy_service.channels.operator.socket import embedded_lock, open_database, run_verb
 from policy_service.channels.operator.speaking import AsJson, say, sentences
-from policy_service.errors import StartError
+from policy_service.errors import ServiceError, StartError
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.jobs.marking import settle_epoch
-from policy_service.logs import set_up_logs
+from policy_service.logs import set_up_foreign_logs, set_up_logs
 from policy_service.pap.bundle import load_bundle
 from policy_service.pap.problems import BundleError
 from policy_service.settings import ENV_PREFIX, Settings, load_settings
+from policy_service.tokens.epoch import Mark
 from policy_service.tokens.files import create_secret
 from policy_service.tokens.keys import make_keys, rotate_keys
+
+if TYPE_CHECKING:
+    import uvicorn
 
 # No pretty traces: they print local variables, and some of those are secrets.
 app = typer.Typer(
@@ -49,6 +51,8 @@ app.add_typer(stopping.unfreeze_app, name="unfreeze")
 app.add_typer(stopping.revoke_app, name="revoke")
 app.add_typer(stopping.reinstate_app, name="reinstate")
 agent_app.add_typer(key_app, name="key")
+app.command("backup")(backing_up.backup)
+app.command("restored")(restoring.restored)
 
 KeyOut = Annotated[Path | None, typer.Option(help="Write a fresh private key here (PEM, mode 0600).")]
 Jwk = Annotated[str | None, typer.Option(help="The public key as a JWK, when the agent made its own.")]
@@ -62,18 +66,24 @@ def _public_key(key_out: Path | None, jwk: str | None) -> Iterator[dict[str, str
         return
     if jwk is not None:
         raise typer.BadParameter("give --jwk or --key-out, not both")
-    key = PrivateKey.generate()
+    public = _make_key(key_out)
     try:
-        create_secret(key_out, key.to_pem())
-    except FileExistsError:
-        raise StartError(f"{key_out} exists; a key is never overwritten, name another file") from None
-    except OSError as error:
-        raise StartError(f"the key cannot be written to {key_out}: {error.strerror}") from error
-    try:
-        yield key.public.jwk()
+        yield public
     except BaseException:
         key_out.unlink()
         raise
+
+
+def _make_key(path: Path) -> dict[str, str]:
+    """Write a fresh private key there; its public half."""
+    key = PrivateKey.generate()
+    try:
+        create_secret(path, key.to_pem())
+    except FileExistsError:
+        raise StartError(f"{path} exists; a key is never overwritten, name another file") from None
+    except OSError as error:
+        raise StartError(f"the key cannot be written to {path}: {error.strerror}") from error
+    return key.public.jwk()
 
 
 def _read_jwk(text: str) -> dict[str, str]:
@@ -88,10 +98,7 @@ def init(as_json: AsJson = False) -> None:
     """Make the data folder, the keys and the database; safe to repeat."""
     with sentences():
         settings = load_settings()
-        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        made = make_keys(settings.key_dir)
-        with embedded_lock(settings), open_database(settings) as db:
-            mark = settle_epoch(db, settings.key_dir)
+        made, mark = _set_up(settings)
         done = {"data_dir": str(settings.data_dir), "keys_made": made, "epoch": mark.epoch}
         say(
             done,
@@ -100,12 +107,17 @@ def init(as_json: AsJson = False) -> None:
         )
 
 
+def _set_up(settings: Settings) -> tuple[list[str], Mark]:
+    """The data folder, the keys and the database, where they are missing; the keys that were made."""
+    settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = make_keys(settings.key_dir)
+    with embedded_lock(settings), open_database(settings) as db:
+        return made, settle_epoch(db, settings.key_dir)
+
+
 @app.command()
 def serve() -> None:
     """Run the service until it is interrupted."""
-    # The whole house; every other verb starts in half the time without it.
-    import uvicorn
-
     from policy_service.app import create_app
     from policy_service.channels.operator.serving import serve_with_socket
 
@@ -113,21 +125,68 @@ def serve() -> None:
         settings = load_settings()
         _set_up_logging()
         asgi = create_app(settings)
-        config = uvicorn.Config(
-            asgi,
-            host=settings.host,
-            port=settings.port,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,  # the public URL is configured, never guessed from headers
-            timeout_graceful_shutdown=5,
-            lifespan="off",
-        )
+        config = _uvicorn_config(asgi, settings)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
             runner.run(
                 serve_with_socket(asgi, config, asgi.state.service.db, settings, lambda: _welcome(settings))
             )
+
+
+def _uvicorn_config(asgi: Any, settings: Settings) -> uvicorn.Config:
+    # The whole house; every verb that does not serve starts in half the time without it.
+    import uvicorn
+
+    return uvicorn.Config(
+        asgi,
+        host=settings.host,
+        port=settings.port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,  # the public URL is configured, never guessed from headers
+        timeout_graceful_shutdown=5,
+        lifespan="off",
+    )
+
+
+@app.command(context_settings={"allow_interspersed_args": False})
+def dev(
+    script: Annotated[Path, typer.Argument(help="The agent's Python file.")],
+    arguments: Annotated[list[str] | None, typer.Argument(help="The script's own arguments.")] = None,
+    policies: Annotated[
+        Path | None, typer.Option(help="The bundle's folder; else policies/ beside the script.")
+    ] = None,
+    port: Annotated[
+        int, typer.Option(min=1, max=65535, help="The port wanted; another one if it is taken.")
+    ] = 8420,
+    role: Annotated[list[str] | None, typer.Option(help="A role policies see; may be repeated.")] = None,
+) -> None:
+    """Try an agent: the service, the script and a starter policy in this terminal, reloaded at every save."""
+    from policy_service.app import create_app
+    from policy_service.channels.operator.dev.folder import prepare
+    from policy_service.channels.operator.dev.serving import dev_settings, sit
+
+    with sentences():
+        folder = prepare(script, policies)
+        typer.echo(f"dev | starting a service for {folder.script.name} ...")
+        with folder.log.open("a", buffering=1) as log:
+            _set_up_logging(log)
+            settings = dev_settings(folder, port)
+            _set_up(settings)
+            asgi = create_app(settings)
+            config = _uvicorn_config(asgi, settings)
+            sitting = sit(
+                asgi,
+                config,
+                asgi.state.service.ctx,
+                folder,
+                wanted_port=port,
+                make_key=_make_key,
+                roles=role or [],
+                arguments=arguments or [],
+            )
+            with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
+                runner.run(sitting)
 
 
 def _welcome(settings: Settings) -> None:
@@ -135,8 +194,12 @@ def _welcome(settings: Settings) -> None:
     if not settings.dev_signin:
         return
     for sub, name in _dev_people(settings):
-        link = run_verb(settings, "sign-in-link", {"sub": sub, "name": name})["url"]
-        typer.echo(f"sign in as {sub}: {link}")
+        try:
+            link = run_verb(settings, "sign-in-link", {"sub": sub, "name": name})["url"]
+        except ServiceError as error:  # a full disk, say: no reason to take the service away from everybody
+            typer.echo(f"no link for {sub} ({error}); another try: policy-service signin {sub}", err=True)
+        else:
+            typer.echo(f"sign in as {sub}: {link}")
 
 
 def _dev_people(settings: Settings) -> list[tuple[str, str]]:
@@ -147,11 +210,9 @@ def _dev_people(settings: Settings) -> list[tuple[str, str]]:
     return found or [(getpass.getuser(), getpass.getuser())]
 
 
-def _set_up_logging() -> None:
-    logging.basicConfig(
-        stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s"
-    )
-    set_up_logs()
+def _set_up_logging(file: TextIO | None = None) -> None:
+    set_up_foreign_logs(file)
+    set_up_logs(file)
 
 
 @app.command()
@@ -199,9 +260,17 @@ def check(
         say(done, as_json, "\n".join(lines))
 
 
+# What an address's query may hold that is no secret; a password may stand there too.
+_PLAIN = frozenset({"sslmode", "sslrootcert", "host", "port", "connect_timeout", "application_name"})
+
+
 def _shown(name: str, value: Any) -> str:
     """A setting's value without the password a database address may hold."""
-    return make_url(value).render_as_string(hide_password=True) if name == "database_url" else str(value)
+    if name != "database_url":
+        return str(value)
+    url = make_url(value)
+    query = {key: given if key in _PLAIN else "***" for key, given in url.query.items()}
+    return url.set(query=query).render_as_string(hide_password=True)
 
 
 @app.command(name="settings")

@@ -30,7 +30,7 @@ from countersign.contract import PROBLEM_TYPE_PREFIX, ErrorCode
 _BY_STATUS: dict[int, tuple[str, ...]] = {
     400: (
         "invalid_request", "unknown_field", "idempotency_key_required", "call_key_mismatch",
-        "resource_mismatch", "reason_required", "bad_token", "expired_token",
+        "resource_mismatch", "reason_required", "wrong_answer", "bad_token", "expired_token",
         "bom", "duplicate_key", "float_refused", "integer_out_of_range", "lone_surrogate", "not_a_json_value",
         "not_finite", "not_json", "not_utf8", "reserved_key", "too_deep", "too_many_nodes",
     ),
@@ -42,7 +42,7 @@ _BY_STATUS: dict[int, tuple[str, ...]] = {
     409: (
         "idempotency_in_flight", "already_redeemed", "not_ready", "superseded", "stale_review",
         "review_closed", "outcome_conflict", "already_reported", "fire_by_passed",
-        "illegal_state",
+        "illegal_state", "other_epoch", "stale_task", "task_settled",
     ),
     413: ("too_large",),
     415: ("unsupported_media_type",),

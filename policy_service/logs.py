@@ -1,19 +1,28 @@
-"""How the service logs: one JSON object a line on stderr, and never the values of local variables.
+"""How the service logs: one JSON object a line on stderr, and nothing that somebody might have meant to keep.
 
-The library's own default prints a fault with every variable it finds on the stack, and some of those are secrets. So
-whoever builds the service gets this one unless they have configured theirs.
+An exception is told by its kind, its code and where it was raised. Its message is not: it quotes what was at hand, and
+so do the values of variables, which the library prints by default. Lines of other libraries keep their wording without
+what was filled in. So a fault can be found in the code, and no secret in the log.
 """
 
 from __future__ import annotations
 
+import asyncio
+import json
 import logging
 import sys
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, TextIO
 
 import structlog
 
+_FRAMES = 12  # of each exception, the innermost: enough to find it
+_CHAIN = 5  # exceptions that led to each other
 
-def set_up_logs() -> None:
-    """Log safely. A program that has configured its logs already is left alone."""
+
+def set_up_logs(file: TextIO | None = None) -> None:
+    """Log safely, to a file or to stderr. A program that has configured its logs already is left alone."""
     if structlog.is_configured():
         return
     structlog.configure(
@@ -21,9 +30,88 @@ def set_up_logs() -> None:
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
+            without_messages,
+            structlog.processors.JSONRenderer(default=_kind),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(file or sys.stderr),
     )
+
+
+def set_up_foreign_logs(file: TextIO | None = None) -> None:
+    """What other libraries log, in the same shape, from warnings on; for a process that is this service alone."""
+    handler = logging.StreamHandler(file or sys.stderr)
+    handler.setFormatter(_JsonLines())
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(logging.WARNING)
+    logging.captureWarnings(True)
+
+
+def fault_of_the_loop(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What nobody awaited: asyncio's own line about it quotes the exception."""
+    structlog.get_logger(__name__).error(
+        "fault_of_the_loop", what=context["message"], exc_info=context.get("exception")
+    )
+
+
+def without_messages(_: Any, __: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
+    """The exception of a line as kinds and places."""
+    found = event.pop("exc_info", None)
+    if found is True:
+        found = sys.exc_info()[1]
+    elif isinstance(found, tuple):
+        found = found[1]
+    if isinstance(found, BaseException):
+        event["exception"] = told(found)
+    return event
+
+
+def told(error: BaseException) -> list[dict[str, Any]]:
+    """An exception and what led to it, the last first: kind, code where it has one, and where."""
+    chain: list[dict[str, Any]] = []
+    at: BaseException | None = error
+    while at is not None and len(chain) < _CHAIN:
+        chain.append({"kind": _kind(at), **_code(at), "at": _places(at.__traceback__)})
+        at = at.__cause__ or (None if at.__suppress_context__ else at.__context__)
+    return chain
+
+
+def _kind(value: object) -> str:
+    kind = type(value)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _code(error: BaseException) -> dict[str, str]:
+    """What the error's maker numbers it by: ours, the operating system's, the database's."""
+    driver = getattr(error, "orig", None) or error
+    found = (
+        getattr(getattr(error, "code", None), "value", None)
+        or getattr(driver, "sqlite_errorname", None)
+        or getattr(driver, "sqlstate", None)
+        or (error.strerror if isinstance(error, OSError) else None)
+    )
+    return {"code": found} if isinstance(found, str) else {}
+
+
+def _places(trace: TracebackType | None) -> list[str]:
+    places = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        module = trace.tb_frame.f_globals.get("__name__", "?")
+        places.append(f"{module}:{trace.tb_lineno} {code.co_qualname}")
+        trace = trace.tb_next
+    return places[-_FRAMES:]
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, Any] = {
+            "event": record.msg if isinstance(record.msg, str) else _kind(record.msg),
+            "logger": record.name,
+            "level": record.levelname.lower(),
+            "timestamp": datetime.fromtimestamp(record.created, UTC).isoformat(),
+        }
+        if record.exc_info and record.exc_info[1] is not None:
+            line["exception"] = told(record.exc_info[1])
+        return json.dumps(line)

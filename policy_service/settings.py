@@ -2,10 +2,11 @@
 
 Read from the environment (``COUNTERSIGN_...``), then from ``countersign.toml`` (``COUNTERSIGN_CONFIG``,
 else in ``data_dir``), then from the defaults below, which are safe when nothing is set: loopback, no
-development sign-in, no API keys. The object is frozen; nobody reads the environment elsewhere.
+development sign-in, no API keys. The object is frozen; nobody reads the environment elsewhere (``OTEL_...`` is
+OpenTelemetry's own: ``tracing.py``).
 
-Refused: an unknown key in the file, a development sign-in or an API key on anything but loopback, and a
-public address without TLS.
+Refused: an unknown key in the file, a development sign-in, an API key or the environment ``dev`` on anything but
+loopback, and a public address without TLS.
 """
 
 from __future__ import annotations
@@ -61,10 +62,16 @@ class Settings(BaseSettings):
 
     # -- modes ---------------------------------------------------------------------------------------------
     environment: Literal["production", "staging", "dev"] = Field(
-        "production", description="what policies see as context.env; in dev an unknown tool is a review"
+        "production",
+        description="what policies see as context.env; in dev, on loopback only, an unknown tool is a review",
     )
     dev_signin: bool = Field(False, description="sign-in by a one-time link from the terminal; loopback only")
     api_keys: bool = Field(False, description="let agents use a bearer key instead of a proof; loopback only")
+
+    # -- watching ------------------------------------------------------------------------------------------
+    metrics_token_file: Path | None = Field(
+        None, description="who reads /metrics sends this bearer token; needed anywhere but on loopback"
+    )
 
     # -- admission -----------------------------------------------------------------------------------------
     max_body_bytes: int = Field(4_194_304, gt=0, description="one request; 16 effects with the largest args")
@@ -108,6 +115,10 @@ class Settings(BaseSettings):
     max_batch: int = Field(
         256, gt=0, le=4096, description="units in one commit; bounds how long the first one waits"
     )
+    durability: Literal["full", "normal"] = Field(
+        "full",
+        description="normal may lose acknowledged decisions at power loss: SQLite, never in production",
+    )
     busy_timeout_ms: int = Field(5_000, gt=0, description="wait for a lock that another process holds")
     read_threads: int = Field(4, gt=0, le=64, description="queries at once")
     pool_size: int = Field(8, gt=0, le=100, description="PostgreSQL connections that write")
@@ -119,6 +130,14 @@ class Settings(BaseSettings):
     sequencer_s: float = Field(0.5, gt=0, le=1, description="the log's index is never later than a second")
     sequencer_batch: int = Field(500, gt=0, description="rows indexed in one unit")
     poll_bundle_s: float = Field(2, gt=0, description="look whether the bundle folder has changed")
+    watch_s: float = Field(
+        5, gt=0, le=60, description="look whether all is well; /readyz tells what was found"
+    )
+    log_lag_s: float = Field(
+        10, gt=0, description="a line of the log without an index for so long is a fault"
+    )
+    outbox_late_s: float = Field(900, gt=0, description="a message that waits for longer is a warning")
+    disk_low_mb: int = Field(512, ge=0, description="less free space for data or keys is a warning")
     sweep_s: float = Field(5, gt=0, description="expiry and late outcomes; also checked wherever they matter")
     housekeeping_s: float = Field(300, gt=0, description="old idempotency keys, sessions and links")
     lease_s: int = Field(15, gt=0, description="a job's lease; a dead replica is replaced after this")
@@ -186,17 +205,40 @@ class Settings(BaseSettings):
         if not self.loopback:
             if urlsplit(self.public_url).scheme != "https":
                 raise ValueError(f"public_url {self.public_url!r} is not loopback: it must be https")
+            if self.environment == "dev":
+                raise ValueError(
+                    "environment 'dev' asks people about tools nobody has reviewed, so it is for loopback only, but "
+                    f"this is {self.public_url!r} on {self.host!r}; write 'staging', or listen on 127.0.0.1"
+                )
             for name in ("dev_signin", "api_keys"):
                 if getattr(self, name):
                     raise ValueError(
                         f"{name} is for loopback only, but this is {self.public_url!r} on {self.host!r}; "
                         f"unset {ENV_PREFIX}{name.upper()} or listen on 127.0.0.1"
                     )
+        if self.durability != "full":
+            self._require_a_trial()
         require_distinct(self.providers)
         require_distinct(self.trusted_issuers)
         if self.session_idle_s > self.session_max_s:
             raise ValueError("session_idle_s cannot be longer than session_max_s")
         return self
+
+    def _require_a_trial(self) -> None:
+        """I-7 holds on full only: whoever gives that up says so twice, and not where decisions are real."""
+        if self.environment == "production":
+            raise ValueError(
+                f"durability {self.durability!r} may lose decisions that were acknowledged, and this is production; "
+                f"unset {ENV_PREFIX}DURABILITY, or set {ENV_PREFIX}ENVIRONMENT to dev or staging for a trial"
+            )
+        if not self.database_url.startswith("sqlite"):
+            raise ValueError(
+                f"durability {self.durability!r} is SQLite's; PostgreSQL is always asked for durable commits"
+            )
+
+    def rows(self, limit: int | None) -> int:
+        """How many rows a page has for a caller who asks for ``limit``, or for none in particular."""
+        return min(limit or self.page_size, self.max_page_size)
 
     @property
     def iss(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import signal
 import sys
 from collections.abc import Generator
 
@@ -47,6 +48,11 @@ def _is_this_machine(host: object) -> bool:
 
 
 sys.addaudithook(_refuse_the_network)
+
+# A shell starts what goes to the background with Ctrl-C ignored, and every program a test starts inherits that:
+# those that are to end by it would then be waited for in vain.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import structlog
 
 from policy_service.audit.log import Entry, entries_after, highest_index
+from policy_service.health import Signal
 from policy_service.storage.database import Database
 
 log = structlog.get_logger(__name__)
@@ -32,6 +33,7 @@ class Event:
     effect_id: str | None = None
     rev: int | None = None
     review_id: str | None = None
+    task_id: str | None = None
 
 
 class Feed:
@@ -44,6 +46,7 @@ class Feed:
         keep: int = 5_000,
         poll_s: float = 0.5,
         on_index: Callable[[int], None] = lambda index: None,
+        signal: Signal | None = None,
     ) -> None:
         self._db = db
         self._recent: deque[Event] = deque(maxlen=keep)
@@ -56,7 +59,7 @@ class Feed:
         self._hurry = asyncio.Event()
         self.closing = False
         self.errors = 0
-        self.failing = False
+        self.signal = signal or Signal()
 
     @property
     def index(self) -> int:
@@ -75,11 +78,11 @@ class Feed:
             self._hurry.clear()
             try:
                 await self.refresh()
-                self.failing = False
+                self.signal.good()
             except Exception:
                 # Those who wait are told by nobody else, so this loop ends only with the service.
                 self.errors += 1
-                self.failing = True
+                self.signal.bad("the log cannot be followed, so nobody who waits is told anything")
                 log.exception("feed_refresh_failed", errors=self.errors)
             try:
                 async with asyncio.timeout(self._poll_s):
@@ -173,8 +176,12 @@ class Feed:
 
 
 def _event(entry: Entry) -> Event:
-    review_id = entry.body.get("review_id")
     return Event(
         entry.index, entry.kind, entry.txn, entry.effect_id, entry.rev,
-        review_id if isinstance(review_id, str) else None,
+        _named(entry, "review_id"), _named(entry, "task_id"),
     )  # fmt: skip
+
+
+def _named(entry: Entry, name: str) -> str | None:
+    value = entry.body.get(name)
+    return value if isinstance(value, str) else None

@@ -11,15 +11,16 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, select
+from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from countersign.contract import canonicalize
 from policy_service.storage.core import table
 from policy_service.storage.logbook import append
 from policy_service.storage.tables import AuditRow
 from policy_service.storage.types import time_text
+from policy_service.storage.unit import Tx
 
-__all__ = ["Entry", "append", "entries_after", "highest_index", "record"]
+__all__ = ["Entry", "append", "append_above", "entries_after", "highest_index", "record"]
 
 _audit = table(AuditRow)
 _row = _audit.c
@@ -60,6 +61,25 @@ def highest_index(conn: Connection) -> int:
     """The index of the newest line; 0 while there is none."""
     found: int | None = conn.execute(_HIGHEST).scalar_one()
     return found or 0
+
+
+def newest(conn: Connection) -> Entry | None:
+    """The line with the highest index; None while there is none."""
+    row = conn.execute(select(_audit).where(_row.idx == highest_index(conn))).first()
+    return None if row is None else _entry(row)
+
+
+def append_above(tx: Tx, index: int, kind: str, *, actor: str, body: Mapping[str, Any]) -> None:
+    """Write a line and give it this index at once: the log goes on above it, and what is in between is nobody's.
+
+    Raises:
+        ValueError: the index is not above every other.
+    """
+    if index <= highest_index(tx.conn):
+        raise ValueError(f"the log has reached {index} already")
+    append(tx, kind, actor=actor, body=body)
+    line = select(func.max(_row.audit_id)).where(_row.kind == kind, _row.idx.is_(None)).scalar_subquery()
+    tx.conn.execute(update(_audit).where(_row.audit_id == line).values(idx=index))
 
 
 def _entry(row: Row[Any]) -> Entry:

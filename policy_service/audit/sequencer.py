@@ -29,6 +29,7 @@ from sqlalchemy import (
 )
 
 from policy_service.audit.log import highest_index
+from policy_service.health import Signal
 from policy_service.storage import leases
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
@@ -62,6 +63,7 @@ class Sequencer:
         holder: str,
         pace: Pace | None = None,
         on_index: Callable[[int], Awaitable[None]] | None = None,
+        signal: Signal | None = None,
     ) -> None:
         self._db = db
         self._holder = holder
@@ -70,7 +72,7 @@ class Sequencer:
         self._nudged = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.errors = 0
-        self.failing = False
+        self.signal = signal or Signal()
 
     def nudge(self) -> None:
         """Something was committed; from any thread. A hint: the next look comes in half a second anyway."""
@@ -85,11 +87,11 @@ class Sequencer:
             self._nudged.clear()
             try:
                 await self.number()
-                self.failing = False
+                self.signal.good()
             except Exception:
                 # Without an index nobody who waits is ever told, so this loop ends only with the service.
                 self.errors += 1
-                self.failing = True
+                self.signal.bad("the log is not being numbered, so nobody who waits is told anything")
                 log.exception("sequencer_pass_failed", errors=self.errors)
                 await asyncio.sleep(self._pace.poll_s)
             await asyncio.sleep(self._pace.spacing_s)

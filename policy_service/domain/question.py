@@ -91,7 +91,7 @@ class Question:
     """One effect, as the policy of one bundle is asked about it.
 
     `redecided` says that the effect was decided before: a tool the bundle no longer holds has then changed,
-    not stayed unknown.
+    not stayed unknown. `asked_as_unknown` says that it was unknown from the beginning, and people were asked.
     """
 
     agent: AgentPrincipal
@@ -106,3 +106,4 @@ class Question:
     on_behalf_of: str | None = None
     method: CallMethod = "key"
     redecided: bool = False
+    asked_as_unknown: bool = False

@@ -3,7 +3,8 @@
 Rules: one effect that waits makes the transaction wait; it is ready only when every effect may be released; once spent
 it stays open until every outcome is known; it is settled when the outcomes agree (all fired, or nothing left standing),
 ended when nothing fired, and unsettled when a person is needed: an unknown, of a compensation too, a failed
-compensation, or something that fired beside something that did not and cannot be taken back.
+compensation, or something that fired beside something that did not and cannot be taken back. What a person left
+standing needs nobody any more.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class Part:
     state: EffectState
     can_compensate: bool
     compensation_unknown: bool = False  # it is compensating, and nobody knows whether that has happened
+    left_standing: bool = False  # it fired, should not have, and a person settled that it stays
 
 
 def state_of_transaction(parts: Sequence[Part]) -> TxnState:
@@ -51,18 +53,24 @@ def state_of_transaction(parts: Sequence[Part]) -> TxnState:
 
 
 def _after_redemption(parts: Sequence[Part], states: set[EffectState]) -> TxnState:
-    if states & _NEEDS_A_PERSON or any(part.compensation_unknown for part in parts):
+    left = {part.state for part in parts if not part.left_standing}
+    if left & _NEEDS_A_PERSON or any(part.compensation_unknown for part in parts):
         return TxnState.UNSETTLED
-    if states & _OPEN_OUTCOME:
+    if left & _OPEN_OUTCOME:
         return TxnState.REDEEMED
     if states == {EffectState.FIRED}:
         return TxnState.SETTLED
-    if EffectState.FIRED in states:
+    if EffectState.FIRED in left:
         return TxnState.UNSETTLED if stands_for_good(parts) else TxnState.REDEEMED
-    return TxnState.SETTLED if EffectState.COMPENSATED in states else TxnState.ENDED
+    return TxnState.ENDED if states <= _NOTHING_STANDS - {EffectState.COMPENSATED} else TxnState.SETTLED
 
 
 def stands_for_good(parts: Sequence[Part]) -> bool:
     """Whether something fired beside something that did not, and has no compensation: only a person can settle it."""
     torn = any(part.state in _NOTHING_STANDS for part in parts)
-    return torn and any(part.state is EffectState.FIRED and not part.can_compensate for part in parts)
+    return torn and any(needs_a_word(part) for part in parts)
+
+
+def needs_a_word(part: Part) -> bool:
+    """Whether this fired, has no compensation, and nobody has said yet that it stays."""
+    return part.state is EffectState.FIRED and not part.can_compensate and not part.left_standing

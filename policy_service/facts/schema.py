@@ -17,6 +17,16 @@ from policy_service.facts.attributes import AttributeType
 APPROVE: Final = "approve"
 """The action that asks whether a person may vote; no tool or group may take its name."""
 
+SETTLE: Final = "settle"
+"""The action that asks whether a person may settle a task; nor may one take this."""
+
+FOR_PEOPLE: Final = frozenset({APPROVE, SETTLE})
+"""What people do here, apart from what agents' tools do."""
+
+READ: Final = "read"
+"""The action group of tools that change nothing; every bundle knows it, so a rule may name it before a tool does.
+Where a tool has that name it is the tool's."""
+
 _TEXT: Final = {"type": "String"}
 _LONG: Final = {"type": "Long"}
 _BOOL: Final = {"type": "Boolean"}
@@ -41,7 +51,7 @@ def tools_schema(
 ) -> dict[str, Any]:
     """The schema of effects, in Cedar's JSON format. `attributes` are by entity type."""
     shapes = tuple(tools)
-    actions: dict[str, Any] = {group: {} for shape in shapes for group in shape.groups}
+    actions: dict[str, Any] = {READ: {}} | {group: {} for shape in shapes for group in shape.groups}
     actions |= {shape.tool: _action(shape) for shape in shapes}
     agent = {"proof": _TEXT, **_attributes(attributes.get("Agent", {}))}
     namespaces: dict[str, Any] = {"": {"entityTypes": _people(agent), "actions": actions}}
@@ -53,18 +63,21 @@ def tools_schema(
 
 
 def approval_schema() -> dict[str, Any]:
-    """The schema of votes: may this User approve this Review?"""
-    review = {
+    """The schema of what people do: may this User approve this Review, or settle this Task?"""
+    asked = {
         "agent": {"type": "Entity", "name": "Agent"},
         "tool": _TEXT,
         "risk": _TEXT,
         "gates": {"type": "Set", "element": _TEXT},
         "opened_at": _DATETIME,
     }
-    context = {"assurance": _TEXT, "now": _DATETIME, "env": _TEXT}
-    applies_to = {"principalTypes": ["User"], "resourceTypes": ["Review"], "context": _record(context)}
-    entity_types = {**_people({}), "Review": {"shape": _record(review)}}
-    return {"": {"entityTypes": entity_types, "actions": {APPROVE: {"appliesTo": applies_to}}}}
+    shapes = {"Review": {"shape": _record(asked)}, "Task": {"shape": _record({**asked, "kind": _TEXT})}}
+    context = _record({"assurance": _TEXT, "now": _DATETIME, "env": _TEXT})
+    actions = {
+        action: {"appliesTo": {"principalTypes": ["User"], "resourceTypes": [about], "context": context}}
+        for action, about in ((APPROVE, "Review"), (SETTLE, "Task"))
+    }
+    return {"": {"entityTypes": {**_people({}), **shapes}, "actions": actions}}
 
 
 def _people(agent_attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -90,6 +90,11 @@ def spend_link(tx: Tx, settings: Settings, token: str) -> SignedIn:
     return SignedIn(cookie, settings.session_max_s)
 
 
+def spend_every_link(tx: Tx) -> None:
+    """No link that is out there signs anybody in any more."""
+    tx.conn.execute(update(SignInLinkRow).where(col(SignInLinkRow.used_at).is_(None)).values(used_at=tx.now))
+
+
 def _require_on(settings: Settings) -> None:
     if not settings.dev_signin:
         raise ForbiddenError(

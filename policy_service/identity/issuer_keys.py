@@ -23,7 +23,9 @@ from joserfc.errors import JoseError
 from joserfc.jwk import JWKRegistry, Key, KeySet
 
 from countersign.contract import ErrorCode
+from policy_service import metrics
 from policy_service.errors import StartError, WorldError
+from policy_service.health import Health
 from policy_service.issuers import require_published_url, require_safe_url
 
 log = structlog.get_logger(__name__)
@@ -56,12 +58,20 @@ class _Bounded(httpx2.AsyncBaseTransport):
     """Ends an answer that is too long, whoever reads it. What is counted is what arrives, so a bomb counts small:
     nobody asks for compression."""
 
-    def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:
+    def __init__(self, inner: httpx2.AsyncBaseTransport, health: Health | None) -> None:
         self._inner = inner
+        self._health = health
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         request.headers["Accept-Encoding"] = "identity"
-        response = await self._inner.handle_async_request(request)
+        try:
+            response = await self._inner.handle_async_request(request)
+        except (httpx2.HTTPError, asyncio.CancelledError):  # cancelled: nobody's patience was long enough
+            self._tell(request.url.host, "does not answer")
+            raise
+        self._tell(
+            request.url.host, None if response.status_code < 500 else "answers with a fault of its own"
+        )
         if response.headers.get("Content-Encoding", "identity") != "identity":
             await response.aclose()
             raise httpx2.ReadError("it is compressed, which nobody asked for")
@@ -71,6 +81,12 @@ class _Bounded(httpx2.AsyncBaseTransport):
 
     async def aclose(self) -> None:
         await self._inner.aclose()
+
+    def _tell(self, host: str, fault: str | None) -> None:
+        if fault is not None:
+            metrics.ISSUER_FAILURES.labels(host).inc()
+        if self._health is not None:
+            self._health.say("issuers", None if fault is None else f"{host} {fault}", host)
 
 
 class _Counted(httpx2.AsyncByteStream):
@@ -89,9 +105,13 @@ class _Counted(httpx2.AsyncByteStream):
         await self._inner.aclose()
 
 
-def bounded(transport: httpx2.AsyncBaseTransport | None = None) -> httpx2.AsyncBaseTransport:
-    """A transport whose answers are bounded; by default the network's, made once, as its TLS context costs 40 ms."""
-    return _Bounded(transport or httpx2.AsyncHTTPTransport(trust_env=False))
+def bounded(
+    transport: httpx2.AsyncBaseTransport | None = None, health: Health | None = None
+) -> httpx2.AsyncBaseTransport:
+    """A transport whose answers are bounded, and which notes who gives none; by default the network's, made once, as
+    its TLS context costs 40 ms.
+    """
+    return _Bounded(transport or httpx2.AsyncHTTPTransport(trust_env=False), health)
 
 
 async def get_json(client: httpx2.AsyncClient, url: str, what: str, **headers: str) -> Any:

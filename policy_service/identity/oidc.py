@@ -42,6 +42,7 @@ from joserfc.jwk import OctKey
 
 from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
+from policy_service.health import Health
 from policy_service.identity import github
 from policy_service.identity.claims import LONGEST, email_in, groups_in, name_in, require_member
 from policy_service.identity.foreign_tokens import UntrustedTokenError, text_claim, verify
@@ -102,13 +103,14 @@ class SignIn:
         secret: bytes,
         clock: Callable[[], datetime],
         transport: httpx2.AsyncBaseTransport | None = None,
+        health: Health | None = None,
     ) -> None:
         """``providers``: by name, each with its client secret; ``secret`` seals the notes; ``transport`` for tests."""
         self._providers = providers
         self._public_url = public_url
         self._clock = clock
         self._key = OctKey.import_key(hmac.digest(secret, _LABEL, hashlib.sha256))
-        self._transport = bounded(transport)
+        self._transport = bounded(transport, health)
         self._client = http_client(self._transport)
         self._keys = {
             name: IssuerKeys(name, client=self._client, issuer=provider.issuer)

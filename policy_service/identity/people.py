@@ -55,6 +55,16 @@ def find_person(
     return Person(iss, sub, row.name, assurance, frozenset(row.groups if fresh else ()))
 
 
+def names_of(conn: Connection, keys: Iterable[str]) -> dict[str, str]:
+    """What people with these keys (``iss|sub``) called themselves at their last sign-in; unknown ones are left out."""
+    found = {}
+    for key in keys:
+        iss, _, sub = key.partition("|")
+        if (row := find_one(conn, PersonRow, iss=iss, sub=sub)) is not None:
+            found[key] = row.name
+    return found
+
+
 def list_people(conn: Connection) -> list[PersonRow]:
     """Everybody who ever signed in, by issuer and subject."""
     return sorted(find(conn, PersonRow), key=lambda row: (row.iss, row.sub))

@@ -12,7 +12,7 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import ColumnElement, Connection, and_, delete, select, update
+from sqlalchemy import ColumnElement, Connection, and_, delete, select, true, update
 from sqlmodel import col
 
 from policy_service.errors import ForbiddenError
@@ -121,6 +121,11 @@ def end_session(tx: Tx, cookie: str | None) -> None:
 def end_sessions_of(tx: Tx, iss: str, sub: str) -> int:
     """End every session of a person; how many were open."""
     return _end(tx, and_(col(SessionRow.iss) == iss, col(SessionRow.sub) == sub))
+
+
+def end_every_session(tx: Tx) -> int:
+    """End the session of everybody; how many were open."""
+    return _end(tx, true())
 
 
 def _end_all(tx: Tx, cookie: str) -> None:

@@ -24,6 +24,7 @@ import structlog
 
 from countersign.contract import ErrorCode
 from policy_service.errors import UnauthenticatedError
+from policy_service.health import Health
 from policy_service.identity.callers import Voucher
 from policy_service.identity.foreign_tokens import UntrustedTokenError, audiences, peek, text_claim, verify
 from policy_service.identity.issuer_keys import IssuerKeys, bounded, http_client
@@ -44,8 +45,9 @@ class TrustedIssuers:
         settings: Settings,
         clock: Callable[[], datetime],
         transport: httpx2.AsyncBaseTransport | None = None,
+        health: Health | None = None,
     ) -> None:
-        self._client = http_client(bounded(transport))
+        self._client = http_client(bounded(transport, health))
         self._clock = clock
         self._settings = settings
         self._by_issuer = {one.issuer: one for one in settings.trusted_issuers if one.issuer is not None}

@@ -11,20 +11,16 @@ import threading
 from pathlib import Path
 
 import structlog
-from sqlalchemy import insert, select
 
 from policy_service.audit.log import highest_index
-from policy_service.storage.core import table
-from policy_service.storage.database import Database, Tx
-from policy_service.storage.tables import MetaRow
+from policy_service.health import Signal
+from policy_service.storage.database import Database
+from policy_service.storage.meta import first_epoch
 from policy_service.tokens.epoch import Mark, read_mark, require_no_log, require_not_behind, write_mark
 
 log = structlog.get_logger(__name__)
 
-_EPOCH = "epoch"
-_FIRST = 1
 _SPACING_S = 0.2  # two syncs a mark: a busy log must not spend the disk on them
-_meta = table(MetaRow)
 
 
 def settle_epoch(db: Database, key_dir: Path) -> Mark:
@@ -34,7 +30,7 @@ def settle_epoch(db: Database, key_dir: Path) -> Mark:
         StartError: the database has forgotten something it once knew.
     """
     mark = read_mark(key_dir)
-    epoch = db.write_sync(_epoch)
+    epoch = db.write_sync(first_epoch)
     highest = db.read_sync(highest_index)
     if mark is None:
         require_no_log(key_dir, highest)
@@ -47,30 +43,26 @@ def settle_epoch(db: Database, key_dir: Path) -> Mark:
     return mark
 
 
-def _epoch(tx: Tx) -> int:
-    found = tx.conn.execute(select(_meta.c.value).where(_meta.c.name == _EPOCH)).scalar()
-    if found is not None:
-        return int(found)
-    tx.conn.execute(insert(_meta).values(name=_EPOCH, value=str(_FIRST)))
-    return _FIRST
-
-
 class EpochMark:
     """The mark of a running service."""
 
-    def __init__(self, key_dir: Path, mark: Mark) -> None:
+    def __init__(self, key_dir: Path, mark: Mark, signal: Signal | None = None) -> None:
         self._key_dir = key_dir
         self._written = mark
         self._highest = mark.highest_index
         self._news = asyncio.Event()
         # A cancelled `run` leaves its thread writing: the last write of all waits for it, and never goes back.
         self._one_writer = threading.Lock()
-        self.failing = False
+        self.signal = signal or Signal()
 
     @property
     def epoch(self) -> int:
         """The incarnation of this deployment's database."""
         return self._written.epoch
+
+    def so_far(self) -> tuple[int, int]:
+        """The epoch and how far its log has got, as far as this process has heard."""
+        return self.epoch, self._highest
 
     def reached(self, index: int) -> None:
         """The log has got this far; the file follows."""
@@ -85,9 +77,9 @@ class EpochMark:
             self._news.clear()
             try:
                 await self.write()
-                self.failing = False
+                self.signal.good()
             except OSError:
-                self.failing = True
+                self.signal.bad("the epoch mark beside the keys cannot be written")
                 self._news.set()
                 log.exception("epoch_mark_not_written")
             await asyncio.sleep(_SPACING_S)

@@ -8,17 +8,21 @@ and counted and the next one comes; it never ends the scheduler.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import structlog
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
-from prometheus_client import Counter, Gauge
+
+from policy_service import metrics
+from policy_service.health import Health
 
 log = structlog.get_logger(__name__)
 
-FAILED_TICKS = Counter("countersign_job_failures_total", "Ticks of a job that raised.", ["job"])
-LAST_SUCCESS = Gauge("countersign_job_last_success_seconds", "When a job last succeeded, Unix time.", ["job"])
+_LATE = 3  # times its own pace, and a minute more: a sweep that takes long is not a sweep that hangs
+_SPARE_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,13 @@ class Job:
 class Scheduler:
     """Ticks jobs on the running event loop until it is stopped."""
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    def __init__(self, jobs: Sequence[Job], health: Health) -> None:
+        self._jobs, self._health = jobs, health
         self._scheduler = AsyncIOScheduler(timezone="UTC")
+        self._succeeded: dict[str, tuple[float, datetime]] = {}
         for job in jobs:
             self._scheduler.add_job(
-                _tick,
+                self._tick,
                 "interval",
                 seconds=job.every_s,
                 args=[job],
@@ -54,21 +60,34 @@ class Scheduler:
 
     def start(self) -> None:
         """Begin ticking."""
+        for job in self._jobs:
+            self._succeeded[job.name] = (time.monotonic(), self._health.now())
         self._scheduler.start()
 
     def stop(self) -> None:
         """Stop ticking; a sweep that runs is left to its unit of work."""
         self._scheduler.shutdown(wait=False)
 
+    def look(self) -> None:
+        """Note the jobs that have not succeeded for too long: those that hang tell nobody themselves."""
+        for job in self._jobs:
+            at, when = self._succeeded[job.name]
+            if time.monotonic() - at > _LATE * job.every_s + _SPARE_S:
+                self._health.bad("sweeps", f"the job {job.name} has not succeeded", job.name, when)
 
-async def _tick(job: Job) -> None:
-    try:
-        await job.sweep()
-    except asyncio.CancelledError:
-        log.info("job_cut_short", job=job.name)  # the service stops; the sweep is due again when it starts
-    except Exception:
-        # The sweep is due again soon, and a scheduler that dies of one bad row helps nobody: count it and be loud.
-        FAILED_TICKS.labels(job.name).inc()
-        log.exception("job_failed", job=job.name)
-    else:
-        LAST_SUCCESS.labels(job.name).set_to_current_time()
+    async def _tick(self, job: Job) -> None:
+        try:
+            await job.sweep()
+        except asyncio.CancelledError:
+            log.info(
+                "job_cut_short", job=job.name
+            )  # the service stops; the sweep is due when it starts again
+        except Exception:
+            # The sweep is due again soon, and a scheduler that dies of one bad row helps nobody: be loud.
+            metrics.JOB_FAILURES.labels(job.name).inc()
+            self._health.bad("sweeps", f"the job {job.name} fails", job.name)
+            log.exception("job_failed", job=job.name)
+        else:
+            metrics.JOB_SUCCESS.labels(job.name).set_to_current_time()
+            self._succeeded[job.name] = (time.monotonic(), self._health.now())
+            self._health.good("sweeps", job.name)

@@ -14,6 +14,10 @@ from policy_service.workflow.context import Context
 log = structlog.get_logger(__name__)
 
 
+_PAGES = {"review_id": "reviews", "task_id": "tasks"}
+"""Where people look at what a message names."""
+
+
 async def send_outbox(ctx: Context) -> Drained:
     """Deliver what is due."""
     settings = ctx.settings
@@ -24,8 +28,8 @@ async def send_outbox(ctx: Context) -> Drained:
     )
 
     async def tell(message: Message) -> None:
-        review_id = message.payload.get("review_id")
-        url = None if review_id is None else f"{settings.public_url}/reviews/{review_id}"
-        log.info(message.kind, url=url, **{k: v for k, v in message.payload.items() if k != "review_id"})
+        named = next((name for name in _PAGES if name in message.payload), None)
+        url = None if named is None else f"{settings.public_url}/{_PAGES[named]}/{message.payload[named]}"
+        log.info(message.kind, url=url, **{k: v for k, v in message.payload.items() if k != named})
 
     return await drain(ctx.db, tell, retry=retry)

@@ -81,9 +81,10 @@ class ActiveBundle:
             try:
                 bundle = await asyncio.to_thread(self._load)
             except BundleError as error:
-                self._error, self._failed_at = error, self._clock()
+                self._failed_at = self._failed_at or self._clock()  # since when it does not load
+                self._error = error
                 return Reloaded(self._current, changed=False, error=error)
-            self._error = None
+            self._error = self._failed_at = None
             return Reloaded(bundle, changed=self._swap(bundle))
 
     def status(self) -> BundleStatus:

@@ -18,7 +18,7 @@ from policy_service.domain.durations import parse_duration
 from policy_service.domain.gates import STEP_UPS, Gate
 from policy_service.pap.problems import Problem
 from policy_service.pap.scan import Statement
-from policy_service.pdp.rules import UNSEEN
+from policy_service.pdp.rules import UNKNOWN_TOOL, UNSEEN
 
 ANYWHERE: Final = frozenset({"id", "title", "doc"})
 ON_A_GATE: Final = frozenset(
@@ -100,8 +100,8 @@ def _id(lint: _Lint) -> str | None:
             "id", f"@id {policy_id!r} may hold letters, digits, dot, dash and underscore, 100 at most"
         )
         return None
-    if policy_id == UNSEEN:
-        lint.refuse("id", f"@id {UNSEEN!r} is the built-in gate's; call yours something else")
+    if policy_id in {UNSEEN, UNKNOWN_TOOL}:
+        lint.refuse("id", f"@id {policy_id!r} is the built-in gate's; call yours something else")
     return policy_id
 
 

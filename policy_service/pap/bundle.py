@@ -11,8 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 from countersign.contract import JSON, ContractError, ToolManifest
+from policy_service.domain.gates import Gate
 from policy_service.domain.question import Facts
 from policy_service.facts.groups import Directory
 from policy_service.facts.sources import FactSources
@@ -23,7 +25,7 @@ from policy_service.pap.files import bundle_digest, read_files
 from policy_service.pap.parts import Parts, read_parts
 from policy_service.pap.policies import Policy, read_policies, validate
 from policy_service.pap.problems import BundleError, Problem
-from policy_service.pdp.rules import UNSEEN, UNSEEN_GATE, PolicySource, Rules
+from policy_service.pdp.rules import UNKNOWN_TOOL, UNKNOWN_TOOL_GATE, UNSEEN, UNSEEN_GATE, PolicySource, Rules
 
 
 @dataclass(frozen=True)
@@ -58,25 +60,36 @@ class Bundle:
 
     def describe(self, policy_id: str) -> PolicySource | None:
         """A policy as written, also the built-in gate; None for one this bundle does not hold."""
-        return _BUILT_IN if policy_id == UNSEEN else self.policies.get(policy_id)
+        return _BUILT_IN.get(policy_id) or self.policies.get(policy_id)
 
     def close(self) -> None:
         """Let go of the fact sources' connections and threads."""
         self.facts.close()
 
 
-_BUILT_IN = PolicySource(
-    id=UNSEEN,
-    effect="forbid",
-    file="built-in",
-    line=0,
-    text="",
-    annotations={
-        "title": UNSEEN_GATE.title,
-        "doc": "Some arguments cannot be weighed by policy (lists, maps, nulls, fractions), so a person looks at them.",
-    },
-    gate=UNSEEN_GATE,
-)
+def _built_in(gate: Gate, doc: str) -> PolicySource:
+    return PolicySource(
+        id=gate.policy_id,
+        effect="forbid",
+        file="built-in",
+        line=0,
+        text="",
+        annotations={"title": gate.title, "doc": doc},
+        gate=gate,
+    )
+
+
+_BUILT_IN: Final = {
+    UNSEEN: _built_in(
+        UNSEEN_GATE,
+        "Some arguments cannot be weighed by policy (lists, maps, nulls, fractions), so a person looks at them.",
+    ),
+    UNKNOWN_TOOL: _built_in(
+        UNKNOWN_TOOL_GATE,
+        "The bundle holds no manifest of this tool. In dev a person may try it all the same; everywhere else it is "
+        "denied. Draft its manifest with `countersign tools export` and review it.",
+    ),
+}
 
 
 def load_bundle(path: Path) -> Bundle:
@@ -103,7 +116,9 @@ def _schema_problems(parts: Parts, policies: Mapping[str, Policy]) -> list[Probl
         schema = schema_of(shapes, parts.config)
     except ValueError as error:
         return [Problem("tools", None, f"these manifests and facts make no Cedar schema: {error}")]
-    return validate(policies.values(), schema, approving_schema())
+    # A folder without tools is a beginning: no rule about tools can be weighed there yet, and every call is denied.
+    weighed = [policy for policy in policies.values() if shapes or policy.about_people]
+    return validate(weighed, schema, approving_schema())
 
 
 def _bundle(

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from cedarpy import pst
 
+from policy_service.facts.schema import APPROVE, SETTLE
 from policy_service.pap.parts import Parts
 from policy_service.pap.policies import Policy
 from policy_service.pap.problems import Problem
@@ -22,6 +23,7 @@ def warnings_about(parts: Parts, policies: Mapping[str, Policy]) -> Iterator[Pro
     yield from _nobody_looks_at_unseen(parts)
     yield from _tools_without_permit(parts, policies)
     yield from _nobody_may_approve(policies)
+    yield from _nobody_may_settle(policies)
 
 
 def _too_few_people(parts: Parts, policy: Policy) -> Iterator[Problem]:
@@ -78,9 +80,7 @@ def _nobody_looks_at_unseen(parts: Parts) -> Iterator[Problem]:
 
 def _tools_without_permit(parts: Parts, policies: Mapping[str, Policy]) -> Iterator[Problem]:
     permits = [
-        policy
-        for policy in policies.values()
-        if policy.source.effect == "permit" and not policy.about_approving
+        policy for policy in policies.values() if policy.source.effect == "permit" and not policy.about_people
     ]
     for tool, manifest in parts.manifests.items():
         if not any(may_match(permit.tree, tool, manifest.groups) for permit in permits):
@@ -89,7 +89,7 @@ def _tools_without_permit(parts: Parts, policies: Mapping[str, Policy]) -> Itera
 
 def _nobody_may_approve(policies: Mapping[str, Policy]) -> Iterator[Problem]:
     """Without rules about approving everybody in the group may; the first such rule makes plain Cedar decide."""
-    about = [policy for policy in policies.values() if policy.about_approving]
+    about = [policy for policy in policies.values() if APPROVE in policy.about_people]
     if not about or all(policy.source.gate is None for policy in policies.values()):
         return
     if all(policy.source.effect == "forbid" for policy in about):
@@ -98,6 +98,14 @@ def _nobody_may_approve(policies: Mapping[str, Policy]) -> Iterator[Problem]:
     for policy in about:
         if policy.source.effect == "forbid" and _holds_for_everybody(policy.tree):
             yield policy.statement.problem("nobody may approve anything: this holds for everybody, always")
+
+
+def _nobody_may_settle(policies: Mapping[str, Policy]) -> Iterator[Problem]:
+    """The first rule about settling makes plain Cedar decide who may, as above."""
+    about = [policy for policy in policies.values() if SETTLE in policy.about_people]
+    if about and all(policy.source.effect == "forbid" for policy in about):
+        message = 'there is no permit for Action::"settle" beside it, so nobody may settle a task'
+        yield about[0].statement.problem(message)
 
 
 def _holds_for_everybody(tree: pst.Template) -> bool:

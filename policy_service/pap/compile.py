@@ -16,9 +16,9 @@ from cedarpy import Schema
 from countersign.contract import ToolManifest
 from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.facts.manifests import InputCodec
-from policy_service.facts.schema import ToolShape, approval_schema, tools_schema
+from policy_service.facts.schema import APPROVE, SETTLE, ToolShape, approval_schema, tools_schema
 from policy_service.pap.policies import Policy
-from policy_service.pdp.rules import ApprovalRules, Rules, ToolRules
+from policy_service.pdp.rules import PeopleRules, Rules, ToolRules
 from policy_service.pdp.slices import may_match, policy_set
 
 
@@ -43,7 +43,7 @@ def schema_json(shapes: Iterable[ToolShape], config: FactsConfig) -> dict[str, A
 
 
 def approving_schema() -> Schema:
-    """The Cedar schema of votes."""
+    """The Cedar schema of what people do."""
     return Schema.from_json_str(json.dumps(approval_schema()))
 
 
@@ -58,14 +58,18 @@ def compile_rules(
     groups_of: Callable[[str], frozenset[str]],
 ) -> Rules:
     """Prepare everything decisions need. The parts have been validated."""
-    about_tools = {name: policy for name, policy in policies.items() if not policy.about_approving}
+    about_tools = {name: policy for name, policy in policies.items() if not policy.about_people}
     return Rules(
         digest=digest,
         commit=commit,
         tools={name: _tool_rules(manifests[name], codecs[name], about_tools, config) for name in manifests},
         policies={name: policy.source for name, policy in policies.items()},
         groups_of=groups_of,
-        approval=_approval(policies),
+        approval=_people_rules(policies, APPROVE),
+        settling=_people_rules(policies, SETTLE),
+        asked=frozenset().union(
+            *(policy.source.gate.groups for policy in policies.values() if policy.source.gate)
+        ),
     )
 
 
@@ -91,6 +95,6 @@ def _always(config: FactsConfig, entity: str) -> frozenset[str]:
     return frozenset(name for name, kind in config.attribute_types(entity).items() if not kind.optional)
 
 
-def _approval(policies: Mapping[str, Policy]) -> ApprovalRules | None:
-    about = {name: policy.tree for name, policy in policies.items() if policy.about_approving}
-    return ApprovalRules(approving_schema(), policy_set(about)) if about else None
+def _people_rules(policies: Mapping[str, Policy], action: str) -> PeopleRules | None:
+    about = {name: policy.tree for name, policy in policies.items() if action in policy.about_people}
+    return PeopleRules(approving_schema(), policy_set(about)) if about else None

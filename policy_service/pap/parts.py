@@ -18,7 +18,7 @@ from countersign.contract import ContractError, Limits, ToolManifest, load, load
 from policy_service.facts.config import BUILT_IN_TYPES, FactsConfig, SourceSpec, parse_facts_config
 from policy_service.facts.groups import Directory, parse_groups
 from policy_service.facts.manifests import InputCodec
-from policy_service.facts.schema import APPROVE
+from policy_service.facts.schema import FOR_PEOPLE
 from policy_service.facts.sources import FactReader, FailedReader, FileReader
 from policy_service.facts.sql import SourceFailedError, SqlReader
 from policy_service.pap.files import MAX_FILE_BYTES
@@ -101,9 +101,9 @@ def _tool_problems(manifests: Mapping[str, ToolManifest], config: FactsConfig) -
     problems: list[Problem] = []
     for name, manifest in manifests.items():
         messages = [
-            f"the action {APPROVE!r} belongs to people's votes; call the tool or group something else"
+            f"the action {taken!r} is what people do here; call the tool or group something else"
             for taken in (name, *manifest.groups)
-            if taken == APPROVE
+            if taken in FOR_PEOPLE
         ]
         if name in groups:
             messages.append(f"{name!r} is a tool and an action group; rename one")

@@ -2,8 +2,8 @@
 schema.
 
 Rules kept here: every policy has a unique `@id`, and that id is what the engine's reasons and errors carry; a
-template is refused (nothing links it, so it would be a rule that never applies); a policy about approving is
-about nothing else and asks no people; the generated schema validates each one, strictly.
+template is refused (nothing links it, so it would be a rule that never applies); a policy about what people do
+(approving, settling) is about nothing else and asks no people; the generated schema validates each one, strictly.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 
 from cedarpy import Schema, policies_to_pst, pst, validate_policies
 
-from policy_service.facts.schema import APPROVE
+from policy_service.facts.schema import FOR_PEOPLE
 from policy_service.pap.annotations import read_annotations
 from policy_service.pap.problems import Problem
 from policy_service.pap.scan import Statement, scan
@@ -34,9 +34,9 @@ class Policy:
     statement: Statement
 
     @property
-    def about_approving(self) -> bool:
-        """Whether it says who may approve; a policy open to all actions is about tools only."""
-        return APPROVE in (actions_named(self.tree) or ())
+    def about_people(self) -> frozenset[str]:
+        """Which of the things people do it is about; a policy open to all actions is about tools only."""
+        return FOR_PEOPLE & (actions_named(self.tree) or frozenset())
 
 
 def read_policies(
@@ -65,7 +65,7 @@ def validate(policies: Iterable[Policy], tools: Schema, approving: Schema) -> li
     """What the schema has against each policy."""
     problems: list[Problem] = []
     for policy in policies:
-        schema = approving if policy.about_approving else tools
+        schema = approving if policy.about_people else tools
         result = validate_policies(policy.statement.text, schema, release_gil=True)
         messages = dict.fromkeys(
             error.error.removeprefix("for policy `policy0`, ") for error in result.errors
@@ -111,7 +111,7 @@ def _read(statement: Statement, groups: frozenset[str], problems: list[Problem])
         unseen=read.unseen,
     )
     policy = Policy(source, replace(tree, id=read.id), statement)
-    problems += _approving_problems(policy)
+    problems += _people_problems(policy)
     return policy
 
 
@@ -129,13 +129,15 @@ def _parse(statement: Statement, problems: list[Problem]) -> pst.Template | None
     return cast("pst.Template", next(iter(parsed.static_policies.values())))
 
 
-def _approving_problems(policy: Policy) -> list[Problem]:
-    if not policy.about_approving:
+def _people_problems(policy: Policy) -> list[Problem]:
+    if not policy.about_people:
         return []
-    if actions_named(policy.tree) != frozenset({APPROVE}):
+    action = min(policy.about_people)
+    if actions_named(policy.tree) != frozenset({action}):
         return [
-            policy.statement.problem('a rule about Action::"approve" may name no other action; write two')
+            policy.statement.problem(f'a rule about Action::"{action}" may name no other action; write two')
         ]
     if "approval" in policy.source.annotations:
-        return [policy.statement.problem("nobody approves approving; drop @approval", "approval")]
+        doing = {"approve": "approving", "settle": "settling"}[action]
+        return [policy.statement.problem(f"nobody approves {doing}; drop @approval", "approval")]
     return []

@@ -1,8 +1,9 @@
-"""Who may approve, as far as Cedar says: `Action::"approve"`, principal the person, resource the review.
+"""Who may do what people do here, as far as Cedar says: `Action::"approve"` on a review, `Action::"settle"` on a task;
+the principal is the person.
 
-Rules kept here: Cedar only narrows. Group membership and the requester's side are decided before and apart
-from it; a bundle without any rule about approving narrows nothing; with one, plain Cedar decides, and doubt
-is a no.
+Rules kept here: the requester's side, and the groups a gate asks, are decided before and apart from it; a bundle
+without any rule about approving narrows nothing; with one, plain Cedar decides, and doubt is a no. A bundle without any
+rule about settling says nothing about it, and the caller must have a rule of its own.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from policy_service.domain.decision import Reason
 from policy_service.domain.question import AgentPrincipal
 from policy_service.pdp.cedar import Answer, Request, ask, entities_of, entity, uid
 from policy_service.pdp.request import person_entity
-from policy_service.pdp.rules import ApprovalRules, Rules
+from policy_service.pdp.rules import PeopleRules, Rules
 
-_REVIEW = "Review"
+_ABOUT = {"approve": "Review", "settle": "Task"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +45,15 @@ class ReviewFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class TaskFacts(ReviewFacts):
+    """A task as policy sees it; `review_id` is the task's id here, `gates` those of its effect."""
+
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Permission:
-    """Whether Cedar lets this person vote; truthy when it does. `alarms` are for the operator."""
+    """Whether Cedar lets this person do it; truthy when it does. `alarms` are for the operator."""
 
     granted: bool
     policies: tuple[str, ...] = ()
@@ -62,41 +70,68 @@ def can_approve(
     """Ask the bundle's rules about approving."""
     if rules.approval is None:
         return Permission(True)
-    answer = _ask(rules, rules.approval, approver, review, now, env)
+    return _permission(rules, rules.approval, "approve", approver, review, now, env)
+
+
+def can_settle(
+    rules: Rules, person: Approver, task: TaskFacts, *, now: datetime, env: str = "production"
+) -> Permission | None:
+    """Ask the bundle's rules about settling; None when it has none."""
+    if rules.settling is None:
+        return None
+    return _permission(rules, rules.settling, "settle", person, task, now, env)
+
+
+def _permission(
+    rules: Rules, about: PeopleRules, action: str, who: Approver, what: ReviewFacts, now: datetime, env: str
+) -> Permission:
+    answer = _ask(rules, about, action, who, what, now, env)
     if answer.errors:
-        text = "the rules about approving could not be evaluated, and doubt is a no"
+        text = (
+            f'the rules about Action::"{action}" could not be evaluated, and doubt is a no; the policy\'s owner mends '
+            "them (the service's log says which)"
+        )
         return Permission(False, reason=Reason("policy_error", text), alarms=answer.errors)
     policies = rules.in_order(answer.reasons)
     if answer.allowed:
         return Permission(True, policies)
-    return Permission(False, policies, _refusal(rules, policies))
+    return Permission(False, policies, _refusal(rules, action, policies, who))
 
 
-def _refusal(rules: Rules, forbids: tuple[str, ...]) -> Reason:
+def _refusal(rules: Rules, action: str, forbids: tuple[str, ...], who: Approver) -> Reason:
     if not forbids:
-        return Reason("not_eligible", 'no permit for Action::"approve" covers this person and this review')
+        person = json.dumps(who.person, ensure_ascii=False)
+        line = f'permit (principal == User::{person}, action == Action::"{action}", resource);'
+        text = f'no permit for Action::"{action}" covers this person and this {_ABOUT[action].lower()}'
+        return Reason("not_eligible", f'{text}; if one should, add `@id("...") {line}`')
     policy = rules.policies[forbids[0]]
-    return Reason("not_eligible", policy.doc or policy.title, policy=policy.id)
+    return Reason("not_eligible", policy.doc or f"{policy.title} ({policy.place})", policy=policy.id)
 
 
 def _ask(
-    rules: Rules, approval: ApprovalRules, approver: Approver, review: ReviewFacts, now: datetime, env: str
+    rules: Rules,
+    about: PeopleRules,
+    action: str,
+    approver: Approver,
+    review: ReviewFacts,
+    now: datetime,
+    env: str,
 ) -> Answer:
     context = {"assurance": approver.assurance, "now": datetime_value(now), "env": env}
     request = Request(
         principal=uid("User", approver.person),
-        action=uid("Action", "approve"),
-        resource=uid(_REVIEW, review.review_id),
+        action=uid("Action", action),
+        resource=uid(_ABOUT[action], review.review_id),
         context=json.dumps(context),
     )
     try:
-        entities = entities_of(_entities(rules, approver, review), approval.schema)
+        entities = entities_of(_entities(rules, _ABOUT[action], approver, review), about.schema)
     except ValueError as error:
         return Answer(False, errors=(f"entities do not fit the schema: {error}",))
-    return ask(approval.policies, request, entities, approval.schema)
+    return ask(about.policies, request, entities, about.schema)
 
 
-def _entities(rules: Rules, approver: Approver, review: ReviewFacts) -> list[dict[str, Any]]:
+def _entities(rules: Rules, kind: str, approver: Approver, review: ReviewFacts) -> list[dict[str, Any]]:
     agent = review.agent
     agent_attributes: dict[str, Any] = {}
     people = [person_entity(approver.person, approver.groups)]
@@ -113,9 +148,10 @@ def _entities(rules: Rules, approver: Approver, review: ReviewFacts) -> list[dic
         "risk": review.risk,
         "gates": sorted(review.gates),
         "opened_at": datetime_value(review.opened_at),
+        **({"kind": review.kind} if isinstance(review, TaskFacts) else {}),
     }
     return [
         *people,
         entity(uid("Agent", agent.name), agent_attributes, parents),
-        entity(uid(_REVIEW, review.review_id), attributes),
+        entity(uid(kind, review.review_id), attributes),
     ]

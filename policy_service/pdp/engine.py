@@ -2,7 +2,7 @@
 
 The steps, numbered as in the code; each that fails is a deny, and nothing after it is asked:
 
-1. the tool is one the bundle holds, by name and digest
+1. the tool is one the bundle holds, by name and digest; in dev one it never held asks people instead
 2. the args fit its reviewed manifest; the resource follows from them
 3. the facts are there, fresh, and of this bundle
 4. the engine is asked, guards and gates, with schema and entities; every error is read
@@ -25,17 +25,22 @@ from policy_service.pdp import reasons
 from policy_service.pdp.cedar import entities_of
 from policy_service.pdp.outcome import Outcome, ask_rules
 from policy_service.pdp.request import entities_for, missing_facts, request_for
-from policy_service.pdp.rules import UNSEEN, UNSEEN_GATE, Rules, ToolRules
+from policy_service.pdp.rules import (
+    DEV,
+    UNKNOWN_TOOL,
+    UNKNOWN_TOOL_GATE,
+    UNSEEN,
+    UNSEEN_GATE,
+    Rules,
+    ToolRules,
+)
 
 
 def decide(rules: Rules, question: Question) -> Decision:
     """The decision of these rules on this question."""
     tool = rules.tools.get(question.tool)  # step 1
     if tool is None:
-        refuse = (
-            reasons.unknown_tool(question) if not question.redecided else reasons.tool_changed(question, None)
-        )
-        return _deny(rules, (refuse,))
+        return _unknown(rules, question)
     if tool.manifest.digest != question.tool_digest:
         return _deny(rules, (reasons.tool_changed(question, tool.manifest.digest),))
     try:  # step 2
@@ -50,6 +55,20 @@ def decide(rules: Rules, question: Question) -> Decision:
     if outcome.verdict is Verdict.DENY:
         return _denied(rules, question, tool, resource, outcome, encoded.unseen)
     return _granted(rules, outcome, encoded.unseen)  # step 6
+
+
+def _unknown(rules: Rules, question: Question) -> Decision:
+    if question.env == DEV and (question.asked_as_unknown or not question.redecided):
+        return Decision(
+            outcome=Verdict.REVIEW,
+            bundle=rules.digest,
+            commit=rules.commit,
+            policies=(UNKNOWN_TOOL,),
+            gates=(UNKNOWN_TOOL_GATE,),
+        )
+    if question.redecided:
+        return _deny(rules, (reasons.tool_changed(question, None),))
+    return _deny(rules, (reasons.unknown_tool(question),))
 
 
 def _facts_problem(rules: Rules, question: Question, tool: ToolRules) -> str | None:

@@ -31,13 +31,20 @@ def unknown_tool(question: Question) -> Reason:
 
 def tool_changed(question: Question, reviewed: str | None) -> Reason:
     """The tool is not, or no longer, the one this effect was staged for."""
+    tool = question.tool
     now = f"is {reviewed[:_SHOWN]}" if reviewed is not None else "is gone"
+    mend = (
+        f"put the reviewed manifest (GET /v1/tools/{tool}) in place of tools/{tool}.json beside your code, "
+        "check that the call still means what you want, and stage it anew"
+        if reviewed is not None
+        else f"if it should be there, the policy's owner puts tools/{tool}.json back into the bundle "
+        "(`countersign tools export` drafts it); then stage the call anew"
+    )
     return Reason(
         DenyCode.TOOL_CHANGED.value,
         f"this effect was staged for the manifest {question.tool_digest[:_SHOWN]} of {question.tool!r}; "
         f"the active one {now}",
-        advice=f"put the reviewed manifest (GET /v1/tools/{question.tool}) in place of tools/{question.tool}.json "
-        "beside your code, check that the call still means what you want, and stage it anew",
+        advice=mend,
     )
 
 
@@ -46,7 +53,8 @@ def invalid_args(question: Question, problem: str) -> Reason:
     return Reason(
         DenyCode.INVALID_ARGS.value,
         problem,
-        advice=f"correct the arguments and stage the call anew; its manifest is GET /v1/tools/{question.tool}",
+        advice=f"correct the arguments and stage the call anew; tools/{question.tool}.json of the bundle says what it "
+        f"takes (GET /v1/tools/{question.tool})",
     )
 
 
@@ -55,7 +63,8 @@ def facts_unavailable(problem: str) -> Reason:
     return Reason(
         DenyCode.FACTS_UNAVAILABLE.value,
         problem,
-        advice="check the ids in the arguments; if they are right, stage the call again later",
+        advice="check the ids in the arguments; if they are right, the source of that fact in the bundle's facts.toml "
+        "has to answer first (the service's log says what failed); then stage the call again",
     )
 
 
@@ -66,13 +75,14 @@ def policy_errors(rules: Rules, errors: Sequence[str]) -> tuple[Reason, ...]:
 
 
 def _policy_error(rules: Rules, policy_id: str | None) -> Reason:
-    which = "the policy" if policy_id is None else f"policy {policy_id!r} ({rules.policies[policy_id].place})"
+    place = "it" if policy_id is None else rules.policies[policy_id].place
+    which = "the policy" if policy_id is None else f"policy {policy_id!r} ({place})"
     return Reason(
         DenyCode.POLICY_ERROR.value,
         f"{which} could not be evaluated for these arguments, and doubt is a no",
         policy=policy_id,
-        advice="the policy's owner has to mend it (the operator's log says what failed); the same arguments will be "
-        "denied until then",
+        advice=f"the policy's owner has to mend {place} (the service's log says what failed, `policy-service check` "
+        "whether it loads); the same arguments will be denied until then",
     )
 
 
@@ -84,7 +94,7 @@ def forbidden(rules: Rules, policy_ids: Sequence[str]) -> tuple[Reason, ...]:
             policy.doc or policy.title,
             policy=policy.id,
             advice=f"no approval lifts {policy.id!r} ({policy.place}); do not stage this call again unless what the "
-            "rule weighs has changed",
+            'rule weighs has changed, or the policy\'s owner has made it a question there with `@approval("...")`',
         )
         for policy in (rules.policies[policy_id] for policy_id in policy_ids)
     )

@@ -26,6 +26,16 @@ UNSEEN_GATE: Final = Gate(
     UNSEEN, frozenset({UNSEEN}), shared=True, title="Carries fields the policy cannot weigh"
 )
 
+UNKNOWN_TOOL: Final = "unknown-tool"
+"""Policy id of the built-in gate that stands, in dev alone, where everywhere else an unknown tool is denied."""
+
+UNKNOWN_TOOL_GATE: Final = Gate(
+    UNKNOWN_TOOL, frozenset({UNSEEN}), title="UNKNOWN TOOL: nobody has reviewed a manifest of it"
+)
+
+DEV: Final = "dev"
+"""The one environment in which an unknown tool asks people; settings keep it on loopback."""
+
 
 class Codec(Protocol):
     """Args of one tool to `context.input`."""
@@ -79,8 +89,8 @@ class ToolRules:
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovalRules:
-    """The policies about `Action::"approve"`."""
+class PeopleRules:
+    """The policies about one thing people do: `Action::"approve"`, `Action::"settle"`."""
 
     schema: Schema
     policies: PolicySet
@@ -95,7 +105,9 @@ class Rules:
     tools: Mapping[str, ToolRules]
     policies: Mapping[str, PolicySource]
     groups_of: Callable[[str], frozenset[str]]
-    approval: ApprovalRules | None = None
+    approval: PeopleRules | None = None
+    settling: PeopleRules | None = None
+    asked: frozenset[str] = frozenset()  # the groups some gate names
 
     def in_order(self, policy_ids: Any) -> tuple[str, ...]:
         """These ids in the order of the files, so that equal questions give equal answers."""

@@ -1,16 +1,21 @@
 """The tables as statements see them: SQLModel declares, Core reads and writes.
 
-Statements are built once for each shape, never once for each request: building one costs more than running it.
+Statements are built once for each shape, never once for each request: building one costs more than running it. The
+ones that write are compiled once too, and then sent as the driver takes them: Core's way from a statement to its text
+costs as much again as running it, and a spend writes a dozen rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Insert, Select, Table, Update, bindparam, insert, select, update
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine.interfaces import Dialect
+from sqlalchemy.orm import configure_mappers
 from sqlmodel import SQLModel
 
 _INSERT: dict[str, Callable[..., Any]] = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -51,6 +56,19 @@ def _defaults(model: type[Row]) -> list[tuple[str, Callable[..., Any]]]:
     ]
 
 
+def rows_of(model: type[_AnyRow], found: Iterable[Iterable[Any]]) -> list[_AnyRow]:
+    """What a query for every column of ``model``, in their order, has found."""
+    names = _columns(model)
+    return [_as_found(model, dict(zip(names, row, strict=True))) for row in found]
+
+
+def _as_found(model: type[_AnyRow], values: dict[str, Any]) -> _AnyRow:
+    """A row whose columns came from the database: there is nothing to check and no default to make."""
+    row = object.__new__(model)
+    row.__dict__.update(values)
+    return row
+
+
 def table(row: type[SQLModel]) -> Table:
     """The Core table of a declared row."""
     return SQLModel.metadata.tables[str(row.__tablename__)]
@@ -58,9 +76,7 @@ def table(row: type[SQLModel]) -> Table:
 
 def find(conn: Connection, model: type[_AnyRow], **where: Any) -> list[_AnyRow]:
     """The rows whose columns have these values, in no order. None is no value: as in SQL, it equals nothing."""
-    names = _columns(model)
-    found = conn.execute(_select(model, tuple(where)), where)
-    return [model(**dict(zip(names, row, strict=True))) for row in found]
+    return rows_of(model, conn.execute(_select(model, tuple(where)), where))
 
 
 def find_one(conn: Connection, model: type[_AnyRow], **where: Any) -> _AnyRow | None:
@@ -70,20 +86,62 @@ def find_one(conn: Connection, model: type[_AnyRow], **where: Any) -> _AnyRow | 
 
 def insert_row(conn: Connection, row: Row) -> None:
     """Insert one row."""
-    conn.execute(_insert(type(row)), _stored(row))
+    write(conn, _insert(type(row)), _stored(row))
 
 
 def insert_unless_taken(conn: Connection, row: Row) -> bool:
     """Insert one row where no unique key of it is taken; whether it was inserted."""
     statement = _insert_unless_taken(type(row), conn.dialect.name)
-    return bool(conn.execute(statement, _stored(row)).rowcount)
+    return bool(write(conn, statement, _stored(row)))
 
 
 def change(conn: Connection, model: type[Row], where: dict[str, Any], columns: dict[str, Any]) -> int:
     """Give the rows whose columns have the values of ``where`` others; how many those were. None equals nothing."""
     statement = _update(model, tuple(where), tuple(columns))
     values = {f"was_{name}": value for name, value in where.items()} | columns
-    return conn.execute(statement, values).rowcount
+    return write(conn, statement, values)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ready:
+    """A statement in the words of one driver: its text, and each parameter with what turns a value into it."""
+
+    text: str
+    parameters: tuple[tuple[str, Callable[[Any], Any] | None], ...]
+    own: Mapping[str, Any]  # values that belong to the statement itself
+    by_name: bool
+
+    def bound(self, values: Mapping[str, Any]) -> Any:
+        """The values as the driver takes them. A missing one is a KeyError."""
+        values = {**values, **self.own}
+        bound = [(name, values[name] if to is None else to(values[name])) for name, to in self.parameters]
+        return dict(bound) if self.by_name else tuple(value for _, value in bound)
+
+
+def write(conn: Connection, statement: Insert | Update, values: Mapping[str, Any]) -> int:
+    """Send a statement that is kept and used again; how many rows it has touched.
+
+    Raises:
+        KeyError: a value is missing.
+    """
+    key = (statement, tuple(values), conn.dialect.name)
+    if (ready := _compiled.get(key)) is None:
+        ready = _compiled[key] = _ready(statement, values, conn.dialect)
+    return conn.exec_driver_sql(ready.text, ready.bound(values)).rowcount
+
+
+# One entry a shape: engines come and go, their dialects are all alike.
+_compiled: dict[tuple[Insert | Update, tuple[str, ...], str], _Ready] = {}
+
+
+def _ready(statement: Insert | Update, values: Mapping[str, Any], dialect: Dialect) -> _Ready:
+    compiled = statement.compile(dialect=dialect, column_keys=list(values))
+    names = (compiled.positiontup or ()) if compiled.positional else compiled.binds
+    parameters = tuple(
+        (name, compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect)) for name in names
+    )
+    own = {name: bind.value for name, bind in compiled.binds.items() if not bind.required}
+    return _Ready(str(compiled), parameters, own, by_name=not compiled.positional)
 
 
 def _stored(row: Row) -> dict[str, Any]:
@@ -93,6 +151,7 @@ def _stored(row: Row) -> dict[str, Any]:
 
 @cache
 def _columns(model: type[Row]) -> tuple[str, ...]:
+    configure_mappers()  # what making the first row would do: here a row may be read before one was ever made
     return tuple(column.name for column in table(model).columns)
 
 
@@ -109,9 +168,8 @@ def _insert(model: type[Row]) -> Insert:
 
 @cache
 def _insert_unless_taken(model: type[Row], dialect: str) -> Insert:
-    """Its row count must be asked for, or PostgreSQL's is forgotten."""
     statement: Insert = _INSERT[dialect](table(model)).on_conflict_do_nothing()
-    return statement.execution_options(preserve_rowcount=True)
+    return statement
 
 
 @cache

@@ -14,18 +14,24 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+import structlog
 from sqlalchemy import URL, Engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
+from policy_service import metrics
 from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.storage import postgres, sqlite
+from policy_service.storage.told import Listener, Told
 from policy_service.storage.unit import Clock, Query, T, Tx, Unit, as_storage_error, require_plain, utc_now
 from policy_service.storage.writer import SqliteWriter
 
 __all__ = ["Database", "StorageLimits", "Tx"]
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +43,7 @@ class StorageLimits:
     read_threads: int = 4
     pool_size: int = 8
     max_runs: int = 5
+    durable: bool = True  # SQLite: every acknowledged commit is on the disk (I-7)
 
 
 class Writer(Protocol):
@@ -56,7 +63,10 @@ class Database:
         self.url = url
         self.dialect = url.get_backend_name()
         self._listeners: list[Callable[[], None]] = []
+        self._listener: Listener | None = None
+        self.failed: tuple[str, datetime] | None = None
         self._readers: Engine
+        self._pools: tuple[Engine, ...] = ()  # of a database server: connections come and go
         self._writer: Writer
         if self.dialect == "sqlite":
             self._open_sqlite(limits, clock or utc_now)
@@ -83,30 +93,38 @@ class Database:
 
     def _open_sqlite(self, limits: StorageLimits, clock: Clock) -> None:
         sqlite.create_file(self.url)
-        engine = sqlite.open_writer(self.url, busy_timeout_ms=limits.busy_timeout_ms)
+        if not limits.durable:
+            log.warning("durability_normal", told="acknowledged decisions may be lost at power loss")
+        engine = sqlite.open_writer(self.url, busy_timeout_ms=limits.busy_timeout_ms, durable=limits.durable)
         sqlite.require_sound(engine, self.url.database)
         self._readers = sqlite.open_reader(
             self.url, busy_timeout_ms=limits.busy_timeout_ms, connections=limits.read_threads + 1
         )
         self._writer = SqliteWriter(
-            engine, clock=clock, max_batch=limits.max_batch, on_commit=self._committed
+            engine,
+            clock=clock,
+            max_batch=limits.max_batch,
+            on_commit=self._committed,
+            on_failure=self._failed,
         )
 
     def _open_postgres(self, limits: StorageLimits, clock: Clock | None) -> None:
-        waits = limits.busy_timeout_ms
+        waits, name = limits.busy_timeout_ms, postgres.own_name()
         engine = postgres.open_pool(
-            self.url, connections=limits.pool_size, read_only=False, lock_timeout_ms=waits
+            self.url, connections=limits.pool_size, read_only=False, lock_timeout_ms=waits, name=name
         )
         postgres.require_durable(engine)
         self._readers = postgres.open_pool(
-            self.url, connections=limits.read_threads + 1, read_only=True, lock_timeout_ms=waits
+            self.url, connections=limits.read_threads + 1, read_only=True, lock_timeout_ms=waits, name=name
         )
+        self._pools = (engine, self._readers)
         self._writer = postgres.PostgresWriter(
             engine,
             clock=clock,
             connections=limits.pool_size,
             max_runs=limits.max_runs,
             on_commit=self._committed,
+            on_failure=self._failed,
         )
 
     # -- writing --------------------------------------------------------------------------------------------
@@ -118,28 +136,54 @@ class Database:
         told.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._writer.submit(unit, future)
-        return await future
+        told = Told(unit, self._listener)
+        self._writer.submit(told, future)
+        told.when(future)  # called back in the caller's context, and before the caller goes on
+        return await asyncio.shield(future)  # a caller who goes away takes nothing from the count
 
     def write_sync(self, unit: Unit[T]) -> T:
         """:meth:`write` for threads and the command line."""
         future: Future[T] = Future()
-        self._writer.submit(unit, future)
+        told = Told(unit, self._listener)
+        self._writer.submit(told, future)
+        told.when(future)
         return future.result()
 
     def on_commit(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after commits, from the writer's thread: a hint, so it must return at once."""
         self._listeners.append(listener)
 
+    def tell_lines(self, listener: Listener) -> None:
+        """Show ``listener`` the lines of the log that are committed from here."""
+        self._listener = listener
+
     def _committed(self) -> None:
         for listener in self._listeners:
             listener()
 
+    def _failed(self, name: str | None) -> None:
+        """A commit failed; the first since :meth:`well` is remembered, for whoever looks whether it still does."""
+        metrics.COMMIT_FAILURES.inc()
+        if self.failed is None:
+            self.failed = (name or "unknown", utc_now())
+
+    def well(self) -> None:
+        """Writing works again."""
+        self.failed = None
+
     # -- reading --------------------------------------------------------------------------------------------
 
     async def read(self, query: Query[T]) -> T:
-        """Run a query on one committed snapshot."""
-        return await asyncio.get_running_loop().run_in_executor(self._read_threads, self.read_sync, query)
+        """Run a query on one committed snapshot.
+
+        Raises:
+            StorageUnavailableError: the database is closed, or cannot be read.
+        """
+        try:
+            reading = asyncio.get_running_loop().run_in_executor(self._read_threads, self.read_sync, query)
+        except RuntimeError as error:
+            raise StorageUnavailableError("the database is closed; the service is stopping") from error
+        return await reading
 
     def read_sync(self, query: Query[T]) -> T:
         """:meth:`read` for threads and the command line."""
@@ -148,6 +192,17 @@ class Database:
                 return require_plain(query(conn))
         except SQLAlchemyError as error:
             raise as_storage_error(error) from error
+
+    # -- a server that comes back ---------------------------------------------------------------------------
+
+    def others_connected(self) -> int:
+        """How many connections other processes of ours have; an embedded database has one process."""
+        return self.read_sync(postgres.others_connected) if self._pools else 0
+
+    def refuse_forgetful(self, reached: Callable[[], tuple[int, int]]) -> None:
+        """Stop using a server that comes back behind what was reached (epoch, audit index)."""
+        for engine in self._pools:
+            postgres.refuse_forgetful(engine, reached)
 
     # -- the end --------------------------------------------------------------------------------------------
 

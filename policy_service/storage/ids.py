@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import secrets
-from datetime import datetime
+from datetime import UTC, datetime
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _RANDOM_BITS = 80
@@ -18,6 +18,14 @@ def new_id(prefix: str, now: datetime) -> str:
     """A fresh id that says its kind and sorts by time of making."""
     number = (int(now.timestamp() * 1000) << _RANDOM_BITS) | secrets.randbits(_RANDOM_BITS)
     return f"{prefix}_{_encode(number)}"
+
+
+def made_at(made: str) -> datetime:
+    """When an id of :func:`new_id` was made, to the millisecond."""
+    number = 0
+    for digit in made.rpartition("_")[2]:
+        number = number * 32 + _ALPHABET.index(digit)
+    return datetime.fromtimestamp((number >> _RANDOM_BITS) / 1000, UTC)
 
 
 def _encode(number: int) -> str:

@@ -15,9 +15,9 @@ from typing import Any
 from sqlalchemy import BigInteger, String, bindparam, cast, func, insert
 
 from countersign.contract import canonicalize
-from policy_service.storage.core import table
+from policy_service.storage.core import table, write
 from policy_service.storage.tables import AuditRow
-from policy_service.storage.unit import Tx
+from policy_service.storage.unit import Line, Tx
 
 _audit = table(AuditRow)
 _counter = itertools.count()
@@ -43,12 +43,13 @@ def append(
         "kind": kind, "actor": actor, "txn": txn, "effect_id": effect_id, "rev": rev,
         "body": canonicalize(dict(body)), "at": tx.now,
     }  # fmt: skip
+    tx.lines.append(Line(kind, txn, effect_id, rev, tx.now, body))
     rest = f"{next(_counter) & 0xFFFF_FFFF:08x}{secrets.token_hex(4)}"
     if tx.conn.dialect.name == "sqlite":
         written = f"{int(tx.now.timestamp() * _MICROSECONDS):014x}"
-        tx.conn.execute(_INSERT, line | {"audit_id": written + rest})
+        write(tx.conn, _INSERT, line | {"audit_id": written + rest})
     else:
-        tx.conn.execute(_INSERT_BY_SERVER_TIME, line | {"rest": rest})
+        write(tx.conn, _INSERT_BY_SERVER_TIME, line | {"rest": rest})
 
 
 # An id is microseconds, a count, then chance: 30 hex digits that sort as they were written. On PostgreSQL the

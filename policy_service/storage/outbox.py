@@ -15,6 +15,7 @@ from typing import Any
 import structlog
 from sqlalchemy import delete, insert, select, update
 
+from policy_service import metrics
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
 from policy_service.storage.ids import new_id
@@ -131,6 +132,8 @@ async def _deliver(db: Database, deliver: Deliver, message: Message, retry: Retr
         name = type(error).__name__
         say("outbox_delivery_failed", outbox_id=message.outbox_id, kind=message.kind, error=name, dead=dead)
         await db.write(lambda tx: mark_failed(tx, message, name, retry))
+        metrics.DELIVERIES.labels("dead" if dead else "failed").inc()
         return "dead" if dead else "failed"
     await db.write(lambda tx: mark_sent(tx, message.outbox_id))
+    metrics.DELIVERIES.labels("sent").inc()
     return "sent"

@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import structlog
-from sqlalchemy import URL, Engine, create_engine, text
+from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError
 
+from policy_service import metrics
 from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.storage.alone import now
 from policy_service.storage.types import refuse_nul
@@ -34,13 +36,36 @@ _IDLE_MS = (
 _SILENCE_S = 10  # before a peer that says nothing is asked, and between two questions
 _RERUN_PAUSE = 0.005  # seconds, doubled with each run: long enough for the other transaction to finish
 _random = random.SystemRandom()
+_NAME = "countersign"
+_OTHERS = text(
+    "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() "
+    "AND application_name LIKE 'countersign%' AND application_name <> current_setting('application_name')"
+)
 
 
-def open_pool(url: URL, *, connections: int, read_only: bool, lock_timeout_ms: int) -> Engine:
+_REACHED = "SELECT (SELECT value FROM meta WHERE name = 'epoch'), (SELECT max(idx) FROM audit)"
+
+
+def own_name() -> str:
+    """What the server knows one open database by."""
+    return f"{_NAME}-{secrets.token_hex(8)}"
+
+
+def others_connected(conn: Connection) -> int:
+    """How many connections of other processes of ours there are."""
+    found: int = conn.execute(_OTHERS).scalar_one()
+    return found
+
+
+def open_pool(
+    url: URL, *, connections: int, read_only: bool, lock_timeout_ms: int, name: str = _NAME
+) -> Engine:
     """An engine over a small pool; times arrive in UTC. Nothing waits for ever: not for a lock, not for a server that
-    does not answer, and no lock for a replica that has gone away in the middle of a unit.
+    does not answer, and no lock for a replica that has gone away in the middle of a unit. The server knows it by
+    ``name``.
     """
     session = {
+        "application_name": name,
         "timezone": "UTC",
         "default_transaction_read_only": "on" if read_only else "off",
         "lock_timeout": lock_timeout_ms,
@@ -57,6 +82,29 @@ def open_pool(url: URL, *, connections: int, read_only: bool, lock_timeout_ms: i
     )  # fmt: skip
     refuse_nul(engine)
     return engine
+
+
+def refuse_forgetful(engine: Engine, reached: Callable[[], tuple[int, int]]) -> None:
+    """Use no new connection that leads to another incarnation of the database, or to one whose log ends before what
+    ``reached`` tells (epoch, index): a server that went away may come back restored, or as a standby that lacks the
+    last commits, and a replica that went on would take what was redeemed for not redeemed.
+    """
+
+    @event.listens_for(engine, "connect")
+    def _look(driver: Any, _record: object) -> None:
+        epoch, index = reached()
+        try:
+            found = driver.execute(_REACHED).fetchone()
+            driver.rollback()
+        except Exception:
+            driver.close()
+            raise
+        if found[0] != str(epoch) or (found[1] or 0) < index:
+            driver.close()
+            raise StorageUnavailableError(
+                f"the database is in epoch {found[0]} and ends at audit index {found[1] or 0}; this replica has seen "
+                f"{index} in epoch {epoch}: stop every replica, and see docs/backup.md"
+            )
 
 
 def require_durable(engine: Engine) -> None:
@@ -88,11 +136,13 @@ class PostgresWriter:
         connections: int,
         max_runs: int,
         on_commit: Callable[[], None],
+        on_failure: Callable[[str | None], None] = lambda name: None,
     ) -> None:
         self._engine = engine
         self._clock = clock
         self._max_runs = max_runs
         self._on_commit = on_commit
+        self._on_failure = on_failure
         self._threads = ThreadPoolExecutor(connections, "countersign-write")
 
     def submit(self, unit: Unit[Any], future: Future[Any] | asyncio.Future[Any]) -> None:
@@ -116,8 +166,13 @@ class PostgresWriter:
             waiting.answer = self._run(waiting.unit)
         except BaseException as error:  # noqa: BLE001  it belongs to whoever sent the unit
             waiting.error = as_storage_error(error)
+            if isinstance(waiting.error, StorageUnavailableError):
+                self._on_failure(
+                    getattr(getattr(error, "orig", None), "sqlstate", None) or type(error).__name__
+                )
         deliver([waiting])
         if waiting.error is None:
+            metrics.COMMIT_UNITS.observe(1)
             self._on_commit()
 
     def _run(self, unit: Unit[T]) -> T:

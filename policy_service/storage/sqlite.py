@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 from sqlalchemy import URL, Connection, Engine, NullPool, QueuePool, create_engine, event
@@ -16,8 +17,8 @@ from policy_service.errors import StartError
 from policy_service.storage.types import refuse_nul
 
 
-def open_writer(url: URL, *, busy_timeout_ms: int) -> Engine:
-    """An engine whose connections write: WAL, every commit on the disk, foreign keys kept."""
+def open_writer(url: URL, *, busy_timeout_ms: int, durable: bool = True) -> Engine:
+    """An engine whose connections write: WAL, every commit on the disk (unless not `durable`), foreign keys kept."""
     engine = create_engine(url, poolclass=NullPool, connect_args=_CONNECT, hide_parameters=True)
     # SQLAlchemy keeps its books but ends no transaction: the writer sends every BEGIN, COMMIT and ROLLBACK.
     for name in ("do_commit", "do_rollback"):
@@ -34,7 +35,8 @@ def open_writer(url: URL, *, busy_timeout_ms: int) -> Engine:
                 f"the database {url.database!r} cannot use a write-ahead log (mode {mode!r}); "
                 "put data_dir on a local disk"
             )
-        driver.execute("PRAGMA synchronous = FULL")  # NORMAL may lose acknowledged commits at power loss
+        # NORMAL may lose acknowledged commits at power loss: a trial's choice, never production's (settings.py)
+        driver.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         driver.execute("PRAGMA foreign_keys = ON")
         driver.execute(
             "PRAGMA recursive_triggers = ON"
@@ -89,15 +91,61 @@ def create_file(url: URL) -> None:
     """Make the file readable by its owner only; the write-ahead log takes the same mode.
 
     Raises:
-        StartError: the URL names no file.
+        StartError: the URL names no file, or one that this user may not write.
     """
     if not url.database or url.database == ":memory:":
         raise StartError(
             "database_url 'sqlite://' names no file; write sqlite:////absolute/path/countersign.db"
         )
     path = Path(url.database)
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as error:
+        raise StartError(
+            f"the database {str(path)!r} cannot be written ({error.strerror}); give its folder to the user the service "
+            "runs as, or name another in data_dir"
+        ) from error
+
+
+def copy_to(database: Path, file: Path) -> None:
+    """Copy a database, in use or not, as one committed snapshot: page by page, so that rows keep their places. The copy
+    is one file, sound and on the disk, or there is none.
+
+    Raises:
+        StartError: there is a file of that name already, no such folder, or no sound database to copy.
+    """
+    part = file.with_name(f"{file.name}.part")
+    try:
+        os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600))
+        with closing(sqlite3.connect(database, isolation_level=None)) as source:
+            source.execute("PRAGMA query_only = ON")
+            with closing(sqlite3.connect(part, isolation_level=None)) as copy:
+                source.backup(
+                    copy
+                )  # at once: a copy in steps would begin anew with every commit of the service
+                copy.execute("PRAGMA journal_mode = DELETE")  # no log beside it that could be left behind
+                _require_ok(copy, database)
+        handle = os.open(part, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        os.link(part, file)  # unlike a rename it takes nobody's place
+    except FileExistsError:
+        raise StartError(f"{file} is there already; a backup is never overwritten") from None
+    except OSError as error:
+        raise StartError(f"{file} cannot be written: {error.strerror}") from error
+    except sqlite3.Error as error:
+        raise StartError(f"the database {str(database)!r} cannot be copied: {error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _require_ok(copy: sqlite3.Connection, database: Path) -> None:
+    found = copy.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != "ok":
+        raise StartError(f"the database {str(database)!r} is damaged ({found}); keep the backups you have")
 
 
 def require_sound(engine: Engine, path: str | None) -> None:
@@ -109,4 +157,14 @@ def require_sound(engine: Engine, path: str | None) -> None:
     with engine.connect() as conn:
         found = conn.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
     if found != "ok":
-        raise StartError(f"the database {path!r} is damaged ({found}); restore it from its newest backup")
+        raise damaged(path, found)
+
+
+def is_damage(error: BaseException | None) -> bool:
+    """Whether SQLite says with this that the file is not what it wrote."""
+    return getattr(error, "sqlite_errorname", None) in {"SQLITE_CORRUPT", "SQLITE_NOTADB"}
+
+
+def damaged(path: str | None, found: object) -> StartError:
+    """The refusal to start on a damaged file."""
+    return StartError(f"the database {path!r} is damaged ({found}); restore it from its newest backup")

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from sqlalchemy import BigInteger, CheckConstraint, ForeignKeyConstraint, Index, LargeBinary, UniqueConstraint
 from sqlmodel import Field
 
-from countersign.contract import EffectState, TxnState
+from countersign.contract import EffectState, TaskKind, TxnState
 from policy_service.storage.core import Row
 from policy_service.storage.types import Json, UtcDateTime
 
@@ -185,6 +185,7 @@ class EffectRow(Row, table=True):
     result: bytes | None = Field(default=None, sa_type=LargeBinary)  # canonical JSON the redeemer reported
     error: str | None = None  # what the redeemer said of a call that went wrong
     taken_back: str | None = None  # the words of the requester's side, where it took it back with some
+    settlements: list[dict[str, Any]] = Field(default_factory=list, sa_type=Json)  # what people said of it
     changed_at: datetime = Field(sa_type=UtcDateTime)
 
 
@@ -305,10 +306,11 @@ class TaskRow(Row, table=True):
     __table_args__ = (
         Index("ix_tasks_effect", "effect_id", "kind"),
         Index("ix_tasks_state", "state", "task_id"),
+        _one_of("kind", TaskKind),
     )
 
     task_id: str = Field(primary_key=True)
-    kind: str  # unknown, compensation_failed, contradiction, standing
+    kind: str  # the contract's TaskKind
     state: str = "open"
     txn: str
     effect_id: str

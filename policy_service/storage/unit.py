@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import structlog
 from sqlalchemy import Connection, Result
@@ -27,6 +27,17 @@ Clock = Callable[[], datetime]
 log = structlog.get_logger(__name__)
 
 
+class Line(NamedTuple):
+    """A line of the log as a unit wrote it, for whoever counts or traces what was committed."""
+
+    kind: str
+    txn: str | None
+    effect_id: str | None
+    rev: int | None
+    at: datetime
+    body: Mapping[str, Any]
+
+
 @dataclass(frozen=True, slots=True)
 class Tx:
     """One unit of work: its connection, and the one ``now`` everything in it agrees on."""
@@ -35,6 +46,7 @@ class Tx:
     now: datetime
     clock: Clock | None = None  # of this host, or of a test; None: the database server's own
     alone_with: str | None = None  # see `storage/alone.py`
+    lines: list[Line] = field(default_factory=list)  # what it has written to the log
 
 
 # Not IntegrityError, DataError, ProgrammingError: those say something about the unit. A bare DatabaseError

@@ -29,6 +29,7 @@ from typing import Any, cast
 import structlog
 from sqlalchemy import Connection, Engine, event
 
+from policy_service import metrics
 from policy_service.errors import StorageUnavailableError
 from policy_service.storage.unit import (
     Clock,
@@ -55,12 +56,19 @@ class SqliteWriter:
     """Runs units of work on a thread of its own."""
 
     def __init__(
-        self, engine: Engine, *, clock: Clock, max_batch: int, on_commit: Callable[[], None]
+        self,
+        engine: Engine,
+        *,
+        clock: Clock,
+        max_batch: int,
+        on_commit: Callable[[], None],
+        on_failure: Callable[[str | None], None] = lambda name: None,
     ) -> None:
         self._engine = engine
         self._clock = clock
         self._max_batch = max_batch
         self._on_commit = on_commit
+        self._on_failure = on_failure
         self._queue: queue.SimpleQueue[Waiting | None] = queue.SimpleQueue()
         self._gate = threading.Lock()  # between the last unit and the end of the queue
         self._closed = False
@@ -127,8 +135,10 @@ class SqliteWriter:
             for waiting in batch:
                 self._run_unit(conn, driver, waiting)
             self._commit(driver)
+            metrics.COMMIT_UNITS.observe(len(batch))
         except BaseException as error:  # noqa: BLE001  whatever it was, nobody may be told that it worked
             log.error("batch_failed", units=len(batch), error=_name(error), cause=_name(error.__cause__))
+            self._on_failure(_name(error.__cause__) or _name(error))
             self._abandon()
             for waiting in batch:
                 waiting.answer, waiting.error = None, unavailable("the database lost the change", error)

@@ -1,8 +1,9 @@
 """The epoch and the highest audit index, kept beside the keys and so outside the database.
 
 A database restored from a backup has forgotten redemptions; its log then ends before this mark, and the service does
-not start on it. The mark is written after the commit that assigned the index, so a crash between the two leaves a mark
-that is behind, never one that is ahead.
+not start on it until `policy-service restored` has begun another epoch. The mark is written after the commit that
+assigned the index, so a crash between the two leaves a mark that is behind, never one that is ahead; another epoch
+stands in the mark before it stands in the database, so what it replaces never starts again.
 
 With PostgreSQL every replica keeps a mark beside its copy of the keys and follows the log with it, whichever replica
 numbers. Processes that share one folder share the mark: it never goes back.
@@ -101,15 +102,27 @@ def require_no_log(folder: Path, highest_index: int) -> None:
         )
 
 
+def is_behind(mark: Mark, highest_index: int, epoch: int) -> bool:
+    """Whether a database has forgotten something that this mark has seen."""
+    return highest_index < mark.highest_index or epoch < mark.epoch
+
+
 def require_not_behind(mark: Mark, highest_index: int, epoch: int) -> None:
-    """Refuse a database that has forgotten something.
+    """Refuse a database that has forgotten something, and one of an epoch this mark has not heard of.
 
     Raises:
         StartError: its log ends before the mark, or its epoch is another one.
     """
-    if highest_index < mark.highest_index or epoch != mark.epoch:
+    where = (
+        f"this database ends at audit index {highest_index} in epoch {epoch}, the keys' folder has seen "
+        f"{mark.highest_index} in epoch {mark.epoch}"
+    )
+    if epoch > mark.epoch:
         raise StartError(
-            f"this database ends at audit index {highest_index} in epoch {epoch}, the keys' folder has seen "
-            f"{mark.highest_index} in epoch {mark.epoch}: it was restored or replaced, and has forgotten what was "
-            "redeemed since; restore a backup that reaches the mark (nothing takes over an older one yet)"
+            f"{where}: it was restored, and declared so where another copy of these keys is; copy {_NAME} from there"
+        )
+    if is_behind(mark, highest_index, epoch):
+        raise StartError(
+            f"{where}: it was restored or replaced, and has forgotten what was redeemed since; bring back a newer "
+            "copy, or, if there is none, run: policy-service restored --dry-run"
         )

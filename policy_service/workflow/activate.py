@@ -13,6 +13,7 @@ from __future__ import annotations
 import structlog
 
 from countersign.contract import EffectState
+from policy_service import metrics
 from policy_service.domain.question import Facts
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.alone import alone_with
@@ -36,8 +37,10 @@ async def activate(ctx: Context) -> bool:
     """
     reloaded = await ctx.active.reload()
     if reloaded.error is not None:
+        metrics.BUNDLE_REFUSED.inc()
         log.error("bundle_refused", problems=str(reloaded.error), active=ctx.active.status().active_digest)
     if reloaded.changed:
+        metrics.in_force(ctx.active.current.digest, ctx.active.current.commit)
         log.info("bundle_activated", bundle=ctx.active.current.digest, commit=ctx.active.current.commit)
     await ask_about_open(ctx)
     return reloaded.changed

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import structlog
 
 from countersign.contract import Effect, ToolManifest, Verdict, load, reads_result
+from policy_service import metrics
 from policy_service.domain.decision import Decision
 from policy_service.domain.gates import Gate, merge
 from policy_service.domain.question import AgentPrincipal, Claimed, Facts, Question
@@ -29,6 +30,7 @@ from policy_service.errors import StorageUnavailableError
 from policy_service.identity.callers import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.engine import decide
+from policy_service.pdp.rules import UNKNOWN_TOOL
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow
@@ -148,10 +150,12 @@ def evaluate(
         txn_size=txn_size,
         claimed=Claimed(**claimed),
         redecided=redecided,
+        asked_as_unknown=any(gate.policy_id == UNKNOWN_TOOL for gate in gates_of(effect)),
         method="api_key" if method == "api_key" else "key",
     )
     decision = decide(bundle.rules, question)
     if decision.alarms:
+        metrics.POLICY_ERRORS.inc()
         # The engine's words quote values from the args, which may be secret: the log gets the policies' ids.
         erring = sorted({name for alarm in decision.alarms for name in _POLICY_ID.findall(alarm)})
         log.error(
@@ -160,6 +164,13 @@ def evaluate(
             tool=effect.tool,
             effect_id=effect.effect_id,
             bundle=bundle.digest,
+        )
+    if UNKNOWN_TOOL in decision.policies:
+        log.warning(
+            "UNKNOWN_TOOL_IN_DEV",
+            tool=effect.tool,
+            agent=effect.agent,
+            says="people are asked because this is dev; everywhere else this is denied",
         )
     return decision
 

@@ -50,7 +50,7 @@ from policy_service.workflow.mint import Minted, mint
 from policy_service.workflow.moves import Cause, agent_actor, follow_effects, insert, move_effect, settle_task
 from policy_service.workflow.opening import open_review
 from policy_service.workflow.parties import require_redeemer
-from policy_service.workflow.records import Snapshot
+from policy_service.workflow.records import Snapshot, stays
 from policy_service.workflow.release import sign_all
 from policy_service.workflow.standing import DUE, compensation_failed, compensation_impossible
 from policy_service.workflow.stops import require_going
@@ -151,6 +151,11 @@ def _require_fired(snapshot: Snapshot, effect_id: str) -> EffectRow:
             code=ErrorCode.ILLEGAL_STATE,
             state=forward.state,
         )
+    if stays(forward):
+        raise ConflictError(
+            f"a person settled that {forward.tool} stays as it fired; nothing takes it back any more",
+            state=forward.state,
+        )
     return forward
 
 
@@ -218,7 +223,7 @@ def _open(
     insert(tx, undo)
     snapshot.compensations.append(undo)
     move_effect(tx, forward, EffectState.COMPENSATING, cause)
-    settle_task(tx, forward, DUE, cause)
+    settle_task(tx, forward, cause, DUE)
     if asks:
         open_review(tx, bundle, snapshot, undo, gates_of(undo), cause)
     if denied:

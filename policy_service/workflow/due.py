@@ -69,20 +69,23 @@ TORN = _effects(
     _EFFECTS.changed_at,
     _EFFECTS.state == EffectState.FIRED.value,
     _EFFECTS.kind == "effect",
+    _EFFECTS.compensation.is_not(None),
     exists().where(
         _TRANSACTIONS.txn == _EFFECTS.txn,
         _TRANSACTIONS.rev == _EFFECTS.rev,
-        _TRANSACTIONS.state == TxnState.REDEEMED.value,
+        _TRANSACTIONS.state.in_([TxnState.REDEEMED.value, TxnState.UNSETTLED.value]),
     ),
     ~exists().where(
         _OTHERS.txn == _EFFECTS.txn,
         _OTHERS.rev == _EFFECTS.rev,
-        _OTHERS.state.in_([EffectState.REDEEMED.value, EffectState.COMPENSATING.value]),
+        _OTHERS.state.in_(
+            [EffectState.REDEEMED.value, EffectState.COMPENSATING.value, EffectState.UNKNOWN.value]
+        ),
     ),
-    ~exists().where(_TASKS.effect_id == _EFFECTS.effect_id, _TASKS.kind == DUE),
+    ~exists().where(_TASKS.effect_id == _EFFECTS.effect_id, _TASKS.kind == DUE.value),
 )
-"""Effects that fired in a transaction whose outcomes are all known and which still is only redeemed: something else in
-it did not fire, they could be taken back, and no task says so yet."""
+"""Effects that fired in a transaction whose outcomes are all known and which is not settled (what became of it was
+known late, perhaps): something else in it did not fire, they could be taken back, and no task says so yet."""
 
 
 def page(conn: Connection, queue: Queue, now: datetime, after: Due | None, limit: int) -> list[Due]:

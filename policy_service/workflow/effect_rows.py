@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from countersign.contract import JSON, Effect, EffectState, load
 from policy_service.domain.decision import Decision
 from policy_service.pap.bundle import Bundle
+from policy_service.pdp.rules import UNKNOWN_TOOL
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.asking import manifest_for
 
@@ -58,6 +59,8 @@ def decided(effect: EffectRow, state: EffectState, decision: Decision, now: date
     effect.gates = [gate.to_json() for gate in decision.gates]
     effect.valid_for_s = int(decision.valid_for.total_seconds())
     effect.changed_at = now
+    if UNKNOWN_TOOL in decision.policies:
+        effect.secret = []  # only in dev: nobody can answer for arguments they may not see
     effect.lapses_at = lapses_at(effect, now) if state is EffectState.RELEASED else None
 
 

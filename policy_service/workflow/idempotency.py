@@ -48,7 +48,7 @@ def settle(tx: Tx, key: Key, resource: str) -> str | None:
     known = find_one(tx.conn, IdempotencyRow, agent=key.agent, key=key.value)
     if known is None or (known.route, known.body_digest) != (key.route, key.body_digest):
         raise InvalidRequestError(
-            f"the idempotency key {key.value!r} was used for another request; take a new one for a new body",
+            "this idempotency key was used for another request; take a new one for a new body",
             code=ErrorCode.IDEMPOTENCY_KEY_REUSED,
         )
     return known.resource

@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import update
 from sqlmodel import col
 
-from countersign.contract import EffectState, ErrorCode, TxnState, require_move
+from countersign.contract import EffectState, ErrorCode, TaskKind, TxnState, require_move
 from policy_service.audit.log import append
 from policy_service.domain.settlement import stands_for_good, state_of_transaction
 from policy_service.errors import ConflictError
@@ -25,7 +25,7 @@ from policy_service.storage.core import Row, change, insert_row, table
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.tables import AttemptRow, EffectRow, ReviewRow, TaskRow, TransactionRow
-from policy_service.workflow.records import Snapshot
+from policy_service.workflow.records import Snapshot, stays
 
 
 @dataclass(frozen=True)
@@ -121,10 +121,10 @@ def move_transaction(tx: Tx, transaction: TransactionRow, to: TxnState, cause: C
     )
 
 
-def open_task(tx: Tx, effect: EffectRow, kind: str, text: str, cause: Cause) -> None:
+def open_task(tx: Tx, effect: EffectRow, kind: TaskKind, text: str, cause: Cause) -> None:
     """Tell people that something is theirs to settle; the same open trouble makes one task."""
     require_alone(tx, effect.txn)
-    same = (col(TaskRow.effect_id) == effect.effect_id, col(TaskRow.kind) == kind)
+    same = (col(TaskRow.effect_id) == effect.effect_id, col(TaskRow.kind) == kind.value)
     known = tx.conn.execute(table(TaskRow).select().where(*same, col(TaskRow.state) == "open")).first()
     if known is not None:
         return
@@ -133,7 +133,7 @@ def open_task(tx: Tx, effect: EffectRow, kind: str, text: str, cause: Cause) -> 
         tx,
         TaskRow(
             task_id=task_id,
-            kind=kind,
+            kind=kind.value,
             txn=effect.txn,
             effect_id=effect.effect_id,
             rev=effect.rev,
@@ -141,21 +141,25 @@ def open_task(tx: Tx, effect: EffectRow, kind: str, text: str, cause: Cause) -> 
             opened_at=tx.now,
         ),
     )
-    _tell_task(tx, effect, "task_opened", task_id, cause, task=kind, text=text)
+    _tell_task(tx, effect, "task_opened", task_id, cause, task=kind.value, text=text)
 
 
-def settle_task(tx: Tx, effect: EffectRow, kind: str, cause: Cause) -> None:
-    """What people were to settle has settled itself: a late report, a compensation that came after all."""
-    tasks = table(TaskRow)
-    where = (tasks.c.effect_id == effect.effect_id, tasks.c.kind == kind, tasks.c.state == "open")
-    done = update(tasks).where(*where).values(state="settled", settled_at=tx.now).returning(tasks.c.task_id)
-    for task_id in tx.conn.execute(done).scalars().all():
-        _tell_task(tx, effect, "task_settled", task_id, cause, task=kind, why=cause.why)
+def settle_task(tx: Tx, effect: EffectRow, cause: Cause, *kinds: TaskKind) -> list[str]:
+    """Close the open tasks of these kinds: a person has settled one, or it has settled itself, by a late report or a
+    compensation that came after all. Which those were."""
+    tasks, wanted = table(TaskRow), [kind.value for kind in kinds]
+    where = (tasks.c.effect_id == effect.effect_id, tasks.c.kind.in_(wanted), tasks.c.state == "open")
+    done = update(tasks).where(*where).values(state="settled", settled_at=tx.now)
+    closed = tx.conn.execute(done.returning(tasks.c.task_id, tasks.c.kind)).all()
+    for task_id, kind in closed:
+        detail = {"task": kind, "why": cause.why, **cause.detail, "task_id": task_id}
+        _tell_task(tx, effect, "task_settled", task_id, cause, **detail)
+    return [task_id for task_id, _ in closed]
 
 
-def _tell_task(tx: Tx, effect: EffectRow, kind: str, task_id: str, cause: Cause, **detail: Any) -> None:
-    log_about(tx, effect, kind, cause.actor, {"task_id": task_id, **detail})
-    outbox.put(tx, kind, {"task_id": task_id, "effect_id": effect.effect_id})
+def _tell_task(tx: Tx, effect: EffectRow, told: str, named: str, cause: Cause, **detail: Any) -> None:
+    log_about(tx, effect, told, cause.actor, {**detail, "task_id": named})
+    outbox.put(tx, told, {"task_id": named, "effect_id": effect.effect_id})
 
 
 def close_open_siblings(tx: Tx, snapshot: Snapshot, cause: Cause, *, but: EffectRow | None = None) -> None:
@@ -182,11 +186,11 @@ def follow_effects(tx: Tx, snapshot: Snapshot, cause: Cause, **changes: Any) -> 
         move_transaction(tx, snapshot.transaction, to, cause, **changes)
     if stands_for_good(snapshot.parts()):
         for effect in snapshot.effects:
-            if effect.state == EffectState.FIRED.value and effect.compensation is None:
+            if effect.state == EffectState.FIRED.value and effect.compensation is None and not stays(effect):
                 open_task(
                     tx,
                     effect,
-                    "standing",
+                    TaskKind.STANDING,
                     f"{effect.tool} fired and stands alone: its siblings did not",
                     cause,
                 )

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Select, and_, bindparam, or_, select
 from sqlmodel import col
 
-from countersign.contract import EffectState
+from countersign.contract import EffectState, TaskAnswer
 from policy_service.domain.settlement import Part
 from policy_service.errors import NotFoundError
-from policy_service.storage.core import Row, change, find, find_one, table
+from policy_service.storage.core import Row, change, find, find_one, rows_of, table
 from policy_service.storage.tables import (
     AgentRow,
     AttemptRow,
@@ -31,6 +31,11 @@ from policy_service.storage.tables import (
 )
 
 _Row = TypeVar("_Row", bound=Row)
+
+
+def stays(effect: EffectRow) -> bool:
+    """Whether a person settled that this stays as it fired."""
+    return any(said["answer"] == TaskAnswer.LEFT_STANDING.value for said in effect.settlements)
 
 
 @dataclass
@@ -54,7 +59,7 @@ class Snapshot:
         """The forward effects as :mod:`policy_service.domain.settlement` sees them."""
         unknown = {e.compensates for e in self.compensations if e.state == EffectState.UNKNOWN.value}
         return [
-            Part(EffectState(e.state), e.compensation is not None, e.effect_id in unknown)
+            Part(EffectState(e.state), e.compensation is not None, e.effect_id in unknown, stays(e))
             for e in self.effects
         ]
 
@@ -74,7 +79,7 @@ class Snapshot:
 
 def rows(conn: Connection, model: type[_Row], query: Select[Any], **values: Any) -> list[_Row]:
     """The rows of ``query`` as instances of ``model``, detached from any session."""
-    return [model(**row._mapping) for row in conn.execute(query, values)]
+    return rows_of(model, conn.execute(query, values))
 
 
 def _all(model: type[_Row]) -> Select[Any]:
@@ -95,15 +100,17 @@ _DECISIONS = _all(DecisionRow).where(
         )
     )
 )
+# Through the effects: reviews and votes are found by key however many there have ever been.
+_OF_A_REVISION = and_(
+    col(EffectRow.txn) == bindparam("txn"),
+    col(EffectRow.rev) == bindparam("rev"),
+    col(ReviewRow.effect_id) == col(EffectRow.effect_id),
+    col(ReviewRow.rev) == col(EffectRow.rev),
+)
+_REVIEWS = _all(ReviewRow).where(_OF_A_REVISION)
 _VOTES = (
     _all(VoteRow)
-    .where(
-        col(VoteRow.review_id).in_(
-            select(col(ReviewRow.review_id)).where(
-                col(ReviewRow.txn) == bindparam("txn"), col(ReviewRow.rev) == bindparam("rev")
-            )
-        )
-    )
+    .where(col(VoteRow.review_id).in_(select(col(ReviewRow.review_id)).where(_OF_A_REVISION)))
     .order_by(col(VoteRow.vote_id))
 )
 
@@ -127,7 +134,7 @@ def load(conn: Connection, txn: str, rev: int | None = None) -> Snapshot | None:
         head_rev=newest.rev,
     )
     if any(effect.gates for effect in effects):
-        snapshot.reviews = {review.effect_id: review for review in find(conn, ReviewRow, **which)}
+        snapshot.reviews = {review.effect_id: review for review in rows(conn, ReviewRow, _REVIEWS, **which)}
         for vote in rows(conn, VoteRow, _VOTES, **which):
             snapshot.votes.setdefault(vote.review_id, []).append(vote)
     return snapshot
@@ -146,7 +153,8 @@ def load_all(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[
         snapshot = found[effect.txn, effect.rev]
         (snapshot.effects if effect.kind == "effect" else snapshot.compensations).append(effect)
         snapshot.decisions[effect.decision_id] = decisions[effect.decision_id]
-    reviews = {row.review_id: row for row in _among(conn, ReviewRow, col(ReviewRow.txn), txns)}
+    named = [effect.effect_id for effect in effects]
+    reviews = {row.review_id: row for row in _among(conn, ReviewRow, col(ReviewRow.effect_id), named)}
     for review in reviews.values():
         found[review.txn, review.rev].reviews[review.effect_id] = review
     votes = _among(conn, VoteRow, col(VoteRow.review_id), sorted(reviews))
@@ -245,9 +253,13 @@ def answered_by(conn: Connection, iss: str, sub: str) -> set[str]:
     return set(conn.execute(query).scalars())
 
 
-def tasks(conn: Connection, *, state: str, after: str | None, limit: int) -> list[TaskRow]:
-    """A page of tasks in ``state``, by key."""
+def tasks(
+    conn: Connection, *, state: str, kind: str | None = None, after: str | None = None, limit: int
+) -> list[TaskRow]:
+    """A page of tasks in ``state``, of one kind or of all, by key."""
     query = _all(TaskRow).where(col(TaskRow.state) == state).order_by(col(TaskRow.task_id)).limit(limit)
+    if kind is not None:
+        query = query.where(col(TaskRow.kind) == kind)
     return rows(conn, TaskRow, query if after is None else query.where(col(TaskRow.task_id) > after))
 
 

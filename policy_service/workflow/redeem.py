@@ -81,7 +81,7 @@ async def redeem(ctx: Context, caller: Caller, tokens: Sequence[str], attempt_id
 
     async def under(bundle: Bundle) -> Redeemed:
         known = await ctx.db.read(lambda conn: records.attempt_of(conn, caller.agent, attempt_id))
-        claims = [] if known is not None else read_tokens(ctx, caller, tokens, ctx.clock())
+        claims = [] if known is not None else read_tokens(ctx, caller, tokens)
         facts = {} if known is not None else await _facts(ctx, bundle, claims)
         spent = await ctx.db.write(lambda tx: _redeem(tx, ctx, bundle, caller, claims, attempt_id, facts))
         return signed(ctx, spent, attempt_id)
@@ -126,7 +126,7 @@ def _redeem(
     require_redeemer(caller, snapshot.transaction)
     redeemer = agent_behind(tx, caller.agent, claims[0].kind)
     for claim in claims:
-        require_unexpired(claim, tx.now)  # the unit may have waited behind slow facts and other writers
+        require_unexpired(claim, tx.now)
         require_revision(snapshot, claim.decision.rev)
     effects = _effects_of(snapshot, claims)
     require_going(tx, [effect.tool for effect in effects])

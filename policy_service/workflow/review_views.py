@@ -1,4 +1,4 @@
-"""Reviews and tasks as the wire's read models."""
+"""Reviews as the wire's read models."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal, cast
 
 from sqlalchemy import Connection
 
-from countersign.contract.wire import ReviewPageView, ReviewView, TaskPage, TaskView, VoteView
+from countersign.contract.wire import ReviewPageView, ReviewView, VoteView
 from policy_service.workflow import records
 from policy_service.workflow.asking import count, manifest_for
 from policy_service.workflow.ballots import person_key
@@ -68,25 +68,4 @@ def _review(ctx: Context, case: Case) -> ReviewView:
             for vote in snapshot.votes_on(effect)
         ),
         claimed=dict(snapshot.transaction.claimed),
-    )
-
-
-async def tasks(ctx: Context, cursor: str | None, limit: int) -> TaskPage:
-    """Open tasks, oldest first."""
-    found = await ctx.db.read(lambda conn: records.tasks(conn, state="open", after=cursor, limit=limit + 1))
-    shown = found[:limit]
-    return TaskPage(
-        tasks=tuple(
-            TaskView(
-                task_id=row.task_id,
-                kind=row.kind,
-                text=row.text,
-                opened_at=row.opened_at,
-                state=cast(Literal["open", "settled"], row.state),
-                txn=row.txn,
-                effect_id=row.effect_id,
-            )
-            for row in shown
-        ),
-        next=shown[-1].task_id if len(found) > limit else None,
     )

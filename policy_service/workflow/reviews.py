@@ -7,20 +7,22 @@ vote itself applies.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal, cast
 
 from sqlalchemy import Connection
 
 from policy_service.domain.gates import Gate
 from policy_service.domain.quorum import GateTally, Tally
-from policy_service.errors import InvalidRequestError
+from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
-from policy_service.storage.tables import DecisionRow, ReviewRow, VoteRow
+from policy_service.pdp.rules import UNKNOWN_TOOL
+from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, VoteRow
 from policy_service.workflow import records
 from policy_service.workflow.asking import count, manifest_for
 from policy_service.workflow.cases import Case, read_case, read_cases
 from policy_service.workflow.context import Context
+from policy_service.workflow.cursors import read_cursor
 from policy_service.workflow.describing import arguments, first_money, sentence
 from policy_service.workflow.history import of_transaction
 from policy_service.workflow.reading import (
@@ -34,7 +36,8 @@ from policy_service.workflow.reading import (
     Sibling,
     VoteView,
 )
-from policy_service.workflow.timeline import event_line
+from policy_service.workflow.records import Snapshot
+from policy_service.workflow.timeline import event_line, person_of
 from policy_service.workflow.vote import Voter, why_not
 
 _COUNT_CAP = 1_000  # exact counts are linear; nobody reads more than this
@@ -46,7 +49,7 @@ async def open_reviews(ctx: Context, voter: Voter, cursor: str | None, limit: in
     Raises:
         InvalidRequestError: the cursor is not one of ours.
     """
-    after, now = _read_cursor(cursor), ctx.clock()
+    after, now = read_cursor(cursor), ctx.clock()
     return await ctx.db.read(lambda conn: _page(conn, ctx, voter, after, limit, now))
 
 
@@ -56,7 +59,7 @@ async def open_cases(ctx: Context, cursor: str | None, limit: int) -> tuple[list
     Raises:
         InvalidRequestError: the cursor is not one of ours.
     """
-    after = _read_cursor(cursor)
+    after = read_cursor(cursor)
     return await ctx.db.read(lambda conn: _cases(conn, after, limit))
 
 
@@ -112,21 +115,6 @@ def _waiting_for(
 
 def _write_cursor(answer_by: datetime, review_id: str) -> str:
     return f"{answer_by.isoformat()}~{review_id}"
-
-
-def _read_cursor(cursor: str | None) -> tuple[datetime, str] | None:
-    if cursor is None:
-        return None
-    at, _, review_id = cursor.partition("~")
-    try:
-        moment = datetime.fromisoformat(at)
-        # A naive time, and one that leaves the calendar on its way to UTC, is none of ours either.
-        aware = None if moment.tzinfo is None else moment.astimezone(UTC)
-    except (ValueError, OverflowError):
-        aware = None
-    if aware is None or not review_id:
-        raise InvalidRequestError(f"the cursor {cursor!r} is not one of ours; start without one")
-    return aware, review_id
 
 
 def _row(ctx: Context, bundle: Bundle, case: Case, now: datetime, waits: bool) -> QueueRow:
@@ -194,7 +182,7 @@ def _review_page(
         args=arguments(bundle, effect, decision.unseen),
         canonical=effect.args,
         gates=_gates(bundle, case, counted),
-        votes=tuple(_vote_view(vote, counted) for vote in votes),
+        votes=tuple(vote_view(vote, counted) for vote in votes),
         answer_by=review.answer_by,
         opened_at=review.opened_at,
         agent=effect.agent,
@@ -203,10 +191,10 @@ def _review_page(
         key_kid=snapshot.transaction.jkt,
         claimed=dict(snapshot.transaction.claimed),
         facts=_facts(decision),
-        siblings=_siblings(bundle, case),
+        siblings=siblings_of(bundle, snapshot, effect),
         commit=decision.commit,
         bundle=decision.bundle,
-        timeline=_timeline(conn, bundle, case),
+        timeline=timeline_of(conn, bundle, effect),
         why_not=why_not(ctx, bundle, case.agent, review, case.gates, voter, now)
         if review.state == "open"
         else None,
@@ -253,7 +241,8 @@ def _gate_view(bundle: Bundle, entry: GateTally, policy_id: str, title: str) -> 
     )
 
 
-def _vote_view(vote: VoteRow, counted: Tally) -> VoteView:
+def vote_view(vote: VoteRow, counted: Tally) -> VoteView:
+    """One vote, and whether it matters now."""
     return VoteView(
         person_name=vote.name,
         verdict=cast(Literal["approve", "deny"], vote.verdict),
@@ -279,26 +268,35 @@ def _facts(decision: DecisionRow) -> tuple[FactLine, ...]:
     )
 
 
-def _siblings(bundle: Bundle, case: Case) -> tuple[Sibling, ...]:
-    others = [effect for effect in case.snapshot.effects if effect.effect_id != case.effect.effect_id]
+def siblings_of(bundle: Bundle, snapshot: Snapshot, of: EffectRow) -> tuple[Sibling, ...]:
+    """The other effects of the transaction."""
+    others = [effect for effect in snapshot.effects if effect.effect_id != of.effect_id]
     return tuple(
         Sibling(
             seq=effect.seq,
             sentence=sentence(bundle, effect),
             state=effect.state,
-            review_id=review.review_id if (review := case.snapshot.review_of(effect)) is not None else None,
+            review_id=review.review_id if (review := snapshot.review_of(effect)) is not None else None,
         )
         for effect in others
     )
 
 
-def _timeline(conn: Connection, bundle: Bundle, case: Case) -> tuple[EventLine, ...]:
-    rows = of_transaction(conn, case.effect.txn, case.effect.rev)
-    lines = (event_line(bundle, row) for row in rows if row.effect_id in {None, case.effect.effect_id})
+def timeline_of(conn: Connection, bundle: Bundle, effect: EffectRow) -> tuple[EventLine, ...]:
+    """What happened to an effect and its transaction, told from the log."""
+    rows = of_transaction(conn, effect.txn, effect.rev)
+    mine = [row for row in rows if row.effect_id in {None, effect.effect_id}]
+    names = names_of(conn, {key for row in mine if (key := person_of(row)) is not None})
+    lines = (event_line(bundle, row, names) for row in mine)
     return tuple(line for line in lines if line is not None)
 
 
 def _warnings(bundle: Bundle, case: Case) -> tuple[str, ...]:
+    if case.effect.tool not in bundle.manifests and any(g.policy_id == UNKNOWN_TOOL for g in case.gates):
+        return (
+            f"UNKNOWN TOOL. No bundle describes {case.effect.tool}: nobody has reviewed what it does, and no policy "
+            "has weighed these arguments. You are asked because this service runs in dev; elsewhere it is denied.",
+        )
     if manifest_for(bundle, case.effect.tool, case.effect.tool_digest) is None:
         return (
             "The bundle in force no longer holds this version of the tool: it cannot be released as it is.",

@@ -5,13 +5,13 @@ Each of these is a task: only a person can settle it, and nobody would be told o
 
 from __future__ import annotations
 
-from countersign.contract import EffectState
+from countersign.contract import EffectState, TaskKind
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.moves import Cause, follow_effects, move_effect, open_task
 from policy_service.workflow.records import Snapshot
 
-DUE = "compensation_due"
+DUE = TaskKind.COMPENSATION_DUE
 """The kind of task for what fired beside something that did not, could be taken back, and was not."""
 
 
@@ -35,5 +35,5 @@ def compensation_due(tx: Tx, effect: EffectRow, cause: Cause) -> None:
 
 def _stands(tx: Tx, snapshot: Snapshot, forward: EffectRow, why: str, cause: Cause) -> None:
     move_effect(tx, forward, EffectState.COMPENSATION_FAILED, cause)
-    open_task(tx, forward, "compensation_failed", f"{forward.tool} fired and stands: {why}", cause)
+    open_task(tx, forward, TaskKind.COMPENSATION_FAILED, f"{forward.tool} fired and stands: {why}", cause)
     follow_effects(tx, snapshot, cause)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from countersign.contract import EffectState, ErrorCode, TxnState, Verdict
 from countersign.contract.wire import SubmitRequest
+from policy_service import tracing
 from policy_service.audit.log import append
 from policy_service.domain.decision import Decision
 from policy_service.domain.question import Facts
@@ -25,6 +26,7 @@ from policy_service.workflow.asking import evaluate, gates_of, gather_facts, rec
 from policy_service.workflow.context import Context
 from policy_service.workflow.effect_rows import decided, undecided
 from policy_service.workflow.endings import expire_if_over, expire_if_unanswered
+from policy_service.workflow.epochs import require_told
 from policy_service.workflow.moves import (
     Cause,
     agent_actor,
@@ -68,6 +70,7 @@ class Submission:
     named: NamedTransaction
     facts: Mapping[str, Facts]
     key: idempotency.Key
+    trace: str | None = None  # where this submission is traced, for what comes later to link to
 
     @property
     def claimed(self) -> dict[str, str]:
@@ -78,10 +81,15 @@ class Submission:
 async def prepare(
     ctx: Context, bundle: Bundle, caller: Caller, request: SubmitRequest, key: idempotency.Key
 ) -> Submission:
-    """Name a submission's effects and look up their facts."""
+    """Name a submission's effects and look up their facts.
+
+    Raises:
+        ConflictError: other_epoch: the agent has not told yet what it did before the database was restored.
+    """
+    require_told(ctx, request.epoch)
     named = name_transaction(bundle, caller.agent, request)
     facts = await gather_facts(bundle, named.effects, ctx.clock())
-    return Submission(bundle, caller, request, named, facts, key)
+    return Submission(bundle, caller, request, named, facts, key, tracing.here())
 
 
 def submit_in(tx: Tx, ctx: Context, submission: Submission) -> Submitted:
@@ -160,7 +168,7 @@ def _new_revision(tx: Tx, ctx: Context, submission: Submission, agent: AgentRow,
     if snapshot.transaction.state == TxnState.READY.value:
         snapshot.transaction.ready_at, snapshot.transaction.valid_until = ready_times(snapshot, tx.now)
     insert(tx, snapshot.transaction)
-    _log_submission(tx, snapshot, cause)
+    _log_submission(tx, snapshot, cause, submission.trace)
     for effect, decision in zip(effects, decisions, strict=True):
         log_effect(tx, effect, cause)
         facts = submission.facts[effect.effect_id]
@@ -211,7 +219,7 @@ def _end_if_denied(tx: Tx, snapshot: Snapshot, cause: Cause) -> None:
         follow_effects(tx, snapshot, cause.because("denied"))
 
 
-def _log_submission(tx: Tx, snapshot: Snapshot, cause: Cause) -> None:
+def _log_submission(tx: Tx, snapshot: Snapshot, cause: Cause, trace: str | None) -> None:
     transaction = snapshot.transaction
     append(
         tx,
@@ -225,6 +233,7 @@ def _log_submission(tx: Tx, snapshot: Snapshot, cause: Cause) -> None:
             "effects": [effect.effect_id for effect in snapshot.effects],
             "aud": transaction.aud,
             "to": transaction.state,
+            **({} if trace is None else {"trace": trace}),
         },
     )
 

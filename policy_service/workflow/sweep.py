@@ -14,6 +14,7 @@ from datetime import timedelta
 import structlog
 
 from countersign.contract import EffectState
+from policy_service import metrics
 from policy_service.identity.dev_signin import forget_links
 from policy_service.identity.sessions import forget_sessions
 from policy_service.storage.alone import alone_with
@@ -90,6 +91,7 @@ async def _each(ctx: Context, queue: Queue, move: Move, grace: timedelta = timed
                 moved += await ctx.db.write(lambda tx, row=row: _move(tx, queue, move, grace, row))  # type: ignore[misc]
             except Exception:
                 # The next round tries it again; until then the others must not wait for it.
+                metrics.ROW_FAILURES.inc()
                 log.exception("sweep_failed", txn=row.txn, rev=row.rev, key=row.key)
         after = page[-1]
     return moved

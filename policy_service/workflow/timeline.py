@@ -13,19 +13,26 @@ from policy_service.workflow.reading import EventLine
 _Body = Mapping[str, Any]
 
 
-def event_line(bundle: Bundle, row: AuditRow) -> EventLine | None:
-    """One line, or None for a row that says nothing new to a person."""
+def event_line(bundle: Bundle, row: AuditRow, names: Mapping[str, str]) -> EventLine | None:
+    """One line, or None for a row that says nothing new to a person. ``names`` is what people called themselves when
+    they signed in, by issuer and subject; the bundle's directory knows better."""
     tell = _TOLD.get(row.kind)
     body = load(row.body)
     if tell is None or not isinstance(body, dict):
         return None
-    return EventLine(at=row.at, kind=row.kind, text=tell(body), actor=_actor(bundle, row.actor))
+    return EventLine(at=row.at, kind=row.kind, text=tell(body), actor=_actor(bundle, row.actor, names))
 
 
-def _actor(bundle: Bundle, actor: str) -> str:
+def person_of(row: AuditRow) -> str | None:
+    """The person who did it, as ``iss|sub``."""
+    kind, _, key = row.actor.partition(":")
+    return key if kind == "person" else None
+
+
+def _actor(bundle: Bundle, actor: str, names: Mapping[str, str]) -> str:
     kind, _, name = actor.partition(":")
     if kind == "person":
-        return bundle.directory.name_of(name) or name
+        return bundle.directory.name_of(name) or names.get(name) or name
     return name or kind
 
 
@@ -44,12 +51,21 @@ _WITHDRAWN = {
     "sibling": "Withdrawn: another effect of its transaction ended",
     "superseded": "Withdrawn: a newer revision replaced it",
     "withdrawn": "Taken back by its agent",
+    "settled": "Withdrawn by a person: nobody could approve it",
 }
 
 
 def _decision(body: _Body) -> str:
+    if body["cause"] == "recalled":
+        return "It was released before a restore; what decided it is lost"
     asked = _ASKED.get(body["cause"], "The policy")
     return f"{asked} {_ANSWERED[body['outcome']]} (bundle {str(body['bundle'])[:8]})"
+
+
+def _unknown(body: _Body) -> str:
+    if body["why"] in {"restored", "recalled"}:
+        return "The database was restored: this may have fired since"
+    return "We do not know whether this fired"
 
 
 def _vote(body: _Body) -> str:
@@ -57,8 +73,18 @@ def _vote(body: _Body) -> str:
     return f"Voted to {body['verdict']}{late}"
 
 
+def _by_word(body: _Body) -> str:
+    return ", by a person's word" if body.get("why") == "settled" else ""
+
+
+def _task_settled(body: _Body) -> str:
+    if "answer" not in body:
+        return "What a person was to settle settled itself"
+    return f"Settled by a person: {str(body['answer']).replace('_', ' ')}"
+
+
 _TOLD: dict[str, Callable[[_Body], str]] = {
-    "effect_submitted": lambda body: "Submitted",
+    "effect_submitted": lambda body: "Submitted" if body["to"] != "unknown" else "Known again",
     "decision_made": _decision,
     "review_opened": lambda body: "Asked people",
     "review_reopened": lambda body: "Asked people again",
@@ -70,12 +96,15 @@ _TOLD: dict[str, Callable[[_Body], str]] = {
     "effect_expired": lambda body: "Expired; nothing fired",
     "effect_withdrawn": lambda body: _WITHDRAWN.get(body["why"], "Withdrawn"),
     "effect_redeemed": lambda body: "Release spent",
-    "effect_fired": lambda body: "Fired",
-    "effect_failed": lambda body: "Failed; nothing happened",
-    "effect_unused": lambda body: "Not used; nothing fired",
-    "effect_unknown": lambda body: "We do not know whether this fired",
+    "effect_fired": lambda body: "Fired" + _by_word(body),
+    "effect_failed": lambda body: "Failed; nothing happened" + _by_word(body),
+    "effect_unused": lambda body: "Not used; nothing fired" + _by_word(body),
+    "effect_unknown": _unknown,
+    "redemption_recalled": lambda body: "A receipt from before a restore proves that it was redeemed",
     "effect_compensating": lambda body: "Being taken back",
-    "effect_compensated": lambda body: "Taken back",
+    "effect_compensated": lambda body: "Taken back" + _by_word(body),
     "effect_compensation_failed": lambda body: "Could not be taken back",
     "task_opened": lambda body: f"A person must settle it: {body['text']}",
+    "task_settled": _task_settled,
+    "outcome_contradicted": lambda body: f"Reported as {body['told']}, against the record; the record stands",
 }

@@ -1,6 +1,7 @@
 """Reading release tokens that come back to us. We signed them, and still every claim is checked.
 
-No leeway here: the clock that set ``exp`` is the clock that reads it.
+Whether its time is over is asked inside the unit that spends it: the ``now`` there is of the clock that set ``exp``,
+the same for every replica, so there is no leeway.
 """
 
 from __future__ import annotations
@@ -14,20 +15,20 @@ from policy_service.identity.callers import Caller
 from policy_service.workflow.context import Context
 
 
-def read_tokens(ctx: Context, caller: Caller, tokens: Sequence[str], now: datetime) -> list[ReleaseClaims]:
+def read_tokens(ctx: Context, caller: Caller, tokens: Sequence[str]) -> list[ReleaseClaims]:
     """The claims of releases this caller may spend, all of one transaction.
 
     Raises:
-        InvalidRequestError: bad_token, expired_token.
+        InvalidRequestError: bad_token.
         ForbiddenError: not_redeemer: another party's, or bound to another key.
     """
-    claims = [_read(ctx, caller, token, now) for token in tokens]
+    claims = [_read(ctx, caller, token) for token in tokens]
     if len({(claim.txn, claim.kind) for claim in claims}) != 1:
         raise _bad("the releases are not of one transaction")
     return claims
 
 
-def _read(ctx: Context, caller: Caller, token: str, now: datetime) -> ReleaseClaims:
+def _read(ctx: Context, caller: Caller, token: str) -> ReleaseClaims:
     try:
         opened = open_token(token, typ=TYP_RELEASE, key_for=ctx.signer.keys.get)
         claims = ReleaseClaims.from_claims(opened.claims)
@@ -40,12 +41,11 @@ def _read(ctx: Context, caller: Caller, token: str, now: datetime) -> ReleaseCla
             "this release is bound to another party or key; ask for one with the key that redeems",
             code=ErrorCode.NOT_REDEEMER,
         )
-    require_unexpired(claims, now)
     return claims
 
 
 def require_unexpired(claims: ReleaseClaims, now: datetime) -> None:
-    """Refuse a release whose time is over; asked again inside the unit, which may have waited.
+    """Refuse a release whose time is over; ``now`` is that of the unit that spends it.
 
     Raises:
         InvalidRequestError: expired_token.

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from countersign.contract import DenyCode, EffectState, Mode, Outcome, Resource, TxnState, Verdict
+from countersign.contract import (
+    DenyCode,
+    EffectState,
+    Mode,
+    Outcome,
+    Resource,
+    TaskAnswer,
+    TaskKind,
+    TxnState,
+    Verdict,
+)
 from countersign.contract.wire import (
     CompensationRef,
     DecisionView,
@@ -17,6 +27,7 @@ from countersign.contract.wire import (
     OutcomeView,
     Reason,
     ReviewSummary,
+    Settlement,
     TransactionView,
 )
 from policy_service.domain.decision import Decision
@@ -105,7 +116,29 @@ def effect_view(
         outcome=_outcome(effect),
         compensation=None
         if undo is None
-        else CompensationRef(effect_id=undo.effect_id, state=EffectState(undo.state)),
+        else CompensationRef(
+            effect_id=undo.effect_id,
+            state=EffectState(undo.state),
+            settlements=_settlements(undo, for_people=for_people),
+        ),
+        settlements=_settlements(effect, for_people=for_people),
+    )
+
+
+def _settlements(effect: EffectRow, *, for_people: bool) -> tuple[Settlement, ...]:
+    return tuple(settlement_view(said, for_people=for_people) for said in effect.settlements)
+
+
+def settlement_view(said: Mapping[str, Any], *, for_people: bool = False) -> Settlement:
+    """What a person said; the result of a tool is for its agent, who knows what in it is secret."""
+    shown = {name: value for name, value in said.items() if not (for_people and name == "result")}
+    return Settlement(
+        **{
+            **shown,
+            "kind": TaskKind(said["kind"]),
+            "answer": TaskAnswer(said["answer"]),
+            "at": datetime.fromisoformat(said["at"]),
+        }
     )
 
 
@@ -160,21 +193,39 @@ def _ending_reasons(snapshot: Snapshot, effect: EffectRow) -> tuple[Reason, ...]
         return (_why_withdrawn(snapshot),)
     if state is EffectState.EXPIRED:
         text = "nobody answered or used it in time; submit it again to ask anew"
-        return (Reason(code=DenyCode.EXPIRED.value, text=text),)
+        return (Reason(code=DenyCode.EXPIRED.value, text=text, advice=_longer(effect)),)
     return ()
+
+
+def _longer(effect: EffectRow) -> str:
+    """The annotations that would give more time, and where."""
+    asked = ", ".join(dict.fromkeys(repr(gate.policy_id) for gate in gates_of(effect)))
+    where = f"on the gate {asked}" if asked else "on a gate of its tool"
+    return f"more time is `@answer_within(...)` for people and `@valid_for(...)` for the agent, {where}"
 
 
 def _why_withdrawn(snapshot: Snapshot) -> Reason:
     """The effects of a transaction are withdrawn together: because one of them ended, or because nobody wants them."""
     for effect in snapshot.effects:
         if (ended := _TAKES_SIBLINGS_ALONG.get(EffectState(effect.state))) is not None:
-            return Reason(code=DenyCode.SIBLING.value, text=f"another effect of its transaction {ended}")
+            advice = "mend what the other effect's reason names, or let each stand alone: transaction(independent=True)"
+            return Reason(
+                code=DenyCode.SIBLING.value, text=f"another effect of its transaction {ended}", advice=advice
+            )
     if snapshot.superseded_by is not None:
         text = f"revision {snapshot.superseded_by} replaced it"
-        return Reason(code=DenyCode.SUPERSEDED.value, text=text)
+        return Reason(
+            code=DenyCode.SUPERSEDED.value,
+            text=text,
+            advice="the newer list is what counts; for another intent take another run key",
+        )
     words = next((effect.taken_back for effect in snapshot.effects if effect.taken_back is not None), None)
     text = "it was taken back" if words is None else f"it was taken back: {words}"
-    return Reason(code=DenyCode.WITHDRAWN.value, text=text)
+    return Reason(
+        code=DenyCode.WITHDRAWN.value,
+        text=text,
+        advice="to ask once more, submit it again under the same run key",
+    )
 
 
 def review_url(ctx: Context, review: ReviewRow) -> str:

@@ -164,7 +164,10 @@ def why_not(
     probe, merged = _probe(bundle, voter), merge(gates)
     if not any(could_serve(gate, probe) for gate in merged):
         asked = ", ".join(sorted({group for gate in merged for group in gate.voters}))
-        return f"this waits for {asked}, and you are in none of these groups"
+        return (
+            f"this waits for {asked}, and you ({voter.key}) are in none of these groups; the bundle's groups.toml "
+            "or your directory says who is"
+        )
     granted = permission(
         ctx,
         bundle,

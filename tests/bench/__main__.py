@@ -1,5 +1,7 @@
 """`python -m tests.bench`: measure, print one table of ratios, write everything measured as JSON.
 
+The last line is one JSON object: the median ratio of each row by its name, null where it could not be measured.
+
 Nothing passes or fails here. Absolute figures are in the file only: they belong to the machine and its minute.
 """
 
@@ -18,10 +20,13 @@ from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 
-from tests.bench import contract, deciding, journaling, submitting
+from countersign.contract import ed25519
+from tests.bench import contract, deciding, growing, journaling, submitting, waiting
 from tests.bench.measuring import Group, Row, Samples, run_rounds, told
 
-GROUPS: tuple[Group, ...] = (submitting.GROUP, deciding.GROUP, contract.GROUP, journaling.GROUP)
+GROUPS: tuple[Group, ...] = (
+    submitting.GROUP, deciding.GROUP, contract.GROUP, journaling.GROUP, growing.GROUP, waiting.GROUP
+)  # fmt: skip
 RESULTS = Path(__file__).parents[2] / "bench-results"
 PACKAGES = "fastapi starlette uvicorn uvloop httptools pydantic sqlalchemy cedarpy cryptography orjson rfc8785".split()
 
@@ -33,6 +38,7 @@ def main() -> None:
         "at": datetime.now(UTC).isoformat(timespec="seconds"),
         "load": list(os.getloadavg()),
         "durability": submitting.durability(),
+        "ed25519": "OpenSSL" if ed25519.FASTEST is ed25519.openssl else "libsodium",
     }
     wanted = [
         (group, rows) for group in GROUPS if (rows := [row for row in group.rows if _chosen(row, asked.only)])
@@ -44,8 +50,9 @@ def main() -> None:
     samples = _measure(wanted, rounds=asked.rounds, seconds=asked.seconds)
     rows = [row for _, chosen in wanted for row in chosen]
     print(_table(rows, samples))
-    print(_notes(samples, asked.rounds, began))
+    print(_notes(rows, samples, asked.rounds, began))
     print(f"written to {_write(rows, samples, asked, began)}")
+    print(json.dumps({row.name: _middle(row.ratios(samples)) for row in rows}))
 
 
 def _arguments() -> argparse.Namespace:
@@ -63,14 +70,12 @@ def _chosen(row: Row, only: str) -> bool:
 
 
 def _measure(wanted: list[tuple[Group, list[Row]]], *, rounds: int, seconds: float) -> Samples:
-    needed = {name for _, rows in wanted for row in rows for name in (row.case, row.baseline)}
     with tempfile.TemporaryDirectory(prefix="countersign-bench-") as folder, ExitStack() as open_:
-        cases = [
-            case
-            for group, _ in wanted
-            for case in open_.enter_context(group.cases(Path(folder)))
-            if case.name in needed
-        ]
+        cases = []
+        for group, rows in wanted:
+            needed = frozenset(name for row in rows for name in row.needs)
+            made = open_.enter_context(group.cases(Path(folder), needed))
+            cases += [case for case in made if case.name in needed]
         return run_rounds(cases, rounds=rounds, seconds=seconds, tell=_tell)
 
 
@@ -91,11 +96,23 @@ def _table(rows: list[Row], samples: Samples) -> str:
     )
 
 
-def _notes(samples: Samples, rounds: int, began: dict[str, object]) -> str:
+def _notes(rows: list[Row], samples: Samples, rounds: int, began: dict[str, object]) -> str:
     notes = [
         f"\n{rounds} rounds; each ratio is of one round, all cases interleaved in random order; "
-        f"load when it began: {began['load']}; the service's commits: {began['durability']}"
+        f"load when it began: {began['load']}; "
+        f"the service's commits: {began['durability']}; signatures by {began['ed25519']}"
     ]
+    notes += [
+        f"{row.name} was not measured: {group.missing[name]()}"
+        for group in GROUPS
+        for row in group.rows
+        for name in row.needs
+        if row in rows and name not in samples and name in group.missing
+    ]
+    if "waits" in samples:
+        notes.append(
+            f"M2: {samples['waits'][0]['waiters']:.0f} waits were open at once, on as many connections"
+        )
     notes += [
         f"{name}: server {_share(taken, 'server_busy')} of a core, client {_share(taken, 'client_busy')}, "
         f"machine idle {_share(taken, 'machine_idle')}"
@@ -103,6 +120,10 @@ def _notes(samples: Samples, rounds: int, began: dict[str, object]) -> str:
         if "server_busy" in taken[0]
     ]
     return "\n".join(notes)
+
+
+def _middle(ratios: list[float]) -> float | None:
+    return round(median(ratios), 4) if ratios else None
 
 
 def _share(taken: list[dict[str, float]], what: str) -> str:
@@ -123,7 +144,7 @@ def _write(rows: list[Row], samples: Samples, asked: argparse.Namespace, began: 
         "rows": {
             row.name: {
                 "what": row.what, "case": row.case, "baseline": row.baseline, "quantity": row.quantity,
-                "goal": row.goal, "median": median(row.ratios(samples)), "ratios": row.ratios(samples),
+                "goal": row.goal, "median": _middle(row.ratios(samples)), "ratios": row.ratios(samples),
             }
             for row in rows
         },

@@ -1,17 +1,28 @@
-"""V1, C1: what the contract adds to the primitives below it: verifying a release, naming arguments."""
+"""V1, V2, C1: what the contract adds to the primitives below it: verifying a release, naming arguments."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import rfc8785
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from countersign.contract import Expectation, args_digest, canonicalize, verify_release
+from countersign.contract import (
+    DecisionClaims,
+    Expectation,
+    KeySet,
+    PublicKey,
+    args_digest,
+    canonicalize,
+    ed25519,
+    verify_release,
+)
+from countersign.contract.ed25519 import Primitive
 from countersign.contract.jws import TYP_RELEASE
 from countersign.contract.keys import decode_base64url
 from tests.bench.measuring import TIME, BenchError, Case, Group, Row, cpu_case
@@ -23,34 +34,57 @@ ARGS: dict[str, Any] = {
 }  # fmt: skip
 
 ROWS = (
-    Row("V1", "verify a release, every step \N{DIVISION SIGN} one Ed25519 verify", "verify release", "Ed25519 verify",
-        TIME, "\N{LESS-THAN OR EQUAL TO} 1.15"),
+    Row("V1", "verify a release, every step \N{DIVISION SIGN} one Ed25519 verify of the cryptography package",
+        "verify release", "Ed25519 verify", TIME, "\N{LESS-THAN OR EQUAL TO} 1.3"),
+    Row("V2", "the same with the extra `fast` (PyNaCl) \N{DIVISION SIGN} the same", "verify release, PyNaCl",
+        "Ed25519 verify", TIME, "\N{LESS-THAN OR EQUAL TO} 1.2"),
+    Row("V2n", "the same \N{DIVISION SIGN} one Ed25519 verify of PyNaCl", "verify release, PyNaCl",
+        "Ed25519 verify, PyNaCl", TIME),
+    Row("V1x", "verify a release that names 20 votes \N{DIVISION SIGN} one Ed25519 verify of cryptography",
+        "verify release, 20 votes", "Ed25519 verify, 20 votes", TIME),
     Row("C1", "canonicalise and name 1 KB \N{DIVISION SIGN} rfc8785 and SHA-256", "name 1 KB", "rfc8785, SHA-256",
         TIME, "\N{LESS-THAN OR EQUAL TO} 0.15"),
 )  # fmt: skip
 
 
-@contextmanager
-def cases(folder: Path) -> Iterator[list[Case]]:
-    """A release of the vectors' world, and arguments of one kilobyte without floats."""
-    del folder
-    head = canonicalize(world.header(TYP_RELEASE))
-    token = world.signed(head, canonicalize(world.release()))
+def _verifying(name: str, decision: DecisionClaims, primitive: Primitive) -> list[Case]:
+    """The release of one decision, verified by every step, and its signature alone."""
+    token = world.signed(
+        canonicalize(world.header(TYP_RELEASE)), canonicalize(world.release(decision=decision))
+    )
+    keys = KeySet(PublicKey(None, key.raw, primitive=primitive) for key in world.KEYS)
     expected = Expectation(
-        iss=world.ISS, aud=world.AGENT, keys=world.KEYS, effect=world.REFUND, txn_digest=world.TXN_DIGEST,
+        iss=world.ISS, aud=world.AGENT, keys=keys, effect=world.REFUND, txn_digest=world.TXN_DIGEST,
         epoch_at_least=world.EPOCH, now=world.NOW, my_key_jkt=world.AGENT_KEY.public.kid,
     )  # fmt: skip
     signed, _, signature = token.rpartition(".")
-    raw_key = Ed25519PublicKey.from_public_bytes(world.SERVICE.public.raw)
-    raw_signature, raw_bytes = decode_base64url(signature), signed.encode()
+    raw, data = decode_base64url(signature), signed.encode()
+    if primitive is ed25519.openssl:
+        alone = Ed25519PublicKey.from_public_bytes(world.SERVICE.public.raw).verify
+        cases = [cpu_case(f"Ed25519 verify{name}", lambda: alone(raw, data))]
+    else:
+        from nacl.bindings import crypto_sign_open
+
+        whole, key = raw + data, world.SERVICE.public.raw
+        cases = [cpu_case(f"Ed25519 verify{name}", lambda: crypto_sign_open(whole, key))]
+    return [*cases, cpu_case(f"verify release{name}", lambda: verify_release(token, expected))]
+
+
+@contextmanager
+def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
+    """Releases of the vectors' world, and arguments of one kilobyte without floats."""
+    del folder, wanted
+    many = replace(world.DECISION, votes=tuple(f"vote-{number:02}" for number in range(20)))
     if not 900 < len(canonicalize(ARGS)) < 1_150 or canonicalize(ARGS) != rfc8785.dumps(ARGS):
         raise BenchError(f"the arguments have {len(canonicalize(ARGS))} bytes, or other ones than rfc8785's")
+    fast = ed25519.libsodium()
     yield [
-        cpu_case("verify release", lambda: verify_release(token, expected)),
-        cpu_case("Ed25519 verify", lambda: raw_key.verify(raw_signature, raw_bytes)),
+        *_verifying("", world.DECISION, ed25519.openssl),
+        *_verifying(", 20 votes", many, ed25519.openssl),
+        *(_verifying(", PyNaCl", world.DECISION, fast) if fast else ()),
         cpu_case("name 1 KB", lambda: args_digest(args=ARGS)),
         cpu_case("rfc8785, SHA-256", lambda: hashlib.sha256(rfc8785.dumps(ARGS)).hexdigest()),
     ]
 
 
-GROUP = Group(ROWS, cases)
+GROUP = Group(ROWS, cases, {"verify release, PyNaCl": lambda: "PyNaCl is not installed"})

@@ -68,8 +68,9 @@ def _case(name: str, bundle: Bundle, tool: str, args: dict[str, Any]) -> Case:
 
 
 @contextmanager
-def cases(folder: Path) -> Iterator[list[Case]]:
+def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
     """The bundles, loaded, and a question each lets through."""
+    del wanted
     yield [
         _case("support desk", load_bundle(SUPPORT_DESK), "send_mail", MAIL),
         _case("20 of 1,000", generated(folder / "spread", TOOLS), "pay", PAYMENT),

@@ -1,52 +1,61 @@
-"""J1, J2: the SDK's journal for one effect against one bare SQLite insert, both with every commit on the disk.
+"""J1 to J3: the SDK's journal for one effect against one bare SQLite insert of the same bytes.
 
-The journal alone, without service or tool. `stage` is all it writes until an effect may be submitted: transaction,
-lease, list, call, and the frozen list, which is the one commit that waits for the disk. `fire` adds what follows: the
-redemption, the intent to fire and the outcome, two more that wait.
+`intent, outcome` is what stands around a call: FIRING before it, the outcome after it. `whole` is all that is written
+from the first call to the end when the policy releases at once: transaction, lease and list, the call, the frozen list
+with its attempt, the redemption, FIRING, the outcome, the end. `live` is one call of a tool that can be undone.
+
+FULL is the journal as it is. NORMAL is the same code with no commit waiting for the disk, to see what the journal
+costs beside the disk: no setting does that, for FIRING must be on the disk before a tool is called.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from countersign.contract import Effect, Outcome, Resource, call_key, canonicalize, txn_digest, txn_id
+from countersign.contract import (
+    Effect,
+    Outcome,
+    Resource,
+    call_key,
+    canonicalize,
+    effect_id,
+    txn_digest,
+    txn_id,
+)
 from countersign.journal import Done, Journal, Lease, LocalState, LocalTxn, Staged
-from countersign.journal.transactions import STAGED_LANE
-from tests.bench.measuring import TIME, BenchError, Case, Group, Row, Sample, without_collection
+from countersign.journal.database import Database
+from countersign.journal.reading import LIVE_LANE, STAGED_LANE
+from tests.bench.measuring import TIME, BenchError, Case, Group, Row, wall_case
 
 AGENT, TOOL, DIGEST = "bench-agent", "send_mail", "0" * 64
 ARGS = {"customer": "cus_1001", "to": "ada@example.com", "subject": "Your order", "body": "shipped " * 90}
 ARGS_BYTES = canonicalize(ARGS)
-BATCH = 10
-_SHARE = 0.3  # of --seconds: a slow disk needs some time to show its middle
+MOST = "\N{LESS-THAN OR EQUAL TO} "
 
 ROWS = (
-    Row("J1", "journal: one effect durably staged \N{DIVISION SIGN} one insert", "journal, stage", "insert", TIME),
-    Row("J2", "journal: staged, fired, outcome \N{DIVISION SIGN} one insert", "journal, fire", "insert", TIME,
-        "\N{LESS-THAN OR EQUAL TO} 2.5"),
+    Row("J1", "journal: FIRING, call, outcome, no commit waits \N{DIVISION SIGN} one insert NORMAL",
+        "intent, outcome; NORMAL", "insert NORMAL", TIME, MOST + "4"),
+    Row("J2", "journal: FIRING, call, outcome, both on the disk \N{DIVISION SIGN} one insert FULL",
+        "intent, outcome", "insert FULL", TIME, MOST + "2.5"),
+    Row("J2w", "journal: staged, frozen, redeemed, fired, outcome, end \N{DIVISION SIGN} one insert FULL",
+        "whole", "insert FULL", TIME),
+    Row("J3", "journal: one call of a live tool \N{DIVISION SIGN} one insert NORMAL",
+        "live", "insert NORMAL", TIME, MOST + "1"),
 )  # fmt: skip
 
 
-def wall_case(name: str, batch: Callable[[int], Sequence[Callable[[], None]]]) -> Case:
-    """A case that waits for the disk: time on the wall for one piece of work, prepared before the clock starts."""
+class _Unforced(Database):
+    """A journal's file none of whose commits waits for the disk."""
 
-    def measure(seconds: float) -> Sample:
-        spent, done = 0.0, 0
-        while spent < seconds * _SHARE:
-            works = batch(BATCH)
-            with without_collection():
-                start = time.perf_counter()
-                for work in works:
-                    work()
-                spent += time.perf_counter() - start
-            done += len(works)
-        return {TIME: spent / done * 1e6}
-
-    return Case(name, measure)
+    @contextmanager
+    def unit(self, *, durable: bool) -> Iterator[sqlite3.Connection]:
+        """As the journal's, but never durable."""
+        del durable
+        with super().unit(durable=False) as unit:
+            yield unit
 
 
 class _Effects:
@@ -68,60 +77,107 @@ class _Effects:
         return run_key, effect
 
 
-def stage(journal: Journal, run_key: str, effect: Effect, digest: str) -> tuple[Lease, int, str]:
+def stage(journal: Journal, run_key: str, effect: Effect) -> tuple[Lease, int, str]:
     """What the SDK writes down before it asks the service."""
     book = journal.transactions
-    book.open(txn=effect.txn, agent=AGENT, run_key=run_key, independent=False)
-    lease = journal.leases.acquire(effect.txn)
-    if not isinstance(lease, Lease):
-        raise BenchError(f"the lease is held by {lease}")
-    staging = book.begin_staging(lease)
-    call = Staged(effect.effect_id, effect.call_key, TOOL, ARGS_BYTES, STAGED_LANE, 1)
-    book.stage(lease, staging, call)
+    with journal.database.unit(durable=False):
+        book.open(txn=effect.txn, agent=AGENT, run_key=run_key, independent=False)
+        lease = journal.leases.acquire(effect.txn)
+        if not isinstance(lease, Lease):
+            raise BenchError(f"the lease is held by {lease}")
+        staging = book.begin_staging(lease)
+    book.stage(lease, staging, Staged(effect.effect_id, effect.call_key, TOOL, ARGS_BYTES, STAGED_LANE, 1))
+    digest = txn_digest(effect_digests=[effect.digest])
     return lease, staging, book.freeze(lease, staging, [effect], txn_digest=digest, live=0)
 
 
-def fire(journal: Journal, run_key: str, effect: Effect, digest: str) -> None:
-    """What it writes down from the first call to the end, had the tool been called."""
-    lease, staging, attempt = stage(journal, run_key, effect, digest)
-    ready = {effect.effect_id: LocalState.RELEASED}
-    journal.transactions.see(lease, state=LocalTxn.READY, rev=1, effects=ready)
+def redeemed(journal: Journal, run_key: str, effect: Effect) -> tuple[Lease, int, str]:
+    """And when the service has answered with a receipt."""
+    lease, staging, attempt = stage(journal, run_key, effect)
     journal.firing.redeemed(lease, staging, [effect.effect_id])
+    return lease, staging, attempt
+
+
+def fire(journal: Journal, effect: Effect, lease: Lease, staging: int, attempt: str) -> None:
+    """What stands around the call."""
     journal.firing.begin(lease, staging, effect.effect_id, before=(), lease_seconds=60)
     journal.firing.write(lease, staging, [Done(effect.effect_id, Outcome.FIRED, attempt, b'"ok"')])
+
+
+def whole(journal: Journal, run_key: str, effect: Effect) -> None:
+    """All of it, had the tool been called."""
+    lease, staging, attempt = redeemed(journal, run_key, effect)
+    fire(journal, effect, lease, staging, attempt)
     journal.transactions.end(lease, LocalTxn.SETTLED)
-    journal.leases.release(lease)
+    with journal.database.unit(durable=False):
+        journal.transactions.end_live(lease, staging, LocalState.UNDONE)
+        journal.leases.release(lease)
+
+
+class _Live:
+    """One transaction in which a live tool is called again and again."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        run_key, effect = _Effects("live").make()
+        journal.transactions.open(txn=effect.txn, agent=AGENT, run_key=run_key, independent=False)
+        lease = journal.leases.acquire(effect.txn)
+        if not isinstance(lease, Lease):
+            raise BenchError(f"the lease is held by {lease}")
+        self._lease, self._staging, self._seq = lease, journal.transactions.begin_staging(lease), 0
+
+    def call(self) -> Callable[[], None]:
+        """One more call, named before the clock starts."""
+        self._seq += 1
+        key = call_key(agent=AGENT, run_key="live", tool=TOOL, args=ARGS, n=self._seq)
+        name = effect_id(txn=self._lease.txn, call_key=key)
+        call = Staged(name, key, TOOL, ARGS_BYTES, LIVE_LANE, self._seq)
+        return lambda: self._journal.transactions.stage(self._lease, self._staging, call)
+
+
+def _bare(folder: Path, level: str) -> sqlite3.Connection:
+    bare = sqlite3.connect(folder / f"bare-{level}.db", isolation_level=None)
+    bare.executescript(
+        f"PRAGMA journal_mode=WAL; PRAGMA synchronous={level}; CREATE TABLE effects (id INTEGER PRIMARY KEY, txn TEXT, "
+        "args BLOB); CREATE INDEX by_txn ON effects (txn)"
+    )
+    return bare
 
 
 @contextmanager
-def cases(folder: Path) -> Iterator[list[Case]]:
-    """A journal, and a bare table beside it."""
-    journal = Journal(folder / "journal.db")
-    bare = sqlite3.connect(folder / "bare.db", isolation_level=None)
-    bare.executescript(
-        "PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; CREATE TABLE effects (id INTEGER PRIMARY KEY, txn TEXT, "
-        "args BLOB); CREATE INDEX by_txn ON effects (txn)"
-    )
+def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
+    """A journal, one that never waits for the disk, and bare tables beside them."""
+    del wanted
+    journal, unforced = Journal(folder / "journal.db"), Journal(folder / "unforced.db")
+    unforced.database.__class__ = _Unforced
+    full, normal = _bare(folder, "FULL"), _bare(folder, "NORMAL")
+    effects, live = _Effects("bench"), _Live(journal)
 
-    def journaled(
-        write: Callable[[Journal, str, Effect, str], object], effects: _Effects
-    ) -> Callable[[], None]:
+    def around(of: Journal) -> Callable[[], None]:
         run_key, effect = effects.make()
-        digest = txn_digest(effect_digests=[effect.digest])
-        return lambda: void(write(journal, run_key, effect, digest))
+        lease, staging, attempt = redeemed(of, run_key, effect)
+        return lambda: fire(of, effect, lease, staging, attempt)
 
-    def insert(effects: _Effects) -> Callable[[], None]:
+    def all_of_it() -> Callable[[], None]:
+        run_key, effect = effects.make()
+        return lambda: whole(journal, run_key, effect)
+
+    def insert(into: sqlite3.Connection) -> Callable[[], None]:
         row = (effects.make()[1].txn, ARGS_BYTES)
-        return lambda: void(bare.execute("INSERT INTO effects (txn, args) VALUES (?, ?)", row))
+        return lambda: void(into.execute("INSERT INTO effects (txn, args) VALUES (?, ?)", row))
 
-    staged, fired, inserted = _Effects("stage"), _Effects("fire"), _Effects("insert")
     yield [
-        wall_case("journal, stage", lambda n: [journaled(stage, staged) for _ in range(n)]),
-        wall_case("journal, fire", lambda n: [journaled(fire, fired) for _ in range(n)]),
-        wall_case("insert", lambda n: [insert(inserted) for _ in range(n)]),
+        wall_case("intent, outcome", lambda n: [around(journal) for _ in range(n)]),
+        wall_case("intent, outcome; NORMAL", lambda n: [around(unforced) for _ in range(n)]),
+        wall_case("whole", lambda n: [all_of_it() for _ in range(n)]),
+        wall_case("live", lambda n: [live.call() for _ in range(n)]),
+        wall_case("insert FULL", lambda n: [insert(full) for _ in range(n)]),
+        wall_case("insert NORMAL", lambda n: [insert(normal) for _ in range(n)]),
     ]
     journal.close()
-    bare.close()
+    unforced.close()
+    full.close()
+    normal.close()
 
 
 def void(_: object) -> None:

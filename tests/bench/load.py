@@ -29,21 +29,34 @@ def request(method: str, path: str, port: int, headers: dict[str, str], body: by
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-def drive(port: int, requests: Sequence[bytes], clients: int, *, holding: bytes, status: int = 201) -> float:
+def drive(
+    port: int,
+    requests: Sequence[bytes],
+    clients: int,
+    *,
+    holding: bytes,
+    status: int = 201,
+    took: list[float] | None = None,
+) -> float:
     """Send all requests over so many connections; seconds from the first byte to the last answer.
+
+    `took` is told how long each answer took.
 
     Raises:
         BenchError: an answer had another status, or a body without these bytes: it was of something else.
     """
     with without_collection(), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(_drive(port, requests, clients, status, holding))
+        times = [] if took is None else took
+        return runner.run(_drive(port, requests, clients, status, holding, times))
 
 
-async def _drive(port: int, requests: Sequence[bytes], clients: int, status: int, holding: bytes) -> float:
+async def _drive(
+    port: int, requests: Sequence[bytes], clients: int, status: int, holding: bytes, took: list[float]
+) -> float:
     waiting = iter(requests)
     loop = asyncio.get_running_loop()
     made = [
-        await loop.create_connection(lambda: _Client(waiting, status, holding), HOST, port)
+        await loop.create_connection(lambda: _Client(waiting, status, holding, took), HOST, port)
         for _ in range(clients)
     ]
     start = time.perf_counter()
@@ -58,11 +71,13 @@ async def _drive(port: int, requests: Sequence[bytes], clients: int, status: int
 
 
 class _Client(asyncio.Protocol):
-    def __init__(self, requests: Iterator[bytes], status: int, holding: bytes) -> None:
+    def __init__(self, requests: Iterator[bytes], status: int, holding: bytes, took: list[float]) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._requests = requests
         self._status = str(status).encode()
         self._holding = holding
+        self._took = took
+        self._sent = 0.0
         self._transport: asyncio.WriteTransport
         self._answer = b""
 
@@ -74,6 +89,7 @@ class _Client(asyncio.Protocol):
         if one is None:
             self.done.set_result(None)
         else:
+            self._sent = time.perf_counter()
             self._transport.write(one)
 
     def data_received(self, data: bytes) -> None:
@@ -83,6 +99,7 @@ class _Client(asyncio.Protocol):
         if length is None or len(body) < int(length[1]):
             return
         self._answer = b""
+        self._took.append(time.perf_counter() - self._sent)
         if head[9:12] == self._status and self._holding in body:
             self.send_next()
         elif not self.done.done():
@@ -108,3 +125,9 @@ def cpu_seconds(pid: int) -> float:
 def idle_seconds() -> float:
     """What all cores together have idled so far."""
     return int(Path("/proc/stat").read_text().split()[4]) / _TICKS
+
+
+def resident_bytes(pid: int) -> int:
+    """What a process keeps in memory."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmRSS:"))

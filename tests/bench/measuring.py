@@ -9,16 +9,17 @@ from __future__ import annotations
 import gc
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 
 Sample = dict[str, float]
 Samples = dict[str, list[Sample]]
 
-RATE, CPU, TIME = "per_second", "server_cpu_us", "us"
+RATE, CPU, TIME, P50, BYTES = "per_second", "server_cpu_us", "us", "p50_us", "bytes"
+_BATCH = 10
 _SHARE = 0.15  # of --seconds that one measurement without sockets takes: it needs less to be steady
 
 
@@ -32,11 +33,15 @@ class Case:
 
     name: str
     measure: Callable[[float], Sample]
+    once: bool = False  # dear, and not a matter of moments: measured before the rounds, for all of them
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a quantity of one case, divided by the same quantity of a baseline."""
+    """One line of the table: a quantity of one case, divided by the same quantity of a baseline.
+
+    Where a ratio is made of more, `of` says how, and `more` names the other cases it needs.
+    """
 
     name: str
     what: str
@@ -44,36 +49,59 @@ class Row:
     baseline: str
     quantity: str
     goal: str = ""
+    of: Callable[[Mapping[str, Sample]], float] | None = None
+    more: tuple[str, ...] = ()
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The cases it is made of."""
+        return (self.case, self.baseline, *self.more)
 
     def ratios(self, samples: Samples) -> list[float]:
-        """One ratio for each round."""
-        pairs = zip(samples[self.case], samples[self.baseline], strict=True)
-        return [case[self.quantity] / baseline[self.quantity] for case, baseline in pairs]
+        """One ratio for each round; none where a case could not be measured."""
+        if any(name not in samples for name in self.needs):
+            return []
+        rounds = zip(*(samples[name] for name in self.needs), strict=True)
+        return [self._ratio(dict(zip(self.needs, one, strict=True))) for one in rounds]
+
+    def _ratio(self, one: Mapping[str, Sample]) -> float:
+        if self.of is not None:
+            return self.of(one)
+        return one[self.case][self.quantity] / one[self.baseline][self.quantity]
 
 
 @dataclass(frozen=True)
 class Group:
-    """Rows that share a setting: the rows, and how to make the cases they need in a folder."""
+    """Rows that share a setting: the rows, and how to make the cases they need in a folder.
+
+    `cases` is told which are wanted, for some are dear to set up. `missing` says why a case is not there.
+    """
 
     rows: tuple[Row, ...]
-    cases: Callable[[Path], AbstractContextManager[Sequence[Case]]]
+    cases: Callable[[Path, frozenset[str]], AbstractContextManager[Sequence[Case]]]
+    missing: Mapping[str, Callable[[], str]] = field(default_factory=dict)
 
 
 def run_rounds(cases: Sequence[Case], *, rounds: int, seconds: float, tell: Callable[[str], None]) -> Samples:
     """Measure every case once in each round, each round in another order; a first round is thrown away."""
     samples: Samples = {case.name: [] for case in cases}
+    once = {case.name: case.measure(seconds) for case in cases if case.once}
     for number in range(rounds + 1):
         tell("warming up" if number == 0 else f"round {number} of {rounds}")
         for case in random.sample(cases, len(cases)):
-            sample = case.measure(seconds if number else seconds / 4)
+            sample = once.get(case.name) or case.measure(seconds if number else seconds / 4)
             if number:
                 samples[case.name].append(sample)
     return samples
 
 
 def told(ratios: Iterable[float]) -> str:
-    """Median (smallest to largest), with three figures."""
+    """Median (smallest to largest), with three figures; a dash for nothing."""
     ordered = sorted(ratios)
+    if not ordered:
+        return "\N{EM DASH}"
+    if len(set(ordered)) == 1:
+        return _figures(ordered[0])
     return f"{_figures(median(ordered))} ({_figures(ordered[0])}\N{EN DASH}{_figures(ordered[-1])})"
 
 
@@ -95,6 +123,23 @@ def cpu_case(name: str, work: Callable[[], object]) -> Case:
             calls = max(calls * 2, int(calls * wanted / spent) if spent else 0)
         one, calls = spent / calls, max(1, int(calls * wanted / spent))
         return {TIME: one * 1e6}
+
+    return Case(name, measure)
+
+
+def wall_case(name: str, batch: Callable[[int], Sequence[Callable[[], None]]], *, share: float = 0.3) -> Case:
+    """A case that waits for a disk: time on the wall for one piece of work, prepared before the clock starts."""
+
+    def measure(seconds: float) -> Sample:
+        times: list[float] = []
+        while sum(times) < seconds * share:
+            works = batch(_BATCH)
+            with without_collection():
+                for work in works:
+                    start = time.perf_counter()
+                    work()
+                    times.append(time.perf_counter() - start)
+        return {TIME: sum(times) / len(times) * 1e6, P50: median(times) * 1e6}
 
     return Case(name, measure)
 

@@ -37,8 +37,8 @@ def is_at_hand() -> bool:
 
 
 @contextmanager
-def server() -> Iterator[str]:
-    """The URL of a running server's maintenance database."""
+def server(*, durable: bool = False) -> Iterator[str]:
+    """The URL of a running server's maintenance database; it forces nothing to the disk unless it is `durable`."""
     if url := os.environ.get("COUNTERSIGN_TEST_POSTGRES_URL"):
         yield url
         return
@@ -62,7 +62,8 @@ def server() -> Iterator[str]:
             "--locale=C",
             "-N",
         )
-        options = f"-c listen_addresses=127.0.0.1 -p {port} -k {home} -c max_connections=200 -c fsync=off"
+        options = f"-c listen_addresses=127.0.0.1 -p {port} -k {home} -c max_connections=200"
+        options += "" if durable else " -c fsync=off"
         _run(folder / "pg_ctl", "-D", data, "-w", "-l", f"{home}/log", "-o", options, "start")
         try:
             yield f"postgresql+psycopg://countersign@127.0.0.1:{port}/postgres"

@@ -45,6 +45,7 @@ class Provider:
     more_keys: Any = field(default_factory=list)  # beside the published ones; or what stands in their place
     leaks: bool = False  # its key set holds the private keys
     odd: dict[str, str] = field(default_factory=dict)  # path: how it answers instead
+    access_token: str = "opaque"
     down: set[str] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
     _codes: dict[str, dict[str, str]] = field(default_factory=dict)
@@ -133,14 +134,13 @@ class Provider:
             or form["redirect_uri"] != begun["redirect_uri"]
         ):
             return httpx2.Response(400, json={"error": "invalid_grant"})
-        access_token = "opaque"
-        id_token = self.token(begun["nonce"], access_token)
+        id_token = self.token(begun["nonce"], self.access_token)
         return httpx2.Response(
-            200, json={"access_token": access_token, "token_type": "Bearer", "id_token": id_token}
+            200, json={"access_token": self.access_token, "token_type": "Bearer", "id_token": id_token}
         )
 
     def _userinfo(self, request: httpx2.Request) -> httpx2.Response:
-        assert request.headers["authorization"] == "Bearer opaque"
+        assert request.headers["authorization"] == f"Bearer {self.access_token}"
         return httpx2.Response(200, json=self.userinfo if self.userinfo is not None else self.claims)
 
 

@@ -50,7 +50,7 @@ class Listening:
     async def _serve(self) -> None:
         self._loop = asyncio.get_running_loop()
         data, bundle = self._folder
-        async with running(data, bundle, public_url=self.url, **self._settings) as self.world:
+        async with running(data, bundle, **{"public_url": self.url, **self._settings}) as self.world:
             port = int(self.url.rpartition(":")[2])
             config = uvicorn.Config(
                 self.world.app, port=port, log_config=None, lifespan="off", access_log=False

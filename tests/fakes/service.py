@@ -51,6 +51,7 @@ from countersign.contract.wire import (
     CompensationView,
     DecisionView,
     EffectView,
+    EpochView,
     EvaluatedEffect,
     EvaluationView,
     Need,
@@ -312,6 +313,10 @@ class FakeService:
         return RedemptionView(
             attempt_id=attempt, redeemed=allowed, receipt=receipt, transaction=self.view(revision)
         )
+
+    def epoch_view(self) -> EpochView:
+        """Which incarnation it plays."""
+        return EpochView(epoch=self.epoch)
 
     def report(self, attempt: str, outcomes: Iterable[ReportedOutcome]) -> TransactionView:
         revision = self.attempts.get(attempt)

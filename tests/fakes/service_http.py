@@ -105,6 +105,8 @@ class Face:
         if request.method == "GET" and parts[0] == "transactions":
             return self._json(self.service.wait(parts[1], float(wait or 0)))
         with self.lock:
+            if request.method == "GET" and parts == ["epoch"]:
+                return self._json(self.service.epoch_view())
             if request.method == "GET":
                 return self._manifest(parts[1])
             return self._json(self._post(agent, kid, parts, body, request.headers.get("Idempotency-Key")))

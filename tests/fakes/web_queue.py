@@ -16,12 +16,13 @@ from datetime import UTC, datetime
 import uvicorn
 from fastapi import FastAPI
 
-from policy_service.channels.web.ports import EventBatch, NewSession, Person, QueueEvent
+from policy_service.channels.web.ports import EventBatch, NewSession, Person, QueueEvent, Said
 from policy_service.channels.web.routes import web_router
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.oidc import Departure
 from policy_service.workflow.reading import Ballot, QueuePage, ReviewPage, VoteResult, VoteView
-from tests.fakes import reviews
+from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
+from tests.fakes import reviews, tasks
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,8 @@ class World:
     events: list[QueueEvent] = field(default_factory=list)
     closing: bool = False
     page_size: int = 50
+    tasks: dict[str, TaskPage] = field(default_factory=dict)
+    said: list[tuple[str, Said]] = field(default_factory=list)
     cast: list[tuple[str, Ballot, int, str, str, str]] = field(default_factory=list)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -68,8 +71,13 @@ class World:
         self.tell(kind, page.review_id)
         return page
 
-    def tell(self, kind: str, review_id: str) -> None:
-        self.events.append(QueueEvent(len(self.events) + 1, kind, review_id))
+    def put_task(self, page: TaskPage) -> TaskPage:
+        self.tasks[page.task_id] = page
+        self.tell("task_opened", task_id=page.task_id)
+        return page
+
+    def tell(self, kind: str, review_id: str = "", task_id: str = "") -> None:
+        self.events.append(QueueEvent(len(self.events) + 1, kind, review_id, task_id))
         self._news.set()
 
     def signed_in(self, person: Person | None = None) -> tuple[str, LiveSession]:
@@ -134,6 +142,38 @@ class World:
         if state != "open":
             self.tell("review_settled", review_id)
         return VoteResult(review_id, state, verdict, True)
+
+    async def count_tasks(self) -> OpenTasks:
+        return OpenTasks(sum(page.state == "open" for page in self.tasks.values()))
+
+    async def task_list(self, person: Person, state: str, cursor: str | None, limit: int) -> TaskList:
+        found = [
+            page for page in self.tasks.values() if page.state == state and page.task_id > (cursor or "")
+        ]
+        shown = sorted(found, key=lambda page: page.task_id)[: min(limit, self.page_size)]
+        following = shown[-1].task_id if len(found) > len(shown) else None
+        return TaskList(tuple(tasks.line_of(page) for page in shown), following)
+
+    async def task_page(self, task_id: str, person: Person) -> TaskPage | None:
+        return self.tasks.get(task_id)
+
+    async def settle_task(self, person: Person, task_id: str, said: Said) -> None:
+        page = self.tasks.get(task_id)
+        if page is None:
+            raise NotFoundError(f"there is no task {task_id!r}")
+        if page.state != "open":
+            raise ConflictError("somebody has settled it; the first word stands", code="task_settled")
+        if page.why_not:
+            raise ForbiddenError(page.why_not, code="not_eligible")
+        if said.answer.value not in {choice.answer for choice in page.choices}:
+            raise InvalidRequestError("it takes other answers", code="wrong_answer")
+        if (said.effect_digest, said.effect_state) != (page.effect_digest, page.effect_state):
+            raise ConflictError("what you read is not what stands now", code="stale_task")
+        if not said.reason:
+            raise InvalidRequestError("say how you know", code="reason_required")
+        self.said.append((task_id, said))
+        self.tasks[task_id] = tasks.settled(page, person.name, said.answer.value, said.reason, self.clock())
+        self.tell("task_settled", task_id=task_id)
 
     # -- Sessions -----------------------------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ from policy_service.storage.migrations import migrate
 from policy_service.tokens.keys import make_keys
 from policy_service.workflow import sweep
 from policy_service.workflow.activate import activate
+from policy_service.workflow.impossible import watch_quorums
 
 SUPPORT_BUNDLE = Path(__file__).parents[2] / "policies"
 URL = "http://127.0.0.1:8420"
@@ -152,9 +153,10 @@ class Agent:
         spent: dict[str, Any] = answer.json()
         return spent
 
-    async def report(self, attempt_id: str, *outcomes: dict[str, Any]) -> httpx2.Response:
+    async def report(self, attempt_id: str, *outcomes: dict[str, Any], **more: Any) -> httpx2.Response:
         """Say what became of effects."""
-        return await self.send("POST", "/v1/outcomes", {"attempt_id": attempt_id, "outcomes": list(outcomes)})
+        body = {"attempt_id": attempt_id, "outcomes": list(outcomes), **more}
+        return await self.send("POST", "/v1/outcomes", body)
 
     async def see(self, txn: str, wait: int | None = None) -> dict[str, Any]:
         """The transaction as it is."""
@@ -209,6 +211,29 @@ class Visitor:
         }
         path = f"/v1/reviews/{seen['review']['review_id']}/votes"
         return await self.http.post(path, content=json.dumps(ballot).encode(), headers=self.headers())
+
+    async def task(self, view: Mapping[str, Any], kind: str, **of: Any) -> dict[str, Any]:
+        """The one open task of a kind about a transaction, with what is known of it."""
+        page = (await self.get(f"/v1/tasks?limit=200&kind={kind}")).json()
+        (found,) = [
+            task for task in page["tasks"] if task["txn"] == view["txn"] and of.items() <= task.items()
+        ]
+        detail: dict[str, Any] = (await self.get(f"/v1/tasks/{found['task_id']}")).json()
+        return detail
+
+    async def settle(
+        self, task: Mapping[str, Any], answer: str, *, reason: str | None = "I asked the bank", **other: Any
+    ) -> httpx2.Response:
+        """Say of a task, as its details show it, what is so."""
+        word = {
+            "answer": answer,
+            "effect_digest": task["effect"]["effect_digest"],
+            "effect_state": task["effect"]["state"],
+            **({} if reason is None else {"reason": reason}),
+            **other,
+        }
+        path = f"/v1/tasks/{task['task']['task_id']}/settle"
+        return await self.http.post(path, content=json.dumps(word).encode(), headers=self.headers())
 
 
 @dataclass
@@ -286,6 +311,7 @@ class World:
             sweep.doubt_unreported,
             sweep.expire_compensations,
             sweep.ask_for_compensations,
+            watch_quorums,
         ):
             await tick(self.service.ctx)
 
@@ -314,7 +340,7 @@ async def running(
     data: Path, bundle: Path = SUPPORT_BUNDLE, *, clock: Clock | None = None, **more: Any
 ) -> AsyncIterator[World]:
     """A service over ``bundle`` with its data in ``data``. Its timers rest: a test sweeps when it wants to."""
-    quiet = {"public_url": URL, "dev_signin": True, "sweep_s": 3600, "poll_bundle_s": 3600}
+    quiet = {"public_url": URL, "dev_signin": True, "sweep_s": 3600, "poll_bundle_s": 3600, "watch_s": 60}
     settings = load_settings(data_dir=data, bundle_dir=bundle, **(quiet | more))
     if not settings.data_dir.exists():
         shutil.copytree(fresh_data(), settings.data_dir)

@@ -5,7 +5,8 @@
 
 A room sees every floor below its own, never one above and never its neighbours; inside the braces only
 `pap -> pdp, facts` and `facts, audit, identity -> storage`. `app.py` and `cli.py` see everything and nobody
-sees them. `settings.py`, `issuers.py` and `errors.py` are the ground that everybody but the domain may stand on.
+sees them. `settings.py`, `issuers.py`, `errors.py`, `metrics.py`, `health.py` and `tracing.py`
+are the ground that everybody but the domain may stand on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ SERVICE = "policy_service"
 SDK = "countersign"
 
 INNER_ROOMS = ("pdp", "pap", "facts", "tokens", "audit", "storage", "identity")
-GROUND = frozenset({"settings", "issuers", "errors"})
+GROUND = frozenset({"settings", "issuers", "errors", "metrics", "health", "tracing"})
 
 # room -> the rooms of the service it may name, besides itself
 MAY_NAME: dict[str, frozenset[str]] = {
@@ -36,6 +37,10 @@ MAY_NAME: dict[str, frozenset[str]] = {
     "settings": frozenset({"domain", "errors", "issuers"}),
     "issuers": frozenset(),
     "logs": frozenset(),
+    "metrics": frozenset(),
+    "health": frozenset({"metrics"}),
+    "tracing": frozenset({"errors", "sampling"}),
+    "sampling": frozenset(),
     "errors": frozenset({"domain"}),
 }
 SEES_EVERYTHING = frozenset({"app", "cli"})

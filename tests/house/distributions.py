@@ -28,6 +28,12 @@ def declared(which: str) -> dict[str, Requirement]:
     return {canonicalize_name(one.name): one for one in found if canonicalize_name(one.name) not in OURS}
 
 
+def extras(which: str) -> dict[str, Requirement]:
+    """The third-party requirements of one distribution's extras, by normalised name."""
+    lists = pyproject(which)["project"].get("optional-dependencies", {}).values()
+    return {canonicalize_name(one.name): one for lines in lists for one in map(Requirement, lines)}
+
+
 def locked(name: str) -> dict[str, str]:
     """name -> version of requirements/NAME.txt, whatever the marker."""
     lines = (ROOT / f"requirements/{name}.txt").read_text().splitlines()

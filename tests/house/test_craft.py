@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from itertools import chain
 from pathlib import Path
 from statistics import median
@@ -14,6 +15,9 @@ from tests.house.repository import ROOT
 
 PACKAGES = {"service": ROOT / "policy_service", "sdk": ROOT / "sdk/python/countersign"}
 LONGEST_MODULE = 400
+SECRET = re.compile(
+    r"(?:^|_)(?:secret|csrf|csrf_token|nonce|cookie|password|api_key|passphrase|state_token)$"
+)
 HTTP_METHODS = {"get", "post", "put", "patch", "delete", "api_route"}
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -75,3 +79,51 @@ def test_a_synchronous_route_is_seen(tmp_path: Path) -> None:
 def test_no_middleware_that_copies_every_body() -> None:
     imports = imports_of(ROOT, "policy_service")
     assert [one.place for one in imports if one.imported.endswith("BaseHTTPMiddleware")] == []
+
+
+def compared_secrets(path: Path) -> list[str]:
+    """Comparisons that take longer the more of a secret is right; hmac.compare_digest, or a look-up by hash, do not."""
+    compared = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Compare)]
+    return [f"{path.name}:{node.lineno} {ast.unparse(node)}" for node in compared if _tells(node)]
+
+
+def _tells(node: ast.Compare) -> bool:
+    sides = [node.left, *node.comparators]
+    if any(isinstance(side, ast.Constant) for side in sides):
+        return False
+    if isinstance(node.ops[0], ast.In | ast.NotIn):
+        return _is_secret(node.left)
+    return isinstance(node.ops[0], ast.Eq | ast.NotEq) and any(map(_is_secret, sides))
+
+
+def _is_secret(side: ast.expr) -> bool:
+    match side:
+        case (
+            ast.Name(id=name) | ast.Attribute(attr=name) | ast.Subscript(slice=ast.Constant(value=str(name)))
+        ):
+            return SECRET.search(name) is not None
+        case ast.Call(func=ast.Attribute(value=value, attr="encode")):
+            return _is_secret(value)
+    return False
+
+
+def test_no_secret_is_compared_letter_by_letter() -> None:
+    paths = [path for folder in PACKAGES.values() for path in modules(folder)]
+    assert [one for path in paths for one in compared_secrets(path)] == []
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "given == session.csrf",
+        "fields['csrf_token'] != token",
+        "self._nonce == nonce",
+        "password in known",
+        "row.secret.encode() == given",
+    ],
+)
+def test_a_secret_compared_letter_by_letter_is_seen(tmp_path: Path, line: str) -> None:
+    (tmp_path / "x.py").write_text(
+        f"if {line}: ...\nif hmac.compare_digest(a.secret, b): ...\nif secret == 'x': ...\n"
+    )
+    assert [one.partition(" ")[0] for one in compared_secrets(tmp_path / "x.py")] == ["x.py:1"]

@@ -72,7 +72,19 @@ def fault_in_command(line: str) -> str | None:
     return None if words[0] in OTHER_COMMANDS else f"{words[0]!r} is no command of ours"
 
 
-OTHER_COMMANDS = {"docker", "docker-compose", "curl", "git", "python", ".venv/bin/python"}
+OTHER_COMMANDS = {
+    *("docker", "docker-compose", "curl", "git", "python", ".venv/bin/python"),
+    *(
+        "cp",
+        "mkdir",
+        "find",
+        "chmod",
+        "export",
+        "pg_dump",
+        "createdb",
+        "pg_restore",
+    ),  # docs/backup.md, which is run
+}
 
 
 def _fault_in_make(words: list[str]) -> str | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.house.distributions import OURS, declared, distributions_of, locked, pyproject
+from tests.house.distributions import OURS, declared, distributions_of, extras, locked, pyproject
 from tests.house.imports import imports_of
 from tests.house.repository import ROOT
 
@@ -79,6 +79,29 @@ def test_dev_lock_satisfies_the_groups() -> None:
     assert unmet == [], "run: make lock"
 
 
+def test_dev_lock_holds_the_extras_for_the_suite_tries_them() -> None:
+    unmet = [
+        str(one)
+        for which in ("service", "sdk")
+        for name, one in extras(which).items()
+        if not one.specifier.contains(locked("dev").get(name, "0"))
+    ]
+    assert unmet == [], "add to the group dev, and run: make lock"
+
+
+# The image sends traces where its environment says so; the service runs without.
+IN_THE_IMAGE = {"opentelemetry-exporter-otlp-proto-http", "opentelemetry-sdk"}
+
+
+def test_nobody_needs_an_extra() -> None:
+    needed = {*declared("sdk"), *declared("service")}
+    assert set(extras("sdk")) == {"pynacl", "opentelemetry-api"}
+    assert set(extras("service")) == IN_THE_IMAGE
+    assert set(extras("sdk")) & locked("sdk").keys() == set()
+    carried = (set(extras("sdk")) | set(extras("service"))) & locked("service").keys()
+    assert carried - needed == IN_THE_IMAGE
+
+
 def test_the_locks_agree_with_each_other() -> None:
     dev = locked("dev")
     assert [
@@ -118,7 +141,7 @@ def test_what_is_imported_is_declared_and_what_is_declared_is_imported(
 ) -> None:
     tops = {one.imported.split(".")[0] for one in imports_of(root, package)}
     foreign = tops - set(sys.stdlib_module_names) - {"policy_service", "countersign", ""}
-    wanted = set(declared(which))
+    wanted = set(declared(which)) | set(extras(which))
     undeclared = {
         top for top in foreign if not distributions_of(top) & wanted and not _comes_with(top, wanted)
     }

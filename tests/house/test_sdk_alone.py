@@ -1,4 +1,4 @@
-"""The SDK works in a process that has nothing of the service."""
+"""The SDK works in a process that has nothing of the service, and none of its own extras."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.house.repository import ROOT
 
 BLOCKED = (
     "policy_service fastapi starlette sqlalchemy sqlmodel cedarpy alembic uvicorn jinja2 psycopg apscheduler "
-    "structlog prometheus_client pydantic_settings jsonschema multipart python_multipart"
+    "structlog prometheus_client pydantic_settings jsonschema multipart python_multipart nacl opentelemetry"
 ).split()
 
 WALK = """

@@ -25,6 +25,7 @@ def test_nothing_set_is_safe(tmp_path: Path) -> None:
     assert not settings.dev_signin
     assert not settings.api_keys
     assert settings.environment == "production"
+    assert settings.durability == "full"
     assert settings.public_url == settings.iss == f"http://127.0.0.1:{settings.port}"
     assert settings.data_dir == tmp_path / "countersign-data"
     assert settings.key_dir == tmp_path / "countersign-data" / "keys"
@@ -180,3 +181,13 @@ def test_another_database_is_refused_without_quoting_its_password(given: str) ->
 )  # fmt: skip
 def test_only_this_machine_is_loopback(host: str, loopback: bool) -> None:
     assert is_loopback(host) is loopback
+
+
+def test_decisions_may_be_lost_in_a_trial_only() -> None:
+    assert load_settings(durability="normal", environment="dev").durability == "normal"
+    with pytest.raises(StartError, match="COUNTERSIGN_ENVIRONMENT"):
+        load_settings(durability="normal")
+    with pytest.raises(StartError, match="PostgreSQL"):
+        load_settings(durability="normal", environment="staging", database_url="postgresql://u@h/d")
+    with pytest.raises(StartError):
+        load_settings(durability="off", environment="dev")

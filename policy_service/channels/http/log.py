@@ -12,6 +12,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from countersign.contract.wire import AuditPage, dump
+from policy_service import metrics
 from policy_service.channels.http import docs
 from policy_service.channels.http.bodies import answer
 from policy_service.channels.http.gate import Gate
@@ -47,7 +48,7 @@ def router(gate: Gate) -> APIRouter:
     )
     async def audit(request: Request, after: int = After, limit: int | None = Limit) -> Response:
         who = await watcher(request)
-        most = min(limit or ctx.settings.page_size, ctx.settings.max_page_size)
+        most = ctx.settings.rows(limit)
         return answer(await history.page(ctx, who, after, most))
 
     @routes.get(
@@ -77,13 +78,14 @@ def router(gate: Gate) -> APIRouter:
         )
 
     async def _stream(request: Request, who: Watcher, index: int) -> AsyncIterator[bytes]:
-        yield b": open\n\n"
-        while not ctx.feed.closing and await gate.still_there(request, who.caller):
-            rows, index = await history.events_after(ctx, who, index, _KEEP_ALIVE_S)
-            for event in rows:
-                yield f"id: {event.index}\nevent: {event.kind}\ndata: ".encode() + dump(event) + b"\n\n"
-            if not rows:
-                yield f"id: {index}\n: still here\n\n".encode()
+        with metrics.STREAMS.labels("api").track_inprogress():
+            yield b": open\n\n"
+            while not ctx.feed.closing and await gate.still_there(request, who.caller):
+                rows, index = await history.events_after(ctx, who, index, _KEEP_ALIVE_S)
+                for event in rows:
+                    yield f"id: {event.index}\nevent: {event.kind}\ndata: ".encode() + dump(event) + b"\n\n"
+                if not rows:
+                    yield f"id: {index}\n: still here\n\n".encode()
 
     return routes
 

@@ -7,14 +7,17 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from countersign.contract import PROBLEM_TYPE_PREFIX, ErrorCode
+from policy_service import metrics
 from policy_service.channels.http.bodies import PROBLEM_TYPE
 from policy_service.errors import InternalError, InvalidRequestError, ServiceError, StorageUnavailableError
 from policy_service.pap.active import NoActiveBundleError
 
 log = structlog.get_logger(__name__)
 
+_METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _BY_STATUS = {
     404: ErrorCode.NOT_FOUND,
     405: ErrorCode.METHOD_NOT_ALLOWED,
@@ -29,11 +32,11 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(NoActiveBundleError, _no_bundle)
-    app.add_exception_handler(Exception, _fault)
 
 
 def problem(error: ServiceError, request: Request) -> Response:
     """One service error as a response."""
+    metrics.REFUSALS.labels(error.code.value).inc()
     headers = {"Cache-Control": "no-store"}
     if error.status == 401:
         headers["WWW-Authenticate"] = "Agent-Proof"
@@ -44,7 +47,7 @@ async def _service_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, ServiceError):
         raise error
     if error.status >= 500:
-        log.error("request_failed", path=request.url.path, code=error.code.value, cause=repr(error.__cause__))
+        log.error("request_failed", route=route_of(request.scope), code=error.code.value, exc_info=error)
     return problem(error, request)
 
 
@@ -52,6 +55,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
     if not isinstance(error, HTTPException):
         raise error
     code = _BY_STATUS.get(error.status_code, ErrorCode.INVALID_REQUEST)
+    metrics.REFUSALS.labels(code.value).inc()
     body = {
         "type": PROBLEM_TYPE_PREFIX + code.value,
         "title": code.value.replace("_", " "),
@@ -78,7 +82,43 @@ async def _no_bundle(request: Request, error: Exception) -> Response:
     )
 
 
-async def _fault(request: Request, error: Exception) -> Response:
-    """A fault of ours: the log gets the trace, the caller a sentence that quotes nothing."""
-    log.error("fault", path=request.url.path, method=request.method, exc_info=error)
-    return problem(InternalError("the service failed; nothing of this request was released"), request)
+class Faults:
+    """A fault of ours: the log gets the place, the caller a sentence that quotes nothing, the server above nothing."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begun = False
+
+        async def noting(message: Message) -> None:
+            nonlocal begun
+            begun = begun or message["type"] == "http.response.start"
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        except Exception:
+            log.exception("fault", route=route_of(scope), method=known_method(scope))
+            if (
+                begun
+            ):  # half an answer has left: the connection must break, and the server above must not quote why
+                raise ConnectionAbortedError("the service failed in the middle of an answer") from None
+            told = problem(
+                InternalError("the service failed; nothing of this request was released"), Request(scope)
+            )
+            await told(scope, receive, send)
+
+
+def route_of(scope: Scope) -> str:
+    """The template of the route that answered; never the path, in which anybody may write anything."""
+    path = getattr(scope.get("route"), "path", None)
+    return path if isinstance(path, str) else "(none)"
+
+
+def known_method(scope: Scope) -> str:
+    """The method, if it is one."""
+    return scope["method"] if scope["method"] in _METHODS else "(other)"

@@ -1,4 +1,4 @@
-"""/v1/redemptions, /v1/outcomes, /v1/evaluations, /v1/tools: spend, renew, report, ask beforehand."""
+"""/v1/redemptions, /v1/outcomes, /v1/epoch, /v1/evaluations, /v1/tools: spend, renew, report, ask beforehand."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from fastapi import APIRouter, Path, Request, Response
 
 from countersign.contract import canonicalize
 from countersign.contract.wire import (
+    EpochView,
     EvaluationRequest,
     EvaluationView,
     RedeemRequest,
@@ -18,6 +19,7 @@ from policy_service.channels.http import docs
 from policy_service.channels.http.bodies import JSON_TYPE, answer, read_model
 from policy_service.channels.http.gate import Gate
 from policy_service.errors import NotFoundError
+from policy_service.workflow.epochs import epoch_view
 from policy_service.workflow.evaluate import evaluate_request
 from policy_service.workflow.redeem import Redeemed, redeem
 from policy_service.workflow.renew import renew
@@ -77,7 +79,18 @@ def router(gate: Gate) -> APIRouter:
     async def report_outcomes(request: Request) -> Response:
         caller, body = await gate.agent(request)
         wish = read_model(ReportRequest, body)
-        return answer(await telling.transaction(await report(ctx, caller, wish.attempt_id, wish.outcomes)))
+        return answer(await telling.transaction(await report(ctx, caller, wish)))
+
+    @routes.get(
+        "/epoch",
+        response_model=EpochView,
+        summary="The incarnation of the service's database, and what each restore may have forgotten",
+        responses=docs.problems(400, 401, 403, 413, 421, 503),
+        openapi_extra={"security": docs.AGENT},
+    )
+    async def get_epoch(request: Request) -> Response:
+        await gate.agent(request)
+        return answer(await epoch_view(ctx))
 
     @routes.post(
         "/evaluations",

@@ -1,10 +1,10 @@
-"""/v1/reviews and /v1/tasks: the queue for people's own programs, by the session of a signed-in person."""
+"""/v1/reviews: the queue for people's own programs, by the session of a signed-in person."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from countersign.contract.wire import ReviewPageView, ReviewView, TaskPage, VoteRequest
+from countersign.contract.wire import ReviewPageView, ReviewView, VoteRequest
 from policy_service.channels.http import docs
 from policy_service.channels.http.bodies import answer, read_model
 from policy_service.channels.http.gate import Gate
@@ -17,8 +17,8 @@ ReviewId = Path(min_length=1, max_length=64, description="The review's id.")
 Cursor = Query(default=None, max_length=200, description="`next` of the page before.")
 Limit = Query(default=None, ge=1, le=1000, description="Rows of this page; the service has its own maximum.")
 
-_CSRF = docs.header("X-CSRF-Token", "The session's form token.", required=True)
-_ORIGIN = docs.header("Origin", "The public URL.", required=True)
+CSRF = docs.header("X-CSRF-Token", "The session's form token.", required=True)
+ORIGIN = docs.header("Origin", "The public URL.", required=True)
 
 
 def voter_of(person: Person) -> Voter:
@@ -27,12 +27,9 @@ def voter_of(person: Person) -> Voter:
 
 
 def router(gate: Gate) -> APIRouter:
-    """The routes of reviews and tasks."""
+    """The routes of reviews."""
     routes = APIRouter(prefix="/v1", tags=["reviews"])
     ctx = gate.ctx
-
-    def rows(limit: int | None) -> int:
-        return min(limit or ctx.settings.page_size, ctx.settings.max_page_size)
 
     @routes.get(
         "/reviews",
@@ -45,7 +42,7 @@ def router(gate: Gate) -> APIRouter:
         request: Request, cursor: str | None = Cursor, limit: int | None = Limit
     ) -> Response:
         await gate.person(request)
-        return answer(await review_views.page(ctx, cursor, rows(limit)))
+        return answer(await review_views.page(ctx, cursor, ctx.settings.rows(limit)))
 
     @routes.get(
         "/reviews/{review_id}",
@@ -63,7 +60,7 @@ def router(gate: Gate) -> APIRouter:
         response_model=ReviewView,
         summary="Approve or deny exactly these bytes",
         responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
-        openapi_extra=docs.with_parameters(docs.body_of(VoteRequest), _CSRF, _ORIGIN)
+        openapi_extra=docs.with_parameters(docs.body_of(VoteRequest), CSRF, ORIGIN)
         | {"security": docs.PERSON},
     )
     async def cast_vote(request: Request, review_id: str = ReviewId) -> Response:
@@ -80,19 +77,6 @@ def router(gate: Gate) -> APIRouter:
         )
         await vote(ctx, voter_of(session.person), ballot)
         return answer(await _review(review_id))
-
-    @routes.get(
-        "/tasks",
-        response_model=TaskPage,
-        summary="What a person must settle, oldest first",
-        responses=docs.problems(400, 401, 421, 503),
-        openapi_extra={"security": docs.PERSON},
-    )
-    async def list_tasks(
-        request: Request, cursor: str | None = Cursor, limit: int | None = Limit
-    ) -> Response:
-        await gate.person(request)
-        return answer(await review_views.tasks(ctx, cursor, rows(limit)))
 
     async def _review(review_id: str) -> ReviewView:
         view = await review_views.review(ctx, review_id)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
-from countersign.contract import ErrorCode, body_digest
+from countersign.contract import ErrorCode, TxnState, body_digest
 from countersign.contract.wire import (
     CompensateRequest,
     CompensationView,
     ReleaseRequest,
     SubmitRequest,
+    TransactionPage,
     TransactionView,
     WithdrawRequest,
 )
@@ -19,12 +20,12 @@ from policy_service.channels.http import docs
 from policy_service.channels.http.bodies import answer, read_model
 from policy_service.channels.http.gate import Gate
 from policy_service.errors import InvalidRequestError
-from policy_service.workflow import idempotency
+from policy_service.workflow import idempotency, mine
 from policy_service.workflow.compensate import compensate
 from policy_service.workflow.release import release
 from policy_service.workflow.submit_and_redeem import submit_and_redeem
 from policy_service.workflow.telling import Telling
-from policy_service.workflow.waiting import wait_while_in_review
+from policy_service.workflow.waiting import wait_for_people, wait_while_in_review
 from policy_service.workflow.withdraw import withdraw
 
 _WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,6})(?:$|[,;\s])", re.ASCII | re.IGNORECASE)
@@ -32,8 +33,14 @@ _KEY_MAX = 255
 
 Txn = Path(description="The transaction's id: 64 lower-case hex digits.", pattern="^[0-9a-f]{64}$")
 
+State = Query(default=None, description="Those in one state only.")
+Cursor = Query(default=None, max_length=200, description="`next` of the page before.")
+Limit = Query(default=None, ge=1, le=1000, description="Rows of this page; the service has its own maximum.")
+
 _PREFER = docs.header(
-    "Prefer", "`wait=N`: answer as soon as nobody is being asked any more, or after N seconds."
+    "Prefer",
+    "`wait=N`: answer as soon as nobody is being asked any more (looking at one that is unsettled: as soon as people "
+    "have settled something), or after N seconds.",
 )
 _KEY = docs.header(
     "Idempotency-Key",
@@ -97,6 +104,23 @@ def router(gate: Gate) -> APIRouter:
         return answer(view, 201 if submitted.created else 200, {"Location": f"/v1/transactions/{view.txn}"})
 
     @routes.get(
+        "",
+        response_model=TransactionPage,
+        summary="Your transactions, the newest first",
+        responses=docs.problems(400, 401, 403, 413, 421, 503),
+        openapi_extra={"security": docs.AGENT},
+    )
+    async def list_transactions(
+        request: Request,
+        state: TxnState | None = State,
+        cursor: str | None = Cursor,
+        limit: int | None = Limit,
+    ) -> Response:
+        caller, _ = await gate.agent(request)
+        rows = ctx.settings.rows(limit)
+        return answer(await mine.page(ctx, caller, state=state, cursor=cursor, limit=rows))
+
+    @routes.get(
         "/{txn}",
         response_model=TransactionView,
         summary="A transaction as it is",
@@ -106,7 +130,7 @@ def router(gate: Gate) -> APIRouter:
     async def get_transaction(request: Request, txn: str = Txn) -> Response:
         caller, _ = await gate.agent(request)
         snapshot = await telling.visible(caller, txn)
-        waited = await wait_while_in_review(ctx, snapshot, wanted_wait(request, ctx.settings.max_wait_s))
+        waited = await wait_for_people(ctx, snapshot, wanted_wait(request, ctx.settings.max_wait_s))
         return answer(await telling.transaction(waited))
 
     @routes.post(

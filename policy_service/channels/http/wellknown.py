@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import hmac
+from collections.abc import Callable, Sequence
 
 from fastapi import APIRouter, Request, Response
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST
 
-from countersign.contract.wire import Health, Jwks
+from countersign.contract.wire import Health, HealthFinding, Jwks
+from policy_service import metrics
 from policy_service.channels.http import docs
 from policy_service.channels.http.bodies import answer
 from policy_service.channels.http.gate import Gate
-
-Checks = Callable[[], Awaitable[Mapping[str, str]]]
+from policy_service.errors import UnauthenticatedError
+from policy_service.health import Finding
 
 _JWKS_MAX_AGE_S = 300  # a verifier that cached the keys learns of a new one before it is used
 
 
-def router(gate: Gate, checks: Checks) -> APIRouter:
-    """Keys, health and metrics. ``checks`` names what is wrong, and is empty when nothing is."""
+def router(gate: Gate, findings: Callable[[], Sequence[Finding]], metrics_token: bytes | None) -> APIRouter:
+    """Keys, health and metrics. ``findings``: what is wrong; ``metrics_token``: what who reads metrics must send."""
     routes = APIRouter(tags=["service"])
 
     @routes.get(
@@ -41,23 +43,42 @@ def router(gate: Gate, checks: Checks) -> APIRouter:
     @routes.get(
         "/readyz",
         response_model=Health,
-        summary="The service can decide and record; otherwise what is wrong",
-        responses={503: {"model": Health, "description": "Something is wrong; `checks` names it."}},
+        summary="The service may take traffic; what is wrong all the same, since when, and what to do",
+        responses={503: {"model": Health, "description": "It must not take traffic; the findings say why."}},
     )
     async def readyz() -> Response:
-        wrong = await checks()
-        health = Health(status="degraded" if wrong else "ok", checks=dict(wrong))
-        return answer(health, 503 if wrong else 200)
+        found = findings()
+        down = any(one.stops for one in found)
+        told = tuple(
+            HealthFinding(check=one.check, stops=one.stops, wrong=one.wrong, since=one.since, do=one.do)
+            for one in found
+        )
+        health = Health(status="down" if down else "degraded" if told else "ok", findings=told)
+        return answer(health, 503 if down else 200)
 
     @routes.get(
         "/metrics",
         response_class=Response,
         summary="Prometheus metrics",
         responses={
-            200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The metrics."}
+            200: {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "The metrics."},
+            **docs.problems(401),
         },
     )
-    async def metrics() -> Response:
-        return Response(generate_latest(), media_type=CONTENT_TYPE_LATEST)
+    async def read_metrics(request: Request) -> Response:
+        require_reader(request.headers.get("authorization", ""))
+        return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST, headers={"Cache-Control": "no-store"})
+
+    def require_reader(authorization: str) -> None:
+        """They tell strangers what a company does and how often; who may read them is for the operator to say."""
+        if metrics_token is None:
+            if not gate.ctx.settings.loopback:
+                raise UnauthenticatedError(
+                    "set metrics_token_file: beyond loopback metrics are read with a token"
+                )
+            return
+        scheme, _, given = authorization.partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), metrics_token):
+            raise UnauthenticatedError("send the token of metrics_token_file as Authorization: Bearer")
 
     return routes

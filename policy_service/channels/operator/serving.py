@@ -34,9 +34,9 @@ class _Door(uvicorn.Server):
         finally:
             self.settled.set()
 
-    async def serve_beside(self, listener: socket.socket) -> None:
-        """Serve without signal handlers of its own, which would replace the public door's."""
-        await self._serve([listener])
+    async def serve_quietly(self, listener: socket.socket | None) -> None:
+        """Serve without signal handlers: somebody else says when it ends."""
+        await self._serve(None if listener is None else [listener])
 
 
 async def serve_with_socket(
@@ -47,24 +47,48 @@ async def serve_with_socket(
     Raises:
         StartError: the address is taken, or the service refused to start.
     """
-    public = _Door(config)
-    async with AsyncExitStack() as stack:
-        stack.enter_context(_bound(config))
-        # The application is started here and not by the server, so that a refusal to start is a sentence.
-        await stack.enter_async_context(app.router.lifespan_context(app))
-        listener = stack.enter_context(_admin_socket(settings)) if is_embedded(settings) else None
-        serving = asyncio.create_task(public.serve())
-        await public.settled.wait()
-        if listener is not None:
-            await stack.enter_async_context(_operators_door(db, settings, listener))
+    async with open_doors(app, config, db, settings) as serving:
         await asyncio.to_thread(welcome)
         await serving
 
 
 @contextlib.asynccontextmanager
+async def open_doors(
+    app: FastAPI,
+    config: uvicorn.Config,
+    db: Database,
+    settings: Settings,
+    *,
+    signals: bool = True,
+    operator: bool = True,
+) -> AsyncIterator[asyncio.Task[None]]:
+    """Serve for the block, and until interrupted where the doors have ``signals`` of their own.
+
+    Raises:
+        StartError: the address is taken, or the service refused to start.
+    """
+    public = _Door(config)
+    async with AsyncExitStack() as stack:
+        stack.enter_context(_bound(config))
+        # The application is started here and not by the server, so that a refusal to start is a sentence.
+        await stack.enter_async_context(app.router.lifespan_context(app))
+        has_socket = operator and is_embedded(settings)
+        listener = stack.enter_context(_admin_socket(settings)) if has_socket else None
+        serving = asyncio.create_task(public.serve() if signals else public.serve_quietly(None))
+        await public.settled.wait()
+        if listener is not None:
+            await stack.enter_async_context(_operators_door(db, settings, listener))
+        try:
+            yield serving
+        finally:
+            public.should_exit = True
+            await serving
+
+
+@contextlib.asynccontextmanager
 async def _operators_door(db: Database, settings: Settings, listener: socket.socket) -> AsyncIterator[None]:
     door = _Door(uvicorn.Config(admin_app(db, settings), log_config=None, lifespan="off"))
-    serving = asyncio.create_task(door.serve_beside(listener))
+    serving = asyncio.create_task(door.serve_quietly(listener))
     await door.settled.wait()
     try:
         yield

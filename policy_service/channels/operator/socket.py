@@ -127,5 +127,6 @@ def open_database(settings: Settings, *, clock: Clock | None = None) -> Database
         read_threads=settings.read_threads,
         pool_size=settings.pool_size,
         max_runs=settings.max_runs,
+        durable=settings.durability == "full",
     )
     return Database.open(settings.database_url, limits=limits, clock=clock)

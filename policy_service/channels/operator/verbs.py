@@ -112,12 +112,12 @@ def _revoke_commit(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _revoke_approver(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    iss, _, sub = args["person"].rpartition("|")
+    iss, _, sub = args["person"].partition("|")  # a subject may hold one too (Auth0), an issuer may not
     return {"person": args["person"], "votes": revoke.revoke_approver(tx, iss, sub, args["reason"])}
 
 
 def _reinstate_approver(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    iss, _, sub = args["person"].rpartition("|")
+    iss, _, sub = args["person"].partition("|")  # a subject may hold one too (Auth0), an issuer may not
     revoke.reinstate_approver(tx, iss, sub)
     return {"person": args["person"]}
 

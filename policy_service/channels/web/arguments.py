@@ -8,16 +8,26 @@ Pure. Rules kept here:
 
 import json
 from dataclasses import dataclass
+from typing import Protocol
 
 from policy_service.channels.web.findings import Finding
 from policy_service.channels.web.marking import Marked, mark
 from policy_service.channels.web.wording import counted
-from policy_service.workflow.reading import ArgRow, ReviewPage
+from policy_service.workflow.reading import ArgRow
 
 FOLD_ABOVE_BYTES = 320  # about five lines on a phone
 FOLD_ABOVE_LINES = 6
 _PREVIEW_CHARS = 240
 _PREVIEW_LINES = 5
+
+
+class Sheet(Protocol):
+    """A page that shows an effect's arguments and the bytes they were decoded from."""
+
+    @property
+    def args(self) -> tuple[ArgRow, ...]: ...
+    @property
+    def canonical(self) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +61,7 @@ class Bytes:
     stretches: tuple[Marked | int, ...]
 
 
-def arg_views(page: ReviewPage) -> tuple[ArgView, ...]:
+def arg_views(page: Sheet) -> tuple[ArgView, ...]:
     return tuple(
         ArgView(f"arg-{place}", row, mark(row.name), folded(row.value_text, address=row.recipient))
         for place, row in enumerate(page.args, start=1)
@@ -73,13 +83,13 @@ def folded(text: str, *, address: bool = False) -> Folded:
     return Folded(whole, mark(preview, block=True, address=address, edges=False), label)
 
 
-def same_bytes(page: ReviewPage) -> bool:
+def same_bytes(page: Sheet) -> bool:
     """True when the rows, put together again, are the bytes that will be voted on."""
     members = "".join(before + row.value_json for before, row in _members(page)) or "{"
     return (members + "}").encode() == page.canonical and all(_is_faithful(row) for row in page.args)
 
 
-def canonical_bytes(page: ReviewPage) -> Bytes:
+def canonical_bytes(page: Sheet) -> Bytes:
     """The bytes to read. Where rows do not reproduce them, a secret cannot be told apart: then nothing is."""
     size = len(page.canonical)
     if not any(row.secret for row in page.args):
@@ -87,7 +97,7 @@ def canonical_bytes(page: ReviewPage) -> Bytes:
     return Bytes(size, tuple(_redacted(page)) if same_bytes(page) else (size,))
 
 
-def _redacted(page: ReviewPage) -> list[Marked | int]:
+def _redacted(page: Sheet) -> list[Marked | int]:
     stretches: list[Marked | int] = []
     text = ""
     for before, row in _members(page):
@@ -100,7 +110,7 @@ def _redacted(page: ReviewPage) -> list[Marked | int]:
     return [*stretches, mark(text + "}", block=True, every=True)]
 
 
-def _members(page: ReviewPage) -> list[tuple[str, ArgRow]]:
+def _members(page: Sheet) -> list[tuple[str, ArgRow]]:
     """The rows as JCS orders them (by UTF-16 units), each with what stands before its value."""
     rows = sorted(page.args, key=lambda row: row.name.encode("utf-16-be"))
     return [(f"{',' if place else '{'}{_quoted(row.name)}:", row) for place, row in enumerate(rows)]

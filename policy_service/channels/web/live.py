@@ -7,9 +7,12 @@ browsers come back by themselves with the last index they saw.
 import json
 from collections.abc import AsyncIterator, Sequence
 
+from fastapi import Request
 from fastapi.sse import format_sse_event
 
+from policy_service import metrics
 from policy_service.channels.web.ports import EventFeed, QueueEvent, Sessions
+from policy_service.errors import InvalidRequestError
 
 HEARTBEAT_SECONDS = (
     15.0  # proxies cut a silent stream after 30 to 60; also how often the session is looked at
@@ -18,33 +21,55 @@ BATCH = 100  # events a read; more arrive with the next
 
 
 async def stream(
-    feed: EventFeed, sessions: Sessions, cookie: str, after: int, review_id: str | None
+    feed: EventFeed, sessions: Sessions, cookie: str, after: int, about: str | None
 ) -> AsyncIterator[bytes]:
-    """Server-sent events after an index, for one session, until it or the service ends."""
+    """Server-sent events after an index, about one review or task or about all, until the session or the service
+    ends."""
     index = after
-    yield format_sse_event(comment="open", retry=2_000)
-    while not feed.closing and (session := await sessions.find(cookie, touch=False)) is not None:
-        batch = await feed.events_after(session.person, index, BATCH)
-        for event in _about(batch.events, review_id):
-            yield _wire(event)
-        if batch.index > index:
-            index = batch.index
-            continue
-        await feed.wait_after(index, HEARTBEAT_SECONDS)
-        yield format_sse_event(comment="still here")
+    with metrics.STREAMS.labels("web").track_inprogress():
+        yield format_sse_event(comment="open", retry=2_000)
+        while not feed.closing and (session := await sessions.find(cookie, touch=False)) is not None:
+            batch = await feed.events_after(session.person, index, BATCH)
+            for event in _about(batch.events, about):
+                yield _wire(event)
+            if batch.index > index:
+                index = batch.index
+                continue
+            await feed.wait_after(index, HEARTBEAT_SECONDS)
+            yield format_sse_event(comment="still here")
 
 
-def _about(events: Sequence[QueueEvent], review_id: str | None) -> list[QueueEvent]:
-    return [event for event in events if review_id is None or event.review_id == review_id]
+def _about(events: Sequence[QueueEvent], about: str | None) -> list[QueueEvent]:
+    return [event for event in events if about is None or about in {event.review_id, event.task_id}]
 
 
 def _wire(event: QueueEvent) -> bytes:
-    data = json.dumps({"kind": event.kind, "review_id": event.review_id}, separators=(",", ":"))
-    return format_sse_event(event="review", data_str=data, id=str(event.index))
+    name, told = ("task", event.task_id) if event.task_id else ("review", event.review_id)
+    data = json.dumps({"kind": event.kind, f"{name}_id": told}, separators=(",", ":"))
+    return format_sse_event(event=name, data_str=data, id=str(event.index))
 
 
-def tell(events: Sequence[QueueEvent]) -> tuple[int, int]:
-    """How many reviews were opened and how many settled, each counted once and none as both."""
-    opened = {event.review_id for event in events if event.kind == "review_opened"}
-    settled = {event.review_id for event in events if event.kind == "review_settled"}
+def index_of(request: Request, name: str) -> int:
+    """The index a page names in its address."""
+    return whole(request.query_params.get(name, "0"))
+
+
+def whole(text: str) -> int:
+    """An index of the log, strictly.
+
+    Raises InvalidRequestError for anything else.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise InvalidRequestError(f"an index is a whole number, not {text!r}")
+    return int(text)
+
+
+def tell(events: Sequence[QueueEvent], what: str = "review") -> tuple[int, int]:
+    """How many reviews (or tasks) were opened and how many settled, each counted once and none as both."""
+    opened = {_id_of(event) for event in events if event.kind == f"{what}_opened"}
+    settled = {_id_of(event) for event in events if event.kind == f"{what}_settled"}
     return len(opened - settled), len(settled - opened)
+
+
+def _id_of(event: QueueEvent) -> str:
+    return event.task_id or event.review_id

@@ -75,7 +75,7 @@ class Pages:
         code = str(error.code)
         if code == "stale_review" and session is not None:
             return await self._stale(request, session, error)
-        words = words_for(code)
+        words = words_for(code, settling=request.url.path.startswith("/tasks/"))
         context: dict[str, Any] = asdict(words) | {"alert": words.alert, "detail": sentence(error.detail)}
         if code == "misdirected_host":
             context |= {"href": self.site.origin + "/", "label": f"Go to {self.site.origin}"}

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
+from countersign.contract import TaskAnswer
 from policy_service.identity.oidc import Departure
 from policy_service.workflow.reading import Ballot, QueuePage, ReviewPage, VoteResult
+from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
 
 Clock: TypeAlias = Callable[[], datetime]
 
@@ -85,8 +87,19 @@ class Sessions(Protocol):
         """End this session or every session of its person. Unknown values are ignored."""
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A person's word on a task, and on what they read."""
+
+    answer: TaskAnswer
+    effect_digest: str
+    effect_state: str
+    reason: str
+    result: bytes | None = None  # canonical JSON
+
+
 class QueueSource(Protocol):
-    """The reviews as one person sees them, and the one thing a person does here: vote."""
+    """The reviews and tasks as one person sees them, and the two things a person does here: vote and settle."""
 
     async def open_reviews(self, person: Person, cursor: str | None, limit: int) -> QueuePage:
         """Open reviews, those that expire first in front.
@@ -114,14 +127,31 @@ class QueueSource(Protocol):
         `reason_required`, `step_up_required`, `not_found`.
         """
 
+    async def count_tasks(self) -> OpenTasks:
+        """How many tasks are open, for the tab."""
+
+    async def task_list(self, person: Person, state: str, cursor: str | None, limit: int) -> TaskList:
+        """Tasks in a state, the oldest in front."""
+
+    async def task_page(self, task_id: str, person: Person) -> TaskPage | None:
+        """One task as this person may see it, open or settled; None when there is none for them."""
+
+    async def settle_task(self, person: Person, task_id: str, said: Said) -> None:
+        """Settle a task by exactly this word.
+
+        Raises ServiceError: `task_settled`, `stale_task` (with `extras["effect_state"]`), `not_eligible`,
+        `wrong_answer`, `reason_required`, `not_found`.
+        """
+
 
 @dataclass(frozen=True, slots=True)
 class QueueEvent:
     """Something happened: an id and a kind, never HTML. `index` is the dense index of the audit row."""
 
     index: int
-    kind: str  # "review_opened", "vote_recorded", "review_settled", ...
-    review_id: str
+    kind: str  # "review_opened", "vote_recorded", "review_settled", "task_opened", "task_settled", ...
+    review_id: str = ""
+    task_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +172,7 @@ class EventFeed(Protocol):
         """The highest index so far, 0 when there is none."""
 
     async def events_after(self, person: Person, index: int, limit: int) -> EventBatch:
-        """At most `limit` events about reviews this person may see, after `index`."""
+        """At most `limit` events about reviews and tasks this person may see, after `index`."""
 
     async def wait_after(self, index: int, timeout_seconds: float) -> None:
         """Return as soon as there may be something after `index`, at the latest after the timeout."""

@@ -19,11 +19,12 @@ class Words:
 
     @property
     def alert(self) -> bool:
-        """Read out at once only when somebody's vote was not counted."""
-        return self.heading == _NOT_COUNTED
+        """Read out at once only when somebody's vote was not counted, or their word not taken."""
+        return self.heading in {_NOT_COUNTED, _NOT_SETTLED}
 
 
 _NOT_COUNTED = "Your vote was not counted"
+_NOT_SETTLED = "Nothing was settled"
 _WORDS = {
     "unauthenticated": Words(
         "You are signed out",
@@ -47,6 +48,30 @@ _WORDS = {
     ),
     "reason_required": Words(
         _NOT_COUNTED, "Go back, write one, and send it again. Nothing was released.", "quote"
+    ),
+    "stale_task": Words(
+        _NOT_SETTLED,
+        "It has moved since you read it. Open the task again and read what stands now.",
+        "refresh",
+        "why-warn",
+        "/tasks",
+        "Go to the tasks",
+    ),
+    "task_settled": Words(
+        _NOT_SETTLED,
+        "The first word stands. Open the task to see it.",
+        "check",
+        "",
+        "/tasks",
+        "Go to the tasks",
+    ),
+    "wrong_answer": Words(
+        _NOT_SETTLED,
+        "Open the task again, and press one of its answers.",
+        "alert",
+        "why-warn",
+        "/tasks",
+        "Go to the tasks",
     ),
     "csrf": Words(
         "Nothing was done",
@@ -89,9 +114,28 @@ _WORDS["issuer_unavailable"] = Words(
 )
 _WORDS["method_not_allowed"] = Words("Nothing was done", "Open the queue, and go on from there.")
 _WORDS["expired_token"] = _WORDS["bad_token"]
+_OF_SETTLING = {
+    "not_eligible": Words(
+        _NOT_SETTLED, "Somebody else has to settle this one.", "info", "", "/tasks", "Go to the tasks"
+    ),
+    "reason_required": Words(
+        _NOT_SETTLED,
+        "Go back, write how you know, and send it again.",
+        "quote",
+        "",
+        "/tasks",
+        "Go to the tasks",
+    ),
+    "invalid_request": Words(
+        _NOT_SETTLED, "Go back, and send it again.", "alert", "why-warn", "/tasks", "Go to the tasks"
+    ),
+}
 _OTHER = Words("Nothing was done", "Open the page again from the queue.", "alert", "why-warn")
 
 
-def words_for(code: str) -> Words:
-    """The frame of a code; an unknown one is told plainly that nothing was done."""
-    return _WORDS.get(code, _OTHER)
+def words_for(code: str, *, settling: bool = False) -> Words:
+    """The frame of a code; an unknown one is told plainly that nothing was done.
+
+    Where somebody was settling a task, what votes share with it is told about that.
+    """
+    return (_OF_SETTLING.get(code) if settling else None) or _WORDS.get(code, _OTHER)

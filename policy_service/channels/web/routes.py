@@ -1,4 +1,4 @@
-"""The web queue's routes: pages, fragments, two kinds of form and one event stream.
+"""The web queue's routes: pages, fragments, three kinds of form and one event stream.
 
 Rules kept here, for every route: the Host is the public URL's, or the answer is 421; a GET changes nothing,
 not even a link's one use (a provider's answer is the exception, see `signing_in`); a POST came from our own
@@ -8,6 +8,7 @@ what did not happen.
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
+from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
@@ -19,6 +20,7 @@ from policy_service.channels.web.forms import read_form
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import Clock, EventFeed, QueueSource, Sessions, WebSettings
 from policy_service.channels.web.signing_in import add_sign_in, signed_in
+from policy_service.channels.web.tasks import add_tasks
 from policy_service.channels.web.views import changed_since, queue_groups, review_context
 from policy_service.channels.web.voting import read_ballot, require_csrf
 from policy_service.errors import InvalidRequestError, NotFoundError, ServiceError, UnauthenticatedError
@@ -60,6 +62,7 @@ def _router(
     router = APIRouter(route_class=_guarded(pages), include_in_schema=False)
     _add_queue(router, pages, source, feed)
     _add_review(router, pages, source, feed)
+    add_tasks(router, pages, source, feed)
     add_sign_in(router, pages, sessions, settings)
     _add_theme(router, pages)
     _add_stream(router, pages, sessions, feed)
@@ -96,19 +99,16 @@ def _add_queue(router: APIRouter, pages: Pages, source: QueueSource, feed: Event
         index = await feed.latest()  # read before the rows: what comes between is announced, not lost
         cursor = request.query_params.get("cursor")
         page = await source.open_reviews(session.person, cursor, PAGE_OF_ROWS)
+        frame: dict[str, Any] = {"session": session, "index": index, "open_tasks": await source.count_tasks()}
         if not page.rows and cursor is None:
-            return await pages.draw(
-                request, "empty.html", session=session, index=index, gate_example=_GATE_EXAMPLE
-            )
+            return await pages.draw(request, "empty.html", gate_example=_GATE_EXAMPLE, **frame)
         groups = queue_groups(page.rows, pages.now())
-        return await pages.draw(
-            request, "queue.html", session=session, index=index, queue=page, groups=groups
-        )
+        return await pages.draw(request, "queue.html", queue=page, groups=groups, **frame)
 
     @router.get("/queue/live")
     async def queue_live(request: Request) -> Response:
         session = await signed_in(pages, request, touch=False)
-        batch = await feed.events_after(session.person, _index(request, "since"), EVENTS_COUNTED)
+        batch = await feed.events_after(session.person, live.index_of(request, "since"), EVENTS_COUNTED)
         fresh, settled = live.tell(batch.events)
         capped = len(batch.events) >= EVENTS_COUNTED
         return await pages.draw(request, "queue_live.html", fresh=fresh, settled=settled, capped=capped)
@@ -125,9 +125,8 @@ def _add_review(router: APIRouter, pages: Pages, source: QueueSource, feed: Even
         if page is None:
             raise NotFoundError(f"there is no review {review_id!r} that you may see")
         context = await pages.beside(len(page.canonical), lambda: review_context(page, pages.now()))
-        return await pages.draw(
-            request, "review.html", heavy=len(page.canonical), session=session, index=index, **context
-        )
+        context |= {"session": session, "index": index, "open_tasks": await source.count_tasks()}
+        return await pages.draw(request, "review.html", heavy=len(page.canonical), **context)
 
     @router.get("/reviews/{review_id}/live")
     async def review_live(request: Request, review_id: str) -> Response:
@@ -174,9 +173,9 @@ def _add_stream(router: APIRouter, pages: Pages, sessions: Sessions, feed: Event
         await signed_in(pages, request, touch=False)
         cookie = pages.cookie(request, pages.site.session_cookie) or ""
         last_seen = request.headers.get("last-event-id")
-        after = _whole(last_seen) if last_seen else _index(request, "after")
-        review_id = request.query_params.get("review")
-        body = live.stream(feed, sessions, cookie, after, review_id)
+        after = live.whole(last_seen) if last_seen else live.index_of(request, "after")
+        about = request.query_params.get("review") or request.query_params.get("task")
+        body = live.stream(feed, sessions, cookie, after, about)
         return StreamingResponse(body, headers=pages.stream_headers(), media_type="text/event-stream")
 
     @router.api_route("/static/{digest}/{name:path}", methods=["GET", "HEAD"])
@@ -185,13 +184,3 @@ def _add_stream(router: APIRouter, pages: Pages, sessions: Sessions, feed: Event
         if found is None:
             raise NotFoundError(f"there is no file {name!r} of that digest")
         return found
-
-
-def _index(request: Request, name: str) -> int:
-    return _whole(request.query_params.get(name, "0"))
-
-
-def _whole(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise InvalidRequestError(f"an index is a whole number, not {text!r}")
-    return int(text)

@@ -6,20 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from policy_service.audit.feed import Event, Feed
-from policy_service.channels.web.ports import EventBatch, NewSession, Person, QueueEvent
+from policy_service.channels.web.ports import EventBatch, NewSession, Person, QueueEvent, Said
 from policy_service.identity import dev_signin
 from policy_service.identity.oidc import Departure, Identity, SignIn
 from policy_service.identity.people import Person as SignedIn
 from policy_service.identity.people import remember
 from policy_service.identity.sessions import Sessions, end_session, open_session
 from policy_service.storage.database import Tx
-from policy_service.workflow import reviews
+from policy_service.workflow import reviews, tasks
 from policy_service.workflow.ballots import groups_now
 from policy_service.workflow.context import Context
 from policy_service.workflow.reading import Ballot as Verdict
 from policy_service.workflow.reading import QueuePage, ReviewPage, VoteResult
+from policy_service.workflow.settle import Word, settle
+from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
 from policy_service.workflow.vote import Ballot, Voter, vote
 
+_ABOUT_TASKS = frozenset({"task_opened", "task_settled"})
 _OPENED = frozenset({"review_opened", "review_reopened"})
 
 
@@ -97,6 +100,31 @@ class WorkflowQueue:
         ballot = Ballot(review_id, verdict, rev, effect_digest, txn_digest, reason or None, "web")
         return await vote(self._ctx, _voter(person), ballot)
 
+    async def count_tasks(self) -> OpenTasks:
+        """How many tasks are open."""
+        return await tasks.count_open(self._ctx)
+
+    async def task_list(self, person: Person, state: str, cursor: str | None, limit: int) -> TaskList:
+        """Tasks in a state, the oldest in front."""
+        return await tasks.task_list(self._ctx, _voter(person), state, cursor, limit)
+
+    async def task_page(self, task_id: str, person: Person) -> TaskPage | None:
+        """One task, or None."""
+        return await tasks.task_page(self._ctx, _voter(person), task_id)
+
+    async def settle_task(self, person: Person, task_id: str, said: Said) -> None:
+        """Settle a task by exactly this word."""
+        word = Word(
+            task_id=task_id,
+            answer=said.answer,
+            effect_digest=said.effect_digest,
+            effect_state=said.effect_state,
+            reason=said.reason,
+            channel="web",
+            result=said.result,
+        )
+        await settle(self._ctx, _voter(person), word)
+
 
 class SignedInSessions:
     """Sessions, and the ways to open one: a provider of the settings, or the development link."""
@@ -171,7 +199,7 @@ class ReviewFeed:
         return self._feed.index
 
     async def events_after(self, person: Person, index: int, limit: int) -> EventBatch:
-        """Events about reviews after an index, and how far was looked."""
+        """Events about reviews and tasks after an index, and how far was looked."""
         found = await self._feed.events_after(index, limit)
         events = tuple(told for event in found if (told := _told(event)) is not None)
         return EventBatch(events, found[-1].index if found else index)
@@ -182,6 +210,8 @@ class ReviewFeed:
 
 
 def _told(event: Event) -> QueueEvent | None:
+    if event.kind in _ABOUT_TASKS and event.task_id is not None:
+        return QueueEvent(event.index, event.kind, task_id=event.task_id)
     if event.review_id is None:
         return None
     return QueueEvent(event.index, "review_opened" if event.kind in _OPENED else event.kind, event.review_id)

@@ -24,6 +24,8 @@ PICKS = ("Amount is wrong", "Wrong person or account", "Not enough proof", "Not 
 
 # What a timeline line is about, by the word its kind contains: icon, then how its dot is filled.
 _LINE_LOOKS = (
+    ("task_settled", "sign", "dot-ink"),
+    ("contradict", "swap", ""),
     ("unknown", "unknown", ""),
     ("compensation_failed", "alert", ""),
     ("fired", "fire", "dot-good"),
@@ -124,7 +126,7 @@ def review_context(page: ReviewPage, now: datetime) -> dict[str, Any]:
         "due": due(page.opened_at, page.answer_by, now),
         "outcome": settled,
         "denial": denial(page) if page.state == "denied" else None,
-        "timeline": tuple(_timeline_line(event, now) for event in page.timeline),
+        "timeline": tuple(timeline_line(event, now) for event in page.timeline),
         "claims": tuple(Claim(name, folded(str(text))) for name, text in page.claimed.items() if text),
         "signing": signing(page),
         "amount": _the_amount(page),
@@ -135,12 +137,12 @@ def review_context(page: ReviewPage, now: datetime) -> dict[str, Any]:
 
 def warnings_of(page: ReviewPage, args: Sequence[ArgView]) -> tuple[Warned, ...]:
     """What the service warns of, then what the bytes themselves show."""
-    found = [
-        Warned(finding.short, arg.name, arg.anchor)
-        for arg in args
-        for finding in arg.findings
-    ]  # fmt: skip
-    return (*(Warned(text) for text in page.warnings), *found)
+    return (*(Warned(text) for text in page.warnings), *warned(args))
+
+
+def warned(args: Sequence[ArgView]) -> tuple[Warned, ...]:
+    """What the bytes themselves show."""
+    return tuple(Warned(finding.short, arg.name, arg.anchor) for arg in args for finding in arg.findings)
 
 
 def signing(page: ReviewPage) -> tuple[Piece, ...]:
@@ -166,7 +168,8 @@ def _the_amount(page: ReviewPage) -> Money | None:
     return amounts[0] if len(amounts) == 1 else None
 
 
-def _timeline_line(event: EventLine, now: datetime) -> TimelineLine:
+def timeline_line(event: EventLine, now: datetime) -> TimelineLine:
+    """An event, with the look of its kind."""
     icon, dot = next(((icon, dot) for word, icon, dot in _LINE_LOOKS if word in event.kind), ("log", ""))
     day = clock(event.at, now).removesuffix(f"{event.at:%H:%M}")
     return TimelineLine(event, icon, dot, f"{day}{event.at:%H:%M:%S}")

@@ -31,7 +31,7 @@ def migrate(url: str) -> None:
     """Apply every step that is missing; nothing when there is none.
 
     Raises:
-        StartError: the database is of a newer release.
+        StartError: the database is of a newer release, or damaged.
         StorageUnavailableError: it cannot be reached, or a step failed; that step left nothing.
     """
     _run(url, lambda config: command.upgrade(config, "head"))
@@ -83,6 +83,8 @@ def _run(url: str, step: Callable[[Config], object]) -> None:
             config.attributes["connection"] = conn
             step(config)
     except SQLAlchemyError as error:
+        if sqlite.is_damage(cause := getattr(error, "orig", None)):
+            raise sqlite.damaged(make_url(url).database, cause) from error
         raise StorageUnavailableError(
             f"the database could not be migrated ({type(error).__name__}); the failed step left nothing"
         ) from error

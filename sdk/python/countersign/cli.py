@@ -1,16 +1,14 @@
 """`countersign`: what a person does with an agent's tools and journal from a terminal.
 
-`resume` finishes what is parked or was interrupted, `worker` goes on doing so, `tools export` drafts manifests
-for review, `journal list | show` reads the journal. Text that came from an agent or a tool is shown with
-control characters made visible, and arguments a manifest calls secret are not shown at all. The composition
-happens here; every decision is somewhere else.
+`resume` finishes what is parked or was interrupted, `worker` goes on doing so, `tools list | export` shows tools and
+drafts their manifests for review, `journal list | show` reads the journal. Text that came from an agent or a tool is
+shown with control characters made visible, and arguments a manifest calls secret are not shown at all. The
+composition happens here; every decision is somewhere else.
 """
 
 from __future__ import annotations
 
 import asyncio
-import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,15 +20,17 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from countersign.drafting import READ_GROUP, manifest_json
 from countersign.errors import CountersignError, MisuseError
 from countersign.exporting import export_drafts
 from countersign.journal import Journal
+from countersign.loading import files_beside, load_tools, where
 from countersign.recovery import Resumed
 from countersign.resuming import resume_async
 from countersign.runtime import Runtime
 from countersign.settings import journal_path_from_env
 from countersign.telling import describe, summary, visible
-from countersign.tool import ToolRegistry, default_registry
+from countersign.tool import Tool
 from countersign.worker import work
 
 app: Final = typer.Typer(no_args_is_help=True, add_completion=False, help="Agents' tools and journal.")
@@ -115,6 +115,40 @@ def export(
     typer.echo(_NEXT)
 
 
+@tools_app.command("list")
+def list_tools(tools: ToolsOption, as_json: JsonOption = False) -> None:
+    """Show every tool as its code declares it: what it acts on, whether it reads or writes, what is missing."""
+    with _told():
+        try:
+            told = [_tool_line(one) for one in load_tools(tools)]
+        except Exception as error:
+            if isinstance(error, CountersignError):
+                raise
+            raise MisuseError(f"{tools!r} cannot be imported: {where(error)}") from error
+    if as_json:
+        beside = files_beside(Path(tools).resolve().parent)
+        _print_json({"tools": told, "files": [str(path) for path in beside]})
+        return
+    _print_table(("tool", "kind", "resource", "problem"), told)
+
+
+def _tool_line(one: Tool) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        "tool": one.name,
+        "kind": one.lane,
+        "resource": None,
+        "draft": None,
+        "problem": None,
+    }
+    try:
+        draft = one.draft_manifest()
+    except CountersignError as error:
+        return line | {"problem": str(error)}
+    kind = "live" if one.lane == "live" else "read" if READ_GROUP in draft.groups else "write"
+    resource = f"{draft.resource.type} {draft.resource.id}"
+    return line | {"kind": kind, "resource": resource, "draft": manifest_json(draft).decode()}
+
+
 @journal_app.command("list")
 def list_journal(
     journal: JournalOption = None,
@@ -151,43 +185,7 @@ def show_journal(
         effects = one.pop("effects")
         for key, value in one.items():
             typer.echo(f"{key}: {visible(str(value))}")
-        _print_table(("lane", "seq", "tool", "state", "args", "result", "error"), effects)
-
-
-def load_tools(name: str) -> ToolRegistry:
-    """Import the module or file that defines the tools, as `python NAME` would find it.
-
-    Raises:
-        MisuseError: there is no such module, or it registers no tool.
-    """
-    path = Path(name)
-    if path.suffix == ".py":
-        _import_file(path.resolve())
-    else:
-        sys.path.insert(0, str(Path.cwd()))
-        _import_module(name)
-    if not list(default_registry):
-        raise MisuseError(f"{name!r} defines no tools; decorate functions with @tool")
-    return default_registry
-
-
-def _import_module(name: str) -> None:
-    try:
-        importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not (name + ".").startswith(error.name + "."):
-            raise  # the module is there, something it imports is not
-        raise MisuseError(f"no module {name!r} here; name a module or a file ending in .py") from error
-
-
-def _import_file(path: Path) -> None:
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise MisuseError(f"no file {str(path)!r}; name a module or a file ending in .py")
-    sys.path.insert(0, str(path.parent))
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+        _print_table(("lane", "seq", "tool", "state", "args", "result", "error", "settled"), effects)
 
 
 async def _resume(runtime: Runtime, follow: float | None, as_json: bool) -> None:
@@ -255,3 +253,7 @@ def _print_table(columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
     for row in rows:
         table.add_row(*("" if row[name] is None else visible(str(row[name])) for name in columns))
     Console(markup=False, highlight=False).print(table)
+
+
+if __name__ == "__main__":
+    app()

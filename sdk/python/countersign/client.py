@@ -10,17 +10,20 @@ from __future__ import annotations
 import secrets
 from collections.abc import Sequence
 from typing import Final, Self, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from countersign.contract.admission import Limits, load
 from countersign.contract.errors import ContractError
 from countersign.contract.keys import KeySet
 from countersign.contract.manifest import ToolManifest, load_manifest
+from countersign.contract.states import TxnState
 from countersign.contract.wire import (
     CompensateRequest,
     CompensationView,
+    EpochView,
     EvaluationRequest,
     EvaluationView,
+    Recall,
     RedeemRequest,
     RedemptionView,
     ReleaseRequest,
@@ -28,6 +31,7 @@ from countersign.contract.wire import (
     ReportedOutcome,
     ReportRequest,
     SubmitRequest,
+    TransactionPage,
     TransactionView,
     WireModel,
     WithdrawRequest,
@@ -63,6 +67,16 @@ class Service:
             Call("GET", f"/v1/transactions/{_part(txn)}", wait=wait), TransactionView
         )
 
+    async def transactions(
+        self, *, state: TxnState | None = None, cursor: str | None = None
+    ) -> TransactionPage:
+        """Our transactions, the newest first, also those this process and its journal know nothing of."""
+        wanted = {"state": None if state is None else state.value, "cursor": cursor}
+        query = urlencode({name: value for name, value in wanted.items() if value is not None})
+        return await self._transport.ask(
+            Call("GET", f"/v1/transactions{'?' if query else ''}{query}"), TransactionPage
+        )
+
     async def withdraw(self, txn: str, reason: str | None = None) -> TransactionView:
         """Take a submission back: nobody needs to answer any more."""
         path = f"/v1/transactions/{_part(txn)}/withdraw"
@@ -89,10 +103,18 @@ class Service:
         path = f"/v1/redemptions/{_part(attempt_id)}/renew"
         return await self._post(path, RenewRequest(effect_ids=tuple(effect_ids)), RedemptionView)
 
-    async def report(self, attempt_id: str, outcomes: Sequence[ReportedOutcome]) -> TransactionView:
-        """Tell what became of effects; the first report of each stands."""
-        request = ReportRequest(attempt_id=attempt_id, outcomes=tuple(outcomes))
+    async def report(
+        self, attempt_id: str, outcomes: Sequence[ReportedOutcome], recall: Recall | None = None
+    ) -> TransactionView:
+        """Tell what became of effects; the first report of each stands. `recall` proves an attempt the service has
+        forgotten.
+        """
+        request = ReportRequest(attempt_id=attempt_id, outcomes=tuple(outcomes), recall=recall)
         return await self._post("/v1/outcomes", request, TransactionView)
+
+    async def epoch(self) -> EpochView:
+        """The incarnation of the service's database."""
+        return await self._transport.ask(Call("GET", "/v1/epoch"), EpochView)
 
     async def evaluate(self, request: EvaluationRequest) -> EvaluationView:
         """What would be decided, without recording anything."""
@@ -163,6 +185,10 @@ class Client:
         """See `Service.view`."""
         return run(self._service.view(txn, wait=wait))
 
+    def transactions(self, *, state: TxnState | None = None, cursor: str | None = None) -> TransactionPage:
+        """See `Service.transactions`."""
+        return run(self._service.transactions(state=state, cursor=cursor))
+
     def withdraw(self, txn: str, reason: str | None = None) -> TransactionView:
         """See `Service.withdraw`."""
         return run(self._service.withdraw(txn, reason))
@@ -183,9 +209,15 @@ class Client:
         """See `Service.renew`."""
         return run(self._service.renew(attempt_id, effect_ids))
 
-    def report(self, attempt_id: str, outcomes: Sequence[ReportedOutcome]) -> TransactionView:
+    def report(
+        self, attempt_id: str, outcomes: Sequence[ReportedOutcome], recall: Recall | None = None
+    ) -> TransactionView:
         """See `Service.report`."""
-        return run(self._service.report(attempt_id, outcomes))
+        return run(self._service.report(attempt_id, outcomes, recall))
+
+    def epoch(self) -> EpochView:
+        """See `Service.epoch`."""
+        return run(self._service.epoch())
 
     def evaluate(self, request: EvaluationRequest) -> EvaluationView:
         """See `Service.evaluate`."""

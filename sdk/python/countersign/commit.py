@@ -39,6 +39,7 @@ from countersign.live import LiveWork
 from countersign.lost_redemption import redeemed_by_us
 from countersign.plan import Plan
 from countersign.reasons import PendingReview, stopped_because
+from countersign.reporting import tell_restored
 from countersign.settling import Settlement
 
 _SPENT: Final = frozenset({TxnState.REDEEMED, TxnState.SETTLED, TxnState.UNSETTLED})
@@ -107,17 +108,26 @@ class Commit:
         """Step 3. Without live effects the attempt goes along: released at once is redeemed in the same round
         trip.
         """
-        request = SubmitRequest(
+        try:
+            return await self._engine.service.submit(self._submission())
+        except ServiceRefused as refused:
+            if refused.problem_code != ErrorCode.OTHER_EPOCH or not await tell_restored(self._engine):
+                raise self._spent_elsewhere(refused) from refused
+        try:
+            return await self._engine.service.submit(self._submission())
+        except ServiceRefused as refused:
+            raise self._spent_elsewhere(refused) from refused
+
+    def _submission(self) -> SubmitRequest:
+        """The list, and which epoch of the service we have told all we know: a later one wants to hear it first."""
+        return SubmitRequest(
             run_key=self._plan.run_key,
             independent=self._plan.independent,
             effects=tuple(call.submitted() for call in self._plan.calls),
             claimed=self._claimed,
             attempt_id=None if self._live else self._plan.attempt_id,
+            epoch=self._engine.journal.epochs.told(self._engine.settings.iss) or None,
         )
-        try:
-            return await self._engine.service.submit(request)
-        except ServiceRefused as refused:
-            raise self._spent_elsewhere(refused) from refused
 
     def _take_over(self, view: TransactionView) -> None:
         """Compare what the service holds with what we staged, adopt an accepted edit, note where it stands."""

@@ -1,18 +1,23 @@
-"""Which transaction is watching this code, and which effect is firing. Two context variables, nothing else.
+"""Which transaction is watching this code, which effect is firing, and whether a script is only being imported for its
+tools. Three context variables, nothing else.
 
-A context variable follows code into tasks and `asyncio.to_thread`; whether the transaction knows that task or
-thread is the transaction's own question (`Transaction.require_known`).
+A context variable follows code into tasks and `asyncio.to_thread`; whether the transaction knows that task,
+thread or process is the transaction's own question (`Transaction.require_known`).
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 from contextvars import ContextVar
 from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from countersign.errors import OutsideTransaction
+from countersign.errors import MisuseError, OutsideTransaction
 
 if TYPE_CHECKING:
     from countersign.transaction import Transaction
@@ -34,13 +39,40 @@ class FiringEffect:
 firing_effect: ContextVar[FiringEffect | None] = ContextVar("countersign_firing_effect", default=None)
 
 
-def here() -> tuple[int, asyncio.Task[Any] | None]:
-    """This thread, and this task if there is one."""
+importing: ContextVar[str | None] = ContextVar("countersign_importing", default=None)
+"""The script or module that is being imported for its tools, as its user named it."""
+
+
+def require_running() -> None:
+    """Refuse to begin a step of a script that is only being imported for its tools.
+
+    Raises:
+        MisuseError: naming the line, and what to write above it.
+    """
+    name = importing.get()
+    if name is not None:
+        raise MisuseError(
+            f"{_line_of_the_program()} begins a transaction while {name!r} is only imported for its tools, so it would "
+            'run each time anybody looks; write `if __name__ == "__main__":` above it and indent what follows'
+        )
+
+
+def _line_of_the_program() -> str:
+    """`file:line` of the nearest caller outside this package."""
+    ours = f"{Path(__file__).parent}{os.sep}"
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_filename.startswith(ours):
+        frame = frame.f_back
+    return "this program" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def here() -> tuple[int, int, asyncio.Task[Any] | None]:
+    """This process, this thread, and this task if there is one; a forked child is another process."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
         task = None
-    return threading.get_ident(), task
+    return os.getpid(), threading.get_ident(), task
 
 
 def current_effect() -> FiringEffect:

@@ -19,9 +19,13 @@ from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest, load_manifest
 from countersign.contract.pointers import pointer_to
 from countersign.errors import RegistrationError
+from countersign.signature import resource_for
 
 if TYPE_CHECKING:
     from countersign.tool import Tool
+
+READ_GROUP: Final = "read"
+"""The action group of tools that change nothing. Whoever does not say so declares a write."""
 
 _CONST: Final = "const:"
 _NOISE: Final = ("title", "default")  # pydantic's decoration; the canonical args always hold the defaults
@@ -72,6 +76,7 @@ def args_schema(tool: Tool) -> dict[str, JSON]:
     """JSON Schema of the args: references written out, every object closed, None-by-default arguments
     optional.
     """
+    _require_annotated(tool)
     schema = copy.deepcopy(tool.signature.schema)
     definitions = schema.pop("$defs", {})
     written: dict[str, JSON] = _written_out(
@@ -82,6 +87,16 @@ def args_schema(tool: Tool) -> dict[str, JSON]:
         for name in tool.signature.optional & properties.keys():
             properties[name] = _without_null(properties[name])
     return written
+
+
+def _require_annotated(tool: Tool) -> None:
+    bare = tool.signature.bare
+    if bare:
+        names = ", ".join(repr(name) for name in bare)
+        raise RegistrationError(
+            f"tool {tool.name!r} does not say what {names} may hold, and what may hold anything nobody can review; "
+            f"write a type after it, like `{bare[0]}: str` (money is whole minor units: `{bare[0]}: int`)"
+        )
 
 
 def _written_out(node: Any, definitions: dict[str, Any], tool: str, within: tuple[str, ...]) -> Any:
@@ -135,8 +150,8 @@ def _words(tool: Tool) -> tuple[str, str]:
 def _resource(tool: Tool) -> dict[str, str]:
     if tool.draft.resource is None:
         raise RegistrationError(
-            f"tool {tool.name!r} does not say what it acts on; write @tool({tool.name!r}, resource=(TYPE, ARGUMENT)), "
-            "or const:ID in place of the argument"
+            f"tool {tool.name!r} does not say what it acts on; write "
+            f'@tool("{tool.name}", resource={resource_for(tool.signature)}), the type and the argument that names one'
         )
     kind, where = tool.draft.resource
     return {"type": kind, "id": _pointer(where)}

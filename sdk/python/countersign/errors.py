@@ -39,6 +39,9 @@ from typing import Any, ClassVar, Final
 
 from countersign.reasons import DenyReason, PendingReview
 
+UNNAMED: Final = "unnamed-"
+"""How the key of a transaction begins that nobody named: no later run can find it again."""
+
 COMPENSATION_UNKNOWN: Final = "compensation_unknown"
 """In `outcomes`: the effect fired, and nobody knows whether its compensation did."""
 
@@ -133,6 +136,11 @@ class ReviewPending(Stopped):
             if parked
             else f"Its live effects were undone: run the same transaction again under key {key!r} once it is approved."
         )
+        if key.startswith(UNNAMED):
+            after += (
+                " It has no key of its own, so running the block again asks people again: write "
+                'transaction(key="what-this-step-is-about").'
+            )
         super().__init__(f"not done yet: {asked}. {after}")
 
 
@@ -146,7 +154,8 @@ class AlreadyRedeemed(Stopped):
         more = f": {detail}" if detail else ""
         super().__init__(
             f"transaction {key!r} was already redeemed (outcome {outcome}){more}; nothing was fired now. "
-            "If you mean to act once more, use another key; if not, there is nothing left to do."
+            "If you mean to act once more, use another key (one for each intent, like "
+            'key=f"refund-{order_id}"); if not, there is nothing left to do.'
         )
 
 
@@ -233,7 +242,9 @@ class OutcomeUnknown(FireError):
         because = f" ({why})" if why else ""
         super().__init__(
             f"it is not known whether {', '.join(self.effects)} happened{because}. Nothing after it was started and "
-            "nothing was compensated. Do not repeat it: a person or `countersign resume` settles it first.",
+            "nothing was compensated. Do not repeat it: a person or `countersign resume` settles it first. (For its "
+            "author: a tool that knows that nothing happened says so by `raise NotDone(...)`; any other exception may "
+            "mean that it did.)",
             key=key,
             txn=txn,
             outcomes=outcomes,

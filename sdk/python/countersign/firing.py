@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from countersign import tracing
 from countersign.contract.pointers import reads_result
 from countersign.contract.release import Kind
 from countersign.contract.states import Outcome
@@ -126,7 +127,7 @@ class FireRun:
         for tried in range(1, self._engine.settings.idempotent_tries + 1):
             try:
                 # Made afresh for every try: a tool that changed its arguments must not be called with the changes.
-                returned = await self._call(call, call.kwargs())
+                returned = await self._traced(call, call.kwargs())
             except Exception as error:  # noqa: BLE001 - a tool may raise anything; what it means is decided below
                 if await self._again(call, error, tried):
                     continue
@@ -136,6 +137,11 @@ class FireRun:
                 return
             self._fired(call, returned)
             return
+
+    async def _traced(self, call: PlannedCall, kwargs: dict[str, Any]) -> object:
+        facts = {"txn": call.effect.txn, "effect_id": call.effect.effect_id, "tool": call.effect.tool}
+        with tracing.span("countersign fire", kind=self._authority.kind, **facts):
+            return await self._call(call, kwargs)
 
     async def _call(self, call: PlannedCall, kwargs: dict[str, Any]) -> object:
         effect = call.effect

@@ -12,24 +12,19 @@ from __future__ import annotations
 
 from typing import Final
 
-from countersign.contract.states import EffectState, Outcome
+from countersign.contract.states import Outcome
 from countersign.engine import Engine
-from countersign.errors import AlreadyRedeemed, EffectFailed, ServiceUnavailable
+from countersign.errors import AlreadyRedeemed, EffectFailed
 from countersign.firing import Authority, FireRun
-from countersign.journal import Done, EffectRecord, Lease, LocalState, LocalTxn
+from countersign.journal import Done, EffectRecord, Lease, LocalState, LocalTxn, TransactionRecord
 from countersign.journal.reading import LIVE_LANE
+from countersign.learning import learn
 from countersign.live import LiveWork
 from countersign.plan import Plan, PlannedCall
-from countersign.reporting import flush
 from countersign.settling import Settlement
 
 _CRASHED: Final = "its process ended while it was firing"
 _LOST: Final = "the live effects beside it were lost with their process"
-_SETTLED: Final = {
-    EffectState.FIRED: LocalState.FIRED,
-    EffectState.FAILED: LocalState.FAILED,
-    EffectState.UNUSED: LocalState.UNUSED,
-}
 _NOT_DONE: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})
 _TAKEN_BACK: Final = frozenset(
     {LocalState.COMPENSATING, LocalState.COMPENSATED, LocalState.COMPENSATION_FAILED}
@@ -53,12 +48,12 @@ class Forward:
             OutcomeUnknown, EffectFailed, ReleaseLapsed, LiveCommitFailed: with what stands.
         """
         self._settle_firing()
-        if self._unknown():
-            await self._learn()
+        if self._unknown() or self._record().state is LocalTxn.UNSETTLED:
+            await learn(self._engine, self._lease, self._plan)
         states = self._states()
         if self._unknown():
             self._leave_the_rest()
-            await self._settlement.unknown(_CRASHED, None)
+            await self._settlement.unknown(self._why_unknown(), None)
         if any(state in _NOT_DONE | _TAKEN_BACK for state in states.values()):
             self._leave_the_rest()
             return await self._failed(self._first_not_done(states), "an earlier run did not go through")
@@ -100,21 +95,6 @@ class Forward:
         ]
         if done:
             self._engine.journal.firing.write(self._lease, self._plan.staging, done)
-
-    async def _learn(self) -> None:
-        """Tell what we know, and take over what people have settled."""
-        await flush(self._engine, self._plan.txn)
-        try:
-            view = await self._engine.service.view(self._plan.txn)
-        except ServiceUnavailable:
-            return
-        unknown = self._unknown()
-        settled = {
-            one.effect_id: _SETTLED[one.state]
-            for one in view.effects
-            if one.effect_id in unknown and one.state in _SETTLED
-        }
-        self._engine.journal.firing.learn(self._lease, self._plan.staging, settled)
 
     def _leave_the_rest(self, why: str | None = None) -> None:
         """What was never started stays so."""
@@ -166,9 +146,19 @@ class Forward:
     def _unknown(self) -> set[str]:
         return {effect_id for effect_id, state in self._states().items() if state is LocalState.UNKNOWN}
 
+    def _why_unknown(self) -> str:
+        """In the words of whoever found it out: the tool that raised, or the crash."""
+        unknown = [row for row in self._rows() if row.state is LocalState.UNKNOWN]
+        return next((row.error for row in unknown if row.error), _CRASHED)
+
     def _states(self) -> dict[str, LocalState]:
-        record = self._engine.journal.transactions.require(self._plan.txn)
-        return {row.effect_id: row.state for row in self._engine.journal.transactions.effects(record)}
+        return {row.effect_id: row.state for row in self._rows()}
+
+    def _rows(self) -> tuple[EffectRecord, ...]:
+        return self._engine.journal.transactions.effects(self._record())
+
+    def _record(self) -> TransactionRecord:
+        return self._engine.journal.transactions.require(self._plan.txn)
 
 
 def results_in_journal(engine: Engine, plan: Plan) -> dict[str, object]:

@@ -105,8 +105,8 @@ def require_fits(tool: Tool, manifest: ToolManifest) -> None:
     if manifest.properties != tool.signature.names:
         differing = ", ".join(sorted(manifest.properties ^ tool.signature.names))
         raise RegistrationError(
-            f"tool {tool.name!r} and its reviewed manifest name different arguments ({differing}); export the draft "
-            "again and have it reviewed"
+            f"tool {tool.name!r} and its reviewed manifest name different arguments ({differing}); draft it again "
+            "(`countersign tools export`) and have that reviewed, or take the change of the code back"
         )
 
 

@@ -54,6 +54,10 @@ class Placeholder(Generic[R_co]):
         return f"<{self.tool} staged as effect {self.effect_id[:12]}, {self._outcome or 'not done yet'}>"
 
     def _refuse(self, *_: object, **__: object) -> NoReturn:
+        if self._outcome == "fired":
+            raise PlaceholderUsed(
+                f"{self.tool} has fired, and this is still its placeholder; write .result to get what it returned"
+            )
         raise PlaceholderUsed(
             f"{self.tool} is only staged: it has no result to look at before the transaction commits, and this "
             "placeholder stands for none. Use .result after the block; put calls that depend on it in a "

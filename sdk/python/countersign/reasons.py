@@ -15,6 +15,15 @@ _STOPPED_TEXT: Final = {
     EffectState.WITHDRAWN: "it was withdrawn before anything fired",
     EffectState.REVOKED: "its release was revoked",
 }
+_STOPPED_ADVICE: Final = {
+    EffectState.EXPIRED: "run the block again to ask anew; @answer_within and @valid_for on its gate give more time",
+    EffectState.WITHDRAWN: "run the block again to ask anew",
+    EffectState.REVOKED: "an operator ended it (`policy-service revoke`): ask them before you stage it again",
+    EffectState.DENIED: "ask whoever keeps the policies",
+}
+_INDEPENDENT: Final = (
+    "mend what the other one's reason names, or let each stand alone: transaction(independent=True)"
+)
 _WITH_ANOTHER: Final = "it was withdrawn, because another effect of the transaction did not go through"
 _TAKES_SIBLINGS_ALONG: Final = frozenset({EffectState.DENIED, EffectState.EXPIRED, EffectState.REVOKED})
 
@@ -71,5 +80,8 @@ def _reasons(one: EffectView, view: TransactionView) -> list[DenyReason]:
     if told:
         return told
     if one.state is EffectState.WITHDRAWN and any(e.state in _TAKES_SIBLINGS_ALONG for e in view.effects):
-        return [DenyReason(one.tool, one.effect_id, DenyCode.SIBLING.value, _WITH_ANOTHER)]
-    return [DenyReason(one.tool, one.effect_id, one.state.value, _STOPPED_TEXT[one.state])]
+        return [
+            DenyReason(one.tool, one.effect_id, DenyCode.SIBLING.value, _WITH_ANOTHER, advice=_INDEPENDENT)
+        ]
+    text, advice = _STOPPED_TEXT[one.state], _STOPPED_ADVICE[one.state]
+    return [DenyReason(one.tool, one.effect_id, one.state.value, text, advice=advice)]

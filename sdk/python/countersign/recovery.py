@@ -10,10 +10,12 @@ are still the ones it was staged with.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
+from countersign import tracing
 from countersign.commit import Commit
 from countersign.engine import Engine
 from countersign.errors import (
@@ -22,6 +24,8 @@ from countersign.errors import (
     Denied,
     ReleaseRefused,
     ReviewPending,
+    ServiceRefused,
+    ServiceUnavailable,
     WorkerStopping,
 )
 from countersign.forward import Forward
@@ -30,8 +34,9 @@ from countersign.journal.moves import OPEN_TXN
 from countersign.live import LiveWork
 from countersign.lost_redemption import adopt, is_of_list, look
 from countersign.plan import Plan, plan_from_journal
-from countersign.reporting import flush
+from countersign.reporting import flush, tell_restored
 
+log: Final = logging.getLogger("countersign")
 _NEVER_SENT: Final = "its process ended before it was submitted; run it again"
 _RUN_AGAIN: Final = "it ended before anything was redeemed; run it again under its key"
 _SUPERSEDED: Final = "another list was staged under its key since"
@@ -58,11 +63,20 @@ async def resume_all(engine: Engine) -> list[Resumed]:
 
 async def resume_each(engine: Engine) -> AsyncIterator[Resumed]:
     """The same, one by one as they are finished; the rest is left alone once the engine is stopping."""
+    await _tell_restored(engine)
     for record in engine.journal.transactions.unfinished():
         if engine.stopping():
             break
         yield await resume_one(engine, record)
     await flush(engine)
+
+
+async def _tell_restored(engine: Engine) -> None:
+    """A service that was restored hears what it has forgotten, also where nothing is left to finish."""
+    try:
+        await tell_restored(engine)
+    except (ServiceUnavailable, ServiceRefused) as error:
+        log.warning("the service could not be asked whether it was restored: %s", error)
 
 
 async def resume_one(engine: Engine, record: TransactionRecord) -> Resumed:
@@ -74,7 +88,7 @@ async def resume_one(engine: Engine, record: TransactionRecord) -> Resumed:
         )
     try:
         record = engine.journal.transactions.require(record.txn)  # as it is now that it is ours
-        note = await _finish(engine, lease, record) if record.state in OPEN_TXN else _BY_ANOTHER
+        note = await _traced(engine, lease, record) if record.state in OPEN_TXN else _BY_ANOTHER
         waiting = False
     except (ReviewPending, WorkerStopping) as pending:
         note, waiting = str(pending), True
@@ -85,6 +99,17 @@ async def resume_one(engine: Engine, record: TransactionRecord) -> Resumed:
         engine.journal.leases.release(lease)
     after = engine.journal.transactions.require(record.txn).state
     return Resumed(record.txn, record.run_key, record.state, after, note, waiting)
+
+
+async def _traced(engine: Engine, lease: Lease, record: TransactionRecord) -> str:
+    """In the trace of the agent that staged it, wherever this process runs and whenever."""
+    begun = engine.journal.traces.find(record.txn) if tracing.enabled() else None
+    with tracing.going_on("countersign resume", begun, txn=record.txn, before=record.state.value) as tell:
+        try:
+            return await _finish(engine, lease, record)
+        finally:
+            if tracing.enabled():
+                tell(state=engine.journal.transactions.require(record.txn).state.value)
 
 
 async def _finish(engine: Engine, lease: Lease, record: TransactionRecord) -> str:

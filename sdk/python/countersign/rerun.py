@@ -13,9 +13,10 @@ import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar, overload
 
-from countersign.contract.states import TxnState
-from countersign.contract.wire import Claimed
-from countersign.errors import RerunDiffers, ReviewPending
+from countersign.contract.states import EffectState, TxnState
+from countersign.contract.wire import Claimed, TransactionView
+from countersign.current import require_running
+from countersign.errors import MisuseError, OutcomeUnknown, RerunDiffers, ReviewPending, ServiceUnavailable
 from countersign.plan import StagedCall
 from countersign.runtime import Runtime, default_runtime
 from countersign.transaction import Transaction
@@ -80,19 +81,45 @@ def run_transaction(
 ) -> Any:
     """Run `fn(txn)` as one step and answer what it returned; an async `fn` gives a coroutine to await.
 
-    `wait` is how many seconds people may take in all. `fn` may run several times, so it must do nothing of
-    its own to the world: everything that matters goes through tools.
+    `wait` is how many seconds people may take in all, to answer and to settle what is not known. `fn` may run
+    several times, so it must do nothing of its own to the world: everything that matters goes through tools.
 
     Raises:
         ReviewPending: people have not answered in time.
+        OutcomeUnknown: nor settled in time what nobody else can tell.
         RerunDiffers: `fn` stages another list every time.
         CountersignError: as leaving a transaction does.
     """
+    require_running()
+    _require_step(fn)
     chosen = runtime or default_runtime()
     claimed = Claimed(purpose=purpose, reasoning=reasoning) if purpose or reasoning else None
     if inspect.iscoroutinefunction(fn):
         return _rerun_async(chosen, fn, key, wait, claimed)
     return run(_Rerun(chosen, chosen.sync_waits(), fn, key, wait, claimed).run())
+
+
+def _require_step(fn: object) -> None:
+    """Refuse what cannot be called with the transaction, before anything of it runs.
+
+    Raises:
+        MisuseError: it is a result and no function, or takes other arguments.
+    """
+    if not callable(fn):
+        raise MisuseError(
+            f"run_transaction takes the function itself and calls it, this is {type(fn).__name__}; write "
+            "run_transaction(step, key=...) without calling step"
+        )
+    try:
+        inspect.signature(fn).bind(None)
+    except TypeError:
+        name = getattr(fn, "__name__", "step")
+        raise MisuseError(
+            f"run_transaction calls {name} with the transaction; write `def {name}(txn):`, and bind whatever else it "
+            "needs with functools.partial"
+        ) from None
+    except ValueError:  # a callable without a signature Python can read
+        return
 
 
 async def _rerun_async(
@@ -122,6 +149,9 @@ class _Rerun:
         self._claimed = claimed
         self._guard = ListGuard(key)
         self._until = runtime.clock.steady() + wait
+        self._went_on = (
+            False  # after a doubt that was over before we asked: that happens once, not again and again
+        )
 
     async def run(self) -> Any:
         """Run, wait, run again."""
@@ -130,6 +160,9 @@ class _Rerun:
                 return await self._once()
             except ReviewPending as pending:
                 if pending.parked or not await self._answered(pending):
+                    raise
+            except OutcomeUnknown as unknown:
+                if not await self._settled(unknown):
                     raise
 
     async def _once(self) -> Any:
@@ -152,6 +185,33 @@ class _Rerun:
                 return True
             await self._waits.sleep(min(settings.retry_base_seconds, max(0.0, left)))
         return False
+
+    async def _settled(self, unknown: OutcomeUnknown) -> bool:
+        """Wait until a person has settled what nobody here can tell, or the time is up; then the list goes on from
+        there. Nothing is called again that may have happened. Where the service has no doubt once more, nobody will
+        settle it.
+        """
+        service = self._runtime.engine(self._waits).service
+        settings, asked = self._runtime.settings, False
+        while (left := self._until - self._runtime.clock.steady()) > 0:
+            try:
+                view = await service.view(unknown.txn, wait=max(1, min(int(left), settings.poll_seconds)))
+            except ServiceUnavailable:
+                return False
+            if not _doubtful(view):
+                going_on, self._went_on = asked or not self._went_on, True
+                return going_on
+            asked = True
+            await self._waits.sleep(min(settings.retry_base_seconds, max(0.0, left)))
+        return False
+
+
+def _doubtful(view: TransactionView) -> bool:
+    """Whether it is still not known of some effect, or of its compensation, if it happened; what was redeemed and is
+    not told yet is no better known."""
+    states = [one.state for one in view.effects]
+    states += [one.compensation.state for one in view.effects if one.compensation is not None]
+    return bool({EffectState.UNKNOWN, EffectState.REDEEMED}.intersection(states))
 
 
 def _first_difference(before: Sequence[tuple[str, str]], now: Sequence[tuple[str, str]]) -> int:

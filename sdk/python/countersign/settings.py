@@ -155,7 +155,10 @@ def load_key(path: Path) -> PrivateKey:
 def _required(env: Mapping[str, str], name: str, meaning: str) -> str:
     value = env.get(name, "")
     if not value:
-        raise SettingsError(f"{name} is not set; it is {meaning}")
+        raise SettingsError(
+            f"{name} is not set; it is {meaning}. To try things out write `policy-service dev my_agent.py`, which sets "
+            "it; for a service of your own, `policy-service agent enroll NAME --key-out FILE` and export what that made"
+        )
     return value
 
 

@@ -8,7 +8,7 @@ stands, never more than is known.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from countersign.contract.states import Outcome
@@ -32,7 +32,10 @@ from countersign.reporting import flush
 from countersign.unwinding import Unwinding
 
 _OPEN: Final = frozenset(
-    {LocalState.UNKNOWN, LocalState.FIRING, LocalState.COMPENSATING, LocalState.COMPENSATION_FAILED}
+    {
+        *(LocalState.UNKNOWN, LocalState.FIRING, LocalState.FIRED),
+        *(LocalState.COMPENSATING, LocalState.COMPENSATION_FAILED),
+    }
 )
 
 _DOUBTFUL: Final = frozenset({LocalState.UNKNOWN, LocalState.FIRING})
@@ -160,13 +163,12 @@ class Settlement:
         )
 
     def _end_state(self) -> LocalTxn:
-        states = self.states().values()
-        if any(state in _OPEN for state in states) or self._stands(states):
+        """Of a transaction that did not go through: what fired and was not taken back needs a person, until one has
+        settled that it stays.
+        """
+        record = self._engine.journal.transactions.require(self._plan.txn)
+        rows = self._engine.journal.transactions.effects(record)
+        if any(row.state in _OPEN and not row.left_standing for row in rows):
             return LocalTxn.UNSETTLED
-        return (
-            LocalTxn.SETTLED if any(state is LocalState.COMPENSATED for state in states) else LocalTxn.ENDED
-        )
-
-    def _stands(self, states: Iterable[LocalState]) -> bool:
-        """Something fired that was not taken back, in a transaction that did not go through."""
-        return any(state is LocalState.FIRED for state in states)
+        stood = any(row.state is LocalState.COMPENSATED or row.left_standing for row in rows)
+        return LocalTxn.SETTLED if stood else LocalTxn.ENDED

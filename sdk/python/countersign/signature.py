@@ -49,7 +49,17 @@ class Signature:
     @property
     def names(self) -> frozenset[str]:
         """The names of the arguments."""
-        return frozenset(self._signature.parameters)
+        return frozenset(self.parameters)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The same, in the order of the signature."""
+        return tuple(self._signature.parameters)
+
+    @property
+    def bare(self) -> tuple[str, ...]:
+        """Arguments without an annotation, or with one that says nothing."""
+        return tuple(name for name in self.parameters if self._hints.get(name, Any) in (Any, object))
 
     @property
     def optional(self) -> frozenset[str]:
@@ -173,6 +183,15 @@ class Signature:
                 )
 
 
+def resource_for(signature: Signature) -> str:
+    """A resource as a tool of this signature might declare it: of its first argument, or the one thing there is."""
+    if not signature.parameters:
+        return '("System", "const:main")'
+    first = signature.parameters[0]
+    kind = "".join(word.capitalize() for word in first.removesuffix("_id").split("_"))
+    return f'("{kind}", "{first}")'
+
+
 def _type_hints(fn: Callable[..., object], tool: str) -> dict[str, Any]:
     try:
         return typing.get_type_hints(fn, include_extras=True)
@@ -183,6 +202,11 @@ def _type_hints(fn: Callable[..., object], tool: str) -> dict[str, Any]:
 
 
 def _require_named(parameter: inspect.Parameter, tool: str) -> None:
+    if parameter.name in {"self", "cls"}:
+        raise RegistrationError(
+            f"tool {tool!r} is a method: {parameter.name!r} cannot be written down for people to approve; write a "
+            f"plain function at module level with @tool({tool!r}), and let it find its object by an id it takes"
+        )
     if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
         raise RegistrationError(
             f"tool {tool!r} takes {str(parameter)!r}; every argument needs a name of its own, so that people can read "
@@ -192,7 +216,10 @@ def _require_named(parameter: inspect.Parameter, tool: str) -> None:
 
 def _problem(item: Mapping[str, Any]) -> str:
     where = "/".join(str(part) for part in item["loc"])
-    return f"{where}: {item['msg']}"
+    instead = (
+        " (money is whole minor units: write 1250 for 12.50)" if item["type"] == "int_from_float" else ""
+    )
+    return f"{where}: {item['msg']}{instead}"
 
 
 def _unfaithful(value: object) -> object | None:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
 
+from countersign import tracing
 from countersign.adapters.protocol import LiveCall
 from countersign.commit import Commit
 from countersign.contract import names
@@ -64,15 +65,18 @@ class Step:
         Raises:
             TransactionBusy: somebody alive owns it.
         """
-        agent = engine.settings.agent
-        engine.journal.transactions.open(txn=txn, agent=agent, run_key=run_key, independent=independent)
+        agent, journal = engine.settings.agent, engine.journal
         waited, until = 0.0, engine.settings.lease_wait_seconds if patient else 0.0
-        while isinstance(lease := engine.journal.leases.acquire(txn), str):
+        while True:
+            with journal.database.unit(durable=False):  # the row, its lease and its list begin in one commit
+                journal.transactions.open(txn=txn, agent=agent, run_key=run_key, independent=independent)
+                lease = journal.leases.acquire(txn)
+                if isinstance(lease, Lease):
+                    return cls(journal, lease, agent=agent, run_key=run_key, independent=independent)
             if waited >= until:
                 raise TransactionBusy(run_key, lease, waited)
             await engine.waits.sleep(_LEASE_POLL_SECONDS)
             waited += _LEASE_POLL_SECONDS
-        return cls(engine.journal, lease, agent=agent, run_key=run_key, independent=independent)
 
     @property
     def calls(self) -> tuple[StagedCall, ...]:
@@ -114,16 +118,20 @@ class Step:
         Raises:
             CountersignError: as commit.py and settling.py say; placeholders then tell what is known.
         """
-        try:
-            results = await self._commit(engine, wait, claimed)
-            self._settle(results)
-        except BaseException as error:
-            if not self._in_force:
-                self._forget(f"{type(error).__name__} before it was submitted")
-            self._settle({})
-            raise
-        finally:
-            self._end()
+        with tracing.span("countersign transaction", txn=self.txn, effects=len(self._calls)) as tell:
+            try:
+                results = await self._commit(engine, wait, claimed)
+                self._settle(results)
+            except BaseException as error:
+                if not self._in_force:
+                    self._forget(f"{type(error).__name__} before it was submitted")
+                self._settle({})
+                raise
+            finally:
+                self._end()
+                if tracing.enabled():
+                    with self._no_journal_trouble():
+                        tell(state=self.state().value, replayed=self.replayed)
 
     def state(self) -> LocalTxn:
         """Where the transaction stands in the journal."""
@@ -154,6 +162,7 @@ class Step:
             self._lease, self._staging, plan.effects, txn_digest=plan.txn_digest, live=plan.live
         )
         self._in_force = True
+        self._journal.traces.keep(self.txn, tracing.here())
         if not plan.calls:
             return await self._commit_live_only(engine, earlier, attempt_id)
         await flush(engine)  # what an earlier run still owes is told before anything new is asked
@@ -225,10 +234,14 @@ class Step:
         try:
             self._live.undo()
         finally:
-            with self._no_journal_trouble():
-                self._journal.transactions.end_live(self._lease, self._staging, LocalState.UNDONE)
-            with self._no_journal_trouble():
-                self._journal.leases.release(self._lease)
+            try:
+                with self._journal.database.unit(durable=False):
+                    self._journal.transactions.end_live(self._lease, self._staging, LocalState.UNDONE)
+                    self._journal.leases.release(self._lease)
+            except JournalError as error:
+                self._warn(error)
+                with self._no_journal_trouble():
+                    self._journal.leases.release(self._lease)
 
     def _forget(self, note: str) -> None:
         with self._no_journal_trouble():
@@ -240,4 +253,7 @@ class Step:
         try:
             yield
         except JournalError as error:
-            log.warning("transaction %s could not be tidied up in the journal: %s", self.txn[:12], error)
+            self._warn(error)
+
+    def _warn(self, error: JournalError) -> None:
+        log.warning("transaction %s could not be tidied up in the journal: %s", self.txn[:12], error)

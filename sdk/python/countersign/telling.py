@@ -4,6 +4,7 @@ terminal.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -71,7 +72,15 @@ def _effect(journal: Journal, row: EffectRecord) -> dict[str, Any]:
         "result": None if row.result is None else row.result.decode(),
         "error": row.error,
         "compensates": row.compensates,
+        "settled": "; ".join(_said(one) for one in row.said) or None,
     }
+
+
+def _said(one: Mapping[str, JSON]) -> str:
+    """Who settled it, as what, when and why."""
+    answer = str(one.get("answer")).replace("_", " ")
+    who = f"{one.get('name')} ({one.get('person')})"
+    return f"{answer}, says {who} at {one.get('at')}: {one.get('reason')}"
 
 
 def _secrets(journal: Journal, row: EffectRecord) -> tuple[str, ...] | None:

@@ -26,7 +26,7 @@ from countersign.contract.manifest import ToolManifest
 from countersign.current import current_transaction
 from countersign.errors import OutsideTransaction, RegistrationError
 from countersign.placeholder import Placeholder
-from countersign.signature import Signature
+from countersign.signature import Signature, resource_for
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -206,16 +206,17 @@ def tool(
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
         called = name or fn.__name__
         _require_sound(called, lane, adapter)
+        signature = Signature(fn, called)
         one = Tool(
             name=called,
             fn=fn,
-            signature=Signature(fn, called),
+            signature=signature,
             lane=lane,
             adapter=adapter,
             repeat=repeat,
             failure_means=failure_means,
             manifest_path=manifest,
-            draft=_draft(called, draft),
+            draft=_draft(called, draft, signature),
         )
         (registry or default_registry).add(one)
         return _gate(one)
@@ -275,17 +276,34 @@ def _require_sound(name: str, lane: str, adapter: LiveAdapter | None) -> None:
         )
 
 
-def _draft(name: str, given: dict[str, Any]) -> Draft:
+def _draft(name: str, given: dict[str, Any], signature: Signature) -> Draft:
     unknown = set(given) - set(Draft.__dataclass_fields__)
     if unknown:
+        called = "; the name comes first and bare: @tool(NAME, ...)" if "name" in unknown else ""
         raise RegistrationError(
-            f"@tool({name!r}) does not know {', '.join(sorted(unknown))}; it takes "
+            f"@tool({name!r}) does not know {', '.join(sorted(unknown))}{called}; it takes "
             f"{', '.join(Draft.__dataclass_fields__)}"
         )
+    if given.get("resource") is not None:
+        _require_resource(name, given["resource"], signature)
     fields: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in given.items()
     }
     return Draft(**fields)
+
+
+def _require_resource(name: str, given: Any, signature: Signature) -> None:
+    """A type and where its id is found: an argument, a pointer into one, or a constant."""
+    is_pair = (
+        isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(one, str) for one in given)
+    )
+    if is_pair and (given[1] in signature.names or given[1].startswith(("/", "const:"))):
+        return
+    takes = ", ".join(signature.parameters) or "no arguments"
+    raise RegistrationError(
+        f"tool {name!r} says resource={given!r}, which is no type with the argument that names one of them; {name} "
+        f"takes {takes}: write resource={resource_for(signature)}"
+    )
 
 
 def _is_same_code(one: Callable[..., Any], other: Callable[..., Any]) -> bool:

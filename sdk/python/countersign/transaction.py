@@ -4,13 +4,14 @@ Inside the block staged tools return placeholders and live tools run at once. Le
 leaving it by any exception, Ctrl-C and cancellation included, undoes the live effects and forgets the staged
 ones. The key names the step: the same key finds the same review and never fires twice, from any process.
 
-A transaction watches the thread and the task that entered it and no other: a tool called from elsewhere
-refuses.
+A transaction watches the process, the thread and the task that entered it and no other: a tool called from
+elsewhere refuses, and a forked child that leaves the block neither commits nor undoes what is its parent's.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
@@ -19,13 +20,15 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from countersign.calls import CallNames
 from countersign.contract import names
 from countersign.contract.wire import Claimed
-from countersign.current import current_transaction, here
+from countersign.current import current_transaction, here, require_running
 from countersign.errors import (
+    UNNAMED,
     CountersignError,
     IndependentFailures,
     MisuseError,
     NotStageable,
     OutsideTransaction,
+    Stopped,
 )
 from countersign.placeholder import Placeholder
 from countersign.plan import require_fires_here
@@ -68,7 +71,7 @@ class Transaction:
         self._steps: list[Step] = []
         self._placeholders: list[Placeholder[Any]] = []
         self._calls = CallNames(runtime.settings.agent, key)
-        self._owner: tuple[int, asyncio.Task[Any] | None] = (0, None)
+        self._owner: tuple[int, int, asyncio.Task[Any] | None] = (0, 0, None)
         self._outer: Transaction | None = None
         self._opened = AsyncExitStack()
 
@@ -115,7 +118,11 @@ class Transaction:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        run(self._exit(error))
+        try:
+            run(self._exit(error))
+        except (Stopped, MisuseError) as answer:
+            # A refusal is an answer, not a crash: its trace ends where the program left the block.
+            raise answer.with_traceback(None)  # noqa: B904 - the same exception, with the cause it had
 
     async def __aenter__(self) -> Self:
         waits = self._runtime.async_waits()
@@ -130,6 +137,8 @@ class Transaction:
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await self._exit(error)
+        except (Stopped, MisuseError) as answer:
+            raise answer.with_traceback(None)  # noqa: B904 - as above
         finally:
             await self._opened.aclose()
 
@@ -141,7 +150,8 @@ class Transaction:
             )
         if self._outer is not None:
             raise MisuseError(
-                f"transaction {self.key!r} was opened inside {self._outer.key!r}; one step is one transaction"
+                f"transaction {self.key!r} was opened inside {self._outer.key!r}; one step is one "
+                "transaction: make its calls in the outer block, or close that first"
             )
         self._engine = self._runtime.engine(waits)
         self._owner = here()
@@ -155,6 +165,9 @@ class Transaction:
     async def _exit(self, error: BaseException | None) -> None:
         self._phase = _CLOSED
         current_transaction.set(self._outer)
+        if self._owner[0] != os.getpid():
+            self._leave_to_parent(error)
+            return
         if error is not None:
             self._abort(f"the body raised {type(error).__name__}")
             return
@@ -168,6 +181,14 @@ class Transaction:
             await self._commit_each()
         else:
             await self._steps[0].commit(self._ready(), wait=self._wait, claimed=self._claimed)
+
+    def _leave_to_parent(self, error: BaseException | None) -> None:
+        """A fork copied the block, the lease and the open database sessions; all of them stay the parent's."""
+        if error is None:
+            raise OutsideTransaction(
+                f"transaction {self.key!r} was opened by the process that this one was forked from, and only that one "
+                "commits it; end the child inside the block with os._exit, or fork before it"
+            )
 
     def _abort(self, note: str) -> None:
         for step in self._steps:
@@ -196,7 +217,7 @@ class Transaction:
         """Stage a call, or run it live; an async live tool answers an awaitable.
 
         Raises:
-            OutsideTransaction: called from a thread or task this transaction does not know, or after its end.
+            OutsideTransaction: called from a process, thread or task this transaction does not know, or after it.
             NotStageable: the call cannot be described as bytes.
         """
         self._require_known(tool)
@@ -245,8 +266,8 @@ class Transaction:
             raise OutsideTransaction(f"{tool.name} was called after transaction {self.key!r} had ended")
         if here() != self._owner:
             raise OutsideTransaction(
-                f"{tool.name} was called from a thread or task that transaction {self.key!r} does not know; call it "
-                "from where the transaction was opened"
+                f"{tool.name} was called from a process, thread or task that transaction {self.key!r} does not know; "
+                "call it from where the transaction was opened"
             )
 
     def _require_kind(self, tool: Tool) -> None:
@@ -296,7 +317,12 @@ def transaction(
     """
     from countersign.runtime import default_runtime
 
-    named = secrets.token_urlsafe(_KEY_BYTES) if key is None else key
+    require_running()
+    named = f"{UNNAMED}{secrets.token_urlsafe(_KEY_BYTES)}" if key is None else key
+    if not isinstance(named, str):
+        raise MisuseError(
+            f"the key of a transaction is text: write key={str(named)!r} in place of key={named!r}"
+        )
     if not 0 < len(named) <= _MAX_KEY:
         raise MisuseError(f"a transaction key has 1 to {_MAX_KEY} characters, this has {len(named)}")
     claims = {"purpose": purpose, "reasoning": reasoning, "on_behalf_of": on_behalf_of}

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from countersign import tracing
 from countersign.bringing import PATH, BroughtKeys
 from countersign.clock import Clock
 from countersign.contract.admission import Limits, load
@@ -25,7 +26,7 @@ from countersign.contract.keys import PrivateKey
 from countersign.contract.proof import make_proof
 from countersign.contract.wire import BroughtKey, WireModel, parse
 from countersign.errors import ServiceRefused, ServiceUnavailable
-from countersign.settings import TOKEN_VARIABLE, Settings
+from countersign.settings import TOKEN_VARIABLE, URL_VARIABLE, Settings
 from countersign.waiting import Answered, Asked, Waits
 
 M = TypeVar("M", bound=WireModel)
@@ -124,10 +125,19 @@ class Transport:
             await self._waits.sleep(self._pause(tried, answer))
             answer = await self._try(call)
         if isinstance(answer, Exception):
-            raise ServiceUnavailable(str(call), f"{type(answer).__name__} {answer}".strip()) from answer
+            raise ServiceUnavailable(str(call), self._unreached(answer)) from answer
         if answer.status >= 300:
             raise self._problem(call, answer)
         return answer
+
+    def _unreached(self, error: httpx2.TransportError) -> str:
+        why = f"{type(error).__name__} {error}".strip()
+        if not isinstance(error, httpx2.ConnectError):
+            return why
+        return (
+            f"nobody listens at {self._settings.url} ({why}); start it (`policy-service serve`, or `policy-service dev "
+            f"my_agent.py`), or correct {URL_VARIABLE}"
+        )
 
     def _problem(self, call: Call, answer: Answered) -> ServiceRefused | ServiceUnavailable:
         """The problem; a refused proof with what was signed with, which the service does not tell strangers."""
@@ -155,11 +165,13 @@ class Transport:
 
     async def _send(self, call: Call) -> Answered:
         target = self._prefix + call.path
-        headers = {"Accept": "application/json", **call.headers}
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity", **call.headers}
         if call.body:
             headers["Content-Type"] = "application/json"
         if call.wait:
             headers["Prefer"] = f"wait={call.wait}"
+        if (traceparent := tracing.here()) is not None:
+            headers["traceparent"] = traceparent
         if call.signed:
             headers[_PROOF] = self._proof(call, target)
         answer = await self._waits.send(

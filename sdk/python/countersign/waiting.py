@@ -71,11 +71,12 @@ class SyncWaits:
 
     async def send(self, asked: Asked) -> Answered:
         """Perform one request on the runtime's connection pool."""
+        body = _Body(asked)
         with _too_much_is_unavailable(asked), self._http().stream(**_arguments(asked)) as response:
-            body = bytearray()
+            body.require_plain(response.headers)
             for chunk in response.iter_bytes():
-                _add(body, chunk, asked)
-            return Answered(response.status_code, response.headers, bytes(body))
+                body.add(chunk)
+            return Answered(response.status_code, response.headers, bytes(body.read))
 
     async def sleep(self, seconds: float) -> None:
         """Block."""
@@ -124,12 +125,13 @@ class AsyncWaits:
 
     @staticmethod
     async def _stream(http: httpx2.AsyncClient, asked: Asked) -> Answered:
+        body = _Body(asked)
         with _too_much_is_unavailable(asked):
             async with http.stream(**_arguments(asked)) as response:
-                body = bytearray()
+                body.require_plain(response.headers)
                 async for chunk in response.aiter_bytes():
-                    _add(body, chunk, asked)
-                return Answered(response.status_code, response.headers, bytes(body))
+                    body.add(chunk)
+                return Answered(response.status_code, response.headers, bytes(body.read))
 
     async def sleep(self, seconds: float) -> None:
         """Let other tasks run."""
@@ -187,10 +189,43 @@ def _too_much_is_unavailable(asked: Asked) -> Iterator[None]:
         ) from None
 
 
-def _add(body: bytearray, chunk: bytes, asked: Asked) -> None:
-    body += chunk
-    if len(body) > asked.max_bytes:
-        raise _TooLargeError
+class _Body:
+    """What has been read of an answer: no more than its limit, and not for longer than it was given.
+
+    The timeouts of a connection begin anew with each piece that comes, so a peer that sends a byte now and then would
+    keep an agent, and the database sessions of its live effects, for ever.
+    """
+
+    def __init__(self, asked: Asked) -> None:
+        self.read = bytearray()
+        self._asked = asked
+        self._max_bytes = asked.max_bytes
+        self._seconds = asked.connect_seconds + asked.read_seconds
+        self._until = time.monotonic() + self._seconds
+
+    def require_plain(self, headers: httpx2.Headers) -> None:
+        """Refuse what is compressed although nobody asked for it: a thousandth of the limit unpacks to all of it.
+
+        Raises:
+            ServiceUnavailable: it is.
+        """
+        coding = headers.get("Content-Encoding", "identity")
+        if coding.strip().lower() != "identity":
+            raise ServiceUnavailable(
+                f"{self._asked.method} {self._asked.target}", f"its answer is compressed ({coding[:40]!r})"
+            )
+
+    def add(self, chunk: bytes) -> None:
+        """One more piece.
+
+        Raises:
+            httpx2.ReadTimeout: it is still not complete when its time is up.
+        """
+        self.read += chunk
+        if len(self.read) > self._max_bytes:
+            raise _TooLargeError
+        if time.monotonic() > self._until:
+            raise httpx2.ReadTimeout(f"the answer was not complete after {self._seconds:g} s")
 
 
 def _arguments(asked: Asked) -> dict[str, Any]:

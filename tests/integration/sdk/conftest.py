@@ -139,10 +139,8 @@ class Office:
         return Runtime(self.settings, registry=self.tools.registry, transport=transport)
 
 
-@pytest.fixture(scope="package")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
-    """The real service with a bundle of our tools' drafts, reviewed as they are."""
-    folder = tmp_path_factory.mktemp("office")
+def reviewed_bundle(folder: Path) -> Path:
+    """A bundle of our tools' drafts, reviewed as they are."""
     bundle = folder / "bundle"
     (bundle / "tools").mkdir(parents=True)
     (bundle / "desk.cedar").write_text(POLICY)
@@ -150,7 +148,20 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
     drafts = [one.draft_manifest() for one in Tools(folder / "none.db").registry if one.lane == "staged"]
     for manifest in drafts:
         (bundle / "tools" / f"{manifest.tool}.json").write_bytes(manifest_json(manifest))
-    with LocalService(folder / "service", bundle, port=free_port()) as served:
+    return bundle
+
+
+def serving(folder: Path, environment: dict[str, str] | None = None) -> LocalService:
+    """A service of these tools, in a process with this beside its environment."""
+    return LocalService(
+        folder / "service", reviewed_bundle(folder), port=free_port(), environment=environment
+    )
+
+
+@pytest.fixture(scope="package")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalService]:
+    """The real service with a bundle of our tools' drafts, reviewed as they are."""
+    with serving(tmp_path_factory.mktemp("office")) as served:
         yield served
 
 

@@ -26,7 +26,7 @@ from countersign import (
     transaction,
 )
 from countersign.contract import EffectState, TxnState, txn_id
-from tests.fakes.crashing import Life, acts, live
+from tests.crash.alone import Life, acts, live
 from tests.fakes.desk import notes_in
 from tests.integration.sdk.conftest import Office
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fakes.payments import Payments, plain_forbid
+from tests.fakes.payments import LARGE, Payments, plain_forbid
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import pay
 
@@ -53,3 +53,50 @@ async def test_a_second_contradiction_is_logged_and_asks_again_once_the_first_wa
     kinds = [kind for kind, _ in await bank.log(view["txn"])]
     assert kinds.count("outcome_contradicted") == 2
     assert kinds.count("task_opened") == 1
+
+
+ALIASES = {
+    "another case": "Acme",
+    "a space": "acme ",
+    "dots in a path": "x/../acme",
+    "a slash": "acme/",
+    "percent": "%61cme",
+    "punycode": "xn--acme-",
+    "a letter that looks alike": "\u0430cme",
+    "nothing to be seen": "ac\u200bme",
+    "full width": "\uff41cme",
+    "a letter and its mark": "acme\u0301",
+}
+
+
+@pytest.mark.parametrize("alias", ALIASES.values(), ids=ALIASES)
+async def test_another_spelling_of_a_resource_is_another_resource(
+    bank: World, robot: Agent, folder: Payments, alias: str
+) -> None:
+    """An approval of the one is none of the other, and a permit that names the one does not let the other through."""
+    maya = await bank.person("maya")
+    approved = (await robot.submit(await pay(bank, 500, account="acme"), run_key="one")).json()
+    await maya.vote(approved)
+    assert (await robot.see(approved["txn"]))["state"] == "ready"
+    same_run = (await robot.submit(await pay(bank, 500, account=alias), run_key="one")).json()
+    assert (same_run["state"], same_run["rev"]) == ("review", 2)
+    first, second = approved["effects"][0], same_run["effects"][0]
+    assert second["resource"]["id"] == alias
+    assert first["effect_id"] != second["effect_id"]
+    assert first["effect_digest"] != second["effect_digest"]
+    folder.policies('@id("only-acme") permit (principal, action, resource == Account::"acme");' + LARGE)
+    assert await bank.activate()
+    named = (await robot.submit(await pay(bank, account="acme"), run_key="two")).json()
+    other = (await robot.submit(await pay(bank, account=alias), run_key="three")).json()
+    assert (named["state"], other["state"]) == ("ready", "ended")
+
+
+@pytest.mark.parametrize("word", ["all", "tomorrow", "100", "", None, True, ["100"], {"at": 1}, 10.5])
+async def test_a_word_in_place_of_a_value_is_denied_where_the_manifest_asks_for_the_value(
+    bank: World, robot: Agent, word: object
+) -> None:
+    effect = await pay(bank)
+    effect["args"]["amount"] = word
+    view = (await robot.submit(effect)).json()
+    assert view["state"] == "ended"
+    assert [reason["code"] for reason in view["effects"][0]["decision"]["reasons"]] == ["invalid_args"]

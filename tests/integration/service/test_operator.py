@@ -14,8 +14,10 @@ import pytest
 from typer.testing import CliRunner
 
 from countersign.contract import PrivateKey
-from policy_service.cli import app
+from policy_service.channels.operator.socket import embedded_lock
+from policy_service.cli import _welcome, app
 from policy_service.errors import StartError
+from policy_service.settings import load_settings
 from tests.fakes.operated import Operated, command, environment, free_port
 from tests.fakes.payments import Payments
 from tests.fakes.world import fresh_data, running
@@ -226,3 +228,16 @@ async def test_an_empty_database_beside_used_keys_does_not_start(tmp_path: Path)
     with pytest.raises(StartError, match="restored or replaced"):
         async with running(data, bundle):
             pass
+
+
+def test_a_sign_in_link_that_cannot_be_made_does_not_end_the_service(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Somebody else holds the database here; a full disk at the wrong moment looks the same to `serve`."""
+    settings = load_settings(data_dir=tmp_path, bundle_dir=folder / "bundle", dev_signin=True)
+    with embedded_lock(settings):
+        _welcome(settings)
+    said = capsys.readouterr()
+    assert "listening on" in said.out and "sign in as" not in said.out
+    assert "no link for maya (the database beside" in said.err
+    assert "policy-service signin maya" in said.err

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +16,9 @@ from typing import Any
 import httpx2
 import pytest
 
+from policy_service.workflow import sweep
 from tests.fakes.log_check import faults_of_log
-from tests.fakes.payments import ANYBODY, PEOPLE, Payments, gate
+from tests.fakes.payments import ANYBODY, PEOPLE, Payments, gate, plain_forbid
 from tests.fakes.world import Agent, Clock, Visitor, World, running
 from tests.integration.service.effects import pay
 from tests.integration.service.engines import ENGINES
@@ -183,3 +184,67 @@ async def test_a_release_and_its_withdrawal_have_one_outcome(
         assert told(answers) == (
             {"200": 1, "already_redeemed": CONTENDERS - 1} if spent else {"200": half, "not_ready": half}
         )
+
+
+async def _revoked(replica: World, txn: str) -> None:
+    await replica.operator("revoke-transaction-if-open", {"txn": txn, "reason": "the card was stolen"})
+
+
+async def _over(replica: World, _: str) -> None:
+    replica.clock.pass_(hours=2)
+    await sweep.expire_releases(replica.service.ctx)
+
+
+async def _forbidden(replica: World, _: str) -> None:
+    (replica.settings.bundle_dir / "stop.cedar").write_text(plain_forbid("stop"))
+    await replica.activate()
+
+
+async def _agent_frozen(replica: World, _: str) -> None:
+    await replica.operator("freeze", {"agent": "robot"})
+
+
+ENDS = {"revoked": _revoked, "over": _over, "forbidden": _forbidden, "its agent frozen": _agent_frozen}
+
+
+ENDED_FIRST = -1.0
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+async def test_a_release_and_what_ends_it_have_one_order(
+    replicas: list[World], robots: list[Agent], end: Callable[[World, str], Awaitable[None]]
+) -> None:
+    """Spent before it ended, or ended and never spent: the log, the state and every answer say which."""
+    seen, takes = set(), 0.0
+    for share in (None, ENDED_FIRST, 0.0, 0.3, 0.6, 0.9):
+        view = (await robots[0].submit(await pay(replicas[0]), run_key=f"end-{share}")).json()
+        tokens = (await robots[0].release(view)).json()["releases"]
+        if (
+            share == ENDED_FIRST
+        ):  # and once the other way round: on a machine of its own pace each order is seen
+            await asyncio.gather(*(end(replica, view["txn"]) for replica in replicas))
+        began = asyncio.get_running_loop().time()
+        asked = [asyncio.ensure_future(r.redeem(tokens, f"end-{share}-{i}")) for i, r in enumerate(robots)]
+        if share is None:  # once without a race, to know how long one takes
+            await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+            takes = asyncio.get_running_loop().time() - began
+        if share != ENDED_FIRST:
+            await asyncio.sleep(takes * (share or 0.0))
+            await asyncio.gather(*(end(replica, view["txn"]) for replica in replicas))
+        answers = [await answer for answer in asked]
+        await _go_on(replicas)
+        receipts = sum(bool(answer.json().get("redeemed")) for answer in answers)
+        state = (await robots[0].see(view["txn"]))["state"]
+        assert (receipts, state) in {(1, "redeemed"), (0, "ended"), (0, "ready")}, told(answers)
+        kinds = [kind for kind, _ in await replicas[0].log(view["txn"])]
+        assert kinds.count("effect_redeemed") == receipts
+        seen.add(receipts)
+    assert seen == {0, 1}
+
+
+async def _go_on(replicas: list[World]) -> None:
+    """Lift what stopped everything, for the next round; what has ended stays ended."""
+    (replicas[0].settings.bundle_dir / "stop.cedar").unlink(missing_ok=True)
+    for replica in replicas:
+        await replica.activate()
+    await replicas[0].operator("unfreeze", {"agent": "robot"})

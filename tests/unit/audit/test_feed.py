@@ -225,11 +225,11 @@ async def test_a_look_that_fails_is_counted_and_the_next_one_follows(store: Data
     await feed.start()
     broken, feed._db = feed._db, None  # type: ignore[assignment]
     task = asyncio.create_task(feed.run())
-    await until(lambda: feed.failing)
+    await until(lambda: feed.signal.wrong is not None)
     feed._db = broken
     await happen(store, "a")
     assert kinds(await feed.wait_after(0, 5)) == ["a"]
-    await until(lambda: not feed.failing)
+    await until(lambda: feed.signal.wrong is None)
     assert feed.errors
     feed.close()
     await task

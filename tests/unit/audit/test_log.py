@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select, text
 
 from countersign.contract import AdmissionError
-from policy_service.audit.log import Entry, append, entries_after, highest_index, record
+from policy_service.audit.log import Entry, append, append_above, entries_after, highest_index, record
 from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.tables import AuditRow
@@ -114,3 +114,15 @@ def test_a_record_covers_every_member_and_leaves_out_what_is_absent() -> None:
     )
     other = Entry(7, "id1", "x", "system", {"b": 1}, entry.at + timedelta(microseconds=1), "t", "e", 0)
     assert b'"effect_id":"e","id":"id1","kind":"x","rev":0,"txn":"t","v":1' in record(other)
+
+
+def test_a_line_put_above_the_others_has_its_index_at_once_and_takes_nobodys(store: Database) -> None:
+    store.write_sync(lambda tx: append(tx, "before", actor="service", body={}))
+    store.write_sync(lambda tx: append_above(tx, 40, "gap", actor="operator", body={"known_to": 0}))
+    assert [(row["kind"], row["idx"]) for row in rows(store)] == [("before", None), ("gap", 40)]
+    for index in (1, 40):
+        with pytest.raises(ValueError, match="has reached"):
+            store.write_sync(
+                lambda tx, index=index: append_above(tx, index, "gap", actor="operator", body={})
+            )  # type: ignore[misc]
+    assert len(rows(store)) == 2

@@ -211,6 +211,6 @@ async def test_an_error_is_counted_and_the_next_pass_goes_on(store: Database) ->
         await asyncio.wait_for(twice.wait(), 5)
         await asyncio.sleep(0.05)
         assert not task.done()
-        assert not sequencer.failing
+        assert not sequencer.signal.wrong
     assert sequencer.errors == 1
     assert seen == [1, 2]

@@ -3,16 +3,19 @@
 import hashlib
 import time
 import tracemalloc
+from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from enum import IntEnum, StrEnum
 from typing import Any
 
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from countersign.contract import AdmissionError, Limits, admit, canonicalize, load
+from countersign.contract.admission import load_canonical
 from tests.unit.contract.reading import cases, raw
 
 
@@ -227,3 +230,112 @@ def _sorted(value: object) -> object:
     if isinstance(value, dict):
         return {key: _sorted(value[key]) for key in sorted(value, key=lambda key: key.encode("utf-16-be"))}
     return [_sorted(item) for item in value] if isinstance(value, list) else value
+
+
+# --- the quick way answers as the long way, which one space before the text is enough to take
+
+
+def _answer(raw: bytes, limits: Limits) -> str:
+    try:
+        return repr(load(raw, limits))
+    except AdmissionError as error:
+        return error.code
+
+
+def _both(raw: bytes, limits: Limits) -> tuple[str, str]:
+    roomy = replace(limits, max_bytes=limits.max_bytes + 1)
+    return _answer(raw, limits), _answer(b" " + raw, roomy)
+
+
+NEARLY_CANONICAL = [
+    b'{"a":1,"a":1}',
+    b'{"b":1,"a":2}',
+    b'{"a":1.0}',
+    b'{"a":1.5}',
+    b'{"a":[1e400]}',
+    b'{"a":-0}',
+    b'{"a":9007199254740991}',
+    b'{"a":9007199254740992}',
+    b'{"a":[18446744073709551616]}',
+    b'{"a":"\\u0041"}',
+    b'{"a":"\\ud800"}',
+    b'{"a":{"__entity":1}}',
+    b'{"__extn":1}',
+    b'{"a":[{"__expr":1}]}',
+    b'{"a":"\xff"}',
+    b'{"a":1}\n',
+    b'{"a":NaN}',
+    b'{"\xef\xac\xb3":1,"\xf0\x9f\x98\x80":2}',
+    b'{"":[],"\x7f":{}}',
+    b'{"a":[[[[[[[1]]]]]]]}',
+    b'{"a":[[[[[[[[1]]]]]]]]}',
+    b'{"a":[1,2,3,4,5,6,7,8]}',
+    b'{"a":[1,2,3,4,5,6,7,8,9]}',
+    b'{"a":["1","2","3","4","5","6","7","8","9"]}',
+]
+TIGHT = [
+    Limits(),
+    Limits(floats=False),
+    Limits(max_depth=8, floats=False),
+    Limits(max_nodes=10),
+    Limits(max_bytes=23),
+]
+
+
+@pytest.mark.parametrize("raw", NEARLY_CANONICAL, ids=repr)
+@pytest.mark.parametrize("limits", TIGHT, ids=repr)
+def test_the_quick_way_answers_as_the_long_way(raw: bytes, limits: Limits) -> None:
+    quick, long = _both(raw, limits)
+    assert quick == long
+
+
+@pytest.mark.parametrize("case", cases("admission/refused.json") + cases("admission/admitted.json"))
+def test_the_quick_way_answers_the_vectors_as_the_long_way(case: dict[str, Any]) -> None:
+    if not raw(case).startswith(b"\xef\xbb\xbf"):  # after a space a mark is another fault
+        quick, long = _both(raw(case), Limits())
+        assert quick == long
+
+
+@given(st.dictionaries(st.text(max_size=4), json_values, max_size=4), st.sampled_from(TIGHT), st.data())
+def test_the_quick_way_answers_what_was_canonical_and_was_changed_as_the_long_way(
+    value: Any, limits: Limits, data: st.DataObject
+) -> None:
+    canonical = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    assert len(set(_both(canonical, limits))) == 1
+    place = data.draw(st.integers(0, len(canonical) - 1))
+    piece = data.draw(st.sampled_from([b"", b"0", b".", b"e", b",", b'"', b"[", b"}", b"\\", b"\x80", b" "]))
+    changed = canonical[:place] + piece + canonical[place + data.draw(st.integers(0, 2)) :]
+    assert len(set(_both(changed, limits))) == 1
+
+
+@given(st.dictionaries(st.text(max_size=4), json_values, max_size=4))
+def test_canonical_bytes_are_told_from_others(value: Any) -> None:
+    canonical = canonicalize(value)
+    try:
+        loaded = load(canonical)
+    except AdmissionError:
+        return  # a whole number beyond 2^53-1, or a reserved key
+    assert repr(load_canonical(canonical)) == repr(loaded)
+    for other in (b" " + canonical, canonical + b" ", orjson.dumps(value, option=orjson.OPT_INDENT_2)):
+        if other != canonical:
+            with pytest.raises(AdmissionError) as refused:
+                load_canonical(other)
+            assert refused.value.code == "not_canonical"
+
+
+ORDERED_AS_ORJSON_DOES = '{"\ufb33":1,"\U0001f600":2}'.encode()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [b'{"a":1.0}', b'{"a":1e2}', b'{"b":1,"a":2}', b'{"a":1 }', b'{"a":"\\u00e9"}', ORDERED_AS_ORJSON_DOES],
+    ids=repr,
+)
+def test_what_is_not_canonical_is_refused_as_that(other: bytes) -> None:
+    with pytest.raises(AdmissionError) as refused:
+        load_canonical(other)
+    assert refused.value.code == "not_canonical"
+
+
+def test_keys_beyond_ascii_are_canonical_in_utf16_order() -> None:
+    assert load_canonical('{"\U0001f600":2,"\ufb33":1}'.encode()) == {"\U0001f600": 2, "\ufb33": 1}

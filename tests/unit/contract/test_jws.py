@@ -12,10 +12,13 @@ from countersign.contract import (
     ContractError,
     KeySet,
     PrivateKey,
+    ReceiptClaims,
+    ReceiptEffect,
     VerificationError,
     open_token,
     sign,
 )
+from countersign.contract.receipt import MAX_EFFECTS
 
 KEY = PrivateKey.from_seed(bytes(range(32)))
 KEYS = KeySet([KEY.public])
@@ -101,9 +104,41 @@ def test_claims_at_the_limit_are_signed_and_read(value: object) -> None:
     assert open_token(token, typ=TYP_RELEASE, key_for=KEYS.get).claims["a"] == value
 
 
-def test_a_smaller_limit_is_kept() -> None:
-    token = sign({"a": "x" * 200}, typ=TYP_RELEASE, key=KEY)
+def test_the_largest_receipt_is_signed_and_read() -> None:
+    """A spend of a hundred effects is committed before its receipt is signed: it must fit."""
+    longest = "x" * 512
+    effects = tuple(ReceiptEffect("e" * 64, "d" * 64, f"{n:032d}") for n in range(MAX_EFFECTS))
+    claims = ReceiptClaims(
+        iss=longest, aud=longest, sub=longest, iat=2**53 - 1, fire_by=2**53 - 1, epoch=2**53 - 1, txn="a" * 64,
+        txn_digest="b" * 64, attempt=longest, cnf_jkt="k" * 43, effects=effects,
+    )  # fmt: skip
+    token = sign(claims.to_claims(), typ=TYP_RECEIPT, key=KEY)
+    assert len(token) > 8192
+    assert ReceiptClaims.from_claims(open_token(token, typ=TYP_RECEIPT, key_for=KEYS.get).claims) == claims
     with pytest.raises(VerificationError) as refused:
-        open_token(token, typ=TYP_RELEASE, key_for=KEYS.get, max_bytes=len(token) - 1)
+        open_token(token, typ=TYP_RELEASE, key_for=KEYS.get)
     assert refused.value.code == "too_large"
-    open_token(token, typ=TYP_RELEASE, key_for=KEYS.get, max_bytes=len(token))
+
+
+@pytest.mark.parametrize("empty", [0, 1, 2])
+def test_a_token_has_three_parts_none_of_them_empty(empty: int) -> None:
+    parts = sign({"a": 1}, typ="t", key=KEY).split(".")
+    parts[empty] = ""
+    for token in (".".join(parts), ".".join(part for part in parts if part), ".".join([*parts, "a"])):
+        with pytest.raises(VerificationError) as refused:
+            open_token(token, typ="t", key_for=KEYS.get)
+        assert (refused.value.step, refused.value.code) == (2, "not_compact")
+
+
+def test_a_header_seen_before_is_no_better_than_a_new_one() -> None:
+    """What a header reads as is remembered; whether it is acceptable is asked each time."""
+    good = sign({"a": 1}, typ="t", key=KEY)
+    open_token(good, typ="t", key_for=KEYS.get)
+    for typ, key_for, code in (("other", KEYS.get, "wrong_typ"), ("t", KeySet([]).get, "unknown_kid")):
+        for _ in range(2):
+            with pytest.raises(VerificationError) as refused:
+                open_token(good, typ=typ, key_for=key_for)
+            assert refused.value.code == code
+    opened = open_token(good, typ="t", key_for=KEYS.get)
+    assert open_token(good, typ="t", key_for=KEYS.get).header == opened.header
+    assert open_token(good, typ="t", key_for=KEYS.get).header is not opened.header

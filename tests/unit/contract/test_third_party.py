@@ -1,11 +1,16 @@
-"""Vectors nobody on this project wrote: RFC 8785, JSONTestSuite, Wycheproof.
+"""Vectors nobody on this project wrote: RFC 8785, JSONTestSuite, Wycheproof; `tests/vectors/third_party` holds them.
 
-They are read from the folder in COUNTERSIGN_VECTORS, by default the one beside a development checkout.
+A vector that we answer otherwise than its authors is named here with the reason, and in the README beside them.
 """
 
+import hashlib
 import json
-import os
+import math
+import re
+import struct
 import tarfile
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -22,40 +27,56 @@ from countersign.contract import (
     PublicKey,
     VerificationError,
     canonicalize,
+    ed25519,
     load,
     open_token,
 )
 from tests.counterparts import require
 
-ROOT = Path(__file__).parents[3]
-WAY = (
-    "put the files of the named repository into the folder that COUNTERSIGN_VECTORS names "
-    "(default ../shared/data/vectors): {}"
-)
-SOURCES = {
-    "jcs/testdata": "cyberphone/json-canonicalization @ 19d51d7, testdata, as jcs/testdata",
-    "json/test_parsing.tar.gz": "nst/JSONTestSuite @ 1ef36fa, test_parsing, as json/test_parsing.tar.gz",
-    "wycheproof": "C2SP/wycheproof @ dac1dd4, testvectors_v1, as wycheproof/*.json",
-}
-
-
-def _third_party(name: str) -> Path:
-    folder = Path(os.environ.get("COUNTERSIGN_VECTORS") or ROOT / "../shared/data/vectors")
-    path = folder / name
-    return require(f"third-party data {name}", path if path.exists() else None, WAY.format(SOURCES[name]))
+THIRD_PARTY = Path(__file__).parents[2] / "vectors/third_party"
 
 
 def _wycheproof(name: str) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads((_third_party("wycheproof") / name).read_text(encoding="utf-8"))
+    value: dict[str, Any] = json.loads((THIRD_PARTY / "wycheproof" / name).read_text(encoding="utf-8"))
     return value
 
 
 @pytest.mark.parametrize("name", ["arrays", "french", "structures", "unicode", "values", "weird"])
 def test_the_reference_files_of_rfc8785_are_canonicalised_to_the_byte(name: str) -> None:
-    folder = _third_party("jcs/testdata")
+    folder = THIRD_PARTY / "jcs/testdata"
     canonical = canonicalize(load((folder / "input" / f"{name}.json").read_bytes()))
     assert canonical == (folder / "output" / f"{name}.json").read_bytes()
     assert canonical == bytes.fromhex((folder / "outhex" / f"{name}.txt").read_text())
+
+
+def _numbers(recipe: str) -> Iterator[int]:
+    """The numbers of RFC 8785's own set: its fixed ones, 2,000 neighbours, then the hash of the hash without end."""
+    fixed = recipe.partition("staticU64s = ")[2].partition("])")[0]
+    yield from (int(number, 16) for number in re.findall(r"0x([0-9a-f]{16})n", fixed))
+    yield from range(0x0010_0000_0000_0000, 0x0010_0000_0000_0000 + 2_000)
+    block = bytes(32)
+    while True:
+        block = hashlib.sha256(block).digest()
+        for (bits,) in struct.iter_unpack("<Q", block):
+            number = _double(bits)
+            if number != 0.0 and math.isfinite(number):
+                yield bits
+
+
+def _double(bits: int) -> float:
+    number: float = struct.unpack("<d", struct.pack("<Q", bits))[0]
+    return number
+
+
+@pytest.mark.parametrize("lines", [10_000, pytest.param(1_000_000, marks=pytest.mark.long)])
+def test_the_numbers_of_rfc8785_have_the_published_checksum(lines: int) -> None:
+    recipe = (THIRD_PARTY / "jcs/testdata/README.txt").read_text()
+    published = re.search(rf"^\| ([0-9a-f]{{64}}) \| {lines} ", recipe, re.M)
+    assert published is not None
+    written = hashlib.sha256()
+    for bits in islice(_numbers(recipe), lines):
+        written.update(b"%x,%s\n" % (bits, canonicalize(_double(bits))))
+    assert written.hexdigest() == published.group(1)
 
 
 # The two files of JSONTestSuite that must parse elsewhere and are refused here on purpose.
@@ -63,7 +84,7 @@ DUPLICATES = {"y_object_duplicated_key.json", "y_object_duplicated_key_and_value
 
 
 def _parsing_tests() -> dict[str, bytes]:
-    with tarfile.open(_third_party("json/test_parsing.tar.gz")) as archive:
+    with tarfile.open(THIRD_PARTY / "json/test_parsing.tar.gz") as archive:
         members = [member for member in archive.getmembers() if member.isfile()]
         return {Path(member.name).name: _content(archive, member) for member in members}
 
@@ -104,10 +125,14 @@ def test_json_test_suite_where_readers_differ_almost_all_is_refused() -> None:
     assert free == FREE
 
 
-def test_ed25519_signatures_are_judged_as_wycheproof_judges_them() -> None:
+@pytest.mark.parametrize("fast", [False, True], ids=["openssl", "libsodium"])
+def test_ed25519_signatures_are_judged_as_wycheproof_judges_them(fast: bool) -> None:
+    primitive: ed25519.Primitive = ed25519.openssl
+    if fast:
+        primitive = require("PyNaCl", ed25519.libsodium(), "pip install 'countersign-sdk[fast]'")
     judged = {"valid": 0, "invalid": 0}
     for group in _wycheproof("ed25519_test.json")["testGroups"]:
-        key = PublicKey.from_raw(bytes.fromhex(group["publicKey"]["pk"]))
+        key = PublicKey(None, bytes.fromhex(group["publicKey"]["pk"]), primitive=primitive)
         for test in group["tests"]:
             good = key.verify(bytes.fromhex(test["sig"]), bytes.fromhex(test["msg"]))
             assert good == (test["result"] == "valid"), test["tcId"]

@@ -13,6 +13,7 @@ from countersign.contract import (
     ErrorCode,
     Outcome,
     Resource,
+    TaskKind,
     TxnState,
     Verdict,
     WireError,
@@ -99,13 +100,30 @@ def test_args_arrive_as_their_canonical_value() -> None:
         wire.CompensationView(effect=EFFECT, release="a.b.c"),
         wire.EvaluationView(effects=(wire.EvaluatedEffect(tool="t", decision=DECISION),)),
         wire.TaskPage(
-            tasks=(wire.TaskView(task_id="t", kind="unknown", text="x", opened_at=AT, state="open"),)
+            tasks=(
+                wire.TaskView(
+                    task_id="t",
+                    kind=TaskKind.UNKNOWN,
+                    text="x",
+                    opened_at=AT,
+                    state="open",
+                    url="http://127.0.0.1/tasks/t",
+                    txn=HEX,
+                    effect_id=HEX,
+                    rev=1,
+                    agent="a",
+                    tool="t",
+                ),
+            )
         ),
         wire.AuditPage(
             rows=(wire.AuditRow(index=0, at=AT, kind="k", actor={"a": 1}, body={"b": None}),), next=0
         ),
         wire.ReviewPageView(reviews=()),
-        wire.Health(status="ok", checks={"db": "ok"}),
+        wire.Health(
+            status="down",
+            findings=(wire.HealthFinding(check="log", stops=True, wrong="w", since=AT, do="d"),),
+        ),
         wire.Event(index=7, kind="vote_recorded", txn=HEX),
     ],
     ids=lambda answer: type(answer).__name__,

@@ -118,3 +118,15 @@ def test_every_step_of_two_effects_is_a_move_of_their_transaction_or_none(undo: 
     for states, state in known:
         if state in {T.ENDED, T.SETTLED}:
             assert not {E.REVIEW, E.RELEASED, E.REDEEMED} & set(states), states
+
+
+def test_what_a_person_left_standing_needs_nobody_any_more() -> None:
+    left = Part(E.COMPENSATION_FAILED, True, left_standing=True)
+    stays = Part(E.FIRED, False, left_standing=True)
+    for settled in ([left, Part(E.FAILED, True)], [stays, Part(E.UNUSED, True)], [left, stays], [left]):
+        assert state_of_transaction(settled) is T.SETTLED
+        assert not stands_for_good(settled)
+    assert state_of_transaction([left, Part(E.COMPENSATION_FAILED, True)]) is T.UNSETTLED
+    assert state_of_transaction([stays, Part(E.FIRED, False), Part(E.FAILED, True)]) is T.UNSETTLED
+    assert state_of_transaction([left, Part(E.COMPENSATING, True)]) is T.REDEEMED
+    assert state_of_transaction([left, Part(E.UNKNOWN, True)]) is T.UNSETTLED

@@ -42,7 +42,7 @@ async def test_a_database_from_a_backup_does_not_start(store: Database, tmp_path
     """L6."""
     await log_lines(store, 3)
     write_mark(tmp_path, Mark(1, 4))
-    with pytest.raises(StartError, match="restore a backup that reaches the mark"):
+    with pytest.raises(StartError, match="policy-service restored --dry-run"):
         settle_epoch(store, tmp_path)
     assert read_mark(tmp_path) == Mark(1, 4), "refusing does not lower the mark"
 
@@ -115,12 +115,12 @@ async def test_a_mark_that_cannot_be_written_is_said_and_tried_again(
     task = asyncio.create_task(mark.run())
     mark.reached(6)
     async with asyncio.timeout(5):
-        while not mark.failing:  # noqa: ASYNC110  nothing sets an event
+        while not mark.signal.wrong:  # noqa: ASYNC110  nothing sets an event
             await asyncio.sleep(0.01)
     monkeypatch.undo()
     await until_written(tmp_path, Mark(1, 6))
     await asyncio.sleep(0.05)
-    assert not mark.failing
+    assert not mark.signal.wrong
     assert not task.done()
     task.cancel()
     with suppress(asyncio.CancelledError):

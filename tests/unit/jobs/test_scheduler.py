@@ -7,9 +7,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
 import pytest
-from prometheus_client import REGISTRY
 
+from policy_service.health import Health
 from policy_service.jobs.scheduler import Job, Scheduler
+from policy_service.metrics import REGISTRY
+from policy_service.storage.unit import utc_now
 
 pytestmark = pytest.mark.anyio
 
@@ -36,7 +38,7 @@ class Sweep:
 
 @asynccontextmanager
 async def ticking(*jobs: Job) -> AsyncIterator[None]:
-    scheduler = Scheduler(jobs)
+    scheduler = Scheduler(jobs, Health(utc_now, patience_s=60))
     scheduler.start()
     try:
         yield
@@ -54,7 +56,7 @@ async def test_every_job_is_ticked_again_and_again() -> None:
     async with ticking(Job("one", 0.02, one), Job("other", 0.02, other)):
         await one.has_ticked(3)
         await other.has_ticked(3)
-    assert REGISTRY.get_sample_value("countersign_job_last_success_seconds", {"job": "one"})
+    assert REGISTRY.get_sample_value("countersign_job_last_success_timestamp_seconds", {"job": "one"})
 
 
 async def test_a_job_that_fails_is_counted_and_ticked_again_and_the_others_go_on() -> None:

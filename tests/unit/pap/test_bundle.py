@@ -75,6 +75,13 @@ POLICY_PROBLEMS: dict[str, tuple[str, str]] = {
         '@id("x") permit (principal, action, resource) when { principal.owner == User::"u|1" };', "owner"),
     "a rule about approving and a tool at once": (
         '@id("x") permit (principal, action in [Action::"approve", Action::"pay"], resource);', "write two"),
+    "a rule about settling and approving": (
+        '@id("x") permit (principal, action in [Action::"settle", Action::"approve"], resource);', "write two"),
+    "people asked to approve settling": (
+        '@id("x") @approval("finance") forbid (principal, action == Action::"settle", resource);', "drop @approval"),
+    "a rule about settling that looks at what only a review has": (
+        '@id("x") permit (principal, action == Action::"approve", resource) when { resource.kind == "unknown" };',
+        "kind"),
     "people asked to approve approving": (
         '@id("x") @approval("finance") forbid (principal, action == Action::"approve", resource);', "drop @approval"),
     "an approving rule that reads args": (
@@ -95,8 +102,9 @@ FILE_PROBLEMS: dict[str, tuple[str, Any, str]] = {
     "a manifest with a key twice": ("tools/pay.json", '{"tool": "a", "tool": "pay"}', "appears twice"),
     "a manifest with an unknown member": ("tools/pay.json", pay_manifest(approve=True), "approve"),
     "a manifest under another name": ("tools/other.json", pay_manifest(), "name the file after it"),
-    "a tool called approve": ("tools/approve.json", pay_manifest(tool="approve"), "people's votes"),
-    "a group called approve": ("tools/pay.json", pay_manifest(groups=["approve"]), "people's votes"),
+    "a tool called approve": ("tools/approve.json", pay_manifest(tool="approve"), "what people do here"),
+    "a tool called settle": ("tools/settle.json", pay_manifest(tool="settle"), "what people do here"),
+    "a group called approve": ("tools/pay.json", pay_manifest(groups=["approve"]), "what people do here"),
     "a tool called like a group": ("tools/pay.json", pay_manifest(groups=["pay"]), "is a tool and an action group"),
     "a resource type of ours": (
         "tools/pay.json", pay_manifest(resource={"type": "User", "id": "/account"}), "belongs to the service"),
@@ -177,6 +185,10 @@ WARNINGS: dict[str, tuple[str, str]] = {
         GATED + '@id("not-at-night") forbid (principal, action == Action::"approve", resource) '
                 'when { context.env == "night" };',
         'rules.cedar:2: there is no permit for Action::"approve" beside it'),
+    "only forbids about settling": (
+        '@id("not-at-night") forbid (principal, action == Action::"settle", resource) '
+        'when { context.env == "night" };',
+        'rules.cedar:1: there is no permit for Action::"settle" beside it'),
     "a forbid to approve for everybody": (
         GATED + '@id("may") permit (principal, action == Action::"approve", resource);\n'
                 '@id("lock") forbid (principal is User, action == Action::"approve", resource);',

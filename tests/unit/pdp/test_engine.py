@@ -79,6 +79,38 @@ def test_an_unknown_tool_is_denied_with_the_command_that_helps(folder: BundleFol
     assert "countersign tools export" in (reason.advice or "")
 
 
+@pytest.mark.parametrize("env", ["production", "staging"])
+@pytest.mark.parametrize("asked_as_unknown", [True, False])
+def test_an_unknown_tool_is_denied_everywhere_but_in_dev(
+    folder: BundleFolder, env: str, asked_as_unknown: bool
+) -> None:
+    for redecided, code in ((False, "unknown_tool"), (True, "tool_changed")):
+        decision = folder.decide(
+            {}, tool="refund", env=env, redecided=redecided, asked_as_unknown=asked_as_unknown
+        )
+        assert (decision.outcome, decision.code) == (Verdict.DENY, code)
+
+
+def test_in_dev_an_unknown_tool_asks_whoever_looks_at_what_policy_cannot_weigh(folder: BundleFolder) -> None:
+    decision = folder.decide({"any": [None]}, tool="refund", env="dev")
+    (gate,) = decision.gates
+    assert (decision.outcome, decision.policies) == (Verdict.REVIEW, ("unknown-tool",))
+    assert gate.groups == {"unseen"} and gate.title.startswith("UNKNOWN TOOL")
+    source = folder.load().describe("unknown-tool")
+    assert source is not None and "countersign tools export" in source.doc
+    again = folder.decide({"any": [None]}, tool="refund", env="dev", redecided=True, asked_as_unknown=True)
+    assert again == decision
+
+
+def test_in_dev_a_tool_that_left_the_bundle_is_denied_like_anywhere(folder: BundleFolder) -> None:
+    decision = folder.decide({}, tool="refund", env="dev", redecided=True)
+    assert (decision.outcome, decision.code) == (Verdict.DENY, "tool_changed")
+
+
+def test_in_dev_another_manifest_than_the_reviewed_one_is_denied_like_anywhere(folder: BundleFolder) -> None:
+    assert folder.decide(PAY, tool_digest="f" * 64, env="dev").code == "tool_changed"
+
+
 def test_a_tool_that_left_the_bundle_has_changed_for_an_effect_decided_before(folder: BundleFolder) -> None:
     assert folder.decide({}, tool="refund", redecided=True).code == "tool_changed"
 

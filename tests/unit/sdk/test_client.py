@@ -1,6 +1,8 @@
 """The client: proofs, nonces, retries, limits, and doubt that is a refusal."""
 
 import json
+import tracemalloc
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -164,6 +166,32 @@ def test_whatever_is_no_sound_answer_is_unavailable(desk: Desk, what: str, respo
         client_with(desk, lambda _: response).view(UNKNOWN)
 
 
+@pytest.mark.parametrize("status", [200, 409])
+def test_a_compressed_answer_is_not_unpacked(desk: Desk, status: int) -> None:
+    """300 KB of it would be 300 MB here, whatever the limit on what is kept."""
+    packer = zlib.compressobj(9, zlib.DEFLATED, 31)
+    bomb = b"".join(packer.compress(bytes(1_000_000)) for _ in range(300)) + packer.flush()
+    asked: list[str | None] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.append(request.headers.get("Accept-Encoding"))
+        stream = httpx2.ByteStream(bomb)
+        headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+        return httpx2.Response(status, stream=stream, headers=headers)
+
+    client = client_with(desk, answer)
+    tracemalloc.start()
+    try:
+        for call in (lambda: client.view(UNKNOWN), client.jwks):
+            with pytest.raises(ServiceUnavailable, match="compressed"):
+                call()
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 10_000_000
+    assert set(asked) == {"identity"}
+
+
 def test_a_problem_keeps_its_code_and_its_extras(desk: Desk) -> None:
     problem = {
         "type": "t",
@@ -222,6 +250,14 @@ def test_a_problem_of_endless_text_is_cut_and_says_so(desk: Desk) -> None:
             httpx2.Response(200, content=b" " * 50_000_000, headers={"Content-Type": "application/json"}),
         ),
         ("a redirect", httpx2.Response(301, headers={"Location": "http://127.0.0.1:1/keys"})),
+        (
+            "a sound set that calls itself a page",
+            httpx2.Response(
+                200,
+                json=KeySet([PrivateKey.generate().public]).to_jwks(),
+                headers={"Content-Type": "text/html"},
+            ),
+        ),
         ("no keys", httpx2.Response(200, json={"keys": "none"})),
         (
             "the same kid twice",

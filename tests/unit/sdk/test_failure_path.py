@@ -127,6 +127,7 @@ def test_an_unknown_nobody_has_settled_stays_unknown_however_often_one_resumes(d
     for _ in range(3):
         (found,) = resume(desk.runtime)
         assert found.after == "unsettled"
+        assert "TimeoutError: slow" in found.note, "the tool raised; its process did not end"
     assert desk.done == [("notify", "o-1")]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import bindparam, select, update
 
 from policy_service.storage.core import (
     change,
@@ -16,9 +19,12 @@ from policy_service.storage.core import (
     insert_unless_taken,
     insert_unless_there,
     table,
+    write,
 )
 from policy_service.storage.database import Database, Tx
+from policy_service.storage.migrations import migrate
 from policy_service.storage.tables import AgentRow, MetaRow
+from tests.house.repository import ROOT
 
 META = table(MetaRow)
 NOW = datetime(2026, 11, 21, 22, 0, 0, 123456, tzinfo=UTC)
@@ -69,6 +75,17 @@ def test_what_is_inserted_is_found_as_it_was(store: Database) -> None:
     assert store.read_sync(lambda conn: find_one(conn, AgentRow, name="four")) is None
 
 
+def test_a_statement_sent_without_one_of_its_values_is_an_error_and_no_null(store: Database) -> None:
+    ended = update(META).where(META.c.name == bindparam("asked")).values(value=bindparam("said"))
+
+    def end(tx: Tx, **values: str) -> int:
+        return write(tx.conn, ended, values)
+
+    with pytest.raises(KeyError, match="said"):
+        store.write_sync(lambda tx: end(tx, asked="epoch"))
+    assert store.write_sync(lambda tx: end(tx, asked="nobody", said="x")) == 0
+
+
 def test_a_change_reaches_the_rows_that_are_as_they_were_and_says_how_many(store: Database) -> None:
     store.write_sync(lambda tx: insert_row(tx.conn, agent("one")))
 
@@ -91,6 +108,22 @@ def test_a_row_is_inserted_unless_its_key_is_taken(store: Database) -> None:
     assert store.write_sync(unit("second")) is False
     found = store.read_sync(lambda conn: find_one(conn, AgentRow, name="one"))
     assert found is not None and found.owner == "first"
+
+
+def test_a_process_that_never_made_a_row_reads_them(sqlite_url: str) -> None:
+    """As `policy-service people` does: it begins with a query."""
+    migrate(sqlite_url)
+    with Database.open(sqlite_url) as db:
+        db.write_sync(lambda tx: insert_row(tx.conn, agent("one")))
+    reads = (
+        "import sys; from policy_service.storage.core import find; "
+        "from policy_service.storage.database import Database; from policy_service.storage.tables import AgentRow; "
+        "db = Database.open(sys.argv[1]); print(db.read_sync(lambda conn: find(conn, AgentRow)[0].name)); db.close()"
+    )
+    done = subprocess.run([sys.executable, "-c", reads, sqlite_url], cwd=ROOT,
+                          env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                          capture_output=True, text=True, check=False)  # fmt: skip
+    assert (done.stdout, done.stderr) == ("one\n", "")
 
 
 # ------------------------------------------------------------------------------- an insert that yields

@@ -132,6 +132,8 @@ async def test_a_closed_database_refuses(database_url: str) -> None:
     db.close()
     with pytest.raises(StorageUnavailableError, match="stopping"):
         await db.write(lambda tx: tx.now)
+    with pytest.raises(StorageUnavailableError, match="closed"):
+        await db.read(lambda conn: 1)
 
 
 @pytest.mark.anyio
@@ -169,6 +171,15 @@ def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.db").write_bytes(b"not a database" * 400)
     with pytest.raises(StorageUnavailableError, match="check database_url"):
         Database.open(f"sqlite:///{tmp_path / 'x.db'}")
+
+
+@pytest.mark.parametrize("path", ["a-folder", "a-file/x.db"])
+def test_a_place_that_cannot_be_written_is_refused_by_name(tmp_path: Path, path: str) -> None:
+    (tmp_path / "a-folder").mkdir()
+    (tmp_path / "a-file").touch()
+    with pytest.raises(StartError, match="cannot be written") as refused:
+        Database.open(f"sqlite:///{tmp_path / path}")
+    assert str(tmp_path / path) in str(refused.value)
 
 
 def test_a_damaged_file_is_refused(sqlite_url: str, tmp_path: Path) -> None:
@@ -214,6 +225,12 @@ def test_the_writer_is_durable_and_the_reader_cannot_write(sqlite_url: str) -> N
             "journal_mode": "wal", "synchronous": 2, "foreign_keys": 1, "query_only": 0, "busy_timeout": 5000
         }  # fmt: skip
         assert db.read_sync(pragmas)["query_only"] == 1
+
+
+def test_a_trial_may_ask_for_less_than_durable_commits(sqlite_url: str) -> None:
+    with Database.open(sqlite_url, limits=StorageLimits(durable=False)) as db:
+        level = db.write_sync(lambda tx: tx.conn.execute(text("PRAGMA synchronous")).scalar_one())
+    assert level == 1  # NORMAL
 
 
 def test_a_server_that_acknowledges_what_it_may_lose_is_refused(postgres_server: str) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select, text
 
-from countersign.contract import EFFECT_MOVES, EffectState, IllegalMoveError, TxnState
+from countersign.contract import EFFECT_MOVES, EffectState, IllegalMoveError, TaskKind, TxnState
 from policy_service.errors import ConflictError
 from policy_service.storage.alone import alone_with
 from policy_service.storage.core import table
@@ -72,7 +72,7 @@ MOVERS: dict[str, Callable[[Tx, Snapshot], object]] = {
     "a review": lambda tx, s: move_review(tx, s.reviews["1" * 64], "met", CAUSE),
     "a transaction": lambda tx, s: move_transaction(tx, s.transaction, TxnState.ENDED, CAUSE),
     "columns": lambda tx, s: set_columns(tx, s.effects[0], valid_for_s=1),
-    "a task": lambda tx, s: open_task(tx, s.effects[0], "unknown", "what became of it?", CAUSE),
+    "a task": lambda tx, s: open_task(tx, s.effects[0], TaskKind.UNKNOWN, "what became of it?", CAUSE),
     "a revision": lambda tx, s: insert(tx, next_revision(s.transaction)),
 }
 
@@ -176,11 +176,11 @@ def test_a_transaction_moves_along_its_own_table(written: Database) -> None:
 def test_the_same_trouble_is_one_task_and_is_settled_once(written: Database) -> None:
     def work(tx: Tx, snapshot: Snapshot) -> None:
         for _ in range(2):
-            open_task(tx, snapshot.effects[0], "unknown", "we do not know", CAUSE)
-        open_task(tx, snapshot.effects[0], "contradiction", "two stories", CAUSE)
+            open_task(tx, snapshot.effects[0], TaskKind.UNKNOWN, "we do not know", CAUSE)
+        open_task(tx, snapshot.effects[0], TaskKind.CONTRADICTION, "two stories", CAUSE)
         for _ in range(2):
-            settle_task(tx, snapshot.effects[0], "unknown", CAUSE)
-        settle_task(tx, snapshot.effects[1], "unknown", CAUSE)
+            settle_task(tx, snapshot.effects[0], CAUSE, TaskKind.UNKNOWN)
+        settle_task(tx, snapshot.effects[1], CAUSE, TaskKind.UNKNOWN)
 
     on(written, work)
     rows = table(TaskRow).c

@@ -20,9 +20,24 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 
 def told(bundle: Bundle, kind: str, body: dict[str, Any]) -> str:
     row = AuditRow(audit_id="a1", kind=kind, actor="service", body=canonicalize(body), at=NOW)
-    line = event_line(bundle, row)
+    line = event_line(bundle, row, {})
     assert line is not None
     return line.text
+
+
+@pytest.mark.parametrize(
+    ("actor", "name"),
+    [
+        ("person:https://id.example|00u1", "Maya Lind"),
+        ("person:https://id.example|00u2", "https://id.example|00u2"),
+        ("agent:desk", "desk"),
+        ("service", "service"),
+    ],
+)
+def test_somebody_is_told_by_the_name_they_signed_in_with(bundle: Bundle, actor: str, name: str) -> None:
+    row = AuditRow(audit_id="a1", kind="effect_fired", actor=actor, body=canonicalize({}), at=NOW)
+    line = event_line(bundle, row, {"https://id.example|00u1": "Maya Lind"})
+    assert line is not None and line.actor == name
 
 
 DECISIONS = {
@@ -74,3 +89,18 @@ def test_a_vote_is_told_with_what_it_was_worth(bundle: Bundle, body: dict[str, A
 
 def test_a_vote_that_became_stronger_is_told(bundle: Bundle) -> None:
     assert told(bundle, "vote_strengthened", {"step_up": "passkey"}) == "Proved themselves again, by passkey"
+
+
+RESTORED = {
+    "what was open": ("effect_unknown", {"why": "restored"}, "may have fired since"),
+    "what a receipt told of": ("effect_unknown", {"why": "recalled"}, "may have fired since"),
+    "what nobody reported": ("effect_unknown", {"why": "not_reported"}, "We do not know"),
+    "its receipt": ("redemption_recalled", {}, "proves that it was redeemed"),
+    "what was never seen": ("effect_submitted", {"to": "unknown"}, "Known again"),
+    "how it was decided": ("decision_made", {"cause": "recalled"}, "what decided it is lost"),
+}
+
+
+@pytest.mark.parametrize(("kind", "body", "words"), RESTORED.values(), ids=RESTORED)
+def test_a_restore_is_told_as_one(bundle: Bundle, kind: str, body: dict[str, Any], words: str) -> None:
+    assert words in told(bundle, kind, body)

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from countersign.contract import PrivateKey, canonicalize
+from countersign.contract.jws import most_bytes
 from countersign.contract.keys import encode_base64url
 
 from .world import STRANGER, header, signed, token
@@ -37,7 +38,7 @@ def gate_faults(
 ) -> Iterator[Fault]:
     """Every fault of steps 1 to 9; `other_types` are good tokens of the other kinds."""
     good = token(header(typ, signer), claims, signer)
-    yield from _form(good)
+    yield from _form(typ, good)
     yield from _encoding(typ, claims, signer, good)
     yield from _json(typ, claims, signer)
     yield from _header(typ, claims, signer)
@@ -47,9 +48,9 @@ def gate_faults(
     yield from _signature(typ, claims, signer, good)
 
 
-def _form(good: str) -> Iterator[Fault]:
+def _form(typ: str, good: str) -> Iterator[Fault]:
     head, payload, signature = good.split(".")
-    yield "oversize_garbage", "A" * 8193, 1, "too_large"
+    yield "oversize_garbage", "A" * (most_bytes(typ) + 1), 1, "too_large"
     for name, text in {
         "empty": "",
         "two_parts": f"{head}.{payload}",

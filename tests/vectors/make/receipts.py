@@ -47,6 +47,12 @@ def good() -> Iterator[tuple[str, str, Claims]]:
     yield "compensation", _sign(_with(kind="compensate")), expectation(kind="compensate")
     yield "no_key_and_none_expected", _sign(_with(cnf="none")), expectation(my_key_jkt=None)
     yield "epoch_above_the_known", _sign(_with(epoch=world.EPOCH + 1)), expectation()
+    hundred = _effects(100)
+    yield "a_hundred_effects", _sign(_with(effects=hundred)), expectation(effects=hundred)
+
+
+def _effects(count: int) -> list[Claims]:
+    return [{**receipt()["effects"][0], "effect_id": f"{n:064x}"} for n in range(count)]
 
 
 def bad() -> Iterator[tuple[str, str, Claims, int, str]]:
@@ -55,7 +61,7 @@ def bad() -> Iterator[tuple[str, str, Claims, int, str]]:
         "release": token(header("effect-release+jwt"), world.release()),
         "proof": token(header("agent-proof+jwt"), {"sub": world.AGENT}),
     }
-    large = [{**receipt()["effects"][0], "effect_id": f"{n:064x}"} for n in range(30)]
+    large = [{**effect, "jti": "j" * 64} for effect in _effects(100)]
     yield "oversize", _sign(_with(effects=large)), expectation(effects=large), 1, "too_large"
     for name, text, step, code in gate_faults(TYP, receipt(), world.SERVICE, others):
         yield name, text, expectation(), step, code

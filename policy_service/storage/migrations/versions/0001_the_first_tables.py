@@ -112,6 +112,7 @@ def upgrade() -> None:
         sa.Column("result", sa.LargeBinary(), nullable=True),
         sa.Column("error", sa.String(), nullable=True),
         sa.Column("taken_back", sa.String(), nullable=True),
+        sa.Column("settlements", Json, nullable=False),
         sa.Column("changed_at", UtcDateTime(), nullable=False),
         sa.CheckConstraint("kind IN ('effect', 'compensate')", name="kind_known"),
         sa.CheckConstraint(
@@ -245,6 +246,10 @@ def upgrade() -> None:
         sa.Column("text", sa.String(), nullable=False),
         sa.Column("opened_at", UtcDateTime(), nullable=False),
         sa.Column("settled_at", UtcDateTime(), nullable=True),
+        sa.CheckConstraint(
+            "kind IN ('unknown', 'restored', 'compensation_failed', 'compensation_due', 'standing', 'contradiction', 'impossible_quorum')",
+            name="kind_known",
+        ),
         sa.PrimaryKeyConstraint("task_id"),
     )
     with op.batch_alter_table("tasks", schema=None) as batch_op:

@@ -14,7 +14,9 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias, cast
+
+import orjson
 
 from .canonical import MAX_SAFE_INTEGER, canonicalize, integer_out_of_range, not_json
 from .errors import AdmissionError
@@ -45,6 +47,10 @@ ARGS_LIMITS: Final = Limits()
 # the text, so that no input makes the scan quadratic.
 _STRUCTURE = re.compile(r'"(?:[^"\\]++|\\.)*+(?:"|\\?\Z)|[\[\]{},]', re.DOTALL)
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_OTHER: Final = object()
+# No float: it may be another's spelling of an integer.
+_SCALARS: Final = frozenset({str, int, bool, type(None)})
+_SORTED: Final = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 _SAFE_DIGITS: Final = 17  # "-9007199254740991"
 _FIRST_EXPONENT_FORM: Final = (
     1e21  # RFC 8785 (ECMA-262 7.1.12.1) writes 1e+21 with an exponent, 1e+20 as an integer
@@ -59,6 +65,9 @@ def load(raw: bytes, limits: Limits = ARGS_LIMITS) -> JSON:
         `duplicate_key`,
             `reserved_key`, `lone_surrogate`, `integer_out_of_range`, `not_finite`, `float_refused`.
     """
+    simple = _load_simple(raw, limits)
+    if simple is not _OTHER:
+        return cast(JSON, simple)
     text = _decode(raw, limits)
     _scan(text, limits)
     try:
@@ -77,6 +86,23 @@ def load(raw: bytes, limits: Limits = ARGS_LIMITS) -> JSON:
     return value
 
 
+def load_canonical(raw: bytes, limits: Limits = ARGS_LIMITS) -> JSON:
+    """Parse bytes as `load` does, and refuse those that are not their own RFC 8785 form.
+
+    Raises:
+        AdmissionError: as `load`; `not_canonical`.
+    """
+    simple = _load_simple(raw, limits)
+    if simple is not _OTHER and raw.isascii():  # ASCII keys, which orjson sorts as RFC 8785 does
+        return cast(JSON, simple)
+    value = load(raw, limits)
+    if canonicalize(value) != raw:
+        raise AdmissionError(
+            "not_canonical", "the bytes are not the RFC 8785 form of their value; canonicalize first"
+        )
+    return value
+
+
 def admit(value: object, limits: Limits = ARGS_LIMITS) -> JSON:
     """Apply the same rules to a Python value and return a fresh, normalised copy nobody else holds.
 
@@ -90,6 +116,41 @@ def admit(value: object, limits: Limits = ARGS_LIMITS) -> JSON:
     if len(canonicalize(admitted)) > limits.max_bytes:
         raise _too_large(limits)
     return admitted
+
+
+def _load_simple(raw: bytes, limits: Limits) -> object:
+    """The value of bytes that orjson writes back as it read them, or `_OTHER`: the long way answers then.
+
+    What comes back unchanged had no repeated key, no second spelling, no bad text and no integer that is rounded.
+    """
+    # n values take 2n-1 bytes at least: one each, and what stands between them. So these cannot be too many.
+    if raw[:2] != b'{"' or len(raw) > limits.max_bytes or len(raw) >= 2 * limits.max_nodes:
+        return _OTHER
+    try:
+        value: JSON = orjson.loads(raw)
+        unchanged = orjson.dumps(value, option=_SORTED) == raw
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return _OTHER
+    return value if unchanged and _is_simple(value, limits.max_depth) else _OTHER
+
+
+def _is_simple(value: JSON, depth: int) -> bool:
+    """Whether a value read back from canonical bytes has nothing the long way refuses or turns into another."""
+    if type(value) is dict:
+        if not depth or not RESERVED_KEYS.isdisjoint(value):
+            return False
+        for item in value.values():  # noqa: SIM110
+            if type(item) not in _SCALARS and not _is_simple(item, depth - 1):
+                return False
+        return True
+    if type(value) is list:
+        if not depth:
+            return False
+        for item in value:  # noqa: SIM110
+            if type(item) not in _SCALARS and not _is_simple(item, depth - 1):
+                return False
+        return True
+    return type(value) in _SCALARS
 
 
 def _decode(raw: bytes, limits: Limits) -> str:

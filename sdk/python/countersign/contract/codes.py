@@ -50,12 +50,17 @@ class ErrorCode(StrEnum):
     STALE_REVIEW = "stale_review"
     STEP_UP_REQUIRED = "step_up_required"
     SUPERSEDED = "superseded"
+    # tasks
+    STALE_TASK = "stale_task"
+    TASK_SETTLED = "task_settled"
+    WRONG_ANSWER = "wrong_answer"
     # releases, redemptions, outcomes
     ALREADY_REDEEMED = "already_redeemed"
     ALREADY_REPORTED = "already_reported"
     BAD_TOKEN = "bad_token"  # noqa: S105 - a code, not a secret
     EXPIRED_TOKEN = "expired_token"  # noqa: S105 - a code, not a secret
     FIRE_BY_PASSED = "fire_by_passed"
+    OTHER_EPOCH = "other_epoch"
     OUTCOME_CONFLICT = "outcome_conflict"
     UNKNOWN_ATTEMPT = "unknown_attempt"
     # the service itself

@@ -8,9 +8,10 @@ already pinned. Each kind of token has its own `typ`, so none can be taken for a
 The gate is the first nine numbered steps of every verification (`GATE`).
 """
 
-import re
+import string
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
@@ -26,11 +27,13 @@ TYP_PROOF: Final = "agent-proof+jwt"
 ALG: Final = "Ed25519"
 
 MAX_TOKEN_BYTES: Final = 8192  # fits every common header limit; a release of 20 votes has about 2,000
-_TOKEN_LIMITS: Final = Limits(max_bytes=MAX_TOKEN_BYTES, max_depth=8, max_nodes=1000, floats=False)
+MAX_RECEIPT_BYTES: Final = 31_744  # travels in bodies only; a hundred effects between the longest names fit
+_TOKEN_LIMITS: Final = Limits(max_bytes=MAX_RECEIPT_BYTES, max_depth=8, max_nodes=1000, floats=False)
 _CLAIMS_LIMITS: Final = replace(_TOKEN_LIMITS, max_bytes=ARGS_LIMITS.max_bytes)  # size is the whole token's
 _MAX_KID: Final = 64
-# Three parts, base64url without padding; an Ed25519 signature of 64 bytes is 86 characters.
-_COMPACT: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]{86})\Z")
+_HEADERS: Final = 64  # previous, current and next key of a few issuers and kinds of token
+_BASE64URL: Final = (string.ascii_letters + string.digits + "-_").encode()
+_SIGNATURE_CHARACTERS: Final = 86  # 64 bytes of Ed25519, base64url without padding
 _HEADER_MEMBERS: Final = frozenset({"alg", "typ", "kid"})
 
 KeyFor = Callable[[str], PublicKey | None]
@@ -44,7 +47,6 @@ class Presented:
     unverified_token: str
     typ: str
     key_for: KeyFor
-    max_bytes: int = MAX_TOKEN_BYTES
     segments: tuple[str, str, str] = field(default=("", "", ""), init=False)
     decoded: tuple[bytes, bytes, bytes] = field(default=(b"", b"", b""), init=False)
     header: dict[str, JSON] = field(default_factory=dict, init=False)
@@ -73,52 +75,72 @@ def sign(claims: Mapping[str, object], *, typ: str, key: PrivateKey) -> str:
     payload = canonicalize(admit(dict(claims), _CLAIMS_LIMITS))
     signing_input = f"{header}.{encode_base64url(payload)}"
     token = f"{signing_input}.{encode_base64url(key.sign(signing_input.encode('ascii')))}"
-    if len(token) > MAX_TOKEN_BYTES:
-        raise ContractError(
-            "token_too_large", f"a token of {len(token)} bytes; at most {MAX_TOKEN_BYTES} are read"
-        )
+    if len(token) > (most := most_bytes(typ)):
+        raise ContractError("token_too_large", f"a token of {len(token)} bytes; at most {most} are read")
     return token
 
 
-def open_token(token: str, *, typ: str, key_for: KeyFor, max_bytes: int = MAX_TOKEN_BYTES) -> Opened:
+def most_bytes(typ: str) -> int:
+    """The longest token of this `typ` that is signed or read."""
+    return MAX_RECEIPT_BYTES if typ == TYP_RECEIPT else MAX_TOKEN_BYTES
+
+
+def open_token(token: str, *, typ: str, key_for: KeyFor) -> Opened:
     """Pass a token through the gate. Its claims still need checking: use `verify_release` and its like.
 
     Raises:
         VerificationError: steps 1 to 9 (RFC 7515 section 5.2, RFC 8725 section 3).
     """
-    state = Presented(unverified_token=token, typ=typ, key_for=key_for, max_bytes=max_bytes)
+    state = Presented(unverified_token=token, typ=typ, key_for=key_for)
     run_steps(GATE, state)
     return Opened(MappingProxyType(state.header), MappingProxyType(state.payload), str(state.header["kid"]))
+
+
+# A key signs thousands of tokens under one and the same header. What a text or bytes read as is remembered for the
+# last few; whether that is an acceptable header is asked every time, and a refusal is remembered by nobody.
+
+
+@lru_cache(_HEADERS)
+def _decoded_header(segment: str) -> bytes:
+    return decode_base64url(segment)
+
+
+@lru_cache(_HEADERS)
+def _loaded_header(raw: bytes) -> JSON:
+    return load(raw, _TOKEN_LIMITS)
 
 
 def _size(state: Presented) -> str | None:
     if type(state.unverified_token) is not str:
         return "not_text"
-    return "too_large" if len(state.unverified_token) > state.max_bytes else None
+    return "too_large" if len(state.unverified_token) > most_bytes(state.typ) else None
 
 
 def _form(state: Presented) -> str | None:
-    match = _COMPACT.match(state.unverified_token)
-    if match is None:
+    token = state.unverified_token
+    header, _, rest = token.partition(".")
+    payload, _, signature = rest.partition(".")
+    others = token.encode("ascii", "replace").translate(None, _BASE64URL)
+    if others != b".." or not header or not payload or len(signature) != _SIGNATURE_CHARACTERS:
         return "not_compact"
-    state.segments = (match.group(1), match.group(2), match.group(3))
+    state.segments = (header, payload, signature)
     return None
 
 
 def _encoding(state: Presented) -> str | None:
     try:
-        header, payload, signature = (decode_base64url(segment) for segment in state.segments)
+        header, payload, signature = state.segments
+        state.decoded = (_decoded_header(header), decode_base64url(payload), decode_base64url(signature))
     except ValueError:
         return "not_canonical_base64url"
-    state.decoded = (header, payload, signature)
     return None
 
 
 def _json(state: Presented) -> str | None:
-    header, payload = load(state.decoded[0], _TOKEN_LIMITS), load(state.decoded[1], _TOKEN_LIMITS)
+    header, payload = _loaded_header(state.decoded[0]), load(state.decoded[1], _TOKEN_LIMITS)
     if not isinstance(header, dict) or not isinstance(payload, dict):
         return "not_an_object"
-    state.header, state.payload = header, payload
+    state.header, state.payload = dict(header), payload
     return None
 
 

@@ -7,34 +7,23 @@ a message or a repr.
 """
 
 import base64
+import binascii
 import hashlib
-import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from . import ed25519
 from .canonical import canonicalize
 from .errors import BadKeyError
 
 MAX_KEYS: Final = 64  # previous, current and next of a few uses; a longer list is not ours
 _KEY_BYTES: Final = 32
-_P: Final = 2**255 - 19
-_SIGN_BIT: Final = 1 << 255
-# y coordinates of the eight points whose order divides 8 (RFC 8032 section 5.1): 1, -1, 0, and two of order
-# 8.
-_SMALL_ORDER_Y: Final = frozenset(
-    {
-        0,
-        1,
-        _P - 1,
-        2707385501144840649318225287225658788936804267575313519463743609750303402022,
-        _P - 2707385501144840649318225287225658788936804267575313519463743609750303402022,
-    }
-)
-_BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]*\Z")
+# To the alphabet binascii reads. Its own characters outside base64url become ones it leaves out, as it does all
+# others: then what is written back differs from what was read.
+_TO_BASE64: Final = bytes.maketrans(b"-_+/=", b"+/...")
 _JWK_MEMBERS: Final = frozenset({"kty", "crv", "x", "kid", "use", "alg", "key_ops"})
 
 
@@ -49,10 +38,12 @@ def decode_base64url(text: str) -> bytes:
     Raises:
         ValueError: the text is not what `encode_base64url` would have written.
     """
-    if not _BASE64URL.match(text):
-        raise ValueError("not base64url")
-    raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-    if encode_base64url(raw) != text:
+    try:
+        padded = text.encode("ascii").translate(_TO_BASE64) + b"=" * (-len(text) % 4)
+        raw = binascii.a2b_base64(padded)
+    except ValueError as error:
+        raise ValueError("not base64url") from error
+    if binascii.b2a_base64(raw, newline=False) != padded:
         raise ValueError("not canonical base64url")
     return raw
 
@@ -78,15 +69,17 @@ class PublicKey:
             when `kid` is given and is not the thumbprint.
     """
 
-    __slots__ = ("_key", "kid", "raw")
+    __slots__ = ("_verify", "kid", "raw")
 
-    def __init__(self, kid: str | None, raw: bytes) -> None:
+    def __init__(
+        self, kid: str | None, raw: bytes, *, primitive: ed25519.Primitive = ed25519.FASTEST
+    ) -> None:
         _require_sound(raw)
         self.raw: Final = bytes(raw)
         self.kid: Final = thumbprint(self.jwk())
         if kid is not None and kid != self.kid:
             raise BadKeyError("kid_mismatch", f"kid {kid[:64]!r} is not this key's thumbprint {self.kid!r}")
-        self._key: Final = Ed25519PublicKey.from_public_bytes(self.raw)
+        self._verify: Final = primitive(self.raw)
 
     @classmethod
     def from_raw(cls, raw: bytes) -> "PublicKey":
@@ -110,11 +103,7 @@ class PublicKey:
 
     def verify(self, signature: bytes, data: bytes) -> bool:
         """Whether this key signed exactly these bytes (RFC 8032 section 5.1.7)."""
-        try:
-            self._key.verify(signature, data)
-        except InvalidSignature:
-            return False
-        return True
+        return self._verify(signature, data)
 
     def jwk(self) -> dict[str, str]:
         """The key's required JWK members, without `kid`."""
@@ -244,8 +233,8 @@ class KeySet:
 def _require_sound(raw: bytes) -> None:
     if len(raw) != _KEY_BYTES:
         raise BadKeyError("bad_key", f"an Ed25519 public key has {_KEY_BYTES} bytes, this has {len(raw)}")
-    y = int.from_bytes(raw, "little") & (_SIGN_BIT - 1)
-    if y >= _P or y in _SMALL_ORDER_Y:
+    y = int.from_bytes(raw, "little") & (ed25519.SIGN_BIT - 1)
+    if y >= ed25519.P or y in ed25519.SMALL_ORDER_Y:
         raise BadKeyError("bad_key", "the public key is not a sound point of Ed25519; generate a new key")
 
 

@@ -8,7 +8,7 @@ agent, the service looks up.
 
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Self
 
 from . import shape
@@ -71,13 +71,7 @@ class _Proof(Presented):
     now: int
     max_age: int
     leeway: int
-    claims: ProofClaims | None = None
-
-    @property
-    def read(self) -> ProofClaims:
-        if self.claims is None:
-            raise AssertionError("the shape step runs before every step that reads claims")
-        return self.claims
+    claims: ProofClaims = field(init=False)  # set by the shape step, before any that reads it
 
 
 def make_proof(
@@ -148,7 +142,7 @@ def verify_proof(
 
 def _verify(state: _Proof, steps: tuple[Step[_Proof], ...]) -> ProofClaims:
     run_steps(steps, state)
-    return state.read
+    return state.claims
 
 
 def _shape(state: _Proof) -> None:
@@ -156,30 +150,30 @@ def _shape(state: _Proof) -> None:
 
 
 def _method(state: _Proof) -> str | None:
-    return None if state.read.method == state.method else "wrong_method"
+    return None if state.claims.method == state.method else "wrong_method"
 
 
 def _path(state: _Proof) -> str | None:
-    return None if state.read.path == state.url_path else "wrong_path"
+    return None if state.claims.path == state.url_path else "wrong_path"
 
 
 def _query(state: _Proof) -> str | None:
-    return None if state.read.query == state.query else "wrong_query"
+    return None if state.claims.query == state.query else "wrong_query"
 
 
 def _body(state: _Proof) -> str | None:
-    return None if state.read.body_digest == body_digest(state.body) else "wrong_body"
+    return None if state.claims.body_digest == body_digest(state.body) else "wrong_body"
 
 
 def _age(state: _Proof) -> str | None:
-    age = state.now - state.read.iat
+    age = state.now - state.claims.iat
     if age < -state.leeway:
         return "issued_in_future"
     return "stale" if age > state.max_age else None
 
 
 def _nonce(state: _Proof) -> str | None:
-    return None if state.accept_nonce(state.read.nonce) else "use_nonce"
+    return None if state.accept_nonce(state.claims.nonce) else "use_nonce"
 
 
 PROOF_STEPS: Final[tuple[Step[_Proof], ...]] = (

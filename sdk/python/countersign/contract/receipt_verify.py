@@ -5,7 +5,7 @@ order; it was given to the key that shows it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from .jws import GATE, TYP_RECEIPT, Presented
@@ -40,14 +40,7 @@ class ReceiptState(Presented):
     """A receipt on its way through the steps."""
 
     expectation: ReceiptExpectation
-    claims: ReceiptClaims | None = None
-
-    @property
-    def pair(self) -> tuple[ReceiptClaims, ReceiptExpectation]:
-        """The claims as read, and what they are to equal."""
-        if self.claims is None:
-            raise AssertionError("the shape step runs before every step that reads claims")
-        return self.claims, self.expectation
+    claims: ReceiptClaims = field(init=False)  # set by the shape step, before any that reads it
 
 
 def verify_receipt(
@@ -98,7 +91,7 @@ def _verify(
         unverified_token=token, typ=TYP_RECEIPT, key_for=expectation.keys.get, expectation=expectation
     )
     run_steps(steps, state)
-    return state.pair[0]
+    return state.claims
 
 
 def _shape(state: ReceiptState) -> None:
@@ -106,69 +99,69 @@ def _shape(state: ReceiptState) -> None:
 
 
 def _issuer(state: ReceiptState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.iss == expected.iss else "wrong_iss"
 
 
 def _audience(state: ReceiptState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.aud == expected.aud else "wrong_aud"
 
 
 def _issued(state: ReceiptState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return "issued_in_future" if claims.iat > expected.now + expected.leeway else None
 
 
 def _fire_by(state: ReceiptState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if expected.now < claims.fire_by else "fire_by_passed"
 
 
 def _window(state: ReceiptState) -> str | None:
-    claims, _ = state.pair
+    claims = state.claims
     return None if 0 < claims.fire_by - claims.iat <= MAX_FIRE_WINDOW_SECONDS else "window_too_long"
 
 
 def _kind(state: ReceiptState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.kind == expected.kind else "wrong_kind"
 
 
 def _agent(state: ReceiptState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.sub == expected.agent else "wrong_sub"
 
 
 def _txn(state: ReceiptState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.txn == expected.txn else "wrong_txn"
 
 
 def _txn_digest(state: ReceiptState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.txn_digest == expected.txn_digest else "wrong_txn_digest"
 
 
 def _attempt(state: ReceiptState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.attempt == expected.attempt else "wrong_attempt"
 
 
 def _epoch(state: ReceiptState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.epoch >= expected.epoch_at_least else "old_epoch"
 
 
 def _effects(state: ReceiptState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     redeemed = [(effect.effect_id, effect.effect_digest) for effect in claims.effects]
     asked = [(effect.effect_id, effect.effect_digest) for effect in expected.effects]
     return None if redeemed == asked else "wrong_effects"
 
 
 def _tokens(state: ReceiptState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     same = (
         asked.jti is None or asked.jti == redeemed.jti
         for asked, redeemed in zip(expected.effects, claims.effects, strict=False)
@@ -177,7 +170,7 @@ def _tokens(state: ReceiptState) -> str | None:
 
 
 def _holder(state: ReceiptState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.cnf_jkt == expected.my_key_jkt else "wrong_cnf"
 
 

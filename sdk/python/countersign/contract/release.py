@@ -71,7 +71,7 @@ class EffectDetail:
     def from_json(cls, value: object) -> Self:
         """Read it strictly. Raises ContractError as `shape`."""
         claims = shape.members(value, "authorization_details", required=_DETAIL)
-        shape.one_of(claims, "type", frozenset({DETAIL_TYPE}))
+        shape.one_of(claims, "type", _DETAIL_TYPES)
         return cls(
             effect_id=shape.digest(claims, "effect_id"),
             seq=shape.whole(claims, "seq", least=1),
@@ -125,7 +125,7 @@ class DecisionClaims:
     @classmethod
     def from_json(cls, value: object) -> Self:
         """Read it strictly. Raises ContractError as `shape`."""
-        claims = shape.members(value, "decision", required=_DECISION, optional=frozenset({"more", "grant"}))
+        claims = shape.members(value, "decision", required=_DECISION, optional=_DECISION_MAY)
         return cls(
             id=shape.text(claims, "id"),
             mode=Mode(shape.one_of(claims, "mode", _MODES)),
@@ -189,7 +189,7 @@ class ReleaseClaims:
         Raises:
             ContractError: `bad_claim`, `missing_claim`, `unknown_claim`.
         """
-        claims = shape.members(value, "the token", required=_RELEASE, optional=frozenset({"compensates"}))
+        claims = shape.members(value, "the token", required=_RELEASE, optional=_RELEASE_MAY)
         return cls(
             iss=shape.text(claims, "iss"),
             aud=shape.text(claims, "aud"),
@@ -209,6 +209,7 @@ class ReleaseClaims:
         )
 
 
+_DETAIL_TYPES: Final = frozenset({DETAIL_TYPE})
 _DETAIL: Final = frozenset(
     {
         "type",
@@ -223,6 +224,8 @@ _DETAIL: Final = frozenset(
     }
 )
 _DECISION: Final = frozenset({"id", "mode", "commit", "bundle", "policies", "votes", "rev", "assurance"})
+_DECISION_MAY: Final = frozenset({"more", "grant"})
+_RELEASE_MAY: Final = frozenset({"compensates"})
 _RELEASE: Final = frozenset(
     {
         *("iss", "aud", "sub", "iat", "nbf", "exp", "jti", "txn", "txn_digest", "epoch", "cnf", "kind"),

@@ -15,6 +15,9 @@ MAX_TEXT: Final = 1024
 _TOKEN_ID: Final = re.compile(r"[A-Za-z0-9_-]{16,64}\Z")
 _THUMBPRINT: Final = re.compile(r"[A-Za-z0-9_-]{43}\Z")
 
+_RESOURCE: Final = frozenset({"type", "id"})
+_HOLDER: Final = frozenset({"jkt"})
+
 Claims = Mapping[str, object]
 
 
@@ -26,8 +29,10 @@ def members(
     Raises:
         ContractError: `bad_claim`, `missing_claim`, `unknown_claim`.
     """
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):
         raise ContractError("bad_claim", f"{what} must be an object")
+    if value.keys() == required:
+        return value
     missing = sorted(required - value.keys())
     if missing:
         raise ContractError("missing_claim", f"{what} lacks {missing}")
@@ -66,7 +71,7 @@ def digest(claims: Claims, name: str) -> str:
     value = claims[name]
     if not is_digest(value):
         raise _bad(name, "64 lower-case hex digits")
-    return str(value)
+    return value
 
 
 def token_id(claims: Claims, name: str) -> str:
@@ -82,7 +87,10 @@ def texts(claims: Claims, name: str, *, most: int) -> tuple[str, ...]:
     value = claims[name]
     if not isinstance(value, list) or len(value) > most:
         raise _bad(name, f"a list of at most {most} texts")
-    return tuple(text({name: item}, name) for item in value)
+    for item in value:
+        if not isinstance(item, str) or not 0 < len(item) <= MAX_TEXT:
+            raise _bad(name, f"text of 1 to {MAX_TEXT} characters")
+    return tuple(value)
 
 
 def objects(claims: Claims, name: str, *, most: int) -> list[object]:
@@ -103,7 +111,7 @@ def one_of(claims: Claims, name: str, allowed: frozenset[str]) -> str:
 
 def resource(claims: Claims, name: str) -> Resource:
     """A member that is {type, id}."""
-    value = members(claims[name], name, required=frozenset({"type", "id"}))
+    value = members(claims[name], name, required=_RESOURCE)
     return Resource(text(value, "type"), text(value, "id"))
 
 
@@ -113,7 +121,7 @@ def holder(claims: Claims, name: str = "cnf") -> str | None:
     value = claims[name]
     if value == "none":
         return None
-    jkt = members(value, name, required=frozenset({"jkt"}))["jkt"]
+    jkt = members(value, name, required=_HOLDER)["jkt"]
     if not isinstance(jkt, str) or not _THUMBPRINT.match(jkt):
         raise _bad(name, '{"jkt": RFC 7638 thumbprint} or "none"')
     return jkt

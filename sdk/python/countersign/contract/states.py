@@ -70,6 +70,31 @@ class Verdict(StrEnum):
     DENY = "deny"
 
 
+class TaskKind(StrEnum):
+    """What a person must settle, and nobody else can."""
+
+    UNKNOWN = "unknown"
+    RESTORED = "restored"
+    COMPENSATION_FAILED = "compensation_failed"
+    COMPENSATION_DUE = "compensation_due"
+    STANDING = "standing"
+    CONTRADICTION = "contradiction"
+    IMPOSSIBLE_QUORUM = "impossible_quorum"
+
+
+class TaskAnswer(StrEnum):
+    """What a person says of a task. Which answers a kind of task takes, the service's table says."""
+
+    FIRED = "fired"
+    NOT_FIRED = "not_fired"
+    COMPENSATED = "compensated"
+    LEFT_STANDING = "left_standing"
+    RECORD_HOLDS = "record_holds"
+    REPORT_HOLDS = "report_holds"
+    WITHDRAWN = "withdrawn"
+    LEFT_WAITING = "left_waiting"
+
+
 _E = EffectState
 _T = TxnState
 

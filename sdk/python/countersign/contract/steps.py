@@ -31,10 +31,13 @@ def run_steps(steps: Sequence[Step[State]], state: State) -> None:
     Raises:
         VerificationError: with the number of the step that refused and its code.
     """
-    for step in steps:
-        try:
+    try:
+        for step in steps:
             code = step.check(state)
-        except ContractError as error:
-            raise VerificationError(step.number, error.code, str(error)) from error
-        if code is not None:
-            raise VerificationError(step.number, code)
+            if code is not None:
+                break
+        else:
+            return
+    except ContractError as error:
+        raise VerificationError(step.number, error.code, str(error)) from error
+    raise VerificationError(step.number, code)

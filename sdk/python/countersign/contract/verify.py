@@ -83,14 +83,7 @@ class ReleaseState(Presented):
     """A release on its way through the steps, beside what is expected of it."""
 
     expectation: Expectation
-    claims: ReleaseClaims | None = None
-
-    @property
-    def pair(self) -> tuple[ReleaseClaims, Expectation]:
-        """The claims as read, and what they are to equal."""
-        if self.claims is None:
-            raise AssertionError("the shape step runs before every step that reads claims")
-        return self.claims, self.expectation
+    claims: ReleaseClaims = field(init=False)  # set by the shape step, before any that reads it
 
 
 def verify_release(token: str, expectation: Expectation) -> VerifiedRelease:
@@ -154,7 +147,7 @@ def _verify(token: str, expectation: Expectation, steps: Sequence[Step[ReleaseSt
         unverified_token=token, typ=TYP_RELEASE, key_for=expectation.keys.get, expectation=expectation
     )
     run_steps(steps, state)
-    return VerifiedRelease(state.pair[0], expectation.effect, token, _SEAL)
+    return VerifiedRelease(state.claims, expectation.effect, token, _SEAL)
 
 
 def _shape(state: ReleaseState) -> None:
@@ -163,17 +156,17 @@ def _shape(state: ReleaseState) -> None:
 
 
 def _issuer(state: ReleaseState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.iss == expected.iss else "wrong_iss"
 
 
 def _audience(state: ReleaseState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.aud == expected.aud else "wrong_aud"
 
 
 def _not_before(state: ReleaseState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     latest = expected.now + expected.leeway
     if claims.iat > latest:
         return "issued_in_future"
@@ -182,102 +175,102 @@ def _not_before(state: ReleaseState) -> str | None:
 
 def _expiry(state: ReleaseState) -> str | None:
     # no leeway: an early end costs one more request, a late one fires on a withdrawn permission
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if expected.now < claims.exp else "expired"
 
 
 def _lifetime(state: ReleaseState) -> str | None:
-    claims, _ = state.pair
+    claims = state.claims
     if not (claims.nbf < claims.exp and claims.iat < claims.exp):
         return "times_out_of_order"
     return "lifetime_too_long" if claims.exp - claims.iat > MAX_LIFETIME_SECONDS else None
 
 
 def _kind(state: ReleaseState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.kind == expected.kind else "wrong_kind"
 
 
 def _compensates(state: ReleaseState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.compensates == expected.compensates else "wrong_compensates"
 
 
 def _agent(state: ReleaseState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.sub == expected.effect.agent else "wrong_sub"
 
 
 def _txn(state: ReleaseState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.txn == expected.effect.txn else "wrong_txn"
 
 
 def _txn_digest(state: ReleaseState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.txn_digest == expected.txn_digest else "wrong_txn_digest"
 
 
 def _epoch(state: ReleaseState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.epoch >= expected.epoch_at_least else "old_epoch"
 
 
 def _effect_id(state: ReleaseState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.detail.effect_id == expected.effect.effect_id else "wrong_effect_id"
 
 
 def _sequence(state: ReleaseState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.detail.seq == expected.effect.seq else "wrong_seq"
 
 
 def _tool(state: ReleaseState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.detail.tool == expected.effect.tool else "wrong_tool"
 
 
 def _tool_digest(state: ReleaseState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.detail.tool_digest == expected.effect.tool_digest else "wrong_tool_digest"
 
 
 def _resource(state: ReleaseState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.detail.resource == expected.effect.resource else "wrong_resource"
 
 
 def _call_key(state: ReleaseState) -> str | None:
     # compared, not recomputed: it is taken from the args as staged, and an accepted edit keeps it
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.detail.call_key == expected.effect.call_key else "wrong_call_key"
 
 
 def _args_digest(state: ReleaseState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.detail.args_digest == expected.effect.args_digest else "wrong_args_digest"
 
 
 def _effect_digest(state: ReleaseState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.detail.effect_digest == expected.effect.digest else "wrong_effect_digest"
 
 
 def _holder(state: ReleaseState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     return None if claims.cnf_jkt == expected.my_key_jkt else "wrong_cnf"
 
 
 def _assurance(state: ReleaseState) -> str | None:
-    claims, expected = state.pair
+    claims, expected = state.claims, state.expectation
     if claims.decision.assurance == "dev" and not expected.allow_dev:
         return "dev_assurance"
     return None
 
 
 def _people(state: ReleaseState) -> str | None:
-    decision = state.pair[0].decision
+    decision = state.claims.decision
     nobody = not decision.votes or decision.assurance == "none"
     return "nobody_voted" if decision.mode in _ASKED_PEOPLE and nobody else None
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from countersign.clock import Clock, SystemClock
 from countersign.journal.database import Database
-from countersign.journal.firing import Done, Firing
-from countersign.journal.kept import Epochs, KeptManifests
+from countersign.journal.firing import Done, Firing, News
+from countersign.journal.kept import Epochs, KeptManifests, Receipts, Traces
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.moves import LocalState, LocalTxn
 from countersign.journal.outbox import Outbox
@@ -25,6 +25,7 @@ __all__ = [
     "Lease",
     "LocalState",
     "LocalTxn",
+    "News",
     "Report",
     "Staged",
     "TransactionRecord",
@@ -42,7 +43,9 @@ class Journal:
         self.firing = Firing(self.database, self.leases, when)
         self.outbox = Outbox(self.database, when)
         self.manifests = KeptManifests(self.database, when)
+        self.receipts = Receipts(self.database, when)
         self.epochs = Epochs(self.database)
+        self.traces = Traces(self.database)
 
     def close(self) -> None:
         """Close the file."""

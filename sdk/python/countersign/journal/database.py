@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
-from countersign.errors import JournalError
+from countersign.errors import JournalError, MisuseError
 from countersign.journal.schema import prepare
 
 _BUSY_MS: Final = 5_000  # other processes hold the lock for one short transaction
@@ -33,21 +33,51 @@ class Database:
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._pid = 0
+        self._level = ""  # what this connection's commits wait for now
+        self._open_unit = ""  # the level of the unit that is open, if one is
+        self._part_failed = False
 
     @contextmanager
     def unit(self, *, durable: bool) -> Iterator[sqlite3.Connection]:
-        """One writing transaction: all of it or nothing."""
+        """One writing transaction: all of it or nothing. A unit inside a unit is part of it, also where it fails.
+
+        Raises:
+            MisuseError: a durable unit inside one that is not: it would not be durable when it ends.
+            JournalError: a part had failed; or SQLite did.
+        """
+        level = "FULL" if durable else "NORMAL"
         with self._lock, _told(self.path):
             connection = self._connected()
-            connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+            if self._open_unit:
+                with self._part(level):
+                    yield connection
+                return
+            if level != self._level:
+                connection.execute(f"PRAGMA synchronous={level}")
+                self._level = level
             connection.execute("BEGIN IMMEDIATE")
+            self._open_unit, self._part_failed = level, False
             try:
                 yield connection
+                if self._part_failed:
+                    raise JournalError("a part of this unit of the journal failed, so nothing of it is kept")
                 connection.execute("COMMIT")
             except BaseException:
                 with suppress(sqlite3.Error):
                     connection.execute("ROLLBACK")
                 raise
+            finally:
+                self._open_unit = ""
+
+    @contextmanager
+    def _part(self, level: str) -> Iterator[None]:
+        if level == "FULL" != self._open_unit:
+            raise MisuseError("a durable unit of the journal cannot be part of one that is not")
+        try:
+            yield
+        except BaseException:
+            self._part_failed = True
+            raise
 
     def rows(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[Row]:
         """Read."""
@@ -65,12 +95,14 @@ class Database:
             if self._connection is not None and self._pid == os.getpid():
                 self._connection.close()
             self._connection = None
+            self._level = ""
 
     def _connected(self) -> sqlite3.Connection:
         if self._connection is None or self._pid != os.getpid():
             # After fork the parent's connection must not even be closed here: that would drop the parent's locks.
             self._connection = self._open()
             self._pid = os.getpid()
+            self._level = self._open_unit = ""
         return self._connection
 
     def _open(self) -> sqlite3.Connection:

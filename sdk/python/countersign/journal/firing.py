@@ -9,7 +9,7 @@ that for "not done".
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from countersign.clock import Clock
@@ -33,6 +33,16 @@ class Done:
     result: bytes | None = None
     report_result: bool = False  # only where a compensation takes an argument from it
     error: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What became of one effect by the service's word: the states on the way there, and what people said."""
+
+    effect_id: str
+    way: tuple[LocalState, ...]
+    settlements: bytes | None = None
+    result: bytes | None = None  # as a person told it; ours stands where we have one
 
 
 class Firing:
@@ -78,11 +88,8 @@ class Firing:
         with self._database.unit(durable=True) as unit:
             self._leases.require(unit, lease, at_least=lease_seconds)
             self._write(unit, lease.txn, staging, before)
-            move(unit, lease.txn, staging, effect_id, LocalState.FIRING, self._clock.wall())
-            unit.execute(
-                "UPDATE effects SET generation = ? WHERE txn = ? AND staging = ? AND effect_id = ?",
-                (lease.generation, lease.txn, staging, effect_id),
-            )
+            now = self._clock.wall()
+            move(unit, lease.txn, staging, effect_id, LocalState.FIRING, now, generation=lease.generation)
 
     def write(self, lease: Lease, staging: int, outcomes: Sequence[Done]) -> None:
         """Write outcomes, durably."""
@@ -106,12 +113,20 @@ class Firing:
             move(unit, lease.txn, staging, effect_id, LocalState.COMPENSATING, now, missing_ok=True)
             move(unit, lease.txn, staging, effect_id, to, now)
 
-    def learn(self, lease: Lease, staging: int, outcomes: Mapping[str, LocalState]) -> None:
-        """Take over what the service has settled (a person, a probe) of effects that were unknown here."""
+    def learn(self, lease: Lease, staging: int, news: Sequence[News]) -> None:
+        """Take over what the service knows and this journal does not: what people settled. A move the table does not
+        lead to is left out: what this journal knows for sure, nobody talks it out of.
+        """
         with self._database.unit(durable=True) as unit:
             self._leases.require(unit, lease)
-            for effect_id, to in outcomes.items():
-                move(unit, lease.txn, staging, effect_id, to, self._clock.wall(), missing_ok=True)
+            for one in news:
+                for to in one.way:
+                    move(unit, lease.txn, staging, one.effect_id, to, self._clock.wall(), missing_ok=True)
+                unit.execute(
+                    "UPDATE effects SET settlements = ?, result = coalesce(result, ?) "
+                    "WHERE txn = ? AND staging = ? AND effect_id = ?",
+                    (one.settlements, one.result, lease.txn, staging, one.effect_id),
+                )
 
     def begin_compensation(
         self, lease: Lease, staging: int, effect: Effect, *, compensates: str, attempt_id: str
@@ -152,11 +167,8 @@ class Firing:
     def _write(self, unit: sqlite3.Connection, txn: str, staging: int, outcomes: Sequence[Done]) -> None:
         now = self._clock.wall()
         for done in outcomes:
-            move(unit, txn, staging, done.effect_id, LocalState(done.outcome.value), now)
-            unit.execute(
-                "UPDATE effects SET result = ?, error = ? WHERE txn = ? AND staging = ? AND effect_id = ?",
-                (done.result, done.error, txn, staging, done.effect_id),
-            )
+            to = LocalState(done.outcome.value)
+            move(unit, txn, staging, done.effect_id, to, now, result=done.result, error=done.error)
             unit.execute(
                 "INSERT OR IGNORE INTO outbox (txn, attempt_id, effect_id, outcome, result, error, written_at) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",

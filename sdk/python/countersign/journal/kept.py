@@ -1,7 +1,11 @@
-"""Small things the journal keeps: manifests by digest, and the highest epoch met."""
+"""Small things the journal keeps: manifests by digest, receipts by attempt, the epochs of each issuer,
+and where a commit was traced.
+"""
 
 from __future__ import annotations
 
+import sqlite3
+from dataclasses import dataclass
 from typing import Final
 
 from countersign.clock import Clock
@@ -12,6 +16,8 @@ from countersign.errors import JournalError
 from countersign.journal.database import Database
 
 _EPOCH: Final = "epoch"
+_TOLD: Final = "told"
+_TRACE: Final = "trace"
 
 
 class KeptManifests:
@@ -49,24 +55,110 @@ class KeptManifests:
         return manifest
 
 
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """A receipt, and the transaction it was given for."""
+
+    txn: str
+    token: str
+
+
+class Receipts:
+    """What the service has signed of each attempt: proof of the redemption, should its database forget it."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def keep(self, attempt_id: str, txn: str, token: str) -> None:
+        """Keep a verified receipt. Not durable by itself: the FIRING that follows is, and carries this with it."""
+        if self.of(attempt_id) is not None:
+            return
+        with self._database.unit(durable=False) as unit:
+            unit.execute(
+                "INSERT OR IGNORE INTO receipts (attempt_id, txn, token, kept_at) VALUES (?, ?, ?, ?)",
+                (attempt_id, txn, token, self._clock.wall()),
+            )
+
+    def of(self, attempt_id: str) -> Receipt | None:
+        """The receipt of an attempt, if one was ever seen."""
+        row = self._database.row("SELECT txn, token FROM receipts WHERE attempt_id = ?", (attempt_id,))
+        return None if row is None else Receipt(str(row["txn"]), str(row["token"]))
+
+    def untold(self, since: float) -> list[str]:
+        """Attempts whose receipt was kept since then and of which no outcome is written yet: what is firing now, or
+        was when its process ended.
+        """
+        rows = self._database.rows(
+            "SELECT attempt_id FROM receipts WHERE kept_at >= ? AND NOT EXISTS "
+            "(SELECT 1 FROM outbox WHERE outbox.attempt_id = receipts.attempt_id) ORDER BY kept_at",
+            (since,),
+        )
+        return [str(row["attempt_id"]) for row in rows]
+
+
 class Epochs:
-    """The highest epoch of each issuer: a release from before a restore is refused (design section 6)."""
+    """The highest epoch of each issuer: a release from before a restore is refused (design section 6). And the epoch
+    whose service was told everything this journal knows: a later one is told again, before anything is submitted.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def highest(self, iss: str) -> int:
-        """The highest epoch met so far; 0 before the first."""
-        row = self._database.row("SELECT value FROM meta WHERE name = ?", (f"{_EPOCH}:{iss}",))
-        return 0 if row is None else int(row["value"])
+        """The highest epoch met in a verified token; 0 before the first."""
+        return self._read(f"{_EPOCH}:{iss}")
+
+    def told(self, iss: str) -> int:
+        """The epoch that was told everything; 0 before there was anything to tell."""
+        return self._read(f"{_TOLD}:{iss}")
 
     def meet(self, iss: str, epoch: int) -> None:
-        """Remember an epoch from a verified token; it never goes back."""
+        """Remember an epoch from a verified token; it never goes back. The first one has been told everything."""
         if epoch <= self.highest(iss):
             return
         with self._database.unit(durable=True) as unit:
+            _raise(unit, f"{_EPOCH}:{iss}", epoch)
+            unit.execute(
+                "INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?)", (f"{_TOLD}:{iss}", str(epoch))
+            )
+
+    def tell(self, iss: str, epoch: int) -> None:
+        """The service of this epoch has been told everything."""
+        with self._database.unit(durable=True) as unit:
+            _raise(unit, f"{_TOLD}:{iss}", epoch)
+
+    def _read(self, name: str) -> int:
+        row = self._database.row("SELECT value FROM meta WHERE name = ?", (name,))
+        return 0 if row is None else int(row["value"])
+
+
+def _raise(unit: sqlite3.Connection, name: str, epoch: int) -> None:
+    unit.execute(
+        "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE "
+        "SET value = excluded.value WHERE CAST(excluded.value AS INTEGER) > CAST(value AS INTEGER)",
+        (name, str(epoch)),
+    )
+
+
+class Traces:
+    """Where each transaction's commit was traced, so that what another process does later goes on there."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def keep(self, txn: str, traceparent: str | None) -> None:
+        """Keep it, where anything is traced; of several commits the last."""
+        if traceparent is None:
+            return
+        with self._database.unit(durable=False) as unit:
             unit.execute(
                 "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE "
-                "SET value = excluded.value WHERE CAST(excluded.value AS INTEGER) > CAST(value AS INTEGER)",
-                (f"{_EPOCH}:{iss}", str(epoch)),
+                "SET value = excluded.value",
+                (f"{_TRACE}:{txn}", traceparent),
             )
+
+    def find(self, txn: str) -> str | None:
+        """The `traceparent` that was kept."""
+        row = self._database.row("SELECT value FROM meta WHERE name = ?", (f"{_TRACE}:{txn}",))
+        return None if row is None else str(row["value"])

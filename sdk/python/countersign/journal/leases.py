@@ -103,9 +103,17 @@ class Leases:
 
 def new_holder() -> str:
     """A name for this owner that tells others whether it still lives."""
-    return "/".join(
-        (socket.gethostname(), _boot(), str(os.getpid()), _started(os.getpid()), secrets.token_hex(4))
-    )
+    return f"{_process(os.getpid())}/{secrets.token_hex(4)}"
+
+
+@cache
+def _process(pid: int) -> str:
+    """This process, as it stays as long as it lives."""
+    return "/".join((socket.gethostname(), _boot(), str(pid), _started(pid)))
+
+
+# A number may come back: a child must not take an ancestor's start for its own.
+os.register_at_fork(after_in_child=_process.cache_clear)
 
 
 def fate_of(holder: str) -> Literal["alive", "dead", "unknown"]:

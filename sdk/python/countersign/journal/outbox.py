@@ -33,6 +33,11 @@ class Outbox:
                 [(self._clock.wall(), one.id) for one in reports],
             )
 
+    def tell_again(self, since: float) -> None:
+        """What the service has taken since then it may have forgotten: it is pending again."""
+        with self._database.unit(durable=True) as unit:
+            unit.execute("UPDATE outbox SET reported_at = NULL WHERE reported_at >= ?", (since,))
+
     def refused(self, reports: Sequence[Report], why: str) -> None:
         """The service will never take these (it knows better, or knows nothing of the attempt); kept for
         people.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from countersign.contract.admission import load
+from countersign.contract.admission import JSON, load
 from countersign.contract.canonical import canonicalize
 from countersign.contract.effect import Compensation, Effect, Resource
 from countersign.contract.errors import ContractError
+from countersign.contract.states import TaskAnswer
 from countersign.errors import JournalError
 from countersign.journal.moves import LocalState, LocalTxn
 
@@ -58,7 +60,19 @@ class EffectRecord:
     attempt_id: str | None
     result: bytes | None
     error: str | None
+    settlements: bytes | None
     updated_at: float
+
+    @property
+    def said(self) -> tuple[Mapping[str, JSON], ...]:
+        """What people said of it, oldest first."""
+        found = [] if self.settlements is None else load(self.settlements)
+        return tuple(one for one in found if isinstance(one, dict)) if isinstance(found, list) else ()
+
+    @property
+    def left_standing(self) -> bool:
+        """Whether a person settled that it stays as it fired."""
+        return any(one.get("answer") == TaskAnswer.LEFT_STANDING.value for one in self.said)
 
     def frozen(self) -> Effect:
         """The effect as digests cover it.

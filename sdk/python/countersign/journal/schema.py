@@ -73,6 +73,7 @@ CREATE TABLE effects (
     compensates TEXT,
     result BLOB,
     error TEXT,
+    settlements BLOB,                     -- what people said of it to the service, as the service told it
     updated_at REAL NOT NULL,
     PRIMARY KEY (txn, staging, lane, seq)
 ) STRICT, WITHOUT ROWID;
@@ -92,6 +93,13 @@ CREATE TABLE outbox (
     refused TEXT,                         -- the service's answer, where it will never take this report
     UNIQUE (attempt_id, effect_id, outcome)
 ) STRICT;
+
+CREATE TABLE receipts (
+    attempt_id TEXT PRIMARY KEY,
+    txn TEXT NOT NULL,
+    token TEXT NOT NULL,                  -- the first one: it proves the whole list, whatever it renewed
+    kept_at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
 
 CREATE INDEX outbox_open ON outbox (id) WHERE reported_at IS NULL AND refused IS NULL;
 CREATE INDEX transactions_open ON transactions (state) WHERE state NOT IN ('settled', 'ended');

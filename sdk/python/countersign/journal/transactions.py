@@ -11,9 +11,8 @@ import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Final
-
-import orjson
 
 from countersign.clock import Clock
 from countersign.contract.effect import Effect
@@ -233,23 +232,32 @@ def move(
     now: float,
     *,
     missing_ok: bool = False,
+    **also: bytes | str | int | None,
 ) -> None:
     """The one way an effect changes its state: a conditional UPDATE that names where it may come from.
+
+    `also` are columns that belong to the move: the lease of a FIRING, what an outcome brought.
 
     Raises:
         JournalError: the table does not lead there from where the effect stands (unless that is
         `missing_ok`).
     """
-    sources = orjson.dumps(sorted(state.value for state in SOURCES[to])).decode()
-    moved = unit.execute(
-        "UPDATE effects SET state = ?, updated_at = ? WHERE txn = ? AND staging = ? AND effect_id = ? "
-        "AND state IN (SELECT value FROM json_each(?))",
-        (to.value, now, txn, staging, effect_id, sources),
-    )
+    moved = unit.execute(_moving(to, tuple(also)), (to.value, now, *also.values(), txn, staging, effect_id))
     if moved.rowcount != 1 and not missing_ok:
         raise JournalError(
             f"effect {effect_id[:12]} cannot become {to.value} from where it stands in the journal"
         )
+
+
+@cache
+def _moving(to: LocalState, columns: tuple[str, ...]) -> str:
+    """The statement of a move, written once: states and columns are words of this package, never of a caller."""
+    sources = ", ".join(f"'{state.value}'" for state in sorted(SOURCES[to]))
+    columns_set = "".join(f", {column} = ?" for column in columns)
+    return (
+        f"UPDATE effects SET state = ?, updated_at = ?{columns_set} "  # noqa: S608
+        f"WHERE txn = ? AND staging = ? AND effect_id = ? AND state IN ({sources})"
+    )
 
 
 def _in_force(unit: sqlite3.Connection, txn: str) -> int:

@@ -323,3 +323,10 @@ async def test_a_resubmission_of_what_waited_is_redeemed_only_by_asking_for_rele
     again = (await robot.submit(effect, attempt_id=robot.attempt)).json()
     assert again["state"] == "ready" and "receipt" not in again
     assert (await robot.spend(again, robot.attempt))["redeemed"] is True
+
+
+async def test_the_longest_list_has_a_receipt_that_is_read(bank: World, robot: Agent) -> None:
+    effects = [await pay(bank, account=f"account-{n}") for n in range(100)]
+    view, tokens = await released(robot, *effects)
+    receipt = bank.receipt_of((await robot.redeem(tokens)).json())
+    assert [one.effect_id for one in receipt.effects] == [one["effect_id"] for one in view["effects"]]

@@ -127,6 +127,15 @@ async def test_a_revoked_approver_is_out_of_every_decision(bank: World, robot: A
     assert (await again.vote(by_both)).json()["state"] == "open", "what left the count stays out of it"
 
 
+async def test_a_person_whose_subject_holds_a_bar_is_taken_out_too(bank: World) -> None:
+    await bank.person("auth0|5f7c")
+    await bank.operator("revoke-approver", {"person": person("auth0|5f7c"), **WHY})
+    with pytest.raises(AssertionError, match="taken you out"):
+        await bank.person("auth0|5f7c")
+    await bank.operator("reinstate-approver", {"person": person("auth0|5f7c")})
+    await bank.person("auth0|5f7c")
+
+
 async def test_a_compensation_only_a_revoked_person_approved_is_asked_about_again(
     bank: World, folder: Payments, robot: Agent
 ) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
+from urllib.parse import quote
 
 import pytest
 
 from countersign.contract import names
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import mail, pay
+from tests.integration.service.together.test_outcomes import redeemed, told
 
 pytestmark = pytest.mark.anyio
 
@@ -116,3 +119,63 @@ async def test_two_hundred_who_wait_are_all_told(bank: World, robot: Agent) -> N
     await maya.vote(view)
     async with asyncio.timeout(2 * PROMPT):
         assert {(await wait)["state"] for wait in waits} == {"ready"}
+
+
+# ---------------------------------------------------------------------------------- coming back after a lost process
+
+
+async def test_whoever_looks_at_what_is_unsettled_waits_until_people_have_settled_more(
+    bank: World, robot: Agent
+) -> None:
+    one, two = await redeemed(robot, await pay(bank), await pay(bank, 20))
+    await told(robot, (one, "unknown"), (two, "unknown"))
+    (txn,) = robot.txns
+    maya = await bank.person("maya")
+    for effect_id, state in ((one, "unsettled"), (two, "settled")):
+        waiting = asyncio.create_task(robot.see(txn, wait=30))
+        await asyncio.sleep(0.05)
+        assert not waiting.done()
+        task = await maya.task({"txn": txn}, "unknown", effect_id=effect_id)
+        assert (await maya.settle(task, "fired")).status_code == 200
+        seen = await waiting
+        assert seen["state"] == state
+        (effect,) = [effect for effect in seen["effects"] if effect["effect_id"] == effect_id]
+        assert (effect["state"], effect["settlements"][0]["name"]) == ("fired", "Maya")
+    assert (await robot.see(txn, wait=30))["state"] == "settled"  # nobody is left to wait for
+
+
+async def test_an_agent_that_lost_its_names_finds_its_transactions_by_page(bank: World, robot: Agent) -> None:
+    views = [(await robot.submit(await pay(bank, 10 + n), run_key=f"step {n}")).json() for n in range(5)]
+    await robot.submit(
+        await pay(bank, 12), await pay(bank, 13), run_key="step 2"
+    )  # another list: its revision 2
+    await robot.send("POST", f"/v1/transactions/{views[0]['txn']}/withdraw", {})
+
+    async def listed(query: str = "") -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        cursor = ""
+        while True:
+            page = (await robot.send("GET", f"/v1/transactions?limit=2{query}{cursor}")).json()
+            found += page["transactions"]
+            if "next" not in page:
+                return found
+            cursor = "&cursor=" + quote(page["next"])
+
+    assert [one["run_key"] for one in await listed()] == ["step 2", "step 4", "step 3", "step 1", "step 0"]
+    assert (await listed())[0]["rev"] == 2
+    assert [one["txn"] for one in await listed("&state=ended")] == [views[0]["txn"]]
+    assert {one["agent"] for one in await listed()} == {robot.name}
+
+
+async def test_a_party_sees_what_it_may_redeem_and_nobody_elses(bank: World, robot: Agent) -> None:
+    other = await bank.agent(f"{robot.name}-other")
+    await robot.submit(await pay(bank))
+    assert (await other.send("GET", "/v1/transactions")).json()["transactions"] == []
+
+
+@pytest.mark.parametrize(
+    "query", ["cursor=x", "cursor=2026-01-01~a", "cursor=0001-01-01T00:00:00%2B23:59~a", "state=odd"]
+)
+async def test_a_list_is_refused_what_is_not_ours(bank: World, robot: Agent, query: str) -> None:
+    answer = await robot.send("GET", f"/v1/transactions?{query}")
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")

@@ -6,9 +6,17 @@ from typing import Literal
 from pydantic import ConfigDict, Field, JsonValue
 
 from countersign.contract.effect import Resource
-from countersign.contract.states import EffectState, Mode, Outcome, TxnState, Verdict
+from countersign.contract.states import (
+    EffectState,
+    Mode,
+    Outcome,
+    TaskAnswer,
+    TaskKind,
+    TxnState,
+    Verdict,
+)
 
-from .base import Args, Digest, Instant, Jws, Many, Name, Text, WireModel
+from .base import Args, Digest, Instant, Jws, Many, Name, Receipt, Text, WireModel
 
 
 class Reason(WireModel):
@@ -65,11 +73,26 @@ class OutcomeView(WireModel):
     error: Text | None = None
 
 
+class Settlement(WireModel):
+    """What a person said of an effect, where nobody else could tell."""
+
+    task_id: Name
+    kind: TaskKind
+    answer: TaskAnswer
+    person: str = Field(description="Issuer and subject.")
+    name: str
+    at: Instant
+    reason: Text
+    assurance: Literal["oidc", "dev"]
+    result: JsonValue = Field(default=None, description="What the tool answered, as far as the person knew.")
+
+
 class CompensationRef(WireModel):
     """The compensating effect of a fired one."""
 
     effect_id: Digest
     state: EffectState
+    settlements: Many[Settlement] = Field(default=(), description="What people said of it, oldest first.")
 
 
 class EffectView(WireModel):
@@ -89,6 +112,7 @@ class EffectView(WireModel):
     review: ReviewSummary | None = None
     outcome: OutcomeView | None = None
     compensation: CompensationRef | None = None
+    settlements: Many[Settlement] = Field(default=(), description="What people said of it, oldest first.")
 
 
 class TransactionView(WireModel):
@@ -108,8 +132,28 @@ class TransactionView(WireModel):
     )
     superseded_by: int | None = Field(default=None, description="The revision that replaced this one.")
     releases: Many[Jws] = Field(default=(), description="Release tokens in the order of the effects.")
-    receipt: Jws | None = None
+    receipt: Receipt | None = None
     attempt_id: Name | None = None
+
+
+class TransactionLine(WireModel):
+    """One transaction in a list: enough to know it again and to ask about it."""
+
+    txn: Digest
+    rev: int = Field(ge=1)
+    state: TxnState
+    agent: Name
+    run_key: str
+    aud: Name
+    submitted_at: Instant
+    valid_until: Instant | None = None
+
+
+class TransactionPage(WireModel):
+    """`GET /v1/transactions`: one page, by key."""
+
+    transactions: Many[TransactionLine]
+    next: str | None = Field(default=None, description="Give this as `cursor` for the next page.")
 
 
 class RedemptionView(WireModel):
@@ -118,7 +162,7 @@ class RedemptionView(WireModel):
     attempt_id: Name
     redeemed: bool
     transaction: TransactionView
-    receipt: Jws | None = None
+    receipt: Receipt | None = None
 
 
 class CompensationView(WireModel):
@@ -180,25 +224,6 @@ class ReviewPageView(WireModel):
     next: str | None = Field(default=None, description="Give this as `cursor` for the next page.")
 
 
-class TaskView(WireModel):
-    """Something a person must settle."""
-
-    task_id: Name
-    kind: str
-    text: str
-    opened_at: Instant
-    state: Literal["open", "settled"]
-    txn: Digest | None = None
-    effect_id: Digest | None = None
-
-
-class TaskPage(WireModel):
-    """`GET /v1/tasks`: one page, by key."""
-
-    tasks: Many[TaskView]
-    next: str | None = None
-
-
 class AuditRow(WireModel):
     """One row of the append-only log."""
 
@@ -255,11 +280,21 @@ class Jwks(WireModel):
     keys: Many[Jwk]
 
 
+class HealthFinding(WireModel):
+    """One thing that is wrong: what, since when, and what to do. `stops`: the service must not take traffic."""
+
+    check: str
+    stops: bool
+    wrong: str
+    since: Instant
+    do: str
+
+
 class Health(WireModel):
-    """`GET /healthz`, `/readyz`."""
+    """`GET /healthz`, `/readyz`: `down` when a finding stops the service, `degraded` when something is wrong."""
 
     status: Literal["ok", "degraded", "down"]
-    checks: dict[str, str] = Field(default_factory=dict)
+    findings: Many[HealthFinding] = ()
 
 
 class Problem(WireModel):
@@ -273,3 +308,17 @@ class Problem(WireModel):
     detail: str = Field(description="What happened, to which thing, what to do next.")
     code: str = Field(description="Stable code, see ErrorCode.")
     instance: str | None = None
+
+
+class RestoreView(WireModel):
+    """An epoch that a restore began."""
+
+    epoch: int = Field(ge=1)
+    lost_after: Instant = Field(description="What the service was told later it may have forgotten.")
+
+
+class EpochView(WireModel):
+    """The incarnation of the service's database. Who was told of a lower one tells again what it knows."""
+
+    epoch: int = Field(ge=1)
+    restores: Many[RestoreView] = ()

@@ -26,6 +26,7 @@ from pydantic_core import ErrorDetails
 from countersign.contract.admission import Limits, load
 from countersign.contract.canonical import canonicalize
 from countersign.contract.errors import WireError
+from countersign.contract.jws import MAX_RECEIPT_BYTES, MAX_TOKEN_BYTES
 
 T = TypeVar("T")
 Model = TypeVar("Model", bound="WireModel")
@@ -73,10 +74,13 @@ Instant = Annotated[
 Digest = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 """SHA-256 in lower-case hex."""
 
-Jws = Annotated[
-    str, StringConstraints(pattern=r"^[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$", max_length=8192)
-]
+_COMPACT = r"^[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+$"
+
+Jws = Annotated[str, StringConstraints(pattern=_COMPACT, max_length=MAX_TOKEN_BYTES)]
 """A signed token, compact; verify it before believing it."""
+
+Receipt = Annotated[str, StringConstraints(pattern=_COMPACT, max_length=MAX_RECEIPT_BYTES)]
+"""A signed receipt, compact: longer than a release, because it names every effect."""
 
 Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 """A short name or id."""

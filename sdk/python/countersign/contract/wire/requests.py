@@ -5,9 +5,9 @@ from typing import Self
 from pydantic import Field, JsonValue, model_validator
 
 from countersign.contract.effect import Resource
-from countersign.contract.states import Outcome
+from countersign.contract.states import EffectState, Outcome, TaskAnswer
 
-from .base import Args, Digest, Jws, Many, Name, Text, WireModel
+from .base import Args, Digest, Jws, Many, Name, Receipt, Text, WireModel
 
 MAX_EFFECTS = 100
 """Effects in one transaction: what a person can still look through."""
@@ -58,6 +58,11 @@ class SubmitRequest(_Submission):
 
     attempt_id: Name | None = Field(
         default=None, description="Redeem at once under this attempt if everything is released at once."
+    )
+    epoch: int | None = Field(
+        default=None,
+        ge=1,
+        description="The epoch the caller has told everything of; 409 `other_epoch` if the service is in another.",
     )
 
 
@@ -114,11 +119,51 @@ class ReportedOutcome(WireModel):
     error: Text | None = None
 
 
+class RecalledCompensation(WireModel):
+    """How a recalled effect would be taken back, as its digest covers it."""
+
+    tool: Name
+    tool_digest: Digest
+    map: dict[str, str]
+
+
+class RecalledEffect(WireModel):
+    """One effect as its digest covers it; the transaction and its agent stand in the receipt."""
+
+    seq: int = Field(ge=1, le=MAX_EFFECTS)
+    tool: Name
+    tool_digest: Digest
+    resource: Resource
+    args: Args
+    call_key: Digest
+    compensation: RecalledCompensation | None = None
+
+
+class Recall(WireModel):
+    """A receipt from before the service's database was restored, and what it was given for."""
+
+    receipt: Receipt
+    run_key: str = Field(min_length=1, max_length=200)
+    independent: bool = False
+    effects: Many[RecalledEffect] = Field(
+        min_length=1, max_length=MAX_EFFECTS, description="The whole list, or the one compensation."
+    )
+
+
 class ReportRequest(WireModel):
     """`POST /v1/outcomes`: the first report of an effect stands; a contradicting one becomes a task."""
 
     attempt_id: Name
-    outcomes: Many[ReportedOutcome] = Field(min_length=1, max_length=MAX_EFFECTS)
+    outcomes: Many[ReportedOutcome] = Field(max_length=MAX_EFFECTS)
+    recall: Recall | None = Field(
+        default=None, description="For an attempt the service does not know any more: proof that it did."
+    )
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not self.outcomes and self.recall is None:
+            raise ValueError("say what became of at least one effect")
+        return self
 
 
 class VoteRequest(WireModel):
@@ -129,3 +174,16 @@ class VoteRequest(WireModel):
     effect_digest: Digest
     txn_digest: Digest
     reason: Text | None = None
+
+
+class SettleRequest(WireModel):
+    """`POST /v1/tasks/{task_id}/settle`: one person's word on what nobody else can tell."""
+
+    answer: TaskAnswer = Field(description="One of the task's `answers`.")
+    effect_digest: Digest = Field(description="Of the effect that was read; another one is stale.")
+    effect_state: EffectState = Field(description="Its state as it was read; another one is stale.")
+    reason: Text | None = Field(default=None, description="How it is known. Required; the agent reads it.")
+    result: JsonValue = Field(
+        default=None,
+        description="With `fired`: what the tool answered, where its compensation takes an argument from that.",
+    )

@@ -9,14 +9,11 @@ written with fsync by the tools themselves.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +30,8 @@ from countersign import (
 )
 from countersign.journal.database import Database
 from countersign.waiting import Answered, Asked, SyncWaits
+from tests.crash.forking import forked
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["pytest", "countersign.cli", "tests.fakes.crashing"])
 SECONDS = 30
 
 
@@ -53,9 +49,7 @@ class Life:
 
 def live(life: Life) -> dict[str, Any]:
     """Run a process to its end; what it could still say, and the points it passed."""
-    _ensure_server()
-    process = _CONTEXT.Process(target=run, args=(life,))
-    process.start()
+    process = forked(run, life)
     process.join(SECONDS)
     assert process.exitcode in {0, -signal.SIGKILL}, f"{life} ended with {process.exitcode}"
     told = life.folder / "told.json"
@@ -63,19 +57,6 @@ def live(life: Life) -> dict[str, Any]:
     said["points"] = (life.folder / "points.log").read_text().splitlines()
     process.close()
     return said
-
-
-def _ensure_server() -> None:
-    """The fork server imports its preload from PYTHONPATH, not from our sys.path (CPython issue 117378)."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
-    try:
-        forkserver.ensure_running()
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
 
 
 def acts(folder: Path) -> list[str]:

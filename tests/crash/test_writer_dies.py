@@ -11,11 +11,11 @@ from sqlalchemy import text
 
 from policy_service.storage.database import Database
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def start(url: str, first: int, *limit: int) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.unit.storage.acknowledging", url, str(first), *map(str, limit)]
+    command = [sys.executable, "-m", "tests.crash.acknowledging", url, str(first), *map(str, limit)]
     environment = {"PYTHONPATH": ":".join(path for path in sys.path if path)}
     return subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
 

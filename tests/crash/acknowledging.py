@@ -1,6 +1,6 @@
 """A program for the crash tests: writes units from several threads and says what was acknowledged.
 
-    python -m tests.unit.storage.acknowledging URL FIRST [FILE_SIZE_LIMIT]
+    python -m tests.crash.acknowledging URL FIRST [FILE_SIZE_LIMIT]
 
 With a limit, the kernel refuses to let any file grow past so many bytes: the write-ahead log meets a real
 I/O error in the middle of whatever it is doing. Prints `REFUSED n` for each unit that was refused.

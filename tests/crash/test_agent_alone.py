@@ -15,7 +15,7 @@ import pytest
 
 from countersign.contract import EffectState, PrivateKey
 from countersign.journal import Journal
-from tests.fakes.crashing import Life, acts, live, manifests_of
+from tests.crash.alone import Life, acts, live, manifests_of
 from tests.fakes.desk import notes_database, write_key
 from tests.fakes.service import FakeService
 from tests.fakes.service_http import Face, serving

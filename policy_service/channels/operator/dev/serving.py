@@ -1,0 +1,150 @@
+"""Serves one sitting: settings no environment can widen, the agent's enrolment, signals, and the end in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import uvicorn
+from fastapi import FastAPI
+
+from countersign.contract import PublicKey
+from policy_service.channels.operator.dev.folder import DevFolder, me, sdk_variables, write_env
+from policy_service.channels.operator.dev.session import Person, Session
+from policy_service.channels.operator.dev.telling import welcome
+from policy_service.channels.operator.serving import open_doors
+from policy_service.errors import StartError
+from policy_service.identity import agents
+from policy_service.identity.dev_signin import DEV_ISSUER
+from policy_service.settings import ENV_PREFIX, Settings, load_settings
+from policy_service.storage.database import Tx
+from policy_service.workflow.context import Context
+
+MakeKey: TypeAlias = Callable[[Path], dict[str, str]]
+_LOOPBACK = "127.0.0.1"
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def dev_settings(folder: DevFolder, port: int) -> Settings:
+    """The settings of a sitting. What makes it a trial is fixed here: whatever the environment holds is not asked."""
+    chosen = _free_port(port)
+    return load_settings(
+        data_dir=folder.state,
+        database_url=f"sqlite:///{folder.state / 'countersign.db'}",
+        key_dir=folder.state / "keys",
+        bundle_dir=folder.bundle,
+        host=_LOOPBACK,
+        port=chosen,
+        public_url=f"http://{_LOOPBACK}:{chosen}",
+        environment="dev",
+        dev_signin=True,
+        api_keys=False,
+        sign_in_link_s=3_600,
+        poll_bundle_s=3_600,  # the sitting itself looks, and says what it saw
+    )
+
+
+def _free_port(wanted: int) -> int:
+    """The wanted port when nobody has it, else any free one."""
+    for port in (wanted, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind((_LOOPBACK, port))
+            except OSError:
+                continue
+            return int(probe.getsockname()[1])
+    raise StartError("no port is free on the loopback address")
+
+
+async def sit(
+    app: FastAPI,
+    config: uvicorn.Config,
+    ctx: Context,
+    folder: DevFolder,
+    *,
+    wanted_port: int,
+    make_key: MakeKey,
+    roles: Sequence[str],
+    arguments: Sequence[str],
+) -> None:
+    """Serve, and hold one sitting, until a signal or the person ends it.
+
+    Raises:
+        StartError: the service or the agent's key cannot be had.
+    """
+    settings = ctx.settings
+    variables = sdk_variables(folder, settings.public_url)
+    async with open_doors(app, config, ctx.db, settings, signals=False, operator=folder.has_operators_door):
+        await _enrol(ctx, folder, make_key, roles)
+        write_env(folder, {**variables, **_operators_variables(settings)})
+        welcome(folder, settings.public_url, wanted_port, variables)
+        session = Session(ctx, folder, _person(ctx), arguments, _environment(variables))
+        await session.tell_link()
+        await _until_signalled(session)
+
+
+async def _until_signalled(session: Session) -> None:
+    sitting, loop = asyncio.create_task(session.run()), asyncio.get_running_loop()
+    for number in _SIGNALS:
+        loop.add_signal_handler(number, sitting.cancel)
+    if sys.stdin is not None and os.isatty(0):
+        signal.signal(signal.SIGTTIN, signal.SIG_IGN)  # a shell's background job goes on without a keyboard
+    await asyncio.wait({sitting})
+    if not sitting.cancelled():
+        sitting.result()
+
+
+def _environment(variables: dict[str, str]) -> dict[str, str]:
+    """The script's environment: what another service left there would only mislead it."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
+    return inherited | variables | {"PYTHONUNBUFFERED": "1"}
+
+
+def _operators_variables(settings: Settings) -> dict[str, str]:
+    return {
+        "COUNTERSIGN_DATA_DIR": str(settings.data_dir),
+        "COUNTERSIGN_BUNDLE_DIR": str(settings.bundle_dir),
+        "COUNTERSIGN_PORT": str(settings.port),
+        "COUNTERSIGN_DEV_SIGNIN": "true",
+        "COUNTERSIGN_ENVIRONMENT": settings.environment,
+    }
+
+
+def _person(ctx: Context) -> Person:
+    """The first person of the bundle that the development sign-in can be, or whoever runs this."""
+    prefix = f"{DEV_ISSUER}|"
+    people = ctx.active.current.directory.people
+    found = [Person(key.removeprefix(prefix), name) for key, name in people.items() if key.startswith(prefix)]
+    return found[0] if found else Person(me(), me())
+
+
+async def _enrol(ctx: Context, folder: DevFolder, make_key: MakeKey, roles: Sequence[str]) -> None:
+    """Enrol the script without an owner, so that one person can try everything; its key is made once."""
+    key = _public_half(folder, make_key)
+
+    def enrol(tx: Tx) -> None:
+        if not any(row.name == folder.agent for row in agents.list_agents(tx.conn)):
+            agents.enroll(tx, folder.agent, roles=roles)
+        if not any(known.kid == key.kid for known in agents.list_keys(tx.conn, folder.agent)):
+            agents.add_key(tx, folder.agent, key)
+
+    await ctx.db.write(enrol)
+
+
+def _public_half(folder: DevFolder, make_key: MakeKey) -> PublicKey:
+    """The public half of the agent's key. It is kept beside the key, because nobody here reads that."""
+    try:
+        if folder.key.exists():
+            return PublicKey.from_jwk(json.loads(folder.public_key.read_text()))
+    except (OSError, ValueError):
+        folder.key.unlink()  # a key nobody can enrol; the next one is as good
+    folder.public_key.write_text(json.dumps(make_key(folder.key)))
+    return PublicKey.from_jwk(json.loads(folder.public_key.read_text()))

@@ -1,0 +1,260 @@
+"""One sitting of a developer: what happens at a save, at a key, when people are asked and when they have answered.
+
+One thing at a time, in the order it came: a save that arrives while the script is being imported waits for that. Rules:
+the service stays up whatever the script or the policies do; an error of theirs is shown, and the next save is waited
+for; when the sitting ends, the script ends first, while the service still answers what it undoes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from countersign.contract import TxnState
+from policy_service.audit.feed import Event
+from policy_service.channels.operator.dev import programs
+from policy_service.channels.operator.dev.drafts import Tools, ToolsError, merge, read_tools
+from policy_service.channels.operator.dev.folder import DevFolder
+from policy_service.channels.operator.dev.saves import saves
+from policy_service.channels.operator.dev.telling import KEYS, ended, say, tell_review, tell_unknown
+from policy_service.identity.dev_signin import mint_link
+from policy_service.pdp.rules import UNKNOWN_TOOL
+from policy_service.workflow import records
+from policy_service.workflow.activate import activate
+from policy_service.workflow.context import Context
+
+Step = Callable[[], Awaitable[None]]
+_UNNAMED = "unnamed-"  # how the SDK begins a key that nobody named: another run of the script has another one
+_A_MOMENT_S = 3.0  # for a script that still runs to go on by itself with what was approved
+_FOLLOW_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Who signs in here."""
+
+    sub: str
+    name: str
+
+
+class Session:
+    """One sitting."""
+
+    def __init__(
+        self,
+        ctx: Context,
+        folder: DevFolder,
+        person: Person,
+        arguments: Sequence[str],
+        env: Mapping[str, str],
+    ) -> None:
+        self._ctx = ctx
+        self._folder = folder
+        self._person = person
+        self._env = env
+        self._todo: asyncio.Queue[Step] = asyncio.Queue()
+        self._script = programs.Script((str(folder.script), *arguments), env, self._ended)
+        self._tools: Tools | None = None
+        self._said_of_bundle: str | None = None
+        self._approved: set[str] = set()  # transactions that people have let go, and that are not spent yet
+        self._over = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until the person has had enough, or this is cancelled."""
+        follow, watch = asyncio.create_task(self._follow()), asyncio.create_task(self._watch())
+        work = asyncio.create_task(self._work())
+        listen_for_keys(self._key)
+        over = asyncio.create_task(self._over.wait())
+        tasks = (follow, watch, work, over)
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self._script.stop()
+
+    # -- one thing at a time ------------------------------------------------------------------------------------------
+
+    async def _work(self) -> None:
+        await self._tell_bundle()
+        await self._take_script()
+        while True:
+            step = await self._todo.get()
+            await step()
+
+    async def _watch(self) -> None:
+        async for changed in saves(self._folder.bundle, self._files):
+            if any(path.is_relative_to(self._folder.bundle) for path in changed):
+                self._todo.put_nowait(self._take_bundle)
+            if any(path in self._files() for path in changed):
+                self._todo.put_nowait(self._take_script)
+
+    def _files(self) -> tuple[Path, ...]:
+        return (self._folder.script, *(self._tools.files if self._tools else ()))
+
+    async def _follow(self) -> None:
+        feed = self._ctx.feed
+        index = feed.index
+        while not feed.closing:
+            for event in await feed.wait_after(index, _FOLLOW_S):
+                index = event.index
+                await self._heard(event)
+
+    async def _heard(self, event: Event) -> None:
+        if event.kind in {"review_opened", "review_reopened"} and event.review_id:
+            await self._tell_review(event.review_id)
+        elif event.kind == "transaction_ready" and event.txn:
+            self._todo.put_nowait(lambda txn=event.txn: self._go_on(txn))  # type: ignore[misc]
+        elif event.kind == "transaction_ended" and event.txn:
+            await self._tell_end(event.txn)
+
+    def _key(self, line: str) -> None:
+        steps: dict[str, Step] = {"l": self.tell_link, "r": self._run_again}
+        if line == "q":
+            self._over.set()
+        elif line in steps:
+            self._todo.put_nowait(steps[line])
+        else:
+            say(KEYS)
+
+    # -- the script ---------------------------------------------------------------------------------------------------
+
+    async def _take_script(self) -> None:
+        """The script was saved: bring its manifests up to it, and run it."""
+        await self._script.stop()
+        if not self._folder.script.is_file():
+            say(f"{self._folder.script.name} is gone; save it again and it runs")
+            return
+        try:
+            self._tools = await read_tools(self._folder.script, self._env)
+            said = merge(self._folder, self._tools)
+        except ToolsError as error:
+            say(f"{self._folder.script.name} was not run:", *str(error).splitlines(), "mend it and save")
+            return
+        except OSError as error:
+            say(f"the manifests cannot be written: {error}")
+            return
+        say(*said)
+        await self._take_bundle()
+        await self._script.start()
+
+    async def _run_again(self) -> None:
+        if self._tools is None:
+            await self._take_script()
+            return
+        say(f"running {self._folder.script.name} again")
+        await self._script.start()
+
+    def _ended(self, status: int) -> None:
+        say(ended(self._folder.script.name, status))
+        if self._approved:
+            self._todo.put_nowait(self._finish)
+
+    # -- the policies -------------------------------------------------------------------------------------------------
+
+    async def _take_bundle(self) -> None:
+        await activate(self._ctx)
+        await self._tell_bundle()
+
+    async def _tell_bundle(self) -> None:
+        """What is in force, or what keeps the folder out; each told once."""
+        status, where = self._ctx.active.status(), self._folder.shown(self._folder.bundle)
+        now = str(status.error) if status.error is not None else str(status.active_digest)
+        before, self._said_of_bundle = self._said_of_bundle, now
+        if now == before:
+            return
+        if status.error is not None:
+            problems = [f"    {where}/{line}" for line in now.splitlines()]
+            say("policies refused; the last good ones stay in force until this is mended:", *problems)
+            return
+        again = "reloaded" if before is not None else "in force"
+        say(f"policies {again} at digest {now[:12]}: {where}/")
+        for warning in self._ctx.active.current.warnings:
+            say(f"    warning: {where}/{warning}")
+
+    # -- people -------------------------------------------------------------------------------------------------------
+
+    async def tell_link(self) -> None:
+        """Print a fresh sign-in link."""
+        person, settings = self._person, self._ctx.settings
+        link = await self._ctx.db.write(lambda tx: mint_link(tx, settings, person.sub, person.name))
+        say(f"sign in as {person.name}: {link}")
+
+    async def _tell_review(self, review_id: str) -> None:
+        review = await self._ctx.db.read(lambda conn: records.review_by_id(conn, review_id))
+        if review is None:
+            return
+        snapshot = await self._ctx.db.read(lambda conn: records.require(conn, review.txn, review.rev))
+        effect = snapshot.find(review.effect_id)
+        gates = [] if effect is None else effect.gates
+        if any(gate["policy_id"] == UNKNOWN_TOOL for gate in gates):
+            tell_unknown(review.tool, self._folder.shown(self._folder.bundle))
+        groups = sorted({group for gate in gates for group in gate["groups"]})
+        tell_review(review.tool, groups, f"{self._ctx.settings.public_url}/reviews/{review_id}")
+
+    async def _tell_end(self, txn: str) -> None:
+        snapshot = await self._ctx.db.read(lambda conn: records.require(conn, txn))
+        self._approved.discard(txn)
+        states = [f"{effect.tool} {effect.state}" for effect in snapshot.effects]
+        say(f"{snapshot.transaction.run_key}: ended, nothing fired ({', '.join(states)})")
+
+    # -- after the approval -------------------------------------------------------------------------------------------
+
+    async def _go_on(self, txn: str) -> None:
+        """People have let it go: the script goes on by itself, or runs again, or its transaction is resumed."""
+        snapshot = await self._ctx.db.read(lambda conn: records.require(conn, txn))
+        key = snapshot.transaction.run_key
+        if snapshot.transaction.agent != self._folder.agent:
+            say(f"{key}: approved; {snapshot.transaction.agent} runs elsewhere and goes on there")
+            return
+        self._approved.add(txn)
+        if self._script.running:
+            later = asyncio.get_running_loop().call_later
+            later(_A_MOMENT_S, lambda: self._todo.put_nowait(self._finish))
+        elif key.startswith(_UNNAMED):
+            say(f"approved, but its transaction has no key, so another run would ask again; {_KEYED}")
+            await self._finish()
+        else:
+            say(f"{key}: approved; running {self._folder.script.name} again")
+            await self._script.start()
+
+    async def _finish(self) -> None:
+        """Resume what was approved and is still not spent."""
+        waiting = [txn for txn in self._approved if await self._is_ready(txn)]
+        self._approved.clear()
+        if not waiting:
+            return
+        tools = str(self._folder.script)
+        say(f"countersign resume --tools {self._folder.script.name}")
+        await programs.run(("-m", "countersign.cli", "resume", "--tools", tools), self._env)
+
+    async def _is_ready(self, txn: str) -> bool:
+        snapshot = await self._ctx.db.read(lambda conn: records.require(conn, txn))
+        return snapshot.transaction.state == TxnState.READY.value
+
+
+_KEYED = 'write transaction(key="what-this-step-is-about")'
+
+
+def listen_for_keys(heard: Callable[[str], None]) -> None:
+    """Hand on each line that is typed, until there is no more; never keeps the program from ending."""
+    loop = asyncio.get_running_loop()
+
+    def listen() -> None:
+        rest = b""
+        try:
+            while chunk := os.read(0, 4096):
+                *lines, rest = (rest + chunk).split(b"\n")
+                for line in lines:
+                    loop.call_soon_threadsafe(heard, line.decode(errors="replace").strip())
+        except (OSError, RuntimeError):  # no terminal to read from, or the loop has ended
+            return
+
+    threading.Thread(target=listen, daemon=True, name="keys").start()

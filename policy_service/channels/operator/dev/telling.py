@@ -1,0 +1,56 @@
+"""What the developer's terminal says: plain lines that begin with `dev`, between the script's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import typer
+
+from policy_service.channels.operator.dev.folder import DevFolder
+
+KEYS = "keys, each with Enter: l another sign-in link, r run again, q end (as Ctrl-C)"
+
+
+def say(*lines: str) -> None:
+    """Print lines at once: the script writes to the same terminal."""
+    for line in lines:
+        typer.echo(f"dev | {line}")
+
+
+def welcome(folder: DevFolder, url: str, wanted_port: int, variables: Mapping[str, str]) -> None:
+    """Where everything is."""
+    script, state = folder.script.name, folder.shown(folder.state)
+    if not url.endswith(f":{wanted_port}"):
+        say(f"port {wanted_port} is in use, so this is another one; --port names the one you want")
+    say(
+        f"{script} runs as agent {folder.agent!r}, the service listens on {url}",
+        f"{state}/ holds keys, database, journal and the service's log; delete it to begin anew",
+        "what the SDK reads, for another terminal (or there: . " + folder.shown(folder.env) + ")",
+    )
+    say(*(f"    {name}={value}" for name, value in variables.items()))
+    say(f"the script reads no keyboard here. {KEYS}")
+    if not folder.has_operators_door:
+        say("this folder lies so deep that `policy-service signin` and its like cannot reach this service")
+
+
+def tell_review(tool: str, groups: Sequence[str], url: str) -> None:
+    """People are asked."""
+    say(f"{tool} waits for {' and '.join(groups)}; decide here: {url}", "    (signed out? press l and Enter)")
+
+
+def tell_unknown(tool: str, bundle: str) -> None:
+    """Loudly: nobody has reviewed what is about to happen."""
+    bar = "!" * 100
+    say(
+        bar,
+        f"UNKNOWN TOOL {tool!r}: {bundle}/tools/ has no manifest of it, so no policy has weighed this call.",
+        "You are asked only because this is dev. Everywhere else it is denied. Draft its manifest with",
+        f"`countersign tools export --tools MODULE`, review it, and put it at {bundle}/tools/{tool}.json",
+        bar,
+    )
+
+
+def ended(script: str, status: int) -> str:
+    """How a run ended."""
+    how = "" if status == 0 else f" with exit status {status}"
+    return f"{script} ended{how}; it runs again at the next save, or press r and Enter"

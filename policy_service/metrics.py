@@ -1,0 +1,126 @@
+"""Every metric of the service, once: its name is a promise (docs/observability.md), so none is made elsewhere.
+
+Labels are bounded: codes, states and names from the reviewed bundle or the settings, never what a caller wrote. Values
+of one process; with several replicas a counter is summed, and a gauge about the database is the same on each. A test
+compares this module with the page.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
+
+REGISTRY: Final = CollectorRegistry()
+ProcessCollector(registry=REGISTRY)
+
+_MINUTE, _HOUR, _DAY = 60.0, 3_600.0, 86_400.0
+_ANSWERS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+_PEOPLE = (
+    10.0,
+    _MINUTE,
+    5 * _MINUTE,
+    15 * _MINUTE,
+    _HOUR,
+    4 * _HOUR,
+    8 * _HOUR,
+    _DAY,
+    3 * _DAY,
+    7 * _DAY,
+)
+_BATCHES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 1024.0)
+
+
+def _counter(name: str, text: str, *labels: str) -> Counter:
+    return Counter(f"countersign_{name}", text, labels, registry=REGISTRY)
+
+
+def _gauge(name: str, text: str, *labels: str) -> Gauge:
+    return Gauge(f"countersign_{name}", text, labels, registry=REGISTRY)
+
+
+def _histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+    return Histogram(f"countersign_{name}", text, labels, registry=REGISTRY, buckets=buckets)
+
+
+# -- what is decided, by whom, and what became of it; counted when it is committed ---------------------------------
+
+EFFECTS_SUBMITTED = _counter(
+    "effects_submitted_total", "Effects submitted, by tool and the state they began in.", "tool", "state"
+)
+DECISIONS = _counter(
+    "decisions_total", "Answers of the policy, and what it was asked for.", "outcome", "cause"
+)
+EFFECT_MOVES = _counter(
+    "effect_moves_total", "Effects that entered a state; redeemed is a redemption.", "state"
+)
+VOTES = _counter("votes_total", "Votes recorded; a late one changed nothing.", "verdict", "late")
+REVIEW_TIME = _histogram(
+    "review_duration_seconds", "From asking people to the end of the question.", _PEOPLE, "result"
+)
+TASKS_OPENED = _counter("tasks_opened_total", "Things a person must settle, as they came up.", "task")
+POLICY_ERRORS = _counter("policy_errors_total", "Denials because the engine complained, dry runs among them.")
+
+# -- what waits; read from the database by the watch ---------------------------------------------------------------
+
+REVIEWS_OPEN = _gauge("reviews_open", "Questions people have not settled; 10,000 means that many or more.")
+OLDEST_REVIEW = _gauge("oldest_open_review_age_seconds", "Age of the oldest of them; 0 when there is none.")
+TASKS_OPEN = _gauge("tasks_open", "What a person must settle and has not.", "task")
+OUTBOX_WAITING = _gauge("outbox_waiting", "Messages that have not left; 10,000 means that many or more.")
+OUTBOX_DEAD = _gauge("outbox_dead", "Messages of the last day that were given up.")
+OLDEST_MESSAGE = _gauge(
+    "oldest_outbox_message_age_seconds", "Age of the oldest that waits; 0 when none does."
+)
+LOG_UNNUMBERED = _gauge(
+    "log_unnumbered", "Lines of the log without an index; 10,000 means that many or more."
+)
+LOG_LAG = _gauge("log_lag_seconds", "Age of the oldest line without an index; 0 when there is none.")
+LOG_INDEX = _gauge("log_index", "The highest index of the log.")
+
+# -- the doors -----------------------------------------------------------------------------------------------------
+
+REQUESTS = _histogram(
+    "http_request_duration_seconds",
+    "Requests by template of their route; a long poll counts until its answer.",
+    _ANSWERS,
+    "method",
+    "route",
+    "status",
+)
+REFUSALS = _counter("refusals_total", "Requests answered with a problem, by its code.", "code")
+STREAMS = _gauge("event_streams", "Event streams that are open.", "channel")
+LONG_POLLS = _gauge("long_polls", "Requests that wait for people by Prefer: wait.")
+
+# -- storage -------------------------------------------------------------------------------------------------------
+
+UNITS_WAITING = _gauge("units_waiting", "Units of work handed to the database and not answered.")
+UNIT_TIME = _histogram("unit_duration_seconds", "From handing a unit over to its commit.", _ANSWERS)
+COMMIT_UNITS = _histogram("commit_units", "Units of work in one commit.", _BATCHES)
+COMMIT_FAILURES = _counter("commit_failures_total", "Commits that failed: nothing of them was acknowledged.")
+
+# -- what ticks and what is in force -------------------------------------------------------------------------------
+
+JOB_FAILURES = _counter("job_failures_total", "Ticks of a job that raised.", "job")
+JOB_SUCCESS = _gauge("job_last_success_timestamp_seconds", "When a job last succeeded, Unix time.", "job")
+ROW_FAILURES = _counter(
+    "sweep_row_failures_total", "Rows a sweep could not move; the next round tries again."
+)
+DELIVERIES = _counter("outbox_deliveries_total", "Attempts to deliver a message.", "result")
+BUNDLE = _gauge("bundle_info", "The bundle in force: always 1.", "digest", "commit")
+BUNDLE_REFUSED = _counter("bundle_refusals_total", "Looks at a bundle folder that does not load.")
+ISSUER_FAILURES = _counter(
+    "issuer_failures_total", "Questions to an identity provider it did not answer.", "host"
+)
+CHECK_FAILING = _gauge("check_failing", "1 while a check of /readyz has something to say.", "check")
+SERVICE = _gauge("service_info", "The running version: always 1.", "version")
+
+
+def in_force(digest: str, commit: str) -> None:
+    """Another bundle decides from now on."""
+    BUNDLE.clear()
+    BUNDLE.labels(digest, commit).set(1)
+
+
+def text() -> bytes:
+    """All of them, as Prometheus reads them."""
+    return generate_latest(REGISTRY)

@@ -1,0 +1,173 @@
+"""Spans of the service, and the traces they belong to.
+
+Off unless an exporter is configured (the standard ``OTEL_EXPORTER_OTLP_ENDPOINT``) or the program that embeds the
+service has a tracer provider of its own; off, nothing of this does any work. What a span may say is a list: ids,
+states, codes, digests and commits. No args, no result, no reason, no name of a person, no token, no query.
+
+A ``traceparent`` from outside is two numbers to be joined to and nothing more: one that is not exactly that is ignored
+and never fails a request; ``tracestate`` and baggage are not read. Its flag may ask for recording as anybody may, but
+all requests together are recorded at most ``_AT_MOST_PER_S`` times a second, whatever they ask.
+
+FastAPI's own telemetry stays off: it puts query strings into spans (the code of a sign-in, the token of a link), and
+the text of exceptions into its logs.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Final
+
+from opentelemetry import trace
+from opentelemetry.trace import (
+    Link,
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+)
+
+from policy_service.errors import StartError
+
+_TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})", re.ASCII)
+_AT_MOST_PER_S: Final = 100
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
+_INSTALL: Final = (
+    "the environment names an OpenTelemetry endpoint, and nothing is installed that could send there: install "
+    "countersign-service[otel], or set OTEL_TRACES_EXPORTER=none"
+)
+_NOTHING: Final = nullcontext(None)
+
+
+class _Tracing:
+    """The one tracer of the process; None while nothing is traced."""
+
+    tracer: trace.Tracer | None = None
+
+
+def start(provider: trace.TracerProvider | None = None) -> Callable[[], None]:
+    """Begin to trace, if somebody wants that; what is answered ends it and sends what is left.
+
+    ``provider`` replaces what the environment says.
+
+    Raises:
+        StartError: the environment names an endpoint and nothing is installed that could send there.
+    """
+    stop: Callable[[], None] = lambda: None  # noqa: E731  replaced below where something is to be stopped
+    if provider is None and _configured(trace.get_tracer_provider()):
+        provider = trace.get_tracer_provider()
+    if provider is None and _wanted(os.environ):
+        provider, stop = _exporting()
+    _Tracing.tracer = None if provider is None else provider.get_tracer("countersign")
+
+    def end() -> None:
+        _Tracing.tracer = None
+        stop()
+
+    return end
+
+
+def enabled() -> bool:
+    """Whether anything is traced."""
+    return _Tracing.tracer is not None
+
+
+def serving(method: str, traceparent: str | None) -> AbstractContextManager[Span | None]:
+    """The span of one request, in the caller's trace where it names one."""
+    tracer = _Tracing.tracer
+    if tracer is None:
+        return _NOTHING
+    remote = parse(traceparent)
+    context = None if remote is None else trace.set_span_in_context(NonRecordingSpan(remote))
+    return _current(tracer.start_span(method, context=context, kind=SpanKind.SERVER))
+
+
+@contextmanager
+def _current(span: Span) -> Iterator[Span]:
+    with trace.use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        yield span
+
+
+def answered(span: Span | None, method: str, route: str, status: int, error: str | None) -> None:
+    """What is known once a request has its answer."""
+    if span is None:
+        return
+    span.update_name(f"{method} {route}")
+    span.set_attributes(
+        {"http.request.method": method, "http.route": route, "http.response.status_code": status}
+    )
+    if error is not None:
+        span.set_attribute("error.type", error)
+    if status >= 500:
+        span.set_status(Status(StatusCode.ERROR))
+
+
+def note(name: str, facts: Mapping[str, Any], seconds: float, linked: Sequence[SpanContext]) -> None:
+    """Something that has happened, as a span that ends now, with links to the traces it goes back to."""
+    tracer = _Tracing.tracer
+    if tracer is None:
+        return
+    now = time.time_ns()
+    here = trace.get_current_span().get_span_context()
+    links = [Link(one) for one in linked if one.span_id != here.span_id]
+    span = tracer.start_span(name, links=links, start_time=now - int(seconds * 1e9), attributes=dict(facts))
+    span.end(now)
+
+
+def parse(traceparent: str | None) -> SpanContext | None:
+    """The place a ``traceparent`` names; None for anything that is not exactly one of version 00."""
+    found = None if traceparent is None else _TRACEPARENT.fullmatch(traceparent)
+    if found is None:
+        return None
+    context = SpanContext(
+        int(found[1], 16), int(found[2], 16), is_remote=True, trace_flags=TraceFlags(int(found[3], 16) & 1)
+    )
+    return context if context.is_valid else None
+
+
+def here() -> str | None:
+    """Where the current span stands, as a ``traceparent``; None where nothing is traced."""
+    if _Tracing.tracer is None:
+        return None
+    context = trace.get_current_span().get_span_context()
+    if not context.is_valid:
+        return None
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags & 1:02x}"
+
+
+def _configured(provider: trace.TracerProvider) -> bool:
+    """Whether a program has set one; the library's own stand-in says of itself that it is none."""
+    return not isinstance(provider, (trace.ProxyTracerProvider, trace.NoOpTracerProvider))
+
+
+def _wanted(environment: Mapping[str, str]) -> bool:
+    """By the standard variables of OpenTelemetry (the settings of the service have no names of their own for it)."""
+    if environment.get("OTEL_SDK_DISABLED", "").lower() == "true":
+        return False
+    if environment.get("OTEL_TRACES_EXPORTER", "otlp").lower() == "none":
+        return False
+    return any(environment.get(name) for name in _ENDPOINTS)
+
+
+def _exporting() -> tuple[trace.TracerProvider, Callable[[], None]]:
+    """A provider of our own, never the process's: other libraries must not begin to record what we do not."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError as error:
+        raise StartError(_INSTALL) from error
+    from policy_service.sampling import AtMost
+
+    # SERVICE_NAME and the attributes of the environment win over ours
+    named = {} if os.environ.get("OTEL_SERVICE_NAME") else {"service.name": "countersign"}
+    provider = TracerProvider(resource=Resource.create(named), sampler=AtMost(_AT_MOST_PER_S))
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider, provider.shutdown

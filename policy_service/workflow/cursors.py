@@ -1,0 +1,27 @@
+"""Where a page ends, for lists that are found by a time and a key: ``TIME~KEY``, as the caller sends it back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from policy_service.errors import InvalidRequestError
+
+
+def read_cursor(cursor: str | None) -> tuple[datetime, str] | None:
+    """The time and the key of a cursor; None without one.
+
+    Raises:
+        InvalidRequestError: the cursor is not one of ours.
+    """
+    if cursor is None:
+        return None
+    at, _, key = cursor.partition("~")
+    try:
+        moment = datetime.fromisoformat(at)
+        # A naive time, and one that leaves the calendar on its way to UTC, is none of ours either.
+        aware = None if moment.tzinfo is None else moment.astimezone(UTC)
+    except (ValueError, OverflowError):
+        aware = None
+    if aware is None or not key:
+        raise InvalidRequestError(f"the cursor {cursor!r} is not one of ours; start without one")
+    return aware, key

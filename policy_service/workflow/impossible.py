@@ -1,0 +1,144 @@
+"""Questions nobody can answer: an open review whose gates all the people known here could not meet together.
+
+It expires by itself, but until then everybody who waits should know that waiting does not help. Rules: the people are
+those the bundle's groups name and those who ever signed in, as they stand now, never the requester's side; the task
+closes by itself as soon as there are enough of them, or nobody is asked any more; what a person has settled for a
+revision ("leave it waiting") is not asked again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from functools import partial
+
+import structlog
+from sqlalchemy import Connection, select
+from sqlmodel import col
+
+from countersign.contract import TaskKind
+from policy_service.domain.gates import merge
+from policy_service.domain.quorum import BallotVote, GateTally, tally
+from policy_service.identity.people import list_people
+from policy_service.pap.bundle import Bundle
+from policy_service.storage.alone import alone_with
+from policy_service.storage.core import find
+from policy_service.storage.database import Tx
+from policy_service.storage.tables import PersonRow, ReviewRow, TaskRow
+from policy_service.workflow import records
+from policy_service.workflow.ballots import ballots, groups_now, permission, person_key, requesters_side
+from policy_service.workflow.cases import Case, read_case, read_cases
+from policy_service.workflow.context import Context
+from policy_service.workflow.moves import SERVICE, Cause, open_task, settle_task
+
+log = structlog.get_logger(__name__)
+
+KIND = TaskKind.IMPOSSIBLE_QUORUM
+_AT_ONCE = 50  # reviews weighed by one reading
+
+
+async def watch_quorums(ctx: Context) -> int:
+    """Open a task for every question nobody can answer, and close those that are answerable again; how many moved."""
+    due = await _unanswerable(ctx) ^ await ctx.db.read(_told)
+    moved = 0
+    for review_id in sorted(due):
+        try:
+            moved += await ctx.db.write(partial(_move, ctx=ctx, review_id=review_id))
+        except Exception:
+            # The next round tries it again; until then the others must not wait for it.
+            log.exception("sweep_failed", review_id=review_id)
+    return moved
+
+
+async def _unanswerable(ctx: Context) -> set[str]:
+    """The open reviews that cannot be met, read by page."""
+    found: set[str] = set()
+    after: tuple[datetime, str] | None = None
+    while page := await ctx.db.read(partial(records.open_reviews, after=after, limit=_AT_ONCE)):
+        found |= await ctx.db.read(partial(_short, ctx=ctx, page=page))
+        after = page[-1].answer_by, page[-1].review_id
+    return found
+
+
+def _short(conn: Connection, ctx: Context, page: Sequence[ReviewRow]) -> set[str]:
+    people = list_people(conn)
+    return {case.review.review_id for case in read_cases(conn, page) if _missing(ctx, case, people)}
+
+
+def _told(conn: Connection) -> set[str]:
+    """The reviews whose open task tells people so."""
+    query = (
+        select(col(ReviewRow.review_id))
+        .where(col(TaskRow.effect_id) == col(ReviewRow.effect_id), col(TaskRow.rev) == col(ReviewRow.rev))
+        .where(col(TaskRow.kind) == KIND.value, col(TaskRow.state) == "open")
+    )
+    return set(conn.execute(query).scalars())
+
+
+def _move(tx: Tx, ctx: Context, review_id: str) -> bool:
+    """Weighed again, alone with its transaction: it may have been met meanwhile."""
+    tx = alone_with(tx, read_case(tx.conn, review_id).review.txn)
+    case = read_case(tx.conn, review_id)
+    effect, cause = case.effect, Cause(SERVICE, "quorum")
+    short = _missing(ctx, case, list_people(tx.conn)) if case.review.state == "open" else []
+    if not short:
+        return bool(settle_task(tx, effect, cause, KIND))
+    told = find(tx.conn, TaskRow, effect_id=effect.effect_id, rev=effect.rev, kind=KIND.value)
+    if any(task.state == "open" for task in told) or _settled_by_a_person(case):
+        return False
+    open_task(tx, effect, KIND, _text(ctx, ctx.active.current, short), cause)
+    return True
+
+
+def _settled_by_a_person(case: Case) -> bool:
+    return any(said["kind"] == KIND.value for said in case.effect.settlements)
+
+
+def _missing(ctx: Context, case: Case, signed_in: Iterable[PersonRow]) -> list[GateTally]:
+    """The gates that stay short even if everybody known here approved."""
+    bundle, now = ctx.active.current, ctx.clock()
+    votes = ballots(ctx, bundle, case.snapshot, case.effect, case.agent, now)
+    votes += _everybody(ctx, bundle, case, signed_in, now)
+    counted = tally(merge(case.gates), votes, excluded=requesters_side(case.agent))
+    return [] if counted.met else [entry for entry in counted.per_gate if not entry.met]
+
+
+def _everybody(
+    ctx: Context, bundle: Bundle, case: Case, signed_in: Iterable[PersonRow], now: datetime
+) -> list[BallotVote]:
+    asked = frozenset[str]().union(*(gate.voters for gate in merge(case.gates)))
+    by_token = {person_key(row.iss, row.sub): row for row in signed_in}
+    named = frozenset[str]().union(*(bundle.directory.members(group) for group in asked))
+    votes = []
+    for person in sorted(named | by_token.keys()):
+        row = by_token.get(person)
+        if row is not None and row.revoked_at is not None:
+            continue
+        groups = groups_now(bundle, person, frozenset(row.groups if row is not None else ()))
+        if groups & asked and _permitted(ctx, bundle, case, person, groups, now):
+            votes.append(BallotVote(f"nobody yet: {person}", person, groups, "approve"))
+    return votes
+
+
+def _permitted(
+    ctx: Context, bundle: Bundle, case: Case, person: str, groups: frozenset[str], now: datetime
+) -> bool:
+    """By whichever way they may sign in here; the hour they would vote at is taken to be now."""
+    ways = (["dev"] if ctx.settings.dev_signin else []) + (["oidc"] if ctx.settings.providers else [])
+    return any(
+        permission(
+            ctx, bundle, case.agent, case.review, case.gates,
+            person=person, groups=groups, assurance=assurance, now=now,
+        )
+        for assurance in ways or ["oidc"]
+    )  # fmt: skip
+
+
+def _text(ctx: Context, bundle: Bundle, short: Sequence[GateTally]) -> str:
+    told = "; ".join(
+        f"{' or '.join(sorted(bundle.directory.title_of(group) for group in entry.gate.voters))} "
+        f"can give {entry.have} of {entry.need}{', with a ' + entry.gate.step_up if entry.gate.step_up else ''}"
+        for entry in short
+    )
+    known = "; whoever signs in for the first time counts from then on" if ctx.settings.providers else ""
+    return f"nobody can approve this as things stand: {told}{known}"

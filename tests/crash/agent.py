@@ -1,0 +1,290 @@
+"""An agent process: its tools, its flows, and the world they act on.
+
+The world is `world.jsonl`: each call of a tool is one line, on the disk before the call returns, with everything the
+tool was told. What the service answered is `answers.jsonl`: one line, on the disk before the SDK sees the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from countersign import (
+    CountersignError,
+    NotDone,
+    Runtime,
+    Settings,
+    SQLiteAdapter,
+    ToolRegistry,
+    current_effect,
+    resume,
+    tool,
+    transaction,
+)
+from countersign.contract import names
+from countersign.waiting import Answered, Asked, SyncWaits
+from tests.crash.dying import Death
+
+AGENT = "support"
+
+
+@dataclass(frozen=True)
+class Life:
+    """What one agent process is to do, and where it dies."""
+
+    folder: Path
+    url: str
+    flow: str
+    key: str = ""
+    wait: float = 0.0
+    death: Death | None = None
+    gate: Path | None = None  # it begins once this file is there
+
+
+def live(life: Life) -> None:
+    """The child."""
+    while life.gate is not None and not life.gate.exists():
+        time.sleep(0.01)
+    _remember_answers(life.folder)
+    registry = ToolRegistry()
+    tools = Tools(life.folder, registry)
+    settings = Settings(
+        url=life.url,
+        agent=AGENT,
+        key_path=life.folder / "agent.pem",
+        journal_path=life.folder / "journal.db",
+        allow_dev=True,
+        retries=1,
+        retry_base_seconds=0.001,
+        retry_max_seconds=0.002,
+        connect_seconds=2.0,
+    )
+    with Runtime(settings, registry=registry) as runtime:
+        said = VERBS[life.flow](runtime, life) if life.flow in VERBS else _step(life, runtime, tools)
+    (life.folder / "told.json").write_text(json.dumps(said))
+
+
+def _step(life: Life, runtime: Runtime, tools: Tools) -> dict[str, Any]:
+    raised, words, reviews = None, "", []
+    txn = transaction(life.key, runtime=runtime, wait=life.wait)
+    try:
+        with txn:
+            FLOWS[life.flow](tools)
+    except CountersignError as error:
+        raised, words = type(error).__name__, str(error)
+        reviews = [one.url for one in getattr(error, "reviews", [])]
+    outcomes = [] if raised == "JournalError" else [one.outcome for one in txn.effects]
+    return {"raised": raised, "words": words, "reviews": reviews, "txn": txn.txn, "outcomes": outcomes}
+
+
+def _resume(runtime: Runtime, life: Life) -> dict[str, Any]:
+    try:
+        found = resume(runtime)
+    except CountersignError as error:
+        return {"raised": type(error).__name__, "words": str(error)}
+    return {"raised": None, "resumed": [[one.run_key, one.after, one.note, one.waiting] for one in found]}
+
+
+def _ask(call: Callable[[Runtime, Life], Any]) -> Callable[[Runtime, Life], dict[str, Any]]:
+    def asked(runtime: Runtime, life: Life) -> dict[str, Any]:
+        try:
+            return {"raised": None, "answer": str(call(runtime, life))}
+        except CountersignError as error:
+            return {"raised": type(error).__name__, "words": str(error)}
+
+    return asked
+
+
+VERBS: dict[str, Callable[[Runtime, Life], dict[str, Any]]] = {
+    "resume": _resume,
+    "withdraw": _ask(lambda runtime, life: runtime.client().withdraw(_txn(runtime, life), "not needed")),
+    "jwks": _ask(lambda runtime, life: runtime.client().jwks()),
+}
+
+
+def _txn(runtime: Runtime, life: Life) -> str:
+    return names.txn_id(agent=AGENT, run_key=life.key)
+
+
+def _remember_answers(folder: Path) -> None:
+    send = SyncWaits.send
+
+    async def remembering(self: SyncWaits, asked: Asked) -> Answered:
+        answered = await send(self, asked)
+        append(folder / "answers.jsonl", {
+            "method": asked.method,
+            "path": asked.target,
+            "key": asked.headers.get("Idempotency-Key"),
+            "status": answered.status,
+            "body": _json(answered.body),
+            "asked": _json(asked.body),
+        })  # fmt: skip
+        return answered
+
+    SyncWaits.send = remembering  # type: ignore[method-assign]
+
+
+def _json(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except ValueError:
+        return None
+
+
+def append(path: Path, line: dict[str, Any]) -> None:
+    """One line, on the disk when this returns."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    try:
+        os.write(descriptor, json.dumps(line).encode() + b"\n")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """What stands there, in order; a last line that a crash cut short was never told to anybody."""
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+
+
+# --------------------------------------------------------------------------------------------------------- the tools
+
+
+@dataclass
+class Tools:
+    """The tools of this agent. `world.jsonl` tells what they did."""
+
+    folder: Path
+    registry: ToolRegistry
+    refund: Callable[..., Any] = field(init=False)
+    invoice: Callable[..., Any] = field(init=False)
+    charge: Callable[..., Any] = field(init=False)
+    notify: Callable[..., Any] = field(init=False)
+    note: Callable[..., Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        registry = self.registry
+
+        @tool("refund", resource=("Order", "order_id"), timeout_seconds=1, registry=registry)
+        def refund(order_id: str, amount_cents: int) -> str:
+            """Give money back."""
+            self.act({"order_id": order_id, "amount_cents": amount_cents})
+            return f"r-{order_id}"
+
+        @tool(
+            "invoice", resource=("Order", "order_id"), idempotent=True, timeout_seconds=1, registry=registry
+        )
+        def invoice(order_id: str) -> str:
+            """Send an invoice; the same call key sends it once."""
+            self.act({"order_id": order_id})
+            return f"i-{order_id}"
+
+        @tool("void", resource=("Charge", "charge_id"), timeout_seconds=1, registry=registry)
+        def void(charge_id: str) -> None:
+            """Take a charge back."""
+            self.act({"charge_id": charge_id})
+
+        @tool(
+            "charge",
+            resource=("Order", "order_id"),
+            compensate="void",
+            compensation_map={"charge_id": "result:/charge_id"},
+            timeout_seconds=1,
+            registry=registry,
+        )
+        def charge(order_id: str) -> dict[str, str]:
+            """Charge an order; the one called odd answers without the number that would take it back."""
+            self.act({"order_id": order_id})
+            return {} if order_id == "odd" else {"charge_id": f"c-{order_id}"}
+
+        @tool("notify", resource=("Order", "order_id"), timeout_seconds=1, registry=registry)
+        def notify(order_id: str) -> None:
+            """Tell the customer, whose mailbox is full."""
+            raise NotDone("the mailbox is full")
+
+        database = SQLiteAdapter(self.folder / "notes.db", name="notes")
+
+        @tool("note", lane="live", adapter=database, registry=registry)
+        def note(order_id: str) -> None:
+            """Write a note."""
+            database.connection.execute("INSERT INTO notes VALUES (NULL, ?)", (order_id,))
+
+        self.refund, self.invoice, self.charge, self.notify, self.note = refund, invoice, charge, notify, note
+
+    def act(self, args: dict[str, Any]) -> None:
+        """Something happened in the world."""
+        effect = current_effect()
+        append(self.folder / "world.jsonl", {
+            "tool": effect.tool,
+            "args_digest": names.args_digest(args=args),
+            "args": args,
+            "effect_id": effect.effect_id,
+            "call_key": effect.call_key,
+            "txn": effect.txn,
+            "attempt": effect.attempt_id,
+            "at": time.time(),
+        })  # fmt: skip
+
+
+def _two(tools: Tools) -> None:
+    tools.refund("o-2", 100)
+    tools.invoice("o-2")
+
+
+def _with_live(tools: Tools) -> None:
+    tools.note("o-3")
+    tools.refund("o-3", 300)
+
+
+def _live_large(tools: Tools) -> None:
+    tools.note("o-4")
+    tools.refund("o-4", 90_000)
+
+
+def _taken_back(tools: Tools) -> None:
+    tools.charge("o-5")
+    tools.notify("o-5")
+
+
+def _lapsing_charge(tools: Tools) -> None:
+    tools.charge("lapsing")
+    tools.notify("lapsing")
+
+
+def _odd(tools: Tools) -> None:
+    tools.charge("odd")
+    tools.notify("odd")
+
+
+def _died_in_body(tools: Tools) -> None:
+    tools.refund("o-6", 100)
+    raise _GaveUpError("the agent thought better of it")
+
+
+class _GaveUpError(CountersignError):
+    """The body of a step raised."""
+
+
+FLOWS: dict[str, Callable[[Tools], object]] = {
+    "small": lambda tools: tools.refund("o-1", 4_200),
+    "invoice": lambda tools: tools.invoice("o-1"),
+    "two": _two,
+    "large": lambda tools: tools.refund("o-1", 90_000),
+    "huge": lambda tools: tools.refund("o-1", 300_000),
+    "brief": lambda tools: tools.refund("brief", 90_000),
+    "forbidden": lambda tools: tools.refund("o-1", 900_000),
+    "error": lambda tools: tools.refund("overflow", 100),
+    "with_live": _with_live,
+    "live_large": _live_large,
+    "lapsing": lambda tools: tools.refund("lapsing", 100),
+    "lapsing_charge": _lapsing_charge,
+    "taken_back": _taken_back,
+    "odd": _odd,
+    "body": _died_in_body,
+}

@@ -1,0 +1,207 @@
+"""What happens in a story, in chapters: each is short, begins on a fresh service and ends with everything at rest.
+
+A chapter is written for those who survive it: it asks for the end that is right when nobody died, and leaves what may
+be when the agent did to the invariants. Which fault point is passed where stands in `where.py`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+from sqlalchemy import select
+
+from countersign.contract import names
+from policy_service.storage.core import table
+from policy_service.storage.tables import EffectRow, ReviewRow, TaskRow
+from tests.crash.agent import AGENT, lines
+from tests.crash.dying import Death
+from tests.crash.invariants import counted
+from tests.crash.story import STRICTER, Story
+
+_STAGED = Death("journal.transactions:Transactions.stage", "after")
+_FIRING = Death("firing:FireRun._call", "before")
+_TAKING_BACK = Death("client.Service.compensate", "before")
+
+
+def fires(story: Story) -> None:
+    """A small refund and an invoice go at once; the invoice is asked about again before it is sent."""
+    story.begin()
+    story.live("small", "small")
+    story.live("two", "two")
+    story.finish()
+    if story.death is not None and story.death.point.startswith("workflow.renew"):
+        happened(story, refund=2)  # nobody could be asked again: the invoice is unused, and the service knows
+    else:
+        happened(story, refund=2, invoice=1)
+
+
+def asks(story: Story) -> None:
+    """A large refund waits for one person, a huge one for two, and a third is denied by one."""
+    story.begin()
+    for key, flow, people in (("large", "large", ["maya"]), ("huge", "huge", ["maya", "tomas"])):
+        said = story.live(flow, key)
+        if said["raised"] == "ReviewPending":
+            for person in people:
+                story.answer(person, said["reviews"][0])
+        story.live("resume")
+    said = story.live("large", "denied", wait=0.5)
+    if said["raised"] == "ReviewPending":
+        story.answer("tomas", said["reviews"][0], "deny")
+    story.live("resume")
+    story.finish()
+    happened(story, refund=2)
+
+
+def errs(story: Story) -> None:
+    """What a rule forbids or cannot work out is denied; a body that raises, or dies, has staged nothing."""
+    story.begin()
+    story.live("forbidden", "forbidden")
+    story.live("error", "error")
+    story.live("body", "body")
+    story.live("small", "dead", dies=_STAGED)
+    story.live("resume")
+    story.live("large", "unwanted")
+    story.live("withdraw", "unwanted")
+    story.finish()
+    happened(story)
+
+
+def takes_back(story: Story) -> None:
+    """A charge is taken back because the message beside it could not be sent; another cannot be."""
+    story.begin()
+    story.live("taken_back", "back")
+    story.live("odd", "odd")
+    story.finish()
+    happened(story, charge=2, void=1)
+
+
+def works_live(story: Story) -> None:
+    """A note stands with the refund beside it, and is undone where people are asked."""
+    story.begin()
+    story.live("with_live", "live")
+    said = story.live("live_large", "asked")
+    if said["raised"] == "ReviewPending":
+        story.answer("maya", said["reviews"][0])
+    story.live("live_large", "asked")
+    story.finish()
+    happened(story, refund=2)
+
+
+def expires(story: Story) -> None:
+    """Nobody answers one question; nobody uses one release; nobody reports on one refund."""
+    story.more["FIRE_WINDOW_S"] = "10"  # long enough to begin on a busy machine
+    story.begin()
+    story.live("brief", "brief")
+    said = story.live("lapsing", "lapsing")
+    if said["raised"] == "ReviewPending":
+        story.answer("maya", said["reviews"][0])
+    story.live("small", "silent", dies=_FIRING)
+    story.until("the silent one is doubted", lambda conn: _states(conn, "silent") in (["unknown"], []))
+    story.until("the question lapses", lambda conn: _states(conn, "brief") in (["expired"], []))
+    story.until("the release lapses", lambda conn: _states(conn, "lapsing") in (["expired"], []))
+    story.finish()
+    happened(story)
+
+
+def tears(story: Story) -> None:
+    """What was to be taken back is not: once nobody asks, once nobody uses the release."""
+    story.more["OUTCOME_GRACE_S"] = "1"
+    story.begin()
+    story.live("taken_back", "torn", dies=_TAKING_BACK)
+    story.until("somebody is told", lambda conn: bool(conn.execute(select(table(TaskRow))).first()))
+    story.live("lapsing_charge", "lapse")
+    story.until("people are asked", lambda conn: open_reviews(conn) != [])
+    with story.reading() as conn:
+        (review,) = open_reviews(conn)
+    story.answer("maya", f"{story.url}/reviews/{review}")
+    story.until("the release lapses", lambda conn: _undo(conn) == "expired")
+    story.finish()
+    happened(story, charge=2, void=1)
+
+
+def settles(story: Story) -> None:
+    """Nobody knows whether a refund was made, until a person says so; and a question that nobody can answer is told."""
+    story.begin()
+    story.live("small", "doubted", dies=_FIRING)
+    story.live("resume")
+    story.until("somebody is asked", lambda conn: _open_tasks(conn) == ["unknown"])
+    story.settle("maya", "not_fired")
+    story.live("resume")
+    story.live("huge", "nobody")
+    story.groups('members = ["maya", "tomas"]', 'members = ["maya"]')
+    story.until("somebody is told", lambda conn: _open_tasks(conn) == ["impossible_quorum"])
+    story.groups("", "")
+    story.until("it can be answered again", lambda conn: _open_tasks(conn) == [])
+    story.finish()
+    happened(story)
+
+
+def activates(story: Story) -> None:
+    """Stricter rules end what was open."""
+    story.begin()
+    story.live("large", "large")
+    story.policies(STRICTER)
+    story.until("it is denied", lambda conn: _states(conn, "large") in (["denied"], []))
+    story.live("resume")
+    story.live("small", "closed")
+    story.finish()
+    happened(story)
+
+
+def starts_over(story: Story) -> None:
+    """The rules changed while nobody was running, and the mark was left behind."""
+    story.begin()
+    story.live("large", "large")
+    story.stop()
+    story.policies(STRICTER)
+    mark = story.data / "keys" / "epoch.json"
+    mark.write_text(json.dumps({"epoch": 1, "highest_index": 1}))  # the last write of it was lost
+    story.serve()
+    story.until("it is denied", lambda conn: _states(conn, "large") == ["denied"])
+    story.finish()
+    assert json.loads(mark.read_text())["highest_index"] > 1
+    happened(story)
+
+
+# ---------------------------------------------------------------------------------------- what is asked at the end
+
+
+def happened(story: Story, **calls: int) -> None:
+    """What the world received, exactly, unless the agent was killed: then at most that."""
+    world = counted(lines(story.agent / "world.jsonl"))
+    if story.side == "agent":
+        assert world <= _plus(calls), world
+    else:
+        assert world == calls, world
+
+
+def _plus(calls: dict[str, int]) -> Any:
+    return Counter(calls) + Counter({"invoice": 1} if "invoice" in calls else {})
+
+
+def _open_tasks(conn: Any) -> list[str]:
+    tasks = table(TaskRow).c
+    return list(conn.scalars(select(tasks.kind).where(tasks.state == "open")))
+
+
+def _states(conn: Any, run_key: str) -> list[str]:
+    effects = table(EffectRow).c
+    txn = names.txn_id(agent=AGENT, run_key=run_key)
+    return list(conn.scalars(select(effects.state).where(effects.txn == txn, effects.kind == "effect")))
+
+
+def _undo(conn: Any) -> str | None:
+    effects = table(EffectRow).c
+    txn = names.txn_id(agent=AGENT, run_key="lapse")
+    found: str | None = conn.scalar(
+        select(effects.state).where(effects.txn == txn, effects.kind == "compensate")
+    )
+    return found
+
+
+def open_reviews(conn: Any) -> list[str]:
+    """Reviews that wait for somebody."""
+    reviews = table(ReviewRow).c
+    return list(conn.scalars(select(reviews.review_id).where(reviews.state == "open")))

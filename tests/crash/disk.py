@@ -1,0 +1,59 @@
+"""A disk that fails: `strace` makes chosen system calls of a running process on chosen files answer with an error."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.counterparts import require
+
+WAY_TO_GET = "apt-get install strace"
+_START_S = 60.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """The nth of these calls fails; with `on`, every one from then on."""
+
+    call: str
+    error: str
+    nth: int = 1
+    on: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.call}-{self.error}-{self.nth}{'+' if self.on else ''}"
+
+
+@dataclass
+class Injected:
+    """What was injected; complete once the block is over."""
+
+    hits: int = 0
+
+
+@contextmanager
+def failing(pid: int, files: tuple[Path, ...], fault: Fault, log: Path) -> Iterator[Injected]:
+    """The files fail that process as told while the block lasts."""
+    strace = require("strace", shutil.which("strace"), WAY_TO_GET)
+    when = f"{fault.nth}{'+' if fault.on else ''}"
+    paths = [word for file in files for word in ("-P", str(file))]
+    process = subprocess.Popen(
+        [strace, "-f", "-p", str(pid), "-o", str(log), *paths,
+         "-e", f"trace={fault.call}", "-e", f"inject={fault.call}:error={fault.error}:when={when}"],
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    said = process.stderr.readline()
+    assert "attached" in said, f"strace cannot trace a child of ours here: {said}"
+    injected = Injected()
+    try:
+        yield injected
+    finally:
+        process.send_signal(signal.SIGINT)  # it lets go of the process and ends
+        process.communicate(timeout=_START_S)
+        injected.hits = log.read_text().count("(INJECTED)")

@@ -1,0 +1,195 @@
+"""The fault points of both sides, read from the code: every place where something durable or outside happens.
+
+Nothing is built into the product for this. A point is a call in the source, found in its syntax tree and named after
+the module it stands in and the function it runs:
+
+* service: each unit of work (`db.write`, `db.write_sync`), and each durable act on files (`DURABLE`);
+* agent: each journal transaction (`database.unit`), each request to the service, each call of a tool, each move of the
+  live lane.
+
+One call that serves many things (the operator's verbs, the sweeps) is as many points as there are things, read from the
+same table or the same calls as the product reads.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from policy_service.channels.operator.verbs import VERBS
+from tests.house.repository import ROOT
+
+SERVICE, SDK = ROOT / "policy_service", ROOT / "sdk/python/countersign"
+PHASES = ("before", "after")
+
+WRITES = frozenset({"write", "write_sync"})
+DATABASES = frozenset({"db", "_db"})
+JOURNALS = frozenset({"database", "_database"})
+DURABLE = frozenset({"create_secret", "migrate", "replace_secret", "sync_folder", "write_mark"})
+LIVE_MOVES = frozenset({"run", "prepare", "commit", "undo"})
+
+
+@dataclass(frozen=True)
+class Site:
+    """One call in the source that is a fault point, or several where `many` names the local that tells which."""
+
+    name: str
+    file: Path
+    first: int
+    last: int
+    many: str | None = None
+    values: tuple[str, ...] = ()
+
+    @property
+    def points(self) -> tuple[str, ...]:
+        """The points of this call."""
+        return tuple(f"{self.name}[{value}]" for value in self.values) if self.many else (self.name,)
+
+
+@cache
+def service_sites() -> tuple[Site, ...]:
+    """Every call of the service that commits a unit of work or makes a file durable."""
+    found = [
+        (_named(module, _unit_of(call)), file, call)
+        for file, module, _, call in _calls(SERVICE)
+        if _is_write(call)
+    ]
+    found += [
+        (_named(module, f"{function}>{call.func.id}"), file, call)
+        for file, module, function, call in _calls(SERVICE)
+        if isinstance(call.func, ast.Name) and call.func.id in DURABLE
+    ]
+    return _distinct(found)
+
+
+@cache
+def agent_sites() -> tuple[Site, ...]:
+    """Every call of the SDK that commits to the journal or calls a tool."""
+    journal = [
+        (_named(module, function), file, call)
+        for file, module, function, call in _calls(SDK)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "unit" and _ends(call.func) in JOURNALS
+    ]
+    tools = [
+        (_named(module, function), file, call)
+        for file, module, function, call in _calls(SDK)
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "call" and _ends(call.func) == "waits"
+    ]
+    return _distinct(journal + tools)
+
+
+@cache
+def service_points() -> tuple[str, ...]:
+    """The names of all fault points of the service."""
+    return tuple(sorted(point for site in service_sites() for point in site.points))
+
+
+@cache
+def agent_points() -> tuple[str, ...]:
+    """The names of all fault points of the SDK."""
+    sites = [point for site in agent_sites() for point in site.points]
+    return tuple(sorted([*sites, *requests(), *live_moves()]))
+
+
+@cache
+def requests() -> tuple[str, ...]:
+    """The SDK's requests: the public methods of its one implementation of the API."""
+    return _methods(SDK / "client.py", "Service", lambda name: not name.startswith("_"))
+
+
+@cache
+def live_moves() -> tuple[str, ...]:
+    """What the live lane does to adapters."""
+    return _methods(SDK / "live.py", "LiveWork", LIVE_MOVES.__contains__)
+
+
+def _methods(file: Path, owner: str, wanted: object) -> tuple[str, ...]:
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == owner)
+    names = [node.name for node in found.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    assert callable(wanted)
+    return tuple(f"{file.stem}.{owner}.{name}" for name in names if wanted(name))
+
+
+# ------------------------------------------------------------------------------------------------- reading the code
+
+
+def _calls(package: Path) -> Iterator[tuple[Path, str, str, ast.Call]]:
+    """Every call of a package: its file, its module, the function it stands in, itself."""
+    for file in sorted(package.rglob("*.py")):
+        if file.name == "__main__.py":
+            continue  # for those who develop it; nothing that runs at a user's
+        module = ".".join(file.relative_to(package).with_suffix("").parts)
+        tree = ast.parse(file.read_text(encoding="utf-8"))
+        yield from ((file, module, function, call) for function, call in _within(tree, ()))
+
+
+def _within(node: ast.AST, inside: tuple[str, ...]) -> Iterator[tuple[str, ast.Call]]:
+    for child in ast.iter_child_nodes(node):
+        named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+        here = (*inside, child.name) if named else inside  # type: ignore[attr-defined]
+        if isinstance(child, ast.Call):
+            yield ".".join(here), child
+        yield from _within(child, here)
+
+
+def _is_write(call: ast.Call) -> bool:
+    func = call.func
+    return isinstance(func, ast.Attribute) and func.attr in WRITES and _ends(func) in DATABASES
+
+
+def _ends(func: ast.Attribute) -> str:
+    """The last name of what a method is called on: ``_db`` of ``self._db.write``."""
+    owner = func.value
+    if isinstance(owner, ast.Attribute):
+        return owner.attr
+    return owner.id if isinstance(owner, ast.Name) else ""
+
+
+def _unit_of(call: ast.Call) -> str:
+    """What the unit of work is called: the first function its lambda calls, or its own name."""
+    unit = call.args[0]
+    if isinstance(unit, ast.Lambda):
+        unit = next(node for node in ast.walk(unit.body) if isinstance(node, ast.Call)).func
+    if isinstance(unit, ast.Call):  # partial(unit, ...)
+        unit = unit.args[0]
+    while isinstance(unit, ast.Subscript):
+        unit = unit.value
+    return unit.attr if isinstance(unit, ast.Attribute) else unit.id if isinstance(unit, ast.Name) else "?"
+
+
+def _named(module: str, what: str) -> str:
+    return f"{module}:{what}"
+
+
+# One call, many points: the local variable of the caller that tells them apart, and all its values.
+def _many() -> dict[str, tuple[str, tuple[str, ...]]]:
+    return {
+        "channels.operator.socket:verb": ("verb", tuple(VERBS)),
+        "channels.operator.socket:VERBS": ("name", tuple(VERBS)),
+        "workflow.sweep:_move": ("queue", _queues()),
+    }
+
+
+def _queues() -> tuple[str, ...]:
+    """The queues that are swept: the second argument of each call of `_each`."""
+    calls = (
+        call for _, _, _, call in _calls(SERVICE / "workflow") if getattr(call.func, "id", "") == "_each"
+    )
+    return tuple(call.args[1].attr for call in calls if isinstance(call.args[1], ast.Attribute))
+
+
+def _distinct(found: list[tuple[str, Path, ast.Call]]) -> tuple[Site, ...]:
+    """Sites by name, those of one name numbered in the order of the code."""
+    total, seen, many = Counter(name for name, *_ in found), Counter[str](), _many()
+    sites = []
+    for name, file, call in found:
+        seen[name] += 1
+        number = f"#{seen[name]}" if total[name] > 1 else ""
+        local, values = many.get(name, (None, ()))
+        sites.append(Site(name + number, file, call.lineno, call.end_lineno or call.lineno, local, values))
+    return tuple(sites)

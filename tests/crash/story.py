@@ -1,0 +1,375 @@
+"""A story: an agent, a service and people, each a process of its own, any of which may die once.
+
+Whoever dies is started again and does again what it was doing, as an operator, a supervisor or a person would. Nothing
+here repairs anything: what recovery does not do is not done.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+import httpx2
+from sqlalchemy import Connection, create_engine, func, select
+from sqlalchemy.pool import NullPool
+
+from countersign import ToolRegistry
+from countersign.contract import PrivateKey
+from countersign.drafting import manifest_json
+from examples.person import PageError, Person
+from policy_service.channels.operator.socket import run_verb
+from policy_service.errors import ServiceError, StartError
+from policy_service.settings import load_settings
+from policy_service.storage.core import table
+from policy_service.storage.tables import AuditRow, EffectRow, OutboxRow, ReviewRow
+from tests.crash.agent import AGENT, Life, Tools
+from tests.crash.children import Command, ServiceChild, run_agent, run_command
+from tests.crash.dying import Death
+from tests.crash.invariants import Evidence, breaches
+from tests.fakes.desk import write_key
+from tests.fakes.operated import free_port
+from tests.fakes.world import fresh_data
+from tests.house.repository import ROOT
+
+T = TypeVar("T")
+PATIENCE_S = 180.0  # what somebody had claimed from the outbox when he died is due again after 60
+SWEEPS = {"SWEEP_S": "0.5", "POLL_BUNDLE_S": "0.5", "HOUSEKEEPING_S": "1", "SESSION_TOUCH_S": "0"}
+
+POLICY = """
+@id("desk-may-act")
+permit (principal in Role::"support-agent", action, resource);
+
+@id("large") @approval("finance") @answer_within("1h")
+forbid (principal, action == Action::"refund", resource)
+when { context.input.amount_cents > 5000 };
+
+@id("huge") @approval("finance") @quorum("2")
+forbid (principal, action == Action::"refund", resource)
+when { context.input.amount_cents > 200000 };
+
+@id("never") @doc("Refunds above 5,000.00 are not made here.")
+forbid (principal, action == Action::"refund", resource)
+when { context.input.amount_cents > 500000 };
+
+@id("unsure") @doc("A rule that cannot be worked out.")
+forbid (principal, action == Action::"refund", resource)
+when { context.input.order_id == "overflow" && 9223372036854775807 + context.input.amount_cents > 0 };
+
+@id("brief") @approval("finance") @answer_within("1s")
+forbid (principal, action == Action::"refund", resource)
+when { context.input.order_id == "brief" };
+
+@id("lapsing") @approval("finance") @valid_for("1s")
+forbid (principal, action == Action::"refund", resource)
+when { context.input.order_id == "lapsing" };
+
+@id("undo-lapsing") @approval("finance") @valid_for("1s")
+forbid (principal, action == Action::"void", resource)
+when { context.input.charge_id == "c-lapsing" };
+"""
+STRICTER = (
+    '@id("closed") @doc("Closed for today.") forbid (principal, action == Action::"refund", resource);\n'
+)
+
+
+@dataclass
+class Story:
+    """One service with one agent, in a folder."""
+
+    folder: Path
+    database_url: str = ""
+    side: str = "service"  # who is to die: "service", "operator" or "agent"
+    death: Death | None = None
+    more: dict[str, str] = field(default_factory=dict)
+    votes_told: list[tuple[str, str]] = field(default_factory=list)
+    service: ServiceChild | None = None
+    died: bool = False
+
+    def __post_init__(self) -> None:
+        self.data, self.bundle, self.agent = (self.folder / name for name in ("data", "bundle", "agent"))
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    # ---------------------------------------------------------------------------------------------- the stage
+
+    def __enter__(self) -> Self:
+        self._write_bundle()
+        self._prepare_agent()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.service is not None:
+            self.service.close()
+
+    def begin(self) -> Self:
+        """A data folder that was set up, an enrolled agent, a running service."""
+        shutil.copytree(fresh_data(), self.data)
+        self.operator(
+            "agent-enroll", {"name": AGENT, "roles": ["support-agent"], "jwk": self.key.public.jwk()}
+        )
+        self.serve()
+        return self
+
+    def _write_bundle(self) -> None:
+        (self.bundle / "tools").mkdir(parents=True)
+        self.policies("")
+        (self.bundle / "groups.toml").write_bytes((ROOT / "policies" / "groups.toml").read_bytes())
+        registry = ToolRegistry()
+        Tools(self.folder, registry)
+        for one in registry:
+            if one.lane == "staged":
+                recheck = {"recheck": one.name == "invoice"}
+                manifest = type(one.draft_manifest()).model_validate(
+                    one.draft_manifest().model_dump() | recheck
+                )
+                (self.bundle / "tools" / f"{one.name}.json").write_bytes(manifest_json(manifest))
+
+    def policies(self, added: str) -> None:
+        """The rules from now on: the usual ones, and these."""
+        fresh = self.bundle / "desk.cedar.new"
+        fresh.write_text(POLICY + added)
+        fresh.replace(self.bundle / "desk.cedar")
+
+    def groups(self, old: str, new: str) -> None:
+        """Who is in which group from now on: the shipped file with one change."""
+        fresh = self.bundle / "groups.toml.new"
+        fresh.write_text((ROOT / "policies" / "groups.toml").read_text().replace(old, new))
+        fresh.replace(self.bundle / "groups.toml")
+
+    def _prepare_agent(self) -> None:
+        self.agent.mkdir()
+        self.key = PrivateKey.generate()
+        write_key(self.agent / "agent.pem", self.key)
+        notes = sqlite3.connect(self.agent / "notes.db")
+        notes.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY, order_id TEXT)")
+        notes.commit()
+        notes.close()
+
+    @property
+    def env(self) -> dict[str, str]:
+        """The settings of the service."""
+        return {
+            "COUNTERSIGN_DATA_DIR": str(self.data),
+            "COUNTERSIGN_BUNDLE_DIR": str(self.bundle),
+            "COUNTERSIGN_PORT": str(self.port),
+            "COUNTERSIGN_PUBLIC_URL": self.url,
+            "COUNTERSIGN_DEV_SIGNIN": "true",
+            "COUNTERSIGN_DATABASE_URL": self.database_url,
+            **{f"COUNTERSIGN_{name}": value for name, value in (SWEEPS | self.more).items()},
+        }
+
+    def _death_of(self, side: str) -> Death | None:
+        return self.death if side == self.side and not self.died else None
+
+    # ---------------------------------------------------------------------------------------------- the service
+
+    def serve(self) -> None:
+        """Have the service run: start it, or start it again when it has died."""
+        if self.service is not None and not self.service.ended:
+            return
+        for _ in range(3):
+            if self.service is not None:
+                self._bury("the service", self.service.killed)
+                self.service.close()
+            self.service = ServiceChild(Command(("serve",), self.env, self.folder, self._death_of("service")))
+            if self.service.wait_until_open():
+                return
+        raise AssertionError(f"the service does not start: {self.service and self.service.said()[-2000:]}")
+
+    def stop(self) -> None:
+        """Stop the service as Ctrl-C does."""
+        while True:
+            self.serve()
+            assert self.service is not None
+            self.service.signal(signal.SIGINT)
+            self.service.wait()
+            if not self.service.killed:
+                self.service.close()
+                self.service = None
+                return
+
+    def command(self, *words: str) -> int:
+        """One verb of the operator's command line, again if it died; its exit code."""
+        code = run_command(Command(words, self.env, self.folder, self._death_of("operator")))
+        if code == -9:
+            self._bury("the operator's command", True)
+            return self.command(*words)
+        return code
+
+    def alone(self, verb: str, args: dict[str, Any]) -> None:
+        """One verb by the command line itself, in a process of its own; again if it died on the way."""
+        died = self.died
+        code = self.command("verb", verb, json.dumps(args))
+        assert code == 0 or self.died != died, f"{verb} was refused"
+
+    def operator(self, verb: str, args: dict[str, Any]) -> Any:
+        """One verb through the running service, or by itself when it is down; again if it died on the way."""
+        settings = _settings(self.env)
+        return self.patiently(lambda: run_verb(settings, verb, args))
+
+    def _bury(self, who: str, killed: bool) -> None:
+        assert killed and self.death is not None and not self.died, f"{who} ended by itself"
+        self.died = True
+
+    def patiently(self, act: Callable[[], T]) -> T:
+        """Do something that needs the service, and again once it is back."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return act()
+            except (httpx2.TransportError, ConnectionError, ServiceError, StartError) as error:
+                gone = self.service is not None and self.service.wait_if_dying()
+                if not gone or time.monotonic() > until:
+                    raise AssertionError(f"the service is there and refuses: {error}") from error
+                self.serve()
+
+    # ---------------------------------------------------------------------------------------------- the agent
+
+    def live(
+        self, flow: str, key: str = "", *, dies: Death | None = None, wait: float = 0.0
+    ) -> dict[str, Any]:
+        """One life of the agent, and further ones while somebody died under it. `dies` is part of the story."""
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            self.serve()
+            death = dies or self._death_of("agent")
+            said = run_agent(Life(self.agent, self.url, flow, key, wait, death))
+            if said["raised"] == "killed":
+                if dies is not None:
+                    return said
+                self._bury("the agent", True)
+                continue
+            if (
+                said["raised"] == "ServiceUnavailable"
+                and self.service is not None
+                and self.service.wait_if_dying()
+            ):
+                assert time.monotonic() < until
+                continue
+            assert said["raised"] != "ServiceUnavailable", said
+            assert dies is None, f"the agent did not die at {dies}: {said}"
+            return said
+
+    def try_to_live(self, flow: str, key: str) -> dict[str, Any]:
+        """One life of the agent, whatever comes of it."""
+        return run_agent(Life(self.agent, self.url, flow, key))
+
+    # ---------------------------------------------------------------------------------------------- the people
+
+    def answer(self, sub: str, review_url: str, verdict: str = "approve", *, twice: bool = False) -> None:
+        """Somebody signs in, reads the review and answers it by the form; again when the service died under it."""
+        tries = 0
+
+        def act() -> None:
+            nonlocal tries
+            tries += 1
+            with Person(self.url) as person:
+                person.sign_in(self.operator("sign-in-link", {"sub": sub, "name": sub.title()})["url"])
+                try:
+                    (person.approve if verdict == "approve" else person.deny)(review_url, "as agreed")
+                except PageError:
+                    if tries == 1:
+                        raise
+                    return  # it landed the first time, though nobody said so
+            self.votes_told.append((sub, review_url.rpartition("/")[2]))
+
+        self.patiently(act)
+
+    def settle(self, sub: str, answer: str) -> None:
+        """Somebody signs in and settles the oldest task by its form; again when the service died under it."""
+        tries = 0
+
+        def act() -> None:
+            nonlocal tries
+            tries += 1
+            with Person(self.url) as person:
+                person.sign_in(self.operator("sign-in-link", {"sub": sub, "name": sub.title()})["url"])
+                waiting = person.open_tasks()
+                assert waiting or tries > 1, "nothing is to be settled"
+                if waiting:
+                    person.settle(waiting[0], answer, "looked it up")
+
+        self.patiently(act)
+
+    # ---------------------------------------------------------------------------------------------- the end
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """The service's database, from outside."""
+        engine = create_engine(_settings(self.env).database_url, poolclass=NullPool)
+        try:
+            with engine.connect() as conn:
+                yield conn
+        finally:
+            engine.dispose()
+
+    def until(self, what: str, done: Callable[[Connection], bool]) -> None:
+        """Wait until the database shows something; the service is kept running."""
+        until = time.monotonic() + PATIENCE_S
+        with self.reading() as conn:
+            while not done(conn):
+                conn.rollback()  # the next look sees what was committed since
+                assert time.monotonic() < until, f"never came about: {what}"
+                time.sleep(0.1)
+                self.serve()
+
+    def finish(self) -> None:
+        """Let everything come to rest: the agent goes through its journal twice, the service through its queues."""
+        for _ in range(2):
+            self.live("resume")
+            self.until("everything is told and numbered", _at_rest)
+        self.stop()
+
+    def breaches(self) -> list[str]:
+        """What is wrong, once the story is over."""
+        with self.reading() as conn:
+            evidence = Evidence(conn, (self.agent,), self.votes_told, frozenset({"invoice"}))
+            assert evidence.log
+            everywhere = [*passed(self.folder), *passed_by_agent(self.folder)]
+            unnamed = {death.point for death in everywhere if death.phase == "unnamed"}
+            return [
+                *breaches(evidence),
+                *(f"{where} commits and is no fault point" for where in sorted(unnamed)),
+            ]
+
+
+def _at_rest(conn: Connection) -> bool:
+    unsent = select(func.count()).select_from(table(OutboxRow)).where(table(OutboxRow).c.state == "waiting")
+    unnumbered = select(func.count()).select_from(table(AuditRow)).where(table(AuditRow).c.idx.is_(None))
+    effects, reviews = table(EffectRow).c, table(ReviewRow).c
+    redeemed = select(func.count()).select_from(table(EffectRow)).where(effects.state == "redeemed")
+    now = time.time()
+    late = [row.answer_by for row in conn.execute(select(reviews.answer_by).where(reviews.state == "open"))
+            if row.answer_by.timestamp() <= now]  # fmt: skip
+    return not late and not any(conn.execute(query).scalar_one() for query in (unsent, unnumbered, redeemed))
+
+
+def _settings(env: dict[str, str]) -> Any:
+    given = {name.removeprefix("COUNTERSIGN_").lower(): value for name, value in env.items() if value}
+    tables = {name: json.loads(value) for name, value in given.items() if value.startswith("[")}
+    return load_settings(**(given | tables))
+
+
+def passed(folder: Path) -> list[Death]:
+    """The points that were passed in a story, by all processes of the service."""
+    return _passed(folder / "points.log")
+
+
+def passed_by_agent(folder: Path) -> list[Death]:
+    """The points the agent passed."""
+    return _passed(folder / "agent" / "agent-points.log")
+
+
+def _passed(path: Path) -> list[Death]:
+    if not path.exists():
+        return []
+    found = [line.split("\t") for line in path.read_text().splitlines()]
+    return [Death(point, phase, int(nth)) for phase, point, nth, _ in found]

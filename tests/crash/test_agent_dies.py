@@ -1,0 +1,59 @@
+"""kill -9 of the agent before and after each fault point of the SDK; then another life, and the invariants."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.crash.conftest import STORIES, Stories
+from tests.crash.dying import Death
+from tests.crash.points import PHASES, agent_points
+from tests.crash.where import AGENT_NEVER, AGENT_WHERE
+
+pytestmark = STORIES
+
+EVERY_DAY = {
+    ("client.Service.redeem", "after"),
+    ("journal.firing:Firing.begin", "after"),
+    ("firing:FireRun._call", "after"),
+    ("journal.firing:Firing.write", "before"),
+}
+ON_POSTGRESQL = (
+    "client.Service.submit",
+    "client.Service.redeem",
+    "client.Service.report",
+    "firing:FireRun._call",
+    "journal.firing:Firing.begin",
+    "journal.firing:Firing.write",
+)
+"""The SDK does not know which database the service has; a few are tried on the other one as well."""
+
+
+def matrix() -> list[object]:
+    reachable = [point for point in agent_points() if point not in AGENT_NEVER]
+    cases = []
+    for engine, points in (("sqlite", reachable), ("postgresql", ON_POSTGRESQL)):
+        for point in points:
+            for phase in PHASES:
+                marks = [] if engine == "sqlite" and (point, phase) in EVERY_DAY else [pytest.mark.long]
+                if engine == "postgresql":
+                    marks.append(pytest.mark.xdist_group("postgresql"))
+                cases.append(
+                    pytest.param(engine, Death(point, phase), marks=marks, id=f"{engine}-{phase}-{point}")
+                )
+    return cases
+
+
+@pytest.mark.parametrize(("engine", "death"), matrix())
+def test_killed_there_every_invariant_holds_in_the_next_life(
+    stories: Stories, engine: str, death: Death
+) -> None:
+    chapter = AGENT_WHERE[death.point]
+    story = stories(engine, side="agent", death=death)
+    chapter(story)
+    assert story.died, f"{chapter.__name__} did not pass {death}"
+    assert story.breaches() == []
+
+
+def test_every_point_of_the_code_stands_in_a_chapter() -> None:
+    assert set(agent_points()) == AGENT_WHERE.keys() | AGENT_NEVER.keys()
+    assert not AGENT_WHERE.keys() & AGENT_NEVER.keys()

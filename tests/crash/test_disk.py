@@ -1,0 +1,116 @@
+"""A full or broken disk under the service's SQLite file, its epoch mark, and the agent's journal.
+
+Whatever fails: nothing acknowledged is lost, nothing fires without a redemption, the error is told as one (503, or a
+typed error of the SDK), and once the disk is well again everything is finished without help.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.crash.agent import Life, lines
+from tests.crash.chapters import happened
+from tests.crash.children import Child, _live
+from tests.crash.conftest import STORIES, Stories
+from tests.crash.disk import Fault, failing
+from tests.crash.story import Story
+
+pytestmark = STORIES
+ERRORS = ("EIO", "ENOSPC")
+
+DATABASE = ("countersign.db", "countersign.db-wal", "countersign.db-journal")
+MARK = ("keys/epoch.json", "keys/epoch.json.new", "keys")
+JOURNAL = ("journal.db", "journal.db-wal", "journal.db-journal")
+
+EVERY_DAY_SERVICE = {("db", Fault("pwrite64", "ENOSPC", 2)), ("db", Fault("fdatasync", "EIO", 1, on=True))}
+EVERY_DAY_AGENT = {Fault("pwrite64", "ENOSPC", 7, on=True), Fault("fdatasync", "EIO", 2)}
+
+
+def _marked(case: Any, every_day: Any, *values: Any) -> Any:
+    return pytest.param(
+        *values, marks=[] if case in every_day else [pytest.mark.long], id="-".join(map(str, values))
+    )
+
+
+def service_faults() -> list[Any]:
+    faults = [("db", Fault(call, error, nth, on))
+              for call, many in (("pwrite64", 6), ("fdatasync", 4)) for error in ERRORS
+              for nth in range(1, many + 1) for on in (False, True)]  # fmt: skip
+    faults += [("mark", Fault(call, error, nth, on))
+               for call in ("openat", "write", "fsync", "rename") for error in ERRORS
+               for nth in (1, 2) for on in (False, True)]  # fmt: skip
+    return [_marked(case, EVERY_DAY_SERVICE, *case) for case in faults]
+
+
+def agent_faults() -> list[Any]:
+    faults = [Fault(call, error, nth, on)
+              for call, counts in (("pwrite64", range(1, 40, 2)), ("fdatasync", range(1, 9)), ("fsync", range(1, 3)),
+                                   ("openat", range(1, 5)), ("ftruncate", range(1, 3)))
+              for error in ERRORS for nth in counts for on in (False, True)]  # fmt: skip
+    return [_marked(fault, EVERY_DAY_AGENT, fault) for fault in faults]
+
+
+@pytest.mark.parametrize(("file", "fault"), service_faults())
+def test_a_disk_that_fails_the_service_loses_nothing_and_releases_nothing(
+    stories: Stories, file: str, fault: Fault
+) -> None:
+    story = stories("sqlite")
+    story.begin()
+    assert story.service is not None
+    files = tuple(story.data / name for name in (DATABASE if file == "db" else MARK))
+    with failing(story.service.pid, files, fault, story.folder / "strace.log") as injected:
+        for flow in ("small", "large"):
+            story.try_to_live(flow, flow)
+    assert injected.hits, "the fault was met"
+    assert not story.service.ended, "the service goes on"
+    for answer in lines(story.agent / "answers.jsonl"):
+        if answer["status"] >= 500:
+            assert (answer["status"], answer["body"]["code"]) == (503, "storage_unavailable"), answer
+    story.live("small", "small")
+    said = story.live("large", "large")
+    if said["raised"] == "ReviewPending":
+        story.answer("maya", said["reviews"][0])
+    story.live("resume")
+    story.finish()
+    happened(story, refund=2)
+    assert story.breaches() == []
+
+
+@pytest.mark.parametrize("fault", agent_faults())
+def test_a_disk_that_fails_the_journal_fires_nothing_twice_and_says_so(
+    stories: Stories, fault: Fault
+) -> None:
+    story = stories("sqlite", side="agent")
+    story.begin()
+    story.live("invoice", "before")
+    said, hits = _on_a_failing_disk(story, "two", fault)
+    if hits:
+        assert said["raised"] in {None, "JournalError", "OutcomeUnknown"}, said
+    elif fault.nth == 1:
+        pytest.fail("the fault was not met")
+    for _ in range(2):
+        story.live("two", "two")
+    story.finish()
+    assert story.breaches() == []
+
+
+def _on_a_failing_disk(story: Story, flow: str, fault: Fault) -> tuple[dict[str, Any], int]:
+    """One life of the agent whose journal fails it."""
+    import json
+
+    gate: Path = story.folder / "gate"
+    life = Life(story.agent, story.url, flow, flow, gate=gate)
+    (story.agent / "told.json").unlink()
+    child = Child(_live, life)
+    try:
+        files = tuple(story.agent / name for name in JOURNAL)
+        with failing(child.pid, files, fault, story.folder / "strace.log") as injected:
+            gate.touch()
+            code = child.wait()
+    finally:
+        child.close()
+    assert code == 0, f"an error without a type: the agent's process ended with {code}"
+    return json.loads((story.agent / "told.json").read_text()), injected.hits

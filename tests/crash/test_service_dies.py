@@ -1,0 +1,66 @@
+"""kill -9 before and after each fault point of the service, on both engines; then a restart, and the invariants."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.crash.conftest import STORIES, Stories
+from tests.crash.dying import Death
+from tests.crash.points import PHASES, service_points
+from tests.crash.story import passed
+from tests.crash.where import NEVER, OPERATORS, SQLITE_ONLY, WHERE, chapter_of
+
+pytestmark = STORIES
+
+EVERY_DAY = {
+    ("sqlite", "workflow.submit_and_redeem:_submit_and_redeem", "after"),
+    ("sqlite", "workflow.redeem:_redeem", "before"),
+    ("sqlite", "workflow.compensate:_compensate", "after"),
+    ("sqlite", "tokens.epoch:_replace>create_secret", "after"),
+    ("postgresql", "workflow.vote:_vote", "after"),
+}
+"""Enough for every day; `make test-long` dies at every point."""
+
+
+def reachable(engine: str) -> list[str]:
+    """The points a story can reach on that engine."""
+    elsewhere = () if engine == "sqlite" else tuple(SQLITE_ONLY)
+    return [point for point in service_points() if point not in NEVER and not point.startswith(elsewhere)]
+
+
+def matrix() -> list[object]:
+    cases = []
+    for engine in ("sqlite", "postgresql"):
+        for point in reachable(engine):
+            for phase in PHASES:
+                marks = [] if (engine, point, phase) in EVERY_DAY else [pytest.mark.long]
+                if engine == "postgresql":
+                    marks.append(pytest.mark.xdist_group("postgresql"))
+                cases.append(
+                    pytest.param(engine, Death(point, phase), marks=marks, id=f"{engine}-{phase}-{point}")
+                )
+    return cases
+
+
+@pytest.mark.parametrize(("engine", "death"), matrix())
+def test_killed_there_every_invariant_holds_after_a_restart(
+    stories: Stories, engine: str, death: Death
+) -> None:
+    chapter = chapter_of(death.point)
+    assert chapter is not None
+    side = "operator" if chapter in OPERATORS else "service"
+    story = stories(engine, side=side, death=death)
+    chapter(story)
+    assert story.died, f"{chapter.__name__} did not pass {death}; it passed {passed(story.folder)}"
+    assert story.breaches() == []
+
+
+def test_every_point_of_the_code_stands_in_a_chapter() -> None:
+    assert [point for point in service_points() if point not in NEVER and chapter_of(point) is None] == []
+
+
+def test_no_chapter_is_named_for_a_point_that_is_gone() -> None:
+    points = service_points()
+    assert [start for start in WHERE if not any(point.startswith(start) for point in points)] == []
+    assert NEVER.keys() <= set(points)
+    assert {point for _, point, _ in EVERY_DAY} <= set(points)

@@ -1,0 +1,198 @@
+"""Chapters of those who are no agents: operators with their verbs, people who come through a provider, newcomers."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import httpx2
+from sqlalchemy import select
+
+from countersign.contract import PrivateKey, make_proof, names
+from examples.person import Form, Person, _Forms
+from policy_service.channels.operator.verbs import VERBS
+from policy_service.identity.dev_signin import DEV_ISSUER
+from policy_service.storage.core import table
+from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, SessionRow
+from policy_service.tokens.keys import NEXT, PUBLISHED_FIRST_S
+from tests.counterparts import node
+from tests.crash.agent import AGENT
+from tests.crash.chapters import happened, open_reviews
+from tests.crash.story import Story
+from tests.integration.identity.browsing import Browser
+
+
+def signs_in(story: Story) -> None:
+    """A person comes through a provider and leaves."""
+    people = {"maya": {"name": "Maya Okafor", "groups": ["finance"]}}
+    with node.oidc_provider(f"{story.url}/sign-in/acme/callback", people) as issuer:
+        provider = {"name": "acme", "title": "Acme", "client_id": "countersign", "client_secret": "a-secret",
+                    "issuer": issuer}  # fmt: skip
+        story.more["PROVIDERS"] = json.dumps([provider])
+        story.begin()
+        story.patiently(lambda: _through_the_door(story))
+        story.patiently(lambda: _leave(story))
+        story.finish()
+    with story.reading() as conn:
+        found = conn.execute(select(*table(SessionRow).columns)).all()
+    assert {row.assurance for row in found} == {"dev", "oidc"}
+    assert any(row.revoked_at is not None for row in found if row.assurance == "dev")
+
+
+def _through_the_door(story: Story) -> None:
+    with ExitStack() as stack:
+        browser = Browser(story.url)
+        stack.callback(browser.close)
+        back = browser.sign_in_there(browser.to_the_provider("acme"), login="maya", password="x")
+        answer = browser.get(back)
+        assert answer.status_code == 200, answer.text
+
+
+def _leave(story: Story) -> None:
+    with Person(story.url) as person:
+        person.sign_in(story.operator("sign-in-link", {"sub": "maya", "name": "Maya"})["url"])
+        page = person._get("/")
+        forms = _Forms()
+        forms.feed(page.text)
+        form: Form = next(one for one in forms.found if one.action.endswith("/sign-out"))
+        person._send(form, {})
+
+
+def brings_a_key(story: Story) -> None:
+    """An agent shows its platform's token and brings a key."""
+    with node.token_factory() as factory:
+        trust = {
+            "name": "cluster",
+            "issuer": factory.issuer,
+            "agents": [{"agent": AGENT, "claims": {"sub": "pod"}}],
+        }
+        story.more["TRUSTED_ISSUERS"] = json.dumps([trust])
+        story.begin()
+        now = int(time.time())
+        token = factory.sign({"sub": "pod", "aud": story.url, "iat": now, "nbf": now, "exp": now + 600})
+        key = PrivateKey.generate()
+        answer = story.patiently(lambda: _bring(story, token, key))
+        assert answer.status_code == 201, answer.text
+        story.finish()
+
+
+def _bring(story: Story, token: str, key: PrivateKey) -> httpx2.Response:
+    body = json.dumps({"token": token, "x": key.public.jwk()["x"]}).encode()
+    nonce, answer = "none", httpx2.Response(500)
+    with httpx2.Client(base_url=story.url, timeout=20) as http:
+        for _ in range(2):
+            proof = make_proof(key, agent=AGENT, method="POST", url_path="/v1/agent-keys", query="", body=body,
+                               nonce=nonce, now=int(time.time()))  # fmt: skip
+            headers = {"Agent-Proof": proof, "Content-Type": "application/json"}
+            answer = http.post("/v1/agent-keys", content=body, headers=headers)
+            nonce = answer.headers.get("agent-nonce", nonce)
+    return answer
+
+
+# ------------------------------------------------------------------------------------------------- operators' verbs
+
+
+def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
+    """Every verb an operator has, twice where the second must find the first."""
+    other = PrivateKey.generate().public
+    effect = names.txn_id(agent=AGENT, run_key="large")
+    with story.reading() as conn:
+        (effect_id,) = conn.scalars(
+            select(table(EffectRow).c.effect_id).where(table(EffectRow).c.txn == effect)
+        )
+        commit = conn.scalar(select(table(DecisionRow).c.commit))
+    person = f"{DEV_ISSUER}|tomas"
+    words: dict[str, dict[str, Any]] = {
+        "agent-list": {},
+        "people-list": {},
+        "sign-in-link": {"sub": "tomas", "name": "Tomas"},
+        "agent-enroll": {"name": "second", "roles": [], "owner": person},
+        "agent-key-add": {"name": "second", "jwk": other.jwk()},
+        "agent-key-revoke": {"kid": other.kid},
+        "api-key": {"name": "second"},
+        "api-key-revoke": {"name": "second"},
+        "stop": {"tool": "refund", "reason": "look first"},
+        "go-on": {"tool": "refund"},
+        "freeze": {"agent": "second"},
+        "unfreeze": {"agent": "second"},
+        "revoke-effect": {"effect_id": effect_id, "reason": "wrong customer"},
+        "revoke-transaction": {"txn": names.txn_id(agent=AGENT, run_key="other"), "reason": "wrong customer"},
+        "revoke-transaction-if-open": {"txn": effect, "reason": "wrong customer"},
+        "revoke-agent": {"agent": "second", "reason": "lost"},
+        "revoke-commit": {"commit": commit, "reason": "a bad rule"},
+        "revoke-approver": {"person": person, "reason": "left"},
+        "reinstate-approver": {"person": person},
+    }
+    assert words.keys() == VERBS.keys()
+    for verb, args in words.items():
+        say(verb, args)
+    with story.reading() as conn:
+        assert "second" in conn.scalars(select(table(AgentRow).c.name)).all()
+
+
+def operated(story: Story) -> None:
+    """Verbs through the socket of a running service."""
+    story.more["API_KEYS"] = "true"
+    story.begin()
+    story.live("large", "large")
+    story.live("large", "other")
+    story.answer("tomas", _pending(story))
+    _operated(story, lambda verb, args: _said_once(story, verb, args))
+    story.finish()
+
+
+def operated_alone(story: Story) -> None:
+    """Verbs by the command line itself, while the service is down."""
+    story.more["API_KEYS"] = "true"
+    story.begin()
+    story.live("large", "large")
+    story.live("large", "other")
+    story.answer("tomas", _pending(story))
+    story.stop()
+    _operated(story, story.alone)
+    story.finish()
+
+
+def _said_once(story: Story, verb: str, args: dict[str, Any]) -> None:
+    """A verb whose answer was lost may find on its repeat that it was done, and is refused then."""
+    died = story.died
+    try:
+        story.operator(verb, args)
+    except AssertionError:
+        if died == story.died:
+            raise
+
+
+def sets_up(story: Story) -> None:
+    """From nothing: keys, tables, an agent with a key of its own; then the signing key is changed."""
+    assert story.command("init") == 0
+    key = story.folder / "second.pem"
+    if story.command("agent", "enroll", "second", "--key-out", str(key)) != 0:
+        key.unlink(
+            missing_ok=True
+        )  # as the refusal says: a key is never overwritten, and nobody was enrolled
+        story.command("agent", "key", "add", "second", "--key-out", str(key))
+        story.command("agent", "enroll", "third", "--key-out", str(key.with_name("third.pem")))
+    story.operator("agent-enroll", {"name": AGENT, "roles": ["support-agent"], "jwk": story.key.public.jwk()})
+    story.serve()
+    story.live("small", "small")
+    story.stop()
+    for more in (["--compromised"], []):
+        before = time.time() - PUBLISHED_FIRST_S - 1
+        os.utime(story.data / "keys" / NEXT, (before, before))  # as if it had been published long enough
+        if story.command("rotate-keys", *more) != 0:
+            assert story.died  # in the middle of a rotation; the repeat finds no next key
+        assert story.command("init") == 0
+    story.serve()
+    story.live("two", "two")
+    story.finish()
+    happened(story, refund=2, invoice=1)
+
+
+def _pending(story: Story) -> str:
+    with story.reading() as conn:
+        return f"{story.url}/reviews/{open_reviews(conn)[0]}"

@@ -1,0 +1,146 @@
+"""Which fault point is passed in which chapter. A point of the code that stands nowhere makes a test fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tests.crash.chapters import (
+    activates,
+    asks,
+    errs,
+    expires,
+    fires,
+    settles,
+    starts_over,
+    takes_back,
+    tears,
+    works_live,
+)
+from tests.crash.story import Story
+from tests.crash.visitors import brings_a_key, operated, operated_alone, sets_up, signs_in
+
+Chapter = Callable[[Story], None]
+
+WHERE: dict[str, Chapter] = {
+    "app:release": fires,
+    "audit.sequencer:": fires,
+    "channels.http.agent_keys:": brings_a_key,
+    "channels.operator.socket:VERBS[": operated_alone,
+    "channels.operator.socket:verb[": operated,
+    "channels.operator.socket:open_database>migrate": sets_up,
+    "channels.web.source:_open": signs_in,
+    "channels.web.source:spend": asks,
+    "cli:_make_key>create_secret": sets_up,
+    "identity.sessions:_end_all": signs_in,
+    "identity.sessions:_touch": asks,
+    "jobs.marking:EpochMark._write>": fires,
+    "jobs.marking:first_epoch": sets_up,
+    "jobs.marking:settle_epoch>write_mark#1": sets_up,
+    "jobs.marking:settle_epoch>write_mark#2": starts_over,
+    "storage.outbox:claim": asks,
+    "storage.outbox:mark_sent": asks,
+    "tokens.epoch:": fires,
+    "tokens.files:": sets_up,
+    "tokens.keys:": sets_up,
+    "workflow.activate:": activates,
+    "workflow.compensate:": takes_back,
+    "workflow.redeem:": asks,
+    "workflow.release:": asks,
+    "workflow.renew:": fires,
+    "workflow.report:": fires,
+    "workflow.impossible:": settles,
+    "workflow.settle:": settles,
+    "workflow.submit_and_redeem:": fires,
+    "workflow.sweep:_forget": fires,
+    "workflow.sweep:_move[LAPSED]": tears,
+    "workflow.sweep:_move[TORN]": tears,
+    "workflow.sweep:_move[UNANSWERED]": expires,
+    "workflow.sweep:_move[UNREPORTED]": expires,
+    "workflow.sweep:_move[UNUSED]": expires,
+    "workflow.vote:": asks,
+    "workflow.withdraw:": errs,
+}
+OPERATORS = frozenset({operated_alone, sets_up})
+"""Chapters in which the one who dies is the operator's own command."""
+
+_DEV = "a developer's own terminal: what it did not finish it does at its next start"
+_RESTORED = "killed after each of its writes by tests/integration/service/test_restored.py, on both engines"
+NEVER = {
+    "channels.operator.dev.serving:enrol": _DEV,
+    "channels.operator.dev.session:mint_link": _DEV,
+    "channels.operator.restoring:_restore>write_mark#1": _RESTORED,
+    "channels.operator.restoring:_restore>write_mark#2": _RESTORED,
+    "channels.operator.restoring:doubt_transaction": _RESTORED,
+    "channels.operator.restoring:go_on_above": _RESTORED,
+    "jobs.watching:?": "it looks whether a unit comes back, and what that one writes nobody reads",
+    "storage.outbox:mark_failed": "the one who is told is the service's own log, which never refuses",
+}
+"""Points that no chapter reaches, each with its reason."""
+
+SQLITE_ONLY = {
+    "channels.operator.socket:verb[": "a database server has no socket: verbs are always run alone there"
+}
+
+
+def chapter_of(point: str) -> Chapter | None:
+    """The chapter in which a point of the service is passed."""
+    found = [chapter for start, chapter in WHERE.items() if point.startswith(start)]
+    assert len(found) <= 1, f"{point} stands in WHERE twice"
+    return found[0] if found else None
+
+
+_SERVICE, _FIRING_J, _TXN = "client.Service", "journal.firing:Firing", "journal.transactions:Transactions"
+AGENT_WHERE: dict[str, Chapter] = {
+    f"{_SERVICE}.compensate": takes_back,
+    f"{_SERVICE}.jwks": fires,
+    f"{_SERVICE}.manifest": fires,
+    f"{_SERVICE}.redeem": asks,
+    f"{_SERVICE}.release": asks,
+    f"{_SERVICE}.renew": fires,
+    f"{_SERVICE}.report": fires,
+    f"{_SERVICE}.submit": fires,
+    f"{_SERVICE}.view": asks,
+    f"{_SERVICE}.withdraw": errs,
+    "firing:FireRun._call": fires,
+    f"{_FIRING_J}.begin": fires,
+    f"{_FIRING_J}.begin_compensation": takes_back,
+    f"{_FIRING_J}.compensation_redeemed": takes_back,
+    f"{_FIRING_J}.learn": settles,
+    f"{_FIRING_J}.redeemed": fires,
+    f"{_FIRING_J}.settle_compensated": takes_back,
+    f"{_FIRING_J}.write": fires,
+    "journal.kept:Epochs.meet": fires,
+    "journal.kept:Receipts.keep": fires,
+    f"{_SERVICE}.epoch": fires,
+    "step:Step._end": fires,
+    "step:Step.open": fires,
+    "journal.kept:KeptManifests.keep": fires,
+    "journal.leases:Leases.acquire": fires,
+    "journal.leases:Leases.release": fires,
+    "journal.leases:Leases.renew": asks,
+    "journal.outbox:Outbox.reported": fires,
+    f"{_TXN}.abort": errs,
+    f"{_TXN}.abort_all": errs,
+    f"{_TXN}.begin_staging": fires,
+    f"{_TXN}.end": fires,
+    f"{_TXN}.end_live": works_live,
+    f"{_TXN}.freeze": fires,
+    f"{_TXN}.note_if_open": takes_back,
+    f"{_TXN}.open": fires,
+    f"{_TXN}.see": asks,
+    f"{_TXN}.stage": fires,
+    "live.LiveWork.commit": works_live,
+    "live.LiveWork.prepare": works_live,
+    "live.LiveWork.run": works_live,
+    "live.LiveWork.undo": works_live,
+}
+AGENT_NEVER = {
+    "journal.kept:Epochs.tell": "only after a restore of the service's database; what it tells is told at least once",
+    "journal.kept:Traces.keep": "only where the agent is traced; what is lost is a link between two spans",
+    "journal.outbox:Outbox.tell_again": "only after a restore; a repeat does the same again",
+    f"{_SERVICE}.transactions": "a list to look at: it records nothing on either side",
+    f"{_SERVICE}.evaluate": "a dry run: it records nothing on either side",
+    f"{_TXN}.adopt": "only an edit changes what was staged, and the service takes none yet",
+    "journal.outbox:Outbox.refused": "the service refuses a report only when somebody settled the effect otherwise",
+}
+"""Points of the SDK that no story reaches, each with its reason."""

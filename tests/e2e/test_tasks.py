@@ -1,0 +1,109 @@
+"""Settling a task in a real browser, with and without scripts, on a desk and on a phone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from playwright.async_api import expect
+
+from countersign.contract import TaskAnswer
+from tests.e2e.conftest import Site
+from tests.e2e.test_reading import SMALL, assert_accessible
+from tests.fakes import reviews, tasks
+
+pytestmark = pytest.mark.anyio
+
+TASK = "/tasks/task_01KAHV7Q2D"
+
+
+@pytest.fixture(autouse=True)
+def task(site: Site) -> None:
+    site.world.put_task(tasks.unknown())
+
+
+async def test_from_the_queue_to_a_settled_task(site: Site, heard: list[str]) -> None:
+    page = await site.visitor()
+    await page.goto("/")
+    await page.get_by_role("link", name="Tasks 1 to settle").click()
+    await expect(page).to_have_title("(1) Tasks · Countersign")
+    await page.get_by_role("link", name="Refund $1,240.00").click()
+    await page.get_by_text("It did not happen…").click()
+    await expect(page.get_by_text("Nothing of its transaction stands")).to_be_visible()
+    await page.get_by_label("How do you know?").locator("visible=true").fill("the bank has no such refund")
+    await page.get_by_role("button", name="Settle: it did not happen").click()
+    await expect(page.get_by_role("heading", name="It did not happen, says Maya Okafor")).to_be_visible()
+    (_, said) = site.world.said[0]
+    assert (said.answer, said.reason) == (TaskAnswer.NOT_FIRED, "the bank has no such refund")
+    assert heard == []
+
+
+async def test_it_works_without_scripts_and_with_a_result(site: Site) -> None:
+    page = await site.visitor(js=False)
+    await page.goto(TASK)
+    await page.locator("#fired > summary").click()
+    await page.get_by_label("What the tool answered").fill('{"refund_id": "r-1"}')
+    await page.locator("#why-fired").fill("the bank has it")
+    await page.get_by_role("button", name="Settle: it fired").click()
+    await expect(page.get_by_role("heading", name="It fired, says Maya Okafor")).to_be_visible()
+    assert site.world.said[0][1].result == b'{"refund_id":"r-1"}'
+
+
+async def test_without_a_reason_the_button_settles_nothing(site: Site) -> None:
+    page = await site.visitor()
+    await page.goto(TASK)
+    await page.locator("#fired > summary").click()
+    await page.get_by_role("button", name="Settle: it fired").click()
+    await page.wait_for_timeout(200)
+    assert site.world.said == []
+
+
+async def test_the_first_press_only_opens_and_the_second_lands_elsewhere(site: Site) -> None:
+    for width, height in ((1280, 880), (390, 844)):
+        page = await site.visitor(width=width, height=height)
+        await page.goto(TASK)
+        for name in ("fired", "not_fired"):
+            shut = await page.locator(f"#{name} > summary").bounding_box()
+            await page.locator(f"#{name} > summary").click()
+            button = await page.locator(f"#{name} button[name=answer]").bounding_box()
+            assert shut
+            assert button
+            middle = (shut["x"] + shut["width"] / 2, shut["y"] + shut["height"] / 2)
+            inside = button["x"] <= middle[0] <= button["x"] + button["width"]
+            assert not (inside and button["y"] <= middle[1] <= button["y"] + button["height"]), (width, name)
+            await page.locator(f"#{name} > summary").click()
+    assert site.world.said == []
+
+
+async def test_what_somebody_else_settled_is_announced_and_moves_nothing(site: Site) -> None:
+    page = await site.visitor()
+    await page.goto(TASK)
+    stands = site.world.tasks["task_01KAHV7Q2D"]
+    await expect(page.locator("#feed")).to_be_attached()
+    await page.wait_for_timeout(300)  # until the stream is open
+    site.world.tasks["task_01KAHV7Q2D"] = tasks.settled(stands, "Ingrid Vik", "fired", "seen it", reviews.NOW)
+    site.world.tell("task_settled", task_id="task_01KAHV7Q2D")
+    await expect(page.get_by_role("link", name="Settled while you read, show it")).to_be_visible()
+    await expect(page.locator("#fired > summary")).to_be_visible()
+    await page.locator("#not_fired > summary").click()
+    await page.locator("#why-not_fired").fill("no")
+    await page.get_by_role("button", name="Settle: it did not happen").click()
+    await expect(page.get_by_role("heading", name="Nothing was settled")).to_be_visible()
+    assert site.world.said == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+async def test_the_pages_of_tasks_are_accessible_and_fit(site: Site, scheme: str) -> None:
+    hostile = tasks.unknown("task_hostile", of=reviews.hostile(), error="no\u202eanswer")
+    site.world.put_task(replace(hostile, kind="contradiction"))
+    site.world.put_task(tasks.settled(tasks.unknown("task_done"), "Ingrid Vik", "fired", "seen", reviews.NOW))
+    for width in (1280, 390):
+        page = await site.visitor(scheme=scheme, width=width)
+        for path in ("/tasks", "/tasks?state=settled", TASK, "/tasks/task_hostile", "/tasks/task_done"):
+            await page.goto(path)
+            await assert_accessible(page)
+            assert await page.evaluate("document.documentElement.scrollWidth") <= width, path
+            assert await page.evaluate(SMALL) == [], path
+        await page.goto(TASK)
+        await page.locator("#fired > summary").click()
+        await assert_accessible(page)

@@ -1,0 +1,117 @@
+"""An OpenTelemetry collector on loopback: takes OTLP over HTTP as the real one does, and keeps what it was sent."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+
+_PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True)
+class Received:
+    """One span."""
+
+    service: str
+    name: str
+    trace: str
+    span: str
+    parent: str
+    links: tuple[tuple[str, str], ...]
+    facts: dict[str, Any]
+
+
+@dataclass
+class Collector:
+    """Listens while it is open."""
+
+    spans: list[Received] = field(default_factory=list)
+    raw: list[bytes] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                collector._take(body)
+                self.send_response(200)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Be quiet."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    @property
+    def endpoint(self) -> str:
+        """What OTEL_EXPORTER_OTLP_ENDPOINT is set to."""
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process is given that is to send here, soon after each span."""
+        return {"OTEL_EXPORTER_OTLP_ENDPOINT": self.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "50"}
+
+    def provider(self, service: str) -> TracerProvider:
+        """A provider of this process that sends each span as it ends."""
+        return provider(self.endpoint, service)
+
+    def wait_for(self, wanted: Callable[[list[Received]], bool]) -> list[Received]:
+        """Everything, as soon as what was sent satisfies."""
+        until = time.monotonic() + _PATIENCE_S
+        while not wanted(self.spans):
+            assert time.monotonic() < until, sorted({(one.service, one.name) for one in self.spans})
+            time.sleep(0.02)
+        return list(self.spans)
+
+    def _take(self, body: bytes) -> None:
+        self.raw.append(body)
+        request = ExportTraceServiceRequest.FromString(body)
+        for resource in request.resource_spans:
+            named = {one.key: one.value.string_value for one in resource.resource.attributes}
+            for scope in resource.scope_spans:
+                self.spans.extend(_received(named.get("service.name", ""), span) for span in scope.spans)
+
+
+def provider(endpoint: str, service: str) -> TracerProvider:
+    """See :meth:`Collector.provider`."""
+    made = TracerProvider(resource=Resource.create({"service.name": service}))
+    made.add_span_processor(SimpleSpanProcessor(OTLPSpanExporter(f"{endpoint}/v1/traces")))
+    return made
+
+
+def _received(service: str, span: Any) -> Received:
+    return Received(
+        service,
+        span.name,
+        span.trace_id.hex(),
+        span.span_id.hex(),
+        span.parent_span_id.hex(),
+        tuple((link.trace_id.hex(), link.span_id.hex()) for link in span.links),
+        {one.key: _value(one.value) for one in span.attributes},
+    )
+
+
+def _value(value: Any) -> Any:
+    which = value.WhichOneof("value")
+    if which == "array_value":
+        return [_value(one) for one in value.array_value.values]
+    return getattr(value, which) if which else None

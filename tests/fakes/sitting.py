@@ -1,0 +1,112 @@
+"""A developer at a terminal with `policy-service dev`: types, saves, reads what it says."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Self
+
+from examples.person import Person
+from tests.fakes.operated import free_port
+
+REPOSITORY = Path(__file__).parents[2]
+PATHS = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "sdk/python")])
+_SECONDS = 90.0  # a busy machine takes its time to import everything
+
+
+class Sitting:
+    """One `policy-service dev my_agent.py`. ``said`` is everything the terminal shows so far."""
+
+    def __init__(self, folder: Path, *arguments: str, port: int | None = None, **env: str) -> None:
+        self.folder = folder
+        self.said = ""
+        self._read = 0
+        self._news = threading.Condition()
+        words = ["-m", "policy_service.cli", "dev", "--port", str(port or free_port()), "my_agent.py"]
+        self.process = subprocess.Popen(
+            [sys.executable, *words, *arguments],
+            cwd=folder,
+            env=os.environ | {"PYTHONPATH": PATHS} | env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._listen, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        self.end()
+
+    def waits_for(self, pattern: str) -> re.Match[str]:
+        """The next place where the terminal says this; what was read before is not looked at again."""
+        until = time.monotonic() + _SECONDS
+        with self._news:
+            while (found := re.search(pattern, self.said[self._read :])) is None:
+                alive = self.process.poll() is None or self._reader.is_alive()
+                assert alive and self._news.wait(until - time.monotonic()), f"no {pattern!r} in:\n{self.said}"
+            self._read += found.end()
+            return found
+
+    def types(self, line: str) -> None:
+        """A line at the keyboard."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(line.encode() + b"\n")
+        self.process.stdin.flush()
+
+    def saves(self, text: str, name: str = "my_agent.py") -> None:
+        """A file, as an editor saves it."""
+        draft = self.folder / f".{Path(name).name}.draft"
+        draft.write_text(text)
+        draft.replace(self.folder / name)
+
+    def approves(self, link: str, url: str) -> None:
+        """The developer in their browser."""
+        with Person(url.partition("/reviews")[0]) as me:
+            me.sign_in(link)
+            me.approve(url)
+
+    def end(self) -> int:
+        """How it ended."""
+        code = self.process.wait(_SECONDS)
+        self._reader.join(_SECONDS)
+        for stream in (self.process.stdin, self.process.stdout):
+            if stream is not None:
+                stream.close()
+        return code
+
+    def _listen(self) -> None:
+        assert self.process.stdout is not None
+        while chunk := os.read(self.process.stdout.fileno(), 65_536):
+            with self._news:
+                self.said += chunk.decode(errors="replace")
+                self._news.notify_all()
+        with self._news:
+            self._news.notify_all()
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs; one that waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def is_gone(pid: int) -> bool:
+    """Whether a process ends within the time its keeper gives it."""
+    until = time.monotonic() + 20
+    while is_alive(pid) and time.monotonic() < until:
+        time.sleep(0.05)
+    return not is_alive(pid)

@@ -1,0 +1,86 @@
+"""The table of attacks and faults: complete, and every test and vector it names is there."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from functools import cache
+from typing import Any
+
+import pytest
+
+from tests.house.repository import ROOT
+
+TESTS = ROOT / "tests"
+TABLE: dict[str, dict[str, Any]] = tomllib.loads((TESTS / "attacks.toml").read_text())
+# How many cases each group has; a case is never taken away, it gets a reason.
+GROUPS = {"A": 12, "B": 11, "C": 20, "D": 15, "E": 16, "F": 14, "H": 18, "K": 8, "N": 18, "P": 10}
+EVERY = [f"{group}{number}" for group, count in GROUPS.items() for number in range(1, count + 1)]
+
+
+@cache
+def names_in(file: str) -> frozenset[str]:
+    """The names of a file's tests."""
+    path = TESTS / file
+    if not path.is_file():
+        return frozenset()
+    nodes = ast.parse(path.read_text()).body
+    return frozenset(
+        node.name
+        for node in nodes
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+    )
+
+
+def faults(name: str, row: dict[str, Any]) -> list[str]:
+    """What is wrong with one case."""
+    found = [f"{name}: says no {word}" for word in ("case", "must") if not row.get(word)]
+    found += [
+        f"{name}: what is {word!r}?" for word in row.keys() - {"case", "must", "tests", "vectors", "open"}
+    ]
+    if not row.get("tests") and not row.get("open"):
+        found.append(f"{name}: neither a test nor a reason")
+    if row.get("vectors") and not row.get("tests"):
+        found.append(f"{name}: vectors, and no test that runs them")
+    for test in row.get("tests", []):
+        file, _, function = test.partition("::")
+        if function not in names_in(file):
+            found.append(f"{name}: there is no test {test}")
+    for pattern in row.get("vectors", []):
+        if not list((TESTS / "vectors").glob(pattern)):
+            found.append(f"{name}: there is no vector {pattern}")
+    return found
+
+
+def test_every_case_is_in_the_table_in_its_place() -> None:
+    assert list(TABLE) == EVERY
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_case_has_tests_that_exist_or_a_reason(name: str) -> None:
+    assert faults(name, TABLE[name]) == []
+
+
+BAD = {
+    "no test and no reason": {"case": "c", "must": "m"},
+    "a test that is not there": {"case": "c", "must": "m", "tests": ["house/test_craft.py::test_nothing"]},
+    "a file that is not there": {"case": "c", "must": "m", "tests": ["house/test_nothing.py::test_x"]},
+    "a vector that is not there": {
+        "case": "c",
+        "must": "m",
+        "open": "o",
+        "tests": [],
+        "vectors": ["x/*.json"],
+    },
+    "a word nobody knows": {"case": "c", "must": "m", "open": "o", "note": "n"},
+    "no words": {"case": "", "must": "m", "open": "o"},
+}
+
+
+@pytest.mark.parametrize("row", BAD.values(), ids=BAD)
+def test_a_row_that_is_not_true_is_seen(row: dict[str, Any]) -> None:
+    assert faults("A1", row)
+
+
+def test_the_page_about_security_leads_to_the_table() -> None:
+    assert "(tests/attacks.toml)" in (ROOT / "SECURITY.md").read_text()

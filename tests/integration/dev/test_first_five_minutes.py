@@ -1,0 +1,265 @@
+"""`policy-service dev my_agent.py` as a new user sits before it: an empty folder, one script, one terminal."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from policy_service.channels.operator.dev.folder import prepare
+from policy_service.errors import StartError
+from tests.fakes.sitting import PATHS, Sitting, is_gone
+from tests.house.documents import all_blocks
+
+AGENT = '''
+import os, subprocess, sys
+from countersign import ReviewPending, tool, transaction
+
+
+@tool("look_up", resource=("Payment", "payment_id"), groups=["read"])
+def look_up(payment_id: str) -> str:
+    """See a payment."""
+    return "paid 1240"
+
+
+@tool("refund", resource=("Payment", "payment_id"))
+def refund(payment_id: str, amount_cents: int) -> str:
+    """Give money back."""
+    print("REFUNDING", payment_id)
+    return f"refunded {amount_cents}"
+
+
+if __name__ == "__main__":
+    print("arguments", sys.argv[1:])
+    with transaction(key="case-1-look"):
+        seen = look_up("pay_7")
+    print("seen:", seen.result)
+    with transaction(key="case-1"):
+        done = refund("pay_7", 1240)
+    print("done:", done.result)
+'''
+HELPER = "import helper\nprint('helper says', helper.WORD)\n"
+
+
+def test_from_an_empty_folder_to_a_refund_that_a_person_let_go(tmp_path: Path) -> None:
+    (tmp_path / "my_agent.py").write_text(AGENT)
+    stranger = {"COUNTERSIGN_DATABASE_URL": "postgresql://nowhere/x", "COUNTERSIGN_TOKEN_FILE": "/nowhere"}
+    with Sitting(tmp_path, "--fast", "case-1", **stranger) as sitting:
+        url = sitting.waits_for(r"listens on (http://127\.0\.0\.1:\d+)")[1]
+        link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
+        sitting.waits_for(r"drafted policies/tools/look_up\.json \(a read\)")
+        sitting.waits_for(r"drafted policies/tools/refund\.json \(a write\)")
+        sitting.waits_for(r"arguments \['--fast', 'case-1'\]")
+        sitting.waits_for("seen: paid 1240")
+        review = sitting.waits_for(r"refund waits for developers; decide here: (\S+)")[1]
+        sitting.waits_for(r"my_agent\.py ended with exit status 1")
+        assert "REFUNDING" not in sitting.said
+        sitting.approves(link, review)
+        sitting.waits_for(r"case-1: approved; running my_agent\.py again")
+        sitting.waits_for("REFUNDING pay_7")
+        sitting.waits_for("done: refunded 1240")
+        sitting.waits_for(r"my_agent\.py ended; ")
+        sitting.types("l")
+        assert sitting.waits_for(r"sign in as \S+: (\S+)")[1] != link
+        sitting.types("r")
+        sitting.waits_for("done: refunded 1240")
+        sitting.waits_for(r"my_agent\.py ended; ")
+        sitting.process.send_signal(signal.SIGINT)
+        assert sitting.end() == 0
+    assert sitting.said.count("REFUNDING") == 1
+    assert "Traceback" not in sitting.said.replace(_pending(sitting.said), "")
+    told = dict(re.findall(r"dev \|     (COUNTERSIGN_\w+)=(\S+)", sitting.said))
+    assert told["COUNTERSIGN_URL"] == url and told["COUNTERSIGN_ALLOW_DEV"] == "1"
+    assert "COUNTERSIGN_KEY" in (tmp_path / ".countersign/env").read_text()
+    assert (tmp_path / ".countersign/.gitignore").read_text() == "*\n"
+    assert (tmp_path / ".countersign").stat().st_mode & 0o077 == 0
+    with (
+        pytest.raises(ConnectionRefusedError),
+        socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))),
+    ):
+        pass
+
+
+@pytest.mark.long  # each of these starts a service, a person and a script
+def test_the_program_of_the_readme_is_let_go_here(tmp_path: Path) -> None:
+    program = "\n".join(block.text for block in all_blocks("python") if block.document == "README.md")
+    (tmp_path / "my_agent.py").write_text(program)
+    with Sitting(tmp_path) as sitting:
+        link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
+        review = sitting.waits_for(r"refund waits for developers; decide here: (\S+)")[1]
+        sitting.waits_for(r"my_agent\.py ended; ")
+        sitting.approves(link, review)
+        sitting.waits_for(r"ticket-4711: approved; running my_agent\.py again")
+        sitting.waits_for(r"my_agent\.py ended; ")
+    with closing(sqlite3.connect(tmp_path / ".countersign/countersign.db")) as books:
+        assert books.execute("SELECT tool, state FROM effects").fetchall() == [("refund", "fired")]
+
+
+def _pending(said: str) -> str:
+    """The one trace there is: the question to people, in two frames."""
+    found = re.search(r"Traceback.*?countersign\.errors\.ReviewPending: [^\n]*", said, re.S)
+    assert found is not None and found[0].count("File ") == 2
+    return found[0]
+
+
+def test_saving_policies_reloads_them_or_says_what_is_wrong_and_keeps_the_last_good_ones(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "my_agent.py").write_text(AGENT)
+    with Sitting(tmp_path) as sitting:
+        sitting.waits_for(r"exit status 1")
+        starter = (tmp_path / "policies/starter.cedar").read_text()
+        sitting.saves(
+            starter + '\n@aproval("developers")\nforbid (principal, action, resource);\n',
+            "policies/starter.cedar",
+        )
+        sitting.waits_for("policies refused; the last good ones stay in force")
+        sitting.waits_for(r"policies/starter\.cedar:\d+: .*@id\(")
+        sitting.saves(starter.replace("@approval", "// @approval"), "policies/starter.cedar")
+        sitting.waits_for(r"policies reloaded at digest [0-9a-f]{12}: policies/")
+        sitting.waits_for(r"case-1: ended, nothing fired \(refund denied\)")
+        sitting.types("r")
+        denied = sitting.waits_for(r"countersign\.errors\.Denied: (.*)")[1]
+        assert "writes-need-a-person" in denied and "starter.cedar:" in denied
+        sitting.types("q")
+        assert sitting.end() == 0
+    assert (tmp_path / "policies/starter.cedar").read_text() == starter.replace("@approval", "// @approval")
+
+
+BROKEN = {
+    "a syntax error": (
+        AGENT + "x = (\n",
+        r"dev \| 'my_agent\.py' cannot be imported: my_agent\.py:\d+: SyntaxError: '\(' was never closed: x = \(",
+    ),
+    "an import that fails": ("import nothing_like_this\n" + AGENT, r"my_agent\.py:1: ModuleNotFoundError"),
+    "no main guard": (
+        AGENT.replace('if __name__ == "__main__":', "if True:"),
+        r"dev \| my_agent\.py:\d+ begins a transaction while .*\n?.*write `if __name__ == \"__main__\":`",
+    ),
+    "a script that ends while it is imported": (
+        "import sys; sys.exit(3)\n",
+        r"exit status 3.*put what it does below",
+    ),
+    "no tool": ("print('hello')\n", r"defines no tools; write @tool"),
+    "a tool that acts on nothing": (
+        AGENT.replace(', resource=("Payment", "payment_id"))', ")"),
+        r'write @tool\("refund", resource=\("Payment", "payment_id"\)\)',
+    ),
+}
+
+
+def test_a_script_that_cannot_run_is_told_and_the_next_save_is_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "my_agent.py").write_text(next(iter(BROKEN.values()))[0])
+    with Sitting(tmp_path) as sitting:
+        for text, told in BROKEN.values():
+            sitting.saves(text)
+            sitting.waits_for(r"my_agent\.py was not run:")
+            sitting.waits_for(told)
+            sitting.waits_for("mend it and save")
+        sitting.saves(AGENT.replace('    print("arg', '    raise ValueError("oh")\n    print("arg'))
+        sitting.waits_for("ValueError: oh")
+        sitting.waits_for("ended with exit status 1")
+        (tmp_path / "helper.py").write_text("WORD = 'one'\n")
+        sitting.saves(HELPER + AGENT)
+        sitting.waits_for("helper says one")
+        sitting.waits_for("exit status 1")
+        sitting.saves("WORD = 'two'\n", "helper.py")
+        sitting.waits_for("helper says two")
+        (tmp_path / "my_agent.py").unlink()
+        sitting.waits_for(r"my_agent\.py is gone; save it again")
+
+
+@pytest.mark.long
+def test_a_tool_that_only_the_run_declares_is_asked_loudly(tmp_path: Path) -> None:
+    late = AGENT.replace(
+        '    print("arg',
+        '    @tool("nuke", resource=("Site", "site"))\n    def nuke(site: str) -> None:\n        print("NUKED", site)\n'
+        '    with transaction(key="boom"):\n        nuke("mars")\n    print("arg',
+    )
+    (tmp_path / "my_agent.py").write_text(late)
+    with Sitting(tmp_path) as sitting:
+        link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
+        sitting.waits_for(r"!!!!\n.*UNKNOWN TOOL 'nuke': policies/tools/ has no manifest")
+        sitting.waits_for(r"put it at policies/tools/nuke\.json")
+        review = sitting.waits_for(r"nuke waits for unseen; decide here: (\S+)")[1]
+        sitting.waits_for("exit status 1")
+        sitting.approves(link, review)
+        sitting.waits_for("NUKED mars")
+        sitting.waits_for("seen: paid 1240")
+    assert '"UNKNOWN_TOOL_IN_DEV"' in (tmp_path / ".countersign/service.log").read_text()
+
+
+@pytest.mark.long
+def test_an_approved_step_without_a_key_is_resumed_because_another_run_would_ask_again(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "my_agent.py").write_text(AGENT.replace('key="case-1")', ")"))
+    with Sitting(tmp_path) as sitting:
+        link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
+        review = sitting.waits_for(r"decide here: (\S+)")[1]
+        sitting.waits_for("exit status 1")
+        assert 'running the block again asks people again: write transaction(key="' in sitting.said
+        sitting.approves(link, review)
+        sitting.waits_for(r"has no key, so another run would ask again; write transaction\(key=")
+        sitting.waits_for(r"countersign resume --tools my_agent\.py")
+        sitting.waits_for("REFUNDING pay_7")
+        sitting.waits_for("-> settled")
+    assert sitting.said.count("decide here") == 1
+
+
+LINGERING = AGENT.replace(
+    '    print("arg',
+    "    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+    '    print("pids", os.getpid(), child.pid, flush=True)\n'
+    '    import time\n    time.sleep(600)\n    print("arg',
+)
+
+
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGHUP, marks=pytest.mark.long), signal.SIGKILL])
+def test_no_child_is_left_behind_however_the_terminal_ends(tmp_path: Path, how: signal.Signals) -> None:
+    (tmp_path / "my_agent.py").write_text(LINGERING)
+    with Sitting(tmp_path) as sitting:
+        pids = sitting.waits_for(r"pids (\d+) (\d+)")
+        sitting.process.send_signal(how)
+        assert sitting.end() == (-9 if how is signal.SIGKILL else 0)
+    assert is_gone(int(pids[1])) and is_gone(int(pids[2]))
+
+
+def test_a_port_that_is_taken_is_told_and_a_second_sitting_in_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "my_agent.py").write_text(AGENT)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with Sitting(tmp_path, port=port) as sitting:
+            sitting.waits_for(rf"port {port} is in use, so this is another one")
+            sitting.waits_for("seen: paid 1240")
+            with Sitting(tmp_path) as second:
+                second.waits_for(r"policy-service: .*")
+                assert second.end() == 1
+            assert "Traceback" not in second.said
+
+
+def test_a_file_that_hides_a_module_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "decimal.py").write_text(AGENT)
+    with pytest.raises(StartError, match=r"'decimal\.py' hides the module 'decimal'.*like my_agent\.py"):
+        prepare(tmp_path / "decimal.py", None)
+
+
+@pytest.mark.parametrize("named", ["no_such.py", "folder", "my_agent"])
+def test_what_is_no_script_is_refused_in_a_sentence_and_nothing_is_made(tmp_path: Path, named: str) -> None:
+    (tmp_path / "folder").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "policy_service.cli", "dev", named],
+        cwd=tmp_path, env={"PYTHONPATH": PATHS}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"'{named}' is no Python file here; write `policy-service dev my_agent.py`" in done.stderr
+    assert not (tmp_path / ".countersign").exists()

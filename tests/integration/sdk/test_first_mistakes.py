@@ -1,0 +1,262 @@
+"""The ten likeliest first mistakes, made as a new user makes them: each answer names the thing and what to write.
+
+The README of the SDK lists the same ten; the last test compares.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from examples.local_service import LocalService
+from tests.fakes.operated import free_port
+from tests.fakes.sitting import PATHS
+
+README = Path(__file__).parents[3] / "sdk/python/README.md"
+POLICIES = """
+@id("all") permit (principal, action, resource);
+@id("mail") @approval("developers") forbid (principal, action == Action::"send_mail", resource);
+"""
+GROUPS = '[people.me]\nid = "urn:countersign:dev|me"\nname = "Me"\n[groups.developers]\nmembers = ["me"]\n'
+TOOLS = """\
+from countersign import ReviewPending, tool, transaction
+
+
+@tool("refund", resource=("Payment", "payment_id"))
+def refund(payment_id: str, amount_cents: int) -> str:
+    return "refunded"
+
+
+@tool("send_mail", resource=("Mailbox", "to"))
+def send_mail(to: str, body: str) -> str:
+    return "sent"
+
+
+"""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A script, how it is run, what the answer must say; and the words of the README's row."""
+
+    script: str
+    says: str  # a pattern: the thing by its name, then what to write instead
+    wrote: str
+    instead: str
+    command: tuple[str, ...] = ("my_agent.py",)
+
+
+RESUME = ("-m", "countersign.cli", "resume", "--tools", "my_agent.py")
+EXPORT = ("-m", "countersign.cli", "tools", "export", "--tools", "my_agent.py")
+
+TEN = {
+    "outside": Mistake(
+        TOOLS + 'refund("pay_7", 1240)\n',
+        r"refund was called outside a transaction.*call it inside `with transaction\(\.\.\.\)`",
+        'refund("pay_7", 1240)',
+        'with transaction(key="case-81"):',
+    ),
+    "placeholder": Mistake(
+        TOOLS + 'with transaction(key="b"):\n    done = refund("pay_7", 1240)\nprint("it said " + done)\n',
+        r"refund has fired, and this is still its placeholder; write \.result",
+        '"it said " + done',
+        "done.result",
+    ),
+    "money": Mistake(
+        TOOLS + 'with transaction(key="c"):\n    refund("pay_7", 12.50)\n',
+        r"'refund'.*amount_cents: .*fractional part \(money is whole minor units: write 1250 for 12\.50\)",
+        'refund("pay_7", 12.50)',
+        'refund("pay_7", 1250)',
+    ),
+    "resource": Mistake(
+        TOOLS.replace(', resource=("Payment", "payment_id")', ""),
+        r'\'refund\' does not say what it acts on; write @tool\("refund", resource=\("Payment", "payment_id"\)\)',
+        '@tool("refund")',
+        '@tool("refund", resource=("Payment", "payment_id"))',
+        EXPORT,
+    ),
+    "annotation": Mistake(
+        TOOLS.replace("payment_id: str, amount_cents: int", "payment_id, amount_cents"),
+        r"'refund' does not say what 'payment_id', 'amount_cents' may hold.*write a type .* `payment_id: str`",
+        "def refund(payment_id, amount_cents):",
+        "def refund(payment_id: str, amount_cents: int) -> str:",
+        EXPORT,
+    ),
+    "main guard": Mistake(
+        TOOLS + 'with transaction(key="f"):\n    refund("pay_7", 1240)\n',
+        r"my_agent\.py:14 begins a transaction while 'my_agent\.py' is.*write `if __name__ == \"__main__\":`",
+        'with transaction(key="case-81"): at the left margin',
+        'if __name__ == "__main__":',
+        RESUME,
+    ),
+    "no key": Mistake(
+        TOOLS + 'with transaction():\n    send_mail("ada@example.com", "hello")\n',
+        r"send_mail waits for developers.*running the block again asks people again: write transaction\(key=",
+        "with transaction():",
+        'with transaction(key="case-81"):',
+    ),
+    "same key": Mistake(
+        TOOLS + 'for order in ("o-1", "o-2"):\n    with transaction(key="h"):\n        refund(order, 1240)\n',
+        r"transaction 'h' was already redeemed.*another list of calls.*use another key.*key=f\"refund-\{order_id\}\"",
+        'for order in orders: with transaction(key="refund"):',
+        'with transaction(key=f"refund-{order}"):',
+    ),
+    "exception": Mistake(
+        TOOLS.replace('return "refunded"', 'return {}["bank"]')
+        + 'with transaction(key="i"):\n    refund("pay_7", 1240)\n',
+        r"not known whether refund#1 happened \(KeyError: 'bank'\).*`raise NotDone\(\.\.\.\)`",
+        "raise ValueError(...) in a tool",
+        "raise NotDone(...)",
+    ),
+    "variables": Mistake(
+        TOOLS + 'with transaction(key="j"):\n    refund("pay_7", 1240)\n',
+        r"COUNTERSIGN_\w+ is not set.*write `policy-service dev my_agent\.py`, which sets it",
+        "python my_agent.py",
+        "policy-service dev my_agent.py",
+    ),
+}
+UNSET = {"variables"}
+
+MORE = {
+    "the service is not there": (
+        TOOLS + 'with transaction(key="k"):\n    refund("pay_7", 1240)\n',
+        {"COUNTERSIGN_URL": "http://127.0.0.1:9"},
+        r"nobody listens at http://127\.0\.0\.1:9 .*`policy-service dev my_agent\.py`\), or correct COUNTERSIGN_URL",
+    ),
+    "another agent's name": (
+        TOOLS + 'with transaction(key="l"):\n    refund("pay_7", 1240)\n',
+        {"COUNTERSIGN_AGENT": "somebody"},
+        r"signed as agent 'somebody'.*correct COUNTERSIGN_AGENT and COUNTERSIGN_KEY",
+    ),
+    "a placeholder as an argument": (
+        TOOLS + 'with transaction(key="m"):\n    send_mail("ada@example.com", refund("pay_7", 1240))\n',
+        {},
+        r"argument 'body' of 'send_mail' is the placeholder of 'refund'.*later transaction, with the \.result",
+    ),
+    "a thread of its own": (
+        TOOLS + "import threading\nwith transaction(key='n'):\n"
+        '    t = threading.Thread(target=refund, args=("pay_7", 1240)); t.start(); t.join()\n',
+        {},
+        r"refund was called outside a transaction.*\(a new thread starts outside\)",
+    ),
+    "a key that is no text": (
+        TOOLS + "with transaction(key=4711):\n    pass\n",
+        {},
+        r"write key='4711' in place of key=4711",
+    ),
+    "a method": (
+        "from countersign import tool\nclass Desk:\n    @tool('refund', resource=('Payment', 'payment_id'))\n"
+        "    def refund(self, payment_id: str) -> None: ...\n",
+        {},
+        r"'refund' is a method: 'self'.*write a plain function",
+    ),
+    "a resource that names no argument": (
+        TOOLS.replace('("Payment", "payment_id")', '("Payment", "payment")'),
+        {},
+        r"resource=\('Payment', 'payment'\).*write resource=\(\"Payment\", \"payment_id\"\)",
+    ),
+    "a resource that is no pair": (
+        TOOLS.replace('("Payment", "payment_id")', '"payment_id"'),
+        {},
+        r"resource='payment_id', which is no type.*write resource=\(\"Payment\", \"payment_id\"\)",
+    ),
+    "a name as a keyword": (
+        TOOLS.replace('@tool("refund"', '@tool(name="refund"'),
+        {},
+        r"does not know name; the name comes first and bare: @tool\(NAME, \.\.\.\)",
+    ),
+    "a step that takes nothing": (
+        TOOLS + "from countersign import run_transaction\ndef step(): ...\nrun_transaction(step, key='o')\n",
+        {},
+        r"run_transaction calls step with the transaction; write `def step\(txn\):`",
+    ),
+    "a step that was called": (
+        TOOLS + "from countersign import run_transaction\nrun_transaction(None, key='p')\n",
+        {},
+        r"write run_transaction\(step, key=\.\.\.\) without calling step",
+    ),
+    "a signature that left its reviewed manifest": (
+        TOOLS.replace("amount_cents: int", "amount_cents: int, note: str = ''")
+        + 'with transaction(key="q"):\n    refund("pay_7", 1240)\n',
+        {},
+        r"'refund' and its reviewed manifest name different arguments \(note\).*`countersign tools export`",
+    ),
+    "an async tool in a plain block": (
+        "import asyncio\n"
+        + TOOLS.replace("def refund", "async def refund")
+        + "async def main():\n    with transaction(key='r'):\n        await refund('pay_7', 12)\nasyncio.run(main())\n",
+        {},
+        r"refund is async; open the transaction with `async with transaction\(\.\.\.\)`",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of somebody whose service runs with the manifests of `TOOLS`."""
+    folder = tmp_path_factory.mktemp("mistakes")
+    (folder / "my_agent.py").write_text(TOOLS)
+    done = run(
+        folder, ("-m", "countersign.cli", "tools", "export", "--tools", "my_agent.py", "--out", "bundle"), {}
+    )
+    assert done.returncode == 0, done.stderr
+    (folder / "bundle/tools").mkdir()
+    for name in ("refund.json", "send_mail.json"):
+        (folder / "bundle" / name).rename(folder / "bundle/tools" / name)
+    (folder / "bundle/rules.cedar").write_text(POLICIES)
+    (folder / "bundle/groups.toml").write_text(GROUPS)
+    paths = {"PYTHONPATH": PATHS}
+    with LocalService(folder / "service", folder / "bundle", port=free_port(), environment=paths) as service:
+        settings = service.enroll("my-agent", "none")
+        yield {
+            "COUNTERSIGN_URL": settings.url,
+            "COUNTERSIGN_AGENT": settings.agent,
+            "COUNTERSIGN_KEY": str(settings.key_path),
+        }
+
+
+def run(folder: Path, words: tuple[str, ...], env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """One command of a user's."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("COUNTERSIGN_")}
+    journal = {"COUNTERSIGN_JOURNAL": str(folder / "journal.db")}
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=90,
+        env=inherited | {"PYTHONPATH": PATHS} | journal | env, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TEN)
+def test_the_answer_names_the_thing_and_what_to_write(
+    name: str, user: dict[str, str], tmp_path: Path
+) -> None:
+    mistake = TEN[name]
+    (tmp_path / "my_agent.py").write_text(mistake.script)
+    done = run(tmp_path, mistake.command, {} if name in UNSET else user)
+    assert done.returncode == 1
+    assert re.search(mistake.says, done.stderr.strip().splitlines()[-1]), done.stderr
+
+
+@pytest.mark.parametrize(("script", "env", "says"), MORE.values(), ids=MORE)
+def test_so_do_the_next_ones(
+    script: str, env: dict[str, str], says: str, user: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "my_agent.py").write_text(script)
+    done = run(tmp_path, ("my_agent.py",), user | env)
+    assert re.search(says, done.stderr), done.stderr
+
+
+def test_the_readme_lists_these_ten_and_no_others() -> None:
+    section = README.read_text().partition("## Ten first mistakes")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == len(TEN) == 10
+    for mistake in TEN.values():
+        assert any(f"`{mistake.wrote}`" in row and f"`{mistake.instead}`" in row for row in rows), (
+            mistake.wrote
+        )

@@ -1,0 +1,262 @@
+"""An agent whose service was restored tells what it redeemed before, and only then goes on."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from countersign import (
+    AlreadyRedeemed,
+    EffectFailed,
+    NotDone,
+    Runtime,
+    ServiceRefused,
+    Settings,
+    ToolRegistry,
+    resume,
+    tool,
+    transaction,
+)
+from countersign.contract import PrivateKey, TxnState, txn_id
+from countersign.contract.wire import TransactionView
+from countersign.drafting import manifest_json
+from examples.local_service import free_port
+from policy_service.tokens.files import create_secret
+from tests.fakes.listening import Listening
+from tests.fakes.vault import Vault
+from tests.house.repository import ROOT
+
+
+class Desk:
+    """An agent with two tools, a service that can be lost, and what happened to the world."""
+
+    def __init__(self, home: Path, vault: Vault) -> None:
+        self.home, self.vault, self.port = home, vault, free_port()
+        self.done: list[str] = []
+        self.during: Callable[[], None] = lambda: None
+        self.registry = ToolRegistry()
+        self._service: Listening | None = None
+
+        @tool("refund", resource=("Order", "order_id"), compensate="void",
+              compensation_map={"order_id": "args:/order_id"}, registry=self.registry)  # fmt: skip
+        def refund(order_id: str) -> None:
+            """Give money back."""
+            self.during()
+            self.done.append(f"refund {order_id}")
+
+        @tool("void", resource=("Order", "order_id"), registry=self.registry)
+        def void(order_id: str) -> None:
+            """Take it back."""
+            self.done.append(f"void {order_id}")
+
+        @tool("notify", resource=("Order", "order_id"), registry=self.registry)
+        def notify(order_id: str) -> None:
+            """Tell the customer."""
+            raise NotDone("the mailbox is full")
+
+        self.refund, self.notify = refund, notify
+        (vault.bundle / "tools").mkdir(parents=True)
+        (vault.bundle / "desk.cedar").write_text('@id("may") permit (principal, action, resource);\n')
+        (vault.bundle / "groups.toml").write_bytes((ROOT / "policies" / "groups.toml").read_bytes())
+        for manifest in (one.draft_manifest() for one in self.registry):
+            (vault.bundle / "tools" / f"{manifest.tool}.json").write_bytes(manifest_json(manifest))
+        key = PrivateKey.generate()
+        create_secret(home / "agent.pem", key.to_pem())
+        self.jwk = key.public.jwk()
+
+    def settings(self, journal: str = "journal.db") -> Settings:
+        return Settings(
+            url=self.service.url, agent="support", key_path=self.home / "agent.pem",
+            journal_path=self.home / journal, retry_base_seconds=0.01, retry_max_seconds=0.02,
+        )  # fmt: skip
+
+    def runtime(self, journal: str = "journal.db", **more: Any) -> Runtime:
+        return Runtime(self.settings(journal), registry=self.registry, **more)
+
+    @property
+    def service(self) -> Listening:
+        assert self._service is not None
+        return self._service
+
+    def start(self) -> None:
+        self._service = Listening(self.vault.data, self.vault.bundle)
+        self._service.url = f"http://127.0.0.1:{self.port}"
+        self._service.__enter__()
+
+    def stop(self) -> None:
+        self.service.__exit__()
+
+    def enroll(self) -> None:
+        args = {"name": "support", "jwk": self.jwk}
+        self.service.do(lambda world: world.operator("agent-enroll", args))
+
+    def unfreeze(self) -> None:
+        self.service.do(lambda world: world.operator("go-on", {"tool": None}))
+
+    def lose_since(self, copy: str) -> None:
+        """The service stops, its database is lost, the copy is taken over, it runs again."""
+        self.stop()
+        self.vault.bring_back(copy)
+        code, said = self.vault.verb("restored", "--reason", "the disk died")
+        assert code == 0, said
+        self.start()
+        self.unfreeze()
+
+    def save(self) -> str:
+        """Stop for a moment and copy the database."""
+        self.stop()
+        copy = self.vault.save()
+        self.start()
+        return copy
+
+    def view(self, key: str) -> TransactionView:
+        with self.runtime("reader.db") as reader:
+            return reader.client().view(txn_id(agent="support", run_key=key))
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    with Vault.opened(tmp_path / "data", tmp_path / "bundle", None, None) as vault:
+        desk = Desk(tmp_path, vault)
+        desk.start()
+        desk.enroll()
+        yield desk
+        desk.stop()
+
+
+def refunded(desk: Desk, key: str, journal: str = "journal.db") -> None:
+    with desk.runtime(journal) as runtime, transaction(key, runtime=runtime):
+        desk.refund(key)
+
+
+def test_it_reports_what_it_redeemed_before_and_submits_then(desk: Desk) -> None:
+    refunded(desk, "o-0")
+    copy = desk.save()
+    refunded(desk, "o-1")
+    desk.lose_since(copy)
+    refunded(desk, "o-2")
+    assert desk.done == ["refund o-0", "refund o-1", "refund o-2"]
+    assert {key: desk.view(key).state for key in ("o-0", "o-1", "o-2")} == dict.fromkeys(
+        ("o-0", "o-1", "o-2"), TxnState.SETTLED
+    )
+    rows = desk.service.do(lambda world: world.log(txn_id(agent="support", run_key="o-1")))
+    assert "redemption_recalled" in [kind for kind, _ in rows]
+
+
+def test_resume_tells_it_where_nothing_is_left_to_finish(desk: Desk) -> None:
+    copy = desk.save()
+    refunded(desk, "o-1")
+    desk.lose_since(copy)
+    with desk.runtime() as runtime:
+        assert resume(runtime) == []
+        assert desk.view("o-1").state is TxnState.SETTLED
+        assert runtime.journal.epochs.told(runtime.settings.iss) == 2
+        assert resume(runtime) == []
+
+
+def test_after_that_no_other_host_fires_it_again(desk: Desk) -> None:
+    copy = desk.save()
+    refunded(desk, "o-1")
+    desk.lose_since(copy)
+    with desk.runtime() as runtime:
+        resume(runtime)
+    with pytest.raises(AlreadyRedeemed):
+        refunded(desk, "o-1", "another-host.db")
+    assert desk.done == ["refund o-1"]
+
+
+def test_what_was_firing_while_the_service_was_restored_is_told_when_it_ends(desk: Desk) -> None:
+    refunded(desk, "o-0")
+    copy = desk.save()
+    desk.during = lambda: desk.lose_since(copy)
+    refunded(desk, "o-1")
+    assert (desk.done, desk.view("o-1").state) == (["refund o-0", "refund o-1"], TxnState.SETTLED)
+
+
+def test_what_may_have_fired_when_its_process_died_is_unknown_to_the_service_too(desk: Desk) -> None:
+    refunded(desk, "o-0")
+    copy = desk.save()
+
+    class Dead(BaseException):
+        """Nobody writes anything down any more."""
+
+    def die() -> None:
+        raise Dead
+
+    desk.during = die
+    with pytest.raises(Dead):
+        refunded(desk, "o-1")
+    desk.during = lambda: None
+    database = sqlite3.connect(desk.home / "journal.db")
+    database.execute("DELETE FROM outbox WHERE outcome = 'unknown'")  # as if the process had not come so far
+    database.execute("UPDATE effects SET state = 'firing' WHERE state = 'unknown'")
+    database.commit()
+    database.close()
+    desk.lose_since(copy)
+    refunded(desk, "o-2")
+    assert desk.view("o-1").effects[0].state.value == "unknown"
+    assert desk.view("o-1").attempt_id is not None
+
+
+def test_what_was_taken_back_before_is_known_to_have_been(desk: Desk) -> None:
+    copy = desk.save()
+    with (
+        desk.runtime() as runtime,
+        pytest.raises(EffectFailed, match="notify"),
+        transaction("o-1", runtime=runtime),
+    ):
+        desk.refund("o-1")
+        desk.notify("o-1")
+    assert desk.done == ["refund o-1", "void o-1"]
+    desk.lose_since(copy)
+    with desk.runtime() as runtime:
+        resume(runtime)
+    seen = desk.view("o-1")
+    assert [one.state.value for one in seen.effects] == ["compensated", "failed"]
+    assert seen.state is TxnState.SETTLED
+
+
+def test_a_service_that_cannot_be_told_takes_no_submission(desk: Desk) -> None:
+    copy = desk.save()
+    refunded(desk, "o-1")
+    desk.lose_since(copy)
+
+    class Deaf(httpx2.BaseTransport):
+        """Outcomes do not get through."""
+
+        def __init__(self) -> None:
+            self.inner = httpx2.HTTPTransport()
+
+        def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+            if request.url.path == "/v1/outcomes":
+                raise httpx2.ConnectError("the wire was cut")
+            return self.inner.handle_request(request)
+
+        def close(self) -> None:
+            self.inner.close()
+
+    with (
+        desk.runtime(transport=Deaf()) as runtime,
+        pytest.raises(ServiceRefused, match="other_epoch"),
+        transaction("o-2", runtime=runtime),
+    ):
+        desk.refund("o-2")
+    assert desk.done == ["refund o-1"]
+    refunded(desk, "o-2")  # the wire is whole again
+    assert desk.view("o-1").state is TxnState.SETTLED
+
+
+def test_a_receipt_nobody_publishes_the_key_of_is_left_to_people_and_holds_up_nothing(desk: Desk) -> None:
+    copy = desk.save()
+    refunded(desk, "o-1")
+    assert desk.vault.verb("rotate-keys", "--compromised")[0] == 0
+    desk.lose_since(copy)
+    refunded(desk, "o-2")
+    with desk.runtime() as runtime:
+        rows = runtime.journal.database.rows("SELECT refused FROM outbox WHERE refused IS NOT NULL")
+        assert ["bad_token" in row["refused"] for row in rows] == [True]

@@ -1,0 +1,402 @@
+"""No secret is heard where none may be: in no log at any level, no page, refusal, span, metric, and on no terminal.
+
+A canary is planted in every place that holds a secret; then the whole thread is driven, every refusal provoked, and
+every layer broken with an exception that quotes all of them. What is allowed is a list (`tests/fakes/canaries.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import pytest
+import structlog
+
+from countersign.contract import PrivateKey, make_proof
+from policy_service.channels.web.pages import Pages
+from policy_service.identity.sessions import Sessions
+from policy_service.pap.bundle import Bundle
+from policy_service.tokens.keys import CURRENT, NEXT, NONCE_SECRET
+from policy_service.tokens.sign import Signer
+from policy_service.workflow.telling import Telling
+from tests.fakes.canaries import Ears
+from tests.fakes.identity_provider import ISSUER, SECRET, Provider
+from tests.fakes.payments import Payments, gate
+from tests.fakes.world import Agent, Visitor, World, running
+from tests.integration.service.test_secrets import TRANSFER
+
+pytestmark = pytest.mark.anyio
+
+PIN, CARD = "canary-pin-5d1c9a", "canary-card-77e0b2"
+CORP = {
+    "name": "corp",
+    "title": "Corp",
+    "issuer": ISSUER,
+    "client_id": "countersign",
+    "client_secret": SECRET,
+    "groups_claim": "groups",
+}
+DIGEST = "0" * 64
+
+
+class Scene:
+    """A service with ears, an agent and a person, and secrets everywhere."""
+
+    def __init__(self, world: World, ears: Ears, provider: Provider, robot: Agent, maya: Visitor) -> None:
+        self.world, self.ears, self.provider = world, ears, provider
+        self.robot, self.maya = robot, maya
+        self.bearer = ""
+
+    async def transfer(self, account: str = "acct-1", **more: Any) -> dict[str, Any]:
+        args = {"account": account, "pin": PIN, "card": {"number": CARD}} | more
+        return {"tool": "transfer", "tool_digest": await self.world.manifest_digest("transfer"), "args": args}
+
+    async def submit(self, *effects: dict[str, Any], **members: Any) -> httpx2.Response:
+        return await self.robot.submit(*effects, idempotency_key=KEY, **members)
+
+
+KEY = "canary-idempotency-41aa"
+
+
+@pytest.fixture
+async def scene(
+    tmp_path: Path, folder: Payments, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Scene]:
+    ears = Ears(capsys)
+    provider = Provider(0, access_token=ears.plant("access token", "canary-access-90ff1c"))
+    monkeypatch.setattr(httpx2, "AsyncHTTPTransport", lambda **_: provider.transport)
+    folder.write("tools/transfer.json", TRANSFER)
+    folder.rules(gate("look", "finance", action="transfer", when='context.input.account == "acct-asked"'))
+    token_file = tmp_path / "metrics-token"
+    token_file.write_text(ears.plant("metrics token", "canary-metrics-1b2c3d"))
+    token_file.chmod(0o600)
+    ears.plant("secret argument", PIN)
+    ears.plant("secret argument inside", CARD)
+    ears.plant("client secret", SECRET)
+    ears.plant("idempotency key", KEY)
+    more = {"providers": [CORP], "api_keys": True, "metrics_token_file": token_file}
+    with ears.open():
+        async with running(tmp_path / "data", folder.path, **more) as world:
+            provider.now = int(world.clock().timestamp())
+            with ears.at(world):
+                robot, maya = await world.agent("robot"), await world.person("maya")
+                scene = Scene(world, ears, provider, robot, maya)
+                _plant_keys(scene)
+                yield scene
+
+
+def _plant_keys(scene: Scene) -> None:
+    ears, robot = scene.ears, scene.robot
+    pem = robot.key.to_pem().decode()
+    ears.plant("agent key", pem.splitlines()[1])
+    for name in (CURRENT, NEXT, NONCE_SECRET):
+        raw = (scene.world.settings.key_dir / name).read_bytes()
+        ears.plant(f"key {name}", raw.decode().splitlines()[1] if b"BEGIN" in raw else repr(raw)[2:-1])
+    ears.plant("session cookie", scene.maya.cookie)
+    ears.plant("form token", scene.maya.csrf)
+
+
+def silent(ears: Ears) -> None:
+    """Nothing sings."""
+    singing = ears.singing()
+    assert not singing, "\n".join(singing)
+
+
+def signature(token: str) -> str:
+    """The part of a token that makes it worth something."""
+    return token.rpartition(".")[2]
+
+
+async def the_whole_thread(scene: Scene) -> None:
+    """Everything that goes well."""
+    world, ears, robot, maya = scene.world, scene.ears, scene.robot, scene.maya
+    scene.bearer = ears.plant("API key", (await world.operator("api-key", {"name": "robot"}))["api_key"])
+    view = (await scene.submit(await scene.transfer("acct-asked"), run_key="asked")).json()
+    assert view["state"] == "review", view
+    review = view["effects"][0]["review"]["review_id"]
+    for path in ("/", f"/reviews/{review}", "/v1/reviews", f"/v1/reviews/{review}", "/v1/audit", "/v1/tasks"):
+        assert (await maya.get(path)).status_code == 200, path
+    assert (await maya.vote(view, reason="looks right")).status_code == 200
+    ready = await robot.see(view["txn"])
+    tokens = (await robot.release(ready)).json()["releases"]
+    ears.plant("release token", signature(tokens[0]))
+    spent = (await robot.redeem(tokens)).json()
+    ears.plant("receipt", signature(spent["receipt"]))
+    outcome = {"effect_id": view["effects"][0]["effect_id"], "outcome": "failed", "error": "no such account"}
+    assert (await robot.report(robot.attempt, outcome)).status_code == 200
+    await maya.get(f"/reviews/{review}")
+    bearer = {"Authorization": f"Bearer {scene.bearer}"}
+    assert (await world.http.get(f"/v1/transactions/{view['txn']}", headers=bearer)).status_code == 200
+    await signed_in_by_corp(scene)
+    link = (await world.operator("sign-in-link", {"sub": "tomas", "name": "Tomas"}))["url"]
+    ears.plant("sign-in link", link.partition("token=")[2])
+    await world.http.get(link.removeprefix(world.settings.public_url))
+    for path in ("/readyz", "/healthz", "/metrics"):
+        await world.http.get(path)
+    await world.sweep()
+    await world.service.watch.look()
+
+
+async def signed_in_by_corp(scene: Scene, **changed: str) -> httpx2.Response:
+    """Through the provider and back, with something changed on the way."""
+    http, ears = scene.world.http, scene.ears
+    left = await http.get("/sign-in/corp")
+    assert left.status_code == 303
+    ears.plant("sealed note", left.headers["set-cookie"].partition("=")[2].partition(";")[0])
+    asked = parse_qs(urlsplit(left.headers["location"]).query)
+    answer = scene.provider.authorize(left.headers["location"])
+    code = ears.plant("code", f"canary-{answer['code']}-c0de")
+    scene.provider._codes[code] = scene.provider._codes.pop(answer["code"])
+    ears.plant("state", asked["state"][0])
+    ears.plant("nonce of the sign-in", asked["nonce"][0])
+    scene.ears.heard.pop()  # the redirect itself carries state and nonce to the provider: that is what it is for
+    back = await http.get("/sign-in/corp/callback", params={**answer, "code": code, **changed})
+    if cookie := [v for v in back.headers.get_list("set-cookie") if v.startswith("countersign_dev=")]:
+        ears.plant("session of corp", cookie[0].partition("=")[2].partition(";")[0])
+    http.cookies.clear()
+    return back
+
+
+async def test_nothing_sings_when_all_goes_well(scene: Scene) -> None:
+    await the_whole_thread(scene)
+    assert len(scene.ears.canaries) > 15
+    silent(scene.ears)
+
+
+async def test_the_ears_hear(scene: Scene) -> None:
+    """The sweep can see red: a secret said aloud in two of the places."""
+    structlog.get_logger("x").info("x", pin=PIN)
+    await scene.world.http.get(f"/{CARD}")
+    assert {line.split(" in ")[0] for line in scene.ears.singing()} == {
+        "secret argument",
+        "secret argument inside",
+    }
+
+
+# -- refusals ----------------------------------------------------------------------------------------------------
+
+
+async def test_nothing_sings_in_any_refusal_of_an_agent(scene: Scene) -> None:
+    robot, world = scene.robot, scene.world
+    good = await scene.transfer()
+    view = (await scene.submit(good, run_key="spent")).json()
+    tokens = (await robot.release(view)).json()["releases"]
+    scene.ears.plant("release token", signature(tokens[0]))
+    await scene.submit(good, run_key="another")  # the key was used for something else
+    for args in (
+        {"pin": {"deep": PIN}},
+        {"pin": [PIN]},
+        {"card": PIN},
+        {"card": {"number": CARD, "unknown": CARD}},
+        {"unknown": CARD},
+        {"account": 1.5, "pin": PIN},
+        {"__entity": PIN},
+    ):
+        await robot.submit(await scene.transfer(**args), run_key="wrong args")
+    for body in (
+        f'{{"run_key": "{PIN}'.encode(),
+        f'{{"unknown": "{CARD}"}}'.encode(),
+        f'{{"run_key": "r", "effects": "{PIN}"}}'.encode(),
+        f'{{"run_key": "r", "effects": [{{"tool": "transfer", "args": "{PIN}"}}]}}'.encode(),
+        f'{{"run_key": "r", "run_key": "{PIN}"}}'.encode(),
+        f'["{PIN}", \xff'.encode("latin-1"),
+        json.dumps({"run_key": "r", "effects": [good | {"call_key": PIN}]}).encode(),
+        json.dumps(
+            {"run_key": "r", "effects": [good | {"resource": {"type": "Account", "id": PIN}}]}
+        ).encode(),
+        json.dumps({"run_key": "r", "effects": [good], "attempt_id": {"x": PIN}}).encode(),
+        json.dumps({"run_key": PIN * 20, "effects": [good]}).encode(),
+    ):
+        await robot.send("POST", "/v1/transactions", body, headers={"Idempotency-Key": KEY})
+        await robot.send("POST", "/v1/evaluations", body)
+        await robot.send("POST", "/v1/redemptions", body)
+        await robot.send("POST", "/v1/outcomes", body)
+    await robot.send("POST", "/v1/transactions", {"effects": []}, headers={"Content-Type": "x"})
+    for token in (tokens[0][:-4] + "AAAA", tokens[0] + ".x", PIN, tokens[0].replace(".", "", 1)):
+        scene.ears.plant(f"a token of {len(token)}", token)
+        await robot.redeem([token])
+    stranger = await world.agent("stranger")
+    await stranger.redeem(tokens)
+    await stranger.send("GET", f"/v1/transactions/{view['txn']}")
+    await robot.report("no such attempt", {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired"})
+    await robot.send("POST", f"/v1/transactions/{view['txn']}/release", {"rev": 99})
+    await robot.send("POST", f"/v1/transactions/{view['txn']}/compensate", {"effect_id": DIGEST})
+    await robot.send("GET", "/v1/transactions/nothing")
+    refusals = [one for one in scene.ears.heard if one.where.startswith("answer /v1")]
+    assert len(refusals) > 40
+    silent(scene.ears)
+
+
+async def test_nothing_sings_in_a_refused_proof(scene: Scene) -> None:
+    robot, world, ears = scene.robot, scene.world, scene.ears
+    other = PrivateKey.generate()
+    now = int(world.clock().timestamp())
+    good = {"agent": "robot", "method": "GET", "url_path": "/v1/audit", "query": "", "body": b"", "now": now}
+    await robot.send("GET", "/v1/audit")
+    proofs = [
+        make_proof(robot.key, **good | {"nonce": robot.nonce}),
+        make_proof(robot.key, **good | {"nonce": robot.nonce, "now": now - 9_000}),
+        make_proof(robot.key, **good | {"nonce": robot.nonce, "method": "PUT"}),
+        make_proof(robot.key, **good | {"nonce": "stale"}),
+        make_proof(other, **good | {"nonce": robot.nonce}),
+    ]
+    for n, proof in enumerate([*proofs, proofs[0][:-8] + "AAAAAAAA"]):
+        ears.plant(f"proof {n}", signature(proof))
+        for _ in range(2):  # the second time it is a replay
+            await world.http.get("/v1/audit", headers={"Agent-Proof": proof})
+    for bearer in ("Bearer canary-bearer-00aa11", "Basic Y2FuYXJ5LWJhc2ljLTAw", "Bearer"):
+        ears.plant(f"authorization {bearer[:6]}", (bearer + " " * 12)[:27].strip().ljust(12, "-"))
+        await world.http.get("/v1/audit", headers={"Authorization": bearer})
+        await world.http.get("/metrics", headers={"Authorization": bearer})
+    private = base64.urlsafe_b64encode(b"canary-private-key-of-an-agent-!").decode().rstrip("=")
+    ears.plant("private JWK", private)
+    jwk = other.public.jwk() | {"d": private}
+    await robot.send("POST", "/v1/agent-keys", {"token": PIN, "jwk": jwk})
+    silent(ears)
+
+
+async def test_nothing_sings_in_any_refusal_of_a_person(scene: Scene) -> None:
+    maya, world, ears = scene.maya, scene.world, scene.ears
+    view = (await scene.submit(await scene.transfer("acct-asked"))).json()
+    path = f"/v1/reviews/{view['effects'][0]['review']['review_id']}/votes"
+    page = f"/reviews/{view['effects'][0]['review']['review_id']}"
+    await scene.robot.submit(await scene.transfer("acct-asked", pin="another-pin-0000"), run_key="run-1")
+    ears.plant("the other pin", "another-pin-0000")
+    assert (await maya.vote(view)).status_code == 409
+    wrong = maya.headers() | {"X-CSRF-Token": "canary-wrong-csrf"}
+    ears.plant("wrong form token", "canary-wrong-csrf")
+    for headers in (wrong, maya.headers() | {"Origin": "https://evil.example"}, maya.headers()):
+        await world.http.post(
+            path, content=json.dumps({"verdict": PIN, "unknown": CARD}).encode(), headers=headers
+        )
+        form = {k: v for k, v in headers.items() if k != "Content-Type"}
+        await world.http.post(
+            f"{page}/vote", data={"csrf_token": "canary-wrong-csrf", "x": PIN}, headers=form
+        )
+        await world.http.post("/sign-out", data={"csrf_token": "canary-wrong-csrf"}, headers=form)
+    ears.plant("wrong cookie", "canary-wrong-cookie")
+    for url in ("/", page, "/v1/reviews", "/v1/audit", "/events", "/queue/live?since=x"):
+        await world.http.get(url, headers={"Cookie": "countersign_dev=canary-wrong-cookie"})
+    origin = {"Origin": world.settings.public_url}
+    spent = (await world.operator("sign-in-link", {"sub": "tomas", "name": "Tomas"}))["url"]
+    token = ears.plant("spent link", spent.partition("token=")[2])
+    for _ in range(2):
+        await world.http.post("/sign-in/dev", data={"token": token}, headers=origin)
+        world.http.cookies.clear()
+    await world.http.post("/sign-in/dev", data={"token": token, "unknown": CARD}, headers=origin)
+    await world.http.get("/sign-in/dev?token=" + token * 50)
+    silent(ears)
+
+
+FAULTS: dict[str, Callable[[Provider], None]] = {
+    "no code is known": lambda p: p._codes.clear(),
+    "no keys": lambda p: setattr(p, "published", ()),
+    "unknown key": lambda p: setattr(p, "published", ("k2",)),
+    "unsigned": lambda p: p.header.update(alg="none"),
+    "another audience": lambda p: p.id_token.update(aud="canary-audience-of-another"),
+    "another nonce": lambda p: p.id_token.update(nonce="canary-nonce-of-another"),
+    "too old": lambda p: p.id_token.update(exp=1),
+    "another access token": lambda p: p.id_token.update(at_hash="canary-at-hash"),
+    "a redirect": lambda p: p.odd.update({"/token": "redirect"}),
+    "no JSON": lambda p: p.odd.update({"/token": "no JSON"}),
+    "its own fault": lambda p: p.odd.update({"/token": "500"}),
+    "nobody there": lambda p: p.down.add("/token"),
+    "another person": lambda p: setattr(p, "userinfo", {"sub": "somebody else"}),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_nothing_sings_when_a_provider_goes_wrong(scene: Scene, fault: str) -> None:
+    FAULTS[fault](scene.provider)
+    if fault == "no code is known":
+        scene.provider.authorize = lambda url: {"code": "gone-0", "state": _state(url), "iss": ISSUER}  # type: ignore[method-assign]
+        scene.provider._codes["gone-0"] = {}
+    await signed_in_by_corp(scene)
+    silent(scene.ears)
+
+
+@pytest.mark.parametrize("changed", [{"state": "canary-other-state"}, {"iss": "canary-other-iss"},
+                                     {"error": "canary_error_here"}], ids=str)  # fmt: skip
+async def test_nothing_sings_when_the_way_back_was_changed(scene: Scene, changed: dict[str, str]) -> None:
+    await signed_in_by_corp(scene, **changed)
+    silent(scene.ears)
+
+
+def _state(url: str) -> str:
+    return parse_qs(urlsplit(url).query)["state"][0]
+
+
+# -- crashes -----------------------------------------------------------------------------------------------------
+
+LAYERS: dict[str, tuple[Any, str]] = {
+    "the policy engine": ("policy_service.workflow.asking", "decide"),
+    "the facts": (Bundle, "facts_for"),
+    "a unit of work": ("policy_service.workflow.submit", "insert"),
+    "the log": ("policy_service.storage.logbook", "canonicalize"),
+    "the signer": (Signer, "sign_receipt"),
+    "the answer": (Telling, "transaction"),
+    "a page": (Pages, "draw"),
+    "the sessions": (Sessions, "find"),
+    "the proofs": ("policy_service.identity.proofs", "verify_proof"),
+    "the bodies": ("policy_service.channels.http.bodies", "parse"),
+    "a vote": ("policy_service.workflow.vote", "count"),
+    "a sweep": ("policy_service.workflow.due", "page"),
+    "the outbox": ("policy_service.storage.outbox", "claim"),
+    "the sequencer": ("policy_service.audit.sequencer", "_has_unnumbered"),
+    "the feed": ("policy_service.audit.feed", "entries_after"),
+    "the watch": ("policy_service.jobs.measuring", "highest_index"),
+    "the count": ("policy_service.audit.committed", "_facts"),
+}
+
+
+class CanaryError(Exception):
+    """A fault that quotes all it knows, as some libraries' do."""
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+async def test_nothing_sings_when_a_layer_breaks(
+    scene: Scene, layer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, robot, maya, ears = scene.world, scene.robot, scene.maya, scene.ears
+    asked = (await scene.submit(await scene.transfer("acct-asked"), run_key="before")).json()
+    ready = (await robot.submit(await scene.transfer(), run_key="ready")).json()
+    tokens = (await robot.release(ready)).json()["releases"]
+    ears.plant("release token", signature(tokens[0]))
+    loud = " ".join(ears.canaries.values())
+    broken = 0
+
+    def fail(*_: Any, **__: Any) -> Any:
+        nonlocal broken
+        broken += 1
+        held = loud  # also among the variables
+        try:
+            raise ValueError(held)
+        except ValueError as error:
+            raise CanaryError(f"it quotes {held}") from error
+
+    with monkeypatch.context() as patch:
+        where, name = LAYERS[layer]
+        patch.setattr(import_module(where) if isinstance(where, str) else where, name, fail)
+        await robot.submit(await scene.transfer("acct-2"), run_key="during")
+        await robot.redeem(tokens)
+        await maya.get("/")
+        await maya.vote(asked)
+        await robot.send("GET", f"/v1/transactions/{asked['txn']}")
+        for job in world.service.scheduler._jobs:
+            await world.service.scheduler._tick(job)
+        for loop in (world.service.sequencer.number, world.service.feed.refresh, world.service.watch.look):
+            with contextlib.suppress(CanaryError):
+                await loop()
+        async with asyncio.timeout(5):
+            while not broken:  # noqa: ASYNC110  nothing sets an event
+                await asyncio.sleep(0.02)
+    assert broken, "nothing broke"
+    silent(ears)

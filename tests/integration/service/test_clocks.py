@@ -1,0 +1,162 @@
+"""Clocks that are wrong: what counts is the `now` of a unit of work, and no end ever comes back.
+
+The clock a replica looks at between its units (to find what is due, to ask for facts) may be off by minutes; the one
+inside a unit is the database's, the same for all of them. Here the first is moved and the second is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from policy_service.errors import ServiceError
+from policy_service.identity.callers import Caller
+from policy_service.workflow import sweep
+from policy_service.workflow.context import Context
+from policy_service.workflow.redeem import redeem
+from policy_service.workflow.renew import renew
+from tests.fakes.world import Agent, World
+from tests.integration.service.effects import pay
+from tests.integration.service.engines import ENGINES
+
+pytestmark = pytest.mark.anyio
+
+TICKS = (
+    sweep.expire_reviews,
+    sweep.expire_releases,
+    sweep.doubt_unreported,
+    sweep.expire_compensations,
+    sweep.ask_for_compensations,
+)
+FIVE_MINUTES = {"five minutes ahead": 300, "five minutes behind": -300}
+skewed = pytest.mark.parametrize("seconds", FIVE_MINUTES.values(), ids=FIVE_MINUTES)
+
+on_one_engine = pytest.mark.parametrize("engine", ["sqlite"])
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine has a clock of its own."""
+    chosen: str = request.param
+    return chosen
+
+
+def replica(bank: World, seconds: int) -> Context:
+    """What a replica whose own clock is off works with, over the same database."""
+    return replace(bank.service.ctx, clock=lambda: bank.clock() + timedelta(seconds=seconds))
+
+
+async def released(robot: Agent, *effects: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    view: dict[str, Any] = (await robot.submit(*effects)).json()
+    tokens: list[str] = (await robot.release(view)).json()["releases"]
+    return view, tokens
+
+
+@skewed
+async def test_a_replica_whose_clock_is_off_redeems_what_the_others_would(
+    bank: World, robot: Agent, seconds: int
+) -> None:
+    _, tokens = await released(robot, await pay(bank))
+    who = Caller(robot.name, robot.key.public.kid)
+    spent = await redeem(replica(bank, seconds), who, tokens, "a-1")
+    assert spent.redeemed
+    receipt = bank.receipt_of({"receipt": spent.receipt})
+    assert abs(receipt.iat - bank.clock().timestamp()) < 5  # the database's time, not the replica's
+    assert (await renew(replica(bank, seconds), who, "a-1", [receipt.effects[0].effect_id])).redeemed
+
+
+@skewed
+async def test_a_replica_whose_clock_is_off_redeems_nothing_that_is_over(
+    bank: World, robot: Agent, seconds: int
+) -> None:
+    view, tokens = await released(robot, await pay(bank))
+    bank.clock.pass_(seconds=121)
+    with pytest.raises(ServiceError) as refused:
+        await redeem(replica(bank, seconds), Caller(robot.name, robot.key.public.kid), tokens, "a-1")
+    assert refused.value.code == "expired_token"
+    assert (await robot.see(view["txn"]))["state"] == "ready"
+
+
+@skewed
+async def test_a_replica_whose_clock_is_off_ends_nothing_before_its_time(
+    bank: World, robot: Agent, seconds: int
+) -> None:
+    """Each has three minutes left when the replica that is ahead looks for what is over."""
+    waits = (await robot.submit(await pay(bank, 500), run_key="waits")).json()
+    ready = (await robot.submit(await pay(bank), run_key="ready")).json()
+    fires = (await robot.submit(await pay(bank), run_key="fires", attempt_id="a-1")).json()
+
+    async def look() -> list[str]:
+        for tick in TICKS:
+            await tick(replica(bank, seconds))
+        return [(await robot.see(one["txn"]))["effects"][0]["state"] for one in (waits, ready, fires)]
+
+    assert await look() == ["review", "released", "redeemed"]
+    bank.clock.pass_(minutes=57)
+    assert await look() == ["review", "released", "unknown"]  # an hour without a report: that is due
+    bank.clock.pass_(hours=23)
+    assert await look() == ["review", "expired", "unknown"]
+    bank.clock.pass_(minutes=10)
+    assert await look() == ["expired", "expired", "unknown"]
+
+
+BACK = {"a second": 1, "an hour": 3_600, "a day": 86_400}
+
+
+@on_one_engine
+@pytest.mark.parametrize("seconds", BACK.values(), ids=BACK)
+async def test_a_clock_that_jumps_back_brings_nothing_back(bank: World, robot: Agent, seconds: int) -> None:
+    maya = await bank.person("maya")
+    view, tokens = await released(robot, await pay(bank))
+    asked = (await robot.submit(await pay(bank, 500), run_key="asked")).json()
+    await robot.redeem(tokens, "a-1")
+    bank.clock.pass_(days=2)
+    await bank.sweep()
+    maya = await bank.person("maya")
+    bank.clock.pass_(seconds=-seconds)
+    await bank.sweep()
+    assert (await robot.see(asked["txn"]))["state"] == "ended"
+    late = await maya.vote(asked)
+    assert late.status_code in {200, 409}
+    assert (await robot.see(asked["txn"]))["effects"][0]["state"] == "expired"
+    again = await robot.redeem(tokens, "a-2")
+    assert (again.status_code, again.json()["code"]) in {(409, "already_redeemed"), (400, "expired_token")}
+    renewed = await robot.send(
+        "POST", "/v1/redemptions/a-1/renew", {"effect_ids": [view["effects"][0]["effect_id"]]}
+    )
+    assert renewed.status_code == 409
+    assert (await robot.see(view["txn"]))["effects"][0]["state"] == "unknown"
+
+
+@on_one_engine
+async def test_a_clock_that_jumps_ahead_ends_what_is_over_and_releases_nothing(
+    bank: World, robot: Agent
+) -> None:
+    view, tokens = await released(robot, await pay(bank))
+    asked = (await robot.submit(await pay(bank, 500), run_key="asked")).json()
+    bank.clock.pass_(days=400)
+    answer = await robot.redeem(tokens, "a-1")
+    assert (answer.status_code, answer.json()["code"]) == (400, "expired_token")
+    told = (await robot.release(view)).json()
+    assert (told["state"], told["releases"]) == ("ended", [])
+    maya = await bank.person("maya")
+    assert (await maya.vote(asked)).json()["state"] == "expired"  # recorded, and too late
+    await bank.sweep()
+    for one in (view, asked):
+        assert (await robot.see(one["txn"]))["effects"][0]["state"] == "expired"
+
+
+@on_one_engine
+async def test_a_leap_second_and_the_end_of_a_year_are_moments_like_any_other(
+    bank: World, robot: Agent
+) -> None:
+    bank.clock.stop_at(
+        bank.clock().replace(month=12, day=31, hour=23, minute=59, second=59, microsecond=999_999)
+    )
+    _, tokens = await released(robot, await pay(bank))
+    bank.clock.pass_(seconds=1)
+    answer = await robot.redeem(tokens, "a-1")
+    assert answer.json()["redeemed"] is True, answer.text

@@ -1,0 +1,186 @@
+"""What is counted: what was committed, once, by labels nobody outside chooses; and who may read it."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from policy_service import metrics
+from policy_service.errors import ServiceError, StartError
+from policy_service.storage.database import Tx
+from policy_service.storage.logbook import append
+from policy_service.storage.unit import Line
+from tests.fakes.payments import Payments
+from tests.fakes.world import Agent, World, running
+from tests.integration.service.effects import pay
+from tests.integration.service.together.test_renewal import spent
+
+pytestmark = pytest.mark.anyio
+
+PROVIDER = {
+    "name": "corp",
+    "title": "Corp",
+    "issuer": "https://login.example",
+    "client_id": "countersign",
+    "client_secret": "s",
+}
+
+
+def value(name: str, **labels: str) -> float:
+    return metrics.REGISTRY.get_sample_value(f"countersign_{name}", labels) or 0.0
+
+
+async def test_one_effect_from_submission_to_its_outcome(bank: World, robot: Agent) -> None:
+    before = {name: value("effect_moves_total", state=name) for name in ("redeemed", "fired")}
+    submitted = value("effects_submitted_total", tool="pay", state="released")
+    asked = value("decisions_total", outcome="release", cause="submit")
+    view = await spent(robot, await pay(bank))
+    outcome = {
+        "effect_id": view["effects"][0]["effect_id"],
+        "outcome": "fired",
+        "result": {"payment_id": "p"},
+    }
+    assert (await robot.report(robot.attempt, outcome)).status_code == 200
+    assert value("effects_submitted_total", tool="pay", state="released") == submitted + 1
+    assert value("decisions_total", outcome="release", cause="submit") == asked + 1
+    assert {name: value("effect_moves_total", state=name) - was for name, was in before.items()} == {
+        "redeemed": 1,
+        "fired": 1,
+    }
+
+
+async def test_a_review_its_votes_and_how_long_it_took(bank: World, robot: Agent) -> None:
+    votes = value("votes_total", verdict="approve", late="no")
+    took = value("review_duration_seconds_sum", result="met")
+    view = (await robot.submit(await pay(bank, 500))).json()
+    await bank.service.watch.look()
+    assert value("reviews_open") == 1
+    bank.clock.pass_(minutes=30)
+    await bank.service.watch.look()
+    assert 1_790 < value("oldest_open_review_age_seconds") < 1_830
+    maya = await bank.person("maya")
+    assert (await maya.vote(view)).status_code == 200
+    await bank.service.watch.look()
+    assert value("reviews_open") == 0
+    assert value("votes_total", verdict="approve", late="no") == votes + 1
+    assert 1_790 < value("review_duration_seconds_sum", result="met") - took < 1_830
+
+
+async def test_a_tool_of_a_callers_invention_makes_no_label(bank: World, robot: Agent) -> None:
+    before = value("effects_submitted_total", tool="(unknown)", state="denied")
+    effect = {"tool": "hunter2", "tool_digest": "0" * 64, "args": {}}
+    assert (await robot.submit(effect)).json()["state"] == "ended"
+    assert value("effects_submitted_total", tool="(unknown)", state="denied") == before + 1
+    assert b"hunter2" not in metrics.text()
+
+
+async def test_paths_and_methods_of_a_callers_invention_make_no_label(bank: World) -> None:
+    before = value("http_request_duration_seconds_count", method="(other)", route="(none)", status="404")
+    await bank.http.request("HUNTER2", "/hunter2")
+    assert (
+        value("http_request_duration_seconds_count", method="(other)", route="(none)", status="404")
+        == before + 1
+    )
+    assert b"hunter2" not in metrics.text().lower()
+
+
+async def test_a_refusal_counts_by_its_code(bank: World, robot: Agent) -> None:
+    before = value("refusals_total", code="not_found")
+    assert (await robot.send("GET", f"/v1/transactions/{'0' * 64}")).status_code == 404
+    assert value("refusals_total", code="not_found") == before + 1
+
+
+async def test_what_is_rolled_back_counts_for_nothing(bank: World) -> None:
+    def half(tx: Tx) -> None:
+        append(tx, "task_opened", actor="service", body={"task": "unknown"})
+        raise LookupError("no")
+
+    before = value("tasks_opened_total", task="unknown")
+    with pytest.raises(LookupError):
+        await bank.service.db.write(half)
+    assert value("tasks_opened_total", task="unknown") == before
+    assert value("units_waiting") == 0
+
+
+async def test_what_is_committed_after_its_caller_went_away_counts_all_the_same(bank: World) -> None:
+    class Heard:
+        def __init__(self) -> None:
+            self.lines: list[str] = []
+
+        def before_commit(self, tx: Tx) -> None:
+            """Nothing is wanted."""
+
+        def committed(self, lines: list[Line], known: object, seconds: float) -> None:
+            self.lines += [line.kind for line in lines]
+
+    heard = Heard()
+    bank.service.db.tell_lines(heard)
+    line = partial(append, kind="signed_out", actor="person:gone", body={})
+    gone = asyncio.create_task(bank.service.db.write(line))
+    await asyncio.sleep(0)
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    await bank.service.db.write(lambda tx: tx.now)
+    await asyncio.sleep(0)
+    assert heard.lines == ["signed_out"]
+
+
+async def test_the_bundle_in_force_is_named_and_the_one_before_is_not(bank: World, folder: Payments) -> None:
+    def named() -> list[str]:
+        return [s.labels["digest"] for m in metrics.BUNDLE.collect() for s in m.samples]
+
+    assert named() == [bank.service.active.current.digest]
+    folder.rules("")
+    await bank.activate()
+    assert named() == [bank.service.active.current.digest]
+
+
+async def test_on_loopback_anybody_reads_them(bank: World) -> None:
+    answer = await bank.http.get("/metrics")
+    assert answer.status_code == 200
+    assert "countersign_decisions_total" in answer.text
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        ({}, 401),
+        ({"Authorization": "Bearer wrong"}, 401),
+        ({"Authorization": "Basic the-token"}, 401),
+        ({"Authorization": "Bearer the-tok\u00e9n"}, 401),
+        ({"Authorization": "Bearer the-token"}, 200),
+    ],
+)
+async def test_elsewhere_they_are_read_with_the_token(
+    tmp_path: Path, folder: Payments, sent: dict[str, str], status: int
+) -> None:
+    file = tmp_path / "metrics-token"
+    file.write_text("the-token\n")
+    file.chmod(0o600)
+    more = {"public_url": "https://gate.example", "dev_signin": False, "providers": [PROVIDER]}
+    async with running(tmp_path / "data", folder.path, metrics_token_file=file, **more) as world:
+        headers = {name: text.encode("utf-8") for name, text in sent.items()}
+        assert (await world.http.get("/metrics", headers=headers)).status_code == status
+
+
+async def test_elsewhere_nobody_reads_them_without_a_token_in_the_settings(
+    tmp_path: Path, folder: Payments
+) -> None:
+    more = {"public_url": "https://gate.example", "dev_signin": False, "providers": [PROVIDER]}
+    async with running(tmp_path / "data", folder.path, **more) as world:
+        answer = await world.http.get("/metrics", headers={"Authorization": "Bearer "})
+        assert answer.status_code == 401
+        assert "metrics_token_file" in answer.json()["detail"]
+
+
+async def test_a_token_others_can_read_is_refused_at_the_start(tmp_path: Path, folder: Payments) -> None:
+    file = tmp_path / "metrics-token"
+    file.write_text("the-token")
+    file.chmod(0o644)
+    with pytest.raises((StartError, ServiceError), match="metrics-token"):
+        async with running(tmp_path / "data", folder.path, metrics_token_file=file):
+            pytest.fail("it started")

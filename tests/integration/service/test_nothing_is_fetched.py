@@ -1,0 +1,153 @@
+"""What arrives names addresses, and none of them is visited: not in a token's header or claims, nor in args."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign.contract import PrivateKey, make_proof
+from tests.fakes.payments import Payments
+from tests.fakes.world import Agent, World, running
+from tests.integration.service.effects import pay
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def trap() -> Iterator[tuple[socket.socket, str]]:
+    """A port that would notice a visitor, and its address."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.setblocking(False)
+        yield listener, f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+
+def visited(listener: socket.socket) -> bool:
+    try:
+        listener.accept()[0].close()
+    except BlockingIOError:
+        return False
+    return True
+
+
+def test_a_visit_would_be_noticed(trap: tuple[socket.socket, str]) -> None:
+    listener, url = trap
+    assert not visited(listener)
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))):
+        assert visited(listener)
+
+
+@pytest.fixture
+async def bank(tmp_path: Path) -> AsyncIterator[World]:
+    """A service that trusts one issuer, elsewhere."""
+    issuers = [
+        {
+            "name": "platform",
+            "issuer": "https://issuer.invalid",
+            "agents": [{"agent": "robot", "claims": {"sub": "robot"}}],
+        }
+    ]
+    folder = Payments(tmp_path / "bundle")
+    async with running(tmp_path / "data", folder.path, trusted_issuers=issuers) as started:
+        yield started
+
+
+def part(value: object) -> str:
+    return base64.urlsafe_b64encode(json.dumps(value).encode()).decode().rstrip("=")
+
+
+def with_header(token: str, **members: Any) -> str:
+    head, payload, signature = token.split(".")
+    header = json.loads(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
+    return ".".join([part(header | members), payload, signature])
+
+
+WHERE = ("jku", "x5u", "kid", "iss")
+
+
+@pytest.mark.parametrize("member", WHERE)
+async def test_no_release_leads_anywhere(bank: World, trap: tuple[socket.socket, str], member: str) -> None:
+    listener, url = trap
+    robot = await bank.agent("robot")
+    view = (await robot.submit(await pay(bank))).json()
+    (token,) = (await robot.release(view)).json()["releases"]
+    answer = await robot.redeem([with_header(token, **{member: f"{url}/keys"})])
+    assert (answer.status_code, answer.json()["code"]) == (400, "bad_token")
+    assert not visited(listener)
+    assert (await robot.redeem([token])).json()["redeemed"] is True
+
+
+@pytest.mark.parametrize("member", WHERE)
+async def test_no_proof_leads_anywhere(bank: World, trap: tuple[socket.socket, str], member: str) -> None:
+    listener, url = trap
+    robot = await bank.agent("robot")
+    await robot.send("GET", "/v1/tools/pay")
+    proof = make_proof(
+        robot.key,
+        agent=robot.name,
+        method="GET",
+        url_path="/v1/tools/pay",
+        query="",
+        body=b"",
+        nonce=robot.nonce,
+        now=int(robot.clock().timestamp()),
+    )
+    headers = {"Agent-Proof": with_header(proof, **{member: f"{url}/keys"})}
+    answer = await bank.http.get("/v1/tools/pay", headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (401, "bad_proof")
+    assert not visited(listener)
+
+
+@pytest.mark.parametrize("as_issuer", [True, False], ids=["its issuer", "its header"])
+async def test_no_token_somebody_brings_leads_to_its_own_keys(
+    bank: World, trap: tuple[socket.socket, str], as_issuer: bool
+) -> None:
+    listener, url = trap
+    await bank.operator("agent-enroll", {"name": "robot", "roles": []})
+    key = PrivateKey.generate()
+    nonce = (await bank.http.get("/v1/tools/pay")).headers["agent-nonce"]
+    now = int(bank.clock().timestamp())
+    claims = {"iss": url, "sub": "robot", "aud": bank.settings.public_url, "iat": now, "exp": now + 600}
+    header = {"alg": "RS256", "kid": "k1", "typ": "JWT"}
+    if not as_issuer:
+        claims["iss"] = f"{url}/x"
+        header |= {"jku": f"{url}/keys", "x5u": f"{url}/cert"}
+    token = f"{part(header)}.{part(claims)}.{part('signature')}"
+    raw = json.dumps({"token": token, "x": key.public.jwk()["x"]}).encode()
+    proof = make_proof(
+        key,
+        agent="robot",
+        method="POST",
+        url_path="/v1/agent-keys",
+        query="",
+        body=raw,
+        nonce=nonce,
+        now=now,
+    )
+    answer = await bank.http.post(
+        "/v1/agent-keys", content=raw, headers={"Agent-Proof": proof, "Content-Type": "application/json"}
+    )
+    assert (answer.status_code, answer.json()["code"]) == (401, "bad_proof")
+    assert not visited(listener)
+
+
+async def test_addresses_in_args_and_claims_are_text(bank: World, trap: tuple[socket.socket, str]) -> None:
+    listener, url = trap
+    robot: Agent = await bank.agent("robot")
+    maya = await bank.person("maya")
+    view = (
+        await robot.submit(
+            await pay(bank, 500, account=f"{url}/account"), claimed={"purpose": f"see {url}/why"}
+        )
+    ).json()
+    review = view["effects"][0]["review"]["review_id"]
+    for path in (f"/v1/reviews/{review}", f"/reviews/{review}", "/", "/v1/reviews"):
+        assert (await maya.get(path)).status_code == 200
+    await maya.vote(view)
+    assert (await robot.spend(view))["redeemed"] is True
+    assert not visited(listener)

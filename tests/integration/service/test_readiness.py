@@ -1,0 +1,322 @@
+"""/readyz tells what is wrong, since when and what to do: every check is broken for real, on both engines, and mended.
+
+"Since" is when it was found, not when somebody asked: the clock moves on between the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import delete, text, update
+
+from policy_service.errors import ServiceError
+from policy_service.health import CHECKS, Health
+from policy_service.jobs.watching import Watch
+from policy_service.storage.core import table
+from policy_service.storage.database import Tx
+from policy_service.storage.outbox import put
+from policy_service.storage.tables import LeaseRow, OutboxRow
+from policy_service.tokens.keys import rotate_keys
+from tests.fakes.payments import Payments
+from tests.fakes.world import World, running
+from tests.integration.service.effects import pay
+from tests.integration.service.engines import ENGINES
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def found(world: World) -> dict[str, dict[str, Any]]:
+    """What /readyz says now, by check; its status line must agree with what it says."""
+    answer = await world.http.get("/readyz")
+    body = answer.json()
+    by_check = {one["check"]: one for one in body["findings"]}
+    stops = any(one["stops"] for one in by_check.values())
+    assert body["status"] == ("down" if stops else "degraded" if by_check else "ok")
+    assert answer.status_code == (503 if stops else 200)
+    for name, one in by_check.items():
+        assert (one["stops"], one["do"]) == (CHECKS[name].stops, CHECKS[name].do)
+        assert datetime.fromisoformat(one["since"]).tzinfo is not None
+    return by_check
+
+
+async def broken(world: World, check: str, *, stops: bool) -> dict[str, Any]:
+    """The one finding, told with the moment it was found however late one asks and however often one looks."""
+    await world.service.watch.look()
+    told = await found(world)
+    assert list(told) == [check]
+    assert told[check]["stops"] is stops
+    world.clock.pass_(seconds=2)
+    await world.service.watch.look()
+    assert (await found(world))[check]["since"] == told[check]["since"]
+    return told[check]
+
+
+async def mended(world: World) -> None:
+    await world.service.watch.look()
+    assert await found(world) == {}
+
+
+async def sql(world: World, *statements: str) -> None:
+    for one in statements:
+        await world.service.db.write(lambda tx, one=one: _run(tx, one))  # type: ignore[misc]
+
+
+def _run(tx: Tx, statement: str) -> None:
+    tx.conn.execute(text(statement))
+
+
+async def test_a_healthy_service_has_nothing_to_say(bank: World) -> None:
+    await mended(bank)
+
+
+async def test_a_database_that_does_not_answer_stops_it(bank: World) -> None:
+    await sql(bank, "ALTER TABLE tasks RENAME TO gone")
+    await broken(bank, "database", stops=True)
+    await sql(bank, "ALTER TABLE gone RENAME TO tasks")
+    await mended(bank)
+
+
+async def test_a_writer_that_hangs_stops_it(
+    tmp_path: Path, folder: Payments, database: dict[str, str]
+) -> None:
+    go, begun = threading.Event(), threading.Event()
+
+    def hang(tx: Tx) -> None:
+        begun.set()
+        assert go.wait(30)
+
+    async with running(tmp_path / "data", folder.path, pool_size=1, **database) as bank:
+        bank.service.watch._patience_s = 0.3
+        hung = asyncio.create_task(bank.service.db.write(hang))
+        await asyncio.to_thread(begun.wait, 10)
+        assert "no unit of work comes back" in (await broken(bank, "writer", stops=True))["wrong"]
+        go.set()
+        await hung
+        bank.service.watch._patience_s = 10
+        await mended(bank)
+
+
+@pytest.mark.parametrize(
+    "engine", ["sqlite"]
+)  # a server's disk cannot be filled here; the next test is of both
+async def test_a_full_disk_stops_it_until_there_is_room_again(bank: World) -> None:
+    await sql(bank, "CREATE TABLE filler (x BLOB)")
+    pages = await bank.service.db.read(lambda conn: conn.execute(text("PRAGMA page_count")).scalar_one())
+    await sql(bank, f"PRAGMA max_page_count = {pages}")
+    with pytest.raises(ServiceError):
+        await sql(bank, "INSERT INTO filler VALUES (zeroblob(3000000))")
+    assert "SQLITE_FULL" in (await broken(bank, "writer", stops=True))["wrong"]
+    await sql(bank, f"PRAGMA max_page_count = {pages + 10_000}")
+    await mended(bank)
+
+
+async def test_one_failed_commit_that_can_be_repeated_stops_nothing(bank: World, engine: str) -> None:
+    ending = "SELECT pg_terminate_backend(pg_backend_pid())"
+    if engine == "sqlite":
+        await sql(bank, "CREATE TABLE bombs (x)", "CREATE TRIGGER bomb BEFORE INSERT ON bombs BEGIN "
+                  "SELECT RAISE(ROLLBACK, 'boom'); END")  # fmt: skip
+        ending = "INSERT INTO bombs VALUES (1)"
+    with pytest.raises(ServiceError):
+        await sql(bank, ending)
+    assert bank.service.db.failed is not None
+    await mended(bank)
+    assert bank.service.db.failed is None
+
+
+async def test_a_log_nobody_numbers_stops_it_since_its_oldest_line(bank: World) -> None:
+    leases = table(LeaseRow)
+    robot = await bank.agent("robot")
+    await bank.service.sequencer.number()
+    later = datetime.now(UTC) + timedelta(days=1)
+    other = {"holder": "another-process", "expires_at": later}
+    await bank.service.db.write(lambda tx: tx.conn.execute(update(leases).values(**other)).rowcount)
+    began = bank.clock()
+    assert (await robot.submit(await pay(bank))).status_code == 201
+    await bank.service.watch.look()
+    assert await found(bank) == {}, "a line may wait for a moment"
+    bank.clock.pass_(seconds=11)
+    told = await broken(bank, "log", stops=True)
+    assert abs(datetime.fromisoformat(told["since"]) - began) < timedelta(seconds=5)
+    await bank.service.db.write(lambda tx: tx.conn.execute(delete(leases)).rowcount)
+    await bank.service.sequencer.number()
+    await mended(bank)
+
+
+async def test_an_epoch_mark_that_cannot_be_written_stops_it(bank: World) -> None:
+    mark = bank.settings.key_dir / "epoch.json"
+    await asyncio.sleep(0.3)
+    kept = mark.read_bytes()
+    mark.unlink()
+    mark.mkdir()
+    await bank.agent("one-more-line")
+    async with asyncio.timeout(10):
+        while not bank.service.mark.signal.wrong:  # noqa: ASYNC110  nothing sets an event
+            await asyncio.sleep(0.02)
+    await broken(bank, "epoch", stops=True)
+    mark.rmdir()
+    mark.write_bytes(kept)
+    mark.chmod(0o600)
+    async with asyncio.timeout(10):
+        while bank.service.mark.signal.wrong:  # noqa: ASYNC110  nothing sets an event
+            await asyncio.sleep(0.02)
+    await mended(bank)
+
+
+async def test_a_clock_behind_the_log_stops_it(bank: World) -> None:
+    await bank.agent("somebody")
+    await bank.service.sequencer.number()
+    bank.clock.pass_(hours=-1)
+    assert "behind the newest line" in (await broken(bank, "clock", stops=True))["wrong"]
+    bank.clock.pass_(hours=1)
+    await mended(bank)
+
+
+async def test_a_host_and_a_database_that_disagree_on_the_time_stop_it(bank: World) -> None:
+    service, health = bank.service, Health(bank.clock, patience_s=60)
+    ahead = Watch(
+        service.db,
+        health,
+        bank.settings,
+        scheduler=service.scheduler,
+        kid=service.watch._kid,
+        clock=lambda: bank.clock() + timedelta(seconds=60),
+    )
+    await ahead.look()
+    (told,) = health.findings()
+    assert told.check == "clock" and "60 s apart" in told.wrong
+
+
+async def test_a_disk_that_runs_low_is_a_warning(bank: World) -> None:
+    service = bank.service
+    service.watch._settings = replace_setting(bank, disk_low_mb=10**9)
+    await broken(bank, "disk", stops=False)
+    service.watch._settings = bank.settings
+    await mended(bank)
+
+
+def replace_setting(world: World, **changed: Any) -> Any:
+    return world.settings.model_copy(update=changed)
+
+
+async def test_keys_that_cannot_be_read_any_more_are_a_warning(bank: World) -> None:
+    secret = bank.settings.key_dir / "nonce.secret"
+    secret = secret if secret.exists() else next(bank.settings.key_dir.glob("*nonce*"))
+    secret.chmod(0o644)
+    assert "would not start again" in (await broken(bank, "keys", stops=False))["wrong"]
+    secret.chmod(0o600)
+    await mended(bank)
+
+
+async def test_a_rotation_waits_for_a_restart_and_says_so(bank: World) -> None:
+    kid = rotate_keys(bank.settings.key_dir, now=datetime.now(UTC).timestamp(), compromised=True)
+    assert kid in (await broken(bank, "keys", stops=False))["wrong"]
+
+
+async def test_a_bundle_that_does_not_load_is_a_warning_since_it_first_did_not(
+    bank: World, folder: Payments
+) -> None:
+    folder.policies("permit (principal, action, resource")
+    await bank.activate()
+    told = (await found(bank))["bundle"]
+    assert told["stops"] is False
+    assert bank.service.active.current.digest in told["wrong"]
+    assert ".cedar" in told["wrong"], "it names the file"
+    bank.clock.pass_(minutes=5)
+    folder.policies("permit (principal, action, resour")
+    await bank.activate()
+    assert (await found(bank))["bundle"]["since"] == told["since"]
+    folder.rules()
+    await bank.activate()
+    assert await found(bank) == {}
+
+
+async def test_a_sweep_that_fails_is_a_warning_until_it_succeeds(bank: World) -> None:
+    scheduler = bank.service.scheduler
+    forget = next(job for job in scheduler._jobs if job.name == "forget")
+    await sql(bank, "ALTER TABLE sign_in_links RENAME TO gone")
+    await scheduler._tick(forget)
+    assert "forget" in (await broken(bank, "sweeps", stops=False))["wrong"]
+    await sql(bank, "ALTER TABLE gone RENAME TO sign_in_links")
+    await scheduler._tick(forget)
+    await mended(bank)
+
+
+async def test_a_message_that_does_not_leave_is_a_warning(bank: World) -> None:
+    outbox = table(OutboxRow)
+    await bank.service.db.write(lambda tx: put(tx, "review_opened", {}))
+    later = datetime.now(UTC) + timedelta(days=2)
+    stuck = update(outbox).values(state="waiting", next_at=later)
+    await bank.service.db.write(lambda tx: tx.conn.execute(stuck).rowcount)
+    await bank.service.watch.look()
+    assert await found(bank) == {}, "a message may wait for a while"
+    bank.clock.pass_(seconds=901)
+    assert "1 messages wait" in (await broken(bank, "outbox", stops=False))["wrong"]
+    dead = update(outbox).values(state="dead")
+    await bank.service.db.write(lambda tx: tx.conn.execute(dead).rowcount)
+    assert "given up" in (await broken(bank, "outbox", stops=False))["wrong"]
+    await bank.service.db.write(lambda tx: tx.conn.execute(delete(outbox)).rowcount)
+    await mended(bank)
+
+
+async def test_a_provider_nobody_reaches_is_a_warning(
+    tmp_path: Path, folder: Payments, database: dict[str, str]
+) -> None:
+    provider = {
+        "name": "corp",
+        "title": "Corp",
+        "issuer": "http://127.0.0.1:9",
+        "client_id": "countersign",
+        "client_secret": "s",
+    }
+    async with running(tmp_path / "data", folder.path, providers=[provider], **database) as bank:
+        assert (await bank.http.get("/sign-in/corp")).status_code == 503
+        assert "127.0.0.1 does not answer" in (await broken(bank, "issuers", stops=False))["wrong"]
+
+
+async def test_a_watch_that_does_not_come_round_stops_it() -> None:
+    health = Health(lambda: datetime(2026, 1, 1, tzinfo=UTC), patience_s=0.05)
+    assert health.findings() == []
+    await asyncio.sleep(0.1)
+    assert [(one.check, one.stops) for one in health.findings()] == [("watch", True)]
+    health.looked()
+    assert health.findings() == []
+
+
+async def test_a_job_that_hangs_is_found_although_it_tells_nobody(bank: World) -> None:
+    scheduler = bank.service.scheduler
+    at, when = scheduler._succeeded["expire_reviews"]
+    scheduler._succeeded["expire_reviews"] = (at - 3 * 3_600 - 61, when)
+    told = await broken(bank, "sweeps", stops=False)
+    assert "expire_reviews" in told["wrong"]
+    await scheduler._tick(next(job for job in scheduler._jobs if job.name == "expire_reviews"))
+    await mended(bank)
+
+
+async def test_several_things_are_told_the_worst_first(bank: World, folder: Payments) -> None:
+    folder.policies("permit (principal, action, resource")
+    await bank.activate()
+    await bank.agent("somebody")
+    await bank.service.sequencer.number()
+    bank.clock.pass_(hours=-1)
+    await bank.service.watch.look()
+    answer = await bank.http.get("/readyz")
+    assert [one["check"] for one in answer.json()["findings"]] == ["clock", "bundle"]
+
+
+async def test_what_is_told_quotes_nothing_of_the_folder(bank: World, folder: Payments) -> None:
+    folder.policies('@id("hunter2") permit (principal, action, resource) when { "hunter2" }')
+    await bank.activate()
+    answer = await bank.http.get("/readyz")
+    assert json.loads(answer.text)["status"] == "degraded"
+    assert "hunter2" not in answer.text

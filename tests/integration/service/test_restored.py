@@ -1,0 +1,700 @@
+"""A database that came back from a backup: it does not start, `policy-service restored` takes it over, and nothing that
+may have fired since fires again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from policy_service.audit.log import entries_after, highest_index
+from policy_service.errors import StartError, StorageUnavailableError
+from policy_service.storage.core import table
+from policy_service.storage.database import Database
+from policy_service.storage.tables import AuditRow
+from policy_service.tokens.epoch import Mark, read_mark, write_mark
+from tests.fakes.log_check import faults_of_log
+from tests.fakes.payments import Payments
+from tests.fakes.streaming import events, served
+from tests.fakes.vault import Vault
+from tests.fakes.world import Agent, World, running
+from tests.house.repository import ROOT
+from tests.integration.service.effects import mail, pay
+from tests.integration.service.engines import ENGINES
+
+pytestmark = pytest.mark.anyio
+
+REASON = ("restored", "--reason", "the disk died")
+
+
+@pytest.fixture(params=ENGINES)
+def vault(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Vault]:
+    """A deployment that is not running yet."""
+    bundle = Payments(tmp_path / "bundle").path
+    server = template = None
+    if request.param == "postgresql":
+        server, template = (
+            request.getfixturevalue("postgres_server"),
+            request.getfixturevalue("migrated_template"),
+        )
+    with Vault.opened(tmp_path / "data", bundle, server, template) as opened:
+        yield opened
+
+
+@pytest.fixture
+def engine() -> str:
+    """The vault's."""
+    return "sqlite"
+
+
+def serving(vault: Vault) -> Any:
+    return running(vault.data, vault.bundle, **vault.settings)
+
+
+def at(world: World, who: Agent) -> Agent:
+    return Agent(who.name, who.key, world.http, world.clock)
+
+
+async def tasks(world: World) -> list[tuple[str, str]]:
+    """The open tasks: kind and effect."""
+    maya = await world.person("maya")
+    found = (await maya.get("/v1/tasks")).json()["tasks"]
+    return sorted((task["kind"], task["effect_id"]) for task in found)
+
+
+class Story:
+    """What happened: a payment waits, one is released and, after the copy was made, spent."""
+
+    robot: Agent
+    waits: dict[str, Any]
+    ready: dict[str, Any]
+    copy: str
+    tokens: list[str]
+
+
+async def told(vault: Vault) -> Story:
+    story = Story()
+    async with serving(vault) as bank:
+        story.robot = await bank.agent("robot")
+        story.waits = (await story.robot.submit(await pay(bank, 500), run_key="waits")).json()
+        story.ready = (await story.robot.submit(await pay(bank), run_key="ready")).json()
+        story.tokens = (await story.robot.release(story.ready)).json()["releases"]
+    story.copy = vault.save()
+    async with serving(vault) as bank:
+        robot = at(bank, story.robot)
+        await robot.spend(story.ready, "before")
+        await robot.report(
+            "before", {"effect_id": story.ready["effects"][0]["effect_id"], "outcome": "fired"}
+        )
+        await robot.submit(await pay(bank), run_key="forgotten", attempt_id="forgotten")
+    vault.bring_back(story.copy)
+    return story
+
+
+async def test_what_may_have_fired_is_a_task_and_counts_as_redeemed(vault: Vault) -> None:
+    story = await told(vault)
+    with pytest.raises(StartError, match="policy-service restored --dry-run"):
+        async with serving(vault):
+            pass
+    code, said = vault.verb(*REASON)
+    assert code == 0, said
+    async with serving(vault) as bank:
+        await bank.operator("go-on", {"tool": None})
+        robot = at(bank, story.robot)
+        for view in (story.waits, story.ready):
+            seen = await robot.see(view["txn"])
+            assert (seen["state"], seen["effects"][0]["state"]) == ("unsettled", "unknown")
+            assert (await robot.release(view)).status_code == 409
+        both = [view["effects"][0]["effect_id"] for view in (story.waits, story.ready)]
+        assert await tasks(bank) == sorted(("restored", effect) for effect in both)
+        assert (await (await bank.person("maya")).get("/v1/reviews")).json()["reviews"] == []
+        spent = await robot.redeem(story.tokens, "again")
+        assert (spent.status_code, spent.json()["code"]) == (400, "bad_token")
+        assert await bank.service.db.read(faults_of_log) == []
+
+
+async def test_nothing_fires_until_the_operator_says_so(vault: Vault) -> None:
+    story = await told(vault)
+    assert vault.verb(*REASON)[0] == 0
+    async with serving(vault) as bank:
+        robot = at(bank, story.robot)
+        frozen = await robot.submit(await pay(bank), run_key="new")
+        assert (frozen.status_code, frozen.json()["code"]) == (403, "frozen")
+        await bank.operator("go-on", {"tool": None})
+        again = (await robot.submit(await pay(bank), run_key="ready", attempt_id="again")).json()
+        assert (again["state"], again.get("receipt")) == ("unsettled", None)
+        other = await robot.submit(await mail(bank), run_key="ready")
+        assert (other.status_code, other.json()["code"]) == (409, "already_redeemed")
+        new = (await robot.submit(await pay(bank), run_key="new", attempt_id="new")).json()
+        assert bank.receipt_of(new).epoch == 2
+
+
+async def test_a_dry_run_tells_and_changes_nothing(vault: Vault) -> None:
+    story = await told(vault)
+    code, said = vault.verb("restored", "--dry-run", "--json")
+    would = json.loads(said)
+    assert code == 0 and would["dry_run"] and would["marked"] > would["known_to"]
+    assert sorted(would["in_doubt"]) == sorted([story.waits["txn"], story.ready["txn"]])
+    assert any("approvers" in line for line in would["check"])
+    code, said = vault.verb("restored")
+    assert code == 1 and "--reason" in said and "2 open transactions" in said
+    mark = read_mark(vault.data / "keys")
+    assert mark is not None and mark.epoch == 1
+    assert json.loads(vault.verb("restored", "--dry-run", "--json")[1]) == would
+
+
+async def test_a_healthy_database_is_left_alone_unless_it_is_insisted_on(vault: Vault) -> None:
+    async with serving(vault) as bank:
+        robot = await bank.agent("robot")
+        view = (await robot.submit(await pay(bank))).json()
+    code, said = vault.verb(*REASON)
+    assert code == 1 and "forgotten nothing that the mark knows of" in said and "1 open transactions" in said
+    async with serving(vault) as bank:
+        assert (await at(bank, robot).see(view["txn"]))["state"] == "ready"
+    code, said = vault.verb(*REASON, "--even-so")
+    assert code == 0, said
+    async with serving(vault) as bank:
+        assert (await at(bank, robot).see(view["txn"]))["state"] == "unsettled"
+
+
+async def test_a_database_that_is_newer_than_the_mark_just_starts(vault: Vault) -> None:
+    async with serving(vault) as bank:
+        await bank.agent("robot")
+    old = (vault.data / "keys/epoch.json").read_bytes()
+    async with serving(vault) as bank:
+        await bank.agent("other")
+    (vault.data / "keys/epoch.json").write_bytes(old)
+    assert vault.verb(*REASON)[0] == 1
+    async with serving(vault):
+        mark = read_mark(vault.data / "keys")
+    assert mark is not None and mark.epoch == 1 and mark.highest_index > Mark(**json.loads(old)).highest_index
+
+
+async def test_without_a_mark_nothing_is_taken_over(vault: Vault) -> None:
+    await told(vault)
+    (vault.data / "keys/epoch.json").unlink()
+    code, said = vault.verb(*REASON)
+    assert code == 1 and "copy the newest one" in said
+
+
+async def test_restored_twice_from_the_same_copy_begins_a_third_epoch_above_the_second(vault: Vault) -> None:
+    story = await told(vault)
+    assert vault.verb(*REASON)[0] == 0
+    async with serving(vault) as bank:
+        await bank.operator("go-on", {"tool": None})
+        view = (await at(bank, story.robot).submit(await pay(bank), run_key="second")).json()
+        second = (await at(bank, story.robot).release(view)).json()["releases"]
+        reached = bank.service.feed.index
+    vault.bring_back(story.copy)
+    with pytest.raises(StartError, match="restored or replaced"):
+        async with serving(vault):
+            pass
+    code, said = vault.verb(*REASON, "--json")
+    assert code == 0 and json.loads(said)["epoch"] == 3 and json.loads(said)["goes_on_at"] > reached
+    async with serving(vault) as bank:
+        await bank.operator("go-on", {"tool": None})
+        refused = await at(bank, story.robot).redeem(second, "a")
+        assert refused.json()["code"] == "bad_token"
+        new = (await at(bank, story.robot).submit(await pay(bank), run_key="3", attempt_id="3")).json()
+        assert bank.receipt_of(new).epoch == 3
+
+
+async def test_what_was_redeemed_in_the_copy_stays_so_and_its_report_is_taken(vault: Vault) -> None:
+    async with serving(vault) as bank:
+        robot = await bank.agent("robot")
+        view = (await robot.submit(await pay(bank), attempt_id="a")).json()
+    copy = vault.save()
+    async with serving(vault) as bank:
+        await bank.agent("later")
+    vault.bring_back(copy)
+    code, said = vault.verb(*REASON, "--json")
+    assert code == 0 and json.loads(said)["redeemed"] == 1 and json.loads(said)["in_doubt"] == []
+    async with serving(vault) as bank:
+        robot = at(bank, robot)
+        assert (await robot.see(view["txn"]))["state"] == "redeemed"
+        done = await robot.report("a", {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired"})
+        assert done.json()["state"] == "settled"
+
+
+async def test_a_compensation_that_waited_may_have_happened(vault: Vault) -> None:
+    async with serving(vault) as bank:
+        robot = await bank.agent("robot")
+        view = (await robot.submit(await pay(bank), await mail(bank), attempt_id="a")).json()
+        paid, mailed = (effect["effect_id"] for effect in view["effects"])
+        await robot.report("a", {"effect_id": paid, "outcome": "fired", "result": {"id": "p1"}},
+                           {"effect_id": mailed, "outcome": "failed"})  # fmt: skip
+        path = f"/v1/transactions/{view['txn']}/compensate"
+        undo = (await robot.send("POST", path, {"effect_id": paid})).json()["effect"]
+    copy = vault.save()
+    async with serving(vault) as bank:
+        await bank.agent("later")
+    vault.bring_back(copy)
+    assert vault.verb(*REASON)[0] == 0
+    async with serving(vault) as bank:
+        seen = await at(bank, robot).see(view["txn"])
+        assert (seen["state"], seen["effects"][0]["compensation"]["state"]) == ("unsettled", "unknown")
+        assert await tasks(bank) == [("restored", undo["effect_id"])]
+        assert await bank.service.db.read(faults_of_log) == []
+
+
+async def test_sessions_and_sign_in_links_of_before_are_over(vault: Vault) -> None:
+    async with serving(vault) as bank:
+        maya = await bank.person("maya")
+        link = (await bank.operator("sign-in-link", {"sub": "tomas", "name": "Tomas"}))["url"]
+    copy = vault.save()
+    async with serving(vault) as bank:
+        await bank.agent("later")
+    vault.bring_back(copy)
+    assert vault.verb(*REASON)[0] == 0
+    async with serving(vault) as bank:
+        maya.http = bank.http
+        assert (await maya.get("/v1/reviews")).status_code == 401
+        origin = {"Origin": bank.settings.public_url}
+        used = await bank.http.post(
+            "/sign-in/dev", data={"token": link.partition("token=")[2]}, headers=origin
+        )
+        assert used.status_code == 400
+
+
+# -- stopped in between ----------------------------------------------------------------------------------------------
+
+DIES = """
+import os, signal, sys
+from policy_service.channels.operator import restoring
+from policy_service.cli import app
+from policy_service.storage.database import Database
+
+left = int(sys.argv.pop(1))
+
+def counted(step):
+    def run(*args):
+        global left
+        answer = step(*args)
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return answer
+    return run
+
+restoring.write_mark = counted(restoring.write_mark)
+Database.write_sync = counted(Database.write_sync)
+app()
+"""
+
+
+def dies_after(vault: Vault, steps: int) -> None:
+    """`policy-service restored`, killed after so many of its writes, to the mark or to the database."""
+    path = os.pathsep.join([str(ROOT), str(ROOT / "sdk/python")])
+    done = subprocess.run(
+        [sys.executable, "-c", DIES, str(steps), *REASON],
+        env=os.environ | vault.env | {"PYTHONPATH": path}, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL
+
+
+async def test_killed_anywhere_it_is_repeated_and_nothing_starts_before_it_is_done(vault: Vault) -> None:
+    story = await told(vault)
+    would = json.loads(vault.verb("restored", "--dry-run", "--json")[1])
+    for steps in (1, 2):  # after the mark; after the mark and one of the two transactions
+        dies_after(vault, steps)
+        with pytest.raises(StartError, match="restored or replaced"):
+            async with serving(vault):
+                pass
+        again = json.loads(vault.verb("restored", "--dry-run", "--json")[1])
+        assert (again["lost_after"], again["known_to"]) == (would["lost_after"], would["known_to"])
+    dies_after(vault, 3)  # after the mark, the other transaction and the epoch in the database
+    async with serving(vault) as bank:
+        known = (await at(bank, story.robot).send("GET", "/v1/epoch")).json()
+        assert (known["epoch"], known["restores"][0]["lost_after"]) == (4, would["lost_after"])
+        both = [view["effects"][0]["effect_id"] for view in (story.waits, story.ready)]
+        assert await tasks(bank) == sorted(("restored", effect) for effect in both)
+        assert await bank.service.db.read(faults_of_log) == []
+        lines = await bank.service.db.read(lambda conn: entries_after(conn, 0, 10_000))
+        assert [line.kind for line in lines].count("database_restored") == 1
+    assert "forgotten nothing" in vault.verb(*REASON)[1]
+
+
+# -- several replicas ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shared(tmp_path: Path, postgres_server: str, migrated_template: str) -> Iterator[Vault]:
+    """A deployment on a database server."""
+    bundle = Payments(tmp_path / "bundle").path
+    with Vault.opened(tmp_path / "data", bundle, postgres_server, migrated_template) as opened:
+        yield opened
+
+
+async def test_a_replica_with_the_mark_of_the_old_epoch_does_not_start(shared: Vault) -> None:
+    await told(shared)
+    other = shared.data.parent / "other"
+    shutil.copytree(shared.data, other)
+    assert shared.verb(*REASON)[0] == 0
+    with pytest.raises(StartError, match=r"copy epoch\.json from there"):
+        async with running(other, shared.bundle, **shared.settings):
+            pass
+    here, shared.data = shared.data, other
+    code, said = shared.verb(*REASON)
+    assert code == 1 and "declared restored from another host" in said
+    shutil.copyfile(here / "keys/epoch.json", other / "keys/epoch.json")
+    async with running(other, shared.bundle, **shared.settings) as bank:
+        assert bank.service.mark.epoch == 2
+
+
+async def test_it_is_refused_while_a_replica_is_connected(shared: Vault) -> None:
+    async with serving(shared):
+        code, said = await asyncio.to_thread(shared.verb, *REASON, "--even-so")
+        assert code == 1 and "stop every replica first" in said
+        assert (await asyncio.to_thread(shared.verb, "restored", "--dry-run", "--even-so"))[0] == 0
+    assert shared.verb(*REASON, "--even-so")[0] == 0
+
+
+@pytest.mark.parametrize("taken_over", [False, True], ids=["as it is", "after restored"])
+async def test_a_running_replica_uses_no_connection_to_a_database_that_forgot(
+    shared: Vault, taken_over: bool
+) -> None:
+    """The server comes back with an older database under the same name, while a replica runs."""
+    async with serving(shared) as bank:
+        robot = await bank.agent("robot")
+    copy = shared.save()
+    name = shared.settings["database_url"].rpartition("/")[2]
+    with pytest.raises(StorageUnavailableError, match="stop every replica"):  # also for its last words
+        async with serving(shared) as bank:
+            robot = at(bank, robot)
+            await robot.submit(await pay(bank), attempt_id="a")
+            await bank.service.sequencer.number()
+            await bank.service.feed.refresh()
+            shared.replace(name, copy)
+            if taken_over:
+                assert (await asyncio.to_thread(shared.verb, *REASON, "--even-so"))[0] == 0
+            for _ in range(3):
+                refused = await robot.submit(await pay(bank), run_key="again", attempt_id="b")
+                assert refused.status_code == 503
+            assert (await bank.http.get("/readyz")).status_code == 503
+
+
+# -- the log ---------------------------------------------------------------------------------------------------------
+
+
+async def test_no_index_is_given_twice_and_one_line_says_which_are_lost(vault: Vault) -> None:
+    await told(vault)
+    marked = read_mark(vault.data / "keys")
+    assert marked is not None
+    known_to = json.loads(vault.verb("restored", "--dry-run", "--json")[1])["known_to"]
+    assert vault.verb(*REASON)[0] == 0
+    async with serving(vault) as bank:
+        await bank.service.sequencer.number()
+        lines = await bank.service.db.read(lambda conn: entries_after(conn, 0, 10_000))
+        indexes = [line.index for line in lines]
+        first = indexes[known_to]
+        assert indexes[:known_to] == list(range(1, known_to + 1)) and first > marked.highest_index
+        assert indexes[known_to:] == list(range(first, first + len(indexes) - known_to))
+        line = lines[known_to]
+        assert (line.kind, line.actor) == ("database_restored", "operator")
+        assert (line.body["known_to"], line.body["epoch"], line.body["reason"]) == (
+            known_to, 2, "the disk died",
+        )  # fmt: skip
+
+
+async def test_who_follows_the_log_is_led_over_the_gap(vault: Vault) -> None:
+    story = await told(vault)
+    marked = read_mark(vault.data / "keys")
+    assert marked is not None
+    goes_on = json.loads(vault.verb(*REASON, "--json")[1])["goes_on_at"]
+    async with serving(vault) as bank:
+        await bank.service.sequencer.number()
+        await bank.service.feed.refresh()
+        maya = await bank.person("maya")
+        cookie = {"Cookie": maya.headers()["Cookie"]}
+        async with served(bank) as port:
+            for last in (marked.highest_index, goes_on - 1):  # in the part that is lost
+                async with events(port, cookie | {"Last-Event-ID": str(last)}) as stream:
+                    first = await stream.event()
+                    assert (int(first["id"]), first["event"]) == (goes_on, "database_restored")
+                    assert int((await stream.event())["id"]) == goes_on + 1
+        page = (await maya.get(f"/v1/audit?after={marked.highest_index}&limit=1")).json()["rows"]
+        assert [row["index"] for row in page] == [goes_on]
+        found = await bank.service.feed.wait_after(marked.highest_index, 5, txn=story.ready["txn"])
+        assert {event.kind for event in found} >= {"effect_unknown", "task_opened"}
+
+
+def test_a_line_is_put_above_every_other_or_not_at_all(vault: Vault) -> None:
+    assert vault.verb("init")[0] == 0
+    write_mark(vault.data / "keys", Mark(1, 7))
+    for _ in range(2):
+        assert vault.verb(*REASON, "--even-so")[0] == 0
+    url = vault.settings.get("database_url", f"sqlite:///{vault.data / 'countersign.db'}")
+    with Database.open(url) as db:
+        restored = select(table(AuditRow).c.idx).where(table(AuditRow).c.kind == "database_restored")
+        first, second = sorted(db.read_sync(lambda conn: list(conn.scalars(restored))))
+        assert 7 < first < second == db.read_sync(highest_index)
+
+
+# -- what the agents know --------------------------------------------------------------------------------------------
+
+
+def evidence(bank: World, view: dict[str, Any], receipt: str, **other: Any) -> dict[str, Any]:
+    """What an agent tells of a redemption, from its own copy."""
+    effects = [recalled(bank, effect) for effect in view["effects"]]
+    return {"receipt": receipt, "run_key": view["run_key"], "effects": effects, **other}
+
+
+def recalled(bank: World, effect: dict[str, Any]) -> dict[str, Any]:
+    """One effect as its digest covers it."""
+    manifests = bank.service.active.current.manifests
+    undo = manifests[effect["tool"]].compensation
+    told = {name: effect[name] for name in ("seq", "tool", "tool_digest", "resource", "args", "call_key")}
+    if undo is not None:
+        told["compensation"] = {
+            "tool": undo.tool,
+            "tool_digest": manifests[undo.tool].digest,
+            "map": dict(undo.map),
+        }
+    return told
+
+
+class Lost:
+    """An effect redeemed in the part of the log that is lost: known to the database in some way, or not at all."""
+
+    robot: Agent
+    view: dict[str, Any]  # as the agent saw it spent
+    recall: dict[str, Any]
+
+    @property
+    def effect(self) -> str:
+        found: str = self.view["effects"][0]["effect_id"]
+        return found
+
+    def outcome(self, outcome: str = "fired", **more: Any) -> dict[str, Any]:
+        return {"effect_id": self.effect, "outcome": outcome, **more}
+
+
+async def lost(vault: Vault, known: str, *tools: Any) -> Lost:
+    """``known``: how the copy of the database has it: never, released, or withdrawn."""
+    story = Lost()
+    async with serving(vault) as bank:
+        story.robot = await bank.agent("robot")
+        if known != "never":
+            view = (await story.robot.submit(await pay(bank), run_key="lost")).json()
+        if known == "withdrawn":
+            await story.robot.send("POST", f"/v1/transactions/{view['txn']}/withdraw", {})
+    copy = vault.save()
+    async with serving(vault) as bank:
+        robot = at(bank, story.robot)
+        calls = [await pay(bank), *[await tool(bank) for tool in tools]]
+        story.view = (await robot.submit(*calls, run_key="lost")).json()
+        story.view = await robot.spend(story.view, "a")
+        receipt = story.view["receipt"]
+        story.view = story.view["transaction"]
+        story.recall = evidence(bank, story.view, receipt)
+    vault.bring_back(copy)
+    assert vault.verb(*REASON)[0] == 0
+    return story
+
+
+@pytest.mark.parametrize("known", ["never", "released", "withdrawn"])
+async def test_a_receipt_of_before_settles_it_however_much_of_it_is_known(vault: Vault, known: str) -> None:
+    story = await lost(vault, known)
+    async with serving(vault) as bank:
+        robot = at(bank, story.robot)
+        bare = await robot.report("a", story.outcome())
+        assert (bare.status_code, bare.json()["code"]) == (404, "unknown_attempt")
+        for _ in range(2):  # the same report again changes nothing
+            done = await robot.report("a", story.outcome(), recall=story.recall)
+            assert done.status_code == 200, done.text
+            seen = done.json()
+            assert (seen["state"], seen["attempt_id"]) == ("settled", "a")
+            assert seen["effects"][0]["args"] == story.view["effects"][0]["args"]
+            assert seen["txn_digest"] == story.view["txn_digest"]
+        assert await tasks(bank) == []
+        await bank.operator("go-on", {"tool": None})
+        again = (await robot.submit(await pay(bank), run_key="lost", attempt_id="b")).json()
+        assert (again["state"], again.get("receipt")) == ("settled", None)
+        assert (await (await bank.person("maya")).get("/")).status_code == 200
+        assert await bank.service.db.read(faults_of_log) == []
+
+
+async def test_a_receipt_without_an_outcome_makes_it_unknown_and_nothing_redeems_it_again(
+    vault: Vault,
+) -> None:
+    story = await lost(vault, "never")
+    async with serving(vault) as bank:
+        robot = at(bank, story.robot)
+        assert (await robot.report("a", recall=story.recall)).json()["state"] == "unsettled"
+        assert await tasks(bank) == [("restored", story.effect)]
+        await bank.operator("go-on", {"tool": None})
+        again = (await robot.submit(await pay(bank), run_key="lost", attempt_id="b")).json()
+        assert (again["state"], again.get("receipt")) == ("unsettled", None)
+        assert (await robot.report("a", story.outcome("failed"))).json()["state"] == "ended"
+        assert await tasks(bank) == []
+        assert await bank.service.db.read(faults_of_log) == []
+
+
+async def test_what_is_recalled_can_be_taken_back(vault: Vault) -> None:
+    story = await lost(vault, "never", mail)
+    async with serving(vault) as bank:
+        robot = at(bank, story.robot)
+        mailed = {"effect_id": story.view["effects"][1]["effect_id"], "outcome": "failed"}
+        done = await robot.report("a", story.outcome(result={"id": "p1"}), mailed, recall=story.recall)
+        assert [one["state"] for one in done.json()["effects"]] == ["fired", "failed"]
+        await bank.operator("go-on", {"tool": None})
+        path = f"/v1/transactions/{story.view['txn']}/compensate"
+        undo = (await robot.send("POST", path, {"effect_id": story.effect})).json()
+        await robot.redeem([undo["release"]], "undo")
+        last = await robot.report("undo", {"effect_id": undo["effect"]["effect_id"], "outcome": "fired"})
+        assert last.json()["state"] == "settled"
+
+
+async def test_a_compensation_of_before_settles_what_it_took_back(vault: Vault) -> None:
+    story, robot_view = Lost(), {}
+    async with serving(vault) as bank:
+        story.robot = await bank.agent("robot")
+        calls = [await pay(bank), await mail(bank)]
+        robot_view = (await story.robot.submit(*calls, run_key="lost", attempt_id="a")).json()
+        paid, mailed = (effect["effect_id"] for effect in robot_view["effects"])
+        outcomes = ({"effect_id": paid, "outcome": "fired", "result": {"id": "p1"}},
+                    {"effect_id": mailed, "outcome": "failed"})  # fmt: skip
+        await story.robot.report("a", *outcomes)
+    copy = vault.save()
+    async with serving(vault) as bank:
+        robot = at(bank, story.robot)
+        path = f"/v1/transactions/{robot_view['txn']}/compensate"
+        undo = (await robot.send("POST", path, {"effect_id": paid})).json()
+        spent = (await robot.redeem([undo["release"]], "undo")).json()
+        told = evidence(bank, {"effects": [undo["effect"]], "run_key": "lost"}, spent["receipt"])
+    vault.bring_back(copy)
+    assert vault.verb(*REASON)[0] == 0
+    async with serving(vault) as bank:
+        robot = at(bank, story.robot)
+        fired = {"effect_id": undo["effect"]["effect_id"], "outcome": "fired"}
+        done = await robot.report("undo", fired, recall=told)
+        assert done.status_code == 200, done.text
+        states = [effect["state"] for effect in done.json()["effects"]]
+        assert (done.json()["state"], states) == ("settled", ["compensated", "failed"])
+        assert await bank.service.db.read(faults_of_log) == []
+
+
+async def test_what_was_redeemed_before_and_after_is_a_task(vault: Vault) -> None:
+    story = await lost(vault, "never")
+    async with serving(vault) as bank:
+        robot = at(bank, story.robot)
+        await bank.operator("go-on", {"tool": None})
+        again = (await robot.submit(await pay(bank), run_key="lost", attempt_id="b")).json()
+        assert again["attempt_id"] == "b"  # from another host, before the first one told
+        told = await robot.report("a", story.outcome(), recall=story.recall)
+        assert told.status_code == 200 and told.json()["attempt_id"] == "b"
+        assert await tasks(bank) == [("contradiction", story.effect)]
+        assert await bank.service.db.read(faults_of_log) == []
+
+
+async def test_another_list_that_waits_under_its_run_key_is_superseded(vault: Vault) -> None:
+    story = await lost(vault, "never")
+    async with serving(vault) as bank:
+        robot = at(bank, story.robot)
+        await bank.operator("go-on", {"tool": None})
+        other = (await robot.submit(await pay(bank, 500), run_key="lost")).json()
+        assert other["state"] == "review"
+        done = (await robot.report("a", story.outcome(), recall=story.recall)).json()
+        assert (done["state"], done["rev"]) == ("settled", 2)
+        assert (await (await bank.person("maya")).get("/v1/reviews")).json()["reviews"] == []
+        assert await bank.service.db.read(faults_of_log) == []
+
+
+async def test_the_same_list_that_waits_again_is_doubted_and_settled(vault: Vault) -> None:
+    story = await lost(vault, "never")
+    async with serving(vault) as bank:
+        robot = at(bank, story.robot)
+        await bank.operator("go-on", {"tool": None})
+        assert (await robot.submit(await pay(bank), run_key="lost")).json()["state"] == "ready"
+        done = (await robot.report("a", story.outcome(), recall=story.recall)).json()
+        assert (done["state"], done["rev"]) == ("settled", 1)
+        assert await bank.service.db.read(faults_of_log) == []
+
+
+def changed(recall: dict[str, Any], **effect: Any) -> dict[str, Any]:
+    return recall | {"effects": [recall["effects"][0] | effect, *recall["effects"][1:]]}
+
+
+PROVES_NOTHING = {
+    "other args": (lambda r: changed(r, args={"account": "acme", "amount": 11}), 400, "bad_token"),
+    "another resource": (lambda r: changed(r, resource={"type": "Account", "id": "x"}), 400, "bad_token"),
+    "another run key": (lambda r: r | {"run_key": "other"}, 400, "bad_token"),
+    "as an independent effect": (lambda r: r | {"independent": True}, 400, "bad_token"),
+    "half the list": (lambda r: r | {"effects": r["effects"][:1]}, 400, "bad_token"),
+    "the list in another order": (lambda r: r | {"effects": r["effects"][::-1]}, 400, "bad_token"),
+    "without its compensation": (
+        lambda r: r | {"effects": [{k: v for k, v in e.items() if k != "compensation"} for e in r["effects"]]},
+        400, "bad_token",
+    ),
+    "another signature": (lambda r: r | {"receipt": r["receipt"][:-8] + "AAAAAAAA"}, 400, "bad_token"),
+    "no receipt at all": (lambda r: r | {"receipt": "a.b.c"}, 400, "bad_token"),
+    "a member nobody knows": (lambda r: r | {"more": 1}, 400, "unknown_field"),
+}  # fmt: skip
+
+
+async def test_a_recall_that_proves_nothing_is_refused_and_changes_nothing(vault: Vault) -> None:
+    story = await lost(vault, "never", mail)
+    async with serving(vault) as bank:
+        robot = at(bank, story.robot)
+        before = await bank.service.db.read(
+            lambda conn: len(list(conn.execute(select(table(AuditRow).c.audit_id))))
+        )
+        for name, (forged, status, code) in PROVES_NOTHING.items():
+            answer = await robot.report("a", story.outcome(), recall=forged(story.recall))
+            assert (answer.status_code, answer.json()["code"]) == (status, code), (name, answer.text)
+        other = await robot.report("another", story.outcome(), recall=story.recall)
+        assert (other.status_code, other.json()["code"]) == (400, "bad_token")
+        nothing = await robot.report("a")
+        assert (nothing.status_code, nothing.json()["code"]) == (400, "invalid_request")
+        after = await bank.service.db.read(
+            lambda conn: len(list(conn.execute(select(table(AuditRow).c.audit_id))))
+        )
+        assert after == before
+        stranger = await bank.agent("stranger")
+        answer = await stranger.report("a", story.outcome(), recall=story.recall)
+        assert (answer.status_code, answer.json()["code"]) == (403, "not_redeemer")
+
+
+async def test_a_receipt_of_this_epoch_proves_nothing_that_is_forgotten(vault: Vault) -> None:
+    async with serving(vault) as bank:
+        robot = await bank.agent("robot")
+        view = (await robot.submit(await pay(bank), attempt_id="a")).json()
+        told = evidence(bank, view, view["receipt"])
+        fired = {"effect_id": view["effects"][0]["effect_id"], "outcome": "fired"}
+        refused = await robot.report("b", fired, recall=told)
+        assert refused.json()["code"] == "bad_token"
+        assert (await robot.report("a", fired, recall=told)).status_code == 404
+
+
+async def test_a_receipt_by_a_key_that_is_not_published_any_more_proves_nothing(vault: Vault) -> None:
+    story = await lost(vault, "never")
+    assert vault.verb("rotate-keys", "--compromised")[0] == 0
+    async with serving(vault) as bank:
+        answer = await at(bank, story.robot).report("a", story.outcome(), recall=story.recall)
+        assert (answer.status_code, answer.json()["code"]) == (400, "bad_token")
+
+
+async def test_an_agent_that_met_another_epoch_tells_first_and_submits_then(vault: Vault) -> None:
+    story = await lost(vault, "never")
+    async with serving(vault) as bank:
+        robot = at(bank, story.robot)
+        await bank.operator("go-on", {"tool": None})
+        early = await robot.submit(await pay(bank), run_key="lost", epoch=1)
+        assert (early.status_code, early.json()["code"], early.json()["epoch"]) == (409, "other_epoch", 2)
+        known = (await robot.send("GET", "/v1/epoch")).json()
+        assert known["epoch"] == 2 and [one["epoch"] for one in known["restores"]] == [2]
+        assert known["restores"][0]["lost_after"] < story.view["submitted_at"]
+        assert (await robot.submit(await pay(bank), run_key="new", epoch=2)).status_code == 201
+        late = await robot.submit(await pay(bank), run_key="newer", epoch=3)
+        assert late.json()["code"] == "other_epoch" and "older copy" in late.json()["detail"]

@@ -1,0 +1,229 @@
+"""docs/backup.md, run as it stands: a real service loses its database, and an effect that fired is not fired again."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx2
+import pytest
+from sqlalchemy import create_engine, text
+
+from tests.counterparts import postgres, require
+from tests.fakes.operated import Operated, command, environment, free_port
+from tests.house.documents import blocks
+from tests.house.repository import ROOT
+
+RUNBOOK = (ROOT / "docs/backup.md").read_text()
+AGENT = '''
+import pathlib, sys
+from countersign import tool, transaction
+
+@tool("refund", resource=("Order", "order_id"))
+def refund(order_id: str) -> None:
+    """Give money back."""
+    with (pathlib.Path(__file__).parent / "world.log").open("a") as world:
+        world.write(order_id + "\\n")
+
+if __name__ == "__main__":
+    with transaction(key=sys.argv[1]):
+        refund(sys.argv[1])
+'''
+
+
+def commands_under(*headings: str) -> list[str]:
+    """The console blocks under a heading (and one below it), each as a script."""
+    text = RUNBOOK
+    for level, heading in enumerate(headings, start=2):
+        begins = re.search(rf"^{'#' * level} {re.escape(heading)}.*$", text, re.M)
+        assert begins is not None, f"the runbook has no {heading!r}"
+        text = text[begins.end() :]
+        ends = re.search(rf"^#{{2,{level}}} ", text, re.M)
+        text = text[: ends.start()] if ends else text
+    found = [block.text for block in blocks("docs/backup.md", text) if block.language == "console"]
+    return ["\n".join(line.removeprefix("$ ") for line in script.splitlines()) for script in found]
+
+
+class Host:
+    """A shell on the operator's host, or an agent's: what is exported stays so."""
+
+    def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
+        self.folder, self.env = folder, dict(env)
+
+    def run(self, script: str) -> str:
+        """Run a script as the runbook has it; what it said."""
+        done = self._bash(script)
+        assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    def _bash(self, script: str) -> subprocess.CompletedProcess[str]:
+        after = self.folder / "env.after"
+        done = subprocess.run(
+            ["bash", "-eu", "-c", f"{script}\nenv -0 > {shlex.quote(str(after))}"],
+            cwd=self.folder, env=self.env, capture_output=True, text=True, check=False, timeout=120,
+        )  # fmt: skip
+        if done.returncode == 0:
+            self.env = dict(line.split("=", 1) for line in after.read_text().split("\0") if line)
+        return done
+
+
+def shell(folder: Path) -> dict[str, str]:
+    """The path and the commands of an installed Countersign."""
+    programs = folder / "bin"
+    programs.mkdir()
+    for name, module in (("policy-service", "policy_service.cli"), ("countersign", "countersign.cli")):
+        script = programs / name
+        script.write_text(
+            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c "from {module} import app; app()" "$@"\n'
+        )
+        script.chmod(0o755)
+    found = postgres.programs()
+    path = [str(programs), *([] if found is None else [str(found)]), os.environ["PATH"]]
+    return {
+        "PATH": os.pathsep.join(path),
+        "HOME": os.environ.get("HOME", "/"),
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "sdk/python")]),
+    }
+
+
+class Deployment:
+    """An operator's host, an agent's host, and a service between them."""
+
+    def __init__(self, home: Path, url: str | None, new_url: str | None) -> None:
+        bundle, self.agent_home = home / "bundle", home / "agent"
+        for folder in (bundle, self.agent_home, home / "backups", home / "key-backups"):
+            folder.mkdir()
+        inherited = shell(home)
+        more = {} if url is None else {"COUNTERSIGN_DATABASE_URL": url}
+        self.operator = Host(
+            home,
+            inherited
+            | environment(home / "data", bundle, free_port(), **more)
+            | {"BACKUPS": str(home / "backups"), "KEY_BACKUPS": str(home / "key-backups")},
+        )
+        if new_url is not None:
+            self.operator.env |= {"NEW_DATABASE_URL": new_url, "NEW_DATABASE": new_url.rpartition("/")[2]}
+        port = self.operator.env["COUNTERSIGN_PORT"]
+        self.agent = Host(
+            self.agent_home,
+            inherited
+            | {
+                "COUNTERSIGN_URL": f"http://127.0.0.1:{port}",
+                "COUNTERSIGN_AGENT": "desk",
+                "COUNTERSIGN_KEY": str(self.agent_home / "desk.pem"),
+                "COUNTERSIGN_JOURNAL": str(self.agent_home / "journal.db"),
+            },
+        )
+        (self.agent_home / "my_agent.py").write_text(AGENT)
+        self.agent.run("countersign tools export --tools my_agent")
+        (self.agent_home / "drafts").rename(bundle / "tools")  # as whoever has reviewed them does
+        (bundle / "desk.cedar").write_text('@id("may") permit (principal, action, resource);\n')
+        (bundle / "groups.toml").write_bytes((ROOT / "policies/groups.toml").read_bytes())
+        self.operator.run("policy-service init")
+        self.operator.run(
+            f"policy-service agent enroll desk --key-out {shlex.quote(str(self.agent_home / 'desk.pem'))}"
+        )
+
+    def serving(self) -> Operated:
+        return Operated(self.operator.env)
+
+    def fires(self, key: str) -> None:
+        self.agent.run(f"{shlex.quote(sys.executable)} my_agent.py {key}")
+
+    def fired(self) -> list[str]:
+        return (self.agent_home / "world.log").read_text().split()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])  # a minute each
+def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deployment]:
+    """Set up and not running, on either engine."""
+    if request.param == "sqlite":
+        yield Deployment(tmp_path, None, None)
+        return
+    require("PostgreSQL's programs", postgres.programs() is not None, postgres.WAY_TO_GET)
+    server = request.getfixturevalue("postgres_server")
+    with ExitStack() as stack:
+        url = stack.enter_context(postgres.database(server)).replace("+psycopg", "")
+        new = f"{url}_new"
+        yield Deployment(tmp_path, url, new)
+        admin = create_engine(server, isolation_level="AUTOCOMMIT")
+        with admin.connect() as conn:
+            conn.execute(text(f"DROP DATABASE IF EXISTS {new.rpartition('/')[2]} WITH (FORCE)"))
+        admin.dispose()
+
+
+@pytest.mark.timeout(600)  # some twenty commands, each a process that imports everything
+def test_the_runbook_brings_a_deployment_back_and_nothing_fires_twice(deployment: Deployment) -> None:
+    engine = "PostgreSQL" if "COUNTERSIGN_DATABASE_URL" in deployment.operator.env else "SQLite"
+    keys = commands_under("SQLite", "Make it")[-1]
+    with deployment.serving() as service:
+        deployment.fires("before")
+        for script in (commands_under(engine, "Make it")[0], keys):
+            deployment.operator.run(script)
+        deployment.fires("forgotten")
+        service.kill()  # the disk is gone
+    for script in commands_under(engine, "Bring it back"):
+        deployment.operator.run(script)
+    refused = command("serve", env=deployment.operator.env)
+    assert refused.returncode == 1 and "policy-service restored --dry-run" in refused.stderr
+
+    look, say_so, tell, go_on = commands_under("Declare it restored")
+    assert "nothing was changed" in deployment.operator.run(look)
+    assert "epoch 2 has begun" in deployment.operator.run(say_so)
+    with deployment.serving() as service:
+        assert "restored" in deployment.agent.run(tell)
+        deployment.operator.run(go_on)
+        deployment.fires("after")
+        deployment.agent.env["COUNTERSIGN_JOURNAL"] += "-of-another-host"
+        again = deployment.agent._bash(f"{shlex.quote(sys.executable)} my_agent.py forgotten")
+        assert again.returncode != 0 and "AlreadyRedeemed" in again.stderr
+        assert httpx2.get(service.url + "/readyz").status_code == 200
+    assert deployment.fired() == ["before", "forgotten", "after"]
+    assert len(list((deployment.operator.folder / "key-backups").glob("keys-*/epoch.json"))) == 1
+
+
+def test_a_copy_is_one_private_sound_file_of_what_was_committed(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path, None, None)
+    with deployment.serving():
+        deployment.fires("before")
+        deployment.operator.run("policy-service backup one.db")
+    (copy,) = tmp_path.glob("one.db*")
+    assert copy.stat().st_mode & 0o777 == 0o600
+    engine = create_engine(f"sqlite:///{copy}")
+    with engine.connect() as conn:
+        assert conn.execute(text("SELECT state FROM transactions")).scalars().all() == ["settled"]
+    engine.dispose()
+
+
+REFUSED = {
+    "a file that is there": ("policy-service backup taken.db", "never overwritten"),
+    "a folder that is not": ("policy-service backup nowhere/x.db", "cannot be written"),
+    "beside the keys": ("policy-service backup data/keys/x.db", "whoever holds both"),
+    "below the keys": ("mkdir -p data/keys/deep; policy-service backup data/keys/deep/x.db", "whoever holds both"),
+    "of a server": (
+        "COUNTERSIGN_DATABASE_URL=postgresql://nobody@127.0.0.1/x policy-service backup x.db", "pg_dump",
+    ),
+    "of nothing": ("COUNTERSIGN_DATA_DIR=empty policy-service backup x.db", "policy-service init"),
+    "of what is damaged": (
+        "printf 'not a database at all' > data/countersign.db; policy-service backup x.db", "cannot be copied",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("script", "sentence"), REFUSED.values(), ids=REFUSED)
+def test_a_backup_that_is_refused_says_why_and_leaves_nothing(
+    script: str, sentence: str, tmp_path: Path
+) -> None:
+    host = Host(tmp_path, shell(tmp_path) | environment(tmp_path / "data", tmp_path, free_port()))
+    host.run("policy-service init")
+    (tmp_path / "taken.db").write_text("mine")
+    done = host._bash(script)
+    assert done.returncode == 1 and sentence in done.stderr and "Traceback" not in done.stderr
+    assert (tmp_path / "taken.db").read_text() == "mine"
+    assert [*tmp_path.rglob("x.db*"), *tmp_path.rglob("*.part")] == []

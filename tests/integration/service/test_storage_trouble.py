@@ -1,0 +1,155 @@
+"""An embedded database in trouble while the service runs: 503, nothing half done, and on it goes afterwards.
+
+A full disk and the calls of the system that can fail are in `tests/crash`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from policy_service.errors import StartError, StorageUnavailableError
+from tests.fakes.log_check import faults_of_log
+from tests.fakes.payments import Payments
+from tests.fakes.world import Agent, World, running
+from tests.integration.service.effects import mail, pay
+
+pytestmark = pytest.mark.anyio
+
+BUSY_MS = 100
+
+
+@pytest.fixture
+async def bank(tmp_path: Path) -> AsyncIterator[World]:
+    """A service that waits only a moment for locks."""
+    folder = Payments(tmp_path / "bundle")
+    async with running(tmp_path / "data", folder.path, busy_timeout_ms=BUSY_MS) as started:
+        yield started
+
+
+def file_of(bank: World) -> Path:
+    return bank.settings.data_dir / "countersign.db"
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Another process writes, and takes its time."""
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+    finally:
+        other.execute("ROLLBACK")
+        other.close()
+
+
+async def writes(bank: World, robot: Agent) -> dict[str, Any]:
+    """One of everything that changes something, ready to be sent."""
+    maya = await bank.person("maya")
+    ready = (await robot.submit(await pay(bank), await mail(bank), run_key="ready")).json()
+    asked = (await robot.submit(await pay(bank, 500), run_key="asked")).json()
+    spent = (await robot.submit(await pay(bank), run_key="spent", attempt_id="spent")).json()
+    tokens = (await robot.release(ready)).json()["releases"]
+    fired = {"effect_id": spent["effects"][0]["effect_id"], "outcome": "fired"}
+    effect = await pay(bank)
+    return {
+        "a submission": lambda: robot.submit(effect, run_key="new", idempotency_key="new"),
+        "a release": lambda: robot.release(ready),
+        "a redemption": lambda: robot.redeem(tokens, "a-1"),
+        "a report": lambda: robot.report("spent", fired),
+        "a withdrawal": lambda: robot.send("POST", f"/v1/transactions/{asked['txn']}/withdraw", {}),
+        "a vote": lambda: maya.vote(asked, "deny", reason="no"),
+    }
+
+
+WHAT = ("a submission", "a release", "a redemption", "a report", "a withdrawal", "a vote")
+
+
+@pytest.mark.parametrize("what", WHAT)
+async def test_what_cannot_be_written_is_refused_whole_and_can_be_sent_again(bank: World, what: str) -> None:
+    robot = await bank.agent("robot")
+    send = (await writes(bank, robot))[what]
+    before = _content(file_of(bank))
+    with locked(file_of(bank)):
+        answer: httpx2.Response = await send()
+        assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable"), answer.text
+        assert "sqlite" not in answer.text.lower()
+    assert _content(file_of(bank)) == before
+    assert (await send()).is_success
+    assert _content(file_of(bank)) != before
+    assert await bank.service.db.read(faults_of_log) == []
+
+
+def _content(path: Path) -> dict[str, list[str]]:
+    """Every row that means something, as another process reads it; of the log only how much there is, because lines
+    are numbered when it suits the sequencer.
+    """
+    tables = ("transactions", "effects", "decisions", "reviews", "votes", "attempts", "redemptions", "tasks")
+    other = sqlite3.connect(path)
+    try:
+        rows = {name: sorted(map(repr, other.execute(f"SELECT * FROM {name}"))) for name in tables}
+        return rows | {"audit": [str(other.execute("SELECT count(*) FROM audit").fetchone()[0])]}
+    finally:
+        other.close()
+
+
+async def test_a_lock_that_is_given_back_in_time_is_waited_for(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", Payments(tmp_path / "bundle").path) as bank:
+        robot = await bank.agent("robot")
+        effect = await pay(bank)
+        with locked(file_of(bank)):
+            sent = asyncio.create_task(robot.submit(effect))
+            await asyncio.sleep(0.3)
+            assert not sent.done()
+        assert (await sent).status_code == 201
+
+
+async def test_pages_that_rot_while_it_runs_are_503_and_never_an_answer(tmp_path: Path) -> None:
+    with pytest.raises(StorageUnavailableError):  # it cannot finish its log either, and says so when it ends
+        async with running(tmp_path / "data", Payments(tmp_path / "bundle").path) as bank:
+            robot = await bank.agent("robot")
+            views = [(await robot.submit(await pay(bank), run_key=f"r-{n}")).json() for n in range(30)]
+            tokens = (await robot.release(views[0])).json()["releases"]
+            _rot(file_of(bank))
+            for answer in (
+                await robot.redeem(tokens, "a-1"),
+                await robot.send("GET", f"/v1/transactions/{views[1]['txn']}"),
+                await robot.submit(await pay(bank), run_key="another"),
+            ):
+                assert (answer.status_code, answer.json()["code"]) == (503, "storage_unavailable")
+                assert "malformed" not in answer.text
+            assert (await bank.http.get("/readyz")).status_code == 503
+
+
+async def test_a_service_does_not_start_on_pages_that_rotted_while_it_was_down(tmp_path: Path) -> None:
+    folder = Payments(tmp_path / "bundle")
+    async with running(tmp_path / "data", folder.path) as bank:
+        robot = await bank.agent("robot")
+        for n in range(30):
+            await robot.submit(await pay(bank), run_key=f"r-{n}")
+    _rot(tmp_path / "data" / "countersign.db")
+    with pytest.raises(StartError, match="damaged"):
+        async with running(tmp_path / "data", folder.path):
+            pass
+
+
+def _rot(path: Path) -> None:
+    """Everything is moved from the log into the file, and the file's pages but the first two are noise from then on."""
+    other = sqlite3.connect(path)
+    other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    size = other.execute("PRAGMA page_size").fetchone()[0]
+    other.close()
+    with path.open("r+b") as file:
+        file.seek(0, os.SEEK_END)
+        end = file.tell()
+        file.seek(2 * size)
+        file.write(os.urandom(end - 2 * size))
+        os.fsync(file.fileno())

@@ -1,0 +1,219 @@
+"""What the service puts into spans and takes from a `traceparent`, and that it does neither unless told to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanContext, TraceFlags
+
+from policy_service import tracing
+from policy_service.errors import StartError
+from policy_service.sampling import AtMost
+from policy_service.workflow import redeem
+from tests.fakes.world import Agent, World
+from tests.integration.service.effects import pay
+from tests.integration.service.test_costs import REDEEMED_LATER, Statements
+
+pytestmark = pytest.mark.anyio
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+CALLER = f"00-{TRACE}-{SPAN}-01"
+BAD = (
+    "",
+    "00",
+    "nonsense",
+    f"00-{'0' * 32}-{SPAN}-01",
+    f"00-{TRACE}-{'0' * 16}-01",
+    f"ff-{TRACE}-{SPAN}-01",
+    f"01-{TRACE}-{SPAN}-01-more",
+    f"00-{TRACE.upper()}-{SPAN}-01",
+    f"00-{TRACE}-{SPAN}-01\u00e9",
+    f"{CALLER},{CALLER}",
+    "0" * 60_000,
+    f"00-{TRACE}-{SPAN}-\u0660\u0661",
+)
+
+
+@pytest.fixture
+def exported(bank: World) -> Iterator[InMemorySpanExporter]:
+    """What the service exports from now on."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    end = tracing.start(provider)
+    yield exporter
+    end()
+    assert not tracing.enabled()
+
+
+async def submitted(bank: World, robot: Agent, *headers: tuple[bytes, bytes]) -> int:
+    """Submit with raw headers of this request alone; its status."""
+
+    async def add(request: object) -> None:
+        request.headers = type(request.headers)([*request.headers.raw, *headers])  # type: ignore[attr-defined]
+
+    hooks = bank.http.event_hooks
+    bank.http.event_hooks = {"request": [add]}
+    try:
+        return (await robot.submit(await pay(bank))).status_code
+    finally:
+        bank.http.event_hooks = hooks
+
+
+def requests_of(exporter: InMemorySpanExporter) -> list[tuple[str, int, int | None]]:
+    return [
+        (one.name, one.context.trace_id, one.parent.span_id if one.parent is not None else None)
+        for one in exporter.get_finished_spans()
+        if one.name.startswith("POST ")
+    ]
+
+
+async def test_a_request_joins_the_trace_it_names(
+    bank: World, robot: Agent, exported: InMemorySpanExporter
+) -> None:
+    exported.clear()
+    assert await submitted(bank, robot, (b"traceparent", CALLER.encode())) == 201
+    joined = ("POST /v1/transactions", int(TRACE, 16), int(SPAN, 16))
+    assert set(requests_of(exported)) == {joined}
+
+
+@pytest.mark.parametrize("value", BAD, ids=lambda value: value[:20] or "empty")
+async def test_a_bad_traceparent_joins_nothing_and_fails_nothing(
+    bank: World, robot: Agent, exported: InMemorySpanExporter, value: str
+) -> None:
+    assert await submitted(bank, robot, (b"traceparent", value.encode())) == 201
+    assert {(name, parent) for name, _, parent in requests_of(exported)} == {("POST /v1/transactions", None)}
+
+
+async def test_two_traceparents_join_nothing(
+    bank: World, robot: Agent, exported: InMemorySpanExporter
+) -> None:
+    both = ((b"traceparent", CALLER.encode()),) * 2
+    assert await submitted(bank, robot, *both) == 201
+    assert {parent for _, _, parent in requests_of(exported)} == {None}
+
+
+async def test_tracestate_and_baggage_are_not_taken_along(
+    bank: World, robot: Agent, exported: InMemorySpanExporter
+) -> None:
+    extra = ((b"traceparent", CALLER.encode()), (b"tracestate", b"x=hunter2"), (b"baggage", b"y=hunter2"))
+    assert await submitted(bank, robot, *extra) == 201
+    spans = exported.get_finished_spans()
+    assert spans
+    assert "hunter2" not in "".join(one.to_json() for one in spans)
+
+
+async def test_a_span_holds_no_path_no_query_and_no_header(
+    bank: World, exported: InMemorySpanExporter
+) -> None:
+    await bank.http.get("/sign-in/dev?token=hunter2", headers={"Cookie": "a=hunter2"})
+    await bank.http.get("/sign-in/corp/callback?code=hunter2&state=hunter2")
+    await bank.http.get("/hunter2")
+    await bank.http.request("HUNTER2", "/v1/audit")
+    spans = exported.get_finished_spans()
+    assert {one.name for one in spans} == {
+        "GET /sign-in/dev",
+        "GET /sign-in/{name}/callback",
+        "GET (none)",
+        "(other) /v1/audit",
+    }
+    assert "hunter2" not in "".join(one.to_json() for one in spans).lower()
+
+
+async def test_fastapis_own_telemetry_stays_off_when_the_program_has_a_provider(bank: World) -> None:
+    config = bank.app._native_telemetry.config
+    assert not (config["tracing"] or config["metrics"] or config["logs"])
+
+
+async def test_a_redemption_that_is_traced_asks_the_log_once_where_it_was_submitted(
+    bank: World, robot: Agent, exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view = (await robot.submit(await pay(bank))).json()
+    tokens = (await robot.release(view)).json()["releases"]
+    bank.service.db.tell_lines(type(bank.service.db._listener)(lambda: ()))  # one that remembers nothing
+    statements = Statements(bank, monkeypatch, redeem.__name__)
+    assert (await robot.redeem(tokens)).json()["redeemed"] is True
+    # asked after the unit has done its work, so the table of costs is the same, traced or not
+    assert statements.sent == Counter(REDEEMED_LATER)
+    spent = next(one for one in exported.get_finished_spans() if one.name == "countersign effect_redeemed")
+    (began,) = [
+        one
+        for one in exported.get_finished_spans()
+        if one.name == "POST /v1/transactions" and (one.attributes or {})["http.response.status_code"] == 201
+    ]
+    assert [link.context.span_id for link in spent.links] == [began.context.span_id]
+
+
+# -- on and off --------------------------------------------------------------------------------------------------
+
+
+async def test_nothing_is_traced_unless_somebody_asks(bank: World, robot: Agent) -> None:
+    assert not tracing.enabled()
+    view = (await robot.submit(await pay(bank))).json()
+    kinds = dict(await bank.log(view["txn"]))
+    assert "trace" not in kinds["transaction_submitted"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "wanted"),
+    [
+        ({}, False),
+        ({"OTEL_SERVICE_NAME": "x"}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": ""}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9"}, True),
+        ({"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT": "http://127.0.0.1:9/v1/traces"}, True),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_SDK_DISABLED": "true"}, False),
+        ({"OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "OTEL_TRACES_EXPORTER": "none"}, False),
+    ],
+)
+async def test_the_standard_variables_switch_it_on(
+    monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], wanted: bool
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    end = tracing.start()
+    assert tracing.enabled() is wanted
+    end()
+    assert not tracing.enabled()
+
+
+async def test_an_endpoint_without_the_exporter_is_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setitem(
+        __import__("sys").modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None
+    )
+    with pytest.raises(StartError, match=r"install countersign-service\[otel\]"):
+        tracing.start()
+
+
+def sampled(sampler: AtMost, parent: SpanContext | None) -> bool:
+    from opentelemetry import trace
+
+    context = None if parent is None else trace.set_span_in_context(trace.NonRecordingSpan(parent))
+    return sampler.should_sample(context, 1, "POST").decision.is_sampled()
+
+
+def caller(flags: int, *, remote: bool = True) -> SpanContext:
+    return SpanContext(int(TRACE, 16), int(SPAN, 16), is_remote=remote, trace_flags=TraceFlags(flags))
+
+
+async def test_nobody_makes_the_service_record_more_than_its_limit() -> None:
+    now = [0.0]
+    sampler = AtMost(3, lambda: now[0])
+    wishes = [caller(1), None, caller(1), caller(1), None]
+    assert [sampled(sampler, one) for one in wishes] == [True, True, True, False, False]
+    assert sampled(sampler, caller(1, remote=False)), "what belongs to a recorded request is recorded"
+    assert not sampled(sampler, caller(0, remote=False))
+    now[0] = 1 / 3
+    assert [sampled(sampler, caller(1)) for _ in range(2)] == [True, False]
+    now[0] = 1_000.0
+    assert [sampled(sampler, None) for _ in range(4)] == [True, True, True, False], "nothing is saved up"
+
+
+async def test_a_caller_that_records_nothing_is_not_recorded() -> None:
+    assert not sampled(AtMost(3), caller(0))

@@ -1,0 +1,85 @@
+"""An unknown tool: in dev people are asked, loudly, about what they can see; everywhere else it is denied."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from countersign.contract import ToolManifest
+from policy_service.errors import StartError
+from policy_service.settings import load_settings
+from tests.fakes.payments import Payments
+from tests.fakes.world import Agent, World, running
+
+pytestmark = pytest.mark.anyio
+NUKE = ToolManifest.model_validate(
+    {
+        "tool": "nuke",
+        "title": "Nuke",
+        "args": {
+            "type": "object",
+            "additionalProperties": False,
+            "properties": {"site": {"type": "string"}},
+        },
+        "resource": {"type": "Site", "id": "/site"},
+        "sentence": "Nuke {site}",
+    }
+)
+UNKNOWN: dict[str, Any] = {"tool": "nuke", "args": {"site": "mars"}, "tool_digest": NUKE.digest}
+
+
+@pytest.fixture
+async def dev(tmp_path: Path, folder: Payments) -> AsyncIterator[World]:
+    """The same bank, on somebody's own machine."""
+    async with running(tmp_path / "data", folder.path, environment="dev") as started:
+        yield started
+
+
+async def test_everywhere_else_it_is_denied_with_the_command_that_helps(bank: World, robot: Agent) -> None:
+    view = (await robot.submit(UNKNOWN)).json()
+    reason = view["effects"][0]["decision"]["reasons"][0]
+    assert (view["state"], reason["code"]) == ("ended", "unknown_tool")
+    assert "countersign tools export" in reason["advice"] and "tools/nuke.json" in reason["advice"]
+
+
+async def test_in_dev_it_is_asked_loudly_seen_whole_and_redeemed_once(dev: World) -> None:
+    robot = await dev.agent("robot")
+    with capture_logs() as logs:
+        view = (await robot.submit(UNKNOWN)).json()
+    assert view["state"] == "review"
+    assert [
+        (entry["tool"], entry["log_level"]) for entry in logs if entry["event"] == "UNKNOWN_TOOL_IN_DEV"
+    ] == [("nuke", "warning")]
+    ingrid = await dev.person("ingrid")
+    page = await ingrid.get("/reviews/" + view["effects"][0]["review"]["review_id"])
+    assert "UNKNOWN TOOL. No bundle describes nuke" in page.text
+    assert "mars" in page.text and "hidden value" not in page.text
+    assert (await ingrid.vote(view)).status_code == 200
+    await robot.spend(await robot.see(view["txn"]))
+    assert (await robot.see(view["txn"]))["effects"][0]["state"] == "redeemed"
+
+
+async def test_what_was_approved_in_dev_is_denied_by_a_service_that_is_not(
+    tmp_path: Path, folder: Payments
+) -> None:
+    async with running(tmp_path / "data", folder.path, environment="dev") as dev:
+        robot = await dev.agent("robot")
+        view = (await robot.submit(UNKNOWN)).json()
+        assert (await (await dev.person("ingrid")).vote(view)).status_code == 200
+        assert (await robot.see(view["txn"]))["state"] == "ready"
+    async with running(tmp_path / "data", folder.path) as production:
+        later = Agent(robot.name, robot.key, production.http, production.clock)
+        released = (await later.release(await later.see(view["txn"]))).json()
+        assert (await later.redeem(released["releases"])).status_code == 200
+        seen = await later.see(view["txn"])
+        assert (seen["state"], seen["effects"][0]["state"]) == ("ended", "denied")
+        assert seen["effects"][0]["decision"]["reasons"][0]["code"] == "tool_changed"
+
+
+async def test_dev_is_for_loopback_only(tmp_path: Path) -> None:
+    with pytest.raises(StartError, match="write 'staging', or listen on"):
+        load_settings(data_dir=tmp_path, environment="dev", public_url="https://countersign.example")

@@ -1,0 +1,328 @@
+"""The machine: Hypothesis draws what everybody does next, the real service and the model do it, and they are compared.
+
+After every step the answer is the one the model gives, the tables hold what the model holds, and the invariants hold
+by the tables alone. At the end time passes until nothing is due, and everything is finished or somebody was told.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import httpx2
+from hypothesis import event
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from countersign.contract import EffectState, ReceiptClaims, ReleaseClaims, TxnState
+from tests.model import invariants
+from tests.model import peoples_side as people
+from tests.model.agents_side import Answer
+from tests.model.real import LOST, Real, Shop, Tables
+from tests.model.rules import USUAL
+from tests.model.state import Attempt, Book, Refused, Token, Transaction, new_book
+
+E, T = EffectState, TxnState
+F = TypeVar("F", bound=Callable[..., None])
+Databases = Callable[[], AbstractContextManager[dict[str, str]]]
+Batch = tuple[tuple[Token, ...], list[str]]
+
+PICK = st.integers(0, 1_000)
+AMOUNTS = st.sampled_from([10, 60, 500, 5_000])
+MINE = st.sampled_from(["pay", "pay", "book", "mail"])
+TOOLS = st.one_of(st.lists(MINE, min_size=1, max_size=3), st.just(["ship"]), st.just(["ship", "pay"]))
+OUTCOMES = st.sampled_from([E.FIRED, E.FIRED, E.FIRED, E.FAILED, E.UNUSED, E.UNKNOWN])
+
+
+@dataclass(frozen=True)
+class Move:
+    """Something somebody may do: when, how often as against the others, and with what drawn."""
+
+    when: Callable[[Any], Any]
+    often: int
+    drawn: Mapping[str, st.SearchStrategy[Any]]
+
+
+def may(
+    *, when: Callable[[Any], Any] = lambda _: True, often: int = 1, **drawn: st.SearchStrategy[Any]
+) -> Callable[[F], F]:
+    """Mark a method as something that may happen next."""
+
+    def mark(method: F) -> F:
+        MOVES[method.__name__] = Move(when, often, drawn)
+        return method
+
+    return mark
+
+
+MOVES: dict[str, Move] = {}
+
+
+class Protocol(RuleBasedStateMachine):
+    """The whole protocol on one engine."""
+
+    databases: ClassVar[Databases]
+    moves: ClassVar[Counter[tuple[Any, Any]]]  # what was ever seen to move, over all runs
+    steps: ClassVar[Counter[str]]  # what was ever answered, by verb
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._life = ExitStack()
+        folder = Path(tempfile.mkdtemp(prefix="countersign-model-"))
+        self._life.callback(shutil.rmtree, folder, ignore_errors=True)
+        self.real = Real(folder, self._life.enter_context(type(self).databases()))
+        self._life.callback(self.real.close)
+        self.book: Book = new_book(self.real.clock(), USUAL)
+        self.shop = Shop()
+        self.batches: list[Batch] = []
+        self.submissions: list[dict[str, Any]] = []
+        self.releases: list[ReleaseClaims] = []
+        self.receipts: list[ReceiptClaims] = []
+        self.names = 0
+        self.calm, self.alive = 0, 0  # requests since the last disturbance, and since the last start
+        self.tables: Tables = self.real.do(self.real.tables)
+        self.before: invariants.Seen = {}
+        self.before_txns: dict[tuple[str, int], str] = {}
+        self.commits = {"usual": self.real.world.service.active.current.commit}
+
+    # -- one step --------------------------------------------------------------------------------------------
+
+    def ask(
+        self,
+        verb: str,
+        expected: Callable[[], Any],
+        actual: Callable[..., Awaitable[httpx2.Response]],
+        *args: Any,
+    ) -> tuple[Any, dict[str, Any]] | None:
+        """Do it on both sides and compare; what both answered, or None where both refused or the answer was lost."""
+        self.book.now = self.real.clock()
+        self.calm, self.alive = self.calm + 1, self.alive + 1
+        lost = LOST.get()
+        answer = self.real.do(actual, *args)
+        if lost is not None and answer.status_code == 503:
+            self.note(verb, f"lost {lost} the commit")
+            if lost == "after":
+                _or_refused(expected)
+            return None
+        wanted = _or_refused(expected)
+        if isinstance(wanted, Refused):
+            self.note(verb, f"{wanted.status} {wanted.code}".strip())
+            told = (answer.status_code, answer.json().get("code") if wanted.code else "")
+            assert told == (wanted.status, wanted.code), f"{verb}: {wanted.args}, but {answer.text}"
+            return None
+        self.note(verb, str(answer.status_code))
+        status = wanted.status if isinstance(wanted, Answer) else 200
+        assert answer.status_code == status, f"{verb}: {status} was expected, but {answer.text}"
+        return wanted, answer.json()
+
+    def note(self, verb: str, what: str) -> None:
+        """One thing that happened, for the statistics."""
+        event(f"{verb}: {what}")
+        type(self).steps[f"{verb}: {what}"] += 1
+
+    def transaction_told(self, wanted: Answer, view: dict[str, Any]) -> None:
+        """The transaction as the answer shows it."""
+        txn = wanted.txn
+        assert txn is not None
+        assert (view["txn"], view["rev"], view["state"]) == (txn.id, txn.rev, txn.state.value)
+        assert [effect["state"] for effect in view["effects"]] == [e.state.value for e in txn.effects]
+        assert [effect["effect_id"] for effect in view["effects"]] == [e.id for e in txn.effects]
+
+    def tokens_told(self, tokens: Sequence[Token], told: Sequence[str], key: str) -> None:
+        """The releases that came along."""
+        assert len(told) == len(tokens)
+        claims = [self.real.world.release_of(token) for token in told]
+        for token, claim in zip(tokens, claims, strict=True):
+            assert (claim.txn, claim.decision.rev, claim.detail.effect_id) == (
+                token.txn,
+                token.rev,
+                token.effect.id,
+            )
+            assert (claim.aud, claim.exp) == (token.aud, token.exp)
+            assert claim.cnf_jkt == self.real.agents[key].key.public.kid
+        self.releases.extend(claims)
+        if tokens:
+            self.batches.append((tuple(tokens), list(told)))
+
+    def receipt_told(self, attempt: Attempt | None, view: dict[str, Any]) -> None:
+        """The receipt that came along, or none."""
+        assert (view.get("receipt") is not None) is (attempt is not None)
+        if attempt is None:
+            return
+        receipt = self.real.world.receipt_of(view)
+        assert (receipt.attempt, receipt.txn) == (attempt.name, attempt.txn.id)
+        assert [told.effect_id for told in receipt.effects] == [e.id for e in attempt.effects]
+        assert receipt.fire_by == min(int(e.fire_by.timestamp()) for e in attempt.effects if e.fire_by)
+        self.receipts.append(receipt)
+
+    def check_invariants(self, *args: Any) -> None:
+        """One look after each step, for the comparison and for every invariant."""
+        self.look()
+        super().check_invariants(*args)
+
+    def look(self) -> None:
+        """What the tables hold is what the model holds."""
+        self.tables = self.real.do(self.real.tables)
+        held, remembered = _held(self.tables), _remembered(self.book)
+        differ = {
+            what: [(key, held[what].get(key), wanted.get(key)) for key in held[what].keys() | wanted.keys()]
+            for what, wanted in remembered.items()
+        }
+        wrong = {what: [row for row in rows if row[1] != row[2]] for what, rows in differ.items()}
+        assert held == remembered, {what: rows for what, rows in wrong.items() if rows}
+
+    @invariant()
+    def i1_no_fire_without_a_redemption_no_redemption_without_a_release(self) -> None:
+        invariants.i1_no_fire_without_redemption(self.tables, self.shop)
+
+    @invariant()
+    def i2_what_is_released_and_receipted_is_what_the_votes_saw(self) -> None:
+        invariants.i2_same_bytes(self.tables, self.releases, self.receipts)
+
+    @invariant()
+    def i3_at_most_one_redemption_and_one_fire(self) -> None:
+        invariants.i3_once(self.tables, self.shop)
+
+    @invariant()
+    def i5_reviewed_releases_have_their_gates_met_by_eligible_people(self) -> None:
+        invariants.i5_reviewed_by_people(self.tables, self.before, self.book.bundle)
+
+    @invariant()
+    def i6_terminal_states_absorb(self) -> None:
+        now = invariants.states(self.tables)
+        invariants.i6_terminal_absorbs(self.before, now)
+        txns = {(row.txn, row.rev): row.state for row in self.tables.transactions}
+        _count_moves(type(self).moves, self.before, now)
+        _count_moves(
+            type(self).moves,
+            {k: T(v) for k, v in self.before_txns.items()},
+            {k: T(v) for k, v in txns.items()},
+        )
+        self.before, self.before_txns = now, txns
+
+    @invariant()
+    def i8_every_transition_has_exactly_one_audit_row_and_the_reverse(self) -> None:
+        self.the_log_tells_it()
+
+    def the_log_tells_it(self) -> None:
+        """Replayed, the log ends where the tables are."""
+        faults = self.real.do(self.real.faults)
+        assert not faults, faults
+
+    @invariant()
+    def i13_the_active_bundle_is_a_validated_one(self) -> None:
+        active = self.real.world.service.active.current
+        assert {
+            tool: manifest.digest for tool, manifest in active.manifests.items()
+        } == self.book.bundle.versions
+
+    def teardown(self) -> None:
+        """Let everything that is due happen: what can be finished is finished, or somebody is told (I-14)."""
+        try:
+            for _ in range(3):
+                self.real.clock.pass_(hours=25)
+                self._sweep()
+                self.look()
+            invariants.i14_somebody_is_told(self.tables)
+            self.the_log_tells_it()
+        finally:
+            self._life.close()
+
+    @rule(data=st.data())
+    def somebody_acts(self, data: st.DataObject) -> None:
+        """One rule and not one for each verb: Hypothesis leaves most rules out of most runs, and then nothing is ever
+        both approved and spent."""
+        possible = [name for name, move in MOVES.items() for _ in range(move.often) if move.when(self)]
+        name = data.draw(st.sampled_from(possible), label="what happens")
+        getattr(self, name)(**data.draw(st.fixed_dictionaries(dict(MOVES[name].drawn)), label="with"))
+
+    # -- what there is ---------------------------------------------------------------------------------------
+
+    def fresh(self, what: str) -> str:
+        """A name nobody has."""
+        self.names += 1
+        return f"{what}-{self.names}"
+
+    def key_of(self, agent: str, pick: int = 0) -> str:
+        """A live key of an agent where there is one."""
+        keys = [key for key in self.real.agents if key.startswith(f"{agent}/")]
+        live = [key for key in keys if key not in self.book.revoked_keys]
+        return (live or keys)[pick % len(live or keys)]
+
+    def require_key(self, key: str) -> None:
+        """A revoked key proves nothing."""
+        if key in self.book.revoked_keys:
+            raise Refused(401)
+
+    def disturbed(self) -> None:
+        """Something got in the way; most of what happens is people and agents who go on."""
+        self.calm = 0
+
+    def heads(self, *states: T) -> list[Transaction]:
+        """Revisions in force, in one of these states where some are given."""
+        found = [revisions[-1] for revisions in self.book.revisions.values() if revisions]
+        return [txn for txn in found if not states or txn.state in states]
+
+    def _sweep(self) -> None:
+        """What the timers do, on both sides."""
+        self.book.now = self.real.clock()
+        self.real.do(self.real.world.sweep)
+        people.sweep(self.book)
+
+
+def _or_refused(expected: Callable[[], Any]) -> Any:
+    try:
+        return expected()
+    except Refused as refusal:
+        return refusal
+
+
+def _count_moves(moves: Counter[tuple[Any, Any]], before: Mapping[Any, Any], now: Mapping[Any, Any]) -> None:
+    moves.update((was, now[key]) for key, was in before.items() if now[key] is not was)
+
+
+def _held(tables: Tables) -> dict[str, Any]:
+    """What the service holds, in the words of the model."""
+    votes = {row.review_id: (row.effect_id, row.rev) for row in tables.reviews}
+    return {
+        "effects": {
+            (e.effect_id, e.rev): (
+                e.state, e.redeemed_by, e.fire_by, e.lapses_at, sorted(gate["policy_id"] for gate in e.gates)
+            )
+            for e in tables.effects
+        },
+        "transactions": {(t.txn, t.rev): (t.state, t.valid_until) for t in tables.transactions},
+        "reviews": {(r.effect_id, r.rev): (r.state, r.answer_by) for r in tables.reviews},
+        "votes": Counter(
+            (*votes[v.review_id], v.sub, v.verdict, v.late, v.revoked_at is not None) for v in tables.votes
+        ),
+        "tasks": Counter((t.effect_id, t.kind, t.state) for t in tables.tasks),
+        "attempts": {(a.redeemer, a.attempt_id): (a.txn, a.rev, a.kind) for a in tables.attempts},
+    }  # fmt: skip
+
+
+def _remembered(book: Book) -> dict[str, Any]:
+    """The same of the model."""
+    effects = [(txn, effect) for txn in book.all_revisions() for effect in txn.everything]
+    asked = [(txn, effect, effect.review) for txn, effect in effects if effect.review is not None]
+    return {
+        "effects": {
+            (e.id, t.rev): (e.state.value, e.attempt, e.fire_by, e.lapses_at, sorted(gate.name for gate in e.gates))
+            for t, e in effects
+        },
+        "transactions": {(t.id, t.rev): (t.state.value, t.valid_until) for t in book.all_revisions()},
+        "reviews": {(e.id, t.rev): (review.state, review.answer_by) for t, e, review in asked},
+        "votes": Counter(
+            (e.id, t.rev, v.person, v.verdict, v.late, v.revoked) for t, e, review in asked for v in review.votes
+        ),
+        "tasks": Counter(book.tasks),
+        "attempts": {
+            key: (a.txn.id, a.txn.rev, "compensate" if a.undoes else "effect") for key, a in book.attempts.items()
+        },
+    }  # fmt: skip

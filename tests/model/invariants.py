@@ -1,0 +1,122 @@
+"""The invariants of the design, read off the tables and the tokens alone, whatever the model thinks."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+from countersign.contract import TERMINAL, EffectState, ReceiptClaims, ReleaseClaims, load, names
+from tests.fakes.payments import person
+from tests.model.real import Shop, Tables
+from tests.model.rules import OWNER, Bundle, Gate, met
+
+E = EffectState
+SPENT = {
+    E.REDEEMED, E.FIRED, E.FAILED, E.UNKNOWN, E.UNUSED, E.COMPENSATING, E.COMPENSATED, E.COMPENSATION_FAILED,
+}  # fmt: skip
+Seen = dict[tuple[str, int], E]
+
+
+def states(tables: Tables) -> Seen:
+    """The state of every effect at every revision."""
+    return {(row.effect_id, row.rev): E(row.state) for row in tables.effects}
+
+
+def i1_no_fire_without_redemption(tables: Tables, shop: Shop) -> None:
+    """No fire without a redemption, no redemption without a release decision; a compensation is no exception."""
+    redeemed = {(row.effect_id, row.rev): row for row in tables.redemptions}
+    assert shop.fired.keys() <= {effect_id for effect_id, _ in redeemed}
+    for row in tables.effects:
+        spent = (row.effect_id, row.rev) in redeemed
+        assert spent is (E(row.state) in SPENT), (row.effect_id, row.state)
+        if spent:
+            decision = tables.decisions[redeemed[row.effect_id, row.rev].decision_id]
+            assert (decision.effect_id, decision.rev) == (row.effect_id, row.rev)
+            assert decision.outcome in {"release", "review"}, decision.outcome
+            assert decision.outcome == "release" or row.gates or row.kind == "compensate"
+
+
+def i2_same_bytes(tables: Tables, releases: list[ReleaseClaims], receipts: list[ReceiptClaims]) -> None:
+    """What was voted, released and receipted is the digest of the bytes that are stored."""
+    effects = {(row.effect_id, row.rev): row for row in tables.effects}
+    for row in tables.effects:
+        assert row.args_digest == names.args_digest(args=load(row.args))
+    for vote in tables.votes:
+        assert vote.effect_digest == effects[vote.effect_id, vote.rev].effect_digest
+    for claims in releases:
+        effect = effects[claims.detail.effect_id, claims.decision.rev]
+        assert (claims.detail.args_digest, claims.detail.effect_digest) == (
+            effect.args_digest,
+            effect.effect_digest,
+        )
+    redeemed = {row.effect_id: effects[row.effect_id, row.rev].effect_digest for row in tables.redemptions}
+    for receipt in receipts:
+        for told in receipt.effects:
+            assert redeemed[told.effect_id] == told.effect_digest
+
+
+def i3_once(tables: Tables, shop: Shop) -> None:
+    """At most one redemption for each effect, over all revisions, and one intended fire for each redemption."""
+    counted = Counter(row.effect_id for row in tables.redemptions)
+    assert not [effect_id for effect_id, times in counted.items() if times > 1]
+    assert not [effect_id for effect_id, times in shop.fired.items() if times > 1]
+
+
+def i5_reviewed_by_people(tables: Tables, before: Seen, bundle: Bundle) -> None:
+    """What has just been released or redeemed after a review has its gates met, by people who may, on this revision."""
+    reviews = {(row.effect_id, row.rev): row for row in tables.reviews}
+    for row in tables.effects:
+        key, state = (row.effect_id, row.rev), E(row.state)
+        moved = before.get(key) is not state and state in {E.RELEASED, E.REDEEMED}
+        if not moved or not row.gates:
+            continue
+        review = reviews[key]
+        cast = [v for v in tables.votes if v.review_id == review.review_id and not v.late]
+        assert all((v.effect_digest, v.rev) == (row.effect_digest, row.rev) for v in cast)
+        assert not [v for v in cast if v.verdict == "deny"]
+        side = {person(OWNER)} if row.agent == "robot" else set()
+        approving = {v.sub for v in cast if v.revoked_at is None and person(v.sub) not in side}
+        gates = tuple(
+            Gate(g["policy_id"], frozenset(g["groups"]), g["quorum"], shared=g["shared"]) for g in row.gates
+        )
+        assert met(gates, {name: bundle.groups_of(name) for name in sorted(approving)}), row.gates
+
+
+def i6_terminal_absorbs(before: Seen, now: Seen) -> None:
+    """What has ended stays as it ended, and nothing that was ever there is gone."""
+    assert before.keys() <= now.keys()
+    moved = {key: (was, now[key]) for key, was in before.items() if was in TERMINAL and now[key] is not was}
+    assert not moved
+
+
+def i14_somebody_is_told(tables: Tables) -> None:
+    """When every deadline has passed nothing waits, and what only a person can settle is a task."""
+    waiting = [row for row in tables.effects if row.state in {"review", "released", "redeemed"}]
+    assert not [(row.effect_id, row.state) for row in waiting]
+    tasks = {(row.effect_id, row.kind) for row in tables.tasks if row.state == "open"}
+    about = {row.effect_id: row.txn for row in tables.effects}
+    told = {about[effect_id] for effect_id, _ in tasks if effect_id is not None}
+    for row in tables.effects:
+        if row.state in {"unknown", "compensation_failed"}:
+            assert (row.effect_id, row.state) in tasks, (row.effect_id, row.state)
+    for txn in tables.transactions:
+        assert txn.state not in {"review", "ready"}
+        if txn.state in {"redeemed", "unsettled"}:
+            assert txn.txn in told, (txn.txn, txn.state)
+
+
+def i4_at_redemption(
+    tables: Tables, claims: list[ReleaseClaims], now: float, epoch: int, who: Mapping[str, object]
+) -> None:
+    """Unexpired, right epoch, agent, transaction, audience, and nothing of it stopped, at this moment."""
+    for claim in claims:
+        transaction = next(
+            t for t in tables.transactions if (t.txn, t.rev) == (claim.txn, claim.decision.rev)
+        )
+        assert claim.exp > now and claim.epoch == epoch
+        assert (claim.sub, claim.aud) == (transaction.agent, transaction.aud)
+        assert claim.aud == who["party"] and claim.cnf_jkt == who["jkt"]
+        assert claim.txn_digest == transaction.txn_digest
+        if claim.kind == "effect":
+            assert transaction.valid_until is not None and transaction.valid_until.timestamp() > now
+            assert not who["stopped"]

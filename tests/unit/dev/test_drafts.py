@@ -1,0 +1,124 @@
+"""Manifests in the developer's bundle: drafted where missing, followed while untouched, never written over."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from countersign.drafting import manifest_json
+from countersign.tool import ToolRegistry, tool
+from policy_service.channels.operator.dev.drafts import Tools, merge
+from policy_service.channels.operator.dev.folder import GROUPS, DevFolder, prepare
+from policy_service.errors import StartError
+from policy_service.pap.bundle import load_bundle
+
+
+def tools_of(*functions: object) -> Tools:
+    """What the script declares."""
+    registry = ToolRegistry()
+    for fn in functions:
+        tool("refund", resource=("Payment", "payment_id"), registry=registry)(fn)  # type: ignore[call-overload]
+    drafts = {one.name: manifest_json(one.draft_manifest()).decode() for one in registry}
+    return Tools(drafts, frozenset(), ())
+
+
+def one(payment_id: str) -> None: ...
+def two(payment_id: str, amount_cents: int) -> None: ...
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> DevFolder:
+    (tmp_path / "my_agent.py").write_text("")
+    return prepare(tmp_path / "my_agent.py", None)
+
+
+def manifest(folder: DevFolder) -> Path:
+    return folder.bundle / "tools/refund.json"
+
+
+def test_the_starter_is_a_valid_bundle_before_and_after_there_is_a_tool(folder: DevFolder) -> None:
+    load_bundle(folder.bundle).close()
+    (said,) = merge(folder, tools_of(one))
+    assert said.startswith("drafted policies/tools/refund.json (a write)")
+    bundle = load_bundle(folder.bundle)
+    assert (set(bundle.manifests), bundle.warnings) == ({"refund"}, ())
+    assert merge(folder, tools_of(one)) == []
+
+
+def test_an_untouched_manifest_follows_the_code(folder: DevFolder) -> None:
+    merge(folder, tools_of(one))
+    assert merge(folder, tools_of(two)) == ["policies/tools/refund.json follows the code again (a write)"]
+    assert "amount_cents" in manifest(folder).read_text()
+
+
+def test_an_edited_manifest_is_never_written_and_the_change_is_shown_once(folder: DevFolder) -> None:
+    merge(folder, tools_of(one))
+    edited = manifest(folder).read_text().replace('"Refund"', '"Give back"')
+    manifest(folder).write_text(edited)
+    assert merge(folder, tools_of(one)) == []
+    first, *diff, last = merge(folder, tools_of(two))
+    assert "was edited by you and is left alone" in first
+    assert any(line.strip().startswith('+      "amount_cents"') for line in diff)
+    assert "delete it and save my_agent.py" in last
+    assert manifest(folder).read_text() == edited
+    assert merge(folder, tools_of(two)) == []
+    manifest(folder).unlink()
+    assert "drafted" in merge(folder, tools_of(two))[0]
+
+
+def test_a_manifest_that_was_there_before_is_the_persons(folder: DevFolder) -> None:
+    reviewed = json.loads(next(iter(tools_of(one).drafts.values()))) | {"risk": "high"}
+    manifest(folder).write_text(json.dumps(reviewed))
+    assert merge(folder, tools_of(one)) == []
+    assert json.loads(manifest(folder).read_text()) == reviewed
+    merge(folder, tools_of(two))
+    assert json.loads(manifest(folder).read_text()) == reviewed
+
+
+def test_an_edit_that_already_says_what_the_code_says_needs_no_telling(folder: DevFolder) -> None:
+    merge(folder, tools_of(one))
+    (draft,) = tools_of(two).drafts.values()
+    manifest(folder).write_text(json.dumps(json.loads(draft)))
+    assert merge(folder, tools_of(two)) == []
+
+
+def test_a_tool_that_is_gone_is_told_once_and_its_manifest_kept(folder: DevFolder) -> None:
+    merge(folder, tools_of(one))
+    (said,) = merge(folder, tools_of())
+    assert "my_agent.py has no such tool any more" in said
+    assert manifest(folder).exists() and merge(folder, tools_of()) == []
+
+
+def test_a_folder_that_has_policies_keeps_them(tmp_path: Path) -> None:
+    (tmp_path / "my_agent.py").write_text("")
+    rules = tmp_path / "rules"
+    rules.mkdir()
+    (rules / "mine.cedar").write_text("// mine\n")
+    folder = prepare(tmp_path / "my_agent.py", rules)
+    assert sorted(path.name for path in rules.iterdir()) == ["mine.cedar", "tools"]
+    assert (folder.bundle, (tmp_path / "policies").exists()) == (rules, False)
+    prepare(tmp_path / "my_agent.py", None)
+    starter = tmp_path / "policies/starter.cedar"
+    starter.write_text("// edited\n")
+    prepare(tmp_path / "my_agent.py", None)
+    assert starter.read_text() == "// edited\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "agent"), [("my_agent.py", "my_agent"), ("_mein Agent!.py", "mein-Agent"), ("äö.py", "agent")]
+)
+def test_the_agent_is_named_after_the_file(tmp_path: Path, file: str, agent: str) -> None:
+    assert DevFolder(tmp_path / file, tmp_path).agent == agent
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "my_agent.py").write_text("")
+    (tmp_path / "policies").write_text("no folder")
+    with pytest.raises(StartError, match=r"policies.* cannot be made"):
+        prepare(tmp_path / "my_agent.py", None)
+
+
+def test_a_name_cannot_break_out_of_the_groups_file() -> None:
+    assert GROUPS.format(person='"a"', name='"b"').count("[groups.developers]") == 1

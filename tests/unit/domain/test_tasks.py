@@ -1,0 +1,44 @@
+"""The table of answers: every kind has some, and each leads only where the contract's table does."""
+
+from __future__ import annotations
+
+from itertools import pairwise, product
+
+import pytest
+
+from countersign.contract import EffectState, TaskAnswer, TaskKind, can_move
+from policy_service.domain.tasks import ANSWERS, is_about, moves_of
+
+CASES = [
+    (kind, answer, state, spent)
+    for kind in TaskKind
+    for answer in ANSWERS[kind]
+    for state, spent in product(EffectState, (True, False))
+    if is_about(kind, state)
+]
+
+
+def test_every_kind_of_task_can_be_answered_and_every_answer_is_somebodys() -> None:
+    assert set(ANSWERS) == set(TaskKind)
+    assert {answer for answers in ANSWERS.values() for answer in answers} == set(TaskAnswer)
+    assert all(len(set(answers)) >= 2 for answers in ANSWERS.values())  # a choice of one is none
+
+
+@pytest.mark.parametrize(("kind", "answer", "state", "spent"), CASES)
+def test_an_answer_moves_an_effect_only_where_the_contract_leads(
+    kind: TaskKind, answer: TaskAnswer, state: EffectState, spent: bool
+) -> None:
+    way = [state, *moves_of(state, answer, spent=spent)]
+    assert all(can_move(one, other) for one, other in pairwise(way))
+
+
+def test_what_was_spent_has_failed_and_what_never_was_is_unused() -> None:
+    unknown = EffectState.UNKNOWN
+    assert moves_of(unknown, TaskAnswer.NOT_FIRED, spent=True) == (EffectState.FAILED,)
+    assert moves_of(unknown, TaskAnswer.NOT_FIRED, spent=False) == (EffectState.UNUSED,)
+
+
+def test_a_contradiction_is_about_an_effect_wherever_it_stands_and_moves_nothing() -> None:
+    for state in EffectState:
+        assert is_about(TaskKind.CONTRADICTION, state)
+        assert moves_of(state, TaskAnswer.REPORT_HOLDS, spent=True) == ()

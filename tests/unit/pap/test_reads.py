@@ -1,0 +1,52 @@
+"""`read`, the action group every bundle knows, and a bundle that has no tool yet."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from countersign.contract import Verdict
+from tests.fakes.bundles import PAY, PERMIT_ALL, BundleFolder, pay_manifest
+
+STARTER = (
+    PERMIT_ALL
+    + '@id("writes") @approval("finance") forbid (principal, action, resource)'
+    + ' unless { action in Action::"read" };'
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> BundleFolder:
+    return BundleFolder(tmp_path).policies(STARTER)
+
+
+@pytest.mark.parametrize(
+    ("groups", "verdict"),
+    [([], Verdict.REVIEW), (["money"], Verdict.REVIEW), (["read"], Verdict.RELEASE)],
+)
+def test_a_rule_may_name_reads_before_any_tool_is_one_and_undeclared_is_a_write(
+    folder: BundleFolder, groups: list[str], verdict: Verdict
+) -> None:
+    folder.write("tools/pay.json", pay_manifest(groups=groups))
+    assert folder.problems() == []
+    assert folder.decide(PAY).outcome is verdict
+
+
+def test_a_tool_may_be_called_read_and_then_no_group_is(folder: BundleFolder) -> None:
+    folder.write("tools/read.json", pay_manifest(tool="read"))
+    assert folder.problems() == []
+    folder.write("tools/pay.json", pay_manifest(groups=["read"]))
+    assert folder.problems() == ["tools/read.json: 'read' is a tool and an action group; rename one"]
+
+
+def test_a_bundle_without_tools_loads_and_denies(folder: BundleFolder) -> None:
+    (folder.path / "tools/pay.json").unlink()
+    assert folder.problems() == []
+    assert folder.decide(PAY).code == "unknown_tool"
+
+
+def test_a_bundle_without_tools_still_has_its_policies_read(folder: BundleFolder) -> None:
+    (folder.path / "tools/pay.json").unlink()
+    folder.policies("permit (principal, action, resource)")
+    assert "rules.cedar:1" in folder.problems()[0]

@@ -1,0 +1,91 @@
+"""Every deny carries the command, the file or the policy line that would change it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from countersign.contract import DenyCode
+from policy_service.domain.decision import Reason
+from policy_service.domain.question import AgentPrincipal, Facts
+from tests.fakes.bundles import NOW, PAY, PERMIT_ALL, BundleFolder
+
+NEVER = (
+    '@id("never") @doc("No.") forbid (principal, action, resource) when { context.input.account == "a9" };\n'
+)
+ERRS = (
+    '@id("errs") permit (principal, action, resource) when { context.input.amount * 9000000000000000 > 0 };\n'
+)
+REMEDY = re.compile(r"`[^`]+`|[\w./]+\.(cedar|toml|json)(:\d+)?|GET /v1/")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> BundleFolder:
+    return BundleFolder(tmp_path).policies(PERMIT_ALL + NEVER)
+
+
+def denied(folder: BundleFolder, code: DenyCode) -> tuple[Reason, ...]:
+    """A deny of that kind."""
+    match code:
+        case DenyCode.UNKNOWN_TOOL:
+            return folder.decide({}, tool="refund").reasons
+        case DenyCode.TOOL_CHANGED:
+            gone = folder.decide({}, tool="refund", redecided=True).reasons
+            return (*folder.decide(PAY, tool_digest="f" * 64).reasons, *gone)
+        case DenyCode.INVALID_ARGS:
+            return folder.decide({}).reasons
+        case DenyCode.FACTS_UNAVAILABLE:
+            facts = Facts(folder.load().digest, failed="source 'x' could not be used")
+            return folder.decide(PAY, facts=replace(facts)).reasons
+        case DenyCode.POLICY_ERROR:
+            return folder.policies(ERRS).decide({**PAY, "amount": 9_000_000}).reasons
+        case DenyCode.FORBIDDEN_BY_POLICY:
+            return folder.decide({**PAY, "account": "a9"}).reasons
+        case _:
+            return folder.policies("").decide(PAY, agent=AgentPrincipal("robot"), now=NOW).reasons
+
+
+OF_THE_POLICY = [
+    DenyCode.UNKNOWN_TOOL,
+    DenyCode.TOOL_CHANGED,
+    DenyCode.INVALID_ARGS,
+    DenyCode.FACTS_UNAVAILABLE,
+    DenyCode.POLICY_ERROR,
+    DenyCode.FORBIDDEN_BY_POLICY,
+    DenyCode.NO_PERMIT,
+]
+OF_THE_WORKFLOW = {
+    DenyCode.DENIED_BY_PERSON,
+    DenyCode.EXPIRED,
+    DenyCode.SIBLING,
+    DenyCode.SUPERSEDED,
+    DenyCode.WITHDRAWN,
+}
+
+
+@pytest.mark.parametrize("code", OF_THE_POLICY)
+def test_a_deny_names_what_would_change_it(folder: BundleFolder, code: DenyCode) -> None:
+    reasons = denied(folder, code)
+    assert reasons and {reason.code for reason in reasons} == {code.value}
+    for reason in reasons:
+        assert REMEDY.search(reason.advice or ""), reason
+
+
+def test_no_kind_of_deny_is_forgotten() -> None:
+    assert set(OF_THE_POLICY) | OF_THE_WORKFLOW == set(DenyCode)
+
+
+def test_an_erring_policy_and_a_forbid_are_named_by_file_and_line(folder: BundleFolder) -> None:
+    (forbid,) = denied(folder, DenyCode.FORBIDDEN_BY_POLICY)
+    assert "rules.cedar:2" in (forbid.advice or "") and '`@approval("...")`' in (forbid.advice or "")
+    (error,) = denied(folder, DenyCode.POLICY_ERROR)
+    assert "rules.cedar:1" in (error.advice or "") and "`policy-service check`" in (error.advice or "")
+
+
+def test_a_tool_that_is_gone_is_not_answered_with_a_manifest_that_nobody_has(folder: BundleFolder) -> None:
+    _, gone = denied(folder, DenyCode.TOOL_CHANGED)
+    assert "GET /v1/tools" not in (gone.advice or "")
+    assert "tools/refund.json back into the bundle" in (gone.advice or "")

@@ -1,0 +1,113 @@
+"""fork() and pickle copy a process's memory; neither makes a second owner of a transaction or of a key."""
+
+import copy
+import os
+import pickle
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from countersign import OutsideTransaction, SQLiteAdapter, transaction
+from countersign.contract import PrivateKey
+from countersign.settings import load_key
+from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+
+AS_EXPECTED = 0
+
+
+def forked(child: Callable[[], None]) -> int:
+    """Fork, run this in the child, and answer how it ended."""
+    pid = os.fork()
+    if pid == 0:
+        code = 9
+        try:
+            child()
+            code = AS_EXPECTED
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_child_calls_no_tool_of_its_parents_transaction(desk: Desk) -> None:
+    refund = refund_tool(desk)
+
+    def child() -> None:
+        with pytest.raises(OutsideTransaction, match="process"):
+            refund("o-2", 200)
+
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        refund("o-1", 100)
+        assert forked(child) == AS_EXPECTED
+    assert desk.done == [("refund", "o-1", 100)]
+    assert (len(txn.effects), txn.state) == (1, "settled")
+
+
+LEAVING = {"by reaching its end": None, "by sys.exit": SystemExit(0), "by an exception": ValueError("no")}
+
+
+@pytest.mark.parametrize("error", LEAVING.values(), ids=LEAVING)
+def test_a_forked_child_that_leaves_the_block_neither_commits_nor_undoes(
+    desk: Desk, tmp_path: Path, error: BaseException | None
+) -> None:
+    refund = refund_tool(desk)
+    path = notes_database(tmp_path)
+    note = note_tool(desk, SQLiteAdapter(path, name="notes"))
+    told: BaseException | None = None
+    child = False
+    try:
+        with transaction("t-1", runtime=desk.runtime) as txn:
+            note("o-1", "refunded")
+            refund("o-1", 100)
+            pid = os.fork()
+            child = pid == 0
+            if child and error is not None:
+                raise error
+            if not child:
+                os.waitpid(pid, 0)
+    except BaseException as raised:
+        told = raised
+        if not child:
+            raise
+    finally:
+        if child:
+            right = told is error if error is not None else isinstance(told, OutsideTransaction)
+            os._exit(AS_EXPECTED if right and desk.done == [] else 1)
+    assert (desk.done, txn.state) == ([("refund", "o-1", 100)], "settled")
+    assert notes_in(path) == [("o-1", "refunded")]
+
+
+def test_a_forked_child_that_was_wrong_is_seen() -> None:
+    assert forked(lambda: sys.exit(3)) == 3
+
+
+def test_a_forked_child_commits_a_transaction_of_its_own(desk: Desk) -> None:
+    """It has the key and a journal connection of its own; the lease in the journal keeps the two apart."""
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+
+    def child() -> None:
+        with transaction("t-2", runtime=desk.runtime):
+            refund("o-2", 200)
+        assert desk.done[1:] == [("refund", "o-2", 200)]
+
+    assert forked(child) == AS_EXPECTED
+    states = {key: desk.runtime.journal.transactions.find(key)[0].state.value for key in ("t-1", "t-2")}
+    assert states == {"t-1": "settled", "t-2": "settled"}
+
+
+COPIES: dict[str, Callable[[object], object]] = {"pickled": pickle.dumps, "copied": copy.deepcopy}
+
+
+@pytest.mark.parametrize("make", COPIES.values(), ids=COPIES)
+def test_neither_a_key_nor_what_holds_one_is_copied(desk: Desk, make: Callable[[object], object]) -> None:
+    assert desk.runtime.settings.key_path is not None
+    key: PrivateKey = load_key(desk.runtime.settings.key_path)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        for holder in (key, desk.runtime, desk.runtime.journal, txn):
+            with pytest.raises(TypeError, match=r"private key|cannot pickle"):
+                make(holder)

@@ -1,0 +1,139 @@
+"""What the journal's commits cost and keep: which wait for the disk, and that a unit is all or nothing."""
+
+import multiprocessing
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import JournalError, MisuseError, transaction
+from countersign.journal import Journal
+from countersign.journal.database import Database
+from countersign.journal.leases import fate_of, new_holder
+from tests.fakes.desk import Desk, refund_tool
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    opened = Journal(tmp_path / "journal.db").database
+    yield opened
+    opened.close()
+
+
+def write(database: Database, name: str, *, durable: bool = False) -> None:
+    with database.unit(durable=durable) as unit:
+        unit.execute("INSERT INTO meta (name, value) VALUES (?, 'x')", (name,))
+
+
+def names(database: Database) -> list[str]:
+    return [row["name"] for row in database.rows("SELECT name FROM meta ORDER BY name")]
+
+
+def commits(database: Database) -> list[str]:
+    """What is written down, from here on, of every commit: whether it waits for the disk."""
+    found: list[str] = []
+    level = [""]
+
+    def trace(statement: str) -> None:
+        if statement.startswith("PRAGMA synchronous="):
+            level[0] = statement.partition("=")[2]
+        elif statement == "COMMIT":
+            found.append(level[0])
+
+    with database.unit(durable=True) as unit:
+        unit.set_trace_callback(trace)
+        level[0] = "FULL"
+    found.clear()
+    return found
+
+
+def test_a_unit_inside_a_unit_is_part_of_it(database: Database) -> None:
+    found = commits(database)
+    with database.unit(durable=False):
+        write(database, "a")
+        write(database, "b")
+    assert names(database) == ["a", "b"]
+    assert found == ["NORMAL"]
+
+
+def test_what_raises_takes_its_parts_with_it(database: Database) -> None:
+    with pytest.raises(RuntimeError), database.unit(durable=False):
+        write(database, "a")
+        raise RuntimeError
+    assert names(database) == []
+
+
+def test_a_part_that_failed_takes_the_whole_with_it_even_if_nobody_else_noticed(database: Database) -> None:
+    with pytest.raises(JournalError, match="a part"), database.unit(durable=False) as unit:
+        write(database, "a")
+        try:
+            with database.unit(durable=False):
+                write(database, "b")
+                raise RuntimeError
+        except RuntimeError:
+            pass
+        unit.execute("INSERT INTO meta (name, value) VALUES ('c', 'x')")
+    assert names(database) == []
+    write(database, "d")
+    assert names(database) == ["d"]
+
+
+def test_a_durable_part_needs_a_durable_whole(database: Database) -> None:
+    with pytest.raises(MisuseError, match="durable"), database.unit(durable=False):
+        write(database, "a", durable=True)
+    with database.unit(durable=True):
+        write(database, "b", durable=True)
+        write(database, "c")
+    assert names(database) == ["b", "c"]
+
+
+def test_each_commit_is_as_durable_as_it_was_asked_to_be(database: Database) -> None:
+    found = commits(database)
+    for durable in (False, True, True, False, True):
+        write(database, str(len(found)), durable=durable)
+    assert found == ["NORMAL", "FULL", "FULL", "NORMAL", "FULL"]
+    database.close()
+    write(database, "after", durable=True)
+    assert database.row("PRAGMA synchronous") is not None
+    assert database.rows("PRAGMA synchronous")[0][0] == 2
+
+
+def test_one_effect_waits_for_the_disk_three_times(desk: Desk) -> None:
+    """The frozen list with its attempt, FIRING, the outcome. Each is asked for by design section 7, and a fourth
+    would only be slow. The first transaction of all also keeps the epoch it met.
+    """
+    refund = refund_tool(desk)
+    for key in ("t-0", "t-1"):
+        found = commits(desk.runtime.journal.database)
+        with transaction(key=key, runtime=desk.runtime):
+            refund("p-1", 5)
+    assert found.count("FULL") == 3
+    assert len(found) <= 10
+
+
+def test_two_effects_share_the_commit_between_them(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    for key in ("t-0", "t-1"):
+        found = commits(desk.runtime.journal.database)
+        with transaction(key=key, runtime=desk.runtime):
+            refund("p-1", 5)
+            refund("p-2", 6)
+    assert found.count("FULL") == 4
+
+
+def _tell(pipe: Any) -> None:
+    holder = new_holder()
+    pipe.send((holder.split("/")[2], str(os.getpid()), fate_of(holder)))
+
+
+def test_a_forked_child_names_itself_and_not_its_parent() -> None:
+    new_holder()  # the parent's name is remembered
+    here, there = multiprocessing.get_context("fork").Pipe()
+    child = multiprocessing.get_context("fork").Process(target=_tell, args=(there,))
+    child.start()
+    named, is_, fate = here.recv()
+    child.join()
+    assert named == is_
+    assert fate == "alive"

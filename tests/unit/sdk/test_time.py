@@ -1,0 +1,141 @@
+"""Time that does not pass as it should, between the receipt and the fire: late is a question, never a fire."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from countersign import (
+    CountersignError,
+    ReleaseRefused,
+    Runtime,
+    ServiceRefused,
+    ServiceUnavailable,
+    resume,
+    transaction,
+)
+from tests.fakes.desk import Desk, TickingClock, make_runtime, refund_tool
+
+HOUR = 3_600.0
+PAUSES = {"past fire_by": 60.0, "past the release too": 600.0}
+
+
+@dataclass
+class Machine(TickingClock):
+    """A machine whose wall clock is `off` seconds from the service's."""
+
+    service: TickingClock
+    off: float = 0.0
+
+    def wall(self) -> float:
+        return self.service.wall() + self.off
+
+    def steady(self) -> float:
+        return self.service.steady()
+
+
+@pytest.fixture
+def machine(desk: Desk) -> Machine:
+    return Machine(desk.clock)
+
+
+def running(desk: Desk, machine: Machine) -> Runtime:
+    desk.service.fire_seconds = 30
+    return make_runtime(desk.runtime.settings, desk.face, desk.registry, machine)
+
+
+def paused(desk: Desk, machine: Machine, seconds: float, back: float = 0.0) -> Callable[[], None]:
+    """The process stands still with the receipt on its way; its wall clock may have been set back meanwhile."""
+
+    def pause() -> None:
+        desk.clock.advance(seconds)
+        machine.off -= back
+
+    return pause
+
+
+BACK = {"its clock kept time": 0.0, "its clock was set back by as much": 1.0, "by ten times as much": 10.0}
+
+
+@pytest.mark.parametrize("back", BACK.values(), ids=BACK)
+@pytest.mark.parametrize("seconds", PAUSES.values(), ids=PAUSES)
+def test_a_pause_past_fire_by_fires_nothing_without_asking_again(
+    desk: Desk, machine: Machine, seconds: float, back: float
+) -> None:
+    refund = refund_tool(desk)
+    with running(desk, machine) as runtime:
+        desk.face.faults["/v1/transactions"] = [paused(desk, machine, seconds, back * seconds)]
+        desk.face.faults["/v1/redemptions/"] = ["lost_request"] * 20
+        with pytest.raises(CountersignError), transaction("t-1", runtime=runtime):
+            refund("o-1", 100)
+    assert desk.done == []
+
+
+def test_a_pause_past_fire_by_is_asked_about_and_then_fires(desk: Desk, machine: Machine) -> None:
+    refund = refund_tool(desk)
+    with running(desk, machine) as runtime:
+        desk.face.faults["/v1/transactions"] = [paused(desk, machine, PAUSES["past fire_by"])]
+        with transaction("t-1", runtime=runtime):
+            refund("o-1", 100)
+    assert desk.face.asked("/v1/redemptions/") == 1
+    assert desk.done == [("refund", "o-1", 100)]
+
+
+def test_a_pause_past_the_release_is_gone_on_from_by_its_attempt(desk: Desk, machine: Machine) -> None:
+    refund = refund_tool(desk)
+    with running(desk, machine) as runtime:
+        desk.face.faults["/v1/transactions"] = [paused(desk, machine, PAUSES["past the release too"])]
+        with pytest.raises(ReleaseRefused, match="expired"), transaction("t-1", runtime=runtime):
+            refund("o-1", 100)
+        assert desk.done == []
+        assert [one.after for one in resume(runtime)] == ["settled"]
+    assert desk.done == [("refund", "o-1", 100)]
+
+
+def test_a_short_wait_for_the_receipt_asks_nothing_again(desk: Desk, machine: Machine) -> None:
+    refund = refund_tool(desk)
+    with running(desk, machine) as runtime:
+        desk.face.faults["/v1/transactions"] = [lambda: desk.clock.advance(5)]
+        with transaction("t-1", runtime=runtime):
+            refund("o-1", 100)
+    assert desk.face.asked("/v1/redemptions/") == 0
+    assert desk.done == [("refund", "o-1", 100)]
+
+
+@pytest.mark.parametrize("off", [HOUR, -HOUR], ids=["an hour ahead", "an hour behind"])
+def test_a_machine_whose_clock_is_wrong_fires_nothing_until_it_is_set(
+    desk: Desk, machine: Machine, off: float
+) -> None:
+    refund = refund_tool(desk)
+    machine.off = off
+    with running(desk, machine) as runtime:
+        with pytest.raises(ServiceRefused, match="bad_proof"), transaction("t-1", runtime=runtime):
+            refund("o-1", 100)
+        assert desk.done == []
+        machine.off = 0.0
+        with transaction("t-1", runtime=runtime):
+            refund("o-1", 100)
+    assert desk.done == [("refund", "o-1", 100)]
+
+
+@pytest.mark.parametrize("jump", [HOUR, -HOUR], ids=["an hour ahead", "an hour back"])
+def test_a_clock_that_jumps_while_the_receipt_is_on_its_way_fires_nothing_on_it(
+    desk: Desk, machine: Machine, jump: float
+) -> None:
+    """By its own clock the release has expired, or is not yet valid: refused, and told; set right, it goes on."""
+    refund = refund_tool(desk)
+
+    def jumps() -> None:
+        machine.off += jump
+
+    with running(desk, machine) as runtime:
+        desk.face.faults["/v1/transactions"] = [jumps]
+        with (
+            pytest.raises((ReleaseRefused, ServiceRefused, ServiceUnavailable)),
+            transaction("t-1", runtime=runtime),
+        ):
+            refund("o-1", 100)
+        assert desk.done == []
+        machine.off = 0.0
+        resume(runtime)
+        assert desk.done == [("refund", "o-1", 100)]
