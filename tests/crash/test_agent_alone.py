@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,6 +52,12 @@ class Stage:
         (revisions,) = self.service.revisions.values() or ([],)
         return [one.state for one in revisions[-1].held] if revisions else []
 
+    def notes(self) -> int:
+        """How many rows the live half wrote."""
+        with closing(sqlite3.connect(self.folder / "notes.db")) as notes:
+            (many,) = notes.execute("SELECT count(*) FROM notes").fetchone()
+        return int(many)
+
     def journal(self) -> list[tuple[str, str]]:
         opened = Journal(self.folder / "journal.db")
         try:
@@ -90,6 +96,14 @@ def points_of(tmp_path: Path, flow: str, *, every: bool) -> list[str]:
         return chosen(said["points"], every)
 
 
+def killed_at_each(tmp_path: Path, flow: str, *, every: bool) -> Iterator[tuple[str, Stage]]:
+    """Each point of a run, with the stage of the agent that was killed there."""
+    for number, point in enumerate(points_of(tmp_path, flow, every=every)):
+        with staged(tmp_path, flow, str(number)) as stage:
+            assert stage.live(dies_at=point)["raised"] == "killed", point
+            yield point, stage
+
+
 def chosen(points: list[str], every: bool) -> list[str]:
     return points if every else [point for point in points if point.startswith(HERE_IT_MATTERS)]
 
@@ -114,16 +128,14 @@ def require_honest(stage: Stage, point: str, said: dict[str, Any], before: list[
 @EVERY
 @pytest.mark.parametrize("flow", ["one", "two"])
 def test_killed_anywhere_a_rerun_fires_once_or_says_unknown(tmp_path: Path, flow: str, every: bool) -> None:
-    points = points_of(tmp_path, flow, every=every)
-    assert len(points) > (30 if every else 6)
-    unknown = 0
-    for number, point in enumerate(points):
-        with staged(tmp_path, flow, str(number)) as stage:
-            assert stage.live(dies_at=point)["raised"] == "killed"
-            before = acts(stage.folder)
-            said = stage.live()
-            require_honest(stage, point, said, before)
-            unknown += said["raised"] == "OutcomeUnknown"
+    points = unknown = 0
+    for point, stage in killed_at_each(tmp_path, flow, every=every):
+        points += 1
+        before = acts(stage.folder)
+        said = stage.live()
+        require_honest(stage, point, said, before)
+        unknown += said["raised"] == "OutcomeUnknown"
+    assert points > (30 if every else 6)
     # after FIRING is on disk: before the act, after it, and before its outcome is on disk too
     assert unknown == {"one": 3, "two": 6}[flow] + (every * {"one": 1, "two": 2}[flow])
 
@@ -132,20 +144,18 @@ def test_killed_anywhere_a_rerun_fires_once_or_says_unknown(tmp_path: Path, flow
 def test_killed_anywhere_resume_ends_it_and_a_second_resume_changes_nothing(
     tmp_path: Path, every: bool
 ) -> None:
-    for number, point in enumerate(points_of(tmp_path, "two", every=every)):
-        with staged(tmp_path, "two", str(number)) as stage:
-            stage.live(dies_at=point)
-            before = acts(stage.folder)
-            stage.live(resumes=True)
-            first = (stage.journal(), acts(stage.folder))
-            stage.live(resumes=True)
-            assert (stage.journal(), acts(stage.folder)) == first, point
-            world = acts(stage.folder)
-            assert len(world) == len(set(world)), point
-            assert world[: len(before)] == before
-            assert not {state for state, _ in first[0]} & OPEN_ENDS, point
-            if EffectState.REDEEMED in stage.held():
-                raise AssertionError(f"{point}: the service was never told")
+    for point, stage in killed_at_each(tmp_path, "two", every=every):
+        before = acts(stage.folder)
+        stage.live(resumes=True)
+        first = (stage.journal(), acts(stage.folder))
+        stage.live(resumes=True)
+        assert (stage.journal(), acts(stage.folder)) == first, point
+        world = acts(stage.folder)
+        assert len(world) == len(set(world)), point
+        assert world[: len(before)] == before
+        assert not {state for state, _ in first[0]} & OPEN_ENDS, point
+        if EffectState.REDEEMED in stage.held():
+            raise AssertionError(f"{point}: the service was never told")
 
 
 @EVERY
@@ -178,75 +188,63 @@ def test_killed_while_an_approved_transaction_is_resumed_the_next_resume_goes_on
 def test_an_idempotent_tool_is_called_again_with_the_same_key_and_ends_fired(
     tmp_path: Path, every: bool
 ) -> None:
-    for number, point in enumerate(points_of(tmp_path, "idempotent", every=every)):
-        with staged(tmp_path, "idempotent", str(number)) as stage:
-            stage.live(dies_at=point)
-            said = stage.live()
-            assert said["raised"] is None, point
-            assert set(acts(stage.folder)) == {"refund:o-1"}
-            assert len(acts(stage.folder)) <= 2
+    for point, stage in killed_at_each(tmp_path, "idempotent", every=every):
+        said = stage.live()
+        assert said["raised"] is None, point
+        assert set(acts(stage.folder)) == {"refund:o-1"}
+        assert len(acts(stage.folder)) <= 2
 
 
 @EVERY
 def test_killed_anywhere_on_the_failure_path_a_charge_is_taken_back_once_or_asked_about(
     tmp_path: Path, every: bool
 ) -> None:
-    for number, point in enumerate(points_of(tmp_path, "taken_back", every=every)):
-        with staged(tmp_path, "taken_back", str(number)) as stage:
-            stage.live(dies_at=point)
-            for _ in range(2):
-                stage.live(resumes=True)
-            said = stage.live()
-            world = acts(stage.folder)
-            assert world.count("charge:o-1") <= 1, point
-            assert world.count("void:o-1") <= world.count("charge:o-1"), point
-            states = {tool: state for state, tool in stage.journal()}
-            if states["charge"] == "compensated":
-                assert world == ["charge:o-1", "void:o-1"], point
-            assert said["raised"] is not None, f"{point}: nobody may call that a success"
+    for point, stage in killed_at_each(tmp_path, "taken_back", every=every):
+        for _ in range(2):
+            stage.live(resumes=True)
+        said = stage.live()
+        world = acts(stage.folder)
+        assert world.count("charge:o-1") <= 1, point
+        assert world.count("void:o-1") <= world.count("charge:o-1"), point
+        states = {tool: state for state, tool in stage.journal()}
+        if states["charge"] == "compensated":
+            assert world == ["charge:o-1", "void:o-1"], point
+        assert said["raised"] is not None, f"{point}: nobody may call that a success"
 
 
 @EVERY
 def test_live_effects_stand_exactly_when_the_refund_beside_them_does(tmp_path: Path, every: bool) -> None:
-    for number, point in enumerate(points_of(tmp_path, "with_live", every=every)):
-        with staged(tmp_path, "with_live", str(number)) as stage:
-            stage.live(dies_at=point)
-            said = stage.live()
-            world = acts(stage.folder)
-            rows = (
-                sqlite3.connect(stage.folder / "notes.db").execute("SELECT count(*) FROM notes").fetchone()[0]
-            )
-            told = f"{point}: {said}, {world}, {rows} notes, {stage.journal()}"
-            assert len(world) <= 1, told
-            assert rows <= 1, told
-            if said["raised"] is None:
-                assert (len(world), rows) == (1, 1), told
-            else:
-                assert rows == 0, told
-                assert said["raised"] in {"OutcomeUnknown", "EffectFailed"}, told
+    for point, stage in killed_at_each(tmp_path, "with_live", every=every):
+        said = stage.live()
+        world = acts(stage.folder)
+        rows = stage.notes()
+        told = f"{point}: {said}, {world}, {rows} notes, {stage.journal()}"
+        assert len(world) <= 1, told
+        assert rows <= 1, told
+        if said["raised"] is None:
+            assert (len(world), rows) == (1, 1), told
+        else:
+            assert rows == 0, told
+            assert said["raised"] in {"OutcomeUnknown", "EffectFailed"}, told
 
 
 @EVERY
 def test_live_effects_lost_with_their_process_are_never_half_of_a_transaction(
     tmp_path: Path, every: bool
 ) -> None:
-    for number, point in enumerate(points_of(tmp_path, "with_live", every=every)):
-        with staged(tmp_path, "with_live", str(number)) as stage:
-            stage.live(dies_at=point)
-            before = acts(stage.folder)
-            for _ in range(2):
-                stage.live(resumes=True)
-            rows = (
-                sqlite3.connect(stage.folder / "notes.db").execute("SELECT count(*) FROM notes").fetchone()[0]
-            )
-            states = dict(stage.journal())
-            told = f"{point}: {acts(stage.folder)}, {rows} notes, {stage.journal()}"
-            assert acts(stage.folder) == before, f"resume fired without the live half: {told}"
-            assert not states.keys() & OPEN_ENDS, told
-            if rows:
-                assert len(before) == 1, told
-            elif "fired" in states:
-                assert "unsettled" in states, f"the refund stands alone and nobody is told: {told}"
+    for point, stage in killed_at_each(tmp_path, "with_live", every=every):
+        before = acts(stage.folder)
+        for _ in range(2):
+            stage.live(resumes=True)
+        rows = stage.notes()
+        states = dict(stage.journal())
+        told = f"{point}: {acts(stage.folder)}, {rows} notes, {stage.journal()}"
+        assert acts(stage.folder) == before, f"resume fired without the live half: {told}"
+        assert not states.keys() & OPEN_ENDS, told
+        if rows:
+            assert len(before) == 1, told
+        elif "fired" in states:
+            assert "unsettled" in states, f"the refund stands alone and nobody is told: {told}"
 
 
 def test_a_living_owner_is_left_alone(tmp_path: Path) -> None:

@@ -6,16 +6,17 @@ import pytest
 
 from tests.crash.conftest import STORIES, Stories
 from tests.crash.dying import Death
-from tests.crash.points import PHASES, agent_points
+from tests.crash.matrix import matrix
+from tests.crash.points import agent_points
 from tests.crash.where import AGENT_NEVER, AGENT_WHERE
 
 pytestmark = STORIES
 
 EVERY_DAY = {
-    ("client.Service.redeem", "after"),
-    ("journal.firing:Firing.begin", "after"),
-    ("firing:FireRun._call", "after"),
-    ("journal.firing:Firing.write", "before"),
+    ("sqlite", "client.Service.redeem", "after"),
+    ("sqlite", "journal.firing:Firing.begin", "after"),
+    ("sqlite", "firing:FireRun._call", "after"),
+    ("sqlite", "journal.firing:Firing.write", "before"),
 }
 ON_POSTGRESQL = (
     "client.Service.submit",
@@ -26,24 +27,13 @@ ON_POSTGRESQL = (
     "journal.firing:Firing.write",
 )
 """The SDK does not know which database the service has; a few are tried on the other one as well."""
+REACHED = {
+    "sqlite": [point for point in agent_points() if point not in AGENT_NEVER],
+    "postgresql": ON_POSTGRESQL,
+}
 
 
-def matrix() -> list[object]:
-    reachable = [point for point in agent_points() if point not in AGENT_NEVER]
-    cases = []
-    for engine, points in (("sqlite", reachable), ("postgresql", ON_POSTGRESQL)):
-        for point in points:
-            for phase in PHASES:
-                marks = [] if engine == "sqlite" and (point, phase) in EVERY_DAY else [pytest.mark.long]
-                if engine == "postgresql":
-                    marks.append(pytest.mark.xdist_group("postgresql"))
-                cases.append(
-                    pytest.param(engine, Death(point, phase), marks=marks, id=f"{engine}-{phase}-{point}")
-                )
-    return cases
-
-
-@pytest.mark.parametrize(("engine", "death"), matrix())
+@pytest.mark.parametrize(("engine", "death"), matrix(REACHED, EVERY_DAY))
 def test_killed_there_every_invariant_holds_in_the_next_life(
     stories: Stories, engine: str, death: Death
 ) -> None:

@@ -6,9 +6,11 @@ import pytest
 
 from tests.crash.conftest import STORIES, Stories
 from tests.crash.dying import Death
-from tests.crash.points import PHASES, service_points
+from tests.crash.matrix import matrix
+from tests.crash.points import service_points
 from tests.crash.story import passed
 from tests.crash.where import NEVER, OPERATORS, SQLITE_ONLY, WHERE, chapter_of
+from tests.integration.service.engines import ENGINES
 
 pytestmark = STORIES
 
@@ -17,7 +19,6 @@ EVERY_DAY = {
     ("sqlite", "workflow.redeem:_redeem", "before"),
     ("sqlite", "workflow.compensate:_compensate", "after"),
     ("sqlite", "tokens.epoch:_replace>create_secret", "after"),
-    ("postgresql", "workflow.vote:_vote", "after"),
 }
 """Enough for every day; `make test-long` dies at every point."""
 
@@ -28,21 +29,7 @@ def reachable(engine: str) -> list[str]:
     return [point for point in service_points() if point not in NEVER and not point.startswith(elsewhere)]
 
 
-def matrix() -> list[object]:
-    cases = []
-    for engine in ("sqlite", "postgresql"):
-        for point in reachable(engine):
-            for phase in PHASES:
-                marks = [] if (engine, point, phase) in EVERY_DAY else [pytest.mark.long]
-                if engine == "postgresql":
-                    marks.append(pytest.mark.xdist_group("postgresql"))
-                cases.append(
-                    pytest.param(engine, Death(point, phase), marks=marks, id=f"{engine}-{phase}-{point}")
-                )
-    return cases
-
-
-@pytest.mark.parametrize(("engine", "death"), matrix())
+@pytest.mark.parametrize(("engine", "death"), matrix({one: reachable(one) for one in ENGINES}, EVERY_DAY))
 def test_killed_there_every_invariant_holds_after_a_restart(
     stories: Stories, engine: str, death: Death
 ) -> None:

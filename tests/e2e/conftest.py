@@ -21,6 +21,8 @@ _FLAGS = [
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 TIMEOUT_MS = 10_000
+# Contrast is the narrower one in the dark; all else that axe looks at is the same in both.
+SCHEMES = ["dark", pytest.param("light", marks=pytest.mark.long)]
 
 
 @dataclass

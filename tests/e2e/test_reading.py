@@ -9,7 +9,7 @@ from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, expect
 
 from policy_service.workflow.reading import VoteView
-from tests.e2e.conftest import Site
+from tests.e2e.conftest import SCHEMES, Site
 from tests.fakes import reviews
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +33,7 @@ async def assert_accessible(page: Page) -> None:
     assert results.violations_count == 0, f"{page.url}\n{results.generate_report()}"
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 async def test_axe_finds_nothing(site: Site, scheme: str) -> None:
     page = await site.visitor(scheme=scheme)
     for path in PAGES.values():
@@ -41,7 +41,7 @@ async def test_axe_finds_nothing(site: Site, scheme: str) -> None:
         await assert_accessible(page)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 async def test_axe_finds_nothing_in_the_open_disclosures(site: Site, scheme: str) -> None:
     page = await site.visitor(scheme=scheme)
     await page.goto(PAGES["hostile bytes"])
@@ -50,7 +50,7 @@ async def test_axe_finds_nothing_in_the_open_disclosures(site: Site, scheme: str
         await assert_accessible(page)
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 async def test_axe_finds_nothing_on_the_pages_in_between(site: Site, scheme: str) -> None:
     page = await site.visitor(scheme=scheme)
     await page.goto("/reviews/rev_01KAHV6T3M")

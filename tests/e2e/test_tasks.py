@@ -8,7 +8,7 @@ import pytest
 from playwright.async_api import expect
 
 from countersign.contract import TaskAnswer
-from tests.e2e.conftest import Site
+from tests.e2e.conftest import SCHEMES, Site
 from tests.e2e.test_reading import SMALL, assert_accessible
 from tests.fakes import reviews, tasks
 
@@ -92,7 +92,7 @@ async def test_what_somebody_else_settled_is_announced_and_moves_nothing(site: S
     assert site.world.said == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", SCHEMES)
 async def test_the_pages_of_tasks_are_accessible_and_fit(site: Site, scheme: str) -> None:
     hostile = tasks.unknown("task_hostile", of=reviews.hostile(), error="no\u202eanswer")
     site.world.put_task(replace(hostile, kind="contradiction"))

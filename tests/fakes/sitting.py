@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 import signal
@@ -50,14 +51,20 @@ class Sitting:
         self.end()
 
     def waits_for(self, pattern: str) -> re.Match[str]:
-        """The next place where the terminal says this; what was read before is not looked at again."""
+        """The next place where the terminal says this; what was read before is not looked at again.
+
+        Only whole lines are looked at: a pattern that ends in ``(.*)`` must not take half of one.
+        """
         until = time.monotonic() + _SECONDS
         with self._news:
-            while (found := re.search(pattern, self.said[self._read :])) is None:
+            while (found := re.search(pattern, self._lines())) is None:
                 alive = self.process.poll() is None or self._reader.is_alive()
                 assert alive and self._news.wait(until - time.monotonic()), f"no {pattern!r} in:\n{self.said}"
             self._read += found.end()
             return found
+
+    def _lines(self) -> str:
+        return self.said[self._read : self.said.rfind("\n") + 1]
 
     def types(self, line: str) -> None:
         """A line at the keyboard."""
@@ -88,9 +95,10 @@ class Sitting:
 
     def _listen(self) -> None:
         assert self.process.stdout is not None
+        decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         while chunk := os.read(self.process.stdout.fileno(), 65_536):
             with self._news:
-                self.said += chunk.decode(errors="replace")
+                self.said += decoder.decode(chunk)
                 self._news.notify_all()
         with self._news:
             self._news.notify_all()

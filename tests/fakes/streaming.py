@@ -66,7 +66,8 @@ class Stream:
 async def events(port: int, headers: dict[str, str], path: str = "/v1/events") -> AsyncIterator[Stream]:
     """An open stream of events."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    lines = {"Host": "127.0.0.1:8420", "Accept": "text/event-stream", **headers}
+    # Without `close` the end of a stream shows only when the kept connection idles out, seconds later.
+    lines = {"Host": "127.0.0.1:8420", "Accept": "text/event-stream", "Connection": "close", **headers}
     head = f"GET {path} HTTP/1.1\r\n" + "".join(f"{k}: {v}\r\n" for k, v in lines.items())
     writer.write((head + "\r\n").encode())
     assert b"200" in await reader.readline()

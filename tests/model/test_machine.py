@@ -19,7 +19,7 @@ from tests.model.governing import EverybodyActs, machine_on
 
 E, T = EffectState, TxnState
 LONG = settings().max_examples > 1_000  # HYPOTHESIS_PROFILE=long
-SEEDS = {"sqlite": 34 if LONG else 4, "postgresql": 10 if LONG else 1}
+SEEDS = {"sqlite": 34 if LONG else 2, "postgresql": 10 if LONG else 1}
 STEPS = 60 if LONG else 30
 
 NOT_REACHED = {

@@ -67,6 +67,8 @@ FAULTS = {
     12: Fault("two sweeps give one reservation back twice", "I_10"),
     14: Fault("a freeze is not looked at", "I_4"),
 }
+EVERY_DAY = {1, 7, 8}
+"""Enough for every day: each fault is a program that must be compiled."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +123,13 @@ def _run(command: list[str], folder: Path) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("flags", FAULTLESS.values(), ids=FAULTLESS)
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(flags, id=name, marks=[] if flags == ONE_LIST else [pytest.mark.long])
+        for name, flags in FAULTLESS.items()
+    ],
+)
 def test_without_a_fault_every_order_keeps_the_invariants(
     spin: str, tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
@@ -139,7 +147,10 @@ def test_without_a_fault_larger_worlds_keep_them_too(
     assert found.violated is None and found.complete, found.out
 
 
-@pytest.mark.parametrize("number", FAULTS)
+@pytest.mark.parametrize(
+    "number",
+    [pytest.param(n, marks=[] if n in EVERY_DAY else [pytest.mark.long]) for n in FAULTS],
+)
 def test_each_fault_is_found_by_the_invariant_it_breaks(spin: str, tmp_path: Path, number: int) -> None:
     fault = FAULTS[number]
     found = search(spin, tmp_path, (f"-DFAULT_{number}", *fault.where), depth=fault.depth)
@@ -149,6 +160,7 @@ def test_each_fault_is_found_by_the_invariant_it_breaks(spin: str, tmp_path: Pat
 LIVE = (*ONE_LIST, "-DTICKING")
 
 
+@pytest.mark.long
 def test_what_can_be_finished_is_finished(spin: str, tmp_path: Path) -> None:
     """I-14, under weak fairness; with crashes in the long profile."""
     flags = LIVE if LONG else (*LIVE, "-DCRASHES=0")
@@ -156,11 +168,13 @@ def test_what_can_be_finished_is_finished(spin: str, tmp_path: Path) -> None:
     assert found.violated is None and found.complete, found.out
 
 
+@pytest.mark.long
 def test_nobody_told_of_what_is_never_reported_is_found(spin: str, tmp_path: Path) -> None:
     found = search(spin, tmp_path, ("-DFAULT_13", *LIVE), live=True)
     assert found.violated == "I_14", found.out
 
 
+@pytest.mark.long
 def test_a_backup_from_before_the_last_submission_is_a_limit_of_the_design(spin: str, tmp_path: Path) -> None:
     """The list was spent after the backup; another journal submits it anew and knows nothing of that."""
     found = search(spin, tmp_path, ("-DOLD_BACKUP", "-DREVISIONS=2", "-DCHANGES=0", "-DCRASHES=0"))

@@ -155,6 +155,7 @@ BROKEN = {
 }
 
 
+@pytest.mark.long  # six scripts, one after the other
 def test_a_script_that_cannot_run_is_told_and_the_next_save_is_waited_for(tmp_path: Path) -> None:
     (tmp_path / "my_agent.py").write_text(next(iter(BROKEN.values()))[0])
     with Sitting(tmp_path) as sitting:

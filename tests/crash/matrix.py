@@ -1,0 +1,33 @@
+"""The cases of a crash matrix: each point, before and after, on each engine."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from tests.crash.dying import Death
+from tests.crash.points import PHASES
+
+
+def matrix(points: Mapping[str, Sequence[str]], every_day: Container[tuple[str, str, str]]) -> list[Any]:
+    """Parameters ``engine, death``; what is not in ``every_day`` (engine, point, phase) is for `make test-long`."""
+    return [
+        pytest.param(
+            engine,
+            Death(point, phase),
+            marks=_marks(engine, daily=(engine, point, phase) in every_day),
+            id=f"{engine}-{phase}-{point}",
+        )
+        for engine, reached in points.items()
+        for point in reached
+        for phase in PHASES
+    ]
+
+
+def _marks(engine: str, *, daily: bool) -> list[pytest.MarkDecorator]:
+    marks = [] if daily else [pytest.mark.long]
+    if engine == "postgresql":
+        marks.append(pytest.mark.xdist_group("postgresql"))
+    return marks
