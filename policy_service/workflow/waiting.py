@@ -1,4 +1,7 @@
-"""Waiting for people without holding anything: no lock, no connection, one entry in a list."""
+"""Waiting for people without holding anything: no lock, no connection, no rows, one entry in a list.
+
+Ten thousand agents may wait at once, so whoever waits keeps a name and reads the rows when there is something new.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,43 @@ from collections.abc import Callable
 
 from countersign.contract import TxnState
 from policy_service import metrics
+from policy_service.identity.callers import Caller
 from policy_service.workflow import records
 from policy_service.workflow.context import Context
+from policy_service.workflow.parties import require_visible
 from policy_service.workflow.records import Snapshot
 
+_GoesOn = Callable[[Snapshot], bool]
 
-async def wait_while_in_review(ctx: Context, snapshot: Snapshot, seconds: float) -> Snapshot:
+
+async def wait_while_in_review(ctx: Context, txn: str, seconds: float) -> Snapshot:
     """The transaction as soon as it no longer waits for people, or as it is when the time is up."""
-    return await _wait(ctx, snapshot, seconds, _is_asked)
+    return await _wait(ctx, txn, seconds, lambda _: _is_asked)
 
 
-async def wait_for_people(ctx: Context, snapshot: Snapshot, seconds: float) -> Snapshot:
-    """The same, also while people are to settle what became of it: until they have settled something more."""
-    if snapshot.transaction.state == TxnState.UNSETTLED.value:
-        before = _outcomes(snapshot)
-        return await _wait(ctx, snapshot, seconds, lambda now: _outcomes(now) == before)
-    return await wait_while_in_review(ctx, snapshot, seconds)
+async def wait_for_people(ctx: Context, caller: Caller, txn: str, seconds: float) -> Snapshot:
+    """The same, also while people are to settle what became of it: until they have settled something more.
+
+    Raises:
+        NotFoundError: no such transaction, or a stranger asks.
+    """
+
+    def seen(first: Snapshot) -> _GoesOn:
+        require_visible(caller, first.transaction)
+        return _until_settled_further(first)
+
+    return await _wait(ctx, txn, seconds, seen)
 
 
 def _is_asked(snapshot: Snapshot) -> bool:
     return snapshot.transaction.state == TxnState.REVIEW.value
+
+
+def _until_settled_further(first: Snapshot) -> _GoesOn:
+    if first.transaction.state != TxnState.UNSETTLED.value:
+        return _is_asked
+    before = _outcomes(first)
+    return lambda now: _outcomes(now) == before
 
 
 def _outcomes(snapshot: Snapshot) -> list[tuple[str, str, int]]:
@@ -35,21 +55,20 @@ def _outcomes(snapshot: Snapshot) -> list[tuple[str, str, int]]:
     return [(effect.effect_id, effect.state, len(effect.settlements)) for effect in effects]
 
 
-async def _wait(
-    ctx: Context, snapshot: Snapshot, seconds: float, goes_on: Callable[[Snapshot], bool]
-) -> Snapshot:
-    if not goes_on(snapshot):
-        return snapshot
-    txn, loop = snapshot.transaction.txn, asyncio.get_running_loop()
+async def _wait(ctx: Context, txn: str, seconds: float, wish: Callable[[Snapshot], _GoesOn]) -> Snapshot:
+    """``wish`` is given the transaction as it is at first, and tells how long to go on."""
+    loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
-    seen = ctx.feed.index
-    # Read after the index was noted: a change between the two is seen by one of them.
-    current = await ctx.db.read(lambda conn: records.require(conn, txn))
+    goes_on: _GoesOn | None = None
     with metrics.LONG_POLLS.track_inprogress():
-        while goes_on(current) and (left := deadline - loop.time()) > 0:
-            events = await ctx.feed.wait_after(seen, left, txn=txn)
-            if not events:
-                break
-            seen = events[-1].index
+        while True:
+            seen = ctx.feed.index
+            # Read after the index was noted: a change between the two is seen by one of them.
             current = await ctx.db.read(lambda conn: records.require(conn, txn))
-    return current
+            goes_on = goes_on or wish(current)
+            left = deadline - loop.time()
+            if left <= 0 or not goes_on(current):
+                return current
+            del current  # kilobytes, for minutes, for each who waits
+            if not await ctx.feed.wait_after(seen, left, txn=txn):
+                return await ctx.db.read(lambda conn: records.require(conn, txn))

@@ -97,9 +97,9 @@ def router(gate: Gate) -> APIRouter:
         caller, body = await gate.agent(request)
         key = idempotency_key(request, caller.agent, body)
         submitted = await submit_and_redeem(ctx, caller, read_model(SubmitRequest, body), key)
-        snapshot = await wait_while_in_review(
-            ctx, submitted.snapshot, wanted_wait(request, ctx.settings.max_wait_s)
-        )
+        snapshot = submitted.snapshot
+        if seconds := wanted_wait(request, ctx.settings.max_wait_s):
+            snapshot = await wait_while_in_review(ctx, snapshot.transaction.txn, seconds)
         view = await telling.transaction(snapshot, releases=submitted.releases, receipt=submitted.receipt)
         return answer(view, 201 if submitted.created else 200, {"Location": f"/v1/transactions/{view.txn}"})
 
@@ -129,9 +129,8 @@ def router(gate: Gate) -> APIRouter:
     )
     async def get_transaction(request: Request, txn: str = Txn) -> Response:
         caller, _ = await gate.agent(request)
-        snapshot = await telling.visible(caller, txn)
-        waited = await wait_for_people(ctx, snapshot, wanted_wait(request, ctx.settings.max_wait_s))
-        return answer(await telling.transaction(waited))
+        seconds = wanted_wait(request, ctx.settings.max_wait_s)
+        return answer(await telling.transaction(await wait_for_people(ctx, caller, txn, seconds)))
 
     @routes.post(
         "/{txn}/withdraw",
