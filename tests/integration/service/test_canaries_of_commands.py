@@ -40,6 +40,7 @@ VERBS = (
 )
 
 
+EVERY_DAY = frozenset({"serve", "signin"})  # each is a process of its own, which takes seconds
 ASK_NO_DATABASE = frozenset({"settings", "rotate-keys"})
 
 
@@ -57,7 +58,11 @@ def heard(env: dict[str, str], *words: str) -> str:
     return done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("words", VERBS, ids=" ".join)
+@pytest.mark.parametrize(
+    "words",
+    [pytest.param(words, marks=[] if words[0] in EVERY_DAY else [pytest.mark.long]) for words in VERBS],
+    ids=" ".join,
+)
 def test_a_database_that_cannot_be_reached_keeps_its_password(
     env: dict[str, str], words: tuple[str, ...]
 ) -> None:

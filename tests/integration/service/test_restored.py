@@ -31,14 +31,13 @@ from tests.fakes.vault import Vault
 from tests.fakes.world import Agent, World, running
 from tests.house.repository import ROOT
 from tests.integration.service.effects import mail, pay
-from tests.integration.service.engines import ENGINES
 
 pytestmark = pytest.mark.anyio
 
 REASON = ("restored", "--reason", "the disk died")
 
 
-@pytest.fixture(params=ENGINES)
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def vault(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Vault]:
     """A deployment that is not running yet."""
     bundle = Payments(tmp_path / "bundle").path

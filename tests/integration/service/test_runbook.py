@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from sqlalchemy import create_engine, text
 
 from tests.counterparts import postgres, require
 from tests.fakes.operated import Operated, command, environment, free_port
+from tests.fakes.world import fresh_data
 from tests.house.documents import blocks
 from tests.house.repository import ROOT
 
@@ -221,7 +223,7 @@ def test_a_backup_that_is_refused_says_why_and_leaves_nothing(
     script: str, sentence: str, tmp_path: Path
 ) -> None:
     host = Host(tmp_path, shell(tmp_path) | environment(tmp_path / "data", tmp_path, free_port()))
-    host.run("policy-service init")
+    shutil.copytree(fresh_data(), tmp_path / "data")
     (tmp_path / "taken.db").write_text("mine")
     done = host._bash(script)
     assert done.returncode == 1 and sentence in done.stderr and "Traceback" not in done.stderr
