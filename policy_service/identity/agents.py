@@ -14,13 +14,13 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, func, select, true, update
 from sqlmodel import col
 
 from countersign.contract import ErrorCode, PublicKey
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.callers import Voucher
-from policy_service.storage.alone import stop
+from policy_service.storage.alone import act_for, stop
 from policy_service.storage.core import insert_unless_there, table
 from policy_service.storage.database import Tx
 from policy_service.storage.logbook import append
@@ -87,6 +87,7 @@ def bring_key(tx: Tx, key: PublicKey, voucher: Voucher) -> None:
         ConflictError: the key is another's, was enrolled, was revoked, came by another issuer, or is one too many.
     """
     agent, issuer = voucher.agent, voucher.issuer
+    act_for(tx, agent)
     if _require(tx.conn, agent).frozen_at is not None:
         raise ForbiddenError(f"the agent {agent!r} is frozen", code=ErrorCode.FROZEN)
     _require_newer_than_revocations(tx, voucher)
@@ -132,8 +133,9 @@ def _require_room(tx: Tx, voucher: Voucher) -> None:
         )
 
 
-def revoke_key(tx: Tx, kid: str) -> None:
-    """End a key. Ending it again changes nothing.
+def revoke_key(tx: Tx, kid: str) -> list[str]:
+    """End a key, and with one that a token brought every other that the same issuer's tokens brought for that agent:
+    whoever held the token may have brought several. The keys that ended; ending a key again changes nothing.
 
     Raises:
         NotFoundError: no such key.
@@ -141,19 +143,25 @@ def revoke_key(tx: Tx, kid: str) -> None:
     known = _key_row(tx.conn, kid)
     if known is None:
         raise NotFoundError(f"there is no key {kid!r}")
-    where = (col(AgentKeyRow.kid) == kid, col(AgentKeyRow.revoked_at).is_(None))
-    if tx.conn.execute(update(AgentKeyRow).where(*where).values(revoked_at=tx.now)).rowcount:
-        append(tx, "agent_key_revoked", actor=OPERATOR, body={"agent": known.agent, "kid": kid})
+    stop(tx, known.agent)
+    if known.issuer is None:
+        return _end_keys(tx, known.agent, col(AgentKeyRow.kid) == kid)
+    return _end_keys(tx, known.agent, col(AgentKeyRow.issuer) == known.issuer)
 
 
 def revoke_keys_of(tx: Tx, name: str) -> int:
     """End every key of a party; how many were live."""
-    where = (col(AgentKeyRow.agent) == name, col(AgentKeyRow.revoked_at).is_(None))
+    stop(tx, name)
+    return len(_end_keys(tx, name, true()))
+
+
+def _end_keys(tx: Tx, name: str, which: ColumnElement[bool]) -> list[str]:
+    where = (col(AgentKeyRow.agent) == name, which, col(AgentKeyRow.revoked_at).is_(None))
     ended = update(AgentKeyRow).where(*where).values(revoked_at=tx.now).returning(col(AgentKeyRow.kid))
     kids = sorted(tx.conn.execute(ended).scalars())
     for kid in kids:
         append(tx, "agent_key_revoked", actor=OPERATOR, body={"agent": name, "kid": kid})
-    return len(kids)
+    return kids
 
 
 def freeze(tx: Tx, name: str) -> None:

@@ -10,6 +10,7 @@ from sqlmodel import col
 
 from policy_service.errors import NotFoundError
 from policy_service.identity.agents import OPERATOR, find_agent
+from policy_service.storage.alone import stop
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.logbook import append
@@ -50,6 +51,7 @@ def revoke_api_keys(tx: Tx, agent: str) -> int:
         NotFoundError: no such agent.
     """
     _require(tx, agent)
+    stop(tx, agent)
     where = (col(ApiKeyRow.agent) == agent, col(ApiKeyRow.revoked_at).is_(None))
     ended = tx.conn.execute(update(ApiKeyRow).where(*where).values(revoked_at=tx.now)).rowcount
     if ended:

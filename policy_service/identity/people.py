@@ -55,6 +55,12 @@ def find_person(
     return Person(iss, sub, row.name, assurance, frozenset(row.groups if fresh else ()))
 
 
+def is_revoked(conn: Connection, iss: str, sub: str) -> bool:
+    """Whether an operator took this person out of every decision."""
+    row = find_one(conn, PersonRow, iss=iss, sub=sub)
+    return row is not None and row.revoked_at is not None
+
+
 def names_of(conn: Connection, keys: Iterable[str]) -> dict[str, str]:
     """What people with these keys (``iss|sub``) called themselves at their last sign-in; unknown ones are left out."""
     found = {}

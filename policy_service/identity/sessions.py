@@ -16,12 +16,12 @@ from sqlalchemy import ColumnElement, Connection, and_, delete, select, true, up
 from sqlmodel import col
 
 from policy_service.errors import ForbiddenError
-from policy_service.identity.people import Person, find_person
+from policy_service.identity.people import Person, find_person, is_revoked
 from policy_service.settings import Settings
 from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.logbook import append
-from policy_service.storage.tables import PersonRow, SessionRow
+from policy_service.storage.tables import SessionRow
 from policy_service.storage.unit import Clock, utc_now
 
 _BYTES = 32
@@ -46,8 +46,7 @@ def open_session(tx: Tx, iss: str, sub: str, assurance: str, *, max_s: int, trus
     Raises:
         ForbiddenError: an operator took this person out of every decision.
     """
-    whose = select(col(PersonRow.revoked_at)).where(col(PersonRow.iss) == iss, col(PersonRow.sub) == sub)
-    if tx.conn.execute(whose).scalar() is not None:
+    if is_revoked(tx.conn, iss, sub):
         raise ForbiddenError("an operator of this deployment has taken you out of its decisions")
     cookie = secrets.token_urlsafe(_BYTES)
     row = {

@@ -6,7 +6,8 @@ alone. On PostgreSQL a unit takes an advisory lock that ends with its database t
 afterwards: it may have waited, and a unit that runs later must not have the earlier ``now``.
 
 A unit is alone with one transaction at most, and asks for that before anything else is locked: so nobody waits in a
-ring. Agents come after, shared by those who act for them and alone for those who stop them.
+ring. Parties come after (an agent by name, a person by issuer and subject), shared by those who act for them and alone
+for those who stop them.
 """
 
 from __future__ import annotations
@@ -57,16 +58,16 @@ def require_alone(tx: Tx, txn: str) -> None:
         raise RuntimeError("a unit of work moves a transaction it is not alone with; ask for that first")
 
 
-def act_for(tx: Tx, agent: str) -> None:
-    """Whoever stops this agent waits until this unit has ended; many may act for it at once."""
+def act_for(tx: Tx, party: str) -> None:
+    """Whoever stops this party waits until this unit has ended; many may act for it at once."""
     if tx.conn.dialect.name != "sqlite":
-        tx.conn.execute(_SHARED, {"key": _key(f"agent {agent}")})
+        tx.conn.execute(_SHARED, {"key": _key(f"party {party}")})
 
 
-def stop(tx: Tx, agent: str) -> None:
-    """Wait for every unit that acts for this agent; those that come later see what this one does."""
+def stop(tx: Tx, party: str) -> None:
+    """Wait for every unit that acts for this party; those that come later see what this one does."""
     if tx.conn.dialect.name != "sqlite":
-        tx.conn.execute(_ALONE, {"key": _key(f"agent {agent}")})
+        tx.conn.execute(_ALONE, {"key": _key(f"party {party}")})
 
 
 def _key(name: str) -> int:

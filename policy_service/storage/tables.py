@@ -13,7 +13,15 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, CheckConstraint, ForeignKeyConstraint, Index, LargeBinary, UniqueConstraint
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ForeignKeyConstraint,
+    Index,
+    LargeBinary,
+    UniqueConstraint,
+)
+from sqlalchemy import text as sql
 from sqlmodel import Field
 
 from countersign.contract import EffectState, TaskKind, TxnState
@@ -240,7 +248,18 @@ class VoteRow(Row, table=True):
 
     __tablename__: ClassVar[Any] = "votes"
     __table_args__ = (
-        UniqueConstraint("review_id", "iss", "sub", "verdict", "late", name="uq_votes_person"),
+        # A vote that was revoked with its person does not stand in the way of a new one.
+        Index(
+            "uq_votes_person",
+            "review_id",
+            "iss",
+            "sub",
+            "verdict",
+            "late",
+            unique=True,
+            sqlite_where=sql("revoked_at IS NULL"),
+            postgresql_where=sql("revoked_at IS NULL"),
+        ),
         CheckConstraint("verdict IN ('approve', 'deny')", name="verdict_known"),
     )
 

@@ -49,7 +49,7 @@ from policy_service.workflow.endings import expire_effect
 from policy_service.workflow.mint import Minted, mint
 from policy_service.workflow.moves import Cause, agent_actor, follow_effects, insert, move_effect, settle_task
 from policy_service.workflow.opening import open_review
-from policy_service.workflow.parties import require_redeemer
+from policy_service.workflow.parties import require_acting, require_redeemer
 from policy_service.workflow.records import Snapshot, stays
 from policy_service.workflow.release import sign_all
 from policy_service.workflow.standing import DUE, compensation_failed, compensation_impossible
@@ -174,6 +174,7 @@ def _compensate(
     tx = alone_with(tx, txn)
     snapshot = records.require(tx.conn, txn)
     require_redeemer(caller, snapshot.transaction)
+    require_acting(tx, caller, "compensate")
     cause = Cause(agent_actor(caller.agent), "compensate")
     known = _known(snapshot, effect_id)
     undo = known or _open(

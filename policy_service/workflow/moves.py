@@ -171,7 +171,7 @@ def close_open_siblings(tx: Tx, snapshot: Snapshot, cause: Cause, *, but: Effect
 
 
 def close_review(tx: Tx, snapshot: Snapshot, effect: EffectRow, to: str, cause: Cause) -> None:
-    """Settle the review of an effect when it is still open or met but unspent."""
+    """Settle the review of an effect when it is still open; one that was met stays so: people did agree."""
     review = snapshot.review_of(effect)
     if review is not None and review.state == "open":
         move_review(tx, review, to, cause)

@@ -7,8 +7,11 @@ Everybody else gets the same answer as for a transaction that does not exist.
 from __future__ import annotations
 
 from countersign.contract import ErrorCode
-from policy_service.errors import ForbiddenError, NotFoundError
+from policy_service.errors import ForbiddenError, NotFoundError, UnauthenticatedError
+from policy_service.identity.agents import find_key
+from policy_service.identity.api_keys import has_live_api_key
 from policy_service.identity.callers import Caller
+from policy_service.identity.people import is_revoked
 from policy_service.storage.alone import act_for
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, TransactionRow
@@ -48,6 +51,40 @@ def require_redeemer(caller: Caller, transaction: TransactionRow) -> None:
     if caller.agent != transaction.aud:
         raise ForbiddenError(
             f"releases of this transaction are for {transaction.aud!r} alone", code=ErrorCode.NOT_REDEEMER
+        )
+
+
+def require_acting(tx: Tx, caller: Caller, kind: str = "effect") -> AgentRow:
+    """The party that asks, if it still may. It proved itself at the door; facts were looked up since, which takes as
+    long as somebody's database takes, and whoever revoked its key meanwhile was told that nothing more is redeemed.
+
+    Raises:
+        UnauthenticatedError: its key was revoked, or its time is over.
+        ForbiddenError: it is not enrolled any more, or frozen while it wants to act.
+    """
+    agent = agent_behind(tx, caller.agent, kind)
+    if not _proves_itself(tx, caller):
+        raise UnauthenticatedError("the key of this request was revoked, or its time is over")
+    return agent
+
+
+def _proves_itself(tx: Tx, caller: Caller) -> bool:
+    if caller.jkt is None:
+        return has_live_api_key(tx.conn, caller.agent)
+    key = find_key(tx.conn, caller.jkt, tx.now)
+    return key is not None and key.agent == caller.agent
+
+
+def require_deciding(tx: Tx, iss: str, sub: str) -> None:
+    """Refuse a word of somebody who was taken out of the decisions while it was on its way.
+
+    Raises:
+        ForbiddenError: not_eligible.
+    """
+    act_for(tx, f"{iss}|{sub}")
+    if is_revoked(tx.conn, iss, sub):
+        raise ForbiddenError(
+            "an operator of this deployment has taken you out of its decisions", code=ErrorCode.NOT_ELIGIBLE
         )
 
 

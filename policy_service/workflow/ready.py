@@ -67,9 +67,9 @@ def keep_gates(tx: Tx, effect: EffectRow, answer: Answer) -> list[Gate]:
     late = [gate for gate in answer.gates if gate.to_json() not in effect.gates]
     valid_for_s = min(effect.valid_for_s, int(answer.valid_for.total_seconds()))
     if gates != effect.gates or valid_for_s != effect.valid_for_s:
-        set_columns(tx, effect, gates=gates, valid_for_s=valid_for_s)
-        if effect.state == EffectState.RELEASED.value:
-            set_columns(tx, effect, lapses_at=lapses_at(effect, effect.changed_at))
+        shorter = timedelta(seconds=effect.valid_for_s - valid_for_s)
+        until = None if effect.lapses_at is None else effect.lapses_at - shorter
+        set_columns(tx, effect, gates=gates, valid_for_s=valid_for_s, lapses_at=until)
     return late
 
 

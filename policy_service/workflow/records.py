@@ -246,10 +246,10 @@ def open_questions(conn: Connection, limit: int) -> list[tuple[ReviewRow, list[d
 
 
 def answered_by(conn: Connection, iss: str, sub: str) -> set[str]:
-    """The open reviews a person has voted on in time."""
+    """The open reviews that hold a vote of this person's: cast in time, and not revoked."""
     votes, reviews = table(VoteRow).c, table(ReviewRow).c
     query = select(votes.review_id).where(votes.review_id == reviews.review_id, reviews.state == "open")
-    query = query.where(votes.iss == iss, votes.sub == sub, votes.late.is_(False))
+    query = query.where(votes.iss == iss, votes.sub == sub, votes.late.is_(False), votes.revoked_at.is_(None))
     return set(conn.execute(query).scalars())
 
 

@@ -39,7 +39,7 @@ from policy_service.workflow.context import Context
 from policy_service.workflow.endings import expire_if_over
 from policy_service.workflow.mint import receipt_claims
 from policy_service.workflow.moves import Cause, agent_actor, follow_effects, insert, move_effect
-from policy_service.workflow.parties import agent_behind, require_redeemer
+from policy_service.workflow.parties import agent_behind, require_acting, require_redeemer
 from policy_service.workflow.ready import settle_answer
 from policy_service.workflow.records import Snapshot
 from policy_service.workflow.release import not_ready, require_revision
@@ -124,7 +124,7 @@ def _redeem(
         )
     snapshot = records.require(tx.conn, claims[0].txn)
     require_redeemer(caller, snapshot.transaction)
-    redeemer = agent_behind(tx, caller.agent, claims[0].kind)
+    redeemer = require_acting(tx, caller, claims[0].kind)
     for claim in claims:
         require_unexpired(claim, tx.now)
         require_revision(snapshot, claim.decision.rev)

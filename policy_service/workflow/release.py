@@ -20,7 +20,7 @@ from policy_service.workflow.context import Context
 from policy_service.workflow.endings import expire_if_over
 from policy_service.workflow.mint import Minted, mint
 from policy_service.workflow.moves import Cause, agent_actor
-from policy_service.workflow.parties import require_agent, require_redeemer
+from policy_service.workflow.parties import require_acting, require_agent, require_redeemer
 from policy_service.workflow.records import Snapshot
 from policy_service.workflow.stops import require_going
 
@@ -53,8 +53,9 @@ def _release(tx: Tx, ctx: Context, caller: Caller, txn: str, rev: int) -> tuple[
     tx = alone_with(tx, txn)
     snapshot = records.require(tx.conn, txn)
     require_redeemer(caller, snapshot.transaction)
-    for name in dict.fromkeys([caller.agent, snapshot.transaction.agent]):
-        require_agent(tx, name)
+    require_acting(tx, caller)
+    if snapshot.transaction.agent != caller.agent:
+        require_agent(tx, snapshot.transaction.agent)
     require_going(tx, [effect.tool for effect in snapshot.effects])
     require_revision(snapshot, rev)
     if expire_if_over(tx, snapshot):

@@ -7,7 +7,7 @@ then ``unused`` or ``unknown`` only the redeemer knows, and it reports that: we 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection
@@ -25,8 +25,8 @@ from policy_service.workflow.asking import ask_again, gather_facts, require_curr
 from policy_service.workflow.context import Context
 from policy_service.workflow.mint import receipt_claims
 from policy_service.workflow.moves import Cause, agent_actor, log_about, set_columns
-from policy_service.workflow.parties import agent_behind, require_redeemer
-from policy_service.workflow.ready import keep_gates
+from policy_service.workflow.parties import agent_behind, require_acting, require_redeemer
+from policy_service.workflow.ready import keep_gates, ready_times
 from policy_service.workflow.records import Snapshot
 from policy_service.workflow.redeem import Redeemed, Spent, signed, unknown_at
 from policy_service.workflow.stops import require_going
@@ -86,13 +86,17 @@ def _renew(
     tx = alone_with(tx, require_attempt(tx.conn, caller, attempt_id).txn)
     attempt, snapshot = attempt_and_snapshot(tx.conn, caller, attempt_id)
     require_redeemer(caller, snapshot.transaction)
-    agent_behind(tx, caller.agent, attempt.kind)
+    require_acting(tx, caller, attempt.kind)
     effects = [_open_effect(snapshot, attempt, effect_id) for effect_id in dict.fromkeys(effect_ids)]
     require_going(tx, [effect.tool for effect in effects])
     cause = Cause(agent_actor(caller.agent), "renew", {"attempt_id": attempt_id})
-    if _over(tx, snapshot, effects, cause) or not _all_released(
-        tx, ctx, bundle, snapshot, effects, facts, caller, cause
-    ):
+    allowed = (
+        not _over(tx, snapshot, effects, cause)
+        and _all_released(tx, ctx, bundle, snapshot, effects, facts, caller, cause)
+        # asked again: a valid_for may have become shorter than the time that has passed
+        and not _over(tx, snapshot, effects, cause)
+    )
+    if not allowed:
         return Spent(records.require(tx.conn, attempt.txn, attempt.rev), None)
     fire_by = tx.now + timedelta(seconds=ctx.settings.fire_window_s)
     records.set_fire_by(tx.conn, attempt, fire_by)
@@ -138,12 +142,22 @@ def _all_released(
 
 def _over(tx: Tx, snapshot: Snapshot, effects: Sequence[EffectRow], cause: Cause) -> bool:
     """Whether the time these releases might be used is over: an attempt is renewed within it, not beyond (I-4)."""
-    until = snapshot.transaction.valid_until
-    if effects[0].kind == "compensate" or until is None or tx.now < until:
+    until = _until(snapshot, effects)
+    if until is None or tx.now < until:
         return False
     for effect in effects:
         _log(tx, effect, "renewal_refused", cause, valid_until=int(until.timestamp()))
     return True
+
+
+def _until(snapshot: Snapshot, effects: Sequence[EffectRow]) -> datetime | None:
+    """The end of these releases by the shortest valid_for that was ever given; a compensation has one of its own."""
+    if effects[0].kind == "compensate":
+        return effects[0].lapses_at
+    transaction = snapshot.transaction
+    if transaction.ready_at is None or transaction.valid_until is None:
+        return transaction.valid_until
+    return min(transaction.valid_until, ready_times(snapshot, transaction.ready_at)[1])
 
 
 def _log(tx: Tx, effect: EffectRow, kind: str, cause: Cause, **detail: Any) -> None:

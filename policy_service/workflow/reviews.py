@@ -305,5 +305,6 @@ def _warnings(bundle: Bundle, case: Case) -> tuple[str, ...]:
 
 
 def _my_verdict(votes: list[VoteRow], voter: Voter) -> Literal["approve", "deny"] | None:
-    mine = [vote for vote in votes if (vote.iss, vote.sub) == (voter.iss, voter.sub) and not vote.late]
+    standing = (vote for vote in votes if not vote.late and vote.revoked_at is None)
+    mine = [vote for vote in standing if (vote.iss, vote.sub) == (voter.iss, voter.sub)]
     return cast(Literal["approve", "deny"], mine[-1].verdict) if mine else None

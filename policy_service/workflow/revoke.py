@@ -18,8 +18,9 @@ from countersign.contract import EffectState
 from policy_service.audit.log import append
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.agents import OPERATOR, freeze, revoke_keys_of
+from policy_service.identity.api_keys import revoke_api_keys
 from policy_service.identity.sessions import end_sessions_of
-from policy_service.storage.alone import alone_with
+from policy_service.storage.alone import alone_with, stop
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import DecisionRow, EffectRow, PersonRow, VoteRow
@@ -65,6 +66,19 @@ def revoke_transaction(tx: Tx, txn: str, reason: str) -> None:
         )
 
 
+def revoke_effect_if_open(tx: Tx, effect_id: str, reason: str) -> bool:
+    """End an effect or compensation unless it ended by itself, or with a sibling; whether it was still open.
+
+    Raises:
+        NotFoundError: there is no such effect.
+    """
+    try:
+        revoke_effect(tx, effect_id, reason)
+    except ConflictError:
+        return False
+    return True
+
+
 def revoke_if_open(tx: Tx, txn: str, reason: str) -> bool:
     """End a transaction unless it ended by itself meanwhile; whether it was still open.
 
@@ -94,7 +108,7 @@ def revoke_agent(tx: Tx, name: str, reason: str) -> list[str]:
         NotFoundError: no such agent.
     """
     freeze(tx, name)
-    keys = revoke_keys_of(tx, name)
+    keys = revoke_keys_of(tx, name) + revoke_api_keys(tx, name)
     append(tx, "agent_revoked", actor=OPERATOR, body={"agent": name, "keys": keys, "reason": reason})
     open_ones = select(col(EffectRow.txn)).where(
         col(EffectRow.agent) == name, col(EffectRow.state).in_(_OPEN)
@@ -103,7 +117,8 @@ def revoke_agent(tx: Tx, name: str, reason: str) -> list[str]:
 
 
 def revoke_commit(tx: Tx, commit: str, reason: str) -> list[str]:
-    """Say that what a commit of the policies decided is not to stand; the open transactions it decided last.
+    """Say that what a commit of the policies decided is not to stand; the open effects, and compensations, it decided
+    last.
 
     Raises:
         NotFoundError: nothing was ever decided by it.
@@ -115,7 +130,7 @@ def revoke_commit(tx: Tx, commit: str, reason: str) -> list[str]:
         )
     append(tx, "commit_revoked", actor=OPERATOR, body={"commit": commit, "reason": reason})
     open_ones = (
-        select(col(EffectRow.txn))
+        select(col(EffectRow.effect_id))
         .join(table(DecisionRow), col(DecisionRow.decision_id) == col(EffectRow.decision_id))
         .where(col(DecisionRow.commit) == commit, col(EffectRow.state).in_(_OPEN))
     )
@@ -128,6 +143,7 @@ def revoke_approver(tx: Tx, iss: str, sub: str, reason: str) -> int:
     Raises:
         NotFoundError: nobody of that name ever signed in.
     """
+    stop(tx, f"{iss}|{sub}")
     who = (col(PersonRow.iss) == iss, col(PersonRow.sub) == sub)
     if tx.conn.execute(update(PersonRow).where(*who).values(revoked_at=tx.now)).rowcount == 0:
         raise NotFoundError(f"nobody signed in as {iss}|{sub}")

@@ -35,6 +35,7 @@ from policy_service.workflow.moves import (
     set_columns,
     settle_task,
 )
+from policy_service.workflow.parties import require_deciding
 from policy_service.workflow.report import settle_effect
 from policy_service.workflow.settlers import why_not_settle
 from policy_service.workflow.task_cases import TaskCase, read_task
@@ -74,6 +75,7 @@ async def settle(ctx: Context, voter: Voter, word: Word) -> TaskCase:
 def _settle(tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, word: Word, txn: str) -> TaskCase:
     require_current(ctx, bundle)
     tx = alone_with(tx, txn)
+    require_deciding(tx, voter.iss, voter.sub)
     case = read_task(tx.conn, word.task_id)
     if case.task.state != "open":
         _require_same_word(case, voter, word)

@@ -38,7 +38,7 @@ from policy_service.workflow.moves import (
 )
 from policy_service.workflow.naming import NamedTransaction, name_transaction
 from policy_service.workflow.opening import open_review
-from policy_service.workflow.parties import require_agent
+from policy_service.workflow.parties import require_acting
 from policy_service.workflow.ready import ready_times
 from policy_service.workflow.records import Snapshot
 from policy_service.workflow.stops import require_going
@@ -99,9 +99,10 @@ def submit_in(tx: Tx, ctx: Context, submission: Submission) -> Submitted:
         ConflictError: the transaction was spent with another list (already_redeemed).
         InvalidRequestError: a reused idempotency key.
         ForbiddenError: the agent is frozen or not enrolled.
+        UnauthenticatedError: its key was revoked meanwhile.
     """
     require_current(ctx, submission.bundle)
-    agent = require_agent(tx, submission.caller.agent)
+    agent = require_acting(tx, submission.caller)
     require_going(tx, [effect.tool for effect in submission.named.effects])
     if (known := idempotency.settle(tx, submission.key, submission.named.txn)) is not None:
         return Submitted(records.require(tx.conn, known), created=False)

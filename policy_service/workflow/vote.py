@@ -42,6 +42,7 @@ from policy_service.workflow.changes import stale_review
 from policy_service.workflow.context import Context
 from policy_service.workflow.endings import deny_by_person, expire_effect
 from policy_service.workflow.moves import Cause, insert, person_actor, tell_review
+from policy_service.workflow.parties import require_deciding
 from policy_service.workflow.reading import VoteResult
 from policy_service.workflow.ready import settle_answer
 
@@ -101,6 +102,7 @@ def _vote(
 ) -> VoteResult:
     require_current(ctx, bundle)
     tx = alone_with(tx, txn)
+    require_deciding(tx, voter.iss, voter.sub)
     case = read_case(tx.conn, ballot.review_id)
     _require_same_bytes(tx, case, ballot)
     cause = Cause(person_actor(voter.iss, voter.sub), "vote")
@@ -197,7 +199,8 @@ def _require_reason(case: Case, ballot: Ballot) -> None:
 def _already_cast(case: Case, voter: Voter, ballot: Ballot) -> VoteRow | None:
     """This person's vote where it is in already; an approve after a deny never arrives here, a deny settles."""
     same = (voter.iss, voter.sub, ballot.verdict)
-    return next((v for v in _votes(case) if (v.iss, v.sub, v.verdict) == same and not v.late), None)
+    standing = (vote for vote in _votes(case) if not vote.late and vote.revoked_at is None)
+    return next((vote for vote in standing if (vote.iss, vote.sub, vote.verdict) == same), None)
 
 
 def _strengthen(tx: Tx, case: Case, cast: VoteRow, voter: Voter, cause: Cause) -> None:

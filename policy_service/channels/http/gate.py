@@ -77,15 +77,19 @@ class Gate:
     async def person_who_writes(self, request: Request) -> tuple[Session, bytes]:
         """The signed-in person behind a request that changes something.
 
+        The body is read first: whoever sends the last byte of it an hour later is asked who they are an hour later.
+
         Raises:
             ServiceError: also csrf, when the origin is another or the session's form token is missing.
         """
+        self.require_host(request)
+        body = await self._body(request)
         session = await self.person(request)
         require_own_page(self._site, request.headers)
         token = request.headers.get("x-csrf-token", "")
         if not hmac.compare_digest(token.encode("utf-8", "replace"), session.csrf.encode()):
             raise ForbiddenError("send this session's form token in X-CSRF-Token", code=ErrorCode.CSRF)
-        return session, await self._body(request)
+        return session, body
 
     async def still_there(self, request: Request, caller: Caller | None) -> bool:
         """Whether whoever opened a stream may go on reading: the session is live, or the key still is."""

@@ -108,7 +108,7 @@ def revoke_agent(name: AgentName, reason: Reason, as_json: AsJson = False) -> No
     with sentences():
         settings = load_settings()
         done = run_verb(settings, "revoke-agent", {"agent": name, "reason": reason})
-        ended = _each(settings, done["open"], reason)
+        ended = _each(settings, "transaction", "txn", done["open"], reason)
         say(done | {"ended": ended}, as_json, f"revoked {name}: its keys, and {ended} open transactions")
 
 
@@ -117,7 +117,9 @@ def revoke_key(kid: Annotated[str, typer.Argument(help="The key's id.")], as_jso
     """End one key of an agent; what was released to it can no longer be redeemed with it."""
     with sentences():
         done = run_verb(load_settings(), "agent-key-revoke", {"kid": kid})
-        say(done, as_json, f"revoked {kid}")
+        others = len(done["ended"]) - 1
+        and_others = f" and {others} more that the same issuer's tokens brought" if others > 0 else ""
+        say(done, as_json, f"revoked {kid}{and_others}")
 
 
 @revoke_app.command("approver")
@@ -138,8 +140,9 @@ def revoke_commit(
     with sentences():
         settings = load_settings()
         done = run_verb(settings, "revoke-commit", {"commit": commit, "reason": reason})
-        ended = _each(settings, done["open"], reason)
-        say(done | {"ended": ended}, as_json, f"revoked {ended} open transactions decided by {commit}")
+        ended = _each(settings, "effect", "effect_id", done["open"], reason)
+        told = f"revoked {ended} open transactions and compensations decided by {commit}"
+        say(done | {"ended": ended}, as_json, told)
 
 
 @reinstate_app.command("approver")
@@ -150,7 +153,7 @@ def reinstate_approver(person: PersonKey, as_json: AsJson = False) -> None:
         say(done, as_json, f"{person} may decide again")
 
 
-def _each(settings: Settings, txns: list[str], reason: str) -> int:
-    """Revoke transactions one by one, past those that have ended by themselves; how many it ended."""
-    verb = "revoke-transaction-if-open"
-    return sum(run_verb(settings, verb, {"txn": txn, "reason": reason})["ended"] for txn in txns)
+def _each(settings: Settings, kind: str, name: str, ids: list[str], reason: str) -> int:
+    """Revoke them one by one, past those that have ended by themselves or with a sibling; how many it ended."""
+    verb = f"revoke-{kind}-if-open"
+    return sum(run_verb(settings, verb, {name: one, "reason": reason})["ended"] for one in ids)

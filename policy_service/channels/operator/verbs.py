@@ -37,8 +37,7 @@ def _add_key(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _revoke_key(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    agents.revoke_key(tx, args["kid"])
-    return {"kid": args["kid"]}
+    return {"kid": args["kid"], "ended": agents.revoke_key(tx, args["kid"])}
 
 
 def _list_agents(tx: Tx, settings: Settings, args: Arguments) -> Any:
@@ -103,6 +102,11 @@ def _revoke_if_open(tx: Tx, settings: Settings, args: Arguments) -> Any:
     return {"txn": args["txn"], "ended": revoke.revoke_if_open(tx, args["txn"], args["reason"])}
 
 
+def _revoke_effect_if_open(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    ended = revoke.revoke_effect_if_open(tx, args["effect_id"], args["reason"])
+    return {"effect_id": args["effect_id"], "ended": ended}
+
+
 def _revoke_agent(tx: Tx, settings: Settings, args: Arguments) -> Any:
     return {"agent": args["agent"], "open": revoke.revoke_agent(tx, args["agent"], args["reason"])}
 
@@ -154,6 +158,7 @@ VERBS: dict[str, Verb] = {
     "revoke-approver": _revoke_approver,
     "revoke-commit": _revoke_commit,
     "revoke-effect": _revoke_effect,
+    "revoke-effect-if-open": _revoke_effect_if_open,
     "revoke-transaction": _revoke_transaction,
     "revoke-transaction-if-open": _revoke_if_open,
     "sign-in-link": _sign_in_link,

@@ -73,16 +73,17 @@ def add_tasks(router: APIRouter, pages: Pages, source: QueueSource, feed: EventF
 
     @router.post("/tasks/{task_id}/settle")
     async def settle(request: Request, task_id: str) -> Response:
+        # The form first: a session that ends while it is on its way sends nothing any more.
+        form = await read_form(request, _FIELDS, _OPTIONAL)
         session = await pages.session(request)
         if session is None:
             raise UnauthenticatedError("nothing was settled: nobody is signed in here any more")
-        await source.settle_task(session.person, task_id, await _read_word(request, session))
+        await source.settle_task(session.person, task_id, _read_word(form, session))
         return pages.go(f"/tasks/{task_id}")
 
 
-async def _read_word(request: Request, session: Session) -> Said:
+def _read_word(fields: dict[str, str], session: Session) -> Said:
     """Raises ForbiddenError (`csrf`) and InvalidRequestError (`wrong_answer` among others)."""
-    fields = await read_form(request, _FIELDS, _OPTIONAL)
     require_csrf(session, fields)
     return Said(
         answer=_answer(fields["answer"]),

@@ -4,16 +4,14 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from starlette.requests import Request
-
-from policy_service.channels.web.forms import MAX_REASON_CHARS, read_form, whole_number
+from policy_service.channels.web.forms import MAX_REASON_CHARS, whole_number
 from policy_service.channels.web.ports import Session
 from policy_service.channels.web.views import PICKS
 from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.workflow.reading import Ballot
 
-_FIELDS = frozenset({"csrf_token", "verdict", "rev", "effect_digest", "txn_digest"})
-_OPTIONAL = frozenset({"reason", "pick", "seen"})
+FIELDS = frozenset({"csrf_token", "verdict", "rev", "effect_digest", "txn_digest"})
+OPTIONAL = frozenset({"reason", "pick", "seen"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +25,11 @@ class BallotForm:
     reason: str
 
 
-async def read_ballot(request: Request, session: Session) -> BallotForm:
-    """Raises ForbiddenError (`csrf`) and InvalidRequestError (`reason_required` among others)."""
-    fields = await read_form(request, _FIELDS, _OPTIONAL)
+def read_ballot(fields: dict[str, str], session: Session) -> BallotForm:
+    """The ballot on a form with ``FIELDS``.
+
+    Raises ForbiddenError (`csrf`) and InvalidRequestError (`reason_required` among others).
+    """
     require_csrf(session, fields)
     verdict = _verdict(fields["verdict"])
     return BallotForm(

@@ -256,6 +256,21 @@ async def test_a_revoked_key_cannot_be_brought_again(world: World, factory: node
     assert refused.status_code == 401
 
 
+async def test_with_one_brought_key_end_all_that_its_issuer_brought(
+    world: World, factory: node.TokenFactory
+) -> None:
+    """Whoever held the token may have brought several keys by it; enrolled ones are none of them."""
+    brought, enrolled = [PrivateKey.generate(), PrivateKey.generate()], PrivateKey.generate()
+    token = factory.sign(timed(KUBERNETES))
+    assert [(await bring(world, token, key)).status_code for key in brought] == [201, 201]
+    await world.operator("agent-key-add", {"name": "desk", "jwk": enrolled.public.jwk()})
+    done = await world.operator("agent-key-revoke", {"kid": brought[0].public.kid})
+    assert done["ended"] == sorted(key.public.kid for key in brought)
+    for key, status in ((brought[0], 401), (brought[1], 401), (enrolled, 201)):
+        agent = Agent("desk", key, world.http, world.clock)
+        assert (await agent.submit(await refund(world), run_key=uuid4().hex)).status_code == status
+
+
 async def test_a_frozen_agent_brings_no_key(world: World, factory: node.TokenFactory) -> None:
     await world.operator("freeze", {"agent": "desk"})
     answer = await bring(world, factory.sign(timed(KUBERNETES)), PrivateKey.generate())

@@ -24,6 +24,7 @@ pytestmark = pytest.mark.anyio
 
 A_NEW_REVISION = {
     "SELECT agents": 1,  # enrolled and not frozen, now
+    "SELECT agent_keys": 1,  # its key was not revoked since it was at the door
     "SELECT stops": 1,  # neither this tool nor everything is stopped
     "INSERT idempotency_keys": 1,
     "SELECT transactions": 1,  # what stands under this run key
@@ -46,6 +47,7 @@ REDEEMED_LATER = {
     "SELECT effects": 1,
     "SELECT decisions": 1,
     "SELECT agents": 1,
+    "SELECT agent_keys": 1,
     "SELECT stops": 1,
     "SELECT redemptions": 1,
     "INSERT decisions": 1,  # the policy is asked again

@@ -235,3 +235,13 @@ async def test_api_keys_work_on_loopback_when_switched_on_and_their_releases_are
         )  # bound to no key, and to its party
         wrong = await bank.http.get("/v1/tools/pay", headers={"Authorization": f"Bearer {secret[:-1]}x"})
         assert (wrong.status_code, wrong.json()["code"]) == (401, "unauthenticated")
+
+
+async def test_a_revoked_agent_proves_nothing_by_an_api_key_either(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", Payments(tmp_path / "bundle").path, api_keys=True) as bank:
+        await bank.agent("robot")
+        secret = (await bank.operator("api-key", {"name": "robot"}))["api_key"]
+        bearer = {"Authorization": f"Bearer {secret}"}
+        assert (await bank.http.get("/v1/transactions", headers=bearer)).status_code == 200
+        await bank.operator("revoke-agent", {"agent": "robot", "reason": "it was taken over"})
+        assert (await bank.http.get("/v1/transactions", headers=bearer)).status_code == 401

@@ -5,16 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, text
 
-from policy_service.errors import StorageUnavailableError
+from policy_service.errors import NotFoundError, StorageUnavailableError
 from policy_service.storage import postgres
 from policy_service.storage.alone import act_for, alone_with, require_alone, stop
 from policy_service.storage.database import Database, StorageLimits, Tx
+from policy_service.workflow.parties import require_deciding
+from policy_service.workflow.revoke import revoke_approver
 
 ONE, OTHER = "1" * 64, "2" * 64
 WAITING = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
@@ -82,12 +85,26 @@ def on(txn: str) -> Callable[[Tx], Any]:
     return lambda tx: alone_with(tx, txn)
 
 
-def acting(agent: str) -> Callable[[Tx], Any]:
-    return lambda tx: act_for(tx, agent)
+def acting(party: str) -> Callable[[Tx], Any]:
+    return lambda tx: act_for(tx, party)
 
 
-def stopping(agent: str) -> Callable[[Tx], Any]:
-    return lambda tx: stop(tx, agent)
+def stopping(party: str) -> Callable[[Tx], Any]:
+    return lambda tx: stop(tx, party)
+
+
+def deciding(iss: str, sub: str) -> Callable[[Tx], Any]:
+    return lambda tx: require_deciding(tx, iss, sub)
+
+
+def revoking(iss: str, sub: str) -> Callable[[Tx], Any]:
+    """A revocation of somebody nobody has seen: it waits before it looks."""
+
+    def unit(tx: Tx) -> None:
+        with suppress(NotFoundError):
+            revoke_approver(tx, iss, sub, "a stolen laptop")
+
+    return unit
 
 
 PAIRS = {
@@ -97,6 +114,13 @@ PAIRS = {
     "a stop waits for who acts": (acting("robot"), stopping("robot"), True),
     "who acts waits for a stop": (stopping("robot"), acting("robot"), True),
     "a stop of somebody else waits for nobody": (acting("robot"), stopping("desk"), False),
+    "a revocation waits for who decides": (deciding("idp", "maya"), revoking("idp", "maya"), True),
+    "who decides waits for their revocation": (revoking("idp", "maya"), deciding("idp", "maya"), True),
+    "a revocation of somebody else waits for nobody": (
+        deciding("idp", "tomas"),
+        revoking("idp", "maya"),
+        False,
+    ),
     "an agent named like a transaction": (on(ONE), stopping(ONE), False),
 }
 

@@ -19,6 +19,7 @@ depends_on = None
 
 def upgrade() -> None:
     """Forward only: what a step changes, a backup brings back."""
+
     op.create_table(
         "agents",
         sa.Column("name", sa.String(200), nullable=False),
@@ -364,7 +365,13 @@ def upgrade() -> None:
             ["reviews.review_id"],
         ),
         sa.PrimaryKeyConstraint("vote_id"),
-        sa.UniqueConstraint("review_id", "iss", "sub", "verdict", "late", name="uq_votes_person"),
     )
     with op.batch_alter_table("votes", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_votes_review_id"), ["review_id"], unique=False)
+        batch_op.create_index(
+            "uq_votes_person",
+            ["review_id", "iss", "sub", "verdict", "late"],
+            unique=True,
+            sqlite_where=sa.text("revoked_at IS NULL"),
+            postgresql_where=sa.text("revoked_at IS NULL"),
+        )

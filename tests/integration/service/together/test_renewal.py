@@ -106,6 +106,46 @@ async def test_nothing_is_renewed_after_the_time_its_release_might_be_used(
     assert (await renewed(robot, effect_id)).json()["redeemed"] is False
 
 
+async def test_nothing_is_renewed_beyond_a_valid_for_that_became_shorter(
+    bank: World, folder: Payments, robot: Agent
+) -> None:
+    folder.rules(gate("brief", "finance", valid_for="1h"))
+    await bank.activate()
+    view = (await robot.submit(await pay(bank))).json()
+    await (await bank.person("maya")).vote(view)
+    await robot.spend(await robot.see(view["txn"]), robot.attempt)
+    effect_id = view["effects"][0]["effect_id"]
+    bank.clock.pass_(seconds=300)
+    folder.rules(gate("brief", "finance", valid_for="10m"))
+    await bank.activate()
+    assert (await renewed(robot, effect_id)).json()["redeemed"] is True
+    folder.rules(gate("brief", "finance", valid_for="1m"))
+    await bank.activate()
+    assert (await renewed(robot, effect_id)).json()["redeemed"] is False
+
+
+async def test_a_compensation_is_renewed_within_its_own_time_and_then_somebody_is_told(
+    bank: World, robot: Agent
+) -> None:
+    view = (await robot.submit(await pay(bank), await mail(bank), attempt_id=robot.attempt)).json()
+    paid, mailed = (effect["effect_id"] for effect in view["effects"])
+    fired = {"effect_id": paid, "outcome": "fired", "result": {"id": "p"}}
+    await robot.report(robot.attempt, fired, {"effect_id": mailed, "outcome": "failed"})
+    path, undo = f"/v1/transactions/{view['txn']}/compensate", f"{robot.name}-undo"
+    asked = (await robot.send("POST", path, {"effect_id": paid})).json()
+    assert (await robot.redeem([asked["release"]], undo)).json()["redeemed"] is True
+    effect_id = asked["effect"]["effect_id"]
+    times = 0
+    while (await renewed(robot, effect_id, attempt_id=undo)).json()["redeemed"]:
+        bank.clock.pass_(seconds=80)
+        times += 1
+        assert times < 1_000, "it may be renewed for ever"
+    assert times > 1
+    bank.clock.pass_(seconds=200)
+    await bank.sweep()
+    assert await (await bank.person("tomas")).task(view, "unknown")
+
+
 @pytest.mark.parametrize("outcome", ["fired", "failed", "unknown", "unused"])
 async def test_what_has_an_outcome_is_not_renewed(bank: World, robot: Agent, outcome: str) -> None:
     view = await spent(robot, await pay(bank))

@@ -14,6 +14,7 @@ from policy_service.storage.tables import DecisionRow
 from tests.fakes.payments import Payments, person
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import mail, pay
+from tests.integration.service.together.test_compensation import fired, undone
 
 pytestmark = pytest.mark.anyio
 WHY = {"reason": "the card was stolen"}
@@ -77,6 +78,7 @@ async def test_what_was_redeemed_is_past_stopping_and_told_so(bank: World, robot
         ("revoke-effect", {"effect_id": "0" * 64}),
         ("revoke-transaction", {"txn": "0" * 64}),
         ("revoke-transaction-if-open", {"txn": "0" * 64}),
+        ("revoke-effect-if-open", {"effect_id": "0" * 64}),
         ("revoke-agent", {"agent": "nobody"}),
         ("revoke-commit", {"commit": "never"}),
         ("revoke-approver", {"person": "https://idp.example|nobody"}),
@@ -124,7 +126,11 @@ async def test_a_revoked_approver_is_out_of_every_decision(bank: World, robot: A
     finally:
         await bank.operator("reinstate-approver", {"person": person("maya")})
     again = await bank.person("maya")
-    assert (await again.vote(by_both)).json()["state"] == "open", "what left the count stays out of it"
+    answer = (await again.vote(by_both)).json()
+    assert answer["state"] == "met", "a new word of hers counts"
+    assert [vote["counted"] for vote in answer["votes"]] == [False, True, True], (
+        "what left the count stays out"
+    )
 
 
 async def test_a_person_whose_subject_holds_a_bar_is_taken_out_too(bank: World) -> None:
@@ -161,12 +167,31 @@ async def test_a_revoked_commit_ends_what_it_decided_last(bank: World, robot: Ag
     rows = update(table(DecisionRow)).where(col(DecisionRow.decision_id).in_(decided))
     await bank.service.db.write(lambda tx: tx.conn.execute(rows.values(commit="another")).rowcount)
     open_ones = (await bank.operator("revoke-commit", {"commit": commit, **WHY}))["open"]
-    assert before["txn"] in open_ones
-    assert other["txn"] not in open_ones
-    for txn in open_ones:
-        await bank.operator("revoke-transaction-if-open", {"txn": txn, **WHY})
+    assert {effect["effect_id"] for effect in before["effects"]} <= set(open_ones)
+    assert not {effect["effect_id"] for effect in other["effects"]} & set(open_ones)
+    ended = [await if_open(bank, effect["effect_id"]) for effect in before["effects"]]
+    assert ended == [True, False], "the second ended with the first"
+    for effect_id in open_ones:
+        await if_open(bank, effect_id)
     assert (await states(robot, before["txn"]))[0] == "ended"
-    assert before["txn"] not in (await bank.operator("revoke-commit", {"commit": commit, **WHY}))["open"]
+    assert (await bank.operator("revoke-commit", {"commit": commit, **WHY}))["open"] == []
+
+
+async def if_open(bank: World, effect_id: str) -> bool:
+    done: dict[str, bool] = await bank.operator("revoke-effect-if-open", {"effect_id": effect_id, **WHY})
+    return done["ended"]
+
+
+async def test_a_revoked_commit_ends_the_compensations_it_decided(bank: World, robot: Agent) -> None:
+    view = await fired(bank, robot)
+    undo = (await undone(robot, view)).json()
+    assert undo["effect"]["state"] == "released"
+    commit = undo["effect"]["decision"]["commit"]
+    open_ones = (await bank.operator("revoke-commit", {"commit": commit, **WHY}))["open"]
+    assert undo["effect"]["effect_id"] in open_ones
+    assert await if_open(bank, undo["effect"]["effect_id"])
+    assert (await robot.redeem([undo["release"]], f"{robot.name}-undo")).status_code == 409
+    assert await (await bank.person("maya")).task(view, "compensation_failed")
 
 
 STOPPED = [("pay", "tool pay"), (None, "everything")]
