@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from countersign.contract import EffectState, TxnState, can_move, names
 from tests.model.state import OPEN, Attempt, Book, Call, Effect, Refused, Token, Transaction
@@ -288,8 +288,7 @@ def renew(book: Book, party: str, name: str, effects: Sequence[Effect]) -> Answe
         if effect.state is not E.REDEEMED:
             raise Refused(409, "illegal_state")
     require_going(book, [effect.call.tool for effect in effects])
-    over = not attempt.undoes and txn.valid_until is not None and book.now >= txn.valid_until
-    if over:
+    if book.now >= _until(attempt):
         return Answer(200, txn)
     if not attempt.undoes:
         _require_live(book, txn.agent)
@@ -297,9 +296,22 @@ def renew(book: Book, party: str, name: str, effects: Sequence[Effect]) -> Answe
         _, releases, _ = book.ask_again(txn, effect)
         if not releases:
             return Answer(200, txn)
+    if book.now >= _until(attempt):
+        return Answer(200, txn)
     for effect in effects:
         _fire_window(book, effect)
     return Answer(200, txn, attempt=attempt)
+
+
+def _until(attempt: Attempt) -> datetime:
+    """The end of what it redeemed, by the shortest valid_for that was ever given."""
+    txn, first = attempt.txn, attempt.effects[0]
+    if first.compensates is not None:
+        assert first.lapses_at is not None
+        return first.lapses_at
+    assert txn.ready_at is not None and txn.valid_until is not None
+    shortest = timedelta(seconds=min(effect.valid_for for effect in txn.effects))
+    return min(txn.valid_until, txn.ready_at + shortest)
 
 
 # -- what became of it -----------------------------------------------------------------------------------------

@@ -33,7 +33,9 @@ def vote(
         return review.state, False
     if verdict == "deny" and not reason:
         raise Refused(400, "reason_required")
-    if not any((v.person, v.verdict, v.late) == (who, verdict, False) for v in review.votes):
+    if not any(
+        (v.person, v.verdict, v.late, v.revoked) == (who, verdict, False, False) for v in review.votes
+    ):
         review.votes.append(Vote(who, verdict, late=False))
     if verdict == "deny":
         book.end(txn, effect, E.DENIED)

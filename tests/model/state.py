@@ -295,9 +295,9 @@ class Book:
         effect.gates = gates
         shortest = min([3_600, *(gate.valid_for for gate in [*gates, *(fired or ())])])
         if shortest < effect.valid_for:
+            if effect.lapses_at is not None:
+                effect.lapses_at -= timedelta(seconds=effect.valid_for - shortest)
             effect.valid_for = shortest
-        if effect.compensates is not None and effect.state is E.RELEASED:
-            effect.lapses_at = effect.changed_at + timedelta(seconds=effect.valid_for)
         return fired is None, fired is not None and (not gates or self.counted(txn, effect, gates)), late
 
     def approved_before(self, effect: Effect) -> bool:
