@@ -10,22 +10,23 @@ import asyncio
 import json
 import resource
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 import uvloop
 
 from countersign.contract import txn_id
-from tests.bench.load import HOST, cpu_seconds, drive, resident_bytes
+from tests.bench.load import HOST, cpu_seconds, drive, request, resident_bytes
 from tests.bench.measuring import BYTES, BenchError, Case, Group, Row, Sample
-from tests.bench.servers import AGENT, Measured, Signer, echo, service
+from tests.bench.servers import AGENT, PATH, Signer, echo, service
 
 WAITERS = 10_000
 FILES_BESIDE = 600  # what a process has open beside the waits, with room
 WAIT_S = 280
 AT_ONCE = 200  # signed and sent together: no proof is old when it arrives
 _PATIENCE_S = 150
+PROOF_BYTES = 700
 MIB = 1 << 20
 MOST = "\N{LESS-THAN OR EQUAL TO} "
 
@@ -35,8 +36,15 @@ def _per_hundred(one: Mapping[str, Sample]) -> float:
     return waits[BYTES] / waits["waiters"] * WAITERS / (100 * MIB)
 
 
+def _per_echo(one: Mapping[str, Sample]) -> float:
+    waits, echo_waits = one["waits"], one["echo waits"]
+    return (waits[BYTES] / waits["waiters"]) / (echo_waits[BYTES] / echo_waits["waiters"])
+
+
 ROWS = (
     Row("M1", "memory of the service, started \N{DIVISION SIGN} of the echo", "idle", "idle echo", BYTES, MOST + "1.6"),
+    Row("M2e", "memory a long poll adds \N{DIVISION SIGN} one of the echo's, which only sleeps", "waits", "echo waits",
+        BYTES, "", of=_per_echo),
     Row("M2", "memory that 10,000 long polls add \N{DIVISION SIGN} 100 MiB", "waits", "waits", BYTES, MOST + "1",
         of=_per_hundred),
 )  # fmt: skip
@@ -56,7 +64,10 @@ def _in_review(signer: Signer, port: int) -> str:
     return txn_id(agent=AGENT, run_key=name)
 
 
-async def _hold(running: Measured, signer: Signer, txn: str, count: int) -> int:
+_Ask = Callable[[int], list[bytes]]
+
+
+async def _hold(pid: int, port: int, ask: _Ask, count: int) -> int:
     """Open so many waits, look at the memory when all of them wait, and leave."""
     loop = asyncio.get_running_loop()
     answered: list[bytes] = []
@@ -68,17 +79,15 @@ async def _hold(running: Measured, signer: Signer, txn: str, count: int) -> int:
 
     try:
         while len(open_) < count:
-            some = await loop.run_in_executor(
-                None, signer.looks, min(AT_ONCE, count - len(open_)), txn, WAIT_S
-            )
+            some = await loop.run_in_executor(None, ask, min(AT_ONCE, count - len(open_)))
             for question in some:
-                transport, _ = await loop.create_connection(Wait, HOST, running.port)
+                transport, _ = await loop.create_connection(Wait, HOST, port)
                 transport.write(question)
                 open_.append(transport)
-        await _settled(running.pid)
+        await _settled(pid)
         if answered:
             raise BenchError(f"{len(answered)} of {count} waits were answered: {answered[0][:300]!r}")
-        return resident_bytes(running.pid)
+        return resident_bytes(pid)
     finally:
         for transport in open_:
             transport.abort()
@@ -96,26 +105,44 @@ async def _settled(pid: int) -> None:
     raise BenchError("the service was still busy with the waits after minutes")
 
 
+def _grown(pid: int, port: int, ask: _Ask) -> Sample:
+    """What so many waits add to a process that has seen some before."""
+    asyncio.run(_hold(pid, port, ask, min(100, waiters())))  # what any first question loads
+    before, count = resident_bytes(pid), waiters()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        during = runner.run(_hold(pid, port, ask, count))
+    return {BYTES: float(during - before), "waiters": float(count)}
+
+
 @contextmanager
 def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
     """A service of its own, for its memory is looked at before anything is asked of it."""
-    with service(folder / "waiting", max_wait_s=str(WAIT_S)) as (running, signer), echo() as (_, echo_pid):
-        idle = resident_bytes(running.pid)
+    with (
+        service(folder / "waiting", max_wait_s=str(WAIT_S)) as (running, signer),
+        echo() as (echo_port, echo_pid),
+    ):
+        idle, idle_echo = resident_bytes(running.pid), resident_bytes(echo_pid)
 
         def hold(seconds: float) -> Sample:
             del seconds
             txn = _in_review(signer, running.port)
-            asyncio.run(_hold(running, signer, txn, min(100, waiters())))  # what any first question loads
-            before, count = resident_bytes(running.pid), waiters()
-            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-                during = runner.run(_hold(running, signer, txn, count))
-            return {BYTES: float(during - before), "waiters": float(count)}
+            return _grown(running.pid, running.port, lambda count: signer.looks(count, txn, WAIT_S))
+
+        def hold_echo(seconds: float) -> Sample:
+            del seconds
+            # as long as one of ours: a proof is most of a question
+            question = request(
+                "GET", f"{PATH}/{'0' * 64}", echo_port, {"Agent-Proof": "x" * PROOF_BYTES}, b""
+            )
+            return _grown(echo_pid, echo_port, lambda count: [question] * count)
 
         made = [
             Case("idle", lambda _: {BYTES: float(idle)}, once=True),
-            Case("idle echo", lambda _: {BYTES: float(resident_bytes(echo_pid))}, once=True),
+            Case("idle echo", lambda _: {BYTES: float(idle_echo)}, once=True),
+            Case("waits", hold, once=True),
+            Case("echo waits", hold_echo, once=True),
         ]
-        yield [*made, Case("waits", hold, once=True)] if "waits" in wanted else made
+        yield [case for case in made if case.name in wanted]
 
 
 GROUP = Group(ROWS, cases)
