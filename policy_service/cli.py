@@ -127,9 +127,7 @@ def serve() -> None:
         asgi = create_app(settings)
         config = _uvicorn_config(asgi, settings)
         with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
-            runner.run(
-                serve_with_socket(asgi, config, asgi.state.service.db, settings, lambda: _welcome(settings))
-            )
+            runner.run(serve_with_socket(asgi, config, asgi.state.service.ctx, lambda: _welcome(settings)))
 
 
 def _uvicorn_config(asgi: Any, settings: Settings) -> uvicorn.Config:

@@ -77,9 +77,9 @@ class Operated:
         found = [re.search(rf"sign in as {person}: (\S+)", line) for line in self.said]
         return next(match.group(1) for match in found if match is not None)
 
-    def stop(self) -> int:
+    def stop(self, how: signal.Signals = signal.SIGINT) -> int:
         """Ask it to stop, as Ctrl-C does; how it ended."""
-        return self._end(signal.SIGINT)
+        return self._end(how)
 
     def kill(self) -> int:
         """End it without a word."""

@@ -1,5 +1,8 @@
 """Serving two doors with one process: the public one, and, where the database is this process's own, the operator's
 socket in the data folder.
+
+A stop lets go of those who wait before it waits for what is still being answered; what the service has to finish is
+finished before the signal that asked for the stop takes its course.
 """
 
 from __future__ import annotations
@@ -18,14 +21,16 @@ from policy_service.channels.operator.socket import admin_app, is_embedded, sock
 from policy_service.errors import StartError
 from policy_service.settings import Settings
 from policy_service.storage.database import Database
+from policy_service.workflow.context import Context
 
 
 class _Door(uvicorn.Server):
-    """A server that tells when it is open, or that it never will be."""
+    """A server that tells when it is open, or that it never will be, and when it begins to close."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, on_closing: Callable[[], None] = lambda: None) -> None:
         super().__init__(config)
         self.settled = asyncio.Event()
+        self._on_closing = on_closing
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Open, and say so."""
@@ -34,20 +39,25 @@ class _Door(uvicorn.Server):
         finally:
             self.settled.set()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Let go of those who wait, then close: what is still being answered is waited for here, and not for long."""
+        self._on_closing()
+        await super().shutdown(sockets)
+
     async def serve_quietly(self, listener: socket.socket | None) -> None:
-        """Serve without signal handlers: somebody else says when it ends."""
+        """Serve without looking after signals: somebody else does, or says when it ends."""
         await self._serve(None if listener is None else [listener])
 
 
 async def serve_with_socket(
-    app: FastAPI, config: uvicorn.Config, db: Database, settings: Settings, welcome: Callable[[], None]
+    app: FastAPI, config: uvicorn.Config, ctx: Context, welcome: Callable[[], None]
 ) -> None:
     """Serve until interrupted. ``welcome`` runs in a thread once both doors are open.
 
     Raises:
         StartError: the address is taken, or the service refused to start.
     """
-    async with open_doors(app, config, db, settings) as serving:
+    async with open_doors(app, config, ctx) as serving:
         await asyncio.to_thread(welcome)
         await serving
 
@@ -56,8 +66,7 @@ async def serve_with_socket(
 async def open_doors(
     app: FastAPI,
     config: uvicorn.Config,
-    db: Database,
-    settings: Settings,
+    ctx: Context,
     *,
     signals: bool = True,
     operator: bool = True,
@@ -67,17 +76,22 @@ async def open_doors(
     Raises:
         StartError: the address is taken, or the service refused to start.
     """
-    public = _Door(config)
+    settings = ctx.settings
+    public = _Door(config, ctx.feed.close)
     async with AsyncExitStack() as stack:
+        if signals:
+            # First in and last out: when it lets go, the server raises again what it has caught, and SIGTERM ends the
+            # process on the spot. By then the log has been finished and the mark written.
+            stack.enter_context(public.capture_signals())
         stack.enter_context(_bound(config))
         # The application is started here and not by the server, so that a refusal to start is a sentence.
         await stack.enter_async_context(app.router.lifespan_context(app))
         has_socket = operator and is_embedded(settings)
         listener = stack.enter_context(_admin_socket(settings)) if has_socket else None
-        serving = asyncio.create_task(public.serve() if signals else public.serve_quietly(None))
+        serving = asyncio.create_task(public.serve_quietly(None))
         await public.settled.wait()
         if listener is not None:
-            await stack.enter_async_context(_operators_door(db, settings, listener))
+            await stack.enter_async_context(_operators_door(ctx.db, settings, listener))
         try:
             yield serving
         finally:

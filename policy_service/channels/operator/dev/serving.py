@@ -82,7 +82,7 @@ async def sit(
     """
     settings = ctx.settings
     variables = sdk_variables(folder, settings.public_url)
-    async with open_doors(app, config, ctx.db, settings, signals=False, operator=folder.has_operators_door):
+    async with open_doors(app, config, ctx, signals=False, operator=folder.has_operators_door):
         await _enrol(ctx, folder, make_key, roles)
         write_env(folder, {**variables, **_operators_variables(settings)})
         welcome(folder, settings.public_url, wanted_port, variables)
