@@ -11,6 +11,7 @@ raised (an ``IntegrityError`` too: the unit's author knows what it means).
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,6 +33,10 @@ from policy_service.storage.writer import SqliteWriter
 __all__ = ["Database", "StorageLimits", "Tx"]
 
 log = structlog.get_logger(__name__)
+
+# Units handed over and not answered: seconds of work on either engine. Whoever came after them would have given up
+# before being served, and what is refused at once can be asked again at once.
+MOST_WAITING = 4_096
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,7 @@ class Database:
         self._listeners: list[Callable[[], None]] = []
         self._listener: Listener | None = None
         self.failed: tuple[str, datetime] | None = None
+        self._room = threading.BoundedSemaphore(MOST_WAITING)
         self._readers: Engine
         self._pools: tuple[Engine, ...] = ()  # of a database server: connections come and go
         self._writer: Writer
@@ -134,20 +140,36 @@ class Database:
 
         Cancelling the caller does not cancel the unit: it is committed whole or not at all, and nobody is
         told.
+
+        Raises:
+            StorageUnavailableError: it was not committed, or nobody knows; or too many wait, and it was not begun.
         """
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        told = Told(unit, self._listener)
-        self._writer.submit(told, future)
-        told.when(future)  # called back in the caller's context, and before the caller goes on
+        self._submit(unit, future)
         return await asyncio.shield(future)  # a caller who goes away takes nothing from the count
 
     def write_sync(self, unit: Unit[T]) -> T:
         """:meth:`write` for threads and the command line."""
         future: Future[T] = Future()
-        told = Told(unit, self._listener)
-        self._writer.submit(told, future)
-        told.when(future)
+        self._submit(unit, future)
         return future.result()
+
+    def _submit(self, unit: Unit[T], future: Future[T] | asyncio.Future[T]) -> None:
+        if not self._room.acquire(blocking=False):
+            raise StorageUnavailableError(
+                "too many changes wait for the database; this one was not begun, repeat the request under the same key"
+            )
+        told = Told(unit, self._listener)
+        try:
+            self._writer.submit(told, future)
+        except BaseException:
+            self._room.release()
+            raise
+        told.when(future)  # called back in the caller's context, and before the caller goes on
+        future.add_done_callback(self._make_room)
+
+    def _make_room(self, _over: object) -> None:
+        self._room.release()
 
     def on_commit(self, listener: Callable[[], None]) -> None:
         """Call ``listener`` after commits, from the writer's thread: a hint, so it must return at once."""

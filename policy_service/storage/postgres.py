@@ -34,6 +34,9 @@ _IDLE_MS = (
     30_000  # a unit computes for milliseconds; one that is silent so long belongs to a replica that hangs
 )
 _SILENCE_S = 10  # before a peer that says nothing is asked, and between two questions
+_QUESTIONS = 2  # without an answer: then it is gone
+_GONE_MS = (1 + _QUESTIONS) * _SILENCE_S * 1_000  # the same for what was sent and never acknowledged
+_ANSWER_S = 30.0  # beyond the wait for a lock: a statement takes milliseconds
 _RERUN_PAUSE = 0.005  # seconds, doubled with each run: long enough for the other transaction to finish
 _random = random.SystemRandom()
 _NAME = "countersign"
@@ -64,7 +67,9 @@ def open_pool(
     does not answer, and no lock for a replica that has gone away in the middle of a unit. The server knows it by
     ``name``.
     """
-    session = {
+    from policy_service.storage.impatient import Impatient  # and the driver: SQLite starts without
+
+    session = {  # these are the server's: so it notices a replica that has gone
         "application_name": name,
         "timezone": "UTC",
         "default_transaction_read_only": "on" if read_only else "off",
@@ -72,15 +77,29 @@ def open_pool(
         "idle_in_transaction_session_timeout": _IDLE_MS,
         "tcp_keepalives_idle": _SILENCE_S,
         "tcp_keepalives_interval": _SILENCE_S,
-        "tcp_keepalives_count": 2,
+        "tcp_keepalives_count": _QUESTIONS,
+    }
+    sockets = {  # and these are ours, for a server that has gone
+        "connect_timeout": _SILENCE_S,
+        "keepalives": 1,
+        "keepalives_idle": _SILENCE_S,
+        "keepalives_interval": _SILENCE_S,
+        "keepalives_count": _QUESTIONS,
+        "tcp_user_timeout": _GONE_MS,
     }
     options = " ".join(f"-c {name}={value}" for name, value in session.items())
     engine = create_engine(
         url, pool_size=connections, max_overflow=0, pool_pre_ping=True,
         isolation_level="REPEATABLE READ" if read_only else "READ COMMITTED",
-        connect_args={"options": options, "connect_timeout": _SILENCE_S}, hide_parameters=True,
+        connect_args={"options": options, **sockets}, hide_parameters=True,
     )  # fmt: skip
     refuse_nul(engine)
+    answer_s = _ANSWER_S + lock_timeout_ms / 1_000
+
+    @event.listens_for(engine, "do_connect")
+    def _connect(_dialect: object, _record: object, args: list[Any], options: dict[str, Any]) -> Any:
+        return Impatient.within(answer_s, *args, **options)
+
     return engine
 
 
@@ -163,6 +182,7 @@ class PostgresWriter:
 
     def _serve(self, waiting: Waiting) -> None:
         try:
+            waiting.require_fresh()
             waiting.answer = self._run(waiting.unit)
         except BaseException as error:  # noqa: BLE001  it belongs to whoever sent the unit
             waiting.error = as_storage_error(error)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -48,6 +49,8 @@ class Tx:
     alone_with: str | None = None  # see `storage/alone.py`
     lines: list[Line] = field(default_factory=list)  # what it has written to the log
 
+
+STALE_S = 30.0  # in the queue: by then whoever asked has given up, and asks again under the same key
 
 # Not IntegrityError, DataError, ProgrammingError: those say something about the unit. A bare DatabaseError
 # is a malformed file.
@@ -105,6 +108,19 @@ class Waiting:
     future: Future[Any] | asyncio.Future[Any]
     answer: Any = None
     error: BaseException | None = field(default=None)
+    since: float = field(default_factory=time.monotonic)
+
+    def require_fresh(self) -> None:
+        """Refuse to begin what has waited for too long.
+
+        Raises:
+            StorageUnavailableError: it has; nothing of it was done.
+        """
+        if (waited := time.monotonic() - self.since) > STALE_S:
+            raise StorageUnavailableError(
+                f"the change waited {waited:.0f} s for the database and was not begun; repeat the request under the "
+                "same key"
+            )
 
     def settle(self) -> None:
         """Give the answer, unless whoever asked has gone away."""

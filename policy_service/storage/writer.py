@@ -147,6 +147,7 @@ class SqliteWriter:
         self.units += 1
         driver.execute(f"SAVEPOINT {_SAVEPOINT}")
         try:
+            waiting.require_fresh()
             waiting.answer = self._call(conn, waiting.unit)
         except BaseException as error:  # noqa: BLE001  it belongs to whoever sent the unit
             _require_transaction(driver, error)

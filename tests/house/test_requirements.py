@@ -29,7 +29,6 @@ HEAVY = {
 
 # Declared and never imported by name: why it is there.
 LOADED_BY_OTHERS = {
-    "psycopg": "SQLAlchemy loads the driver a database URL names",
     "python-multipart": "FastAPI reads forms with it",
 }
 

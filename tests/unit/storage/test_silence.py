@@ -1,0 +1,152 @@
+"""A database that does not answer: nobody waits for it for ever, and not more wait than it can serve."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, Engine, make_url, text
+
+from policy_service.errors import StorageUnavailableError
+from policy_service.storage import database, postgres, unit
+from policy_service.storage.database import Database, StorageLimits, Tx
+from tests.fakes.silent import Silent
+
+pytestmark = pytest.mark.anyio
+
+_ROOM = 5
+_BOUND_S = 20.0  # well above what each test waits for, far below what TCP would
+
+
+def create(db: Database) -> None:
+    db.write_sync(lambda tx: tx.conn.execute(text("CREATE TABLE t (n INTEGER)")).rowcount)
+
+
+def add(n: int) -> Callable[[Tx], None]:
+    def unit(tx: Tx) -> None:
+        tx.conn.execute(text("INSERT INTO t VALUES (:n)"), {"n": n})
+
+    return unit
+
+
+def numbers(conn: Connection) -> list[int]:
+    return list(conn.scalars(text("SELECT n FROM t ORDER BY n")))
+
+
+# -- a server that has gone ------------------------------------------------------------------------------------------
+
+
+def options_of(engine: Engine) -> dict[str, int]:
+    """What the kernel was told of a connection's socket."""
+    with engine.connect() as conn:
+        driver: Any = conn.connection.driver_connection
+        with socket.socket(fileno=os.dup(driver.pgconn.socket)) as ours:
+            names = ("TCP_KEEPIDLE", "TCP_KEEPINTVL", "TCP_KEEPCNT", "TCP_USER_TIMEOUT")
+            found = {name: ours.getsockopt(socket.IPPROTO_TCP, getattr(socket, name)) for name in names}
+            return found | {"SO_KEEPALIVE": ours.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)}
+
+
+def test_a_host_that_has_gone_is_noticed_by_the_socket_of_every_connection(postgres_url: str) -> None:
+    with Database.open(postgres_url) as db:
+        assert len(db._pools) == 2
+        for pool in db._pools:
+            assert options_of(pool) == {
+                "TCP_KEEPIDLE": 10,
+                "TCP_KEEPINTVL": 10,
+                "TCP_KEEPCNT": 2,
+                "TCP_USER_TIMEOUT": 30_000,
+                "SO_KEEPALIVE": 1,
+            }
+
+
+@pytest.fixture
+def proxy(postgres_url: str) -> Iterator[Silent]:
+    """What stands between the service and its server."""
+    url = make_url(postgres_url)
+    with Silent(str(url.host), url.port or 5432) as started:
+        yield started
+
+
+async def test_a_server_that_falls_silent_is_not_waited_for(
+    postgres_url: str, proxy: Silent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_ANSWER_S", 1.0)
+    monkeypatch.setattr(postgres, "_SILENCE_S", 2)
+    url = make_url(postgres_url).set(host="127.0.0.1", port=proxy.port).render_as_string(hide_password=False)
+    with Database.open(url, limits=StorageLimits(busy_timeout_ms=100)) as db:
+        create(db)
+
+        def silenced(tx: Tx) -> None:
+            add(1)(tx)
+            proxy.silent.set()
+            add(2)(tx)
+
+        try:
+            async with asyncio.timeout(_BOUND_S):
+                for asked in (db.write(silenced), db.write(add(3)), db.read(numbers)):
+                    with pytest.raises(StorageUnavailableError):
+                        await asked
+                proxy.silent.clear()
+                await db.write(add(4))
+                assert await db.read(numbers) == [4]
+        finally:
+            proxy.cut()  # or whoever waits for ever keeps the database from being closed
+
+
+# -- more than can be served -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def busy(database_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Database, threading.Event]]:
+    """A database with a table, all of whose writing waits until it is told to go on."""
+    go, begun = threading.Event(), threading.Event()
+
+    def hold(tx: Tx) -> None:
+        begun.set()
+        assert go.wait(_BOUND_S)
+
+    monkeypatch.setattr(database, "MOST_WAITING", _ROOM)
+    with Database.open(database_url, limits=StorageLimits(pool_size=1)) as db:
+        create(db)
+        held: Future[None] = Future()
+        db._writer.submit(hold, held)
+        assert begun.wait(_BOUND_S)
+        yield db, go
+        go.set()
+
+
+async def test_what_would_wait_too_long_is_refused_and_leaves_nothing(
+    busy: tuple[Database, threading.Event],
+) -> None:
+    db, go = busy
+    waiting = [asyncio.create_task(db.write(add(n))) for n in range(_ROOM)]
+    await asyncio.sleep(0)
+    for refused in (db.write, lambda unit: asyncio.to_thread(db.write_sync, unit)):
+        with pytest.raises(StorageUnavailableError, match="too many"):
+            await refused(add(-1))
+    go.set()
+    await asyncio.gather(*waiting)
+    for n in range(_ROOM, 2 * _ROOM):  # there is room again
+        await db.write(add(n))
+    assert await db.read(numbers) == list(range(2 * _ROOM))
+
+
+async def test_what_has_waited_too_long_is_refused_and_not_run(
+    busy: tuple[Database, threading.Event], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db, go = busy
+    stale = [asyncio.create_task(db.write(add(n))) for n in range(3)]
+    await asyncio.sleep(0)
+    monkeypatch.setattr(unit, "STALE_S", 0.0)
+    go.set()
+    for one in await asyncio.gather(*stale, return_exceptions=True):
+        assert isinstance(one, StorageUnavailableError)
+    monkeypatch.undo()
+    await db.write(add(7))
+    assert await db.read(numbers) == [7]
