@@ -192,11 +192,10 @@ class Service:
             self.db.on_commit(self.sequencer.nudge)
             started.push_async_callback(self._finish_log)
             self.scheduler.start()
-            loops = (self.sequencer.run, self.feed.run, self.mark.run, self.watch.run)
+            loops = (self.sequencer.run, self.feed.run, self.mark.run, self.watch.run, self._ask_about_open)
             started.push_async_callback(_stop, [asyncio.create_task(work()) for work in loops])
             started.callback(self.scheduler.stop)
             started.callback(self.feed.close)
-            await ask_about_open(self.ctx)  # the bundle may have changed while nobody was running
             log.info(
                 "ready",
                 url=self.settings.public_url,
@@ -204,6 +203,15 @@ class Service:
                 commit=loaded.active.commit,
             )
             yield
+
+    async def _ask_about_open(self) -> None:
+        """The bundle may have changed while nobody was running. Nobody waits for it: a slow source must not keep the
+        doors shut until whoever looks after the process kills it.
+        """
+        try:
+            await ask_about_open(self.ctx)
+        except Exception:
+            log.exception("job_failed", job="activate")  # which asks again at its next look
 
     async def _finish_log(self) -> None:
         try:
@@ -223,6 +231,7 @@ class Service:
                 f"{status.active_digest} at {status.active_commit} stays in force"
             )
         self.health.say("bundle", wrong, since=status.failed_at)
+        self.health.say("activation", self.active.still_asking(), since=status.loaded_at)
         return self.health.findings()
 
     async def close(self) -> None:

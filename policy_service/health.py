@@ -39,6 +39,9 @@ CHECKS: Final[dict[str, Check]] = {
         False, "give the keys folder back its files and modes, or restart to sign with the new key"
     ),
     "bundle": Check(False, "run policy-service check on the folder and mend it, or put the last commit back"),
+    "activation": Check(
+        False, "wait, and see the service's log for asking_failed; redemption asks again meanwhile"
+    ),
     "sweeps": Check(
         False, "see the service's log for job_failed; expiry is still checked wherever it matters"
     ),

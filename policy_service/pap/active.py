@@ -61,6 +61,9 @@ class ActiveBundle:
         self._failed_at: datetime | None = None
         self.asked_in_full: str | None = None
         """Digest of the last bundle that was asked about every open effect; kept by whoever asks."""
+        self.asking = asyncio.Lock()  # of whoever asks: one at a time
+        self.asked = self.unasked = 0
+        """Open effects that the newest round asked about, and that it could not ask about; kept by whoever asks."""
 
     @property
     def current(self) -> Bundle:
@@ -98,6 +101,13 @@ class ActiveBundle:
             error=self._error,
             failed_at=self._failed_at,
         )
+
+    def still_asking(self) -> str | None:
+        """What is to be said while open effects stand under another bundle's answer; None once all were asked about."""
+        if self._current is None or self.asked_in_full == self._current.digest:
+            return None
+        failed = f", {self.unasked} could not be" if self.unasked else ""
+        return f"open effects are being asked about under {self._current.digest}: {self.asked} so far{failed}"
 
     def close(self) -> None:
         """Let go of the active bundle's fact sources."""

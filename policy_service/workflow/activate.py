@@ -3,6 +3,9 @@
 What it denies ends; what it asks people about waits for them, again if it had been released. A laxer bundle releases
 nothing: the gates of a revision stay. Only votes that stand on it already do, when their people count again.
 
+Nobody waits for that: a start serves while it goes on, and /readyz says how far it is. Nothing unsafe goes meanwhile,
+because redemption asks again.
+
 An effect that cannot be asked about is logged, stops no other, and is asked about again at every look until it was.
 What was asked is told by the decisions themselves: an effect whose newest one is of the bundle in force is not asked
 about again, so a start under an unchanged bundle asks nothing.
@@ -49,27 +52,35 @@ async def activate(ctx: Context) -> bool:
 async def ask_about_open(ctx: Context) -> int:
     """Ask the active bundle about every open effect it has not answered for yet; how many were asked about.
 
+    One round at a time; who comes meanwhile waits, and finds it done.
+
     Once it has answered for all, this process looks no more until another bundle is in force. That is also what keeps
     replicas with different folders from asking by turns for ever: each asks once for a bundle of its own, what the
     older folder decides afterwards is asked about when that replica follows, and redemption asks again anyway.
     """
-    digest = ctx.active.current.digest
-    if ctx.active.asked_in_full == digest:
+    async with ctx.active.asking:
+        return await _ask_about_open(ctx)
+
+
+async def _ask_about_open(ctx: Context) -> int:
+    active = ctx.active
+    digest, after = active.current.digest, ""
+    if active.asked_in_full == digest:
         return 0
-    asked, failed, after = 0, 0, ""
+    active.asked = active.unasked = 0
     while page := await ctx.db.read(lambda conn, after=after: records.not_asked(conn, digest, after, 100)):  # type: ignore[misc]
         for effect_id, txn, rev in page:
             try:
                 await _ask_one(ctx, effect_id, txn, rev)
-                asked += 1
+                active.asked += 1
             except Exception:
                 # Whatever is wrong with this one must not leave the others under rules that no longer hold.
-                failed += 1
+                active.unasked += 1
                 log.exception("asking_failed", effect_id=effect_id, bundle=digest)
         after = page[-1][0]
-    if not failed:
-        ctx.active.asked_in_full = digest
-    return asked
+    if not active.unasked:
+        active.asked_in_full = digest
+    return active.asked
 
 
 async def _ask_one(ctx: Context, effect_id: str, txn: str, rev: int) -> None:

@@ -40,7 +40,7 @@ from policy_service.settings import Settings, load_settings
 from policy_service.storage.migrations import migrate
 from policy_service.tokens.keys import make_keys
 from policy_service.workflow import sweep
-from policy_service.workflow.activate import activate
+from policy_service.workflow.activate import activate, ask_about_open
 from policy_service.workflow.impossible import watch_quorums
 
 SUPPORT_BUNDLE = Path(__file__).parents[2] / "policies"
@@ -337,9 +337,16 @@ def fresh_data() -> Path:
 
 @asynccontextmanager
 async def running(
-    data: Path, bundle: Path = SUPPORT_BUNDLE, *, clock: Clock | None = None, **more: Any
+    data: Path,
+    bundle: Path = SUPPORT_BUNDLE,
+    *,
+    clock: Clock | None = None,
+    asked: bool = True,
+    **more: Any,
 ) -> AsyncIterator[World]:
-    """A service over ``bundle`` with its data in ``data``. Its timers rest: a test sweeps when it wants to."""
+    """A service over ``bundle`` with its data in ``data``. Its timers rest: a test sweeps when it wants to; what was
+    open when it started has been ``asked`` about.
+    """
     quiet = {"public_url": URL, "dev_signin": True, "sweep_s": 3600, "poll_bundle_s": 3600, "watch_s": 60}
     settings = load_settings(data_dir=data, bundle_dir=bundle, **(quiet | more))
     if not settings.data_dir.exists():
@@ -351,4 +358,7 @@ async def running(
         app.router.lifespan_context(app),
         httpx2.AsyncClient(transport=transport, base_url=settings.public_url, timeout=20) as http,
     ):
-        yield World(app, settings, http, clock)
+        world = World(app, settings, http, clock)
+        if asked:
+            await ask_about_open(world.service.ctx)
+        yield world

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,9 @@ from policy_service.pap.active import ActiveBundle
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import DecisionRow, EffectRow
+from policy_service.workflow import activate as workflow_activate
 from policy_service.workflow.activate import activate
+from policy_service.workflow.asking import gather_facts
 from tests.fakes.payments import Payments, plain_forbid
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import pay
@@ -103,6 +106,72 @@ async def test_a_start_asks_only_what_the_bundle_has_not_answered(tmp_path: Path
         assert await later.service.db.read(asked_at_activation) == len(views)
     async with running(tmp_path / "data", folder.path) as last:
         assert await last.service.db.read(asked_at_activation) == len(views)
+
+
+async def test_the_doors_open_before_all_is_asked_about_and_it_is_told_how_far_it_is(
+    tmp_path: Path, folder: Payments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running(tmp_path / "data", folder.path) as bank:
+        views = await open_payments(bank, await bank.agent("robot"), 3)
+    folder.write("notes.cedar", "// says nothing new\n")
+    source = SlowSource()
+    monkeypatch.setattr(workflow_activate, "gather_facts", source.gather)
+    async with asyncio.timeout(30), running(tmp_path / "data", folder.path, asked=False) as later:
+        await source.asked(1)
+        assert (await later.http.get("/healthz")).status_code == 200
+        assert "0 so far" in (await activation_finding(later))["wrong"]
+        source.answer(1)
+        await source.asked(2)
+        assert "1 so far" in (await activation_finding(later))["wrong"]
+        looks = [asyncio.create_task(later.activate()) for _ in range(2)]  # the job comes by meanwhile
+        source.answer(len(views))
+        await asyncio.gather(*looks)
+        assert (await later.http.get("/readyz")).json()["findings"] == []
+        assert await later.service.db.read(asked_at_activation) == len(views) == source.count
+
+
+class SlowSource:
+    """Facts that are there when the test says so."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._more = asyncio.Condition()
+        self._answers = asyncio.Semaphore(0)
+
+    async def gather(self, *question: Any) -> Any:
+        async with self._more:
+            self.count += 1
+            self._more.notify_all()
+        await self._answers.acquire()
+        return await gather_facts(*question)
+
+    async def asked(self, times: int) -> None:
+        async with asyncio.timeout(10), self._more:
+            await self._more.wait_for(lambda: self.count >= times)
+
+    def answer(self, times: int) -> None:
+        for _ in range(times):
+            self._answers.release()
+
+
+async def activation_finding(bank: World) -> dict[str, Any]:
+    answer = await bank.http.get("/readyz")
+    (one,) = answer.json()["findings"]
+    assert (answer.status_code, one["check"], one["stops"]) == (200, "activation", False)
+    return dict(one)
+
+
+async def test_what_cannot_be_asked_about_is_told(bank: World, folder: Payments, robot: Agent) -> None:
+    views = await open_payments(bank, robot, 2)
+    bad = next(iter(views))
+    args = await args_of(bank, bad)
+    await put_args(bank, bad, b"{")
+    folder.write("notes.cedar", "// says nothing new\n")
+    await bank.activate()
+    assert "1 could not be" in (await activation_finding(bank))["wrong"]
+    await put_args(bank, bad, args)
+    await bank.activate()
+    assert (await bank.http.get("/readyz")).json()["findings"] == []
 
 
 async def test_a_bundle_that_comes_back_asks_again(bank: World, folder: Payments, robot: Agent) -> None:

@@ -21,9 +21,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def settings(tmp_path: Path, folder: Payments) -> Settings:
-    """Those of a deployment whose database is fit for everything but the last step of the start."""
+    """Those of a deployment."""
     shutil.copytree(fresh_data(), tmp_path / "data")
-    rename(tmp_path / "data", "effects", "gone")
     return load_settings(data_dir=tmp_path / "data", bundle_dir=folder.path)
 
 
@@ -35,10 +34,22 @@ def rename(data: Path, table: str, to: str) -> None:
 async def test_a_failed_start_ends_what_it_had_started(settings: Settings) -> None:
     before = asyncio.all_tasks()
     app = create_app(settings)
+    rename(settings.data_dir, "audit", "gone")  # the feed cannot begin
     service: Service = app.state.service
     with pytest.raises(StorageUnavailableError):
         async with app.router.lifespan_context(app):
             pytest.fail("it started")
+    assert asyncio.all_tasks() == before
+    assert not service.scheduler.ticking
+
+
+async def test_a_service_that_ends_at_once_ends_what_it_had_started(settings: Settings) -> None:
+    before = asyncio.all_tasks()
+    app = create_app(settings)
+    service: Service = app.state.service
+    with pytest.raises(OSError, match="taken"):
+        async with app.router.lifespan_context(app):
+            raise OSError("the address is taken")
     assert asyncio.all_tasks() == before
     assert not service.scheduler.ticking
     assert service.feed.closing
@@ -46,9 +57,10 @@ async def test_a_failed_start_ends_what_it_had_started(settings: Settings) -> No
 
 async def test_what_failed_to_start_can_be_started_once_it_is_mended(settings: Settings) -> None:
     app = create_app(settings)
+    rename(settings.data_dir, "audit", "gone")
     with pytest.raises(StorageUnavailableError):
         async with app.router.lifespan_context(app):
             pytest.fail("it started")
-    rename(settings.data_dir, "gone", "effects")
+    rename(settings.data_dir, "gone", "audit")
     async with running(settings.data_dir, settings.bundle_dir) as world:
         assert (await world.http.get("/readyz")).status_code == 200
