@@ -83,7 +83,7 @@ class Commit:
 
         Raises:
             Denied, ReviewPending, AlreadyRedeemed, ReleaseRefused, ServiceUnavailable: nothing fired.
-            EffectFailed, OutcomeUnknown, ReleaseLapsed, LiveCommitFailed: with what stands.
+            EffectFailed, PartlyFired, OutcomeUnknown, ReleaseLapsed, LiveCommitFailed: with what stands.
         """
         self._live.verify_unmoved()  # 2
         asked_at = self._engine.clock.steady()

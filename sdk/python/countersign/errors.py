@@ -13,10 +13,11 @@
         ReviewPending            people are being asked
         AlreadyRedeemed          this run key has been spent
         ReleaseRefused           a release or receipt failed a numbered verification step
-        ReleaseLapsed            permission to fire ran out and was not renewed
+        ReleaseLapsed            permission to fire ran out and was not renewed; nothing stands
         Moved                    what live effects read was changed by somebody else
       FireError                firing began and did not end well
         EffectFailed             a tool failed and is known not to have acted
+        PartlyFired              permission to fire ran out in the middle, and something that fired stands
         OutcomeUnknown           nobody knows yet whether a tool acted
         LiveCommitFailed         staged effects fired, but a live adapter could not commit
       WorldError               the world's fault: try again later
@@ -182,15 +183,15 @@ _REFUSALS = {
 
 
 class ReleaseLapsed(Stopped):
-    """The time to fire ran out and the service did not extend it."""
+    """The time to fire ran out and the service did not extend it. What had fired, if anything, is taken back."""
 
     code = "release_lapsed"
 
     def __init__(self, key: str, txn: str, detail: str) -> None:
         self.key, self.txn = key, txn
         super().__init__(
-            f"permission to act ran out before everything was done: {detail}. What had not been started stays undone; "
-            "to try again, use another key."
+            f"permission to act ran out before everything was done: {detail}. Nothing of this transaction stands; to try "
+            "again, use another key."
         )
 
 
@@ -221,13 +222,18 @@ class EffectFailed(FireError):
         self, key: str, txn: str, tool: str, effect_id: str, why: str, outcomes: dict[str, str]
     ) -> None:
         self.tool, self.effect_id = tool, effect_id
-        standing = _standing(outcomes)
-        super().__init__(
-            f"{tool} did not happen: {why}. {standing} To try again, use another key.",
-            key=key,
-            txn=txn,
-            outcomes=outcomes,
-        )
+        told = f"{tool} did not happen: {why}. {_standing(outcomes)} {_again(outcomes)}"
+        super().__init__(told, key=key, txn=txn, outcomes=outcomes)
+
+
+class PartlyFired(FireError):
+    """The time to fire ran out in the middle and was not extended; what fired could not all be taken back."""
+
+    code = "partly_fired"
+
+    def __init__(self, key: str, txn: str, why: str, outcomes: dict[str, str]) -> None:
+        told = f"permission to act ran out before everything was done: {why}. {_standing(outcomes)} {_again(outcomes)}"
+        super().__init__(told, key=key, txn=txn, outcomes=outcomes)
 
 
 class OutcomeUnknown(FireError):
@@ -362,13 +368,13 @@ class IndependentFailures(ExceptionGroup[CountersignError]):
         return IndependentFailures(self.message, excs)
 
 
+STANDING: Final = frozenset({"fired", "compensating", "compensation_failed", COMPENSATION_UNKNOWN})
+"""In `outcomes`: the effect stands, or may stand, and must not be repeated under another key."""
+
+
 def _standing(outcomes: dict[str, str]) -> str:
     """In words what stands and what may stand, so that an agent never reports a clean rollback that was none."""
-    standing = [
-        name
-        for name, outcome in outcomes.items()
-        if outcome in {"fired", "compensating", "compensation_failed"}
-    ]
+    standing = [name for name, outcome in outcomes.items() if outcome in STANDING - {COMPENSATION_UNKNOWN}]
     doubtful = [name for name, outcome in outcomes.items() if outcome == COMPENSATION_UNKNOWN]
     told = []
     if standing:
@@ -378,3 +384,11 @@ def _standing(outcomes: dict[str, str]) -> str:
             f"It is not known whether this was taken back: {', '.join(doubtful)}; a person settles it."
         )
     return " ".join(told) or "Nothing of this transaction stands."
+
+
+def _again(outcomes: dict[str, str]) -> str:
+    """How to try again without doing anything twice."""
+    rest = [name for name, outcome in outcomes.items() if outcome not in STANDING]
+    if len(rest) == len(outcomes):
+        return "To try again, use another key."
+    return f"To try again, stage under another key only what does not stand: {', '.join(rest) or 'nothing is left'}."

@@ -45,7 +45,7 @@ class Forward:
         """Go on from whatever the journal says.
 
         Raises:
-            OutcomeUnknown, EffectFailed, ReleaseLapsed, LiveCommitFailed: with what stands.
+            OutcomeUnknown, EffectFailed, PartlyFired, ReleaseLapsed, LiveCommitFailed: with what stands.
         """
         self._settle_firing()
         if self._unknown() or self._record().state is LocalTxn.UNSETTLED:

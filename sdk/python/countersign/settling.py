@@ -15,12 +15,14 @@ from countersign.contract.states import Outcome
 from countersign.engine import Engine
 from countersign.errors import (
     COMPENSATION_UNKNOWN,
+    STANDING,
     EffectFailed,
     FireError,
     JournalError,
     LeaseLost,
     LiveCommitFailed,
     OutcomeUnknown,
+    PartlyFired,
     ReleaseLapsed,
 )
 from countersign.firing import FireResult, FireRun, PermitRefused
@@ -54,7 +56,7 @@ class Settlement:
         """Fire, and go the way the run ends.
 
         Raises:
-            EffectFailed, ReleaseLapsed, OutcomeUnknown, LiveCommitFailed: with what stands.
+            EffectFailed, PartlyFired, ReleaseLapsed, OutcomeUnknown, LiveCommitFailed: with what stands.
         """
         try:
             result = await run.run(calls)
@@ -89,16 +91,14 @@ class Settlement:
     async def failed(self, result: FireResult) -> NoReturn:
         """An effect is known not to have happened: take back what fired, undo the live lane."""
         await self.take_back()
-        call = result.stopped
+        call, outcomes = result.stopped, self.outcomes()
+        key, txn = self._plan.run_key, self._plan.txn
         if call is None or isinstance(result.cause, PermitRefused):
-            raise ReleaseLapsed(self._plan.run_key, self._plan.txn, result.why) from result.cause
+            if STANDING.intersection(outcomes.values()):
+                raise PartlyFired(key, txn, result.why, outcomes) from result.cause
+            raise ReleaseLapsed(key, txn, result.why) from result.cause
         raise EffectFailed(
-            self._plan.run_key,
-            self._plan.txn,
-            call.tool.name,
-            call.effect.effect_id,
-            result.why,
-            self.outcomes(),
+            key, txn, call.tool.name, call.effect.effect_id, result.why, outcomes
         ) from result.cause
 
     async def take_back(self) -> None:

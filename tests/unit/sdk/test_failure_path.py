@@ -7,6 +7,7 @@ from countersign import (
     EffectFailed,
     NotDone,
     OutcomeUnknown,
+    PartlyFired,
     RegistrationError,
     ReleaseLapsed,
     ReviewPending,
@@ -227,7 +228,63 @@ def test_a_refused_renewal_leaves_the_rest_unused_and_takes_back_what_fired(desk
         charge("o-2", 200)
     assert [what for what, *_ in desk.done] == ["charge", "void"]
     assert states(desk, "t-1") == {"charge#1": "compensated", "charge#2": "unused"}
-    assert "stays undone" in str(lapsed.value)
+    assert "Nothing of this transaction stands" in str(lapsed.value)
+
+
+def no_more(desk: Desk) -> None:
+    """From the first fire on, the time to fire is over and the policy gives no more of it."""
+
+    def late(_: str) -> None:
+        desk.clock.advance(40)
+        desk.service.policy = lambda *_: (Verdict.DENY, Reason(code="no_permit", text="no longer"))
+
+    desk.before_fire = late
+
+
+def test_a_refused_renewal_says_what_fired_and_stands_and_what_may_be_tried_again(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    no_more(desk)
+    with pytest.raises(PartlyFired) as partly, transaction("t-1", runtime=desk.runtime) as txn:
+        refund("o-1", 100)
+        refund("o-2", 200)
+    assert desk.done == [("refund", "o-1", 100)]
+    assert partly.value.outcomes == {"refund#1": "fired", "refund#2": "unused"}
+    assert "Still standing and not undone: refund#1" in str(partly.value)
+    assert "under another key only what does not stand: refund#2." in str(partly.value)
+    assert (partly.value.code, txn.state) == ("partly_fired", "unsettled")
+
+
+def test_a_charge_nobody_may_take_back_after_a_refused_renewal_stands_and_is_named(desk: Desk) -> None:
+    charge = charge_tools(desk)
+    no_more(desk)
+    with pytest.raises(PartlyFired) as partly, transaction("t-1", runtime=desk.runtime):
+        charge("o-1", 100)
+        charge("o-2", 200)
+    assert partly.value.outcomes == {"charge#1": "compensation_failed", "charge#2": "unused"}
+    assert "Still standing and not undone: charge#1" in str(partly.value)
+
+
+def test_a_renewal_refused_before_anything_fired_leaves_nothing_and_says_so(desk: Desk) -> None:
+    charge = charge_tools(desk, recheck=True)
+    renew = desk.service.renew
+
+    def refuse(attempt: str, effect_ids: list[str], kid: str) -> object:
+        desk.service.policy = lambda *_: (Verdict.DENY, Reason(code="no_permit", text="no longer"))
+        return renew(attempt, effect_ids, kid)
+
+    desk.service.renew = refuse  # type: ignore[assignment,method-assign]
+    with pytest.raises(ReleaseLapsed, match="Nothing of this"), transaction("t-1", runtime=desk.runtime):
+        charge("o-1", 100)
+    assert desk.done == []
+
+
+def test_a_failure_beside_what_stands_never_offers_the_whole_under_another_key(desk: Desk) -> None:
+    refund, notify = refund_tool(desk), failing_tool(desk, NotDone("no"), acts=False)
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+        notify("o-1")
+        notify("o-2")
+    assert str(failed.value).endswith("under another key only what does not stand: notify#2, notify#3.")
 
 
 def test_a_manifest_that_says_recheck_asks_before_every_fire(desk: Desk) -> None:
