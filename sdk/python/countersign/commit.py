@@ -3,7 +3,7 @@
     2  what live effects read has not moved
     3  submit the staged effects
     4  denied -> undo, raise Denied; review -> with live effects undo at once and raise ReviewPending,
-       without wait up to `wait`, park and raise ReviewPending(parked=True)
+       without park, wait up to `wait` and raise ReviewPending(parked=True)
     5  verify every release, numbered steps
     6  redeem all, under the attempt the journal already holds; verify the receipt
     7  fire in order (firing.py)
@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from countersign.asking import until_answered
 from countersign.contract.codes import DenyCode, ErrorCode
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.verify import VerifiedRelease
@@ -32,6 +33,7 @@ from countersign.errors import (
     ReleaseRefused,
     ReviewPending,
     ServiceRefused,
+    ServiceUnavailable,
 )
 from countersign.firing import Authority, FireRun
 from countersign.journal import Lease, LocalState, LocalTxn
@@ -141,43 +143,49 @@ class Commit:
         if view.state not in _SPENT:
             self._see(view)
 
-    def _see(self, view: TransactionView, *, parked: bool = False) -> None:
+    def _see(self, view: TransactionView) -> None:
         self._engine.journal.transactions.see(
             self._lease,
             state=LocalTxn(view.state.value),
             rev=view.rev,
             effects={one.effect_id: LocalState(one.state.value) for one in view.effects},
-            parked=parked,
+            parked=view.state is TxnState.REVIEW and self._parks(),
         )
 
     # ------------------------------------------------------------------------------------------------ 4
 
     async def _ask_people(self, view: TransactionView) -> TransactionView:
-        """Wait as long as we were told to, with nothing held open; then park."""
+        """Wait as long as we were told to, with nothing held open. It is parked already: whatever becomes of this
+        process or of the service meanwhile, what people approve is not dropped.
+        """
         if self._live:
-            raise self._pending(view, parked=False)  # leaving the step undoes them, before anybody answers
+            raise self._pending(view)  # leaving the step undoes them, before anybody answers
         until = self._engine.clock.steady() + self._wait
-        while (left := until - self._engine.clock.steady()) > 0:
-            self._engine.journal.leases.renew(self._lease)
-            seconds = max(1, min(int(left), self._engine.settings.poll_seconds))
-            view = await self._engine.service.view(self._plan.txn, wait=seconds)
-            if view.state is not TxnState.REVIEW:
-                return view
-            await self._pause(until)
-        rerun = (
-            self._plan.live > 0
-        )  # staged beside live effects that are gone: only the body can bring them back
-        self._see(view, parked=not rerun)
-        raise self._pending(view, parked=not rerun)
+        try:
+            seen = await until_answered(self._engine, self._plan.txn, until, self._keep_lease)
+        except ServiceUnavailable as away:
+            raise self._pending(view, unreached=away.why) from away
+        if seen is not None and seen.state is not TxnState.REVIEW:
+            return seen
+        if seen is not None:
+            self._see(seen)
+        raise self._pending(seen or view)
 
-    async def _pause(self, until: float) -> None:
-        """A service that answers a long poll at once must not be asked in a tight loop."""
-        left = until - self._engine.clock.steady()
-        await self._engine.waits.sleep(max(0.0, min(left, self._engine.settings.retry_base_seconds)))
+    def _keep_lease(self) -> None:
+        """For as long as one look may take, all its retries on a dead line included."""
+        self._engine.journal.leases.renew(self._lease, at_least=self._engine.settings.look_seconds)
 
-    def _pending(self, view: TransactionView, *, parked: bool) -> ReviewPending:
+    def _pending(self, view: TransactionView, *, unreached: str = "") -> ReviewPending:
         reviews = [_pending_review(one) for one in view.effects if one.state is EffectState.REVIEW]
-        return ReviewPending(self._plan.run_key, self._plan.txn, reviews, parked=parked)
+        return ReviewPending(
+            self._plan.run_key, self._plan.txn, reviews, parked=self._parks(), unreached=unreached
+        )
+
+    def _parks(self) -> bool:
+        """Whether another process may fire the list: not what was staged beside live effects, which only the body can
+        bring back.
+        """
+        return self._plan.live == 0
 
     def _denied(self, view: TransactionView) -> Denied:
         reasons = stopped_because(view)

@@ -128,9 +128,13 @@ class ReviewPending(Stopped):
 
     code = "review_pending"
 
-    def __init__(self, key: str, txn: str, reviews: Sequence[PendingReview], *, parked: bool) -> None:
+    def __init__(
+        self, key: str, txn: str, reviews: Sequence[PendingReview], *, parked: bool, unreached: str = ""
+    ) -> None:
         self.key, self.txn, self.reviews, self.parked = key, txn, tuple(reviews), parked
         asked = "; ".join(str(review) for review in self.reviews) or "people are being asked"
+        if unreached:  # they may have answered by now, and nobody here knows
+            asked += f". The policy service could not be reached when the time was up ({unreached})"
         after = (
             "It is parked: `countersign resume` fires it once it is approved; do not repeat the calls "
             "under another key."
@@ -190,8 +194,8 @@ class ReleaseLapsed(Stopped):
     def __init__(self, key: str, txn: str, detail: str) -> None:
         self.key, self.txn = key, txn
         super().__init__(
-            f"permission to act ran out before everything was done: {detail}. Nothing of this transaction stands; to try "
-            "again, use another key."
+            f"permission to act ran out before everything was done: {detail}. Nothing of this transaction stands; to "
+            "try again, use another key."
         )
 
 
@@ -294,6 +298,7 @@ class ServiceUnavailable(WorldError):
     code = "service_unavailable"
 
     def __init__(self, what: str, why: str) -> None:
+        self.why = why
         super().__init__(
             f"the policy service did not answer {what}: {why}. Nothing was fired without its answer. Try again later "
             "under the same key; it cannot happen twice."
@@ -308,12 +313,8 @@ class ServiceRefused(WorldError):
     def __init__(
         self, status: int, problem_code: str, detail: str, extras: dict[str, Any] | None = None
     ) -> None:
-        self.status, self.problem_code, self.detail, self.extras = (
-            status,
-            problem_code,
-            detail,
-            dict(extras or {}),
-        )
+        self.status, self.problem_code, self.detail = status, problem_code, detail
+        self.extras = dict(extras or {})
         super().__init__(f"the policy service refused the request ({status} {problem_code}): {detail}")
 
 

@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar, overload
 
+from countersign.asking import until_answered
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import Claimed, TransactionView
 from countersign.current import require_running
@@ -176,15 +177,19 @@ class _Rerun:
             return await self._waits.call(body, {}, None)
 
     async def _answered(self, pending: ReviewPending) -> bool:
-        """Wait with nothing held open until people have answered, or the time is up."""
-        service = self._runtime.engine(self._waits).service
-        settings = self._runtime.settings
-        while (left := self._until - self._runtime.clock.steady()) > 0:
-            view = await service.view(pending.txn, wait=max(1, min(int(left), settings.poll_seconds)))
-            if view.state is not TxnState.REVIEW:
-                return True
-            await self._waits.sleep(min(settings.retry_base_seconds, max(0.0, left)))
-        return False
+        """Wait with nothing held open until people have answered, or the time is up.
+
+        Raises:
+            ReviewPending: the time is up, and the service was away at the end.
+        """
+        engine = self._runtime.engine(self._waits)
+        try:
+            seen = await until_answered(engine, pending.txn, self._until)
+        except ServiceUnavailable as away:
+            raise ReviewPending(
+                pending.key, pending.txn, pending.reviews, parked=False, unreached=away.why
+            ) from away
+        return seen is not None and seen.state is not TxnState.REVIEW
 
     async def _settled(self, unknown: OutcomeUnknown) -> bool:
         """Wait until a person has settled what nobody here can tell, or the time is up; then the list goes on from

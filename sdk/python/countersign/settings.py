@@ -81,6 +81,12 @@ class Settings:
             )
 
     @property
+    def look_seconds(self) -> float:
+        """How long one look at a transaction may take at most: every try of it, and the pause after it."""
+        one = self.connect_seconds + self.read_seconds + self.poll_seconds
+        return (self.retries + 1) * (one + self.retry_max_seconds) + self.poll_seconds
+
+    @property
     def iss(self) -> str:
         """The issuer every release and receipt must name."""
         return self.issuer or self.url.rstrip("/")

@@ -1,0 +1,150 @@
+"""While people are asked the service may be away for a while, or the agent be killed: what they approve fires once."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from countersign import ReviewPending, SQLiteAdapter, Transaction, resume, run_transaction, transaction
+from countersign.asking import pause_seconds
+from countersign.contract import txn_id
+from tests.fakes.desk import AGENT, Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.unit.sdk.test_worker import Yard, said, yard
+
+__all__ = ["yard"]
+
+TXN = txn_id(agent=AGENT, run_key="t-1")
+LOOK = f"/v1/transactions/{TXN}"
+AWAY = 12  # requests, each with its retries: more looks than one
+
+
+def away(desk: Desk, then: Callable[[], object] = lambda: None, *, seconds: float = 1.0) -> None:
+    """Nobody listens at the next looks; then something happens, and somebody does."""
+
+    def nobody() -> None:
+        desk.clock.advance(seconds)
+        raise httpx2.ConnectError("nobody listens")
+
+    wait = desk.service.wait
+    desk.service.wait = lambda txn, _: wait(txn, 0)  # type: ignore[method-assign]
+    desk.face.faults[LOOK] = [nobody] * AWAY + [lambda: then() and None]
+
+
+def test_a_short_outage_does_not_end_a_wait(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    away(desk, lambda: desk.service.approve(TXN))
+    with transaction("t-1", wait=600, runtime=desk.runtime):
+        refund("o-1", 90_000)
+    assert desk.done == [("refund", "o-1", 90_000)]
+    assert desk.face.asked(LOOK) > AWAY
+
+
+def test_a_service_that_is_still_away_when_the_time_is_up_is_said_and_what_waits_stays_parked(
+    desk: Desk,
+) -> None:
+    refund = refund_tool(desk)
+    away(desk, seconds=10)
+    with pytest.raises(ReviewPending) as pending, transaction("t-1", wait=60, runtime=desk.runtime):
+        refund("o-1", 90_000)
+    assert pending.value.parked
+    assert "could not be reached when the time was up" in str(pending.value)
+    assert "nobody listens" in str(pending.value)
+    assert "countersign resume" in str(pending.value)
+    desk.face.faults.clear()
+    desk.service.approve(TXN)
+    assert [one.after for one in resume(desk.runtime)] == ["settled"]
+    assert resume(desk.runtime) == []
+    assert desk.done == [("refund", "o-1", 90_000)]
+
+
+def test_a_service_that_came_back_is_not_told_as_away(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    away(desk, lambda: desk.clock.advance(600))
+    with pytest.raises(ReviewPending) as pending, transaction("t-1", wait=60, runtime=desk.runtime):
+        refund("o-1", 90_000)
+    assert "reached" not in str(pending.value)
+
+
+def test_a_rerun_waits_through_an_outage_too(desk: Desk, tmp_path: Path) -> None:
+    notes = notes_database(tmp_path)
+    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+
+    def step(txn: Transaction) -> None:
+        note("o-1", "x")
+        refund("o-1", 90_000)
+
+    away(desk, lambda: desk.service.approve(TXN))
+    run_transaction(step, key="t-1", wait=600, runtime=desk.runtime)
+    assert (notes_in(notes), desk.done) == ([("o-1", "x")], [("refund", "o-1", 90_000)])
+
+
+def test_a_rerun_that_ends_during_an_outage_says_so_and_how_to_go_on(desk: Desk, tmp_path: Path) -> None:
+    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
+
+    def step(txn: Transaction) -> None:
+        note("o-1", "x")
+        refund("o-1", 90_000)
+
+    away(desk, seconds=10)
+    with pytest.raises(ReviewPending, match="could not be reached") as pending:
+        run_transaction(step, key="t-1", wait=60, runtime=desk.runtime)
+    assert not pending.value.parked
+    assert pending.value.reviews[0].tool == "refund"
+    assert "run the same transaction again under key 't-1'" in str(pending.value)
+
+
+def test_what_waits_is_parked_before_anybody_is_waited_for(desk: Desk) -> None:
+    refund = refund_tool(desk)
+
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    desk.service.wait = lambda txn, _: desk.service.view(desk.service.latest(txn))  # type: ignore[method-assign]
+    desk.face.faults[LOOK] = [interrupt]
+    with pytest.raises(KeyboardInterrupt), transaction("t-1", wait=60, runtime=desk.runtime):
+        refund("o-1", 90_000)
+    assert [one.waiting for one in resume(desk.runtime)] == [True]
+    desk.service.approve(TXN)
+    assert [one.after for one in resume(desk.runtime)] == ["settled"]
+    assert desk.done == [("refund", "o-1", 90_000)]
+
+
+AGENT_PROGRAM = """
+import sys
+from yard_tools import append
+from countersign import transaction
+print("begun", flush=True)
+with transaction("t-1", wait=600):
+    append("o-1", 90_000)
+"""
+
+
+def test_what_a_killed_agent_waited_for_is_fired_once_by_a_worker(yard: Yard) -> None:
+    yard.park("t-0", "o-0", approve=False)  # has the tool reviewed; itself it only waits
+    yard.go()
+    killed = subprocess.Popen([sys.executable, "-c", AGENT_PROGRAM], env=yard.env, cwd=yard.folder)
+    try:
+        end = time.monotonic() + 60
+        while not yard.desk.face.asked(LOOK):
+            assert time.monotonic() < end, yard.desk.face.log
+            time.sleep(0.01)
+    finally:
+        killed.kill()
+        killed.wait()
+    yard.desk.service.approve(TXN)
+    said(yard.worker("--once"))
+    said(yard.worker("--once"))
+    assert [line.split()[0] for line in yard.lines()] == ["o-1"]
+    assert yard.state("t-1") == "settled"
+
+
+def test_the_pauses_grow_and_stay_within_a_long_poll(desk: Desk) -> None:
+    settings = replace(desk.runtime.settings, retry_base_seconds=0.1, poll_seconds=20)
+    longest = [0.1 * 2**missed for missed in range(8)] + [20.0] * 2000
+    for missed, most in enumerate(longest):
+        assert most / 2 <= pause_seconds(settings, missed) <= most
