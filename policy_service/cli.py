@@ -365,11 +365,14 @@ def key_revoke(kid: Annotated[str, typer.Argument(help="The key's id.")], as_jso
 @app.command("rotate-keys")
 def rotate_keys_(
     compromised: Annotated[
-        bool, typer.Option("--compromised", help="Stop publishing the key that signed until now, at once.")
+        bool,
+        typer.Option(
+            "--compromised", help="Make every key and secret afresh, and publish no old one any more."
+        ),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Sign with the next key from the next start on; with several replicas copy the keys folder to all of them."""
+    """Sign with another key from the next start on; with several replicas copy the keys folder to all of them."""
     with sentences():
         settings = load_settings()
         kid = rotate_keys(settings.key_dir, now=time.time(), compromised=compromised)

@@ -54,33 +54,43 @@ def rotate_keys(folder: Path, *, now: float, compromised: bool = False) -> str:
     """Let the next key sign from the next start on, and make another next one; the new current key's id.
 
     Each step is one rename, in an order that leaves a usable ring wherever it stops; `make_keys` makes a missing next
-    key. With ``compromised`` the key that signed until now is not published any more: what it signed is worth nothing
-    at once, and what waits for a fresh release gets one.
+    key. With ``compromised`` every secret here is made afresh, for whoever read one could read those beside it, and no
+    key of before is published any more: what they signed is worth nothing at once, and what waits for a fresh release
+    gets one. Verifiers ask for a key they do not know.
 
     Raises:
         StartError: a key is missing or damaged, or the next one was not published long enough for verifiers to know
-            it (``compromised`` does not wait).
+            it (``compromised`` needs none and does not wait).
     """
     ring = read_keys(folder)
+    if compromised:
+        return _make_afresh(folder)
     following = _private(folder / NEXT) if (folder / NEXT).exists() else None
     if following is None:
         raise StartError(
             f"the key {folder / NEXT} is missing; run: policy-service init, and rotate an hour later"
         )
     young = PUBLISHED_FIRST_S - (now - (folder / NEXT).stat().st_mtime)
-    if young > 0 and not compromised:
+    if young > 0:
         raise StartError(
             f"the next key was made a moment ago, and verifiers keep key sets for a while; rotate in {young:.0f} s, "
             "or at once with --compromised if the current key is in wrong hands"
         )
-    if compromised:
-        (folder / PREVIOUS).unlink(missing_ok=True)
-    else:
-        replace_secret(folder / PREVIOUS, ring.current.to_pem())
+    replace_secret(folder / PREVIOUS, ring.current.to_pem())
     (folder / NEXT).replace(folder / CURRENT)
     sync_folder(folder)
     create_secret(folder / NEXT, PrivateKey.generate().to_pem())
     return following.public.kid
+
+
+def _make_afresh(folder: Path) -> str:
+    """Every secret anew, the one that signs first; cut short, the same command begins again."""
+    current = PrivateKey.generate()
+    (folder / PREVIOUS).unlink(missing_ok=True)
+    replace_secret(folder / CURRENT, current.to_pem())
+    replace_secret(folder / NEXT, PrivateKey.generate().to_pem())
+    replace_secret(folder / NONCE_SECRET, secrets.token_bytes(_NONCE_BYTES))
+    return current.public.kid
 
 
 def read_keys(folder: Path) -> KeyRing:

@@ -193,12 +193,52 @@ def test_a_key_nobody_can_know_yet_does_not_sign(folder: Path) -> None:
     assert published(folder) == before
 
 
-def test_a_key_in_wrong_hands_is_let_go_at_once(folder: Path) -> None:
+def test_whoever_read_the_folder_of_a_stolen_key_has_nothing_that_counts(folder: Path) -> None:
     rotate_keys(folder, now=later(folder))
-    before = read_keys(folder)
-    rotate_keys(folder, now=later(folder, 0), compromised=True)
-    assert before.current.public.kid not in published(folder)
+    before, known = read_keys(folder), published(folder)
+    assert len(known) == 3
+    signs = rotate_keys(folder, now=later(folder, 0), compromised=True)
+    after = read_keys(folder)
+    assert after.current.public.kid == signs
+    assert published(folder).isdisjoint(known), "the next key lay beside it"
+    assert len(published(folder)) == 2
+    assert after.nonce_secret != before.nonce_secret
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o600}
     assert not (folder / PREVIOUS).exists()
+
+
+def test_a_stolen_key_is_let_go_without_a_next_one_too(folder: Path) -> None:
+    before = published(folder)
+    (folder / NEXT).unlink()
+    rotate_keys(folder, now=0.0, compromised=True)
+    assert published(folder).isdisjoint(before)
+    assert len(published(folder)) == 2
+
+
+@pytest.mark.parametrize("done", range(4))
+def test_a_rotation_after_a_theft_cut_short_leaves_keys_to_start_with_and_is_given_again(
+    folder: Path, done: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rotate_keys(folder, now=later(folder))
+    known, secret = published(folder), read_keys(folder).nonce_secret
+    made, left = keys.replace_secret, iter(range(done))
+
+    def cut(path: Path, content: bytes) -> None:
+        if next(left, None) is None:
+            raise OSError("the power went")
+        made(path, content)
+
+    monkeypatch.setattr(keys, "replace_secret", cut)
+    if done < 3:
+        with pytest.raises(OSError, match="power"):
+            rotate_keys(folder, now=0.0, compromised=True)
+    else:
+        rotate_keys(folder, now=0.0, compromised=True)
+    monkeypatch.undo()
+    read_keys(folder)
+    rotate_keys(folder, now=0.0, compromised=True)
+    assert published(folder).isdisjoint(known)
+    assert read_keys(folder).nonce_secret != secret
 
 
 @pytest.mark.parametrize("step", ["previous", "current", "next"])
