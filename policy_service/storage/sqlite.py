@@ -117,7 +117,11 @@ def copy_to(database: Path, file: Path) -> None:
     """
     part = file.with_name(f"{file.name}.part")
     try:
-        os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_TRUNC, 0o600))
+        part.unlink(missing_ok=True)  # of a backup that was cut short, or planted: never written through
+        os.close(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600))
+    except OSError as error:
+        raise StartError(f"{file} cannot be written: {error.strerror}") from error
+    try:
         with closing(sqlite3.connect(database, isolation_level=None)) as source:
             source.execute("PRAGMA query_only = ON")
             with closing(sqlite3.connect(part, isolation_level=None)) as copy:
