@@ -1,4 +1,8 @@
-"""What the developer's terminal says: plain lines that begin with `dev`, between the script's own."""
+"""What the developer's terminal says: plain lines that begin with `dev`, between the script's own.
+
+Keys and the names of tools are agents' words: whatever in them would move the cursor, erase or begin a line is written
+out instead.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,12 @@ KEYS = "keys, each with Enter: l another sign-in link, r run again, q end (as Ct
 def say(*lines: str) -> None:
     """Print lines at once: the script writes to the same terminal."""
     for line in lines:
-        typer.echo(f"dev | {line}")
+        typer.echo(f"dev | {_visible(line)}")
+
+
+def _visible(text: str) -> str:
+    """As `countersign.telling.visible` of the SDK has it."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def welcome(folder: DevFolder, url: str, wanted_port: int, variables: Mapping[str, str]) -> None:

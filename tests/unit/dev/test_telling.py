@@ -1,0 +1,38 @@
+"""What an agent chose (a key, a tool's name) is written out in the developer's terminal and never obeyed by it."""
+
+import pytest
+
+from countersign.telling import visible
+from policy_service.channels.operator.dev.telling import say, tell_review, tell_unknown
+
+ERASE = "\x1b[8A\x1b[J\r\x9b2K"
+HOSTILE = {
+    "moves the cursor and erases": (ERASE, r"\x1b[8A\x1b[J\r\x9b2K"),
+    "begins a line of its own": ("a\ndev | all is well", r"a\ndev | all is well"),
+    "turns the line around": ("\u202eoga", r"\u202eoga"),
+    "rings and sets the title": ("\x07\x1b]0;x\x07", r"\x07\x1b]0;x\x07"),
+    "is half a character": ("\ud800", r"\ud800"),
+}
+
+
+@pytest.mark.parametrize(("text", "shown"), HOSTILE.values(), ids=HOSTILE)
+def test_what_cannot_be_printed_is_written_out(
+    text: str, shown: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    say(f"{text}: approved")
+    assert capsys.readouterr().out == f"dev | {shown}: approved\n"
+    assert visible(text) == shown, "as the SDK's own terminal does"
+
+
+def test_the_bar_of_an_unknown_tool_stands_whatever_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:
+    tell_unknown(ERASE, "policies")
+    tell_review(ERASE, ["unseen"], "http://127.0.0.1:8420/reviews/r-1")
+    out = capsys.readouterr().out
+    assert out.count("!" * 100) == 2
+    assert all(char.isprintable() or char == "\n" for char in out)
+    assert all(line.startswith("dev | ") for line in out.splitlines())
+
+
+def test_words_of_people_stay_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    say("    sign in as Zoë Müller – 京: http://127.0.0.1")
+    assert capsys.readouterr().out == "dev |     sign in as Zoë Müller – 京: http://127.0.0.1\n"
