@@ -133,21 +133,21 @@ def _make_private(path: Path) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        _sync_folder(path.parent)
     except OSError as error:
         raise JournalError(
             f"the journal {str(path)!r} cannot be opened ({error.strerror}); nothing fires without it: make its folder "
             "writable, or set COUNTERSIGN_JOURNAL"
         ) from error
-    try:
-        mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
     if mode & 0o077:
         raise JournalError(
             f"the journal {str(path)!r} is open to others (mode {mode:04o}); run: chmod 600 {path}"
         )
-    _sync_folder(path.parent)
 
 
 def _sync_folder(folder: Path) -> None:
