@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from countersign.contract import EffectState
 from policy_service.domain.gates import Gate, merge
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.database import Tx
@@ -51,8 +50,3 @@ def open_review(
 def answer_by(gates: Sequence[Gate], now: datetime) -> datetime:
     """When the question closes: the shortest time any fired gate gives."""
     return now + min(gate.answer_within for gate in merge(gates))
-
-
-def waits(effect: EffectRow) -> bool:
-    """Whether people are being asked about this effect."""
-    return EffectState(effect.state) is EffectState.REVIEW

@@ -27,18 +27,38 @@ async def work(runtime: Runtime, tell: Callable[[Resumed], None], *, every_secon
     """Finish what can be finished, every so many seconds until a signal comes, or once for None. Runs on the main
     thread. `tell` hears of every transaction when it is first seen and when its state or note is another.
     """
-    stop, told = _Stop(asyncio.get_running_loop()), dict[str, tuple[str, str]]()
+    stop, told = _Stop(asyncio.get_running_loop()), Told()
     waits = runtime.async_waits()
     with stop.on_signals():
         async with waits.opened():
             while not stop.asked:
                 async for found in resume_each(runtime.engine(waits, lambda: stop.asked)):
-                    if told.get(found.txn) != (found.after, found.note):
-                        told[found.txn] = (found.after, found.note)
+                    if told.is_new(found):
                         tell(found)
+                told.end_of_round()
                 if every_seconds is None:
                     return
                 await stop.wait(every_seconds)
+
+
+class Told:
+    """What was said of each transaction at the last round; one that is finished is forgotten."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[str, str]] = {}
+        self._now: dict[str, tuple[str, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._before) + len(self._now)
+
+    def is_new(self, found: Resumed) -> bool:
+        """Whether something about it is another than a round ago."""
+        self._now[found.txn] = found.after, found.note
+        return self._before.get(found.txn) != self._now[found.txn]
+
+    def end_of_round(self) -> None:
+        """Everything that is left has been seen."""
+        self._before, self._now = self._now, {}
 
 
 class _Stop:

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from countersign import ReviewPending, Runtime, Settings, transaction
+from countersign.recovery import Resumed
 from countersign.tool import default_registry, tool_of
+from countersign.worker import Told
 from tests.fakes.desk import Desk, changed
 from tests.fakes.operated import REPOSITORY
 from tests.fakes.service_http import serving
@@ -216,3 +218,26 @@ def test_a_stopped_worker_finishes_its_effect_and_the_next_one_goes_on_from_ther
 def test_a_worker_without_tools_is_refused(yard: Yard) -> None:
     (yard.folder / "yard_tools.py").write_text("")
     said(yard.worker("--once"), 1)
+
+
+def found(n: int, note: str = "people are asked", after: str = "review") -> Resumed:
+    return Resumed(f"txn-{n}", f"t-{n}", "review", after, note)
+
+
+def test_a_worker_tells_of_a_change_once() -> None:
+    told = Told()
+    for one, new in ((found(1), True), (found(1), False), (found(1, "denied"), True), (found(1), True)):
+        assert told.is_new(one) is new
+        told.end_of_round()
+
+
+def test_a_worker_keeps_nothing_of_what_is_finished_however_long_it_runs() -> None:
+    told = Told()
+    assert told.is_new(found(0))
+    for n in range(1, 1000):
+        told.end_of_round()
+        assert not told.is_new(found(0))
+        assert told.is_new(found(n, "fired", "settled"))
+        assert len(told) <= 4
+    told.end_of_round()
+    assert told.is_new(found(998, "fired", "settled")), "it came back: that is news"
