@@ -157,7 +157,9 @@ class Signature:
             problems = "; ".join(
                 _problem(item) for item in error.errors(include_input=False, include_url=False)
             )
-            raise NotStageable(f"the args of {self.tool!r} do not fit its signature: {problems}") from error
+            raise NotStageable(
+                f"the args of {self.tool!r} do not fit its signature: {problems}"
+            ) from None  # the error itself quotes every value given, secrets too
 
     def _canonical(self, typed: dict[str, Any]) -> bytes:
         written: dict[str, object] = {}

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import enum
+import traceback
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -143,6 +144,32 @@ def test_refusals_quote_no_value() -> None:
         frozen(plain, "o-1", "hunter2")
     assert "hunter2" not in str(refused.value)
     assert "amount" in str(refused.value)
+
+
+SECRET = 48151623
+
+
+@pytest.mark.parametrize(
+    ("fn", "args"),
+    [
+        (plain, (SECRET,)),  # the wrong type
+        (plain, ("o-1", 5, SECRET)),
+        (anything, ({SECRET: "a key"},)),  # no JSON
+        (anything, ({"__entity": SECRET},)),
+    ],
+)
+def test_the_trace_of_a_refusal_quotes_none_either(
+    fn: Callable[..., object], args: tuple[object, ...]
+) -> None:
+    with pytest.raises(NotStageable) as refused:
+        frozen(fn, *args)
+    assert str(SECRET) not in "".join(traceback.format_exception(refused.value))
+
+
+def test_nor_does_that_of_bytes_which_do_not_fit() -> None:
+    with pytest.raises(NotStageable) as refused:
+        Signature(plain, "act").retype(b'{"order_id":"o-1","amount":"x%d"}' % SECRET)
+    assert str(SECRET) not in "".join(traceback.format_exception(refused.value))
 
 
 @pytest.mark.parametrize(
