@@ -110,13 +110,16 @@ class Stopped(CountersignError):
 
 
 class Denied(Stopped):
-    """The policy or a person refused. Nothing fired, live effects are undone."""
+    """The policy or a person refused, or time ran out, or it was taken back. Nothing fired, live effects are undone."""
 
     code = "denied"
 
     def __init__(self, key: str, txn: str, reasons: Sequence[DenyReason]) -> None:
         self.key, self.txn, self.reasons = key, txn, tuple(reasons)
         lines = "; ".join(str(reason) for reason in self.reasons) or "no reason was given"
+        if self.reasons and not any(reason.is_a_no for reason in self.reasons):
+            super().__init__(f"stopped, nothing was done: {lines}.")  # each says how to ask anew
+            return
         super().__init__(
             f"denied, nothing was done: {lines}. The same call will be denied again: change what the reason names, "
             "or tell the user that it is not allowed."

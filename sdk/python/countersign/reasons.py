@@ -25,6 +25,15 @@ _INDEPENDENT: Final = (
     "mend what the other one's reason names, or let each stand alone: transaction(independent=True)"
 )
 _WITH_ANOTHER: Final = "it was withdrawn, because another effect of the transaction did not go through"
+_ENDED_OTHERWISE: Final = frozenset(
+    {
+        DenyCode.EXPIRED.value,
+        DenyCode.SIBLING.value,
+        DenyCode.SUPERSEDED.value,
+        DenyCode.WITHDRAWN.value,
+        EffectState.REVOKED.value,
+    }
+)
 _TAKES_SIBLINGS_ALONG: Final = frozenset({EffectState.DENIED, EffectState.EXPIRED, EffectState.REVOKED})
 
 
@@ -38,6 +47,11 @@ class DenyReason:
     text: str
     policy: str | None = None
     advice: str | None = None
+
+    @property
+    def is_a_no(self) -> bool:
+        """Whether policy or a person said no; after any other end the same call opens a new review."""
+        return self.code not in _ENDED_OTHERWISE
 
     def __str__(self) -> str:
         policy = f", policy {self.policy}" if self.policy else ""

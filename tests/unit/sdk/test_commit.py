@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from countersign import Denied, PlaceholderUsed, ReviewPending, resume, transaction
-from countersign.contract import canonicalize
-from countersign.reasons import stopped_because
+from countersign.contract import DenyCode, canonicalize
+from countersign.reasons import DenyReason, stopped_because
 from tests.fakes.desk import Desk, refund_tool
 
 
@@ -150,6 +150,21 @@ def test_an_effect_that_went_with_another_says_so_where_the_service_does_not(des
     denied.reasons = sibling.reasons = ()
     view = desk.service.view(desk.service.latest(pending.value.txn))
     assert [reason.code for reason in stopped_because(view)] == ["denied", "sibling"]
+
+
+ANEW = ("expired", "revoked", "withdrawn", "superseded", "sibling")
+FINAL = ("denied", *(code.value for code in DenyCode if code.value not in ANEW))
+
+
+@pytest.mark.parametrize("code", [*ANEW, *FINAL])
+def test_only_what_was_denied_is_said_to_be_denied_again(code: str) -> None:
+    text = str(Denied("t-1", "0" * 64, [DenyReason("refund", "e-1", code, "because")]))
+    assert ("The same call will be denied again" in text, text.startswith("denied, ")) == (code in FINAL,) * 2
+
+
+def test_a_denial_beside_what_ran_out_is_still_one() -> None:
+    reasons = [DenyReason("refund", one, one, "because") for one in ("expired", "forbidden_by_policy")]
+    assert "The same call will be denied again" in str(Denied("t-1", "0" * 64, reasons))
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
