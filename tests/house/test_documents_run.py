@@ -73,8 +73,6 @@ def test_the_readme_says_what_happens(
     for was, becomes in {"ticket-4711": key, "1240": amount, "cus_1001": customer}.items():
         assert was in script
         script = script.replace(was, becomes)
-    told = r"    print(f'refunded {amount_cents} {currency} to {customer}')"
-    script = script.replace("    return", told + "\n    return")
     result = run(script, reader, tmp_path)
     assert result.returncode == 0, result.stderr
     assert says in result.stdout

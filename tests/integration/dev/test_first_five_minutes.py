@@ -74,6 +74,8 @@ def test_from_an_empty_folder_to_a_refund_that_a_person_let_go(tmp_path: Path) -
         sitting.process.send_signal(signal.SIGINT)
         assert sitting.end() == 0
     assert sitting.said.count("REFUNDING") == 1
+    assert sitting.said.count("dev | case-1: refund fired\n") == 1
+    assert sitting.said.count("dev | case-1-look: look_up fired\n") == 1
     assert "Traceback" not in sitting.said.replace(_pending(sitting.said), "")
     told = dict(re.findall(r"dev \|     (COUNTERSIGN_\w+)=(\S+)", sitting.said))
     assert told["COUNTERSIGN_URL"] == url and told["COUNTERSIGN_ALLOW_DEV"] == "1"
@@ -97,7 +99,8 @@ def test_the_program_of_the_readme_is_let_go_here(tmp_path: Path) -> None:
         sitting.waits_for(r"my_agent\.py ended; ")
         sitting.approves(link, review)
         sitting.waits_for(r"ticket-4711: approved; running my_agent\.py again")
-        sitting.waits_for(r"my_agent\.py ended; ")
+        result, fired, end = r"\nrefunded 1240 USD to cus_1001\n", "ticket-4711: refund fired", "ended; "
+        sitting.waits_for(f"(?s)(?=.*{result})(?=.*{fired})(?=.*{end})")
     with closing(sqlite3.connect(tmp_path / ".countersign/countersign.db")) as books:
         assert books.execute("SELECT tool, state FROM effects").fetchall() == [("refund", "fired")]
 

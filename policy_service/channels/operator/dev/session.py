@@ -112,7 +112,7 @@ class Session:
             await self._tell_review(event.review_id)
         elif event.kind == "transaction_ready" and event.txn:
             self._todo.put_nowait(lambda txn=event.txn: self._go_on(txn))  # type: ignore[misc]
-        elif event.kind == "transaction_ended" and event.txn:
+        elif event.kind in {"transaction_settled", "transaction_ended"} and event.txn:
             await self._tell_end(event.txn)
 
     def _key(self, line: str) -> None:
@@ -202,8 +202,9 @@ class Session:
     async def _tell_end(self, txn: str) -> None:
         snapshot = await self._ctx.db.read(lambda conn: records.require(conn, txn))
         self._approved.discard(txn)
-        states = [f"{effect.tool} {effect.state}" for effect in snapshot.effects]
-        say(f"{snapshot.transaction.run_key}: ended, nothing fired ({', '.join(states)})")
+        key, states = snapshot.transaction.run_key, [f"{one.tool} {one.state}" for one in snapshot.effects]
+        settled = snapshot.transaction.state == TxnState.SETTLED.value
+        say(f"{key}: {', '.join(states)}" if settled else f"{key}: ended, nothing fired ({', '.join(states)})")
 
     # -- after the approval -------------------------------------------------------------------------------------------
 
