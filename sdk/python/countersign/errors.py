@@ -255,9 +255,10 @@ class OutcomeUnknown(FireError):
         because = f" ({why})" if why else ""
         super().__init__(
             f"it is not known whether {', '.join(self.effects)} happened{because}. Nothing after it was started and "
-            "nothing was compensated. Do not repeat it: a person or `countersign resume` settles it first. (For its "
-            "author: a tool that knows that nothing happened says so by `raise NotDone(...)`; any other exception may "
-            "mean that it did.)",
+            "nothing was compensated. Do not repeat it: a person settles it first, in the service's queue; "
+            "`countersign resume --tools MODULE` or the next run of this key takes that over. (For its author: a tool "
+            "that knows that nothing happened says so by `raise NotDone(...)`; any other exception may mean that it "
+            "did.)",
             key=key,
             txn=txn,
             outcomes=outcomes,

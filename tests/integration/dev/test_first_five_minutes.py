@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from examples.person import Person
 from policy_service.channels.operator.dev.folder import prepare
 from policy_service.errors import StartError
 from tests.fakes.sitting import PATHS, Sitting, is_gone
@@ -216,6 +217,21 @@ def test_an_approved_step_without_a_key_is_resumed_because_another_run_would_ask
         sitting.waits_for("REFUNDING pay_7")
         sitting.waits_for("-> settled")
     assert sitting.said.count("decide here") == 1
+
+
+def test_a_tool_that_raised_is_told_with_the_place_where_a_person_settles_it(tmp_path: Path) -> None:
+    (tmp_path / "my_agent.py").write_text(AGENT.replace('return "paid 1240"', 'raise ValueError("timed out")'))
+    with Sitting(tmp_path) as sitting:
+        url = sitting.waits_for(r"listens on (http://127\.0\.0\.1:\d+)")[1]
+        link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
+        said = r"(?s)(?=.*exit status 1)(?=.*dev \| look_up: nobody knows whether it fired; settle it here: (\S+)\n)"
+        task = sitting.waits_for(said)[1]
+        assert task.startswith(f"{url}/tasks/task_")
+        with Person(url) as me:
+            me.sign_in(link)
+            me.settle(task, "fired", "the log of the payments has it", result='"paid 1240"')
+        sitting.waits_for(r"dev \| case-1-look: look_up fired\n")
+    assert "a person settles it first, in the service's queue" in sitting.said
 
 
 LINGERING = AGENT.replace(

@@ -20,12 +20,21 @@ from policy_service.channels.operator.dev import programs
 from policy_service.channels.operator.dev.drafts import Tools, ToolsError, merge, read_tools
 from policy_service.channels.operator.dev.folder import DevFolder
 from policy_service.channels.operator.dev.saves import saves
-from policy_service.channels.operator.dev.telling import KEYS, ended, say, tell_review, tell_unknown
+from policy_service.channels.operator.dev.telling import (
+    KEYS,
+    ended,
+    say,
+    tell_review,
+    tell_task,
+    tell_unknown,
+)
 from policy_service.identity.dev_signin import mint_link
 from policy_service.pdp.rules import UNKNOWN_TOOL
 from policy_service.workflow import records
 from policy_service.workflow.activate import activate
 from policy_service.workflow.context import Context
+from policy_service.workflow.task_cases import read_task
+from policy_service.workflow.task_views import task_url
 
 Step = Callable[[], Awaitable[None]]
 _UNNAMED = "unnamed-"  # how the SDK begins a key that nobody named: another run of the script has another one
@@ -114,6 +123,8 @@ class Session:
             self._todo.put_nowait(lambda txn=event.txn: self._go_on(txn))  # type: ignore[misc]
         elif event.kind in {"transaction_settled", "transaction_ended"} and event.txn:
             await self._tell_end(event.txn)
+        elif event.kind == "task_opened" and event.task_id:
+            await self._tell_task(event.task_id)
 
     def _key(self, line: str) -> None:
         steps: dict[str, Step] = {"l": self.tell_link, "r": self._run_again}
@@ -198,6 +209,10 @@ class Session:
             tell_unknown(review.tool, self._folder.shown(self._folder.bundle))
         groups = sorted({group for gate in gates for group in gate["groups"]})
         tell_review(review.tool, groups, f"{self._ctx.settings.public_url}/reviews/{review_id}")
+
+    async def _tell_task(self, task_id: str) -> None:
+        case = await self._ctx.db.read(lambda conn: read_task(conn, task_id))
+        tell_task(case.effect.tool, case.kind, task_url(self._ctx, task_id))
 
     async def _tell_end(self, txn: str) -> None:
         snapshot = await self._ctx.db.read(lambda conn: records.require(conn, txn))

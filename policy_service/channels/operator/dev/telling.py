@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import typer
 
+from countersign.contract import TaskKind
 from policy_service.channels.operator.dev.folder import DevFolder
 
 KEYS = "keys, each with Enter: l another sign-in link, r run again, q end (as Ctrl-C)"
@@ -45,6 +46,13 @@ def welcome(folder: DevFolder, url: str, wanted_port: int, variables: Mapping[st
 def tell_review(tool: str, groups: Sequence[str], url: str) -> None:
     """People are asked."""
     say(f"{tool} waits for {' and '.join(groups)}; decide here: {url}", "    (signed out? press l and Enter)")
+
+
+def tell_task(tool: str, kind: TaskKind, url: str) -> None:
+    """Something only a person can settle."""
+    doubt = kind in {TaskKind.UNKNOWN, TaskKind.RESTORED}
+    what = "nobody knows whether it fired" if doubt else kind.value.replace("_", " ")
+    say(f"{tool}: {what}; settle it here: {url}", "    (signed out? press l and Enter)")
 
 
 def tell_unknown(tool: str, bundle: str) -> None:
