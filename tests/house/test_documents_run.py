@@ -40,17 +40,31 @@ def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
 
 def run(script: str, reader: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
     (folder / "my_agent.py").write_text(script)
+    return python(["my_agent.py"], reader, folder)
+
+
+def python(words: list[str], reader: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("COUNTERSIGN_")}
     return subprocess.run(
-        [sys.executable, "my_agent.py"], cwd=folder, capture_output=True, text=True, timeout=60,
+        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=60,
         env=inherited | reader | {"COUNTERSIGN_JOURNAL": str(folder / "journal.db")}, check=False,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_the_program_of_a_document_runs(document: str, reader: dict[str, str], tmp_path: Path) -> None:
-    result = run(script_of(document), reader, tmp_path)
-    assert (result.returncode, result.stderr) == (0, "")
+    for _ in range(2):  # a reader starts it again, and it finds what it has done
+        result = run(script_of(document), reader, tmp_path)
+        assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_the_tools_of_a_document_are_taken_up_by_dev_and_by_export(document: str, tmp_path: Path) -> None:
+    (tmp_path / "my_agent.py").write_text(script_of(document))
+    for words in (["list", "--json"], ["export", "--out", "drafts"]):
+        done = python(["-m", "countersign.cli", "tools", *words, "--tools", "my_agent.py"], {}, tmp_path)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert '"problem": "' not in done.stdout
 
 
 README = {
