@@ -4,6 +4,7 @@ Only what a browser would do: the pages are fetched over HTTP, the form is the o
 hidden field it carries, and the Origin header is the page's own. There is no back door.
 """
 
+import html
 import re
 import ssl
 from dataclasses import dataclass, field
@@ -108,6 +109,11 @@ class Person:
     def open_tasks(self) -> list[str]:
         """The addresses of the tasks that wait for somebody, the oldest first."""
         return re.findall(r'class="row-title" href="(/tasks/[^"]+)"', self._get("/tasks").text)
+
+    def lesson(self) -> list[str]:
+        """The blocks of code that an empty queue shows, as they are copied."""
+        blocks = re.findall(r"<pre[^>]*>(.*?)</pre>", self._get("/").text, re.S)
+        return [html.unescape(re.sub(r"<[^>]+>", "", block)) for block in blocks]
 
     def _vote(self, review_url: str, verdict: str, reason: str) -> None:
         form = self._form(self._get(review_url), _REVIEW_FIELD)

@@ -59,6 +59,7 @@ class World:
     events: list[QueueEvent] = field(default_factory=list)
     closing: bool = False
     page_size: int = 50
+    group: str | None = "support-lead"
     tasks: dict[str, TaskPage] = field(default_factory=dict)
     said: list[tuple[str, Said]] = field(default_factory=list)
     cast: list[tuple[str, Ballot, int, str, str, str]] = field(default_factory=list)
@@ -105,6 +106,9 @@ class World:
         return QueuePage(
             rows[start : start + size], following, len(rows), False, sum(row.can_vote for row in rows)
         )
+
+    def group_to_ask(self, person: Person) -> str | None:
+        return self.group
 
     async def review_page(self, review_id: str, person: Person) -> ReviewPage | None:
         return self.pages.get(review_id)

@@ -107,6 +107,9 @@ class QueueSource(Protocol):
         Raises ServiceError: `invalid_request` when the cursor is not one of ours.
         """
 
+    def group_to_ask(self, person: Person) -> str | None:
+        """A group that a first gate may ask: one of this person's, or any other of the bundle; None without one."""
+
     async def review_page(self, review_id: str, person: Person) -> ReviewPage | None:
         """One review as this person may see it, open or settled; None when there is none for them."""
 

@@ -29,9 +29,9 @@ from policy_service.identity.origin import require_host, require_own_page
 PAGE_OF_ROWS = 50  # about two screens on a desktop; the next ones are a link away
 EVENTS_COUNTED = 200  # the pill says "200+" beyond
 _THEME_FOR = timedelta(days=365)
-_GATE_EXAMPLE = """@id("refund-needs-finance") @approval("finance")
+_GATE_EXAMPLE = """@id("large-refunds-need-a-person") @approval("{group}")
 forbid (principal, action == Action::"refund", resource)
-when { context.input.amount_cents > 5000 };"""
+when {{ context.input.amount_cents > 5000 }};"""
 
 
 def web_router(
@@ -101,7 +101,8 @@ def _add_queue(router: APIRouter, pages: Pages, source: QueueSource, feed: Event
         page = await source.open_reviews(session.person, cursor, PAGE_OF_ROWS)
         frame: dict[str, Any] = {"session": session, "index": index, "open_tasks": await source.count_tasks()}
         if not page.rows and cursor is None:
-            return await pages.draw(request, "empty.html", gate_example=_GATE_EXAMPLE, **frame)
+            gate = _GATE_EXAMPLE.format(group=source.group_to_ask(session.person) or "GROUP")
+            return await pages.draw(request, "empty.html", gate_example=gate, **frame)
         groups = queue_groups(page.rows, pages.now())
         return await pages.draw(request, "queue.html", queue=page, groups=groups, **frame)
 

@@ -12,6 +12,7 @@ from policy_service.identity.oidc import Departure, Identity, SignIn
 from policy_service.identity.people import Person as SignedIn
 from policy_service.identity.people import remember
 from policy_service.identity.sessions import Sessions, end_session, open_session
+from policy_service.pdp.rules import UNSEEN
 from policy_service.storage.database import Tx
 from policy_service.workflow import reviews, tasks
 from policy_service.workflow.ballots import groups_now
@@ -81,6 +82,12 @@ class WorkflowQueue:
     async def open_reviews(self, person: Person, cursor: str | None, limit: int) -> QueuePage:
         """Open reviews, those that expire first in front."""
         return await reviews.open_reviews(self._ctx, _voter(person), cursor, limit)
+
+    def group_to_ask(self, person: Person) -> str | None:
+        """A group that a first gate may ask."""
+        bundle, voter = self._ctx.active.current, _voter(person)
+        known = bundle.directory.groups - {UNSEEN}  # those look at what policy cannot weigh
+        return min(known & groups_now(bundle, voter.key, voter.groups) or known, default=None)
 
     async def review_page(self, review_id: str, person: Person) -> ReviewPage | None:
         """One review, or None."""

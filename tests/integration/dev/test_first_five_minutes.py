@@ -234,6 +234,25 @@ def test_a_tool_that_raised_is_told_with_the_place_where_a_person_settles_it(tmp
     assert "a person settles it first, in the service's queue" in sitting.said
 
 
+@pytest.mark.long
+def test_what_the_empty_queue_shows_may_be_copied_as_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "my_agent.py").write_text(AGENT.partition('    with transaction(key="case-1"):')[0])
+    with Sitting(tmp_path) as sitting:
+        url = sitting.waits_for(r"listens on (http://127\.0\.0\.1:\d+)")[1]
+        link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
+        sitting.waits_for(r"my_agent\.py ended; ")
+        with Person(url) as me:
+            me.sign_in(link)
+            program, gate = me.lesson()
+        sitting.saves(program)
+        sitting.waits_for(r"refund waits for developers; decide here: (\S+)")
+        starter = (tmp_path / "policies/starter.cedar").read_text()
+        sitting.saves(starter.partition('@id("writes-need')[0] + gate, "policies/starter.cedar")
+        sitting.waits_for(r"policies reloaded at digest [0-9a-f]{12}: policies/")
+        sitting.types("r")
+        sitting.waits_for(r"refund waits for developers")
+
+
 LINGERING = AGENT.replace(
     '    print("arg',
     "    child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from html import unescape
 from typing import Any
 
 import pytest
@@ -103,3 +105,11 @@ async def test_what_a_person_has_voted_on_or_owns_does_not_wait_for_them(bank: W
     for visitor, waits in ((maya, 0), (tomas, 2)):
         page = await seen(bank, visitor)
         assert (page.total, page.votable, sum(row.can_vote for row in page.rows)) == (2, waits, waits)
+
+
+@pytest.mark.parametrize(("who", "group"), [("maya", "finance"), ("ingrid", "legal"), ("nobody", "cfo")])
+async def test_the_lesson_of_an_empty_queue_asks_a_group_of_the_bundle(
+    bank: World, who: str, group: str
+) -> None:
+    page = (await (await bank.person(who)).get("/")).text
+    assert f'@approval("{group}")' in unescape(re.sub(r"<[^>]+>", "", page))

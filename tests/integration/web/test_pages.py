@@ -224,7 +224,12 @@ async def test_an_empty_queue_teaches(world: World, visitor: Visitor) -> None:
     world.pages.clear()
     text = (await visitor.get("/")).text
     assert "Nothing waits for you." in text
-    assert "transaction(key=" in re.sub(r"<[^>]+>", "", text)
+    program, gate = (Elements(block).text for block in re.findall(r"(?s)<pre.*?</pre>", text))
+    compile(program, "my_agent.py", "exec")
+    assert 'if __name__ == "__main__":\n    with transaction(key=' in program  # else an import runs it
+    assert '@approval("support-lead")' in gate
+    world.group = None
+    assert '@approval("GROUP")' in Elements((await visitor.get("/")).text).text
 
 
 async def test_the_lesson_names_what_the_sdk_has() -> None:
