@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,9 +14,11 @@ import pytest
 from countersign.drafting import manifest_json
 from countersign.tool import ToolRegistry, tool
 from policy_service.channels.operator.dev.drafts import Tools, merge
-from policy_service.channels.operator.dev.folder import GROUPS, DevFolder, prepare
+from policy_service.channels.operator.dev.folder import GROUPS, DevFolder, prepare, write_env
+from policy_service.channels.operator.dev.serving import dev_settings, operators_variables
 from policy_service.errors import StartError
 from policy_service.pap.bundle import load_bundle
+from policy_service.settings import load_settings
 
 
 def tools_of(*functions: object) -> Tools:
@@ -122,3 +128,34 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 def test_a_name_cannot_break_out_of_the_groups_file() -> None:
     assert GROUPS.format(person='"a"', name='"b"').count("[groups.developers]") == 1
+
+def test_another_terminal_has_these_settings_and_no_others(folder: DevFolder) -> None:
+    ours = {"COUNTERSIGN_URL": "http://127.0.0.1:8420", "COUNTERSIGN_AGENT": "it's", "COUNTERSIGN_DATA_DIR": "/here"}
+    theirs = {
+        "COUNTERSIGN_DATABASE_URL": "postgresql://elsewhere/x",
+        "COUNTERSIGN_TOKEN_FILE": "/run/token",
+        "COUNTERSIGN_URL": "https://elsewhere",
+        "COUNTERSIGN_PROVIDERS": "[\n]",
+        "MY_COUNTERSIGN_X": "mine",
+    }
+    write_env(folder, ours)
+    for found in (theirs, {}):
+        names = "import os; print({k: v for k, v in os.environ.items() if 'COUNTERSIGN' in k})"
+        done = subprocess.run(
+            ["sh", "-euc", f'. {folder.env}; exec "$0" -c "$1"', sys.executable, names],
+            env={"PATH": os.environ["PATH"], **found}, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        kept = {name: value for name, value in found.items() if name == "MY_COUNTERSIGN_X"}
+        assert ast.literal_eval(done.stdout) == ours | kept
+
+
+def test_another_terminal_asks_the_database_and_keys_of_the_sitting(
+    folder: DevFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = dev_settings(folder, 8420)
+    (folder.state / "countersign.toml").write_text('database_url = "sqlite:////elsewhere.db"\nkey_dir = "/elsewhere"\n')
+    for name, value in operators_variables(settings).items():
+        monkeypatch.setenv(name, value)
+    there = load_settings()
+    same = ("database_url", "key_dir", "bundle_dir", "data_dir", "public_url", "environment", "dev_signin")
+    assert [getattr(there, name) for name in same] == [getattr(settings, name) for name in same]

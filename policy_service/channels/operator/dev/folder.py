@@ -18,9 +18,15 @@ from typing import Final
 
 from policy_service.errors import StartError
 from policy_service.identity.dev_signin import DEV_ISSUER
+from policy_service.settings import ENV_PREFIX
 
 _STATE: Final = ".countersign"
 _LONGEST_SOCKET: Final = 107  # bytes of a Unix socket's address on Linux
+
+# A name of our own stands last, because some shells want at least one.
+_FORGET: Final = (
+    f"unset $(env | sed -n 's/^\\({ENV_PREFIX}[A-Za-z0-9_]*\\)=.*/\\1/p') {ENV_PREFIX}URL\n"
+)
 
 STARTER: Final = """\
 // What the agent may do. Edit and save: `policy-service dev` takes it up at once, and says what is wrong if it cannot.
@@ -193,6 +199,6 @@ def sdk_variables(folder: DevFolder, url: str) -> dict[str, str]:
 
 
 def write_env(folder: DevFolder, variables: Mapping[str, str]) -> None:
-    """A file for `. .countersign/env` in another terminal."""
+    """A file for `. .countersign/env` in another terminal: what that holds of another service is forgotten there."""
     lines = [f"export {name}={shlex.quote(value)}\n" for name, value in variables.items()]
-    folder.env.write_text("".join(lines))
+    folder.env.write_text(_FORGET + "".join(lines))

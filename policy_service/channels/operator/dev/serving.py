@@ -84,7 +84,7 @@ async def sit(
     variables = sdk_variables(folder, settings.public_url)
     async with open_doors(app, config, ctx, signals=False, operator=folder.has_operators_door):
         await _enrol(ctx, folder, make_key, roles)
-        write_env(folder, {**variables, **_operators_variables(settings)})
+        write_env(folder, {**variables, **operators_variables(settings)})
         welcome(folder, settings.public_url, wanted_port, variables)
         session = Session(ctx, folder, _person(ctx), arguments, _environment(variables))
         await session.tell_link()
@@ -108,11 +108,16 @@ def _environment(variables: dict[str, str]) -> dict[str, str]:
     return inherited | variables | {"PYTHONUNBUFFERED": "1"}
 
 
-def _operators_variables(settings: Settings) -> dict[str, str]:
+def operators_variables(settings: Settings) -> dict[str, str]:
+    """What `policy-service` reads in another terminal: what this sitting chose, whatever a file there says."""
     return {
         "COUNTERSIGN_DATA_DIR": str(settings.data_dir),
+        "COUNTERSIGN_DATABASE_URL": settings.database_url,
+        "COUNTERSIGN_KEY_DIR": str(settings.key_dir),
         "COUNTERSIGN_BUNDLE_DIR": str(settings.bundle_dir),
+        "COUNTERSIGN_HOST": settings.host,
         "COUNTERSIGN_PORT": str(settings.port),
+        "COUNTERSIGN_PUBLIC_URL": settings.public_url,
         "COUNTERSIGN_DEV_SIGNIN": "true",
         "COUNTERSIGN_ENVIRONMENT": settings.environment,
     }
