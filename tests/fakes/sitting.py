@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -24,12 +25,14 @@ _SECONDS = 90.0  # a busy machine takes its time to import everything
 class Sitting:
     """One `policy-service dev my_agent.py`. ``said`` is everything the terminal shows so far."""
 
-    def __init__(self, folder: Path, *arguments: str, port: int | None = None, **env: str) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str, port: int | None = None, options: Sequence[str] = (), **env: str
+    ) -> None:
         self.folder = folder
         self.said = ""
         self._read = 0
         self._news = threading.Condition()
-        words = ["-m", "policy_service.cli", "dev", "--port", str(port or free_port()), "my_agent.py"]
+        words = ["-m", "policy_service.cli", "dev", "--port", str(port or free_port()), *options, "my_agent.py"]
         self.process = subprocess.Popen(
             [sys.executable, *words, *arguments],
             cwd=folder,

@@ -286,6 +286,23 @@ def test_a_port_that_is_taken_is_told_and_a_second_sitting_in_the_folder_is_refu
             assert "Traceback" not in second.said
 
 
+@pytest.mark.long
+def test_an_option_that_comes_too_late_is_said_to_do_nothing(tmp_path: Path) -> None:
+    (tmp_path / "my_agent.py").write_text(AGENT)
+    with Sitting(tmp_path) as first:
+        first.waits_for("seen: paid 1240")
+    assert "handed to" not in first.said and "--role" not in first.said
+    with Sitting(tmp_path, "--fast", "--port", "9000", options=("--role", "support-agent")) as second:
+        second.waits_for(
+            r"my_agent\.py: --fast --port 9000; options of dev stand before the script"
+        )
+        second.waits_for(
+            r"--role support-agent does nothing: 'my_agent' was enrolled with no role and keeps that;"
+            r" delete \.countersign/ to enrol it anew"
+        )
+        second.waits_for(r"arguments \['--fast', '--port', '9000'\]")
+
+
 def test_a_file_that_hides_a_module_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "decimal.py").write_text(AGENT)
     with pytest.raises(StartError, match=r"'decimal\.py' hides the module 'decimal'.*like my_agent\.py"):

@@ -16,6 +16,7 @@ from countersign.tool import ToolRegistry, tool
 from policy_service.channels.operator.dev.drafts import Tools, merge
 from policy_service.channels.operator.dev.folder import GROUPS, DevFolder, prepare, write_env
 from policy_service.channels.operator.dev.serving import dev_settings, operators_variables
+from policy_service.channels.operator.dev.telling import tell_unused
 from policy_service.errors import StartError
 from policy_service.pap.bundle import load_bundle
 from policy_service.settings import load_settings
@@ -159,3 +160,27 @@ def test_another_terminal_asks_the_database_and_keys_of_the_sitting(
     there = load_settings()
     same = ("database_url", "key_dir", "bundle_dir", "data_dir", "public_url", "environment", "dev_signin")
     assert [getattr(there, name) for name in same] == [getattr(settings, name) for name in same]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wanted", "kept", "told"),
+    [
+        ([], [], [], None),
+        (["--fast", "ports"], ["b", "a"], ["a", "b"], None),
+        ([], [], ["support-agent"], None),
+        (["case 1", "--port=9000"], [], [], "handed to my_agent.py: 'case 1' --port=9000;"),
+        ([], ["a"], ["b", "c"], "--role a does nothing: 'my_agent' was enrolled with b and c and keeps that;"),
+        ([], ["a", "b"], [], "--role a --role b does nothing: 'my_agent' was enrolled with no role"),
+    ],
+)
+def test_options_that_do_nothing_are_told(
+    folder: DevFolder,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    wanted: list[str],
+    kept: list[str],
+    told: str | None,
+) -> None:
+    tell_unused(folder, arguments, wanted, kept)
+    said = capsys.readouterr().out
+    assert said == "" if told is None else said.startswith(f"dev | {told}") and said.count("\n") == 1

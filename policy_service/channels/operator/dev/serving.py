@@ -18,7 +18,7 @@ from fastapi import FastAPI
 from countersign.contract import PublicKey
 from policy_service.channels.operator.dev.folder import DevFolder, me, sdk_variables, write_env
 from policy_service.channels.operator.dev.session import Person, Session
-from policy_service.channels.operator.dev.telling import welcome
+from policy_service.channels.operator.dev.telling import tell_unused, welcome
 from policy_service.channels.operator.serving import open_doors
 from policy_service.errors import StartError
 from policy_service.identity import agents
@@ -83,9 +83,10 @@ async def sit(
     settings = ctx.settings
     variables = sdk_variables(folder, settings.public_url)
     async with open_doors(app, config, ctx, signals=False, operator=folder.has_operators_door):
-        await _enrol(ctx, folder, make_key, roles)
+        kept = await _enrol(ctx, folder, make_key, roles)
         write_env(folder, {**variables, **operators_variables(settings)})
         welcome(folder, settings.public_url, wanted_port, variables)
+        tell_unused(folder, arguments, roles, kept)
         session = Session(ctx, folder, _person(ctx), arguments, _environment(variables))
         await session.tell_link()
         await _until_signalled(session)
@@ -131,17 +132,22 @@ def _person(ctx: Context) -> Person:
     return found[0] if found else Person(me(), me())
 
 
-async def _enrol(ctx: Context, folder: DevFolder, make_key: MakeKey, roles: Sequence[str]) -> None:
-    """Enrol the script without an owner, so that one person can try everything; its key is made once."""
+async def _enrol(ctx: Context, folder: DevFolder, make_key: MakeKey, roles: Sequence[str]) -> Sequence[str]:
+    """Enrol the script without an owner, so that one person can try everything; its key is made once.
+
+    Answers the roles it has: those it was enrolled with first.
+    """
     key = _public_half(folder, make_key)
 
-    def enrol(tx: Tx) -> None:
-        if not any(row.name == folder.agent for row in agents.list_agents(tx.conn)):
+    def enrol(tx: Tx) -> Sequence[str]:
+        known = {row.name: row.roles for row in agents.list_agents(tx.conn)}
+        if folder.agent not in known:
             agents.enroll(tx, folder.agent, roles=roles)
-        if not any(known.kid == key.kid for known in agents.list_keys(tx.conn, folder.agent)):
+        if not any(one.kid == key.kid for one in agents.list_keys(tx.conn, folder.agent)):
             agents.add_key(tx, folder.agent, key)
+        return known.get(folder.agent, roles)
 
-    await ctx.db.write(enrol)
+    return await ctx.db.write(enrol)
 
 
 def _public_half(folder: DevFolder, make_key: MakeKey) -> PublicKey:

@@ -6,6 +6,7 @@ out instead.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 
 import typer
@@ -14,6 +15,8 @@ from countersign.contract import TaskKind
 from policy_service.channels.operator.dev.folder import DevFolder
 
 KEYS = "keys, each with Enter: l another sign-in link, r run again, q end (as Ctrl-C)"
+
+_OPTIONS = frozenset({"--policies", "--port", "--role"})
 
 
 def say(*lines: str) -> None:
@@ -41,6 +44,22 @@ def welcome(folder: DevFolder, url: str, wanted_port: int, variables: Mapping[st
     say(f"the script reads no keyboard here. {KEYS}")
     if not folder.has_operators_door:
         say("this folder lies so deep that `policy-service signin` and its like cannot reach this service")
+
+
+def tell_unused(
+    folder: DevFolder, arguments: Sequence[str], wanted: Sequence[str], kept: Sequence[str]
+) -> None:
+    """Options that do nothing: those behind the script, which are its own, and roles of an agent that has others."""
+    if any(word.partition("=")[0] in _OPTIONS for word in arguments):
+        told = shlex.join(arguments)
+        say(f"handed to {folder.script.name}: {told}; options of dev stand before the script")
+    if wanted and set(wanted) != set(kept):
+        asked = " ".join(f"--role {role}" for role in wanted)
+        had = " and ".join(kept) or "no role"
+        say(
+            f"{asked} does nothing: {folder.agent!r} was enrolled with {had} and keeps that; delete "
+            f"{folder.shown(folder.state)}/ to enrol it anew"
+        )
 
 
 def tell_review(tool: str, groups: Sequence[str], url: str) -> None:
