@@ -87,7 +87,7 @@ _BUILT_IN: Final = {
     UNKNOWN_TOOL: _built_in(
         UNKNOWN_TOOL_GATE,
         "The bundle holds no manifest of this tool. In dev a person may try it all the same; everywhere else it is "
-        "denied. Draft its manifest with `countersign tools export` and review it.",
+        "denied. Draft its manifest with `countersign tools export --tools MODULE` and review it.",
     ),
 }
 

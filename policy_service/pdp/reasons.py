@@ -24,8 +24,8 @@ def unknown_tool(question: Question) -> Reason:
     return Reason(
         DenyCode.UNKNOWN_TOOL.value,
         f"the active bundle holds no tool {tool!r}, so nothing permits it",
-        advice=f"draft its manifest with `countersign tools export`, have it reviewed as tools/{tool}.json, and add a "
-        "permit; until then do not stage it again",
+        advice="draft its manifest with `countersign tools export --tools MODULE`, have it reviewed as "
+        f"tools/{tool}.json, and add a permit; until then do not stage it again",
     )
 
 
@@ -38,7 +38,7 @@ def tool_changed(question: Question, reviewed: str | None) -> Reason:
         "check that the call still means what you want, and stage it anew"
         if reviewed is not None
         else f"if it should be there, the policy's owner puts tools/{tool}.json back into the bundle "
-        "(`countersign tools export` drafts it); then stage the call anew"
+        "(`countersign tools export --tools MODULE` drafts it); then stage the call anew"
     )
     return Reason(
         DenyCode.TOOL_CHANGED.value,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import shlex
@@ -15,7 +16,7 @@ import pytest
 import typer.main
 
 from tests.house.documents import Block, all_blocks, blocks, commands, documents, links
-from tests.house.repository import ROOT
+from tests.house.repository import ROOT, texts
 
 LANGUAGES = {"python", "console", "sh", "cedar", "json", "toml", "yaml", "text", "dockerfile"}
 PARSERS: dict[str, Callable[[str], object]] = {
@@ -125,6 +126,27 @@ def test_every_command_in_the_documents_exists() -> None:
 )
 def test_a_command_that_does_not_exist_is_seen(line: str) -> None:
     assert fault_in_command(line)
+
+
+def test_a_command_of_the_sdk_that_is_said_names_the_module_of_the_tools() -> None:
+    """Without --tools these end in an error; a name in a document's running text is no command to type."""
+    bare = r"countersign (?:resume|worker|tools export|tools list)\b(?! --tools)"
+    shown = [(str(block), hit) for block in all_blocks() for hit in re.findall(bare, block.text)]
+    modules = [(name, text) for name, text in texts() if is_product(name)]
+    said = [(name, words) for name, text in modules for words in strings(text) if re.search(f"`{bare}", words)]
+    assert shown + said == []
+
+
+def is_product(name: str) -> bool:
+    return name.endswith(".py") and name.startswith(("sdk/python/countersign/", "policy_service/"))
+
+
+def strings(text: str) -> list[str]:
+    """What a module may say: its strings, but for docstrings; several in a row are one."""
+    tree = ast.parse(text)
+    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in silent]
+    return [node.value for node in found if isinstance(node.value, str)]
 
 
 def test_every_target_of_the_makefile_is_documented_and_helps() -> None:

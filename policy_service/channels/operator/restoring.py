@@ -31,8 +31,8 @@ _CHECK = (
     "everybody has to sign in again",
 )
 _NEXT = (
-    "start the service, let every agent's host run `countersign resume` (it tells what it redeemed), look at the tasks "
-    "that are left, then run: policy-service unfreeze everything"
+    "start the service, let every agent's host run `countersign resume --tools MODULE` (it tells what it redeemed), "
+    "look at the tasks that are left, then run: policy-service unfreeze everything"
 )
 
 Reason = Annotated[str, typer.Option(help="Why, in your words; it stays in the log.")]

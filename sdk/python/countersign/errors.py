@@ -139,7 +139,7 @@ class ReviewPending(Stopped):
         if unreached:  # they may have answered by now, and nobody here knows
             asked += f". The policy service could not be reached when the time was up ({unreached})"
         after = (
-            "It is parked: `countersign resume` fires it once it is approved; do not repeat the calls "
+            "It is parked: `countersign resume --tools MODULE` fires it once it is approved; do not repeat the calls "
             "under another key."
             if parked
             else f"Its live effects were undone: run the same transaction again under key {key!r} once it is approved."

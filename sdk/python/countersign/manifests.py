@@ -106,7 +106,7 @@ def require_fits(tool: Tool, manifest: ToolManifest) -> None:
         differing = ", ".join(sorted(manifest.properties ^ tool.signature.names))
         raise RegistrationError(
             f"tool {tool.name!r} and its reviewed manifest name different arguments ({differing}); draft it again "
-            "(`countersign tools export`) and have that reviewed, or take the change of the code back"
+            "(`countersign tools export --tools MODULE`) and have that reviewed, or take the change of the code back"
         )
 
 

@@ -186,7 +186,7 @@ MORE = {
         TOOLS.replace("amount_cents: int", "amount_cents: int, note: str = ''")
         + 'with transaction(key="q"):\n    refund("pay_7", 1240)\n',
         {},
-        r"'refund' and its reviewed manifest name different arguments \(note\).*`countersign tools export`",
+        r"'refund' and its reviewed manifest name different arguments \(note\).*`countersign tools export --tools MODULE`",
     ),
     "an async tool in a plain block": (
         "import asyncio\n"
