@@ -161,7 +161,7 @@ def dev(
 ) -> None:
     """Try an agent: the service, the script and a starter policy in this terminal, reloaded at every save."""
     from policy_service.app import create_app
-    from policy_service.channels.operator.dev.folder import prepare
+    from policy_service.channels.operator.dev.folder import alone_in, prepare
     from policy_service.channels.operator.dev.serving import dev_settings, sit
 
     with sentences():
@@ -170,7 +170,8 @@ def dev(
         with folder.log.open("a", buffering=1) as log:
             _set_up_logging(log)
             settings = dev_settings(folder, port)
-            _set_up(settings)
+            with alone_in(folder):
+                _set_up(settings)
             asgi = create_app(settings)
             config = _uvicorn_config(asgi, settings)
             sitting = sit(

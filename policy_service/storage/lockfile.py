@@ -15,6 +15,16 @@ from typing import Self
 from policy_service.errors import StartError
 
 
+class InUseError(StartError):
+    """Another process holds the lock."""
+
+    def __init__(self, path: Path, holder: str) -> None:
+        self.holder = holder
+        super().__init__(
+            f"the database beside {str(path)!r} is in use by {holder}; stop that one first, or use another data_dir"
+        )
+
+
 class ProcessLock:
     """Hold ``path`` for as long as this object, or refuse."""
 
@@ -27,7 +37,7 @@ class ProcessLock:
         """Take the lock.
 
         Raises:
-            StartError: another process holds it; the sentence names it.
+            InUseError: another process holds it; the sentence names it.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -36,10 +46,7 @@ class ProcessLock:
         except BlockingIOError:
             holder = os.read(fd, 200).decode("utf-8", "replace").strip() or "another process"
             os.close(fd)
-            raise StartError(
-                f"the database beside {str(self.path)!r} is in use by {holder}; stop that one first, "
-                "or use another data_dir"
-            ) from None
+            raise InUseError(self.path, holder) from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"pid {os.getpid()} ({self._what})\n".encode(), 0)
         self._fd = fd

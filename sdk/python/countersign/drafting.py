@@ -95,7 +95,7 @@ def _require_annotated(tool: Tool) -> None:
         names = ", ".join(repr(name) for name in bare)
         raise RegistrationError(
             f"tool {tool.name!r} does not say what {names} may hold, and what may hold anything nobody can review; "
-            f"write a type after it, like `{bare[0]}: str` (money is whole minor units: `{bare[0]}: int`)"
+            f"write a type after it, like `{bare[0]}: str` (money is whole minor units, like `amount_cents: int`)"
         )
 
 

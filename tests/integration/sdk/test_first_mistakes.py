@@ -84,7 +84,7 @@ TEN = {
     ),
     "annotation": Mistake(
         TOOLS.replace("payment_id: str, amount_cents: int", "payment_id, amount_cents"),
-        r"'refund' does not say what 'payment_id', 'amount_cents' may hold.*write a type .* `payment_id: str`",
+        r"'refund' does not say what 'payment_id', 'amount_cents' may hold.*write a type .* `payment_id: str` \(money .* `amount_cents: int`\)",
         "def refund(payment_id, amount_cents):",
         "def refund(payment_id: str, amount_cents: int) -> str:",
         EXPORT,

@@ -11,7 +11,8 @@ import json
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,6 +20,7 @@ from typing import Final
 from policy_service.errors import StartError
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.settings import ENV_PREFIX
+from policy_service.storage.lockfile import InUseError
 
 _STATE: Final = ".countersign"
 _LONGEST_SOCKET: Final = 107  # bytes of a Unix socket's address on Linux
@@ -131,6 +133,22 @@ class DevFolder:
         """A path as the developer knows it: from the script's folder, where it lies in it."""
         home = self.script.parent
         return str(path.relative_to(home) if path.is_relative_to(home) else path)
+
+
+@contextmanager
+def alone_in(folder: DevFolder) -> Iterator[None]:
+    """While the database is made or taken.
+
+    Raises:
+        StartError: another process has it: a second sitting in one folder, say.
+    """
+    try:
+        yield
+    except InUseError as error:
+        raise StartError(
+            f"this folder is in use by {error.holder}; end that one first (a dev by q and Enter), or put "
+            f"{folder.script.name} into a folder of its own"
+        ) from None
 
 
 def me() -> str:
