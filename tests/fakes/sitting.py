@@ -32,7 +32,15 @@ class Sitting:
         self.said = ""
         self._read = 0
         self._news = threading.Condition()
-        words = ["-m", "policy_service.cli", "dev", "--port", str(port or free_port()), *options, "my_agent.py"]
+        words = [
+            "-m",
+            "policy_service.cli",
+            "dev",
+            "--port",
+            str(port or free_port()),
+            *options,
+            "my_agent.py",
+        ]
         self.process = subprocess.Popen(
             [sys.executable, *words, *arguments],
             cwd=folder,

@@ -133,7 +133,9 @@ def test_a_command_of_the_sdk_that_is_said_names_the_module_of_the_tools() -> No
     bare = r"countersign (?:resume|worker|tools export|tools list)\b(?! --tools)"
     shown = [(str(block), hit) for block in all_blocks() for hit in re.findall(bare, block.text)]
     modules = [(name, text) for name, text in texts() if is_product(name)]
-    said = [(name, words) for name, text in modules for words in strings(text) if re.search(f"`{bare}", words)]
+    said = [
+        (name, words) for name, text in modules for words in strings(text) if re.search(f"`{bare}", words)
+    ]
     assert shown + said == []
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import countersign
 from examples.local_service import LocalService, free_port
 from tests.house.documents import all_blocks
 from tests.house.repository import ROOT
@@ -51,11 +52,27 @@ def python(words: list[str], reader: dict[str, str], folder: Path) -> subprocess
     )  # fmt: skip
 
 
+SAYS = {
+    "README.md": ["refunded 1240 USD to cus_1001"],
+    "sdk/python/README.md": [
+        "1240 USD for pay_7",
+        "refund waits for finance",
+        "900 USD for pay_9",
+        "sent to ada@example.com",
+        "Denied",
+    ],
+}
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_the_program_of_a_document_runs(document: str, reader: dict[str, str], tmp_path: Path) -> None:
+    told = []
     for _ in range(2):  # a reader starts it again, and it finds what it has done
         result = run(script_of(document), reader, tmp_path)
         assert (result.returncode, result.stderr) == (0, "")
+        told.append(result.stdout)
+    assert told[0] == told[1]
+    assert told[0].splitlines() == SAYS[document]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)
@@ -91,6 +108,32 @@ def test_the_readme_says_what_happens(
     assert result.returncode == 0, result.stderr
     assert says in result.stdout
     assert ("refunded" in result.stdout) == (key == "ticket-1")
+
+
+def test_the_readme_of_the_sdk_names_every_error_that_leaving_a_block_raises() -> None:
+    public = {name: getattr(countersign, name) for name in countersign.__all__}
+    kinds = (countersign.Stopped, countersign.FireError, countersign.WorldError)
+    errors = {name for name, one in public.items() if isinstance(one, type) and issubclass(one, kinds)}
+    errors -= {one.__name__ for one in kinds} | {"WorkerStopping"}
+    table = (
+        (ROOT / "sdk/python/README.md")
+        .read_text()
+        .partition("## When something goes wrong")[2]
+        .partition("\n## ")[0]
+    )
+    rows = " ".join(line for line in table.splitlines() if line.startswith("| `"))
+    assert sorted(name for name in errors | {"IndependentFailures"} if f"`{name}`" not in rows) == []
+
+
+def test_the_readme_of_the_sdk_shows_every_kind_of_transaction() -> None:
+    program = script_of("sdk/python/README.md")
+    kinds = (
+        "    with transaction(key=",
+        "async with transaction(key=",
+        ", independent=True)",
+        "run_transaction(step, key=",
+    )
+    assert [kind for kind in kinds if kind not in program] == []
 
 
 def test_every_document_with_a_program_is_run() -> None:

@@ -220,7 +220,9 @@ def test_an_approved_step_without_a_key_is_resumed_because_another_run_would_ask
 
 
 def test_a_tool_that_raised_is_told_with_the_place_where_a_person_settles_it(tmp_path: Path) -> None:
-    (tmp_path / "my_agent.py").write_text(AGENT.replace('return "paid 1240"', 'raise ValueError("timed out")'))
+    (tmp_path / "my_agent.py").write_text(
+        AGENT.replace('return "paid 1240"', 'raise ValueError("timed out")')
+    )
     with Sitting(tmp_path) as sitting:
         url = sitting.waits_for(r"listens on (http://127\.0\.0\.1:\d+)")[1]
         link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
@@ -296,9 +298,7 @@ def test_an_option_that_comes_too_late_is_said_to_do_nothing(tmp_path: Path) -> 
         first.waits_for("seen: paid 1240")
     assert "handed to" not in first.said and "--role" not in first.said
     with Sitting(tmp_path, "--fast", "--port", "9000", options=("--role", "support-agent")) as second:
-        second.waits_for(
-            r"my_agent\.py: --fast --port 9000; options of dev stand before the script"
-        )
+        second.waits_for(r"my_agent\.py: --fast --port 9000; options of dev stand before the script")
         second.waits_for(
             r"--role support-agent does nothing: 'my_agent' was enrolled with no role and keeps that;"
             r" delete \.countersign/ to enrol it anew"

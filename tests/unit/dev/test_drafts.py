@@ -130,8 +130,13 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 def test_a_name_cannot_break_out_of_the_groups_file() -> None:
     assert GROUPS.format(person='"a"', name='"b"').count("[groups.developers]") == 1
 
+
 def test_another_terminal_has_these_settings_and_no_others(folder: DevFolder) -> None:
-    ours = {"COUNTERSIGN_URL": "http://127.0.0.1:8420", "COUNTERSIGN_AGENT": "it's", "COUNTERSIGN_DATA_DIR": "/here"}
+    ours = {
+        "COUNTERSIGN_URL": "http://127.0.0.1:8420",
+        "COUNTERSIGN_AGENT": "it's",
+        "COUNTERSIGN_DATA_DIR": "/here",
+    }
     theirs = {
         "COUNTERSIGN_DATABASE_URL": "postgresql://elsewhere/x",
         "COUNTERSIGN_TOKEN_FILE": "/run/token",
@@ -154,7 +159,9 @@ def test_another_terminal_asks_the_database_and_keys_of_the_sitting(
     folder: DevFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = dev_settings(folder, 8420)
-    (folder.state / "countersign.toml").write_text('database_url = "sqlite:////elsewhere.db"\nkey_dir = "/elsewhere"\n')
+    (folder.state / "countersign.toml").write_text(
+        'database_url = "sqlite:////elsewhere.db"\nkey_dir = "/elsewhere"\n'
+    )
     for name, value in operators_variables(settings).items():
         monkeypatch.setenv(name, value)
     there = load_settings()
@@ -169,7 +176,12 @@ def test_another_terminal_asks_the_database_and_keys_of_the_sitting(
         (["--fast", "ports"], ["b", "a"], ["a", "b"], None),
         ([], [], ["support-agent"], None),
         (["case 1", "--port=9000"], [], [], "handed to my_agent.py: 'case 1' --port=9000;"),
-        ([], ["a"], ["b", "c"], "--role a does nothing: 'my_agent' was enrolled with b and c and keeps that;"),
+        (
+            [],
+            ["a"],
+            ["b", "c"],
+            "--role a does nothing: 'my_agent' was enrolled with b and c and keeps that;",
+        ),
         ([], ["a", "b"], [], "--role a --role b does nothing: 'my_agent' was enrolled with no role"),
     ],
 )

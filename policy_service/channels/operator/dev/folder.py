@@ -26,9 +26,7 @@ _STATE: Final = ".countersign"
 _LONGEST_SOCKET: Final = 107  # bytes of a Unix socket's address on Linux
 
 # A name of our own stands last, because some shells want at least one.
-_FORGET: Final = (
-    f"unset $(env | sed -n 's/^\\({ENV_PREFIX}[A-Za-z0-9_]*\\)=.*/\\1/p') {ENV_PREFIX}URL\n"
-)
+_FORGET: Final = f"unset $(env | sed -n 's/^\\({ENV_PREFIX}[A-Za-z0-9_]*\\)=.*/\\1/p') {ENV_PREFIX}URL\n"
 
 STARTER: Final = """\
 // What the agent may do. Edit and save: `policy-service dev` takes it up at once, and says what is wrong if it cannot.

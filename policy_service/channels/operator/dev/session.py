@@ -219,7 +219,9 @@ class Session:
         self._approved.discard(txn)
         key, states = snapshot.transaction.run_key, [f"{one.tool} {one.state}" for one in snapshot.effects]
         settled = snapshot.transaction.state == TxnState.SETTLED.value
-        say(f"{key}: {', '.join(states)}" if settled else f"{key}: ended, nothing fired ({', '.join(states)})")
+        say(
+            f"{key}: {', '.join(states)}" if settled else f"{key}: ended, nothing fired ({', '.join(states)})"
+        )
 
     # -- after the approval -------------------------------------------------------------------------------------------
 
