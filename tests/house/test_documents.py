@@ -74,7 +74,7 @@ def fault_in_command(line: str) -> str | None:
 
 
 OTHER_COMMANDS = {
-    *("docker", "docker-compose", "curl", "git", "python", ".venv/bin/python"),
+    *(".", "docker", "docker-compose", "curl", "git", "python", ".venv/bin/python"),
     *(
         "cp",
         "mkdir",
@@ -149,6 +149,16 @@ def strings(text: str) -> list[str]:
     silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     found = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in silent]
     return [node.value for node in found if isinstance(node.value, str)]
+
+
+def test_the_first_five_minutes_begin_with_the_command_on_the_path() -> None:
+    """In an empty folder nothing of the checkout is on it."""
+    after = (ROOT / "README.md").read_text().partition("## The first five minutes")[2]
+    first = next(block for block in blocks("README.md", after) if block.language == "console")
+    assert [line.split("#")[0].strip() for line in first.text.splitlines()] == [
+        "$ . CHECKOUT/.venv/bin/activate",
+        "$ policy-service dev my_agent.py",
+    ]
 
 
 def test_every_target_of_the_makefile_is_documented_and_helps() -> None:
