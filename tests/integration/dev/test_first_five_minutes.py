@@ -284,8 +284,8 @@ def test_a_port_that_is_taken_is_told_and_a_second_sitting_in_the_folder_is_refu
             sitting.waits_for("seen: paid 1240")
             with Sitting(tmp_path) as second:
                 second.waits_for(
-                    r"policy-service: this folder is in use by pid \d+ \(.*\); end that one first \(a dev by q and Enter\),"
-                    r" or put my_agent\.py into a folder of its own\n"
+                    r"policy-service: this folder is in use by pid \d+ \(.*\); end that one first"
+                    r" \(a dev by q and Enter\), or put my_agent\.py into a folder of its own\n"
                 )
                 assert second.end() == 1
             assert "Traceback" not in second.said

@@ -84,7 +84,8 @@ TEN = {
     ),
     "annotation": Mistake(
         TOOLS.replace("payment_id: str, amount_cents: int", "payment_id, amount_cents"),
-        r"'refund' does not say what 'payment_id', 'amount_cents' may hold.*write a type .* `payment_id: str` \(money .* `amount_cents: int`\)",
+        r"'refund' does not say what 'payment_id', 'amount_cents' may hold"
+        r".*write a type .* `payment_id: str` \(money .* `amount_cents: int`\)",
         "def refund(payment_id, amount_cents):",
         "def refund(payment_id: str, amount_cents: int) -> str:",
         EXPORT,
@@ -186,7 +187,8 @@ MORE = {
         TOOLS.replace("amount_cents: int", "amount_cents: int, note: str = ''")
         + 'with transaction(key="q"):\n    refund("pay_7", 1240)\n',
         {},
-        r"'refund' and its reviewed manifest name different arguments \(note\).*`countersign tools export --tools MODULE`",
+        r"'refund' and its reviewed manifest name different arguments \(note\)"
+        r".*`countersign tools export --tools MODULE`",
     ),
     "an async tool in a plain block": (
         "import asyncio\n"
