@@ -57,6 +57,9 @@ HTTP_STATUS: Mapping[ErrorCode, int] = MappingProxyType(
     {ErrorCode(code): status for status, codes in _BY_STATUS.items() for code in codes}
 )
 
+RETRY_AFTER_S = 15
+"""When a caller who holds too much may ask again: a stream whose reader has gone is noticed within a heartbeat."""
+
 _RESERVED_MEMBERS = frozenset({"type", "title", "status", "detail", "code", "instance"})
 
 

@@ -1,8 +1,8 @@
 """The log as those follow it who wait: long polls, event streams, later webhooks and the tree.
 
 A feed follows the index, on every replica alike: what it shows is committed, in order and without a gap. It
-keeps the newest events in memory, so that a thousand who wait cost one query. Waiting holds no lock and no
-connection. Events carry ids and kinds, never content.
+keeps the newest events in memory with whose they are, so that a thousand who wait cost one query, and wakes only
+those whom an event is about. Waiting holds no lock and no connection. Events carry ids and kinds, never content.
 """
 
 from __future__ import annotations
@@ -13,14 +13,31 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import structlog
+from sqlalchemy import Connection
 
-from policy_service.audit.log import Entry, entries_after, highest_index
+from policy_service.audit.log import Entry, entries_after, highest_index, parties_of
 from policy_service.health import Signal
 from policy_service.storage.database import Database
 
 log = structlog.get_logger(__name__)
 
+EVERYTHING = "everything"
+"""The topic of every event."""
+
+PEOPLE = "people"
+"""The topic of what open pages show: what people are asked and say, and that one of them has signed out."""
+
 _PAGE = 500  # lines read at once
+
+
+def of_transaction(txn: str) -> str:
+    """The topic of one transaction."""
+    return f"txn {txn}"
+
+
+def of_party(name: str) -> str:
+    """The topic of what an agent submitted and what it alone may redeem."""
+    return f"party {name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +51,20 @@ class Event:
     rev: int | None = None
     review_id: str | None = None
     task_id: str | None = None
+    parties: frozenset[str] = frozenset()  # who submitted its transaction, and who may redeem that
+
+    @property
+    def for_people(self) -> bool:
+        """Whether an open page may have to show it, or to end."""
+        return self.review_id is not None or self.task_id is not None or self.kind == "signed_out"
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """What it is about."""
+        found = {EVERYTHING, *map(of_party, self.parties)}
+        if self.txn is not None:
+            found.add(of_transaction(self.txn))
+        return frozenset(found | {PEOPLE} if self.for_people else found)
 
 
 class Feed:
@@ -54,8 +85,7 @@ class Feed:
         self._on_index = on_index
         self._index = 0
         self._refreshing = asyncio.Lock()
-        self._everything: set[asyncio.Future[None]] = set()
-        self._by_txn: dict[str, set[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, set[asyncio.Future[None]]] = {}  # by topic
         self._hurry = asyncio.Event()
         self.closing = False
         self.errors = 0
@@ -97,39 +127,51 @@ class Feed:
     async def refresh(self) -> None:
         """Read what is new and wake whom it concerns."""
         async with self._refreshing:
-            while entries := await self._db.read(lambda conn: entries_after(conn, self._index, _PAGE)):
-                events = [_event(entry) for entry in entries]
+            while events := await self._db.read(lambda conn: _events_after(conn, self._index, _PAGE)):
                 self._recent.extend(events)
                 self._index = events[-1].index
                 self._on_index(self._index)
-                self._wake({event.txn for event in events if event.txn is not None})
+                self._wake({topic for event in events for topic in event.topics})
 
     def close(self) -> None:
         """The service stops: everybody who waits goes on at once."""
         self.closing = True
         self._hurry.set()
-        self._wake(set(self._by_txn))
+        self._wake(set(self._waiting))
 
     # -- waiting -------------------------------------------------------------------------------------------
 
-    async def wait_after(self, index: int, timeout: float, *, txn: str | None = None) -> Sequence[Event]:
-        """Events above ``index``, as soon as there are any; none when the time is up.
+    async def wait_after(self, index: int, timeout: float, *, topic: str = EVERYTHING) -> Sequence[Event]:
+        """Events of a topic above ``index``, as soon as there are any; none when the time is up.
 
-        With ``txn`` only events of that transaction count and end the wait. Whoever reads a row first and
-        then waits with the index noted *before* reading misses nothing.
+        Whoever reads a row first and then waits with the index noted *before* reading misses nothing.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         while True:
-            reached = self._index
-            page = await self.events_after(index, _PAGE)
-            if events := [event for event in page if txn in (None, event.txn)]:
+            events, index = await self.follow(index, deadline - loop.time(), topic)
+            if events or self.closing or (index >= self._index and loop.time() >= deadline):
                 return events
-            index = page[-1].index if len(page) == _PAGE else max(index, reached)
-            if index < self._index:
-                continue  # there is another page, or something came while this one was read
-            if self.closing or not await self._woken(txn, deadline - loop.time()):
-                return []
+
+    async def follow(self, index: int, timeout: float, topic: str) -> tuple[list[Event], int]:
+        """Events of a topic above ``index``, and how far was looked: at most through a page.
+
+        At once where there are lines to look through, else as soon as there are events, or when the time is up.
+        """
+        events, reached = await self._look(index, topic)
+        if events or reached < self._index or self.closing:
+            return events, reached
+        if not await self._woken(topic, timeout):
+            return [], self._index  # whatever came meanwhile would have woken us
+        return await self._look(reached, topic)
+
+    async def _look(self, index: int, topic: str) -> tuple[list[Event], int]:
+        reached = self._index
+        page = await self.events_after(index, _PAGE)
+        if page:
+            last = page[-1].index  # what came while the page was read is on it, and not told twice
+            reached = last if len(page) == _PAGE else max(reached, last)
+        return [event for event in page if topic in event.topics], max(index, reached)
 
     async def events_after(self, index: int, limit: int) -> list[Event]:
         """At most ``limit`` events above ``index``, in order; from memory where it reaches back so far."""
@@ -138,8 +180,8 @@ class Feed:
         oldest = self._recent[0].index if self._recent else self._index + 1
         if index + 1 >= oldest:
             return self._remembered(index)[:limit]
-        entries = await self._db.read(lambda conn: entries_after(conn, index, limit))
-        return [_event(entry) for entry in entries if entry.index <= self._index]
+        events = await self._db.read(lambda conn: _events_after(conn, index, limit))
+        return [event for event in events if event.index <= self._index]
 
     def _remembered(self, index: int) -> list[Event]:
         """From the newest backwards: who waits is seldom far behind."""
@@ -151,34 +193,40 @@ class Feed:
         newer.reverse()
         return newer
 
-    async def _woken(self, txn: str | None, seconds: float) -> bool:
+    async def _woken(self, topic: str, seconds: float) -> bool:
         if seconds <= 0:
             return False
         woken: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiters = self._everything if txn is None else self._by_txn.setdefault(txn, set())
+        waiters = self._waiting.setdefault(topic, set())
         waiters.add(woken)
         try:
             async with asyncio.timeout(seconds):
                 await woken
         except TimeoutError:
-            return False
+            return woken.done() and not woken.cancelled()  # woken in the very moment the time was up
         finally:
             waiters.discard(woken)
-            if txn is not None and not waiters:
-                self._by_txn.pop(txn, None)
+            if not waiters and self._waiting.get(topic) is waiters:
+                del self._waiting[topic]
         return True
 
-    def _wake(self, txns: set[str]) -> None:
-        for waiters in (self._everything, *(self._by_txn.get(txn, set()) for txn in txns)):
-            for woken in waiters:
+    def _wake(self, topics: set[str]) -> None:
+        for topic in topics & self._waiting.keys():
+            for woken in self._waiting[topic]:
                 if not woken.done():
                     woken.set_result(None)
 
 
-def _event(entry: Entry) -> Event:
+def _events_after(conn: Connection, index: int, limit: int) -> list[Event]:
+    entries = entries_after(conn, index, limit)
+    parties = parties_of(conn, {entry.txn for entry in entries if entry.txn is not None})
+    return [_event(entry, parties.get(entry.txn or "", frozenset())) for entry in entries]
+
+
+def _event(entry: Entry, parties: frozenset[str]) -> Event:
     return Event(
         entry.index, entry.kind, entry.txn, entry.effect_id, entry.rev,
-        _named(entry, "review_id"), _named(entry, "task_id"),
+        _named(entry, "review_id"), _named(entry, "task_id"), parties,
     )  # fmt: skip
 
 

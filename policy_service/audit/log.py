@@ -6,7 +6,7 @@ Lines are written by :func:`append`, in the unit of work whose change they tell;
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -16,16 +16,18 @@ from sqlalchemy import Connection, Row, bindparam, func, select, update
 from countersign.contract import canonicalize
 from policy_service.storage.core import table
 from policy_service.storage.logbook import append
-from policy_service.storage.tables import AuditRow
+from policy_service.storage.tables import AuditRow, TransactionRow
 from policy_service.storage.types import time_text
 from policy_service.storage.unit import Tx
 
-__all__ = ["Entry", "append", "append_above", "entries_after", "highest_index", "record"]
+__all__ = ["Entry", "append", "append_above", "entries_after", "highest_index", "parties_of", "record"]
 
 _audit = table(AuditRow)
 _row = _audit.c
 _AFTER = select(_audit).where(_row.idx > bindparam("after")).order_by(_row.idx).limit(bindparam("most"))
 _HIGHEST = select(func.max(_row.idx))
+_txn = table(TransactionRow).c
+_PARTIES = select(_txn.txn, _txn.agent, _txn.aud).where(_txn.txn.in_(bindparam("txns", expanding=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,14 @@ def record(entry: Entry) -> bytes:
 def entries_after(conn: Connection, index: int, limit: int) -> list[Entry]:
     """Lines that have an index above ``index``, in order."""
     return [_entry(row) for row in conn.execute(_AFTER, {"after": index, "most": limit})]
+
+
+def parties_of(conn: Connection, txns: Set[str]) -> dict[str, frozenset[str]]:
+    """Whose these transactions are: who submitted them, and who may redeem them."""
+    found: dict[str, frozenset[str]] = {}
+    for txn, agent, aud in conn.execute(_PARTIES, {"txns": sorted(txns)}) if txns else ():
+        found[txn] = found.get(txn, frozenset()) | {agent, aud}
+    return found
 
 
 def highest_index(conn: Connection) -> int:

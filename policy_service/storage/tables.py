@@ -134,6 +134,7 @@ class TransactionRow(Row, table=True):
     __table_args__ = (
         _one_of("state", TxnState),
         Index("ix_transactions_agent", "agent", "submitted_at"),
+        Index("ix_transactions_aud", "aud", "submitted_at"),
         Index("ix_transactions_due", "state", "valid_until"),
     )
 

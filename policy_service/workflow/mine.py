@@ -1,15 +1,15 @@
 """The transactions of an agent, by page: for one that lost its process, its journal or the names of what it asked for.
 
 Rules: a party sees what it submitted and what it alone may redeem, each at the revision in force, the newest first; a
-page is found by key.
+page is found by key, in each of the two ways a transaction is a party's, and costs what it holds.
 """
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, and_, or_, select
-from sqlmodel import col
+from sqlalchemy import Column, Connection, Select, or_, select
 
 from countersign.contract import TxnState
 from countersign.contract.wire import TransactionLine, TransactionPage
@@ -20,6 +20,8 @@ from policy_service.storage.types import time_text
 from policy_service.workflow.context import Context
 from policy_service.workflow.cursors import read_cursor
 from policy_service.workflow.records import rows
+
+_TRANSACTIONS = table(TransactionRow)
 
 
 async def page(
@@ -42,25 +44,31 @@ async def page(
 def _find(
     conn: Connection, party: str, state: TxnState | None, before: tuple[datetime, str] | None, limit: int
 ) -> list[TransactionRow]:
-    newer = table(TransactionRow).alias("newer").c
-    superseded = select(newer.txn).where(
-        newer.txn == col(TransactionRow.txn), newer.rev > col(TransactionRow.rev)
-    )
-    query = (
-        select(*table(TransactionRow).columns)
-        .where(
-            or_(col(TransactionRow.agent) == party, col(TransactionRow.aud) == party), ~superseded.exists()
-        )
-        .order_by(col(TransactionRow.submitted_at).desc(), col(TransactionRow.txn).desc())
-        .limit(limit)
-    )
+    """The newest of each way, and of those the newest: one OR over both would read all the party ever had."""
+    found = {
+        row.txn: row
+        for mine in (_TRANSACTIONS.c.agent, _TRANSACTIONS.c.aud)
+        for row in rows(conn, TransactionRow, _of(mine, party, state, before, limit))
+    }
+    return sorted(found.values(), key=lambda row: (row.submitted_at, row.txn), reverse=True)[:limit]
+
+
+def _of(
+    mine: Column[str],
+    party: str,
+    state: TxnState | None,
+    before: tuple[datetime, str] | None,
+    limit: int,
+) -> Select[Any]:
+    row, newer = _TRANSACTIONS.c, _TRANSACTIONS.alias("newer").c
+    superseded = select(newer.txn).where(newer.txn == row.txn, newer.rev > row.rev)
+    query = select(_TRANSACTIONS).where(mine == party, ~superseded.exists())
     if state is not None:
-        query = query.where(col(TransactionRow.state) == state.value)
+        query = query.where(row.state == state.value)
     if before is not None:
         at, txn = before
-        older = and_(col(TransactionRow.submitted_at) == at, col(TransactionRow.txn) < txn)
-        query = query.where(or_(col(TransactionRow.submitted_at) < at, older))
-    return rows(conn, TransactionRow, query)
+        query = query.where(row.submitted_at <= at, or_(row.submitted_at < at, row.txn < txn))
+    return query.order_by(row.submitted_at.desc(), row.txn.desc()).limit(limit)
 
 
 def _line(row: TransactionRow) -> TransactionLine:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from countersign.contract import TxnState
 from policy_service import metrics
+from policy_service.audit.feed import of_transaction
 from policy_service.identity.callers import Caller
 from policy_service.workflow import records
 from policy_service.workflow.context import Context
@@ -70,5 +71,5 @@ async def _wait(ctx: Context, txn: str, seconds: float, wish: Callable[[Snapshot
             if left <= 0 or not goes_on(current):
                 return current
             del current  # kilobytes, for minutes, for each who waits
-            if not await ctx.feed.wait_after(seen, left, txn=txn):
+            if not await ctx.feed.wait_after(seen, left, topic=of_transaction(txn)):
                 return await ctx.db.read(lambda conn: records.require(conn, txn))

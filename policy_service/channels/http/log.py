@@ -16,6 +16,7 @@ from policy_service import metrics
 from policy_service.channels.http import docs
 from policy_service.channels.http.bodies import answer
 from policy_service.channels.http.gate import Gate
+from policy_service.channels.streams import EVENT_STREAM, Streams
 from policy_service.errors import InvalidRequestError
 from policy_service.workflow import history
 from policy_service.workflow.history import Watcher
@@ -23,21 +24,21 @@ from policy_service.workflow.history import Watcher
 After = Query(default=0, ge=0, le=2**53 - 1, description="Rows after this index.")
 Limit = Query(default=None, ge=1, le=1000, description="Rows of this page; the service has its own maximum.")
 
-_EVENT_STREAM = "text/event-stream"
 _KEEP_ALIVE_S = 15  # a comment this often keeps proxies from closing a silent stream
 
 
 def router(gate: Gate) -> APIRouter:
     """The routes of the log."""
     routes = APIRouter(prefix="/v1", tags=["log"])
-    ctx = gate.ctx
+    ctx, streams = gate.ctx, Streams()
 
-    async def watcher(request: Request, *, touch: bool = True) -> Watcher:
+    async def watcher(request: Request, *, touch: bool = True) -> tuple[Watcher, str]:
+        """Who reads, and the one name of whoever that is."""
         if request.headers.get("agent-proof") or request.headers.get("authorization"):
             caller, _ = await gate.agent(request)
-            return Watcher(caller)
-        await gate.person(request, touch=touch)
-        return Watcher(None)
+            return Watcher(caller), f"agent {caller.agent}"
+        session = await gate.person(request, touch=touch)
+        return Watcher(None), f"person {session.person.key}"
 
     @routes.get(
         "/audit",
@@ -47,7 +48,7 @@ def router(gate: Gate) -> APIRouter:
         openapi_extra={"security": [*docs.AGENT, *docs.PERSON]},
     )
     async def audit(request: Request, after: int = After, limit: int | None = Limit) -> Response:
-        who = await watcher(request)
+        who, _ = await watcher(request)
         most = ctx.settings.rows(limit)
         return answer(await history.page(ctx, who, after, most))
 
@@ -57,10 +58,10 @@ def router(gate: Gate) -> APIRouter:
         summary="Server-sent events; Last-Event-ID is an index of the log",
         responses={
             200: {
-                "content": {_EVENT_STREAM: {"schema": {"type": "string"}}},
+                "content": {EVENT_STREAM: {"schema": {"type": "string"}}},
                 "description": "Ids and kinds, for ever.",
             },
-            **docs.problems(400, 401, 413, 421, 503),
+            **docs.problems(400, 401, 413, 421, 429, 503),
         },
         openapi_extra={
             "security": [*docs.AGENT, *docs.PERSON],
@@ -70,12 +71,10 @@ def router(gate: Gate) -> APIRouter:
         },
     )
     async def events(request: Request) -> Response:
-        who = await watcher(request, touch=False)  # browsers open a stream again by themselves
+        who, name = await watcher(request, touch=False)  # browsers open a stream again by themselves
         start = _last_event_id(request)
         index = ctx.feed.index if start is None else start
-        return StreamingResponse(
-            _stream(request, who, index), media_type=_EVENT_STREAM, headers={"Cache-Control": "no-store"}
-        )
+        return streams.answer(name, _stream(request, who, index), {"Cache-Control": "no-store"})
 
     async def _stream(request: Request, who: Watcher, index: int) -> AsyncIterator[bytes]:
         with metrics.STREAMS.labels("api").track_inprogress():

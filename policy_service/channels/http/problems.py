@@ -12,7 +12,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from countersign.contract import PROBLEM_TYPE_PREFIX, ErrorCode
 from policy_service import metrics
 from policy_service.channels.http.bodies import PROBLEM_TYPE
-from policy_service.errors import InternalError, InvalidRequestError, ServiceError, StorageUnavailableError
+from policy_service.errors import (
+    RETRY_AFTER_S,
+    InternalError,
+    InvalidRequestError,
+    ServiceError,
+    StorageUnavailableError,
+)
 from policy_service.pap.active import NoActiveBundleError
 
 log = structlog.get_logger(__name__)
@@ -40,6 +46,8 @@ def problem(error: ServiceError, request: Request) -> Response:
     headers = {"Cache-Control": "no-store"}
     if error.status == 401:
         headers["WWW-Authenticate"] = "Agent-Proof"
+    if error.status == 429:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
     return JSONResponse(error.to_problem(request.url.path), error.status, headers, media_type=PROBLEM_TYPE)
 
 

@@ -16,7 +16,7 @@ from policy_service.channels.web.ports import Clock, Session, Sessions
 from policy_service.channels.web.refusals import words_for
 from policy_service.channels.web.rendering import templates_of
 from policy_service.channels.web.views import change_views
-from policy_service.errors import ServiceError
+from policy_service.errors import RETRY_AFTER_S, ServiceError
 from policy_service.identity.origin import Site, cookie_of, local_path, site_of
 
 T = TypeVar("T")
@@ -79,9 +79,13 @@ class Pages:
         context: dict[str, Any] = asdict(words) | {"alert": words.alert, "detail": sentence(error.detail)}
         if code == "misdirected_host":
             context |= {"href": self.site.origin + "/", "label": f"Go to {self.site.origin}"}
-        if session is None:
-            return await self.draw(request, "refusal_gate.html", status=error.status, **context)
-        return await self.draw(request, "refusal.html", status=error.status, session=session, **context)
+        frame = "refusal_gate.html"
+        if session is not None:
+            frame, context = "refusal.html", context | {"session": session}
+        answer = await self.draw(request, frame, status=error.status, **context)
+        if error.status == 429:
+            answer.headers["Retry-After"] = str(RETRY_AFTER_S)
+        return answer
 
     async def _stale(self, request: Request, session: Session, error: ServiceError) -> Response:
         return await self.draw(

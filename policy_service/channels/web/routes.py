@@ -12,8 +12,8 @@ from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
-from starlette.responses import StreamingResponse
 
+from policy_service.channels.streams import Streams
 from policy_service.channels.web import live
 from policy_service.channels.web.elsewhere import tell_people
 from policy_service.channels.web.forms import read_form
@@ -171,15 +171,17 @@ def _add_theme(router: APIRouter, pages: Pages) -> None:
 
 
 def _add_stream(router: APIRouter, pages: Pages, sessions: Sessions, feed: EventFeed) -> None:
+    streams = Streams()
+
     @router.get("/events")
     async def events(request: Request) -> Response:
-        await signed_in(pages, request, touch=False)
+        person = (await signed_in(pages, request, touch=False)).person
         cookie = pages.cookie(request, pages.site.session_cookie) or ""
         last_seen = request.headers.get("last-event-id")
         after = live.whole(last_seen) if last_seen else live.index_of(request, "after")
         about = request.query_params.get("review") or request.query_params.get("task")
         body = live.stream(feed, sessions, cookie, after, about)
-        return StreamingResponse(body, headers=pages.stream_headers(), media_type="text/event-stream")
+        return streams.answer(f"{person.iss}|{person.sub}", body, pages.stream_headers())
 
     @router.api_route("/static/{digest}/{name:path}", methods=["GET", "HEAD"])
     async def static(digest: str, name: str) -> Response:

@@ -10,8 +10,10 @@ import pytest
 from sqlalchemy import Connection, select
 
 from countersign.contract import make_proof
+from policy_service.identity.callers import Caller
 from policy_service.storage.core import table
 from policy_service.storage.tables import AuditRow
+from policy_service.workflow import history
 from tests.fakes.payments import Payments, gate
 from tests.fakes.streaming import events, served
 from tests.fakes.world import Agent, Visitor, World
@@ -83,6 +85,45 @@ async def test_an_agent_reads_the_lines_of_its_own_transactions_and_no_others(
     await bank.service.sequencer.number()
     assert {row["txn"] for row in await pages(robot, 5)} == {view["txn"]}
     assert {row["txn"] for row in await pages(other, 5)} == {theirs["txn"]}
+
+
+async def test_a_page_looks_through_so_many_lines_and_says_how_far(
+    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history, "_LOOKED_THROUGH", 10)
+    other = await bank.agent("other")
+    for n in range(5):
+        await other.submit(await pay(bank), run_key=f"r-{n}")
+    view = (await robot.submit(await pay(bank))).json()
+    await bank.service.sequencer.number()
+    page = (await robot.send("GET", "/v1/audit")).json()
+    assert page == {"rows": [], "next": 10}
+    found = await pages(robot, 2)
+    assert {row["txn"] for row in found} == {view["txn"]}
+    assert found[0]["kind"] == "transaction_submitted" and len(found) > 2
+    assert len(await pages(await bank.person("maya"), 200)) > 10, "who may see every line is asked for none"
+
+
+async def test_a_thousand_agents_who_follow_the_log_cost_one_look(
+    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What came is kept in memory with whose it is; nobody else is woken, nobody asks."""
+    ctx, index = bank.service.ctx, bank.service.feed.index
+    names = [f"agent-{n}" for n in range(1_000)] + ["robot"]
+    waiting = [
+        asyncio.create_task(history.events_after(ctx, history.Watcher(Caller(name, None)), index, 1.5))
+        for name in names
+    ]
+    view = (await robot.submit(await pay(bank))).json()
+    await bank.service.sequencer.number()
+    reads: list[Any] = []
+    read = ctx.db.read
+    monkeypatch.setattr(ctx.db, "read", lambda query: (reads.append(query), read(query))[1])
+    await bank.service.feed.refresh()
+    *others, (events, _) = await asyncio.gather(*waiting)
+    assert {event.txn for event in events} == {view["txn"]}
+    assert {(len(found), reached) for found, reached in others} == {(0, bank.service.feed.index)}
+    assert len(reads) < 20, "the feed's own, not one for each who waits"
 
 
 async def test_a_line_says_who_did_what_and_holds_nobodys_words(bank: World, robot: Agent) -> None:

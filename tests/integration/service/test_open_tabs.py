@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from policy_service.channels import streams
 from tests.fakes.streaming import events, served
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
@@ -43,6 +46,34 @@ async def test_a_stream_ends_when_its_session_ends(bank: World, robot: Agent, pa
         await stream.until(await news(bank, robot, 0))
         await bank.service.sessions.sign_out(maya.cookie)
         await stream.end()
+
+
+@pytest.mark.parametrize("path", STREAMS)
+async def test_nobody_holds_more_streams_than_one_may_and_each_gives_its_place_back(
+    bank: World, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "MOST_OF_ONE", 2)
+    maya, omar = await bank.person("maya"), await bank.person("omar")
+    cookie = {"Cookie": f"countersign_dev={maya.cookie}", "Last-Event-ID": "0"}
+    async with served(bank) as port, events(port, cookie, path):
+        async with events(port, cookie, path):
+            async with asyncio.timeout(5):
+                refused = await maya.get(path)
+            assert (refused.status_code, refused.headers["retry-after"]) == (429, "15")
+            async with events(port, cookie | {"Cookie": f"countersign_dev={omar.cookie}"}, path):
+                pass
+        async with asyncio.timeout(5):
+            while await is_refused(port, cookie, path):  # noqa: ASYNC110  a socket closes when it closes
+                await asyncio.sleep(0.05)
+
+
+async def is_refused(port: int, cookie: dict[str, str], path: str) -> bool:
+    """Whether another stream is one too many."""
+    try:
+        async with events(port, cookie, path):
+            return False
+    except AssertionError:
+        return True
 
 
 @pytest.mark.parametrize("path", ["/queue/live?since=0", "/reviews/{}/live?since=0"])

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 import pytest
 
-from policy_service.audit.feed import Event, Feed
+from policy_service.audit.feed import PEOPLE, Event, Feed, of_transaction
 from policy_service.audit.log import append
 from policy_service.audit.sequencer import Sequencer
 from policy_service.storage.database import Database
@@ -114,11 +114,11 @@ async def test_waiting_for_what_is_already_there_ends_at_once(store: Database, f
 @pytest.mark.parametrize("seconds", [0, -1, 0.02])
 async def test_waiting_ends_with_nothing_when_the_time_is_up(feed: Feed, seconds: float) -> None:
     assert await feed.wait_after(0, seconds) == []
-    assert not feed._everything
+    assert feed._waiting == {}
 
 
 async def test_only_the_transaction_one_waits_for_wakes(store: Database, feed: Feed) -> None:
-    mine = asyncio.create_task(feed.wait_after(0, 10, txn="mine"))
+    mine = asyncio.create_task(feed.wait_after(0, 10, topic=of_transaction("mine")))
     await asyncio.sleep(0)
     await happen(store, "a", txn="other")
     await feed.refresh()
@@ -127,7 +127,51 @@ async def test_only_the_transaction_one_waits_for_wakes(store: Database, feed: F
     await happen(store, "b", txn="mine")
     await feed.refresh()
     assert kinds(await mine) == ["b"]
-    assert feed._by_txn == {}
+    assert feed._waiting == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "wakes"),
+    [
+        ({}, "effect_released", False),
+        ({"review_id": "r"}, "vote_recorded", True),
+        ({"task_id": "t"}, "task_opened", True),
+        ({}, "signed_out", True),
+    ],
+)
+async def test_who_shows_pages_is_woken_by_what_people_are_asked_and_by_who_leaves(
+    store: Database, feed: Feed, body: dict[str, str], kind: str, wakes: bool
+) -> None:
+    page = asyncio.create_task(feed.follow(0, 0.2, PEOPLE))
+    await asyncio.sleep(0)
+    await store.write(lambda tx: append(tx, kind, actor="system", body=body))
+    await Sequencer(store, holder="a").number()
+    await feed.refresh()
+    await asyncio.sleep(0.02)
+    assert page.done() is wakes
+    events, reached = await page
+    assert (kinds(events), reached) == ([kind] if wakes else [], 1), (
+        "what wakes nobody is passed over for good"
+    )
+
+
+@pytest.mark.parametrize(("keep", "page"), [(1, 2), (100, 2), (100, 500)])
+async def test_whoever_follows_one_topic_is_told_how_far_was_looked_and_nothing_twice(
+    store: Database, monkeypatch: pytest.MonkeyPatch, keep: int, page: int
+) -> None:
+    monkeypatch.setattr("policy_service.audit.feed._PAGE", page)
+    feed = Feed(store, keep=keep)
+    await feed.start()
+    await happen(store, *"abcde", txn="other")
+    await happen(store, "z", txn="mine")
+    await happen(store, "f", txn="other")
+    await feed.refresh()
+    found: list[str] = []
+    index = 0
+    for _ in range(6):
+        events, index = await feed.follow(index, 0.01, of_transaction("mine"))
+        found += kinds(events)
+    assert (found, index) == (["z"], 7)
 
 
 async def test_an_event_between_looking_and_waiting_is_not_missed(store: Database) -> None:
@@ -148,7 +192,7 @@ async def test_an_event_between_looking_and_waiting_is_not_missed(store: Databas
         return events
 
     feed.events_after = look  # type: ignore[method-assign]
-    assert kinds(await feed.wait_after(0, 5, txn="mine")) == ["new"]
+    assert kinds(await feed.wait_after(0, 5, topic=of_transaction("mine"))) == ["new"]
 
 
 async def test_an_event_beyond_the_first_page_is_found(
@@ -160,7 +204,7 @@ async def test_an_event_beyond_the_first_page_is_found(
     await happen(store, *"abcde", txn="other")
     await happen(store, "z", txn="mine")
     await feed.refresh()
-    assert kinds(await feed.wait_after(0, 5, txn="mine")) == ["z"]
+    assert kinds(await feed.wait_after(0, 5, topic=of_transaction("mine"))) == ["z"]
 
 
 async def test_many_who_wait_are_all_told(store: Database, feed: Feed) -> None:
@@ -169,13 +213,13 @@ async def test_many_who_wait_are_all_told(store: Database, feed: Feed) -> None:
     await happen(store, "a")
     await feed.refresh()
     assert {event.kind for events in await asyncio.gather(*waiting) for event in events} == {"a"}
-    assert not feed._everything
+    assert feed._waiting == {}
 
 
 async def test_closing_lets_everybody_go_on(feed: Feed) -> None:
     waiting = [
         asyncio.create_task(feed.wait_after(0, 30)),
-        asyncio.create_task(feed.wait_after(0, 30, txn="t")),
+        asyncio.create_task(feed.wait_after(0, 30, topic=of_transaction("t"))),
     ]
     await asyncio.sleep(0.01)
     feed.close()
@@ -185,12 +229,12 @@ async def test_closing_lets_everybody_go_on(feed: Feed) -> None:
 
 
 async def test_who_leaves_is_forgotten(feed: Feed) -> None:
-    waiting = asyncio.create_task(feed.wait_after(0, 30, txn="t"))
+    waiting = asyncio.create_task(feed.wait_after(0, 30, topic=of_transaction("t")))
     await asyncio.sleep(0.01)
     waiting.cancel()
     with suppress(asyncio.CancelledError):
         await waiting
-    assert feed._by_txn == {}
+    assert feed._waiting == {}
 
 
 @pytest.mark.parametrize("engine", BOTH)
