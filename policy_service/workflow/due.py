@@ -67,14 +67,13 @@ LAPSED = _effects(_EFFECTS.lapses_at, _EFFECTS.state == EffectState.RELEASED.val
 
 TORN = _effects(
     _EFFECTS.changed_at,
-    _EFFECTS.state == EffectState.FIRED.value,
+    _EFFECTS.state.concat("") == EffectState.FIRED.value,  # not by the index of states: see below
     _EFFECTS.kind == "effect",
     _EFFECTS.compensation.is_not(None),
-    exists().where(
-        _TRANSACTIONS.txn == _EFFECTS.txn,
-        _TRANSACTIONS.rev == _EFFECTS.rev,
-        _TRANSACTIONS.state.in_([TxnState.REDEEMED.value, TxnState.UNSETTLED.value]),
-    ),
+    # Begun with: few transactions are in these states, while every effect that ever fired stays in its own.
+    _TRANSACTIONS.txn == _EFFECTS.txn,
+    _TRANSACTIONS.rev == _EFFECTS.rev,
+    _TRANSACTIONS.state.in_([TxnState.REDEEMED.value, TxnState.UNSETTLED.value]),
     ~exists().where(
         _OTHERS.txn == _EFFECTS.txn,
         _OTHERS.rev == _EFFECTS.rev,
