@@ -69,6 +69,17 @@ class TrustedIssuers:
         """Close the connections to the issuers."""
         await self._client.aclose()
 
+    def require_any(self) -> None:
+        """Refuse where no issuer is trusted: no token can vouch for anybody here.
+
+        Raises:
+            UnauthenticatedError: unauthenticated.
+        """
+        if not self._keys:
+            raise UnauthenticatedError(
+                "no issuer is trusted here to vouch for a key; an operator enrols yours"
+            )
+
     async def vouch(self, token: str, jkt: str) -> Voucher:
         """Whose key this token lets somebody bring.
 

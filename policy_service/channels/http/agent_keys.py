@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from countersign.contract import BadKeyError, PublicKey
+from countersign.contract import BadKeyError, Limits, PublicKey
 from countersign.contract.wire import BringKeyRequest, BroughtKey
 from policy_service.channels.http import docs
 from policy_service.channels.http.bodies import answer, read_model
@@ -13,9 +13,16 @@ from policy_service.errors import InvalidRequestError
 from policy_service.identity.agents import bring_key
 from policy_service.identity.trusted_issuers import TrustedIssuers
 
+_LIMITS = Limits(
+    max_bytes=20_000, max_depth=2, max_nodes=8
+)  # a token of 16,384 characters and a key; by a stranger
+
 
 def router(gate: Gate, issuers: TrustedIssuers) -> APIRouter:
-    """The one route that needs no known key: the token says whose it is, the proof that its sender holds it."""
+    """The one route that needs no known key: the token says whose it is, the proof that its sender holds it.
+
+    So it is strangers who send the body: none is read where no issuer is trusted, and else no large one.
+    """
     routes = APIRouter(prefix="/v1", tags=["agents"])
 
     @routes.post(
@@ -27,8 +34,10 @@ def router(gate: Gate, issuers: TrustedIssuers) -> APIRouter:
         openapi_extra=docs.body_of(BringKeyRequest) | {"security": docs.AGENT},
     )
     async def bring(request: Request) -> Response:
-        presented = await gate.newcomer(request)
-        wish = read_model(BringKeyRequest, presented.body)
+        gate.require_host(request)
+        issuers.require_any()
+        presented = await gate.newcomer(request, _LIMITS.max_bytes)
+        wish = read_model(BringKeyRequest, presented.body, _LIMITS)
         key = _public_key(wish.x)
         voucher = await issuers.vouch(wish.token, key.kid)
         gate.require_key(presented, key, voucher.agent)

@@ -7,8 +7,9 @@ from typing import TypeVar
 
 from fastapi import Request, Response
 
-from countersign.contract import ContractError, ErrorCode
+from countersign.contract import ContractError, ErrorCode, Limits
 from countersign.contract.wire import WireModel, dump, parse
+from countersign.contract.wire.base import BODY_LIMITS
 from policy_service.errors import InvalidRequestError, RequestError
 
 Model = TypeVar("Model", bound=WireModel)
@@ -47,14 +48,14 @@ def require_json(request: Request) -> None:
         )
 
 
-def read_model(model: type[Model], body: bytes) -> Model:
+def read_model(model: type[Model], body: bytes, limits: Limits = BODY_LIMITS) -> Model:
     """Admit and validate a body.
 
     Raises:
         RequestError: an admission code, unknown_field, or invalid_request; the sentence names every problem.
     """
     try:
-        return parse(model, body)
+        return parse(model, body, limits)
     except ContractError as error:
         raise RequestError(str(error), code=error.code) from error
 

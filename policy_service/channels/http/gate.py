@@ -40,13 +40,14 @@ class Gate:
         presented = await self._presented(request)
         return await self._authenticator.authenticate(presented), presented.body
 
-    async def newcomer(self, request: Request) -> Presented:
-        """A request of somebody who is not known yet: what it says is to be proved by :meth:`require_key`.
+    async def newcomer(self, request: Request, limit: int) -> Presented:
+        """A request of somebody who is not known yet, with a body of ``limit`` bytes at most: what it says is to be
+        proved by :meth:`require_key`.
 
         Raises:
             ServiceError: misdirected_host, unsupported_media_type, too_large, unauthenticated.
         """
-        presented = await self._presented(request)
+        presented = await self._presented(request, limit)
         if presented.proof is None:
             raise UnauthenticatedError("sign this request into an Agent-Proof header with the key it brings")
         return presented
@@ -106,19 +107,20 @@ class Gate:
         """
         require_host(self._site, request.headers.get("host"))
 
-    async def _presented(self, request: Request) -> Presented:
+    async def _presented(self, request: Request, limit: int | None = None) -> Presented:
         self.require_host(request)
         return Presented(
             method=request.method,
             path=request.scope.get("raw_path", b"").decode("latin-1") or request.url.path,
             query=request.scope.get("query_string", b"").decode("latin-1"),
-            body=await self._body(request),
+            body=await self._body(request, limit),
             proof=request.headers.get("agent-proof"),
             authorization=request.headers.get("authorization"),
         )
 
-    async def _body(self, request: Request) -> bytes:
-        body = await read_body(request, self.ctx.settings.max_body_bytes)
+    async def _body(self, request: Request, limit: int | None = None) -> bytes:
+        most = self.ctx.settings.max_body_bytes
+        body = await read_body(request, most if limit is None else min(limit, most))
         if request.method in _WITH_BODY:
             require_json(request)
         return body

@@ -321,3 +321,27 @@ async def test_the_log_says_who_vouched_and_holds_no_token(world: World, factory
         ("desk", "platform", KUBERNETES["sub"])
     ]
     assert token not in str(rows)
+
+
+async def knock(world: World, body: bytes) -> tuple[int, str]:
+    """What a stranger is answered who sends anything."""
+    headers = {"Agent-Proof": "x", "Content-Type": "application/json"}
+    answer = await world.http.post("/v1/agent-keys", content=body, headers=headers)
+    return answer.status_code, answer.json()["code"]
+
+
+LARGE = b'{"token":"' + b"x" * 20_000 + b'"}'
+MANY = b'{"token":[' + b"1," * 100 + b"1]}"
+
+
+@pytest.mark.parametrize(("body", "refused"), [(LARGE, (413, "too_large")), (MANY, (400, "too_many_nodes"))])
+async def test_of_a_stranger_nothing_is_read_that_is_larger_than_a_token_and_a_key(
+    world: World, body: bytes, refused: tuple[int, str]
+) -> None:
+    assert await knock(world, body) == refused
+
+
+@pytest.mark.parametrize("body", [LARGE, MANY, b"{", b"{}"])
+async def test_where_no_issuer_is_trusted_nobodys_body_is_read(tmp_path: Path, body: bytes) -> None:
+    async with running(tmp_path / "data") as world:
+        assert await knock(world, body) == (401, "unauthenticated")
