@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
@@ -213,14 +213,13 @@ class World:
         found = tuple(self.events[index : index + limit])
         return EventBatch(found, index + len(found))
 
-    async def wait_after(self, index: int, timeout_seconds: float) -> None:
+    async def wait_after(self, index: int, timeout_seconds: float) -> int:
         if len(self.events) > index:
-            return
+            return index
         self._news.clear()
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._news.wait(), min(timeout_seconds, 0.5))
-        except TimeoutError:
-            return
+        return index
 
 
 def _after_vote(page: ReviewPage, person: Person, verdict: Ballot, reason: str, at: datetime) -> ReviewPage:

@@ -79,8 +79,11 @@ def router(gate: Gate) -> APIRouter:
     async def _stream(request: Request, who: Watcher, index: int) -> AsyncIterator[bytes]:
         with metrics.STREAMS.labels("api").track_inprogress():
             yield b": open\n\n"
-            while not ctx.feed.closing and await gate.still_there(request, who.caller):
+            while not ctx.feed.closing:
                 rows, index = await history.events_after(ctx, who, index, _KEEP_ALIVE_S)
+                # Looked at after waiting: before something is said, and when there was nothing for so long.
+                if not await gate.still_there(request, who.caller):
+                    return
                 for event in rows:
                     yield f"id: {event.index}\nevent: {event.kind}\ndata: ".encode() + dump(event) + b"\n\n"
                 if not rows:

@@ -1,9 +1,11 @@
 """The event stream of the pages: ids and kinds, never HTML, never a word of an agent's.
 
 A stream belongs to a session, ends with it and does not keep it from idling out. It ends when the service stops, too:
-browsers come back by themselves with the last index they saw.
+browsers come back by themselves with the last index they saw. An idle tab costs a look at its session at each
+heartbeat, when somebody has signed out, and before something is said; what no page shows does not wake it.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Sequence
 
@@ -25,18 +27,27 @@ async def stream(
 ) -> AsyncIterator[bytes]:
     """Server-sent events after an index, about one review or task or about all, until the session or the service
     ends."""
-    index = after
+    index, clock = after, asyncio.get_running_loop().time
     with metrics.STREAMS.labels("web").track_inprogress():
         yield format_sse_event(comment="open", retry=2_000)
-        while not feed.closing and (session := await sessions.find(cookie, touch=False)) is not None:
+        session, due = await sessions.find(cookie, touch=False), clock() + HEARTBEAT_SECONDS
+        while session is not None and not feed.closing:
             batch = await feed.events_after(session.person, index, BATCH)
-            for event in _about(batch.events, about):
+            told, silent = _about(batch.events, about), clock() >= due
+            if told or silent or batch.somebody_left:
+                session = await sessions.find(cookie, touch=False)
+                if session is None:
+                    return
+            for event in told:
                 yield _wire(event)
+            if silent:
+                yield format_sse_event(comment="still here", id=str(batch.index))
+            if told or silent:
+                due = clock() + HEARTBEAT_SECONDS
             if batch.index > index:
                 index = batch.index
-                continue
-            await feed.wait_after(index, HEARTBEAT_SECONDS)
-            yield format_sse_event(comment="still here")
+            else:
+                index = await feed.wait_after(index, due - clock())
 
 
 def _about(events: Sequence[QueueEvent], about: str | None) -> list[QueueEvent]:

@@ -163,6 +163,7 @@ class EventBatch:
 
     events: tuple[QueueEvent, ...]
     index: int
+    somebody_left: bool = False  # a session has ended among what was passed over
 
 
 class EventFeed(Protocol):
@@ -177,8 +178,9 @@ class EventFeed(Protocol):
     async def events_after(self, person: Person, index: int, limit: int) -> EventBatch:
         """At most `limit` events about reviews and tasks this person may see, after `index`."""
 
-    async def wait_after(self, index: int, timeout_seconds: float) -> None:
-        """Return as soon as there may be something after `index`, at the latest after the timeout."""
+    async def wait_after(self, index: int, timeout_seconds: float) -> int:
+        """Return as soon as there may be something after `index`, at the latest after the timeout: the index after
+        which to look."""
 
 
 class WebSettings(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from policy_service.audit.feed import Event, Feed
+from policy_service.audit.feed import PEOPLE, Event, Feed
 from policy_service.channels.web.ports import EventBatch, NewSession, Person, QueueEvent, Said
 from policy_service.identity import dev_signin
 from policy_service.identity.oidc import Departure, Identity, SignIn
@@ -209,11 +209,13 @@ class ReviewFeed:
         """Events about reviews and tasks after an index, and how far was looked."""
         found = await self._feed.events_after(index, limit)
         events = tuple(told for event in found if (told := _told(event)) is not None)
-        return EventBatch(events, found[-1].index if found else index)
+        left = any(event.kind == "signed_out" for event in found)
+        return EventBatch(events, found[-1].index if found else index, left)
 
-    async def wait_after(self, index: int, timeout_seconds: float) -> None:
-        """Return as soon as there may be something new."""
-        await self._feed.wait_after(index, timeout_seconds)
+    async def wait_after(self, index: int, timeout_seconds: float) -> int:
+        """Return as soon as there may be something new, with the index after which that is."""
+        found, reached = await self._feed.follow(index, timeout_seconds, PEOPLE)
+        return found[0].index - 1 if found else reached
 
 
 def _told(event: Event) -> QueueEvent | None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
+from datetime import datetime
+from typing import Any
 
 import pytest
 
@@ -46,6 +49,35 @@ async def test_a_stream_ends_when_its_session_ends(bank: World, robot: Agent, pa
         await stream.until(await news(bank, robot, 0))
         await bank.service.sessions.sign_out(maya.cookie)
         await stream.end()
+
+
+async def test_an_idle_tab_asks_for_nothing_while_effects_pass_that_no_page_shows(
+    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tab is woken for reviews and tasks, and looks at its session before it says something."""
+    maya = await bank.person("maya")
+    cookie = {"Cookie": f"countersign_dev={maya.cookie}", "Last-Event-ID": str(bank.service.feed.index)}
+    looks: list[str] = []
+    find = bank.service.sessions._live
+
+    def counted(conn: Any, given: str, now: datetime) -> Any:
+        looks.append(given)
+        return find(conn, given, now)
+
+    async with served(bank) as port, AsyncExitStack() as tabs:
+        opened = [await tabs.enter_async_context(events(port, cookie, "/events")) for _ in range(3)]
+        await asyncio.sleep(0.2)
+        monkeypatch.setattr(bank.service.sessions, "_live", counted)
+        for n in range(5):
+            await robot.submit(await pay(bank), run_key=f"released-{n}")
+            await bank.service.sequencer.number()
+            await bank.service.feed.refresh()
+            await asyncio.sleep(0.02)
+        assert looks == []
+        review_id = await news(bank, robot, 0)
+        for tab in opened:
+            await tab.until(review_id)
+        assert len(looks) == 3, "one for each that said something"
 
 
 @pytest.mark.parametrize("path", STREAMS)

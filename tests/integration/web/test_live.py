@@ -46,9 +46,24 @@ async def test_the_stream_goes_on_where_it_was_left(world: World, visitor: Visit
     assert b"id: 5\n" in seen
 
 
-async def test_a_page_about_one_review_hears_of_that_one_only(world: World, visitor: Visitor) -> None:
+async def test_a_page_about_one_review_hears_of_that_one_only(
+    world: World, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.2)
     seen = await read_until(live.stream(world, world, visitor.cookie, 0, "rev_hostile"), b"still here")
     assert seen.count(b"event: review") == 1
+
+
+async def test_the_stream_ends_with_its_session_within_a_heartbeat(
+    world: World, visitor: Visitor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "HEARTBEAT_SECONDS", 0.2)
+    stream = live.stream(world, world, visitor.cookie, len(world.events), None)
+    assert b": open" in await anext(stream)
+    assert b"still here" in await anext(stream)
+    world.sessions.clear()
+    async with asyncio.timeout(5):
+        assert [chunk async for chunk in stream] == []
 
 
 async def test_the_stream_ends_with_its_session(world: World, visitor: Visitor) -> None:
