@@ -37,6 +37,29 @@ KIND = TaskKind.IMPOSSIBLE_QUORUM
 _AT_ONCE = 50  # reviews weighed by one reading
 
 
+class _People:
+    """Everybody known here, and whom of them a gate asks: found once a round for all gates that ask the same groups."""
+
+    def __init__(self, bundle: Bundle, signed_in: Iterable[PersonRow]) -> None:
+        self.bundle = bundle
+        self._by_token = {person_key(row.iss, row.sub): row for row in signed_in}
+        self._asked: dict[frozenset[str], list[tuple[str, frozenset[str]]]] = {}
+
+    def of(self, asked: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
+        """Who is in one of these groups, each with the groups they are in now."""
+        if asked not in self._asked:
+            named = frozenset[str]().union(*(self.bundle.directory.members(group) for group in asked))
+            known = ((person, self._groups(person)) for person in sorted(named | self._by_token.keys()))
+            self._asked[asked] = [(person, groups) for person, groups in known if groups & asked]
+        return self._asked[asked]
+
+    def _groups(self, person: str) -> frozenset[str]:
+        row = self._by_token.get(person)
+        if row is None:
+            return groups_now(self.bundle, person)
+        return frozenset() if row.revoked_at else groups_now(self.bundle, person, frozenset(row.groups))
+
+
 async def watch_quorums(ctx: Context) -> int:
     """Open a task for every question nobody can answer, and close those that are answerable again; how many moved."""
     due = await _unanswerable(ctx) ^ await ctx.db.read(_told)
@@ -53,16 +76,18 @@ async def watch_quorums(ctx: Context) -> int:
 async def _unanswerable(ctx: Context) -> set[str]:
     """The open reviews that cannot be met, read by page."""
     found: set[str] = set()
+    people = _People(ctx.active.current, await ctx.db.read(list_people))
     after: tuple[datetime, str] | None = None
     while page := await ctx.db.read(partial(records.open_reviews, after=after, limit=_AT_ONCE)):
-        found |= await ctx.db.read(partial(_short, ctx=ctx, page=page))
+        found |= await ctx.db.read(partial(_short, ctx=ctx, page=page, people=people))
         after = page[-1].answer_by, page[-1].review_id
     return found
 
 
-def _short(conn: Connection, ctx: Context, page: Sequence[ReviewRow]) -> set[str]:
-    people = list_people(conn)
-    return {case.review.review_id for case in read_cases(conn, page) if _missing(ctx, case, people)}
+def _short(conn: Connection, ctx: Context, page: Sequence[ReviewRow], people: _People) -> set[str]:
+    """Without those a person has settled: nothing would come of weighing them again."""
+    open_cases = (case for case in read_cases(conn, page) if not _settled_by_a_person(case))
+    return {case.review.review_id for case in open_cases if _missing(ctx, case, people)}
 
 
 def _told(conn: Connection) -> set[str]:
@@ -80,7 +105,9 @@ def _move(tx: Tx, ctx: Context, review_id: str) -> bool:
     tx = alone_with(tx, read_case(tx.conn, review_id).review.txn)
     case = read_case(tx.conn, review_id)
     effect, cause = case.effect, Cause(SERVICE, "quorum")
-    short = _missing(ctx, case, list_people(tx.conn)) if case.review.state == "open" else []
+    short = []
+    if case.review.state == "open":
+        short = _missing(ctx, case, _People(ctx.active.current, list_people(tx.conn)))
     if not short:
         return bool(settle_task(tx, effect, cause, KIND))
     told = find(tx.conn, TaskRow, effect_id=effect.effect_id, rev=effect.rev, kind=KIND.value)
@@ -94,30 +121,22 @@ def _settled_by_a_person(case: Case) -> bool:
     return any(said["kind"] == KIND.value for said in case.effect.settlements)
 
 
-def _missing(ctx: Context, case: Case, signed_in: Iterable[PersonRow]) -> list[GateTally]:
+def _missing(ctx: Context, case: Case, people: _People) -> list[GateTally]:
     """The gates that stay short even if everybody known here approved."""
-    bundle, now = ctx.active.current, ctx.clock()
+    bundle, now = people.bundle, ctx.clock()
+    gates, excluded = merge(case.gates), requesters_side(case.agent)
     votes = ballots(ctx, bundle, case.snapshot, case.effect, case.agent, now)
-    votes += _everybody(ctx, bundle, case, signed_in, now)
-    counted = tally(merge(case.gates), votes, excluded=requesters_side(case.agent))
-    return [] if counted.met else [entry for entry in counted.per_gate if not entry.met]
-
-
-def _everybody(
-    ctx: Context, bundle: Bundle, case: Case, signed_in: Iterable[PersonRow], now: datetime
-) -> list[BallotVote]:
-    asked = frozenset[str]().union(*(gate.voters for gate in merge(case.gates)))
-    by_token = {person_key(row.iss, row.sub): row for row in signed_in}
-    named = frozenset[str]().union(*(bundle.directory.members(group) for group in asked))
-    votes = []
-    for person in sorted(named | by_token.keys()):
-        row = by_token.get(person)
-        if row is not None and row.revoked_at is not None:
+    asked, enough = frozenset[str]().union(*(gate.voters for gate in gates)), 1
+    for person, groups in people.of(asked):
+        if not _permitted(ctx, bundle, case, person, groups, now):
             continue
-        groups = groups_now(bundle, person, frozenset(row.groups if row is not None else ()))
-        if groups & asked and _permitted(ctx, bundle, case, person, groups, now):
-            votes.append(BallotVote(f"nobody yet: {person}", person, groups, "approve"))
-    return votes
+        votes.append(BallotVote(f"nobody yet: {person}", person, groups, "approve"))
+        if len(votes) >= enough:  # counted at every doubling: the first few people are enough for most gates
+            enough = 2 * len(votes)
+            if tally(gates, votes, excluded=excluded).met:
+                return []
+    counted = tally(gates, votes, excluded=excluded)
+    return [] if counted.met else [entry for entry in counted.per_gate if not entry.met]
 
 
 def _permitted(
