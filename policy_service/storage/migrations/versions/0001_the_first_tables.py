@@ -337,6 +337,7 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("transactions", schema=None) as batch_op:
         batch_op.create_index("ix_transactions_agent", ["agent", "submitted_at"], unique=False)
+        batch_op.create_index("ix_transactions_aud", ["aud", "submitted_at"], unique=False)
         batch_op.create_index("ix_transactions_due", ["state", "valid_until"], unique=False)
 
     op.create_table(
