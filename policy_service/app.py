@@ -1,6 +1,6 @@
 """The composition root: builds the rooms once, in order, and hands them to each other.
 
-Start: settings, lock, migrations, database, keys, epoch mark, bundle, feed, jobs; then the routes answer. A step that
+Start: settings, keys, lock, migrations, database, epoch mark, bundle, feed, jobs; then the routes answer. A step that
 fails stops the start with a sentence; nothing is half open. Stop: streams end, jobs stop, the writer finishes what it
 has acknowledged, the mark is written.
 """
@@ -105,12 +105,12 @@ class Service:
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
         self.health = Health(clock or utc_now, _ROUNDS_MISSED * settings.watch_s + _ROUND_S)
+        ring = read_keys(settings.key_dir)  # first: where nobody ran `init`, nothing is made that looks as if
         with ExitStack() as opened:  # whatever refuses the start closes what was opened before
             opened.enter_context(embedded_lock(settings))
             # without a clock, this host's counts, or the database server's own
             self.db = open_database(settings, clock=clock)
             opened.callback(self.db.close)
-            ring = read_keys(settings.key_dir)
             mark = settle_epoch(self.db, settings.key_dir)
             self.mark = EpochMark(settings.key_dir, mark, self.health.signal("epoch"))
             self.db.refuse_forgetful(self.mark.so_far)

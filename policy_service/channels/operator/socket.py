@@ -4,6 +4,9 @@ The embedded database belongs to one process. While the service runs, the comman
 socket in the data folder (mode 0600: whoever may use it owns the data anyway); when it is down, the command line takes
 the lock and runs the verb itself. A database server has no owner: there the command line always writes by itself, and
 every replica sees it with its next unit of work.
+
+Refused: a database that nobody has set up. A verb in another folder, or without the service's settings, would make an
+empty one, and stop nothing there.
 """
 
 from __future__ import annotations
@@ -29,7 +32,8 @@ from policy_service.errors import ServiceError, StartError
 from policy_service.settings import Settings
 from policy_service.storage.database import Database, StorageLimits
 from policy_service.storage.lockfile import ProcessLock, lock_path
-from policy_service.storage.migrations import migrate
+from policy_service.storage.migrations import is_empty, migrate
+from policy_service.storage.sqlite import is_missing
 from policy_service.storage.unit import Clock
 
 _SOCKET = "admin.sock"
@@ -61,12 +65,21 @@ def run_verb(settings: Settings, name: str, args: Arguments) -> Any:
     """Run one verb, through the running service or by ourselves.
 
     Raises:
-        StartError: the service refuses it, or the database is held by something that does not answer.
+        StartError: the service refuses it, there is no database, or something that does not answer holds it.
     """
     path = socket_path(settings)
     if is_embedded(settings) and _is_served(path):
         return _through_socket(path, name, args)
     return _by_ourselves(settings, name, args)
+
+
+def place_of(settings: Settings) -> str:
+    """The database in words: its file, or the server's address without who signs in there."""
+    url = make_url(settings.database_url)
+    if is_embedded(settings):
+        return str(url.database)
+    host = url.host or url.query.get("host") or "localhost"
+    return f"{url.database} on {host}{f':{url.port}' if url.port else ''}"
 
 
 def is_embedded(settings: Settings) -> bool:
@@ -94,8 +107,32 @@ def _through_socket(path: Path, name: str, args: Arguments) -> Any:
 
 
 def _by_ourselves(settings: Settings, name: str, args: Arguments) -> Any:
-    with embedded_lock(settings), open_database(settings) as db:
+    with existing_database(settings) as db:
         return db.write_sync(lambda tx: VERBS[name](tx, settings, args))
+
+
+@contextlib.contextmanager
+def existing_database(settings: Settings) -> Iterator[Database]:
+    """The database of a deployment, for this process.
+
+    Raises:
+        StartError: nobody has set it up, or another process holds it.
+        StorageUnavailableError: it cannot be reached.
+    """
+    if is_missing(make_url(settings.database_url)):  # before the lock, whose file would make the folder
+        raise _no_database(settings)
+    with embedded_lock(settings):
+        if is_empty(settings.database_url):
+            raise _no_database(settings)
+        with open_database(settings) as db:
+            yield db
+
+
+def _no_database(settings: Settings) -> StartError:
+    return StartError(
+        f"there is no database {place_of(settings)} yet; run: policy-service init (or, where a service runs already, "
+        "run this with its settings: COUNTERSIGN_DATA_DIR, COUNTERSIGN_DATABASE_URL, ...)"
+    )
 
 
 @contextlib.contextmanager

@@ -37,6 +37,19 @@ def migrate(url: str) -> None:
     _run(url, lambda config: command.upgrade(config, "head"))
 
 
+def is_empty(url: str) -> bool:
+    """Whether no step was ever applied there; nothing is made by asking.
+
+    Raises:
+        StartError: the database is damaged.
+        StorageUnavailableError: it cannot be reached.
+    """
+    if sqlite.is_missing(make_url(url)):
+        return True
+    with _as_ours(url, "asked"), _connection(url) as conn:
+        return current(conn) is None
+
+
 def check(url: str) -> None:
     """Compare a migrated database with the declared tables.
 
@@ -77,16 +90,21 @@ def _revisions() -> list[str]:
 
 def _run(url: str, step: Callable[[Config], object]) -> None:
     config = _config()
+    with _as_ours(url, "migrated"), _connection(url) as conn, _alone(conn):
+        _require_known(conn)
+        config.attributes["connection"] = conn
+        step(config)
+
+
+@contextmanager
+def _as_ours(url: str, done: str) -> Iterator[None]:
     try:
-        with _connection(url) as conn, _alone(conn):
-            _require_known(conn)
-            config.attributes["connection"] = conn
-            step(config)
+        yield
     except SQLAlchemyError as error:
         if sqlite.is_damage(cause := getattr(error, "orig", None)):
             raise sqlite.damaged(make_url(url).database, cause) from error
         raise StorageUnavailableError(
-            f"the database could not be migrated ({type(error).__name__}); the failed step left nothing"
+            f"the database could not be {done} ({type(error).__name__}); what failed left nothing"
         ) from error
 
 

@@ -6,6 +6,7 @@ import json
 import shutil
 import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,12 @@ from policy_service.channels.operator.socket import embedded_lock
 from policy_service.cli import _welcome, app
 from policy_service.errors import StartError
 from policy_service.settings import load_settings
+from tests.counterparts import postgres
 from tests.fakes.operated import Operated, command, environment, free_port
 from tests.fakes.payments import Payments
 from tests.fakes.world import fresh_data, running
 from tests.integration.service.effects import pay
+from tests.integration.service.engines import ENGINES
 
 pytestmark = pytest.mark.anyio
 
@@ -235,9 +238,61 @@ def test_a_sign_in_link_that_cannot_be_made_does_not_end_the_service(
 ) -> None:
     """Somebody else holds the database here; a full disk at the wrong moment looks the same to `serve`."""
     settings = load_settings(data_dir=tmp_path, bundle_dir=folder / "bundle", dev_signin=True)
+    (tmp_path / "countersign.db").touch()
     with embedded_lock(settings):
         _welcome(settings)
     said = capsys.readouterr()
     assert "listening on" in said.out and "sign in as" not in said.out
     assert "no link for maya (the database beside" in said.err
     assert "policy-service signin maya" in said.err
+
+
+ELSEWHERE = {
+    "an emergency stop": ("freeze", "everything", "--reason", "it pays twice"),
+    "an unfreeze": ("unfreeze", "tool", "pay"),
+    "a revocation": ("revoke", "agent", "robot", "--reason", "stolen"),
+    "an enrolment": ("agent", "enroll", "robot", "--key-out", "robot.pem"),
+    "a list": ("people",),
+    "a restored backup": ("restored", "--dry-run"),
+    "a sign-in link": ("signin", "maya"),
+    "a start": ("serve",),
+}
+
+
+@pytest.mark.parametrize("words", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_a_verb_in_another_folder_makes_no_database_and_says_that_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    env = {
+        "COUNTERSIGN_BUNDLE_DIR": str(Payments(tmp_path / "bundle").path),
+        "COUNTERSIGN_DEV_SIGNIN": "true",
+    }
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    code, said = verb(env, *words)
+    assert code == 1 and "policy-service init" in said
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_empty_database_is_none(request: pytest.FixtureRequest, tmp_path: Path, engine: str) -> None:
+    env = environment(tmp_path / "data", Payments(tmp_path / "bundle").path, free_port())
+    with ExitStack() as stack:
+        if engine == "postgresql":
+            server = request.getfixturevalue("postgres_server")
+            env["COUNTERSIGN_DATABASE_URL"] = stack.enter_context(postgres.database(server))
+        else:
+            (tmp_path / "data").mkdir()
+            (tmp_path / "data/countersign.db").touch()
+        for _ in range(2):  # the refusal makes no table either
+            code, said = verb(env, "freeze", "everything", "--reason", "x")
+            assert code == 1 and "there is no database" in said
+        assert verb(env, "init")[0] == 0
+        assert verb(env, "freeze", "everything", "--reason", "x")[0] == 0
+
+
+def test_what_was_stopped_names_the_database_it_was_stopped_in(up: Operated, folder: Path) -> None:
+    database = str(folder / "data/countersign.db")
+    for words in (("freeze", "tool", "gone", "--reason", "x"), ("unfreeze", "tool", "gone")):
+        assert database in verb(up.env, *words)[1]
+        assert json.loads(verb(up.env, *words, "--json")[1])["database"] == database
