@@ -92,7 +92,7 @@ def is_missing(url: URL) -> bool:
     if url.get_backend_name() != "sqlite" or not url.database:
         return False
     try:
-        os.stat(url.database)
+        Path(url.database).stat()
     except (FileNotFoundError, NotADirectoryError):
         return True
     except OSError:

@@ -67,9 +67,8 @@ def run_verb(settings: Settings, name: str, args: Arguments) -> Any:
     Raises:
         StartError: the service refuses it, there is no database, or something that does not answer holds it.
     """
-    path = socket_path(settings)
-    if is_embedded(settings) and _is_served(path):
-        return _through_socket(path, name, args)
+    if is_embedded(settings) and _is_served(socket_path(settings)):
+        return _through_socket(settings, name, args)
     return _by_ourselves(settings, name, args)
 
 
@@ -90,6 +89,7 @@ def is_embedded(settings: Settings) -> bool:
 def _is_served(path: Path) -> bool:
     """Whether somebody listens there; a killed service leaves its socket behind, and nobody holds the lock then."""
     with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(_TIMEOUT_S)  # a service that hangs takes nobody in once its queue is full
         try:
             probe.connect(str(path))
         except OSError:
@@ -97,13 +97,31 @@ def _is_served(path: Path) -> bool:
     return True
 
 
-def _through_socket(path: Path, name: str, args: Arguments) -> Any:
-    with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(path)), timeout=_TIMEOUT_S) as client:
-        answer = client.post(f"http://service/{name}", content=json.dumps(args).encode())
-    body = answer.json()
-    if answer.is_error:
-        raise StartError(str(body.get("detail", answer.text)))
+def _through_socket(settings: Settings, name: str, args: Arguments) -> Any:
+    transport = httpx2.HTTPTransport(uds=str(socket_path(settings)))
+    try:
+        with httpx2.Client(transport=transport, timeout=_TIMEOUT_S) as client:
+            answer = client.post(f"http://service/{name}", content=json.dumps(args).encode())
+        body = answer.json()
+        refusal = str(body["detail"]) if answer.is_error else None
+    except (httpx2.HTTPError, ValueError, TypeError, KeyError) as error:
+        # It may hang and go on later, with this in its hands; or have met a fault after its commit.
+        raise StartError(
+            f"the service ({_holder(settings)}) does not answer: whether it was done is not known: repeat it, or stop "
+            "that process and run this again"
+        ) from error
+    if refusal is not None:
+        raise StartError(refusal)
     return body
+
+
+def _holder(settings: Settings) -> str:
+    """Who says that the database is theirs."""
+    try:
+        told = lock_path(Path(str(make_url(settings.database_url).database))).read_text()
+    except OSError:
+        told = ""
+    return told.split(" (")[0] or "its pid is not known"
 
 
 def _by_ourselves(settings: Settings, name: str, args: Arguments) -> Any:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import threading
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -145,6 +146,51 @@ def test_the_service_answers_and_says_that_it_is_ready(up: Operated) -> None:
 
 def test_only_its_own_user_may_use_the_operators_socket(up: Operated, folder: Path) -> None:
     assert (folder / "data/admin.sock").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_service_that_hangs_is_a_sentence_that_names_it_and_says_what_is_not_known(
+    up: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("policy_service.channels.operator.socket._TIMEOUT_S", 0.5)
+    with up.hanging() as pid:
+        code, said = verb(up.env, "freeze", "tool", "slow", "--reason", "x")
+    assert code == 1 and f"pid {pid}" in said and "does not answer" in said
+    assert "whether it was done is not known: repeat it" in said
+    monkeypatch.undo()
+    assert verb(up.env, "freeze", "tool", "slow", "--reason", "x")[0] == 0
+    assert verb(up.env, "unfreeze", "tool", "slow")[0] == 0
+
+
+BROKEN = {
+    "a fault": b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 5\r\n\r\nFault",
+    "no JSON": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+    "another refusal": b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\n[]",
+    "no answer": b"",
+    "no HTTP": b"220 smtp ready\r\n",
+}
+
+
+@pytest.mark.parametrize("answer", BROKEN.values(), ids=BROKEN)
+def test_an_answer_that_is_none_is_a_sentence(tmp_path: Path, answer: bytes) -> None:
+    env = environment(tmp_path / "data", Payments(tmp_path / "bundle").path, free_port())
+    verb(env, "init")
+
+    def serve(listener: socket.socket) -> None:
+        for _ in range(2):  # the look whether somebody listens, and the verb
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(65_536)
+                with suppress(OSError):
+                    peer.sendall(answer)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "data/admin.sock"))
+        listener.listen()
+        server = threading.Thread(target=serve, args=[listener])
+        server.start()
+        code, said = verb(env, "freeze", "everything", "--reason", "x")
+        server.join(30)
+    assert code == 1 and "not known" in said
 
 
 def test_a_second_service_on_the_same_data_refuses_to_start(up: Operated) -> None:
