@@ -76,6 +76,8 @@ class Health:
         self._looked = (time.monotonic(), clock())
         self._findings: dict[tuple[str, str], Finding] = {}
         self._lock = threading.Lock()
+        for check in CHECKS:
+            metrics.CHECK_FAILING.labels(check).set(0)
 
     def bad(self, check: str, wrong: str, about: str = "", since: datetime | None = None) -> None:
         """Note that something is wrong; what was wrong already keeps its beginning."""

@@ -1,5 +1,5 @@
 """The active bundle: one reference, swapped when a new folder has been read, checked and prepared, never
-before.
+before. What keeps the folder out is noted when it is found.
 
 Rules kept here (I-13): what is active was validated; a folder that is not valid leaves the last good bundle
 in place and says what is wrong; reloads do not overlap. What is active and what lies in the folder are both
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from policy_service.health import Signal
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pap.commit import commit_of
 from policy_service.pap.files import bundle_digest, read_files
@@ -50,9 +51,10 @@ class BundleStatus:
 class ActiveBundle:
     """Holds the bundle that decides."""
 
-    def __init__(self, path: Path, clock: Callable[[], datetime]) -> None:
+    def __init__(self, path: Path, clock: Callable[[], datetime], signal: Signal | None = None) -> None:
         self._path = path
         self._clock = clock
+        self._signal = signal or Signal()
         self._lock = asyncio.Lock()
         self._current: Bundle | None = None
         self._head: str | None = None
@@ -83,8 +85,10 @@ class ActiveBundle:
             except BundleError as error:
                 self._failed_at = self._failed_at or self._clock()  # since when it does not load
                 self._error = error
+                self._signal.bad(self._wrong(error))
                 return Reloaded(self._current, changed=False, error=error)
             self._error = self._failed_at = None
+            self._signal.good()
             return Reloaded(bundle, changed=self._swap(bundle))
 
     def status(self) -> BundleStatus:
@@ -97,6 +101,14 @@ class ActiveBundle:
             loaded_at=self._loaded_at,
             error=self._error,
             failed_at=self._failed_at,
+        )
+
+    def _wrong(self, error: BundleError) -> str:
+        """Anybody may read this: the place of the first problem, not its text."""
+        first, current = error.problems[0], self._current
+        stays = f"; {current.digest} at {current.commit} stays in force" if current else ""
+        return (
+            f"the folder ({self._head or 'unreadable'}) does not load: {first.file}:{first.line or 1}{stays}"
         )
 
     def close(self) -> None:

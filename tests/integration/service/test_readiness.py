@@ -241,6 +241,29 @@ async def test_a_bundle_that_does_not_load_is_a_warning_since_it_first_did_not(
     assert await found(bank) == {}
 
 
+async def failing(world: World, check: str) -> str:
+    """What the metrics say of a check; nobody has asked /readyz."""
+    lines = (await world.http.get("/metrics")).text.splitlines()
+    return next(line for line in lines if line.startswith(f'countersign_check_failing{{check="{check}"}} '))[
+        -3:
+    ]
+
+
+async def test_metrics_tell_of_a_bundle_though_nobody_asks_whether_it_is_ready(
+    bank: World, folder: Payments
+) -> None:
+    for rules, told in (("permit (principal, action", "1.0"), ("", "0.0")):
+        folder.policies(rules) if rules else folder.rules()
+        await bank.activate()
+        assert await failing(bank, "bundle") == told
+
+
+async def test_metrics_tell_of_a_watch_that_does_not_come_round(bank: World) -> None:
+    assert await failing(bank, "watch") == "0.0"
+    bank.service.health._patience_s = -1
+    assert await failing(bank, "watch") == "1.0"
+
+
 async def test_a_sweep_that_fails_is_a_warning_until_it_succeeds(bank: World) -> None:
     scheduler = bank.service.scheduler
     forget = next(job for job in scheduler._jobs if job.name == "forget")
