@@ -43,6 +43,10 @@ CHECKS: Final[dict[str, Check]] = {
         False, "see the service's log for job_failed; expiry is still checked wherever it matters"
     ),
     "outbox": Check(False, "see the service's log for outbox_delivery_failed and mend the receiver"),
+    "frozen": Check(
+        False,
+        "policy-service freeze list shows it and why; end it with policy-service unfreeze when it is safe",
+    ),
     "issuers": Check(False, "see that the identity provider can be reached from this host"),
 }
 

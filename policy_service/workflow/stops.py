@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
 
-from sqlalchemy import delete, select
+from sqlalchemy import Connection, delete, select
 from sqlmodel import col
 
 from countersign.contract import ErrorCode
@@ -73,6 +75,29 @@ def unfreeze_tool(tx: Tx, tool: str | None) -> bool:
     if ended:
         append(tx, "stop_ended", actor=OPERATOR, body={"what": what})
     return ended
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """An emergency stop that holds now; ``tool``: None for everything."""
+
+    tool: str | None
+    reason: str
+    since: datetime
+
+    @property
+    def words(self) -> str:
+        """What is stopped, for people."""
+        return "everything" if self.tool is None else f"the tool {self.tool!r}"
+
+
+def list_stops(conn: Connection) -> list[Stop]:
+    """Every stop that holds, everything first."""
+    rows = conn.execute(select(*table(StopRow).columns).order_by(col(StopRow.what)))
+    return [
+        Stop(None if row.what == EVERYTHING else row.what.removeprefix(_of_tool("")), row.reason, row.at)
+        for row in rows
+    ]
 
 
 def _what(tool: str | None) -> str:

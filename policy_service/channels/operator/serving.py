@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from policy_service.channels.operator.socket import admin_app, is_embedded, socket_path
 from policy_service.errors import StartError
@@ -72,12 +73,13 @@ async def open_doors(
         stack.enter_context(_bound(config))
         # The application is started here and not by the server, so that a refusal to start is a sentence.
         await stack.enter_async_context(app.router.lifespan_context(app))
+        tools = lambda: app.state.service.active.current.manifests  # noqa: E731
         has_socket = operator and is_embedded(settings)
         listener = stack.enter_context(_admin_socket(settings)) if has_socket else None
         serving = asyncio.create_task(public.serve() if signals else public.serve_quietly(None))
         await public.settled.wait()
         if listener is not None:
-            await stack.enter_async_context(_operators_door(db, settings, listener))
+            await stack.enter_async_context(_operators_door(admin_app(db, settings, tools), listener))
         try:
             yield serving
         finally:
@@ -86,8 +88,8 @@ async def open_doors(
 
 
 @contextlib.asynccontextmanager
-async def _operators_door(db: Database, settings: Settings, listener: socket.socket) -> AsyncIterator[None]:
-    door = _Door(uvicorn.Config(admin_app(db, settings), log_config=None, lifespan="off"))
+async def _operators_door(verbs: Starlette, listener: socket.socket) -> AsyncIterator[None]:
+    door = _Door(uvicorn.Config(verbs, log_config=None, lifespan="off"))
     serving = asyncio.create_task(door.serve_quietly(listener))
     await door.settled.wait()
     try:

@@ -15,7 +15,7 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +45,20 @@ def socket_path(settings: Settings) -> Path:
     return settings.data_dir / _SOCKET
 
 
-def admin_app(db: Database, settings: Settings) -> Starlette:
-    """The verbs behind the socket of a running service."""
+def admin_app(db: Database, settings: Settings, tools: Callable[[], Collection[str]]) -> Starlette:
+    """The verbs behind the socket of a running service. ``tools``: those of the bundle in force."""
 
     async def call(request: Request) -> Response:
-        verb = VERBS.get(request.path_params["verb"])
+        name = request.path_params["verb"]
+        verb = VERBS.get(name)
         if verb is None:
             return JSONResponse({"code": ErrorCode.NOT_FOUND.value, "detail": "no such verb"}, 404)
         args = json.loads(await request.body())
         try:
-            return JSONResponse(await db.write(lambda tx: verb(tx, settings, args)))
+            done = await db.write(lambda tx: verb(tx, settings, args))
+            if name == "stop" and args["tool"] is not None:  # a slip of the pen stops nothing
+                done["tools"] = sorted(tools())
+            return JSONResponse(done)
         except ServiceError as error:
             return JSONResponse(error.to_problem(), error.status)
 

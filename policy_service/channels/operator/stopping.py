@@ -13,6 +13,8 @@ import typer
 
 from policy_service.channels.operator.socket import place_of, run_verb
 from policy_service.channels.operator.speaking import AsJson, say, sentences
+from policy_service.pap.bundle import load_bundle
+from policy_service.pap.problems import BundleError
 from policy_service.settings import load_settings
 
 freeze_app = typer.Typer(no_args_is_help=True, help="Stop at once, without taking anything away.")
@@ -51,7 +53,39 @@ def freeze_everything(reason: Reason, as_json: AsJson = False) -> None:
 def _stop(tool: str | None, reason: str, as_json: bool) -> None:
     with sentences():
         done = _done("stop", {"tool": tool, "reason": reason})
+        if tool is not None:
+            _warn_of_unknown(tool, done.pop("tools", None) or _tools_here())
         _say(done, as_json, f"{tool or 'everything'} is frozen: nothing of it fires until it is unfrozen")
+
+
+@freeze_app.command("list")
+def freeze_list(as_json: AsJson = False) -> None:
+    """What is frozen now, since when and why."""
+    with sentences():
+        settings = load_settings()
+        found = run_verb(settings, "stop-list", {})
+        lines = [
+            " ".join([one["what"], *([one["name"]] if one["name"] else [])])
+            + f"  since {one['since']}{'  ' + one['reason'] if one['reason'] else ''}"
+            for one in found
+        ]
+        say(found, as_json, "\n".join([*lines, *([] if lines else ["nothing is frozen"])]))
+
+
+def _warn_of_unknown(tool: str, tools: list[str]) -> None:
+    if tools and tool not in tools:
+        typer.echo(
+            f"WARNING: the bundle holds no tool {tool!r}, so this may stop nothing; it holds {', '.join(tools)}",
+            err=True,
+        )
+
+
+def _tools_here() -> list[str]:
+    """The tools of the bundle as this shell's settings have it, where no running service says which is in force."""
+    try:
+        return sorted(load_bundle(load_settings().bundle_dir).manifests)
+    except BundleError:
+        return []
 
 
 @unfreeze_app.command("agent")

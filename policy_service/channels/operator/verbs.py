@@ -86,6 +86,22 @@ def _stop(tx: Tx, settings: Settings, args: Arguments) -> Any:
     return {"tool": args["tool"], "began": stops.freeze_tool(tx, args["tool"], args["reason"])}
 
 
+def _list_stops(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    held = [
+        {
+            "what": "everything" if stop.tool is None else "tool",
+            "name": stop.tool,
+            "since": time_text(stop.since),
+            "reason": stop.reason,
+        }
+        for stop in stops.list_stops(tx.conn)
+    ]
+    frozen = [(row.name, row.frozen_at) for row in agents.list_agents(tx.conn) if row.frozen_at is not None]
+    return held + [  # why is in the log
+        {"what": "agent", "name": name, "since": time_text(since), "reason": None} for name, since in frozen
+    ]
+
+
 def _go_on(tx: Tx, settings: Settings, args: Arguments) -> Any:
     return {"tool": args["tool"], "ended": stops.unfreeze_tool(tx, args["tool"])}
 
@@ -158,5 +174,6 @@ VERBS: dict[str, Verb] = {
     "revoke-transaction-if-open": _revoke_if_open,
     "sign-in-link": _sign_in_link,
     "stop": _stop,
+    "stop-list": _list_stops,
     "unfreeze": _unfreeze,
 }

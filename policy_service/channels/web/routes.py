@@ -100,6 +100,7 @@ def _add_queue(router: APIRouter, pages: Pages, source: QueueSource, feed: Event
         cursor = request.query_params.get("cursor")
         page = await source.open_reviews(session.person, cursor, PAGE_OF_ROWS)
         frame: dict[str, Any] = {"session": session, "index": index, "open_tasks": await source.count_tasks()}
+        frame["frozen"] = page.frozen
         if not page.rows and cursor is None:
             return await pages.draw(request, "empty.html", gate_example=_GATE_EXAMPLE, **frame)
         groups = queue_groups(page.rows, pages.now())

@@ -193,6 +193,43 @@ def test_an_answer_that_is_none_is_a_sentence(tmp_path: Path, answer: bytes) -> 
     assert code == 1 and "not known" in said
 
 
+def test_what_is_frozen_can_be_listed(up: Operated) -> None:
+    assert verb(up.env, "freeze", "list") == (0, "nothing is frozen")
+    verb(up.env, "agent", "enroll", "held")
+    begun = [
+        ("everything", "--reason", "it pays twice"),
+        ("tool", "pay", "--reason", "slow"),
+        ("agent", "held"),
+    ]
+    for words in begun:
+        assert verb(up.env, "freeze", *words)[0] == 0
+    told = json.loads(verb(up.env, "freeze", "list", "--json")[1])
+    assert [(one["what"], one["name"], one["reason"]) for one in told] == [
+        ("everything", None, "it pays twice"),
+        ("tool", "pay", "slow"),
+        ("agent", "held", None),
+    ]
+    lines = verb(up.env, "freeze", "list")[1].splitlines()
+    assert lines[1] == f"tool pay  since {told[1]['since']}  slow"
+    for words in (("everything",), ("tool", "pay"), ("agent", "held")):
+        verb(up.env, "unfreeze", *words)
+    assert verb(up.env, "freeze", "list") == (0, "nothing is frozen")
+
+
+@pytest.mark.parametrize("running_", [True, False], ids=["up", "down"])
+def test_a_tool_nobody_has_is_frozen_with_a_warning(up: Operated, tmp_path: Path, running_: bool) -> None:
+    env = up.env
+    if not running_:
+        env = environment(tmp_path / "data", Payments(tmp_path / "bundle").path, free_port())
+        verb(env, "init")
+    code, said = verb(env, "freeze", "tool", "pya", "--reason", "x")
+    assert code == 0 and "pya is frozen" in said
+    assert "WARNING" in said and "no tool 'pya'" in said and "pay" in said
+    assert "WARNING" not in verb(env, "freeze", "tool", "pay", "--reason", "x")[1]
+    for tool in ("pya", "pay"):
+        verb(env, "unfreeze", "tool", tool)
+
+
 def test_a_second_service_on_the_same_data_refuses_to_start(up: Operated) -> None:
     second = command("serve", env=up.env | {"COUNTERSIGN_PORT": str(free_port())})
     assert second.returncode == 1
@@ -339,6 +376,6 @@ def test_an_empty_database_is_none(request: pytest.FixtureRequest, tmp_path: Pat
 
 def test_what_was_stopped_names_the_database_it_was_stopped_in(up: Operated, folder: Path) -> None:
     database = str(folder / "data/countersign.db")
-    for words in (("freeze", "tool", "gone", "--reason", "x"), ("unfreeze", "tool", "gone")):
+    for words in (("freeze", "tool", "pay", "--reason", "x"), ("unfreeze", "tool", "pay")):
         assert database in verb(up.env, *words)[1]
         assert json.loads(verb(up.env, *words, "--json")[1])["database"] == database

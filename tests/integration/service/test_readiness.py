@@ -241,6 +241,36 @@ async def test_a_bundle_that_does_not_load_is_a_warning_since_it_first_did_not(
     assert await found(bank) == {}
 
 
+async def test_what_an_operator_stopped_is_a_warning_until_it_may_go_on(bank: World) -> None:
+    why = {"reason": "it pays twice"}
+    stops: list[tuple[str | None, str]] = [
+        ("pay", "1 tool"),
+        ("unpay", "2 tools"),
+        (None, "everything and 2 tools"),
+    ]
+    for tool, told in stops:
+        await bank.operator("stop", {"tool": tool, **why})
+        wrong = (await broken(bank, "frozen", stops=False))["wrong"]
+        assert wrong == f"stopped by an operator: {told}"
+    lines = (await bank.http.get("/metrics")).text
+    assert (
+        'countersign_frozen{what="everything"} 1.0' in lines
+        and 'countersign_frozen{what="tool"} 2.0' in lines
+    )
+    for tool, _ in stops:
+        await bank.operator("go-on", {"tool": tool})
+    await mended(bank)
+
+
+async def test_the_queue_says_what_an_operator_stopped(bank: World) -> None:
+    maya = await bank.person("maya")
+    assert "Stopped by an operator" not in (await maya.get("/")).text
+    for tool in ("pay", None):
+        await bank.operator("stop", {"tool": tool, "reason": "it pays twice"})
+    text = (await maya.get("/")).text
+    assert "Stopped by an operator" in text and "everything" in text and "the tool" in text
+
+
 async def failing(world: World, check: str) -> str:
     """What the metrics say of a check; nobody has asked /readyz."""
     lines = (await world.http.get("/metrics")).text.splitlines()
