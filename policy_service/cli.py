@@ -19,7 +19,7 @@ import typer
 from sqlalchemy import make_url
 
 from countersign.contract import PrivateKey, PublicKey
-from policy_service.channels.operator import backing_up, restoring, stopping
+from policy_service.channels.operator import backing_up, listing, restoring, stopping
 from policy_service.channels.operator.socket import embedded_lock, open_database, run_verb
 from policy_service.channels.operator.speaking import AsJson, say, sentences
 from policy_service.errors import ServiceError, StartError
@@ -51,6 +51,8 @@ app.add_typer(stopping.unfreeze_app, name="unfreeze")
 app.add_typer(stopping.revoke_app, name="revoke")
 app.add_typer(stopping.reinstate_app, name="reinstate")
 agent_app.add_typer(key_app, name="key")
+agent_app.command("list")(listing.agents)
+app.command("people")(listing.people)
 app.command("backup")(backing_up.backup)
 app.command("restored")(restoring.restored)
 
@@ -309,18 +311,6 @@ def agent_enroll(
         say(done, as_json, f"enrolled {name}{where}")
 
 
-@agent_app.command("list")
-def agent_list(as_json: AsJson = False) -> None:
-    """Every enrolled agent, its owner and its keys."""
-    with sentences():
-        agents = run_verb(load_settings(), "agent-list", {})
-        lines = [
-            f"{a['agent']}  owner {a['owner'] or '-'}  {len(a['keys'])} keys{'  FROZEN' if a['frozen'] else ''}"
-            for a in agents
-        ]
-        say(agents, as_json, "\n".join(lines) or "no agent is enrolled")
-
-
 @agent_app.command("api-key")
 def agent_api_key(
     name: Annotated[str, typer.Argument(help="The agent.")],
@@ -376,18 +366,6 @@ def rotate_keys_(
         settings = load_settings()
         kid = rotate_keys(settings.key_dir, now=time.time(), compromised=compromised)
         say({"current": kid}, as_json, f"the key {kid} signs once the service has been started again")
-
-
-@app.command()
-def people(as_json: AsJson = False) -> None:
-    """Everybody who ever signed in, with the groups their token carried; ISSUER|SUBJECT is what owners are named by."""
-    with sentences():
-        found = run_verb(load_settings(), "people-list", {})
-        lines = [
-            f"{p['person']}  {p['name']}  {', '.join(p['groups']) or '-'}{'  REVOKED' if p['revoked'] else ''}"
-            for p in found
-        ]
-        say(found, as_json, "\n".join(lines) or "nobody has signed in yet")
 
 
 if __name__ == "__main__":

@@ -51,7 +51,14 @@ def _list_agents(tx: Tx, settings: Settings, args: Arguments) -> Any:
             "enrolled_at": time_text(row.enrolled_at),
             "frozen": row.frozen_at is not None,
             "keys": [
-                {"kid": key.kid, "revoked": key.revoked_at is not None}
+                {
+                    "kid": key.kid,
+                    "revoked": key.revoked_at is not None,
+                    "revoked_at": None if key.revoked_at is None else time_text(key.revoked_at),
+                    "issuer": key.issuer,
+                    "until": None if key.expires_at is None else time_text(key.expires_at),
+                    "over": key.expires_at is not None and tx.now >= key.expires_at,
+                }
                 for key in agents.list_keys(tx.conn, row.name)
             ],
         }

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,14 @@ import pytest
 from typer.testing import CliRunner
 
 from countersign.contract import PrivateKey
+from policy_service.channels.operator.listing import agent_text
 from policy_service.channels.operator.socket import embedded_lock
 from policy_service.cli import _welcome, app
 from policy_service.errors import StartError
+from policy_service.identity.agents import bring_key
+from policy_service.identity.callers import Voucher
 from policy_service.settings import load_settings
+from policy_service.storage.types import time_text
 from tests.counterparts import postgres
 from tests.fakes.operated import Operated, command, environment, free_port
 from tests.fakes.payments import Payments
@@ -65,7 +70,8 @@ def test_verbs_go_through_the_running_service(up: Operated, tmp_path: Path) -> N
     assert code == 0 and "enrolled robot" in said
     assert key.stat().st_mode & 0o777 == 0o600
     kid = PrivateKey.from_pem(key.read_bytes()).public.kid
-    assert enrolled(up.env)["robot"]["keys"] == [{"kid": kid, "revoked": False}]
+    (first,) = enrolled(up.env)["robot"]["keys"]
+    assert (first["kid"], first["revoked"]) == (kid, False)
     jwk = json.dumps(PrivateKey.generate().public.jwk())
     code, said = verb(up.env, "agent", "key", "add", "robot", "--jwk", jwk)
     assert code == 0 and "robot has the key" in said
@@ -83,7 +89,29 @@ def test_an_agent_is_frozen_and_unfrozen_and_the_list_says_so(up: Operated) -> N
             code, said = verb(up.env, command_, "agent", "stray")
             assert code == 0 and words in said
             assert enrolled(up.env)["stray"]["frozen"] is frozen
-        assert ("stray  owner -  0 keys  FROZEN" in verb(up.env, "agent", "list")[1]) is frozen
+        assert ("stray  FROZEN" in verb(up.env, "agent", "list")[1].splitlines()) is frozen
+
+
+async def test_the_list_of_agents_shows_what_revoke_key_and_a_401_ask_for(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", Payments(tmp_path / "bundle").path) as bank:
+        args = {"name": "robot", "owner": "https://idp|ann", "roles": ["payer"], "teams": ["money"]}
+        await bank.operator("agent-enroll", args)
+        keys = [PrivateKey.generate().public for _ in range(4)]
+        for key in keys[:2]:
+            await bank.operator("agent-key-add", {"name": "robot", "jwk": key.jwk()})
+        await bank.operator("agent-key-revoke", {"kid": keys[0].kid})
+        now = bank.clock()
+        for key, until in zip(keys[2:], (now + timedelta(hours=1), now - timedelta(hours=1)), strict=True):
+            voucher = Voucher("robot", "k8s", "trust", now, "sub", until, None)
+            await bank.service.db.write(lambda tx, key=key, voucher=voucher: bring_key(tx, key, voucher))  # type: ignore[misc]
+        told = await bank.operator("agent-list", {})
+    lines = agent_text(told).splitlines()
+    assert lines[0] == "robot  owner https://idp|ann  roles payer  teams money"
+    ends = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines[1:]}
+    assert ends[keys[0].kid].startswith("REVOKED at 20")
+    assert ends[keys[1].kid] == "live"
+    assert ends[keys[2].kid] == f"live until {time_text(now + timedelta(hours=1))}  brought by k8s"
+    assert ends[keys[3].kid] == f"over since {time_text(now - timedelta(hours=1))}  brought by k8s"
 
 
 def test_api_keys_are_ended_also_where_they_are_switched_off(tmp_path: Path) -> None:
