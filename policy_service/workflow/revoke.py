@@ -18,6 +18,7 @@ from countersign.contract import EffectState
 from policy_service.audit.log import append
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.agents import OPERATOR, freeze, revoke_keys_of
+from policy_service.identity.people import make_room
 from policy_service.identity.sessions import end_sessions_of
 from policy_service.storage.alone import alone_with
 from policy_service.storage.core import table
@@ -123,14 +124,12 @@ def revoke_commit(tx: Tx, commit: str, reason: str) -> list[str]:
 
 
 def revoke_approver(tx: Tx, iss: str, sub: str, reason: str) -> int:
-    """Take a person out of every decision: no session, no vote that counts; how many votes left the count.
-
-    Raises:
-        NotFoundError: nobody of that name ever signed in.
+    """Take a person out of every decision: no session, no vote that counts; how many votes left the count. Somebody
+    who never signed in is refused when they come.
     """
+    make_room(tx, iss, sub)
     who = (col(PersonRow.iss) == iss, col(PersonRow.sub) == sub)
-    if tx.conn.execute(update(PersonRow).where(*who).values(revoked_at=tx.now)).rowcount == 0:
-        raise NotFoundError(f"nobody signed in as {iss}|{sub}")
+    tx.conn.execute(update(PersonRow).where(*who).values(revoked_at=tx.now))
     theirs = (col(VoteRow.iss) == iss, col(VoteRow.sub) == sub, col(VoteRow.revoked_at).is_(None))
     votes = tx.conn.execute(update(VoteRow).where(*theirs).values(revoked_at=tx.now)).rowcount
     end_sessions_of(tx, iss, sub)

@@ -40,7 +40,7 @@ def _key(key: dict[str, Any]) -> str:
 
 
 def people(as_json: AsJson = False) -> None:
-    """Everybody who ever signed in, with the groups their token carried; ISSUER|SUBJECT is what owners are named by."""
+    """Everybody who ever signed in or was revoked before, with the groups of their token; ISSUER|SUBJECT is what owners are named by."""
     with sentences():
         found = run_verb(load_settings(), "people-list", {})
         lines = [

@@ -156,10 +156,16 @@ def revoke_key(kid: Annotated[str, typer.Argument(help="The key's id.")], as_jso
 
 @revoke_app.command("approver")
 def revoke_approver(person: PersonKey, reason: Reason, as_json: AsJson = False) -> None:
-    """Take a person out of every decision: their sessions end and none of their votes counts any more."""
+    """Take a person out of every decision: their sessions end and none of their votes counts any more.
+
+    Somebody who never signed in is refused when they come.
+    """
     with sentences():
         done = _done("revoke-approver", {"person": person, "reason": reason})
-        _say(done, as_json, f"revoked {person}: {done['votes']} votes left the count, every session ended")
+        text = f"revoked {person}: {done['votes']} votes left the count, every session ended"
+        if not done["known"]:
+            text = f"revoked {person}, who never signed in and is refused when they come; is that how they are named?"
+        _say(done, as_json, text)
 
 
 @revoke_app.command("commit")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from countersign.contract import PublicKey
-from policy_service.errors import NotFoundError
+from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.identity import agents, api_keys, dev_signin, people
 from policy_service.settings import Settings
 from policy_service.storage.database import Tx
@@ -136,7 +136,11 @@ def _revoke_commit(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 def _revoke_approver(tx: Tx, settings: Settings, args: Arguments) -> Any:
     iss, _, sub = args["person"].partition("|")  # a subject may hold one too (Auth0), an issuer may not
-    return {"person": args["person"], "votes": revoke.revoke_approver(tx, iss, sub, args["reason"])}
+    if not iss or not sub:
+        raise InvalidRequestError(f"{args['person']!r} is not a person; write ISSUER|SUBJECT")
+    known = people.is_known(tx.conn, iss, sub)
+    votes = revoke.revoke_approver(tx, iss, sub, args["reason"])
+    return {"person": args["person"], "votes": votes, "known": known}
 
 
 def _reinstate_approver(tx: Tx, settings: Settings, args: Arguments) -> Any:

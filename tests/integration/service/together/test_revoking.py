@@ -79,7 +79,6 @@ async def test_what_was_redeemed_is_past_stopping_and_told_so(bank: World, robot
         ("revoke-transaction-if-open", {"txn": "0" * 64}),
         ("revoke-agent", {"agent": "nobody"}),
         ("revoke-commit", {"commit": "never"}),
-        ("revoke-approver", {"person": "https://idp.example|nobody"}),
         ("reinstate-approver", {"person": person("jonas")}),
     ],
 )
@@ -125,6 +124,26 @@ async def test_a_revoked_approver_is_out_of_every_decision(bank: World, robot: A
         await bank.operator("reinstate-approver", {"person": person("maya")})
     again = await bank.person("maya")
     assert (await again.vote(by_both)).json()["state"] == "open", "what left the count stays out of it"
+
+
+async def test_a_person_who_never_signed_in_is_refused_when_they_come(bank: World) -> None:
+    """A revocation lost in a restore is done again before they come back; and somebody can be barred in advance."""
+    who = {"person": person("never-here")}
+    for known in (False, True):  # safe to repeat
+        done = await bank.operator("revoke-approver", {**who, **WHY})
+        assert (done["votes"], done["known"]) == (0, known)
+    with pytest.raises(AssertionError, match="taken you out"):
+        await bank.person("never-here")
+    listed = {one["person"]: one["revoked"] for one in await bank.operator("people-list", {})}
+    assert listed[who["person"]] is True
+    await bank.operator("reinstate-approver", who)
+    await bank.person("never-here")
+
+
+@pytest.mark.parametrize("slip", ["maya", "|maya", "https://idp.example|", ""])
+async def test_who_can_be_no_person_is_not_barred(bank: World, slip: str) -> None:
+    with pytest.raises(ServiceError, match="is not a person"):
+        await bank.operator("revoke-approver", {"person": slip, **WHY})
 
 
 async def test_a_person_whose_subject_holds_a_bar_is_taken_out_too(bank: World) -> None:
