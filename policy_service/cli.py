@@ -256,7 +256,7 @@ def check(
         done = {"ok": True, "digest": bundle.digest, "commit": bundle.commit, "warnings": warnings}
         counted = f"{len(bundle.policies)} policies, {len(bundle.manifests)} tools"
         lines = [
-            f"{path} is valid: {counted}, digest {bundle.digest}",
+            f"{path} is valid: {counted}, digest {bundle.digest}, commit {bundle.commit}",
             *(f"warning: {w['file']}: {w['message']}" for w in warnings),
         ]
         say(done, as_json, "\n".join(lines))

@@ -29,6 +29,7 @@ from policy_service.workflow.endings import revoke_effect as end_revoked
 from policy_service.workflow.moves import Cause
 from policy_service.workflow.records import Snapshot
 
+_LATELY, _NAMES = 1_000, 5  # decisions looked at, commits named: enough for the last few bundles
 _OPEN = (EffectState.REVIEW.value, EffectState.RELEASED.value)
 
 
@@ -112,7 +113,8 @@ def revoke_commit(tx: Tx, commit: str, reason: str) -> list[str]:
     decided = select(col(DecisionRow.decision_id)).where(col(DecisionRow.commit) == commit)
     if tx.conn.execute(decided.limit(1)).first() is None:
         raise NotFoundError(
-            f"nothing was decided by the commit {commit!r}; give it in full, as decisions name it"
+            f"nothing was decided by the commit {commit!r}; give it in full, as decisions name it; lately decided: "
+            f"{', '.join(_commits_of_late(tx)) or 'nothing at all'}"
         )
     append(tx, "commit_revoked", actor=OPERATOR, body={"commit": commit, "reason": reason})
     open_ones = (
@@ -121,6 +123,12 @@ def revoke_commit(tx: Tx, commit: str, reason: str) -> list[str]:
         .where(col(DecisionRow.commit) == commit, col(EffectRow.state).in_(_OPEN))
     )
     return sorted(set(tx.conn.execute(open_ones).scalars()))
+
+
+def _commits_of_late(tx: Tx) -> list[str]:
+    """What decided the newest of everything, the last first: its names are not git's where the folder has no git."""
+    newest = select(col(DecisionRow.commit)).order_by(col(DecisionRow.decision_id).desc()).limit(_LATELY)
+    return list(dict.fromkeys(tx.conn.execute(newest).scalars()))[:_NAMES]
 
 
 def revoke_approver(tx: Tx, iss: str, sub: str, reason: str) -> int:

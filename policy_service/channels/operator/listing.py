@@ -40,7 +40,7 @@ def _key(key: dict[str, Any]) -> str:
 
 
 def people(as_json: AsJson = False) -> None:
-    """Everybody who ever signed in or was revoked before, with the groups of their token; ISSUER|SUBJECT is what owners are named by."""
+    """Who signed in, or was revoked before, with the groups of their token; owners are named by ISSUER|SUBJECT."""
     with sentences():
         found = run_verb(load_settings(), "people-list", {})
         lines = [

@@ -170,7 +170,7 @@ def revoke_approver(person: PersonKey, reason: Reason, as_json: AsJson = False) 
 
 @revoke_app.command("commit")
 def revoke_commit(
-    commit: Annotated[str, typer.Argument(help="The commit of the policies, in full.")],
+    commit: Annotated[str, typer.Argument(help="The commit of the policies, in full, as decisions name it.")],
     reason: Reason,
     as_json: AsJson = False,
 ) -> None:

@@ -280,6 +280,12 @@ def test_verbs_work_while_the_service_is_down_and_it_finds_what_they_did(tmp_pat
     assert verb(env, "check")[0] == 0
 
 
+def test_a_check_names_the_commit_as_decisions_do(tmp_path: Path) -> None:
+    env = environment(tmp_path / "data", Payments(tmp_path / "bundle").path, free_port())
+    commit = json.loads(verb(env, "check", "--json")[1])["commit"]
+    assert f"commit {commit}" in verb(env, "check")[1]
+
+
 def test_a_bundle_with_a_mistake_is_named_with_file_and_line(tmp_path: Path) -> None:
     bundle = Payments(tmp_path / "bundle").rules("permit (principal, action, resource);")
     env = environment(tmp_path / "data", bundle.path, free_port())

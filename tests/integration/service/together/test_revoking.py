@@ -173,6 +173,16 @@ async def test_a_compensation_only_a_revoked_person_approved_is_asked_about_agai
     assert undo.json()["effect"]["state"] == "review"
 
 
+async def test_an_unknown_commit_is_answered_with_those_that_decided_lately(
+    bank: World, robot: Agent
+) -> None:
+    """git's name is unknown where the bundle's folder is no repository, as in a container."""
+    commit = (await ready(bank, robot))["effects"][0]["decision"]["commit"]
+    assert commit.startswith("dir-")
+    with pytest.raises(NotFoundError, match=rf"lately decided: .*{commit}"):
+        await bank.operator("revoke-commit", {"commit": "8e1f" * 10, **WHY})
+
+
 async def test_a_revoked_commit_ends_what_it_decided_last(bank: World, robot: Agent) -> None:
     before, other = await ready(bank, robot, run_key="before"), await ready(bank, robot, run_key="other")
     commit = (await robot.see(before["txn"]))["effects"][0]["decision"]["commit"]
