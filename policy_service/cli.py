@@ -51,6 +51,7 @@ app.add_typer(stopping.unfreeze_app, name="unfreeze")
 app.add_typer(stopping.revoke_app, name="revoke")
 app.add_typer(stopping.reinstate_app, name="reinstate")
 agent_app.add_typer(key_app, name="key")
+key_app.command("revoke")(stopping.revoke_key)
 agent_app.command("list")(listing.agents)
 app.command("people")(listing.people)
 app.command("backup")(backing_up.backup)
@@ -344,14 +345,6 @@ def key_add(
         with _public_key(key_out, jwk) as public:
             done = run_verb(settings, "agent-key-add", {"name": name, "jwk": public})
         say(done, as_json, f"{name} has the key {done['kid']}")
-
-
-@key_app.command("revoke")
-def key_revoke(kid: Annotated[str, typer.Argument(help="The key's id.")], as_json: AsJson = False) -> None:
-    """End a key; what it asked for can no longer be redeemed with it."""
-    with sentences():
-        done = run_verb(load_settings(), "agent-key-revoke", {"kid": kid})
-        say(done, as_json, f"revoked {kid}")
 
 
 @app.command("rotate-keys")

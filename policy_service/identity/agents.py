@@ -132,7 +132,7 @@ def _require_room(tx: Tx, voucher: Voucher) -> None:
         )
 
 
-def revoke_key(tx: Tx, kid: str) -> None:
+def revoke_key(tx: Tx, kid: str, reason: str | None = None) -> None:
     """End a key. Ending it again changes nothing.
 
     Raises:
@@ -143,7 +143,8 @@ def revoke_key(tx: Tx, kid: str) -> None:
         raise NotFoundError(f"there is no key {kid!r}")
     where = (col(AgentKeyRow.kid) == kid, col(AgentKeyRow.revoked_at).is_(None))
     if tx.conn.execute(update(AgentKeyRow).where(*where).values(revoked_at=tx.now)).rowcount:
-        append(tx, "agent_key_revoked", actor=OPERATOR, body={"agent": known.agent, "kid": kid})
+        body = {"agent": known.agent, "kid": kid, **_why(reason)}
+        append(tx, "agent_key_revoked", actor=OPERATOR, body=body)
 
 
 def revoke_keys_of(tx: Tx, name: str) -> int:
@@ -156,7 +157,7 @@ def revoke_keys_of(tx: Tx, name: str) -> int:
     return len(kids)
 
 
-def freeze(tx: Tx, name: str) -> None:
+def freeze(tx: Tx, name: str, reason: str | None = None) -> None:
     """Stop a party: it stages, redeems and renews nothing until it is unfrozen. Taking back what fired goes on.
     Freezing it again changes nothing. Once this is committed nothing it had begun is committed after it.
 
@@ -167,7 +168,7 @@ def freeze(tx: Tx, name: str) -> None:
     stop(tx, name)
     where = (col(AgentRow.name) == name, col(AgentRow.frozen_at).is_(None))
     if tx.conn.execute(update(AgentRow).where(*where).values(frozen_at=tx.now)).rowcount:
-        append(tx, "agent_frozen", actor=OPERATOR, body={"agent": name})
+        append(tx, "agent_frozen", actor=OPERATOR, body={"agent": name, **_why(reason)})
 
 
 def unfreeze(tx: Tx, name: str) -> None:
@@ -180,6 +181,10 @@ def unfreeze(tx: Tx, name: str) -> None:
     where = (col(AgentRow.name) == name, col(AgentRow.frozen_at).is_not(None))
     if tx.conn.execute(update(AgentRow).where(*where).values(frozen_at=None)).rowcount:
         append(tx, "agent_unfrozen", actor=OPERATOR, body={"agent": name})
+
+
+def _why(reason: str | None) -> dict[str, str]:
+    return {} if reason is None else {"reason": reason}
 
 
 def find_agent(conn: Connection, name: str) -> AgentRow | None:

@@ -24,6 +24,7 @@ reinstate_app = typer.Typer(no_args_is_help=True, help="Take a revocation of a p
 
 Reason = Annotated[str, typer.Option(help="Why, in your words; it stays in the log.", prompt=True)]
 AgentName = Annotated[str, typer.Argument(help="The agent.")]
+KeyId = Annotated[str, typer.Argument(help="The key's id, as `policy-service agent list` shows it.")]
 ToolName = Annotated[str, typer.Argument(help="The tool, as policies name it.")]
 PersonKey = Annotated[
     str, typer.Argument(help="The person: ISSUER|SUBJECT, as `policy-service people` shows it.")
@@ -31,10 +32,10 @@ PersonKey = Annotated[
 
 
 @freeze_app.command("agent")
-def freeze_agent(name: AgentName, as_json: AsJson = False) -> None:
+def freeze_agent(name: AgentName, reason: Reason, as_json: AsJson = False) -> None:
     """Stop an agent; what it has begun may still be taken back."""
     with sentences():
-        done = _done("freeze", {"agent": name})
+        done = _done("freeze", {"agent": name, "reason": reason})
         _say(done, as_json, f"{name} is frozen: it stages, redeems and renews nothing until it is unfrozen")
 
 
@@ -147,10 +148,10 @@ def revoke_agent(name: AgentName, reason: Reason, as_json: AsJson = False) -> No
 
 
 @revoke_app.command("key")
-def revoke_key(kid: Annotated[str, typer.Argument(help="The key's id.")], as_json: AsJson = False) -> None:
+def revoke_key(kid: KeyId, reason: Reason, as_json: AsJson = False) -> None:
     """End one key of an agent; what was released to it can no longer be redeemed with it."""
     with sentences():
-        done = _done("agent-key-revoke", {"kid": kid})
+        done = _done("agent-key-revoke", {"kid": kid, "reason": reason})
         _say(done, as_json, f"revoked {kid}")
 
 

@@ -37,7 +37,7 @@ def _add_key(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _revoke_key(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    agents.revoke_key(tx, args["kid"])
+    agents.revoke_key(tx, args["kid"], args.get("reason"))
     return {"kid": args["kid"]}
 
 
@@ -80,7 +80,7 @@ def _revoke_api_keys(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _freeze(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    agents.freeze(tx, args["agent"])
+    agents.freeze(tx, args["agent"], args.get("reason"))
     return {"agent": args["agent"], "frozen": True}
 
 

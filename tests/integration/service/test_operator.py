@@ -14,9 +14,11 @@ from typing import Any
 
 import httpx2
 import pytest
+from sqlalchemy import select
 from typer.testing import CliRunner
 
 from countersign.contract import PrivateKey
+from policy_service.channels.operator import stopping
 from policy_service.channels.operator.listing import agent_text
 from policy_service.channels.operator.socket import embedded_lock
 from policy_service.cli import _welcome, app
@@ -24,6 +26,8 @@ from policy_service.errors import StartError
 from policy_service.identity.agents import bring_key
 from policy_service.identity.callers import Voucher
 from policy_service.settings import load_settings
+from policy_service.storage.core import table
+from policy_service.storage.tables import AuditRow
 from policy_service.storage.types import time_text
 from tests.counterparts import postgres
 from tests.fakes.operated import Operated, command, environment, free_port
@@ -75,21 +79,49 @@ def test_verbs_go_through_the_running_service(up: Operated, tmp_path: Path) -> N
     jwk = json.dumps(PrivateKey.generate().public.jwk())
     code, said = verb(up.env, "agent", "key", "add", "robot", "--jwk", jwk)
     assert code == 0 and "robot has the key" in said
-    assert verb(up.env, "agent", "key", "revoke", kid)[0] == 0
+    assert verb(up.env, "agent", "key", "revoke", kid, "--reason", "lost")[0] == 0
     assert [entry["revoked"] for entry in enrolled(up.env)["robot"]["keys"]] == [True, False]
 
 
 def test_an_agent_is_frozen_and_unfrozen_and_the_list_says_so(up: Operated) -> None:
     verb(up.env, "agent", "enroll", "stray")
-    for command_, frozen, words in (
-        ("freeze", True, "stages, redeems"),
-        ("unfreeze", False, "may act again"),
+    why = ("--reason", "it loops")
+    for command_, more, frozen, words in (
+        ("freeze", why, True, "stages, redeems"),
+        ("unfreeze", (), False, "may act again"),
     ):
         for _ in range(2):  # safe to repeat
-            code, said = verb(up.env, command_, "agent", "stray")
+            code, said = verb(up.env, command_, "agent", "stray", *more)
             assert code == 0 and words in said
             assert enrolled(up.env)["stray"]["frozen"] is frozen
         assert ("stray  FROZEN" in verb(up.env, "agent", "list")[1].splitlines()) is frozen
+
+
+async def test_why_an_agent_was_frozen_or_a_key_revoked_stays_in_the_log(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", Payments(tmp_path / "bundle").path) as bank:
+        robot = await bank.agent("robot")
+        await bank.operator("freeze", {"agent": "robot", "reason": "it loops"})
+        await bank.operator("agent-key-revoke", {"kid": robot.key.public.kid, "reason": "lost"})
+        log = table(AuditRow).c
+        bodies = select(log.body).where(log.kind.in_(["agent_frozen", "agent_key_revoked"]))
+        logged = await bank.service.db.read(lambda conn: list(conn.execute(bodies).scalars()))
+    assert {json.loads(one)["reason"] for one in logged} == {"it loops", "lost"}
+
+
+@pytest.mark.parametrize("words", [("freeze", "agent"), ("revoke", "key"), ("agent", "key", "revoke")])
+def test_a_freeze_of_an_agent_and_the_end_of_a_key_ask_for_the_reason(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def run(_settings: object, _name: str, args: dict[str, Any]) -> dict[str, Any]:
+        sent.append(args)
+        return {}
+
+    monkeypatch.setattr(stopping, "run_verb", run)
+    assert verb({}, *words, "x")[0] == 1, "it asks for the reason"
+    assert verb({}, *words, "x", "--reason", "why")[0] == 0
+    assert [args["reason"] for args in sent] == ["why"]
 
 
 async def test_the_list_of_agents_shows_what_revoke_key_and_a_401_ask_for(tmp_path: Path) -> None:
@@ -138,10 +170,10 @@ REFUSED = {
     "a name that cannot be one": (("agent", "enroll", "a b"), "cannot be an agent's name"),
     "an owner that is no person": (("agent", "enroll", "x", "--owner", "maya"), "is not a person"),
     "a key for nobody": (("agent", "key", "add", "nobody", "--jwk", "{}"), "no Ed25519 public key"),
-    "a key that does not exist": (("agent", "key", "revoke", "none"), "there is no key"),
+    "a key that does not exist": (("agent", "key", "revoke", "none", "--reason", "x"), "there is no key"),
     "an API key where they are off": (("agent", "api-key", "taken"), "switched off"),
     "API keys of nobody, to be ended": (("agent", "api-key", "nobody", "--revoke"), "not enrolled"),
-    "a freeze of nobody": (("freeze", "agent", "nobody"), "not enrolled"),
+    "a freeze of nobody": (("freeze", "agent", "nobody", "--reason", "x"), "not enrolled"),
     "an unfreeze of nobody": (("unfreeze", "agent", "nobody"), "not enrolled"),
 }
 
@@ -227,7 +259,7 @@ def test_what_is_frozen_can_be_listed(up: Operated) -> None:
     begun = [
         ("everything", "--reason", "it pays twice"),
         ("tool", "pay", "--reason", "slow"),
-        ("agent", "held"),
+        ("agent", "held", "--reason", "x"),
     ]
     for words in begun:
         assert verb(up.env, "freeze", *words)[0] == 0

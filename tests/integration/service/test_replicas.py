@@ -134,7 +134,10 @@ async def test_an_operators_verb_holds_on_every_replica_at_once(replicas: list[W
         result = CliRunner().invoke(app, list(args), env=env)
         assert result.exit_code == 0, result.output
 
-    for args, status in ((("freeze", "agent", "robot"), 403), (("unfreeze", "agent", "robot"), 201)):
+    for args, status in (
+        (("freeze", "agent", "robot", "--reason", "x"), 403),
+        (("unfreeze", "agent", "robot"), 201),
+    ):
         await asyncio.to_thread(verb, *args)
         for n, world in enumerate(replicas):
             answer = await at(world, robot).submit(await pay(world), run_key=f"{args[0]}-{n}")
