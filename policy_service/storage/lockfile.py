@@ -38,7 +38,7 @@ class ProcessLock:
             os.close(fd)
             raise StartError(
                 f"the database beside {str(self.path)!r} is in use by {holder}; stop that one first, "
-                "or use another data_dir"
+                "or use another folder"
             ) from None
         os.ftruncate(fd, 0)
         os.pwrite(fd, f"pid {os.getpid()} ({self._what})\n".encode(), 0)

@@ -40,11 +40,11 @@ def require_going(tx: Tx, tools: Iterable[str]) -> None:
     stopped = set(tx.conn.execute(_ALL).scalars())
     if not stopped:
         return
-    for what in (EVERYTHING, *(_of_tool(tool) for tool in tools)):
-        if what in stopped:
-            words = "everything is" if what == EVERYTHING else f"the {what.replace(':', ' ')!r} is"
+    for tool in (None, *tools):
+        if (EVERYTHING if tool is None else _of_tool(tool)) in stopped:
+            named = EVERYTHING if tool is None else f"tool {tool}"
             raise ForbiddenError(
-                f"{words} frozen; an operator ends that with `policy-service unfreeze {what.replace(':', ' ')}`",
+                f"{in_words(tool)} is frozen; an operator ends that with `policy-service unfreeze {named}`",
                 code=ErrorCode.FROZEN,
             )
 
@@ -88,7 +88,12 @@ class Stop:
     @property
     def words(self) -> str:
         """What is stopped, for people."""
-        return "everything" if self.tool is None else f"the tool {self.tool!r}"
+        return in_words(self.tool)
+
+
+def in_words(tool: str | None) -> str:
+    """A tool, or everything, for people."""
+    return EVERYTHING if tool is None else f"the tool {tool!r}"
 
 
 def list_stops(conn: Connection) -> list[Stop]:

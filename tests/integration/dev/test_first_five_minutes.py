@@ -243,7 +243,7 @@ def test_a_port_that_is_taken_is_told_and_a_second_sitting_in_the_folder_is_refu
             sitting.waits_for(rf"port {port} is in use, so this is another one")
             sitting.waits_for("seen: paid 1240")
             with Sitting(tmp_path) as second:
-                second.waits_for(r"policy-service: .*")
+                second.waits_for(r"policy-service: .* or use another folder")
                 assert second.end() == 1
             assert "Traceback" not in second.said
 

@@ -227,6 +227,8 @@ async def test_what_is_stopped_neither_begins_nor_goes_on_until_it_is_unfrozen(
         answers = await asked()
         assert [(one.status_code, one.json()["code"]) for one in answers] == [(403, "frozen")] * 4
         assert all(f"policy-service unfreeze {named}" in one.json()["detail"] for one in answers)
+        told = f"the tool {tool!r} is frozen" if tool else "everything is frozen"
+        assert all(one.json()["detail"].startswith(told) for one in answers)
         voted = await (await bank.person("tomas")).vote(fresh)
         assert voted.json()["state"] == "met", "people may go on deciding"
         mailed = await robot.submit(await mail(bank), run_key="e")
