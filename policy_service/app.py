@@ -1,6 +1,6 @@
 """The composition root: builds the rooms once, in order, and hands them to each other.
 
-Start: settings, lock, migrations, database, keys, epoch mark, bundle, feed, jobs; then the routes answer. A step that
+Start: settings, keys, lock, migrations, database, epoch mark, bundle, feed, jobs; then the routes answer. A step that
 fails stops the start with a sentence; nothing is half open. Stop: streams end, jobs stop, the writer finishes what it
 has acknowledged, the mark is written.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -53,7 +53,7 @@ from policy_service.channels.operator.socket import embedded_lock, open_database
 from policy_service.channels.web import routes as web
 from policy_service.channels.web.source import ReviewFeed, SignedInSessions, WorkflowQueue
 from policy_service.errors import StartError
-from policy_service.health import Finding, Health
+from policy_service.health import Health
 from policy_service.identity.nonces import Nonces
 from policy_service.identity.oidc import SignIn
 from policy_service.identity.proofs import Authenticator
@@ -105,12 +105,12 @@ class Service:
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
         self.health = Health(clock or utc_now, _ROUNDS_MISSED * settings.watch_s + _ROUND_S)
+        ring = read_keys(settings.key_dir)  # first: where nobody ran `init`, nothing is made that looks as if
         with ExitStack() as opened:  # whatever refuses the start closes what was opened before
             opened.enter_context(embedded_lock(settings))
             # without a clock, this host's counts, or the database server's own
             self.db = open_database(settings, clock=clock)
             opened.callback(self.db.close)
-            ring = read_keys(settings.key_dir)
             mark = settle_epoch(self.db, settings.key_dir)
             self.mark = EpochMark(settings.key_dir, mark, self.health.signal("epoch"))
             self.db.refuse_forgetful(self.mark.so_far)
@@ -121,7 +121,12 @@ class Service:
         # The lock says that an embedded database has one process: it goes on at once with what it led before a crash.
         self._holder = "embedded" if self.db.dialect == "sqlite" else secrets.token_hex(8)
         clock = clock or utc_now
-        self.active = ActiveBundle(settings.bundle_dir, clock)
+        self.active = ActiveBundle(
+            settings.bundle_dir,
+            clock,
+            signal=self.health.signal("bundle"),
+            activation=self.health.signal("activation"),
+        )
         self._closing.callback(self.active.close)
         # the mark follows the feed, which follows whichever replica numbers
         self.feed = Feed(
@@ -221,19 +226,6 @@ class Service:
         finally:
             await self.mark.write()
 
-    def findings(self) -> Sequence[Finding]:
-        """What is wrong; empty when nothing is."""
-        status, wrong = self.active.status(), None
-        if status.error is not None:
-            first = status.error.problems[0]
-            wrong = (
-                f"the folder ({status.head_digest or 'unreadable'}) does not load: {first.file}:{first.line or 1}; "
-                f"{status.active_digest} at {status.active_commit} stays in force"
-            )
-        self.health.say("bundle", wrong, since=status.failed_at)
-        self.health.say("activation", self.active.still_asking(), since=status.loaded_at)
-        return self.health.findings()
-
     async def close(self) -> None:
         """Let go of what was opened."""
         try:
@@ -303,7 +295,7 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         tasks.router(gate),
         log_routes.router(gate),
         agent_keys.router(gate, service.trusted_issuers),
-        wellknown.router(gate, service.findings, service.metrics_token),
+        wellknown.router(gate, service.health.findings, service.metrics_token),
     ):
         app.include_router(router)
     web.install(

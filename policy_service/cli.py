@@ -19,7 +19,7 @@ import typer
 from sqlalchemy import make_url
 
 from countersign.contract import PrivateKey, PublicKey
-from policy_service.channels.operator import backing_up, restoring, stopping
+from policy_service.channels.operator import backing_up, listing, restoring, stopping
 from policy_service.channels.operator.socket import embedded_lock, open_database, run_verb
 from policy_service.channels.operator.speaking import AsJson, say, sentences
 from policy_service.errors import ServiceError, StartError
@@ -51,6 +51,9 @@ app.add_typer(stopping.unfreeze_app, name="unfreeze")
 app.add_typer(stopping.revoke_app, name="revoke")
 app.add_typer(stopping.reinstate_app, name="reinstate")
 agent_app.add_typer(key_app, name="key")
+key_app.command("revoke")(stopping.revoke_key)
+agent_app.command("list")(listing.agents)
+app.command("people")(listing.people)
 app.command("backup")(backing_up.backup)
 app.command("restored")(restoring.restored)
 
@@ -253,7 +256,7 @@ def check(
         done = {"ok": True, "digest": bundle.digest, "commit": bundle.commit, "warnings": warnings}
         counted = f"{len(bundle.policies)} policies, {len(bundle.manifests)} tools"
         lines = [
-            f"{path} is valid: {counted}, digest {bundle.digest}",
+            f"{path} is valid: {counted}, digest {bundle.digest}, commit {bundle.commit}",
             *(f"warning: {w['file']}: {w['message']}" for w in warnings),
         ]
         say(done, as_json, "\n".join(lines))
@@ -308,18 +311,6 @@ def agent_enroll(
         say(done, as_json, f"enrolled {name}{where}")
 
 
-@agent_app.command("list")
-def agent_list(as_json: AsJson = False) -> None:
-    """Every enrolled agent, its owner and its keys."""
-    with sentences():
-        agents = run_verb(load_settings(), "agent-list", {})
-        lines = [
-            f"{a['agent']}  owner {a['owner'] or '-'}  {len(a['keys'])} keys{'  FROZEN' if a['frozen'] else ''}"
-            for a in agents
-        ]
-        say(agents, as_json, "\n".join(lines) or "no agent is enrolled")
-
-
 @agent_app.command("api-key")
 def agent_api_key(
     name: Annotated[str, typer.Argument(help="The agent.")],
@@ -355,14 +346,6 @@ def key_add(
         say(done, as_json, f"{name} has the key {done['kid']}")
 
 
-@key_app.command("revoke")
-def key_revoke(kid: Annotated[str, typer.Argument(help="The key's id.")], as_json: AsJson = False) -> None:
-    """End a key; what it asked for can no longer be redeemed with it."""
-    with sentences():
-        done = run_verb(load_settings(), "agent-key-revoke", {"kid": kid})
-        say(done, as_json, f"revoked {kid}")
-
-
 @app.command("rotate-keys")
 def rotate_keys_(
     compromised: Annotated[
@@ -378,18 +361,6 @@ def rotate_keys_(
         settings = load_settings()
         kid = rotate_keys(settings.key_dir, now=time.time(), compromised=compromised)
         say({"current": kid}, as_json, f"the key {kid} signs once the service has been started again")
-
-
-@app.command()
-def people(as_json: AsJson = False) -> None:
-    """Everybody who ever signed in, with the groups their token carried; ISSUER|SUBJECT is what owners are named by."""
-    with sentences():
-        found = run_verb(load_settings(), "people-list", {})
-        lines = [
-            f"{p['person']}  {p['name']}  {', '.join(p['groups']) or '-'}{'  REVOKED' if p['revoked'] else ''}"
-            for p in found
-        ]
-        say(found, as_json, "\n".join(lines) or "nobody has signed in yet")
 
 
 if __name__ == "__main__":

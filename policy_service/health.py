@@ -46,6 +46,10 @@ CHECKS: Final[dict[str, Check]] = {
         False, "see the service's log for job_failed; expiry is still checked wherever it matters"
     ),
     "outbox": Check(False, "see the service's log for outbox_delivery_failed and mend the receiver"),
+    "frozen": Check(
+        False,
+        "policy-service freeze list shows it and why; end it with policy-service unfreeze when it is safe",
+    ),
     "issuers": Check(False, "see that the identity provider can be reached from this host"),
 }
 
@@ -79,6 +83,8 @@ class Health:
         self._looked = (time.monotonic(), clock())
         self._findings: dict[tuple[str, str], Finding] = {}
         self._lock = threading.Lock()
+        for check in CHECKS:
+            metrics.CHECK_FAILING.labels(check).set(0)
 
     def bad(self, check: str, wrong: str, about: str = "", since: datetime | None = None) -> None:
         """Note that something is wrong; what was wrong already keeps its beginning."""

@@ -66,6 +66,7 @@ POLICY_ERRORS = _counter("policy_errors_total", "Denials because the engine comp
 REVIEWS_OPEN = _gauge("reviews_open", "Questions people have not settled; 10,000 means that many or more.")
 OLDEST_REVIEW = _gauge("oldest_open_review_age_seconds", "Age of the oldest of them; 0 when there is none.")
 TASKS_OPEN = _gauge("tasks_open", "What a person must settle and has not.", "task")
+FROZEN = _gauge("frozen", "Emergency stops that hold: 1 for everything, the number of tools.", "what")
 OUTBOX_WAITING = _gauge("outbox_waiting", "Messages that have not left; 10,000 means that many or more.")
 OUTBOX_DEAD = _gauge("outbox_dead", "Messages of the last day that were given up.")
 OLDEST_MESSAGE = _gauge(

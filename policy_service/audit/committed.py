@@ -19,7 +19,7 @@ from sqlalchemy import select
 from policy_service import metrics, tracing
 from policy_service.storage.core import table
 from policy_service.storage.ids import made_at
-from policy_service.storage.tables import AuditRow
+from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.unit import Line, Tx
 
 _audit = table(AuditRow).c

@@ -16,7 +16,8 @@ from sqlalchemy import Connection, Row, bindparam, func, select, update
 from countersign.contract import canonicalize
 from policy_service.storage.core import table
 from policy_service.storage.logbook import append
-from policy_service.storage.tables import AuditRow, TransactionRow
+from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.tables import TransactionRow
 from policy_service.storage.types import time_text
 from policy_service.storage.unit import Tx
 

@@ -33,7 +33,7 @@ from policy_service.health import Signal
 from policy_service.storage import leases
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
-from policy_service.storage.tables import AuditRow
+from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.unit import Tx
 
 log = structlog.get_logger(__name__)

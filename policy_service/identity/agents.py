@@ -133,7 +133,7 @@ def _require_room(tx: Tx, voucher: Voucher) -> None:
         )
 
 
-def revoke_key(tx: Tx, kid: str) -> list[str]:
+def revoke_key(tx: Tx, kid: str, reason: str | None = None) -> list[str]:
     """End a key, and with one that a token brought every other that the same issuer's tokens brought for that agent:
     whoever held the token may have brought several. The keys that ended; ending a key again changes nothing.
 
@@ -144,9 +144,8 @@ def revoke_key(tx: Tx, kid: str) -> list[str]:
     if known is None:
         raise NotFoundError(f"there is no key {kid!r}")
     stop(tx, known.agent)
-    if known.issuer is None:
-        return _end_keys(tx, known.agent, col(AgentKeyRow.kid) == kid)
-    return _end_keys(tx, known.agent, col(AgentKeyRow.issuer) == known.issuer)
+    which = col(AgentKeyRow.kid) == kid if known.issuer is None else col(AgentKeyRow.issuer) == known.issuer
+    return _end_keys(tx, known.agent, which, reason)
 
 
 def revoke_keys_of(tx: Tx, name: str) -> int:
@@ -155,16 +154,16 @@ def revoke_keys_of(tx: Tx, name: str) -> int:
     return len(_end_keys(tx, name, true()))
 
 
-def _end_keys(tx: Tx, name: str, which: ColumnElement[bool]) -> list[str]:
+def _end_keys(tx: Tx, name: str, which: ColumnElement[bool], reason: str | None = None) -> list[str]:
     where = (col(AgentKeyRow.agent) == name, which, col(AgentKeyRow.revoked_at).is_(None))
     ended = update(AgentKeyRow).where(*where).values(revoked_at=tx.now).returning(col(AgentKeyRow.kid))
     kids = sorted(tx.conn.execute(ended).scalars())
     for kid in kids:
-        append(tx, "agent_key_revoked", actor=OPERATOR, body={"agent": name, "kid": kid})
+        append(tx, "agent_key_revoked", actor=OPERATOR, body={"agent": name, "kid": kid, **_why(reason)})
     return kids
 
 
-def freeze(tx: Tx, name: str) -> None:
+def freeze(tx: Tx, name: str, reason: str | None = None) -> None:
     """Stop a party: it stages, redeems and renews nothing until it is unfrozen. Taking back what fired goes on.
     Freezing it again changes nothing. Once this is committed nothing it had begun is committed after it.
 
@@ -175,7 +174,7 @@ def freeze(tx: Tx, name: str) -> None:
     stop(tx, name)
     where = (col(AgentRow.name) == name, col(AgentRow.frozen_at).is_(None))
     if tx.conn.execute(update(AgentRow).where(*where).values(frozen_at=tx.now)).rowcount:
-        append(tx, "agent_frozen", actor=OPERATOR, body={"agent": name})
+        append(tx, "agent_frozen", actor=OPERATOR, body={"agent": name, **_why(reason)})
 
 
 def unfreeze(tx: Tx, name: str) -> None:
@@ -188,6 +187,10 @@ def unfreeze(tx: Tx, name: str) -> None:
     where = (col(AgentRow.name) == name, col(AgentRow.frozen_at).is_not(None))
     if tx.conn.execute(update(AgentRow).where(*where).values(frozen_at=None)).rowcount:
         append(tx, "agent_unfrozen", actor=OPERATOR, body={"agent": name})
+
+
+def _why(reason: str | None) -> dict[str, str]:
+    return {} if reason is None else {"reason": reason}
 
 
 def find_agent(conn: Connection, name: str) -> AgentRow | None:

@@ -44,6 +44,19 @@ def remember(
         tx.conn.execute(update(PersonRow).where(*where).values(columns))
 
 
+def make_room(tx: Tx, iss: str, sub: str) -> None:
+    """A row for somebody who never signed in, so that something can be noted of them. Nothing where there is one, also
+    of a sign-in that is being committed: it is waited for.
+    """
+    row = {"iss": iss, "sub": sub, "name": sub, "groups": [], "first_seen_at": tx.now, "last_seen_at": tx.now}
+    tx.conn.execute(insert_unless_there(tx.conn, table(PersonRow)).values(row))
+
+
+def is_known(conn: Connection, iss: str, sub: str) -> bool:
+    """Whether there is anything of this person."""
+    return find_one(conn, PersonRow, iss=iss, sub=sub) is not None
+
+
 def find_person(
     conn: Connection, iss: str, sub: str, assurance: str, now: datetime, max_group_age_s: int
 ) -> Person | None:
@@ -72,5 +85,5 @@ def names_of(conn: Connection, keys: Iterable[str]) -> dict[str, str]:
 
 
 def list_people(conn: Connection) -> list[PersonRow]:
-    """Everybody who ever signed in, by issuer and subject."""
+    """Everybody who ever signed in or was barred from it, by issuer and subject."""
     return sorted(find(conn, PersonRow), key=lambda row: (row.iss, row.sub))

@@ -15,7 +15,9 @@ from countersign.contract import TaskKind
 from policy_service import metrics
 from policy_service.audit.log import highest_index
 from policy_service.storage.core import table
-from policy_service.storage.tables import AuditRow, OutboxRow, ReviewRow, TaskRow
+from policy_service.storage.plumbing import AuditRow, OutboxRow
+from policy_service.storage.tables import ReviewRow, TaskRow
+from policy_service.workflow.stops import Stop, list_stops
 
 MOST = 10_000
 _DAY = timedelta(days=1)
@@ -48,6 +50,7 @@ class Measured:
     unnumbered: Waiting
     index: int
     newest: datetime | None  # when the newest numbered line was written
+    stops: list[Stop]
 
 
 def measure(conn: Connection, now: datetime) -> Measured:
@@ -61,6 +64,7 @@ def measure(conn: Connection, now: datetime) -> Measured:
         unnumbered=_waiting(conn, _audit.at, _audit.idx.is_(None)),
         index=index,
         newest=conn.execute(select(_audit.at).where(_audit.idx == index)).scalar(),
+        stops=list_stops(conn),
     )
 
 
@@ -70,6 +74,8 @@ def show(found: Measured, now: datetime) -> None:
     metrics.OLDEST_REVIEW.set(found.reviews.age(now))
     for kind in {*_TASKS, *found.tasks}:
         metrics.TASKS_OPEN.labels(kind).set(found.tasks.get(kind, 0))
+    metrics.FROZEN.labels("everything").set(sum(stop.tool is None for stop in found.stops))
+    metrics.FROZEN.labels("tool").set(sum(stop.tool is not None for stop in found.stops))
     metrics.OUTBOX_WAITING.set(found.outbox.count)
     metrics.OUTBOX_DEAD.set(found.dead)
     metrics.OLDEST_MESSAGE.set(found.outbox.age(now))

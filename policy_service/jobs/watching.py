@@ -26,7 +26,7 @@ from policy_service.settings import Settings
 from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.ids import new_id
-from policy_service.storage.tables import MetaRow
+from policy_service.storage.plumbing import MetaRow
 from policy_service.storage.unit import Clock
 from policy_service.tokens.keys import read_keys
 
@@ -84,6 +84,7 @@ class Watch:
             measuring.show(found, now)
             self._log(found, now)
             self._outbox(found, now)
+            self._frozen(found)
         if times is not None:
             self._health.say("clock", self._clock_fault(*times, None if found is None else found.newest))
         for check, ask in (("disk", self._disk_fault), ("keys", self._keys_fault)):
@@ -130,6 +131,14 @@ class Watch:
         elif found.outbox.age(now) > self._settings.outbox_late_s:
             wrong = f"{found.outbox.count} messages wait"
         self._health.say("outbox", wrong, since=found.outbox.oldest)
+
+    def _frozen(self, found: Measured) -> None:
+        tools = sum(stop.tool is not None for stop in found.stops)
+        everything = ["everything"] if tools < len(found.stops) else []
+        parts = [*everything, *([f"{tools} tool{'s' if tools > 1 else ''}"] if tools else [])]
+        since = min((stop.since for stop in found.stops), default=None)
+        wrong = f"stopped by an operator: {' and '.join(parts)}" if parts else None
+        self._health.say("frozen", wrong, since=since)
 
     def _clock_fault(
         self, before: datetime, now: datetime, after: datetime, newest: datetime | None

@@ -1,5 +1,5 @@
 """The active bundle: one reference, swapped when a new folder has been read, checked and prepared, never
-before.
+before. What keeps the folder out is noted when it is found.
 
 Rules kept here (I-13): what is active was validated; a folder that is not valid leaves the last good bundle
 in place and says what is wrong; reloads do not overlap. What is active and what lies in the folder are both
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from policy_service.health import Signal
 from policy_service.pap.bundle import Bundle, load_bundle
 from policy_service.pap.commit import commit_of
 from policy_service.pap.files import bundle_digest, read_files
@@ -50,9 +51,18 @@ class BundleStatus:
 class ActiveBundle:
     """Holds the bundle that decides."""
 
-    def __init__(self, path: Path, clock: Callable[[], datetime]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], datetime],
+        signal: Signal | None = None,
+        activation: Signal | None = None,
+    ) -> None:
+        """``signal`` is told of a folder that does not load, ``activation`` of open effects not asked about yet."""
         self._path = path
         self._clock = clock
+        self._signal = signal or Signal()
+        self._activation = activation or Signal()
         self._lock = asyncio.Lock()
         self._current: Bundle | None = None
         self._head: str | None = None
@@ -86,8 +96,10 @@ class ActiveBundle:
             except BundleError as error:
                 self._failed_at = self._failed_at or self._clock()  # since when it does not load
                 self._error = error
+                self._signal.bad(self._wrong(error))
                 return Reloaded(self._current, changed=False, error=error)
             self._error = self._failed_at = None
+            self._signal.good()
             return Reloaded(bundle, changed=self._swap(bundle))
 
     def status(self) -> BundleStatus:
@@ -102,12 +114,24 @@ class ActiveBundle:
             failed_at=self._failed_at,
         )
 
-    def still_asking(self) -> str | None:
-        """What is to be said while open effects stand under another bundle's answer; None once all were asked about."""
-        if self._current is None or self.asked_in_full == self._current.digest:
-            return None
+    def tell_how_far(self) -> None:
+        """Say how many open effects were asked about, or that all of them were."""
+        digest = self.current.digest
+        if self.asked_in_full == digest:
+            self._activation.good()
+            return
         failed = f", {self.unasked} could not be" if self.unasked else ""
-        return f"open effects are being asked about under {self._current.digest}: {self.asked} so far{failed}"
+        self._activation.bad(
+            f"open effects are being asked about under {digest}: {self.asked} so far{failed}"
+        )
+
+    def _wrong(self, error: BundleError) -> str:
+        """Anybody may read this: the place of the first problem, not its text."""
+        first, current = error.problems[0], self._current
+        stays = f"; {current.digest} at {current.commit} stays in force" if current else ""
+        return (
+            f"the folder ({self._head or 'unreadable'}) does not load: {first.file}:{first.line or 1}{stays}"
+        )
 
     def close(self) -> None:
         """Let go of the active bundle's fact sources."""
@@ -134,4 +158,5 @@ class ActiveBundle:
         self._current, self._head, self._loaded_at = bundle, bundle.digest, self._clock()
         if before is not None:
             before.close()
+        self.tell_how_far()
         return before is None or before.digest != bundle.digest

@@ -14,7 +14,7 @@ from typing import Any
 from sqlalchemy import bindparam, update
 
 from policy_service.storage.core import insert_unless_there, table
-from policy_service.storage.tables import LeaseRow
+from policy_service.storage.plumbing import LeaseRow
 from policy_service.storage.unit import Tx
 
 _leases = table(LeaseRow)

@@ -16,7 +16,7 @@ from sqlalchemy import BigInteger, String, bindparam, cast, func, insert
 
 from countersign.contract import canonicalize
 from policy_service.storage.core import table, write
-from policy_service.storage.tables import AuditRow
+from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.unit import Line, Tx
 
 _audit = table(AuditRow)

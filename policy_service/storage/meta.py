@@ -13,7 +13,7 @@ from sqlmodel import col
 
 from policy_service.storage.core import change, insert_row, table
 from policy_service.storage.database import Tx
-from policy_service.storage.tables import MetaRow
+from policy_service.storage.plumbing import MetaRow
 from policy_service.storage.types import time_text
 
 _EPOCH = "epoch"

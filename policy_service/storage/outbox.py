@@ -19,7 +19,7 @@ from policy_service import metrics
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
 from policy_service.storage.ids import new_id
-from policy_service.storage.tables import OutboxRow
+from policy_service.storage.plumbing import OutboxRow
 from policy_service.storage.unit import Tx
 
 log = structlog.get_logger(__name__)

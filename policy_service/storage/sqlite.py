@@ -87,6 +87,19 @@ def _send_nothing(_driver: object) -> None:
     """In place of the dialect's own COMMIT and ROLLBACK."""
 
 
+def is_missing(url: URL) -> bool:
+    """Whether an embedded database has no file yet. One that may not be looked at is there."""
+    if url.get_backend_name() != "sqlite" or not url.database:
+        return False
+    try:
+        Path(url.database).stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:
+        return False  # whoever opens it says why that cannot be done
+    return False
+
+
 def create_file(url: URL) -> None:
     """Make the file readable by its owner only; the write-ahead log takes the same mode.
 

@@ -68,7 +68,8 @@ def rotate_keys(folder: Path, *, now: float, compromised: bool = False) -> str:
     following = _private(folder / NEXT) if (folder / NEXT).exists() else None
     if following is None:
         raise StartError(
-            f"the key {folder / NEXT} is missing; run: policy-service init, and rotate an hour later"
+            f"the key {folder / NEXT} is missing; run: policy-service init, and rotate "
+            f"{PUBLISHED_FIRST_S / 60:.0f} minutes later"
         )
     young = PUBLISHED_FIRST_S - (now - (folder / NEXT).stat().st_mtime)
     if young > 0:

@@ -77,9 +77,11 @@ async def _ask_about_open(ctx: Context) -> int:
                 # Whatever is wrong with this one must not leave the others under rules that no longer hold.
                 active.unasked += 1
                 log.exception("asking_failed", effect_id=effect_id, bundle=digest)
+            active.tell_how_far()
         after = page[-1][0]
     if not active.unasked:
         active.asked_in_full = digest
+    active.tell_how_far()
     return active.asked
 
 

@@ -15,7 +15,8 @@ from countersign.contract import load, wire
 from policy_service.audit.feed import EVERYTHING, Event, of_party
 from policy_service.identity.callers import Caller
 from policy_service.storage.core import table
-from policy_service.storage.tables import AuditRow, TransactionRow
+from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.tables import TransactionRow
 from policy_service.workflow.context import Context
 from policy_service.workflow.records import rows
 

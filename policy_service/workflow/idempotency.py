@@ -16,7 +16,7 @@ from countersign.contract import ErrorCode
 from policy_service.errors import InvalidRequestError
 from policy_service.storage.core import find_one, insert_unless_taken
 from policy_service.storage.database import Tx
-from policy_service.storage.tables import IdempotencyRow
+from policy_service.storage.plumbing import IdempotencyRow
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,7 @@ from policy_service.workflow.reading import (
     VoteView,
 )
 from policy_service.workflow.records import Snapshot
+from policy_service.workflow.stops import list_stops
 from policy_service.workflow.timeline import event_line, person_of
 from policy_service.workflow.vote import Voter, why_not
 
@@ -88,6 +89,7 @@ def _page(
         total=min(len(questions), _COUNT_CAP),
         total_capped=len(questions) > _COUNT_CAP,
         votable=len(waiting),
+        frozen=tuple(stop.words for stop in list_stops(conn)),
     )
 
 

@@ -19,6 +19,7 @@ from policy_service.audit.log import append
 from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.agents import OPERATOR, freeze, revoke_keys_of
 from policy_service.identity.api_keys import revoke_api_keys
+from policy_service.identity.people import make_room
 from policy_service.identity.sessions import end_sessions_of
 from policy_service.storage.alone import alone_with, stop
 from policy_service.storage.core import table
@@ -29,6 +30,7 @@ from policy_service.workflow.endings import revoke_effect as end_revoked
 from policy_service.workflow.moves import Cause
 from policy_service.workflow.records import Snapshot
 
+_LATELY, _NAMES = 1_000, 5  # decisions looked at, commits named: enough for the last few bundles
 _OPEN = (EffectState.REVIEW.value, EffectState.RELEASED.value)
 
 
@@ -126,7 +128,8 @@ def revoke_commit(tx: Tx, commit: str, reason: str) -> list[str]:
     decided = select(col(DecisionRow.decision_id)).where(col(DecisionRow.commit) == commit)
     if tx.conn.execute(decided.limit(1)).first() is None:
         raise NotFoundError(
-            f"nothing was decided by the commit {commit!r}; give it in full, as decisions name it"
+            f"nothing was decided by the commit {commit!r}; give it in full, as decisions name it; lately decided: "
+            f"{', '.join(_commits_of_late(tx)) or 'nothing at all'}"
         )
     append(tx, "commit_revoked", actor=OPERATOR, body={"commit": commit, "reason": reason})
     open_ones = (
@@ -137,16 +140,20 @@ def revoke_commit(tx: Tx, commit: str, reason: str) -> list[str]:
     return sorted(set(tx.conn.execute(open_ones).scalars()))
 
 
-def revoke_approver(tx: Tx, iss: str, sub: str, reason: str) -> int:
-    """Take a person out of every decision: no session, no vote that counts; how many votes left the count.
+def _commits_of_late(tx: Tx) -> list[str]:
+    """What decided the newest of everything, the last first: its names are not git's where the folder has no git."""
+    newest = select(col(DecisionRow.commit)).order_by(col(DecisionRow.decision_id).desc()).limit(_LATELY)
+    return list(dict.fromkeys(tx.conn.execute(newest).scalars()))[:_NAMES]
 
-    Raises:
-        NotFoundError: nobody of that name ever signed in.
+
+def revoke_approver(tx: Tx, iss: str, sub: str, reason: str) -> int:
+    """Take a person out of every decision: no session, no vote that counts; how many votes left the count. Somebody
+    who never signed in is refused when they come.
     """
     stop(tx, f"{iss}|{sub}")
+    make_room(tx, iss, sub)
     who = (col(PersonRow.iss) == iss, col(PersonRow.sub) == sub)
-    if tx.conn.execute(update(PersonRow).where(*who).values(revoked_at=tx.now)).rowcount == 0:
-        raise NotFoundError(f"nobody signed in as {iss}|{sub}")
+    tx.conn.execute(update(PersonRow).where(*who).values(revoked_at=tx.now))
     theirs = (col(VoteRow.iss) == iss, col(VoteRow.sub) == sub, col(VoteRow.revoked_at).is_(None))
     votes = tx.conn.execute(update(VoteRow).where(*theirs).values(revoked_at=tx.now)).rowcount
     end_sessions_of(tx, iss, sub)

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
 
-from sqlalchemy import delete, select
+from sqlalchemy import Connection, delete, select
 from sqlmodel import col
 
 from countersign.contract import ErrorCode
@@ -38,11 +40,11 @@ def require_going(tx: Tx, tools: Iterable[str]) -> None:
     stopped = set(tx.conn.execute(_ALL).scalars())
     if not stopped:
         return
-    for what in (EVERYTHING, *(_of_tool(tool) for tool in tools)):
-        if what in stopped:
-            words = "everything is" if what == EVERYTHING else f"the {what.replace(':', ' ')!r} is"
+    for tool in (None, *tools):
+        if (EVERYTHING if tool is None else _of_tool(tool)) in stopped:
+            named = EVERYTHING if tool is None else f"tool {tool}"
             raise ForbiddenError(
-                f"{words} frozen; an operator ends that with `policy-service unfreeze {what.replace(':', ' ')}`",
+                f"{in_words(tool)} is frozen; an operator ends that with `policy-service unfreeze {named}`",
                 code=ErrorCode.FROZEN,
             )
 
@@ -73,6 +75,34 @@ def unfreeze_tool(tx: Tx, tool: str | None) -> bool:
     if ended:
         append(tx, "stop_ended", actor=OPERATOR, body={"what": what})
     return ended
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """An emergency stop that holds now; ``tool``: None for everything."""
+
+    tool: str | None
+    reason: str
+    since: datetime
+
+    @property
+    def words(self) -> str:
+        """What is stopped, for people."""
+        return in_words(self.tool)
+
+
+def in_words(tool: str | None) -> str:
+    """A tool, or everything, for people."""
+    return EVERYTHING if tool is None else f"the tool {tool!r}"
+
+
+def list_stops(conn: Connection) -> list[Stop]:
+    """Every stop that holds, everything first."""
+    rows = conn.execute(select(*table(StopRow).columns).order_by(col(StopRow.what)))
+    return [
+        Stop(None if row.what == EVERYTHING else row.what.removeprefix(_of_tool("")), row.reason, row.at)
+        for row in rows
+    ]
 
 
 def _what(tool: str | None) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from countersign.contract import load
 from policy_service.pap.bundle import Bundle
-from policy_service.storage.tables import AuditRow
+from policy_service.storage.plumbing import AuditRow
 from policy_service.workflow.reading import EventLine
 
 _Body = Mapping[str, Any]

@@ -22,14 +22,12 @@ from sqlmodel import SQLModel
 from countersign.contract import EffectState, TxnState, can_move, load, names
 from countersign.journal.moves import OPEN_TXN
 from policy_service.storage.core import table
+from policy_service.storage.plumbing import AuditRow, IdempotencyRow, OutboxRow
 from policy_service.storage.tables import (
     AgentRow,
     AttemptRow,
-    AuditRow,
     DecisionRow,
     EffectRow,
-    IdempotencyRow,
-    OutboxRow,
     RedemptionRow,
     ReviewRow,
     TaskRow,

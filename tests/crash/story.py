@@ -29,7 +29,8 @@ from policy_service.channels.operator.socket import run_verb
 from policy_service.errors import ServiceError, StartError
 from policy_service.settings import load_settings
 from policy_service.storage.core import table
-from policy_service.storage.tables import AuditRow, EffectRow, OutboxRow, ReviewRow
+from policy_service.storage.plumbing import AuditRow, OutboxRow
+from policy_service.storage.tables import EffectRow, ReviewRow
 from tests.crash.agent import AGENT, Life, Tools
 from tests.crash.children import Command, ServiceChild, run_agent, run_command
 from tests.crash.dying import Death

@@ -116,6 +116,7 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
         "api-key": {"name": "second"},
         "api-key-revoke": {"name": "second"},
         "stop": {"tool": "refund", "reason": "look first"},
+        "stop-list": {},
         "go-on": {"tool": "refund"},
         "freeze": {"agent": "second"},
         "unfreeze": {"agent": "second"},

@@ -16,9 +16,9 @@ from sqlmodel import SQLModel
 
 from countersign.contract import EffectState, TxnState, can_move
 from policy_service.storage.core import table
+from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.tables import (
     AttemptRow,
-    AuditRow,
     DecisionRow,
     EffectRow,
     RedemptionRow,

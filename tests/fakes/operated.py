@@ -9,7 +9,8 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -76,6 +77,15 @@ class Operated:
         """The one-time sign-in link it printed for somebody."""
         found = [re.search(rf"sign in as {person}: (\S+)", line) for line in self.said]
         return next(match.group(1) for match in found if match is not None)
+
+    @contextmanager
+    def hanging(self) -> Iterator[int]:
+        """It neither answers nor ends; its pid."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield self._process.pid
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> int:
         """Ask it to stop, as Ctrl-C does; how it ended."""

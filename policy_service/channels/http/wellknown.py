@@ -67,6 +67,7 @@ def router(gate: Gate, findings: Callable[[], Sequence[Finding]], metrics_token:
     )
     async def read_metrics(request: Request) -> Response:
         require_reader(request.headers.get("authorization", ""))
+        findings()  # among them that nobody has looked for too long, which nobody can note
         return Response(metrics.text(), media_type=CONTENT_TYPE_LATEST, headers={"Cache-Control": "no-store"})
 
     def require_reader(authorization: str) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from policy_service.channels.operator.socket import embedded_lock, open_database
+from policy_service.channels.operator.socket import existing_database
 from policy_service.channels.operator.speaking import AsJson, say, sentences
 from policy_service.errors import StartError
 from policy_service.settings import Settings, load_settings
@@ -52,7 +52,7 @@ def restored(
     """Take over a restored database: begin another epoch, and make a task of all that may have fired since."""
     with sentences():
         settings = load_settings()
-        with embedded_lock(settings), open_database(settings) as db:
+        with existing_database(settings) as db:
             mark, was = _require_restored(settings, db, even_so)
             told = _told(mark, was)
             if not dry_run:

@@ -16,11 +16,11 @@ from contextlib import AsyncExitStack
 
 import uvicorn
 from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from policy_service.channels.operator.socket import admin_app, is_embedded, socket_path
 from policy_service.errors import StartError
 from policy_service.settings import Settings
-from policy_service.storage.database import Database
 from policy_service.workflow.context import Context
 
 
@@ -91,7 +91,8 @@ async def open_doors(
         serving = asyncio.create_task(public.serve_quietly(None))
         await public.settled.wait()
         if listener is not None:
-            await stack.enter_async_context(_operators_door(ctx.db, settings, listener))
+            verbs = admin_app(ctx.db, settings, lambda: ctx.active.current.manifests)
+            await stack.enter_async_context(_operators_door(verbs, listener))
         try:
             yield serving
         finally:
@@ -100,8 +101,8 @@ async def open_doors(
 
 
 @contextlib.asynccontextmanager
-async def _operators_door(db: Database, settings: Settings, listener: socket.socket) -> AsyncIterator[None]:
-    door = _Door(uvicorn.Config(admin_app(db, settings), log_config=None, lifespan="off"))
+async def _operators_door(verbs: Starlette, listener: socket.socket) -> AsyncIterator[None]:
+    door = _Door(uvicorn.Config(verbs, log_config=None, lifespan="off"))
     serving = asyncio.create_task(door.serve_quietly(listener))
     await door.settled.wait()
     try:

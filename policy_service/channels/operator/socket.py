@@ -4,6 +4,9 @@ The embedded database belongs to one process. While the service runs, the comman
 socket in the data folder (mode 0600: whoever may use it owns the data anyway); when it is down, the command line takes
 the lock and runs the verb itself. A database server has no owner: there the command line always writes by itself, and
 every replica sees it with its next unit of work.
+
+Refused: a database that nobody has set up. A verb in another folder, or without the service's settings, would make an
+empty one, and stop nothing there.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +32,8 @@ from policy_service.errors import ServiceError, StartError
 from policy_service.settings import Settings
 from policy_service.storage.database import Database, StorageLimits
 from policy_service.storage.lockfile import ProcessLock, lock_path
-from policy_service.storage.migrations import migrate
+from policy_service.storage.migrations import is_empty, migrate
+from policy_service.storage.sqlite import is_missing
 from policy_service.storage.unit import Clock
 
 _SOCKET = "admin.sock"
@@ -41,16 +45,20 @@ def socket_path(settings: Settings) -> Path:
     return settings.data_dir / _SOCKET
 
 
-def admin_app(db: Database, settings: Settings) -> Starlette:
-    """The verbs behind the socket of a running service."""
+def admin_app(db: Database, settings: Settings, tools: Callable[[], Collection[str]]) -> Starlette:
+    """The verbs behind the socket of a running service. ``tools``: those of the bundle in force."""
 
     async def call(request: Request) -> Response:
-        verb = VERBS.get(request.path_params["verb"])
+        name = request.path_params["verb"]
+        verb = VERBS.get(name)
         if verb is None:
             return JSONResponse({"code": ErrorCode.NOT_FOUND.value, "detail": "no such verb"}, 404)
         args = json.loads(await request.body())
         try:
-            return JSONResponse(await db.write(lambda tx: verb(tx, settings, args)))
+            done = await db.write(lambda tx: verb(tx, settings, args))
+            if name == "stop" and args["tool"] is not None:  # a slip of the pen stops nothing
+                done["tools"] = sorted(tools())
+            return JSONResponse(done)
         except ServiceError as error:
             return JSONResponse(error.to_problem(), error.status)
 
@@ -61,12 +69,20 @@ def run_verb(settings: Settings, name: str, args: Arguments) -> Any:
     """Run one verb, through the running service or by ourselves.
 
     Raises:
-        StartError: the service refuses it, or the database is held by something that does not answer.
+        StartError: the service refuses it, there is no database, or something that does not answer holds it.
     """
-    path = socket_path(settings)
-    if is_embedded(settings) and _is_served(path):
-        return _through_socket(path, name, args)
+    if is_embedded(settings) and _is_served(socket_path(settings)):
+        return _through_socket(settings, name, args)
     return _by_ourselves(settings, name, args)
+
+
+def place_of(settings: Settings) -> str:
+    """The database in words: its file, or the server's address without who signs in there."""
+    url = make_url(settings.database_url)
+    if is_embedded(settings):
+        return str(url.database)
+    host = url.host or url.query.get("host") or "localhost"
+    return f"{url.database} on {host}{f':{url.port}' if url.port else ''}"
 
 
 def is_embedded(settings: Settings) -> bool:
@@ -77,6 +93,7 @@ def is_embedded(settings: Settings) -> bool:
 def _is_served(path: Path) -> bool:
     """Whether somebody listens there; a killed service leaves its socket behind, and nobody holds the lock then."""
     with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(_TIMEOUT_S)  # a service that hangs takes nobody in once its queue is full
         try:
             probe.connect(str(path))
         except OSError:
@@ -84,18 +101,60 @@ def _is_served(path: Path) -> bool:
     return True
 
 
-def _through_socket(path: Path, name: str, args: Arguments) -> Any:
-    with httpx2.Client(transport=httpx2.HTTPTransport(uds=str(path)), timeout=_TIMEOUT_S) as client:
-        answer = client.post(f"http://service/{name}", content=json.dumps(args).encode())
-    body = answer.json()
-    if answer.is_error:
-        raise StartError(str(body.get("detail", answer.text)))
+def _through_socket(settings: Settings, name: str, args: Arguments) -> Any:
+    transport = httpx2.HTTPTransport(uds=str(socket_path(settings)))
+    try:
+        with httpx2.Client(transport=transport, timeout=_TIMEOUT_S) as client:
+            answer = client.post(f"http://service/{name}", content=json.dumps(args).encode())
+        body = answer.json()
+        refusal = str(body["detail"]) if answer.is_error else None
+    except (httpx2.HTTPError, ValueError, TypeError, KeyError) as error:
+        # It may hang and go on later, with this in its hands; or have met a fault after its commit.
+        raise StartError(
+            f"the service ({_holder(settings)}) does not answer: whether it was done is not known: repeat it, or stop "
+            "that process and run this again"
+        ) from error
+    if refusal is not None:
+        raise StartError(refusal)
     return body
 
 
+def _holder(settings: Settings) -> str:
+    """Who says that the database is theirs."""
+    try:
+        told = lock_path(Path(str(make_url(settings.database_url).database))).read_text()
+    except OSError:
+        told = ""
+    return told.split(" (")[0] or "its pid is not known"
+
+
 def _by_ourselves(settings: Settings, name: str, args: Arguments) -> Any:
-    with embedded_lock(settings), open_database(settings) as db:
+    with existing_database(settings) as db:
         return db.write_sync(lambda tx: VERBS[name](tx, settings, args))
+
+
+@contextlib.contextmanager
+def existing_database(settings: Settings) -> Iterator[Database]:
+    """The database of a deployment, for this process.
+
+    Raises:
+        StartError: nobody has set it up, or another process holds it.
+        StorageUnavailableError: it cannot be reached.
+    """
+    if is_missing(make_url(settings.database_url)):  # before the lock, whose file would make the folder
+        raise _no_database(settings)
+    with embedded_lock(settings):
+        if is_empty(settings.database_url):
+            raise _no_database(settings)
+        with open_database(settings) as db:
+            yield db
+
+
+def _no_database(settings: Settings) -> StartError:
+    return StartError(
+        f"there is no database {place_of(settings)} yet; run: policy-service init (or, where a service runs already, "
+        "run this with its settings: COUNTERSIGN_DATA_DIR, COUNTERSIGN_DATABASE_URL, ...)"
+    )
 
 
 @contextlib.contextmanager

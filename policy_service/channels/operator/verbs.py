@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from countersign.contract import PublicKey
-from policy_service.errors import NotFoundError
+from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.identity import agents, api_keys, dev_signin, people
 from policy_service.settings import Settings
 from policy_service.storage.database import Tx
@@ -37,7 +37,7 @@ def _add_key(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _revoke_key(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    return {"kid": args["kid"], "ended": agents.revoke_key(tx, args["kid"])}
+    return {"kid": args["kid"], "ended": agents.revoke_key(tx, args["kid"], args.get("reason"))}
 
 
 def _list_agents(tx: Tx, settings: Settings, args: Arguments) -> Any:
@@ -50,7 +50,14 @@ def _list_agents(tx: Tx, settings: Settings, args: Arguments) -> Any:
             "enrolled_at": time_text(row.enrolled_at),
             "frozen": row.frozen_at is not None,
             "keys": [
-                {"kid": key.kid, "revoked": key.revoked_at is not None}
+                {
+                    "kid": key.kid,
+                    "revoked": key.revoked_at is not None,
+                    "revoked_at": None if key.revoked_at is None else time_text(key.revoked_at),
+                    "issuer": key.issuer,
+                    "until": None if key.expires_at is None else time_text(key.expires_at),
+                    "over": key.expires_at is not None and tx.now >= key.expires_at,
+                }
                 for key in agents.list_keys(tx.conn, row.name)
             ],
         }
@@ -72,7 +79,7 @@ def _revoke_api_keys(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _freeze(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    agents.freeze(tx, args["agent"])
+    agents.freeze(tx, args["agent"], args.get("reason"))
     return {"agent": args["agent"], "frozen": True}
 
 
@@ -83,6 +90,22 @@ def _unfreeze(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 def _stop(tx: Tx, settings: Settings, args: Arguments) -> Any:
     return {"tool": args["tool"], "began": stops.freeze_tool(tx, args["tool"], args["reason"])}
+
+
+def _list_stops(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    held = [
+        {
+            "what": "everything" if stop.tool is None else "tool",
+            "name": stop.tool,
+            "since": time_text(stop.since),
+            "reason": stop.reason,
+        }
+        for stop in stops.list_stops(tx.conn)
+    ]
+    frozen = [(row.name, row.frozen_at) for row in agents.list_agents(tx.conn) if row.frozen_at is not None]
+    return held + [  # why is in the log
+        {"what": "agent", "name": name, "since": time_text(since), "reason": None} for name, since in frozen
+    ]
 
 
 def _go_on(tx: Tx, settings: Settings, args: Arguments) -> Any:
@@ -117,7 +140,11 @@ def _revoke_commit(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 def _revoke_approver(tx: Tx, settings: Settings, args: Arguments) -> Any:
     iss, _, sub = args["person"].partition("|")  # a subject may hold one too (Auth0), an issuer may not
-    return {"person": args["person"], "votes": revoke.revoke_approver(tx, iss, sub, args["reason"])}
+    if not iss or not sub:
+        raise InvalidRequestError(f"{args['person']!r} is not a person; write ISSUER|SUBJECT")
+    known = people.is_known(tx.conn, iss, sub)
+    votes = revoke.revoke_approver(tx, iss, sub, args["reason"])
+    return {"person": args["person"], "votes": votes, "known": known}
 
 
 def _reinstate_approver(tx: Tx, settings: Settings, args: Arguments) -> Any:
@@ -163,5 +190,6 @@ VERBS: dict[str, Verb] = {
     "revoke-transaction-if-open": _revoke_if_open,
     "sign-in-link": _sign_in_link,
     "stop": _stop,
+    "stop-list": _list_stops,
     "unfreeze": _unfreeze,
 }

@@ -100,6 +100,7 @@ def _add_queue(router: APIRouter, pages: Pages, source: QueueSource, feed: Event
         cursor = request.query_params.get("cursor")
         page = await source.open_reviews(session.person, cursor, PAGE_OF_ROWS)
         frame: dict[str, Any] = {"session": session, "index": index, "open_tasks": await source.count_tasks()}
+        frame["frozen"] = page.frozen
         if not page.rows and cursor is None:
             gate = _GATE_EXAMPLE.format(group=source.group_to_ask(session.person) or "GROUP")
             return await pages.draw(request, "empty.html", gate_example=gate, **frame)

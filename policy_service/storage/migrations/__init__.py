@@ -3,8 +3,8 @@
 ``migrate`` goes forward only, each step in a transaction of its own on both engines. A database of a newer
 release is refused: this code would not know what its columns mean.
 
-After a change of ``tables.py``, ``python -m policy_service.storage.migrations "what changed"`` drafts the
-next step beside the others; read it, and give the audit table its triggers again if the step rebuilds it.
+After a change of ``tables.py`` or ``plumbing.py``, ``python -m policy_service.storage.migrations "what changed"``
+drafts the next step beside the others; read it, and give the audit table its triggers again if the step rebuilds it.
 """
 
 from __future__ import annotations
@@ -35,6 +35,19 @@ def migrate(url: str) -> None:
         StorageUnavailableError: it cannot be reached, or a step failed; that step left nothing.
     """
     _run(url, lambda config: command.upgrade(config, "head"))
+
+
+def is_empty(url: str) -> bool:
+    """Whether no step was ever applied there; nothing is made by asking.
+
+    Raises:
+        StartError: the database is damaged.
+        StorageUnavailableError: it cannot be reached.
+    """
+    if sqlite.is_missing(make_url(url)):
+        return True
+    with _as_ours(url, "asked"), _connection(url) as conn:
+        return current(conn) is None
 
 
 def check(url: str) -> None:
@@ -77,16 +90,21 @@ def _revisions() -> list[str]:
 
 def _run(url: str, step: Callable[[Config], object]) -> None:
     config = _config()
+    with _as_ours(url, "migrated"), _connection(url) as conn, _alone(conn):
+        _require_known(conn)
+        config.attributes["connection"] = conn
+        step(config)
+
+
+@contextmanager
+def _as_ours(url: str, done: str) -> Iterator[None]:
     try:
-        with _connection(url) as conn, _alone(conn):
-            _require_known(conn)
-            config.attributes["connection"] = conn
-            step(config)
+        yield
     except SQLAlchemyError as error:
         if sqlite.is_damage(cause := getattr(error, "orig", None)):
             raise sqlite.damaged(make_url(url).database, cause) from error
         raise StorageUnavailableError(
-            f"the database could not be migrated ({type(error).__name__}); the failed step left nothing"
+            f"the database could not be {done} ({type(error).__name__}); what failed left nothing"
         ) from error
 
 

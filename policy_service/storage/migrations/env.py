@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 from alembic import context
 from sqlalchemy import JSON
-from sqlmodel import AutoString
+from sqlmodel import AutoString, SQLModel
 
-from policy_service.storage import tables
+from policy_service.storage import plumbing, tables  # noqa: F401  they declare what the metadata holds
 from policy_service.storage.types import UtcDateTime
 
 
@@ -25,7 +25,7 @@ def render(kind: str, item: Any, _autogen: object) -> str | Literal[False]:
 
 context.configure(
     connection=context.config.attributes["connection"],
-    target_metadata=tables.AuditRow.metadata,
+    target_metadata=SQLModel.metadata,
     render_item=render,
     render_as_batch=True,  # SQLite changes a column by rebuilding its table
     transactional_ddl=True,  # true of both engines, because ours begins every transaction on SQLite itself

@@ -15,7 +15,7 @@ import pytest
 from countersign.contract import PrivateKey, make_proof
 from policy_service.identity import agents
 from policy_service.storage.core import table
-from policy_service.storage.tables import AuditRow
+from policy_service.storage.plumbing import AuditRow
 from tests.counterparts import node
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.world import URL, Agent, World, running

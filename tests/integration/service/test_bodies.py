@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, func, select
 
-from policy_service.storage.tables import AuditRow
+from policy_service.storage.plumbing import AuditRow
 from tests.fakes.payments import Payments
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import pay

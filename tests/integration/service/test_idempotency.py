@@ -7,7 +7,8 @@ import asyncio
 import pytest
 from sqlalchemy import Connection, func, select
 
-from policy_service.storage.tables import IdempotencyRow, TransactionRow
+from policy_service.storage.plumbing import IdempotencyRow
+from policy_service.storage.tables import TransactionRow
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
 from tests.integration.service.engines import ENGINES

@@ -5,23 +5,36 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from sqlalchemy import select
 from typer.testing import CliRunner
 
 from countersign.contract import PrivateKey
+from policy_service.channels.operator import stopping
+from policy_service.channels.operator.listing import agent_text
 from policy_service.channels.operator.socket import embedded_lock
 from policy_service.cli import _welcome, app
 from policy_service.errors import StartError
+from policy_service.identity.agents import bring_key
+from policy_service.identity.callers import Voucher
 from policy_service.settings import load_settings
+from policy_service.storage.core import table
+from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.types import time_text
+from tests.counterparts import postgres
 from tests.fakes.operated import Operated, command, environment, free_port
 from tests.fakes.payments import Payments
 from tests.fakes.world import fresh_data, running
 from tests.integration.service.effects import pay
+from tests.integration.service.engines import ENGINES
 
 pytestmark = pytest.mark.anyio
 
@@ -61,25 +74,76 @@ def test_verbs_go_through_the_running_service(up: Operated, tmp_path: Path) -> N
     assert code == 0 and "enrolled robot" in said
     assert key.stat().st_mode & 0o777 == 0o600
     kid = PrivateKey.from_pem(key.read_bytes()).public.kid
-    assert enrolled(up.env)["robot"]["keys"] == [{"kid": kid, "revoked": False}]
+    (first,) = enrolled(up.env)["robot"]["keys"]
+    assert (first["kid"], first["revoked"]) == (kid, False)
     jwk = json.dumps(PrivateKey.generate().public.jwk())
     code, said = verb(up.env, "agent", "key", "add", "robot", "--jwk", jwk)
     assert code == 0 and "robot has the key" in said
-    assert verb(up.env, "agent", "key", "revoke", kid)[0] == 0
+    assert verb(up.env, "agent", "key", "revoke", kid, "--reason", "lost")[0] == 0
     assert [entry["revoked"] for entry in enrolled(up.env)["robot"]["keys"]] == [True, False]
 
 
 def test_an_agent_is_frozen_and_unfrozen_and_the_list_says_so(up: Operated) -> None:
     verb(up.env, "agent", "enroll", "stray")
-    for command_, frozen, words in (
-        ("freeze", True, "stages, redeems"),
-        ("unfreeze", False, "may act again"),
+    why = ("--reason", "it loops")
+    for command_, more, frozen, words in (
+        ("freeze", why, True, "stages, redeems"),
+        ("unfreeze", (), False, "may act again"),
     ):
         for _ in range(2):  # safe to repeat
-            code, said = verb(up.env, command_, "agent", "stray")
+            code, said = verb(up.env, command_, "agent", "stray", *more)
             assert code == 0 and words in said
             assert enrolled(up.env)["stray"]["frozen"] is frozen
-        assert ("stray  owner -  0 keys  FROZEN" in verb(up.env, "agent", "list")[1]) is frozen
+        assert ("stray  FROZEN" in verb(up.env, "agent", "list")[1].splitlines()) is frozen
+
+
+async def test_why_an_agent_was_frozen_or_a_key_revoked_stays_in_the_log(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", Payments(tmp_path / "bundle").path) as bank:
+        robot = await bank.agent("robot")
+        await bank.operator("freeze", {"agent": "robot", "reason": "it loops"})
+        await bank.operator("agent-key-revoke", {"kid": robot.key.public.kid, "reason": "lost"})
+        log = table(AuditRow).c
+        bodies = select(log.body).where(log.kind.in_(["agent_frozen", "agent_key_revoked"]))
+        logged = await bank.service.db.read(lambda conn: list(conn.execute(bodies).scalars()))
+    assert {json.loads(one)["reason"] for one in logged} == {"it loops", "lost"}
+
+
+@pytest.mark.parametrize("words", [("freeze", "agent"), ("revoke", "key"), ("agent", "key", "revoke")])
+def test_a_freeze_of_an_agent_and_the_end_of_a_key_ask_for_the_reason(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def run(_settings: object, _name: str, args: dict[str, Any]) -> dict[str, Any]:
+        sent.append(args)
+        return {"ended": ["x"]}
+
+    monkeypatch.setattr(stopping, "run_verb", run)
+    assert verb({}, *words, "x")[0] == 1, "it asks for the reason"
+    assert verb({}, *words, "x", "--reason", "why")[0] == 0
+    assert [args["reason"] for args in sent] == ["why"]
+
+
+async def test_the_list_of_agents_shows_what_revoke_key_and_a_401_ask_for(tmp_path: Path) -> None:
+    async with running(tmp_path / "data", Payments(tmp_path / "bundle").path) as bank:
+        args = {"name": "robot", "owner": "https://idp|ann", "roles": ["payer"], "teams": ["money"]}
+        await bank.operator("agent-enroll", args)
+        keys = [PrivateKey.generate().public for _ in range(4)]
+        for key in keys[:2]:
+            await bank.operator("agent-key-add", {"name": "robot", "jwk": key.jwk()})
+        await bank.operator("agent-key-revoke", {"kid": keys[0].kid})
+        now = bank.clock()
+        for key, until in zip(keys[2:], (now + timedelta(hours=1), now - timedelta(hours=1)), strict=True):
+            voucher = Voucher("robot", "k8s", "trust", now, "sub", until, None)
+            await bank.service.db.write(lambda tx, key=key, voucher=voucher: bring_key(tx, key, voucher))  # type: ignore[misc]
+        told = await bank.operator("agent-list", {})
+    lines = agent_text(told).splitlines()
+    assert lines[0] == "robot  owner https://idp|ann  roles payer  teams money"
+    ends = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines[1:]}
+    assert ends[keys[0].kid].startswith("REVOKED at 20")
+    assert ends[keys[1].kid] == "live"
+    assert ends[keys[2].kid] == f"live until {time_text(now + timedelta(hours=1))}  brought by k8s"
+    assert ends[keys[3].kid] == f"over since {time_text(now - timedelta(hours=1))}  brought by k8s"
 
 
 def test_api_keys_are_ended_also_where_they_are_switched_off(tmp_path: Path) -> None:
@@ -106,10 +170,10 @@ REFUSED = {
     "a name that cannot be one": (("agent", "enroll", "a b"), "cannot be an agent's name"),
     "an owner that is no person": (("agent", "enroll", "x", "--owner", "maya"), "is not a person"),
     "a key for nobody": (("agent", "key", "add", "nobody", "--jwk", "{}"), "no Ed25519 public key"),
-    "a key that does not exist": (("agent", "key", "revoke", "none"), "there is no key"),
+    "a key that does not exist": (("agent", "key", "revoke", "none", "--reason", "x"), "there is no key"),
     "an API key where they are off": (("agent", "api-key", "taken"), "switched off"),
     "API keys of nobody, to be ended": (("agent", "api-key", "nobody", "--revoke"), "not enrolled"),
-    "a freeze of nobody": (("freeze", "agent", "nobody"), "not enrolled"),
+    "a freeze of nobody": (("freeze", "agent", "nobody", "--reason", "x"), "not enrolled"),
     "an unfreeze of nobody": (("unfreeze", "agent", "nobody"), "not enrolled"),
 }
 
@@ -144,6 +208,88 @@ def test_only_its_own_user_may_use_the_operators_socket(up: Operated, folder: Pa
     assert (folder / "data/admin.sock").stat().st_mode & 0o777 == 0o600
 
 
+def test_a_service_that_hangs_is_a_sentence_that_names_it_and_says_what_is_not_known(
+    up: Operated, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("policy_service.channels.operator.socket._TIMEOUT_S", 0.5)
+    with up.hanging() as pid:
+        code, said = verb(up.env, "freeze", "tool", "slow", "--reason", "x")
+    assert code == 1 and f"pid {pid}" in said and "does not answer" in said
+    assert "whether it was done is not known: repeat it" in said
+    monkeypatch.undo()
+    assert verb(up.env, "freeze", "tool", "slow", "--reason", "x")[0] == 0
+    assert verb(up.env, "unfreeze", "tool", "slow")[0] == 0
+
+
+BROKEN = {
+    "a fault": b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 5\r\n\r\nFault",
+    "no JSON": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+    "another refusal": b"HTTP/1.1 500 Oh\r\nContent-Length: 2\r\n\r\n[]",
+    "no answer": b"",
+    "no HTTP": b"220 smtp ready\r\n",
+}
+
+
+@pytest.mark.parametrize("answer", BROKEN.values(), ids=BROKEN)
+def test_an_answer_that_is_none_is_a_sentence(tmp_path: Path, answer: bytes) -> None:
+    env = environment(tmp_path / "data", Payments(tmp_path / "bundle").path, free_port())
+    verb(env, "init")
+
+    def serve(listener: socket.socket) -> None:
+        for _ in range(2):  # the look whether somebody listens, and the verb
+            peer, _ = listener.accept()
+            with peer:
+                peer.recv(65_536)
+                with suppress(OSError):
+                    peer.sendall(answer)
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "data/admin.sock"))
+        listener.listen()
+        server = threading.Thread(target=serve, args=[listener])
+        server.start()
+        code, said = verb(env, "freeze", "everything", "--reason", "x")
+        server.join(30)
+    assert code == 1 and "not known" in said
+
+
+def test_what_is_frozen_can_be_listed(up: Operated) -> None:
+    assert verb(up.env, "freeze", "list") == (0, "nothing is frozen")
+    verb(up.env, "agent", "enroll", "held")
+    begun = [
+        ("everything", "--reason", "it pays twice"),
+        ("tool", "pay", "--reason", "slow"),
+        ("agent", "held", "--reason", "x"),
+    ]
+    for words in begun:
+        assert verb(up.env, "freeze", *words)[0] == 0
+    told = json.loads(verb(up.env, "freeze", "list", "--json")[1])
+    assert [(one["what"], one["name"], one["reason"]) for one in told] == [
+        ("everything", None, "it pays twice"),
+        ("tool", "pay", "slow"),
+        ("agent", "held", None),
+    ]
+    lines = verb(up.env, "freeze", "list")[1].splitlines()
+    assert lines[1] == f"tool pay  since {told[1]['since']}  slow"
+    for words in (("everything",), ("tool", "pay"), ("agent", "held")):
+        verb(up.env, "unfreeze", *words)
+    assert verb(up.env, "freeze", "list") == (0, "nothing is frozen")
+
+
+@pytest.mark.parametrize("running_", [True, False], ids=["up", "down"])
+def test_a_tool_nobody_has_is_frozen_with_a_warning(up: Operated, tmp_path: Path, running_: bool) -> None:
+    env = up.env
+    if not running_:
+        env = environment(tmp_path / "data", Payments(tmp_path / "bundle").path, free_port())
+        verb(env, "init")
+    code, said = verb(env, "freeze", "tool", "pya", "--reason", "x")
+    assert code == 0 and "pya is frozen" in said
+    assert "WARNING" in said and "no tool 'pya'" in said and "pay" in said
+    assert "WARNING" not in verb(env, "freeze", "tool", "pay", "--reason", "x")[1]
+    for tool in ("pya", "pay"):
+        verb(env, "unfreeze", "tool", tool)
+
+
 def test_a_second_service_on_the_same_data_refuses_to_start(up: Operated) -> None:
     second = command("serve", env=up.env | {"COUNTERSIGN_PORT": str(free_port())})
     assert second.returncode == 1
@@ -164,6 +310,12 @@ def test_verbs_work_while_the_service_is_down_and_it_finds_what_they_did(tmp_pat
     code, said = verb(env, "agent", "enroll", "robot")
     assert code == 1 and "enrolled already" in said
     assert verb(env, "check")[0] == 0
+
+
+def test_a_check_names_the_commit_as_decisions_do(tmp_path: Path) -> None:
+    env = environment(tmp_path / "data", Payments(tmp_path / "bundle").path, free_port())
+    commit = json.loads(verb(env, "check", "--json")[1])["commit"]
+    assert f"commit {commit}" in verb(env, "check")[1]
 
 
 def test_a_bundle_with_a_mistake_is_named_with_file_and_line(tmp_path: Path) -> None:
@@ -235,9 +387,61 @@ def test_a_sign_in_link_that_cannot_be_made_does_not_end_the_service(
 ) -> None:
     """Somebody else holds the database here; a full disk at the wrong moment looks the same to `serve`."""
     settings = load_settings(data_dir=tmp_path, bundle_dir=folder / "bundle", dev_signin=True)
+    (tmp_path / "countersign.db").touch()
     with embedded_lock(settings):
         _welcome(settings)
     said = capsys.readouterr()
     assert "listening on" in said.out and "sign in as" not in said.out
     assert "no link for maya (the database beside" in said.err
     assert "policy-service signin maya" in said.err
+
+
+ELSEWHERE = {
+    "an emergency stop": ("freeze", "everything", "--reason", "it pays twice"),
+    "an unfreeze": ("unfreeze", "tool", "pay"),
+    "a revocation": ("revoke", "agent", "robot", "--reason", "stolen"),
+    "an enrolment": ("agent", "enroll", "robot", "--key-out", "robot.pem"),
+    "a list": ("people",),
+    "a restored backup": ("restored", "--dry-run"),
+    "a sign-in link": ("signin", "maya"),
+    "a start": ("serve",),
+}
+
+
+@pytest.mark.parametrize("words", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_a_verb_in_another_folder_makes_no_database_and_says_that_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    env = {
+        "COUNTERSIGN_BUNDLE_DIR": str(Payments(tmp_path / "bundle").path),
+        "COUNTERSIGN_DEV_SIGNIN": "true",
+    }
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    code, said = verb(env, *words)
+    assert code == 1 and "policy-service init" in said
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_empty_database_is_none(request: pytest.FixtureRequest, tmp_path: Path, engine: str) -> None:
+    env = environment(tmp_path / "data", Payments(tmp_path / "bundle").path, free_port())
+    with ExitStack() as stack:
+        if engine == "postgresql":
+            server = request.getfixturevalue("postgres_server")
+            env["COUNTERSIGN_DATABASE_URL"] = stack.enter_context(postgres.database(server))
+        else:
+            (tmp_path / "data").mkdir()
+            (tmp_path / "data/countersign.db").touch()
+        for _ in range(2):  # the refusal makes no table either
+            code, said = verb(env, "freeze", "everything", "--reason", "x")
+            assert code == 1 and "there is no database" in said
+        assert verb(env, "init")[0] == 0
+        assert verb(env, "freeze", "everything", "--reason", "x")[0] == 0
+
+
+def test_what_was_stopped_names_the_database_it_was_stopped_in(up: Operated, folder: Path) -> None:
+    database = str(folder / "data/countersign.db")
+    for words in (("freeze", "tool", "pay", "--reason", "x"), ("unfreeze", "tool", "pay")):
+        assert database in verb(up.env, *words)[1]
+        assert json.loads(verb(up.env, *words, "--json")[1])["database"] == database

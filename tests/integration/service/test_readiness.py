@@ -21,7 +21,7 @@ from policy_service.jobs.watching import Watch
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.outbox import put
-from policy_service.storage.tables import LeaseRow, OutboxRow
+from policy_service.storage.plumbing import LeaseRow, OutboxRow
 from policy_service.tokens.keys import rotate_keys
 from tests.fakes.payments import Payments
 from tests.fakes.world import World, running
@@ -239,6 +239,59 @@ async def test_a_bundle_that_does_not_load_is_a_warning_since_it_first_did_not(
     folder.rules()
     await bank.activate()
     assert await found(bank) == {}
+
+
+async def test_what_an_operator_stopped_is_a_warning_until_it_may_go_on(bank: World) -> None:
+    why = {"reason": "it pays twice"}
+    stops: list[tuple[str | None, str]] = [
+        ("pay", "1 tool"),
+        ("unpay", "2 tools"),
+        (None, "everything and 2 tools"),
+    ]
+    for tool, told in stops:
+        await bank.operator("stop", {"tool": tool, **why})
+        wrong = (await broken(bank, "frozen", stops=False))["wrong"]
+        assert wrong == f"stopped by an operator: {told}"
+    lines = (await bank.http.get("/metrics")).text
+    assert (
+        'countersign_frozen{what="everything"} 1.0' in lines
+        and 'countersign_frozen{what="tool"} 2.0' in lines
+    )
+    for tool, _ in stops:
+        await bank.operator("go-on", {"tool": tool})
+    await mended(bank)
+
+
+async def test_the_queue_says_what_an_operator_stopped(bank: World) -> None:
+    maya = await bank.person("maya")
+    assert "Stopped by an operator" not in (await maya.get("/")).text
+    for tool in ("pay", None):
+        await bank.operator("stop", {"tool": tool, "reason": "it pays twice"})
+    text = (await maya.get("/")).text
+    assert "Stopped by an operator" in text and "everything" in text and "the tool" in text
+
+
+async def failing(world: World, check: str) -> str:
+    """What the metrics say of a check; nobody has asked /readyz."""
+    lines = (await world.http.get("/metrics")).text.splitlines()
+    return next(line for line in lines if line.startswith(f'countersign_check_failing{{check="{check}"}} '))[
+        -3:
+    ]
+
+
+async def test_metrics_tell_of_a_bundle_though_nobody_asks_whether_it_is_ready(
+    bank: World, folder: Payments
+) -> None:
+    for rules, told in (("permit (principal, action", "1.0"), ("", "0.0")):
+        folder.policies(rules) if rules else folder.rules()
+        await bank.activate()
+        assert await failing(bank, "bundle") == told
+
+
+async def test_metrics_tell_of_a_watch_that_does_not_come_round(bank: World) -> None:
+    assert await failing(bank, "watch") == "0.0"
+    bank.service.health._patience_s = -1
+    assert await failing(bank, "watch") == "1.0"
 
 
 async def test_a_sweep_that_fails_is_a_warning_until_it_succeeds(bank: World) -> None:

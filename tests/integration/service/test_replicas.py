@@ -26,7 +26,8 @@ from policy_service.cli import app
 from policy_service.settings import Settings, load_settings
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
-from policy_service.storage.tables import AuditRow, LeaseRow, RedemptionRow
+from policy_service.storage.plumbing import AuditRow, LeaseRow
+from policy_service.storage.tables import RedemptionRow
 from policy_service.tokens.epoch import read_mark
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.operated import Operated, environment, free_port
@@ -134,7 +135,10 @@ async def test_an_operators_verb_holds_on_every_replica_at_once(replicas: list[W
         result = CliRunner().invoke(app, list(args), env=env)
         assert result.exit_code == 0, result.output
 
-    for args, status in ((("freeze", "agent", "robot"), 403), (("unfreeze", "agent", "robot"), 201)):
+    for args, status in (
+        (("freeze", "agent", "robot", "--reason", "x"), 403),
+        (("unfreeze", "agent", "robot"), 201),
+    ):
         await asyncio.to_thread(verb, *args)
         for n, world in enumerate(replicas):
             answer = await at(world, robot).submit(await pay(world), run_key=f"{args[0]}-{n}")

@@ -22,7 +22,7 @@ from policy_service.audit.log import entries_after, highest_index
 from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
-from policy_service.storage.tables import AuditRow
+from policy_service.storage.plumbing import AuditRow
 from policy_service.tokens.epoch import Mark, read_mark, write_mark
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments

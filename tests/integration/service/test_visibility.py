@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from policy_service.storage.core import table
-from policy_service.storage.tables import AuditRow
+from policy_service.storage.plumbing import AuditRow
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay, ship
 

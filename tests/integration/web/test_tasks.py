@@ -75,6 +75,32 @@ async def test_a_task_shows_what_is_known_and_what_each_answer_will_cause(visito
         assert told in html, told
 
 
+async def test_a_settled_task_no_longer_says_that_nobody_knows(world: World, visitor: Visitor) -> None:
+    said = "we do not know whether refund_payment fired for"
+    open_page = (await visitor.get(f"/tasks/{TASK}")).text
+    assert "We do not know whether this fired." in open_page and said in open_page
+    await settle(visitor, await form(visitor, "not_fired"))
+    settled = (await visitor.get(f"/tasks/{TASK}")).text
+    assert "It did not happen, says Maya Okafor" in settled
+    assert "We do not know whether this fired." not in settled and said not in settled
+
+
+@pytest.mark.parametrize(
+    ("idempotent", "probe", "told"),
+    [
+        (False, None, "none in its manifest"),
+        (False, "find_refund", "<code>find_refund</code> tells"),
+        (None, None, "not known: the bundle in force no longer holds this version of refund_payment</dd>"),
+    ],
+)
+async def test_a_probe_is_none_only_where_the_manifest_says_so(
+    world: World, visitor: Visitor, idempotent: bool | None, probe: str | None, told: str
+) -> None:
+    world.put_task(tasks.unknown(idempotent=idempotent, probe=probe))
+    html = (await visitor.get(f"/tasks/{TASK}")).text
+    assert told in html.split("<dt>Probe</dt>")[1].split("</dl>")[0]
+
+
 async def test_a_word_names_the_bytes_and_the_state_that_were_read(world: World, visitor: Visitor) -> None:
     fields = await form(visitor, "fired") | {"result": ' {"refund_id": "r-1"} ', "reason": "b-7\r\nby phone "}
     answer = await settle(visitor, fields)

@@ -12,7 +12,7 @@ from countersign.contract import AdmissionError
 from policy_service.audit.log import Entry, append, append_above, entries_after, highest_index, record
 from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
-from policy_service.storage.tables import AuditRow
+from policy_service.storage.plumbing import AuditRow
 
 AUDIT = table(AuditRow)
 

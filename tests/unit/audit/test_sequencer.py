@@ -18,7 +18,7 @@ from policy_service.storage import leases
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
 from policy_service.storage.migrations import migrate
-from policy_service.storage.tables import AuditRow
+from policy_service.storage.plumbing import AuditRow
 
 pytestmark = pytest.mark.anyio
 AUDIT = table(AuditRow)

@@ -12,7 +12,7 @@ from countersign.contract import load
 from policy_service.settings import Settings
 from policy_service.storage.core import table
 from policy_service.storage.database import Database
-from policy_service.storage.tables import AuditRow
+from policy_service.storage.plumbing import AuditRow
 
 AUDIT = table(AuditRow)
 START = datetime(2026, 11, 21, 12, tzinfo=UTC)

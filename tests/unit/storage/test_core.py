@@ -23,7 +23,8 @@ from policy_service.storage.core import (
 )
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.migrations import migrate
-from policy_service.storage.tables import AgentRow, MetaRow
+from policy_service.storage.plumbing import MetaRow
+from policy_service.storage.tables import AgentRow
 from tests.house.repository import ROOT
 
 META = table(MetaRow)

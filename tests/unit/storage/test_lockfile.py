@@ -62,7 +62,7 @@ def test_the_lock_ends_with_its_holder_however_that_ends(path: Path) -> None:
 
 
 def test_a_second_lock_in_the_same_process_is_refused_too(path: Path) -> None:
-    with ProcessLock(path), pytest.raises(StartError, match="in use"):
+    with ProcessLock(path), pytest.raises(StartError, match=r"in use .* or use another folder"):
         ProcessLock(path).acquire()
 
 

@@ -16,7 +16,7 @@ from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.storage import migrations
 from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
-from policy_service.storage.tables import AuditRow
+from policy_service.storage.plumbing import AuditRow
 
 AUDIT = table(AuditRow)
 ROW = {

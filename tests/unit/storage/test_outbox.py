@@ -14,7 +14,7 @@ from policy_service.storage import outbox
 from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.outbox import Drained, Message, Retry
-from policy_service.storage.tables import OutboxRow
+from policy_service.storage.plumbing import OutboxRow
 
 pytestmark = pytest.mark.anyio
 OUTBOX = table(OutboxRow)

@@ -80,6 +80,12 @@ def test_a_missing_key_is_refused_with_the_command(folder: Path, name: str) -> N
         read_keys(folder)
 
 
+def test_without_a_next_key_the_refusal_says_how_long_to_wait(folder: Path) -> None:
+    (folder / NEXT).unlink()
+    with pytest.raises(StartError, match=f"rotate {keys.PUBLISHED_FIRST_S / 60:.0f} minutes later"):
+        rotate_keys(folder, now=0.0)
+
+
 @pytest.mark.parametrize("name", [CURRENT, NEXT, PREVIOUS])
 @pytest.mark.parametrize(
     "content",

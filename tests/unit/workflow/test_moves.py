@@ -14,14 +14,8 @@ from policy_service.errors import ConflictError
 from policy_service.storage.alone import alone_with
 from policy_service.storage.core import table
 from policy_service.storage.database import Database, Tx
-from policy_service.storage.tables import (
-    AuditRow,
-    EffectRow,
-    OutboxRow,
-    ReviewRow,
-    TaskRow,
-    TransactionRow,
-)
+from policy_service.storage.plumbing import AuditRow, OutboxRow
+from policy_service.storage.tables import EffectRow, ReviewRow, TaskRow, TransactionRow
 from policy_service.workflow import records
 from policy_service.workflow.moves import (
     Cause,

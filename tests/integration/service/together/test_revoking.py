@@ -81,7 +81,6 @@ async def test_what_was_redeemed_is_past_stopping_and_told_so(bank: World, robot
         ("revoke-effect-if-open", {"effect_id": "0" * 64}),
         ("revoke-agent", {"agent": "nobody"}),
         ("revoke-commit", {"commit": "never"}),
-        ("revoke-approver", {"person": "https://idp.example|nobody"}),
         ("reinstate-approver", {"person": person("jonas")}),
     ],
 )
@@ -133,6 +132,26 @@ async def test_a_revoked_approver_is_out_of_every_decision(bank: World, robot: A
     )
 
 
+async def test_a_person_who_never_signed_in_is_refused_when_they_come(bank: World) -> None:
+    """A revocation lost in a restore is done again before they come back; and somebody can be barred in advance."""
+    who = {"person": person("never-here")}
+    for known in (False, True):  # safe to repeat
+        done = await bank.operator("revoke-approver", {**who, **WHY})
+        assert (done["votes"], done["known"]) == (0, known)
+    with pytest.raises(AssertionError, match="taken you out"):
+        await bank.person("never-here")
+    listed = {one["person"]: one["revoked"] for one in await bank.operator("people-list", {})}
+    assert listed[who["person"]] is True
+    await bank.operator("reinstate-approver", who)
+    await bank.person("never-here")
+
+
+@pytest.mark.parametrize("slip", ["maya", "|maya", "https://idp.example|", ""])
+async def test_who_can_be_no_person_is_not_barred(bank: World, slip: str) -> None:
+    with pytest.raises(ServiceError, match="is not a person"):
+        await bank.operator("revoke-approver", {"person": slip, **WHY})
+
+
 async def test_a_person_whose_subject_holds_a_bar_is_taken_out_too(bank: World) -> None:
     await bank.person("auth0|5f7c")
     await bank.operator("revoke-approver", {"person": person("auth0|5f7c"), **WHY})
@@ -158,6 +177,16 @@ async def test_a_compensation_only_a_revoked_person_approved_is_asked_about_agai
     await bank.operator("reinstate-approver", {"person": person("maya")})
     undo = await robot.send("POST", f"/v1/transactions/{view['txn']}/compensate", {"effect_id": effect_id})
     assert undo.json()["effect"]["state"] == "review"
+
+
+async def test_an_unknown_commit_is_answered_with_those_that_decided_lately(
+    bank: World, robot: Agent
+) -> None:
+    """git's name is unknown where the bundle's folder is no repository, as in a container."""
+    commit = (await ready(bank, robot))["effects"][0]["decision"]["commit"]
+    assert commit.startswith("dir-")
+    with pytest.raises(NotFoundError, match=rf"lately decided: .*{commit}"):
+        await bank.operator("revoke-commit", {"commit": "8e1f" * 10, **WHY})
 
 
 async def test_a_revoked_commit_ends_what_it_decided_last(bank: World, robot: Agent) -> None:
@@ -223,6 +252,8 @@ async def test_what_is_stopped_neither_begins_nor_goes_on_until_it_is_unfrozen(
         answers = await asked()
         assert [(one.status_code, one.json()["code"]) for one in answers] == [(403, "frozen")] * 4
         assert all(f"policy-service unfreeze {named}" in one.json()["detail"] for one in answers)
+        told = f"the tool {tool!r} is frozen" if tool else "everything is frozen"
+        assert all(one.json()["detail"].startswith(told) for one in answers)
         voted = await (await bank.person("tomas")).vote(fresh)
         assert voted.json()["state"] == "met", "people may go on deciding"
         mailed = await robot.submit(await mail(bank), run_key="e")

@@ -1,0 +1,81 @@
+"""The tables the service itself runs on: idempotency keys, the log, the outbox, leases, facts of the database.
+
+What the protocol is about stands in ``tables.py``. Of the log only the sequencer changes a row, once, to number it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import BigInteger, Index, LargeBinary
+from sqlmodel import Field
+
+from policy_service.storage.core import Row
+from policy_service.storage.types import Json, UtcDateTime
+
+
+class IdempotencyRow(Row, table=True):
+    """What a key made: the resource's id and the digest of the body, never the answer."""
+
+    __tablename__: ClassVar[Any] = "idempotency_keys"
+
+    agent: str = Field(primary_key=True)
+    key: str = Field(primary_key=True, max_length=255)
+    route: str
+    body_digest: str
+    resource: str
+    created_at: datetime = Field(sa_type=UtcDateTime, index=True)
+
+
+class AuditRow(Row, table=True):
+    """One line of the log. ``idx`` is given once, later, by the sequencer; triggers refuse every other change."""
+
+    __tablename__: ClassVar[Any] = "audit"
+    __table_args__ = (Index("ix_audit_txn", "txn", "audit_id"),)
+
+    audit_id: str = Field(primary_key=True)
+    idx: int | None = Field(default=None, sa_type=BigInteger, unique=True, index=True)
+    kind: str
+    actor: str
+    txn: str | None = None
+    effect_id: str | None = Field(default=None, index=True)
+    rev: int | None = None
+    body: bytes = Field(sa_type=LargeBinary)  # canonical JSON
+    at: datetime = Field(sa_type=UtcDateTime)
+
+
+class OutboxRow(Row, table=True):
+    """A message that must leave the service at least once."""
+
+    __tablename__: ClassVar[Any] = "outbox"
+    __table_args__ = (Index("ix_outbox_due", "state", "next_at"),)
+
+    outbox_id: str = Field(primary_key=True)
+    kind: str
+    payload: dict[str, Any] = Field(sa_type=Json)
+    state: str = "waiting"  # waiting, sent, dead
+    attempts: int = 0
+    next_at: datetime = Field(sa_type=UtcDateTime)
+    created_at: datetime = Field(sa_type=UtcDateTime)
+    last_error: str | None = None
+
+
+class LeaseRow(Row, table=True):
+    """Who leads a job, until when, and the fencing number of that reign."""
+
+    __tablename__: ClassVar[Any] = "leases"
+
+    name: str = Field(primary_key=True)
+    holder: str
+    fence: int
+    expires_at: datetime = Field(sa_type=UtcDateTime)
+
+
+class MetaRow(Row, table=True):
+    """Facts about this database itself: its epoch and when it was made."""
+
+    __tablename__: ClassVar[Any] = "meta"
+
+    name: str = Field(primary_key=True)
+    value: str
