@@ -21,7 +21,8 @@ class InUseError(StartError):
     def __init__(self, path: Path, holder: str) -> None:
         self.holder = holder
         super().__init__(
-            f"the database beside {str(path)!r} is in use by {holder}; stop that one first, or use another folder (data_dir)"
+            f"the database beside {str(path)!r} is in use by {holder}; stop that one first, "
+            "or use another folder (data_dir)"
         )
 
 
