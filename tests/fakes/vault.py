@@ -6,13 +6,16 @@ import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from sqlalchemy import NullPool, create_engine, text
 from typer.testing import CliRunner
 
 from policy_service.cli import app
 from tests.counterparts import postgres
+from tests.fakes.world import Agent, World, running
+
+REASON = ("restored", "--reason", "the disk died")
 
 
 class Vault:
@@ -80,3 +83,20 @@ class Vault:
 
     def _name(self, url: str) -> str:
         return url.rpartition("/")[2]
+
+
+def serving(vault: Vault) -> Any:
+    """The service on it."""
+    return running(vault.data, vault.bundle, **vault.settings)
+
+
+def at(world: World, who: Agent) -> Agent:
+    """An agent of before, at another service's door."""
+    return Agent(who.name, who.key, world.http, world.clock)
+
+
+async def tasks(world: World) -> list[tuple[str, str]]:
+    """The open tasks: kind and effect."""
+    maya = await world.person("maya")
+    found = (await maya.get("/v1/tasks")).json()["tasks"]
+    return sorted((task["kind"], task["effect_id"]) for task in found)

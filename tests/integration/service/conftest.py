@@ -9,6 +9,7 @@ import pytest
 
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
+from tests.fakes.vault import Vault
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.engines import database_on
 from tests.unit.storage.databases import migrated_template, postgres_server
@@ -61,3 +62,17 @@ async def bank(tmp_path: Path, folder: Payments, database: dict[str, str]) -> As
 async def robot(bank: World) -> Agent:
     """The agent that pays."""
     return await bank.agent("robot")
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
+def vault(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Vault]:
+    """A deployment that is not running yet."""
+    bundle = Payments(tmp_path / "bundle").path
+    server = template = None
+    if request.param == "postgresql":
+        server, template = (
+            request.getfixturevalue("postgres_server"),
+            request.getfixturevalue("migrated_template"),
+        )
+    with Vault.opened(tmp_path / "data", bundle, server, template) as opened:
+        yield opened
