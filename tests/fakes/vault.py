@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from sqlalchemy import NullPool, create_engine, text
 from typer.testing import CliRunner
@@ -85,7 +85,7 @@ class Vault:
         return url.rpartition("/")[2]
 
 
-def serving(vault: Vault) -> Any:
+def serving(vault: Vault) -> AbstractAsyncContextManager[World]:
     """The service on it."""
     return running(vault.data, vault.bundle, **vault.settings)
 

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
+from policy_service.audit.feed import of_transaction
 from policy_service.audit.log import entries_after, highest_index
 from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.storage.core import table
@@ -387,7 +388,9 @@ async def test_who_follows_the_log_is_led_over_the_gap(vault: Vault) -> None:
                     assert int((await stream.event())["id"]) == goes_on + 1
         page = (await maya.get(f"/v1/audit?after={marked.highest_index}&limit=1")).json()["rows"]
         assert [row["index"] for row in page] == [goes_on]
-        found = await bank.service.feed.wait_after(marked.highest_index, 5, txn=story.ready["txn"])
+        found = await bank.service.feed.wait_after(
+            marked.highest_index, 5, topic=of_transaction(story.ready["txn"])
+        )
         assert {event.kind for event in found} >= {"effect_unknown", "task_opened"}
 
 
