@@ -183,7 +183,7 @@ async def test_a_lost_connection_is_told(site: Site) -> None:
     page = await site.visitor()
     await page.goto("/")
     await page.wait_for_timeout(300)
-    site.world.sessions.clear()  # the stream ends, and coming back is refused
+    site.world.sign_everybody_out()  # the stream ends, and coming back is refused
     await expect(page.get_by_text("Not live since 14:2")).to_be_visible()
 
 

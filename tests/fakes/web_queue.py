@@ -64,8 +64,15 @@ class World:
     said: list[tuple[str, Said]] = field(default_factory=list)
     cast: list[tuple[str, Ballot, int, str, str, str]] = field(default_factory=list)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _left: bool = False
 
     # -- what happens -------------------------------------------------------------------------------------------
+
+    def sign_everybody_out(self) -> None:
+        """Every session is over, and the log says so."""
+        self.sessions.clear()
+        self._left = True
+        self._news.set()
 
     def put(self, page: ReviewPage, kind: str = "review_opened") -> ReviewPage:
         self.pages[page.review_id] = page
@@ -211,7 +218,7 @@ class World:
 
     async def events_after(self, person: Person, index: int, limit: int) -> EventBatch:
         found = tuple(self.events[index : index + limit])
-        return EventBatch(found, index + len(found))
+        return EventBatch(found, index + len(found), somebody_left=self._left)
 
     async def wait_after(self, index: int, timeout_seconds: float) -> int:
         if len(self.events) > index:

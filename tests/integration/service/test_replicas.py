@@ -83,7 +83,7 @@ async def test_who_waits_at_one_replica_is_told_of_a_vote_at_the_other(
     maya = await replicas[there].person("maya")
     view = (await robot.submit(await pay(replicas[here], 500))).json()
     waiting = asyncio.create_task(robot.see(view["txn"], wait=30))
-    while not replicas[here].service.feed._by_txn:  # noqa: ASYNC110  who waits sets no event
+    while not replicas[here].service.feed._waiting:  # noqa: ASYNC110  who waits sets no event
         await asyncio.sleep(0.01)
     assert (await maya.vote(view)).status_code == 200
     assert (await waiting)["state"] == "ready"

@@ -10,6 +10,7 @@ from urllib.parse import quote
 import pytest
 
 from countersign.contract import names
+from policy_service.audit.feed import of_transaction
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.together.test_outcomes import redeemed, told
@@ -67,7 +68,7 @@ async def test_a_submission_may_wait_too_and_its_repeat_joins_the_wait(bank: Wor
     waits = [asyncio.create_task(robot.submit(effect, wait=30, idempotency_key="k")) for _ in range(2)]
     maya = await bank.person("maya")
     txn = names.txn_id(agent=robot.name, run_key="run-1")
-    assert await bank.service.feed.wait_after(0, PROMPT, txn=txn)
+    assert await bank.service.feed.wait_after(0, PROMPT, topic=of_transaction(txn))
     found = [one for one in (await maya.get("/v1/reviews?limit=200")).json()["reviews"] if one["txn"] == txn]
     assert not any(wait.done() for wait in waits)
     ballot = {"rev": 1, "txn_digest": found[0]["txn_digest"], "effects": [found[0]["effect"]]}
