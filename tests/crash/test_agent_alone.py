@@ -32,7 +32,9 @@ HERE_IT_MATTERS = (
 """Enough for every day; `make test-long` dies at every point there is."""
 
 pytestmark = pytest.mark.timeout(900)  # a hundred processes on a busy machine
-EVERY = pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.long)])
+ALL = pytest.param(True, marks=pytest.mark.long)
+EVERY = pytest.mark.parametrize("every", [False, ALL])
+EVERY_WHEN_LONG = pytest.mark.parametrize("every", [ALL])
 
 
 @dataclass
@@ -158,7 +160,7 @@ def test_killed_anywhere_resume_ends_it_and_a_second_resume_changes_nothing(
             raise AssertionError(f"{point}: the service was never told")
 
 
-@EVERY
+@EVERY_WHEN_LONG
 def test_killed_while_an_approved_transaction_is_resumed_the_next_resume_goes_on(
     tmp_path: Path, every: bool
 ) -> None:
@@ -195,7 +197,7 @@ def test_an_idempotent_tool_is_called_again_with_the_same_key_and_ends_fired(
         assert len(acts(stage.folder)) <= 2
 
 
-@EVERY
+@EVERY_WHEN_LONG
 def test_killed_anywhere_on_the_failure_path_a_charge_is_taken_back_once_or_asked_about(
     tmp_path: Path, every: bool
 ) -> None:
@@ -212,7 +214,7 @@ def test_killed_anywhere_on_the_failure_path_a_charge_is_taken_back_once_or_aske
         assert said["raised"] is not None, f"{point}: nobody may call that a success"
 
 
-@EVERY
+@EVERY_WHEN_LONG
 def test_live_effects_stand_exactly_when_the_refund_beside_them_does(tmp_path: Path, every: bool) -> None:
     for point, stage in killed_at_each(tmp_path, "with_live", every=every):
         said = stage.live()

@@ -13,7 +13,6 @@ from hypothesis.stateful import run_state_machine_as_test
 from countersign.contract import EffectState, TxnState
 from countersign.contract.states import EFFECT_MOVES, TXN_MOVES
 from tests.counterparts import postgres
-from tests.integration.service.engines import ENGINES
 from tests.model.base import Databases
 from tests.model.governing import EverybodyActs, machine_on
 
@@ -66,7 +65,7 @@ def databases(request: pytest.FixtureRequest, engine: str) -> Databases:
 
 
 @pytest.mark.timeout(3_600 if LONG else 600)
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def test_the_service_does_what_the_model_does(engine: str, databases: Databases) -> None:
     machine = machine_on(databases)
     run(machine, SEEDS[engine])

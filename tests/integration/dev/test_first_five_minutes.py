@@ -273,6 +273,7 @@ def test_no_child_is_left_behind_however_the_terminal_ends(tmp_path: Path, how: 
     assert is_gone(int(pids[1])) and is_gone(int(pids[2]))
 
 
+@pytest.mark.long
 def test_a_port_that_is_taken_is_told_and_a_second_sitting_in_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "my_agent.py").write_text(AGENT)
     with socket.socket() as taken:

@@ -87,6 +87,7 @@ def test_a_restart_in_the_middle_of_a_wait_is_waited_through(alone: Office, key:
         assert resume(alone.runtime) == []
 
 
+@pytest.mark.long  # a service that is stopped and started takes seconds
 def test_a_service_that_comes_back_after_the_wait_fires_what_was_approved_by_resume(
     alone: Office, key: str
 ) -> None:

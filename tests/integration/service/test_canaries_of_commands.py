@@ -82,7 +82,7 @@ def test_a_database_that_cannot_be_reached_keeps_its_password(
         f"postgresql://127.0.0.1/x?password={PASSWORD}&nonsense={PASSWORD}",
     ],
 )
-@pytest.mark.parametrize("verb", ["serve", "settings"])
+@pytest.mark.parametrize("verb", ["serve", pytest.param("settings", marks=pytest.mark.long)])
 def test_a_database_url_that_cannot_be_read_keeps_its_password(
     env: dict[str, str], url: str, verb: str
 ) -> None:

@@ -38,13 +38,13 @@ def engine(request: pytest.FixtureRequest) -> str:
 MANY = pytest.param(1_000, id="many", marks=[pytest.mark.long, pytest.mark.timeout(1_500)])
 
 
-@pytest.fixture(params=[pytest.param(10, id="some"), MANY])
+@pytest.fixture(params=[pytest.param(6, id="some"), MANY])
 def rounds(request: pytest.FixtureRequest) -> range:
     """How often a race is run that a user's money hangs on."""
     return range(request.param)
 
 
-@pytest.fixture(params=[pytest.param(5, id="few"), MANY])
+@pytest.fixture(params=[pytest.param(3, id="few"), MANY])
 def few(request: pytest.FixtureRequest) -> range:
     """How often a race is run that is decided in the same place as one of the others."""
     return range(request.param)

@@ -96,7 +96,8 @@ async def test_a_writer_that_hangs_stops_it(
         begun.set()
         assert go.wait(30)
 
-    async with running(tmp_path / "data", folder.path, pool_size=1, **database) as bank:
+    async with running(tmp_path / "data", folder.path, pool_size=1, watch_s=60, **database) as bank:
+        await mended(bank)  # the look at the start is over, and has its usual patience
         bank.service.watch._patience_s = 0.3
         hung = asyncio.create_task(bank.service.db.write(hang))
         await asyncio.to_thread(begun.wait, 10)

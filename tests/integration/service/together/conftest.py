@@ -19,7 +19,7 @@ from tests.integration.service.engines import ENGINES, database_on
 
 # These run on both engines in the fast suite, the others on PostgreSQL in the long one: what they are about (names,
 # words, who counts) is decided before the database is asked.
-_RACY = {"test_compensation", "test_redemption", "test_renewal", "test_revisions", "test_text", "test_votes"}
+_RACY = {"test_redemption", "test_revisions", "test_text", "test_votes"}
 
 _HERE = Path(__file__).parent
 _names = (f"robot-{n}" for n in itertools.count(1))
