@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from policy_service.channels.operator.socket import run_verb
-from policy_service.channels.operator.speaking import AsJson, say, sentences
+from policy_service.channels.operator.speaking import AsJson, say, sentences, visible
 from policy_service.settings import load_settings
 
 
@@ -44,7 +44,8 @@ def people(as_json: AsJson = False) -> None:
     with sentences():
         found = run_verb(load_settings(), "people-list", {})
         lines = [
-            f"{p['person']}  {p['name']}  {', '.join(p['groups']) or '-'}{'  REVOKED' if p['revoked'] else ''}"
+            visible(f"{p['person']}  {p['name']}  {', '.join(p['groups']) or '-'}")
+            + ("  REVOKED" if p["revoked"] else "")
             for p in found
         ]
         say(found, as_json, "\n".join(lines) or "nobody has signed in yet")

@@ -25,5 +25,12 @@ def sentences() -> Iterator[None]:
         raise typer.Exit(1) from None
 
 
+def visible(text: str) -> str:
+    """Text with everything that is not printable written out, as the SDK's command line has it: what an agent or a
+    token calls something must not move the reader's cursor.
+    """
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
 def say(value: Any, as_json: bool, text: str) -> None:
     typer.echo(json.dumps(value) if as_json else text)

@@ -18,7 +18,7 @@ from sqlalchemy import select
 from typer.testing import CliRunner
 
 from countersign.contract import PrivateKey
-from policy_service.channels.operator import stopping
+from policy_service.channels.operator import listing, stopping
 from policy_service.channels.operator.listing import agent_text
 from policy_service.channels.operator.socket import embedded_lock
 from policy_service.cli import _welcome, app
@@ -445,3 +445,10 @@ def test_what_was_stopped_names_the_database_it_was_stopped_in(up: Operated, fol
     for words in (("freeze", "tool", "pay", "--reason", "x"), ("unfreeze", "tool", "pay")):
         assert database in verb(up.env, *words)[1]
         assert json.loads(verb(up.env, *words, "--json")[1])["database"] == database
+
+
+def test_what_people_call_themselves_moves_no_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = {"person": "idp|m", "name": "Maya\x1b[2K\r  REVOKED", "groups": ["a\nb"], "revoked": False}
+    monkeypatch.setattr(listing, "run_verb", lambda *_: [row])
+    code, said = verb({}, "people")
+    assert (code, said) == (0, r"idp|m  Maya\x1b[2K\r  REVOKED  a\nb")

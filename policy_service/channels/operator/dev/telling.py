@@ -13,6 +13,7 @@ import typer
 
 from countersign.contract import TaskKind
 from policy_service.channels.operator.dev.folder import DevFolder
+from policy_service.channels.operator.speaking import visible
 
 KEYS = "keys, each with Enter: l another sign-in link, r run again, q end (as Ctrl-C)"
 
@@ -22,12 +23,7 @@ _OPTIONS = frozenset({"--policies", "--port", "--role"})
 def say(*lines: str) -> None:
     """Print lines at once: the script writes to the same terminal."""
     for line in lines:
-        typer.echo(f"dev | {_visible(line)}")
-
-
-def _visible(text: str) -> str:
-    """As `countersign.telling.visible` of the SDK has it."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+        typer.echo(f"dev | {visible(line)}")
 
 
 def welcome(folder: DevFolder, url: str, wanted_port: int, variables: Mapping[str, str]) -> None:
