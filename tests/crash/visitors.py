@@ -123,6 +123,7 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
         "revoke-effect": {"effect_id": effect_id, "reason": "wrong customer"},
         "revoke-transaction": {"txn": names.txn_id(agent=AGENT, run_key="other"), "reason": "wrong customer"},
         "revoke-transaction-if-open": {"txn": effect, "reason": "wrong customer"},
+        "revoke-effect-if-open": {"effect_id": effect_id, "reason": "wrong customer"},
         "revoke-agent": {"agent": "second", "reason": "lost"},
         "revoke-commit": {"commit": commit, "reason": "a bad rule"},
         "revoke-approver": {"person": person, "reason": "left"},
