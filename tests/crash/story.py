@@ -326,8 +326,18 @@ class Story:
         """Let everything come to rest: the agent goes through its journal twice, the service through its queues."""
         for _ in range(2):
             self.live("resume")
-            self.until("everything is told and numbered", _at_rest)
+            self._rest()
+        # Who dies while it stops leaves its lease behind, and the next life may stop before that is over.
+        while not self._rests():
+            self._rest()
+
+    def _rest(self) -> None:
+        self.until("everything is told and numbered", _at_rest)
+
+    def _rests(self) -> bool:
         self.stop()
+        with self.reading() as conn:
+            return _at_rest(conn)
 
     def breaches(self) -> list[str]:
         """What is wrong, once the story is over."""
