@@ -8,10 +8,11 @@ the way to get it. With REQUIRE_ALL=1 in the environment no test may skip, for w
 from __future__ import annotations
 
 import ipaddress
+import logging
 import os
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import pytest
 from hypothesis import settings
@@ -92,3 +93,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     terminalreporter.section("NOT TESTED: something these tests need is missing", sep="!", red=True)
     for line in told:
         terminalreporter.write_line(line.removeprefix("Skipped: "), red=True)
+
+
+@pytest.fixture(autouse=True)
+def _logs_of_its_own() -> Iterator[None]:
+    """A command that was run inside a test leaves no handler behind, least of all one whose file is closed by then."""
+    root = logging.getLogger()
+    before, level, told = root.handlers[:], root.level, logging.raiseExceptions
+    yield
+    left = [one for one in root.handlers if type(one) is logging.StreamHandler and one not in before]
+    for handler in left:
+        root.removeHandler(handler)
+    if left:
+        root.setLevel(level)
+        logging.captureWarnings(False)
+    logging.raiseExceptions = told

@@ -147,7 +147,11 @@ def revoke_agent(name: AgentName, reason: Reason, as_json: AsJson = False) -> No
         _say(done | {"ended": ended}, as_json, f"revoked {name}: its keys, and {ended} open transactions")
 
 
-@revoke_app.command("key")
+KEY_IDS = {"ignore_unknown_options": True}
+"""One key id in 64 begins with a hyphen; it is no option."""
+
+
+@revoke_app.command("key", context_settings=KEY_IDS)
 def revoke_key(kid: KeyId, reason: Reason, as_json: AsJson = False) -> None:
     """End one key of an agent; what was released to it can no longer be redeemed with it."""
     with sentences():

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import io
 import json
 import logging
 import shutil
@@ -61,6 +62,15 @@ def test_a_program_that_embeds_the_service_prints_kinds_codes_and_places(
     assert (ours["code"], cause["code"]) == ("storage_unavailable", "No such file or directory")
     assert cause["kind"] == "FileNotFoundError"
     assert any(place.endswith(" broken") for place in cause["at"])
+
+
+def test_a_line_that_cannot_be_written_is_not_printed_another_way(capsys: pytest.CaptureFixture[str]) -> None:
+    """The standard library would print the record's arguments."""
+    file = io.StringIO()
+    set_up_foreign_logs(file)
+    file.close()
+    logging.getLogger("some.library").warning("it broke on %s", SECRET)
+    assert capsys.readouterr().err == ""
 
 
 def test_lines_of_other_libraries_keep_their_wording_and_lose_what_was_filled_in(

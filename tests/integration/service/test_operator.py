@@ -452,3 +452,19 @@ def test_what_people_call_themselves_moves_no_cursor(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(listing, "run_verb", lambda *_: [row])
     code, said = verb({}, "people")
     assert (code, said) == (0, r"idp|m  Maya\x1b[2K\r  REVOKED  a\nb")
+
+
+@pytest.mark.parametrize("words", [("revoke", "key"), ("agent", "key", "revoke")])
+@pytest.mark.parametrize("kid", ["-j3x", "--x7", "-Rq"])
+def test_a_key_id_that_begins_with_a_hyphen_is_no_option(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], kid: str
+) -> None:
+    sent: list[dict[str, Any]] = []
+
+    def run(_settings: object, _name: str, args: dict[str, Any]) -> dict[str, Any]:
+        sent.append(args)
+        return {"ended": [kid]}
+
+    monkeypatch.setattr(stopping, "run_verb", run)
+    assert verb({}, *words, kid, "--reason", "why")[0] == 0
+    assert sent == [{"kid": kid, "reason": "why"}]
