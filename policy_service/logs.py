@@ -45,9 +45,8 @@ def set_up_foreign_logs(file: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(logging.WARNING)
-    logging.raiseExceptions = (
-        False  # a line that cannot be written would be printed with all that was filled in
-    )
+    # A line that cannot be written would be printed with all that was filled in.
+    logging.raiseExceptions = False
     logging.captureWarnings(True)
 
 
