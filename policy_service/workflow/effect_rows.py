@@ -12,7 +12,7 @@ from countersign.contract import JSON, Effect, EffectState, load
 from policy_service.domain.decision import Decision
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.rules import UNKNOWN_TOOL
-from policy_service.storage.tables import EffectRow
+from policy_service.storage.tables import AttemptRow, EffectRow, RedemptionRow
 from policy_service.workflow.asking import manifest_for
 
 _UNDECIDED = datetime.min.replace(tzinfo=UTC)
@@ -69,6 +69,19 @@ def lapses_at(effect: EffectRow, released_at: datetime) -> datetime | None:
     if effect.kind != "compensate":
         return None
     return released_at + timedelta(seconds=effect.valid_for_s)
+
+
+def redemption_of(effect: EffectRow, attempt: AttemptRow, jti: str | None) -> RedemptionRow:
+    """That an effect was spent under an attempt, as the attempt tells it; ``jti`` is None where nobody knows it."""
+    return RedemptionRow(
+        effect_id=effect.effect_id,
+        rev=effect.rev,
+        redeemer=attempt.redeemer,
+        attempt_id=attempt.attempt_id,
+        jti=jti,
+        decision_id=effect.decision_id,
+        redeemed_at=attempt.redeemed_at,
+    )
 
 
 def args_of(effect: EffectRow) -> dict[str, JSON]:

@@ -21,10 +21,10 @@ from policy_service.errors import ConflictError, ForbiddenError, NotFoundError
 from policy_service.identity.callers import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.database import Tx
-from policy_service.storage.tables import AttemptRow, EffectRow, RedemptionRow, TransactionRow
+from policy_service.storage.tables import AttemptRow, EffectRow, TransactionRow
 from policy_service.workflow import records
 from policy_service.workflow.asking import record
-from policy_service.workflow.effect_rows import decided, undecided
+from policy_service.workflow.effect_rows import decided, redemption_of, undecided
 from policy_service.workflow.moves import (
     Cause,
     agent_actor,
@@ -110,16 +110,7 @@ def _adopt(tx: Tx, snapshot: Snapshot, effects: list[EffectRow], claims: Receipt
         if effect.state in OPEN:
             doubt(tx, snapshot, effect, cause)
         jti = jtis.get(effect.effect_id)  # a renewal's receipt names only what it renewed
-        redemption = RedemptionRow(
-            effect_id=effect.effect_id,
-            rev=effect.rev,
-            redeemer=attempt.redeemer,
-            attempt_id=attempt.attempt_id,
-            jti=jti,
-            decision_id=effect.decision_id,
-            redeemed_at=attempt.redeemed_at,
-        )
-        insert(tx, redemption)
+        insert(tx, redemption_of(effect, attempt, jti))
         set_columns(tx, effect, redeemed_by=attempt.attempt_id, fire_by=fire_by)
         log_about(
             tx,

@@ -36,6 +36,7 @@ from policy_service.workflow.asking import (
     with_one_bundle,
 )
 from policy_service.workflow.context import Context
+from policy_service.workflow.effect_rows import redemption_of
 from policy_service.workflow.endings import expire_if_over
 from policy_service.workflow.mint import receipt_claims
 from policy_service.workflow.moves import Cause, agent_actor, follow_effects, insert, move_effect
@@ -263,15 +264,7 @@ def _spend_one(
     jti: str,
     cause: Cause,
 ) -> RedemptionRow:
-    redemption = RedemptionRow(
-        effect_id=effect.effect_id,
-        rev=effect.rev,
-        redeemer=attempt.redeemer,
-        attempt_id=attempt.attempt_id,
-        jti=jti,
-        decision_id=effect.decision_id,
-        redeemed_at=tx.now,
-    )
+    redemption = redemption_of(effect, attempt, jti)
     try:
         insert(tx, redemption)
     except IntegrityError as error:
