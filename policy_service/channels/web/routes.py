@@ -19,11 +19,11 @@ from policy_service.channels.web.elsewhere import tell_people
 from policy_service.channels.web.forms import read_form
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import Clock, EventFeed, QueueSource, Sessions, WebSettings
-from policy_service.channels.web.signing_in import add_sign_in, signed_in
+from policy_service.channels.web.signing_in import add_sign_in, sent_by, signed_in
 from policy_service.channels.web.tasks import add_tasks
 from policy_service.channels.web.views import changed_since, queue_groups, review_context
 from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot, require_csrf
-from policy_service.errors import InvalidRequestError, NotFoundError, ServiceError, UnauthenticatedError
+from policy_service.errors import InvalidRequestError, NotFoundError, ServiceError
 from policy_service.identity.origin import require_host, require_own_page
 
 PAGE_OF_ROWS = 50  # about two screens on a desktop; the next ones are a link away
@@ -139,12 +139,8 @@ def _add_review(router: APIRouter, pages: Pages, source: QueueSource, feed: Even
 
     @router.post("/reviews/{review_id}/votes")
     async def vote(request: Request, review_id: str) -> Response:
-        # The form first: a session that ends while it is on its way sends nothing any more.
-        form = await read_form(request, FIELDS, OPTIONAL)
-        session = await pages.session(request)
-        if session is None:
-            raise UnauthenticatedError("your vote was not counted: nobody is signed in here any more")
-        ballot = read_ballot(form, session)
+        session, form = await sent_by(pages, request, FIELDS, OPTIONAL, undone="your vote was not counted")
+        ballot = read_ballot(form)
         await source.cast_vote(
             session.person,
             review_id,

@@ -6,6 +6,8 @@ guards it is the sealed note of the browser that left (`identity.oidc`).
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
@@ -31,6 +33,25 @@ async def signed_in(pages: Pages, request: Request, *, touch: bool = True) -> Se
     if session is None:
         raise UnauthenticatedError("nobody is signed in here any more")
     return session
+
+
+async def sent_by(
+    pages: Pages, request: Request, required: Collection[str], optional: Collection[str], *, undone: str
+) -> tuple[Session, dict[str, str]]:
+    """Who sends a form, and its fields. The form is read first: a session that ends while it is on its way sends
+    nothing any more. ``undone`` says to somebody without a session what did not happen.
+
+    Raises:
+        InvalidRequestError: the form is not as it should be.
+        UnauthenticatedError: there is no session any more.
+        ForbiddenError: the form is not this session's (`csrf`).
+    """
+    form = await read_form(request, required, optional)
+    session = await pages.session(request)
+    if session is None:
+        raise UnauthenticatedError(f"{undone}: nobody is signed in here any more")
+    require_csrf(session, form)
+    return session, form
 
 
 def add_sign_in(router: APIRouter, pages: Pages, sessions: Sessions, settings: WebSettings) -> None:

@@ -8,13 +8,12 @@ from fastapi import APIRouter, Request, Response
 
 from countersign.contract import ContractError, TaskAnswer, canonicalize, load
 from policy_service.channels.web import live
-from policy_service.channels.web.forms import MAX_REASON_CHARS, read_form
+from policy_service.channels.web.forms import MAX_REASON_CHARS
 from policy_service.channels.web.pages import Pages
-from policy_service.channels.web.ports import EventFeed, QueueSource, Said, Session
-from policy_service.channels.web.signing_in import signed_in
+from policy_service.channels.web.ports import EventFeed, QueueSource, Said
+from policy_service.channels.web.signing_in import sent_by, signed_in
 from policy_service.channels.web.task_views import changed_since, list_context, task_context
-from policy_service.channels.web.voting import require_csrf
-from policy_service.errors import InvalidRequestError, NotFoundError, UnauthenticatedError
+from policy_service.errors import InvalidRequestError, NotFoundError
 
 PAGE_OF_TASKS = 50
 _EVENTS_COUNTED = 200
@@ -73,18 +72,13 @@ def add_tasks(router: APIRouter, pages: Pages, source: QueueSource, feed: EventF
 
     @router.post("/tasks/{task_id}/settle")
     async def settle(request: Request, task_id: str) -> Response:
-        # The form first: a session that ends while it is on its way sends nothing any more.
-        form = await read_form(request, _FIELDS, _OPTIONAL)
-        session = await pages.session(request)
-        if session is None:
-            raise UnauthenticatedError("nothing was settled: nobody is signed in here any more")
-        await source.settle_task(session.person, task_id, _read_word(form, session))
+        session, form = await sent_by(pages, request, _FIELDS, _OPTIONAL, undone="nothing was settled")
+        await source.settle_task(session.person, task_id, _read_word(form))
         return pages.go(f"/tasks/{task_id}")
 
 
-def _read_word(fields: dict[str, str], session: Session) -> Said:
-    """Raises ForbiddenError (`csrf`) and InvalidRequestError (`wrong_answer` among others)."""
-    require_csrf(session, fields)
+def _read_word(fields: dict[str, str]) -> Said:
+    """Raises InvalidRequestError (`wrong_answer` among others)."""
     return Said(
         answer=_answer(fields["answer"]),
         effect_digest=fields["effect_digest"],

@@ -25,12 +25,11 @@ class BallotForm:
     reason: str
 
 
-def read_ballot(fields: dict[str, str], session: Session) -> BallotForm:
+def read_ballot(fields: dict[str, str]) -> BallotForm:
     """The ballot on a form with ``FIELDS``.
 
-    Raises ForbiddenError (`csrf`) and InvalidRequestError (`reason_required` among others).
+    Raises InvalidRequestError (`reason_required` among others).
     """
-    require_csrf(session, fields)
     verdict = _verdict(fields["verdict"])
     return BallotForm(
         verdict=verdict,
