@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 import uvicorn
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, FloatRect, Page, async_playwright
 
 from tests.counterparts import require
 from tests.fakes.web_queue import Settings, World, create_app, sample_world
@@ -23,6 +23,15 @@ _FLAGS = [
 TIMEOUT_MS = 10_000
 # Contrast is the narrower one in the dark; all else that axe looks at is the same in both.
 SCHEMES = ["dark", pytest.param("light", marks=pytest.mark.long)]
+
+
+def lands_on(first: FloatRect | None, second: FloatRect | None) -> bool:
+    """Whether a press in the middle of one box would be one on the other; both are on the page."""
+    assert first
+    assert second
+    x, y = first["x"] + first["width"] / 2, first["y"] + first["height"] / 2
+    inside = second["x"] <= x <= second["x"] + second["width"]
+    return inside and second["y"] <= y <= second["y"] + second["height"]
 
 
 @dataclass

@@ -105,9 +105,10 @@ class Agent:
             answer = await self._once(method, path, raw, headers or {})
         return answer
 
-    async def _once(self, method: str, path: str, raw: bytes, headers: Mapping[str, Any]) -> httpx2.Response:
+    def proof(self, method: str, path: str, raw: bytes = b"") -> str:
+        """What it signs into a request, with the nonce it knows."""
         target = urlsplit(path)
-        proof = make_proof(
+        return make_proof(
             self.key,
             agent=self.name,
             method=method,
@@ -117,7 +118,13 @@ class Agent:
             nonce=self.nonce or "none-yet",
             now=int(self.clock().timestamp()),
         )
-        sent = {"Agent-Proof": proof, **({"Content-Type": "application/json"} if raw else {}), **headers}
+
+    async def _once(self, method: str, path: str, raw: bytes, headers: Mapping[str, Any]) -> httpx2.Response:
+        sent = {
+            "Agent-Proof": self.proof(method, path, raw),
+            **({"Content-Type": "application/json"} if raw else {}),
+            **headers,
+        }
         answer = await self.http.request(method, path, content=raw, headers=sent)
         self.nonce = answer.headers.get("agent-nonce", self.nonce)
         return answer

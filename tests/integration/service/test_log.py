@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, select
 
-from countersign.contract import make_proof
 from policy_service.identity.callers import Caller
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow
@@ -165,17 +164,7 @@ async def test_the_log_is_for_those_who_prove_who_they_are(bank: World) -> None:
 
 
 def proof(robot: Agent) -> dict[str, str]:
-    made = make_proof(
-        robot.key,
-        agent=robot.name,
-        method="GET",
-        url_path="/v1/events",
-        query="",
-        body=b"",
-        nonce=robot.nonce,
-        now=int(robot.clock().timestamp()),
-    )
-    return {"Agent-Proof": made}
+    return {"Agent-Proof": robot.proof("GET", "/v1/events")}
 
 
 async def test_events_follow_the_index_from_the_one_named(bank: World, robot: Agent) -> None:

@@ -87,16 +87,7 @@ async def test_no_proof_leads_anywhere(bank: World, trap: tuple[socket.socket, s
     listener, url = trap
     robot = await bank.agent("robot")
     await robot.send("GET", "/v1/tools/pay")
-    proof = make_proof(
-        robot.key,
-        agent=robot.name,
-        method="GET",
-        url_path="/v1/tools/pay",
-        query="",
-        body=b"",
-        nonce=robot.nonce,
-        now=int(robot.clock().timestamp()),
-    )
+    proof = robot.proof("GET", "/v1/tools/pay")
     headers = {"Agent-Proof": with_header(proof, **{member: f"{url}/keys"})}
     answer = await bank.http.get("/v1/tools/pay", headers=headers)
     assert (answer.status_code, answer.json()["code"]) == (401, "bad_proof")
