@@ -66,6 +66,7 @@ from policy_service.jobs.sending import send_outbox
 from policy_service.jobs.watching import Watch
 from policy_service.logs import fault_of_the_loop, set_up_logs
 from policy_service.pap.active import ActiveBundle
+from policy_service.pap.source import FolderSource
 from policy_service.settings import Settings
 from policy_service.storage import leases
 from policy_service.storage.unit import Clock, utc_now
@@ -122,7 +123,7 @@ class Service:
         self._holder = "embedded" if self.db.dialect == "sqlite" else secrets.token_hex(8)
         clock = clock or utc_now
         self.active = ActiveBundle(
-            settings.bundle_dir,
+            FolderSource(settings.bundle_dir),
             clock,
             signal=self.health.signal("bundle"),
             activation=self.health.signal("activation"),

@@ -20,6 +20,7 @@ from sqlalchemy import make_url
 
 from countersign.contract import PrivateKey, PublicKey
 from policy_service.channels.operator import backing_up, listing, restoring, stopping
+from policy_service.channels.operator.author.verbs import add_author_verbs
 from policy_service.channels.operator.socket import embedded_lock, open_database, run_verb
 from policy_service.channels.operator.speaking import AsJson, say, sentences
 from policy_service.errors import ServiceError, StartError
@@ -27,7 +28,6 @@ from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.jobs.marking import settle_epoch
 from policy_service.logs import set_up_foreign_logs, set_up_logs
 from policy_service.pap.bundle import load_bundle
-from policy_service.pap.problems import BundleError
 from policy_service.settings import ENV_PREFIX, Settings, load_settings
 from policy_service.tokens.epoch import Mark
 from policy_service.tokens.files import create_secret
@@ -54,6 +54,7 @@ agent_app.add_typer(key_app, name="key")
 key_app.command("revoke", context_settings=stopping.KEY_IDS)(stopping.revoke_key)
 agent_app.command("list")(listing.agents)
 app.command("people")(listing.people)
+add_author_verbs(app)
 app.command("backup")(backing_up.backup)
 app.command("restored")(restoring.restored)
 
@@ -234,32 +235,6 @@ def signin(
             )
         link = run_verb(settings, "sign-in-link", {"sub": person, "name": name or known.get(person, person)})
         say(link, as_json, link["url"])
-
-
-@app.command()
-def check(
-    folder: Annotated[
-        Path | None, typer.Argument(help="The bundle; the one of the settings when left out.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Load and validate a bundle as the service would, and say what is wrong with it."""
-    with sentences():
-        path = folder or load_settings().bundle_dir
-        try:
-            bundle = load_bundle(path)
-        except BundleError as error:
-            problems = [{"file": p.file, "line": p.line, "message": p.message} for p in error.problems]
-            say({"ok": False, "problems": problems}, as_json, str(error))
-            raise typer.Exit(1) from None
-        warnings = [{"file": p.file, "line": p.line, "message": p.message} for p in bundle.warnings]
-        done = {"ok": True, "digest": bundle.digest, "commit": bundle.commit, "warnings": warnings}
-        counted = f"{len(bundle.policies)} policies, {len(bundle.manifests)} tools"
-        lines = [
-            f"{path} is valid: {counted}, digest {bundle.digest}, commit {bundle.commit}",
-            *(f"warning: {w['file']}: {w['message']}" for w in warnings),
-        ]
-        say(done, as_json, "\n".join(lines))
 
 
 # What an address's query may hold that is no secret; a password may stand there too.

@@ -1,5 +1,5 @@
-"""The active bundle: one reference, swapped when a new folder has been read, checked and prepared, never
-before. What keeps the folder out is noted when it is found.
+"""The active bundle: one reference, swapped when new bytes have been read, checked and prepared, never before. What
+keeps the source's newest bytes out is noted when it is found.
 
 Rules kept here (I-13): what is active was validated; a folder that is not valid leaves the last good bundle
 in place and says what is wrong; reloads do not overlap. What is active and what lies in the folder are both
@@ -12,13 +12,11 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from policy_service.health import Signal
-from policy_service.pap.bundle import Bundle, load_bundle
-from policy_service.pap.commit import commit_of
-from policy_service.pap.files import bundle_digest, read_files
+from policy_service.pap.bundle import Bundle, prepare_bundle
 from policy_service.pap.problems import BundleError
+from policy_service.pap.source import BundleSource
 
 
 class NoActiveBundleError(Exception):
@@ -53,13 +51,13 @@ class ActiveBundle:
 
     def __init__(
         self,
-        path: Path,
+        source: BundleSource,
         clock: Callable[[], datetime],
         signal: Signal | None = None,
         activation: Signal | None = None,
     ) -> None:
         """``signal`` is told of a folder that does not load, ``activation`` of open effects not asked about yet."""
-        self._path = path
+        self._source = source
         self._clock = clock
         self._signal = signal or Signal()
         self._activation = activation or Signal()
@@ -84,7 +82,7 @@ class ActiveBundle:
         """
         if self._current is None:
             raise NoActiveBundleError(
-                f"no valid bundle was loaded from {self._path}; see its problems with reload"
+                f"no valid bundle was loaded from {self._source.origin}; see its problems with reload"
             )
         return self._current
 
@@ -139,17 +137,14 @@ class ActiveBundle:
             self._current.close()
 
     def _load(self) -> Bundle:
-        """The folder as a bundle; the active one itself when it is the same bytes at the same commit."""
+        """What the source holds, as a bundle; the active one itself when it is the same bytes at the same commit."""
         self._head = None
-        files = read_files(self._path)
-        self._head = digest = bundle_digest(files)
+        found = self._source.read()
+        self._head = found.digest
         current = self._current
-        if current is not None and (current.digest, current.commit) == (
-            digest,
-            commit_of(self._path, files, digest),
-        ):
+        if current is not None and (current.digest, current.commit) == (found.digest, found.commit):
             return current
-        return load_bundle(self._path)
+        return prepare_bundle(found)
 
     def _swap(self, bundle: Bundle) -> bool:
         before = self._current

@@ -1,7 +1,7 @@
 """A bundle: policies, manifests, groups and facts of one folder, checked as a whole or not at all.
 
 Rules kept here: everything wrong is told at once, with file and line; nothing of a bundle with a problem can
-be used; what can be suspected but not proved wrong is a warning. Loading reads files and runs the parsers: it
+be used; what can be suspected but not proved wrong is a warning. Preparing runs the parsers: it
 blocks, for about a millisecond a policy, and belongs in a thread.
 """
 
@@ -19,12 +19,11 @@ from policy_service.domain.question import Facts
 from policy_service.facts.groups import Directory
 from policy_service.facts.sources import FactSources
 from policy_service.pap.checks import warnings_about
-from policy_service.pap.commit import commit_of
 from policy_service.pap.compile import approving_schema, compile_rules, schema_of, shape_of
-from policy_service.pap.files import bundle_digest, read_files
 from policy_service.pap.parts import Parts, read_parts
 from policy_service.pap.policies import Policy, read_policies, validate
 from policy_service.pap.problems import BundleError, Problem
+from policy_service.pap.source import BundleFiles, FolderSource
 from policy_service.pdp.rules import UNKNOWN_TOOL, UNKNOWN_TOOL_GATE, UNSEEN, UNSEEN_GATE, PolicySource, Rules
 
 
@@ -32,15 +31,23 @@ from policy_service.pdp.rules import UNKNOWN_TOOL, UNKNOWN_TOOL_GATE, UNSEEN, UN
 class Bundle:
     """One loaded and validated bundle. Immutable; hold one object from the reading of facts to the decision."""
 
-    path: Path
-    digest: str
-    commit: str
+    source: BundleFiles
     rules: Rules
     manifests: Mapping[str, ToolManifest]
     policies: Mapping[str, PolicySource]
     directory: Directory
     facts: FactSources
     warnings: tuple[Problem, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Its identity: the digest of its bytes."""
+        return self.source.digest
+
+    @property
+    def commit(self) -> str:
+        """The commit it was read at."""
+        return self.source.commit
 
     async def facts_for(
         self, tool: str, args: JSON, args_bytes: bytes, *, agent: str, now: datetime
@@ -92,22 +99,29 @@ _BUILT_IN: Final = {
 }
 
 
-def load_bundle(path: Path) -> Bundle:
+def load_bundle(folder: Path) -> Bundle:
     """Read, check and prepare a bundle folder.
 
     Raises:
         BundleError: everything that is wrong with it.
     """
-    files = read_files(path)
-    digest = bundle_digest(files)
-    parts, problems = read_parts(files)
-    policies, policy_problems = read_policies(files, parts.directory.groups)
+    return prepare_bundle(FolderSource(folder).read())
+
+
+def prepare_bundle(source: BundleFiles) -> Bundle:
+    """Check bytes that were read, and prepare them for deciding.
+
+    Raises:
+        BundleError: everything that is wrong with them.
+    """
+    parts, problems = read_parts(source.files)
+    policies, policy_problems = read_policies(source.files, parts.directory.groups)
     problems += policy_problems
     if not problems:
         problems = _schema_problems(parts, policies)
     if problems:
         raise BundleError(problems)
-    return _bundle(path, files, digest, parts, policies)
+    return _bundle(source, parts, policies)
 
 
 def _schema_problems(parts: Parts, policies: Mapping[str, Policy]) -> list[Problem]:
@@ -121,13 +135,10 @@ def _schema_problems(parts: Parts, policies: Mapping[str, Policy]) -> list[Probl
     return validate(weighed, schema, approving_schema())
 
 
-def _bundle(
-    path: Path, files: Mapping[str, bytes], digest: str, parts: Parts, policies: Mapping[str, Policy]
-) -> Bundle:
-    commit = commit_of(path, files, digest)
+def _bundle(source: BundleFiles, parts: Parts, policies: Mapping[str, Policy]) -> Bundle:
     rules = compile_rules(
-        digest=digest,
-        commit=commit,
+        digest=source.digest,
+        commit=source.commit,
         manifests=parts.manifests,
         codecs=parts.codecs,
         policies=policies,
@@ -135,13 +146,11 @@ def _bundle(
         groups_of=parts.directory.groups_of,
     )
     return Bundle(
-        path=path,
-        digest=digest,
-        commit=commit,
+        source=source,
         rules=rules,
         manifests=parts.manifests,
         policies=rules.policies,
         directory=parts.directory,
-        facts=FactSources(parts.config, parts.open_readers(path), digest),
+        facts=FactSources(parts.config, parts.open_readers(source.folder), source.digest),
         warnings=tuple(warnings_about(parts, policies)),
     )

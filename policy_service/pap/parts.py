@@ -37,28 +37,36 @@ class Parts:
     config: FactsConfig
     rows: Mapping[str, Mapping[str, Mapping[str, Any]]]
 
-    def open_readers(self, folder: Path) -> dict[str, FactReader]:
-        """A reader for each source. One that cannot be opened now fails when it is asked, and says why."""
+    def open_readers(self, folder: Path | None) -> dict[str, FactReader]:
+        """A reader for each source. One that cannot be opened now fails when it is asked, and says why.
+
+        ``folder`` is where the databases lie that facts.toml names by path.
+        """
         return {source.name: self._open(source, folder) for source in self.config.source}
 
-    def _open(self, source: SourceSpec, folder: Path) -> FactReader:
+    def _open(self, source: SourceSpec, folder: Path | None) -> FactReader:
         if source.file is not None:
             return FileReader(
                 self.rows[source.file], by="agent" if source.entity == "Agent" else "resource_id"
             )
-        url = (
-            f"sqlite:///{(folder / source.path).absolute()}"
-            if source.path
-            else os.environ.get(source.url_env or "")
-        )
-        if not url:
-            return FailedReader(
-                f"the environment variable {source.url_env} is not set; give it the database's URL"
-            )
         try:
-            return SqlReader(url, source.query or "", source.timeout)
+            return SqlReader(_database_url(source, folder), source.query or "", source.timeout)
         except SourceFailedError as error:
             return FailedReader(str(error))
+
+
+def _database_url(source: SourceSpec, folder: Path | None) -> str:
+    if source.path is not None:
+        if folder is None:
+            raise SourceFailedError(
+                f"path = {source.path!r} needs a bundle in a folder: databases are not in git; use url_env"
+            )
+        return f"sqlite:///{(folder / source.path).absolute()}"
+    if url := os.environ.get(source.url_env or ""):
+        return url
+    raise SourceFailedError(
+        f"the environment variable {source.url_env} is not set; give it the database's URL"
+    )
 
 
 def read_parts(files: Mapping[str, bytes]) -> tuple[Parts, list[Problem]]:

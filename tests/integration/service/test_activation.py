@@ -12,6 +12,7 @@ from sqlalchemy import Connection, func, select, update
 from structlog.testing import capture_logs
 
 from policy_service.pap.active import ActiveBundle
+from policy_service.pap.source import FolderSource
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import DecisionRow, EffectRow
@@ -188,7 +189,7 @@ async def test_a_replica_with_an_older_folder_asks_once_and_not_by_turns(
 ) -> None:
     """Two that share a database, each with another folder: neither asks again because the other did."""
     views = await open_payments(bank, robot, 2)
-    older = ActiveBundle(Payments(tmp_path / "older").path, bank.clock)
+    older = ActiveBundle(FolderSource(Payments(tmp_path / "older").path), bank.clock)
     replica = replace(bank.service.ctx, active=older)
     folder.write("notes.cedar", "// says nothing new\n")
     for _ in range(3):

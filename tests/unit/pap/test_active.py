@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from policy_service.pap.active import ActiveBundle, NoActiveBundleError
+from policy_service.pap.source import FolderSource
 from tests.fakes.bundles import NOW, PERMIT_ALL, BundleFolder
 
 pytestmark = pytest.mark.anyio
@@ -18,7 +19,7 @@ def folder(tmp_path: Path) -> BundleFolder:
 
 
 def active_of(folder: BundleFolder) -> ActiveBundle:
-    return ActiveBundle(folder.path, clock=lambda: NOW)
+    return ActiveBundle(FolderSource(folder.path), clock=lambda: NOW)
 
 
 async def test_nothing_is_decided_before_a_valid_bundle_was_loaded(folder: BundleFolder) -> None:

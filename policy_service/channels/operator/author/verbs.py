@@ -1,0 +1,12 @@
+"""The author's verbs, and what each is called."""
+
+from __future__ import annotations
+
+import typer
+
+from policy_service.channels.operator.author import checking
+
+
+def add_author_verbs(app: typer.Typer) -> None:
+    """Put every verb of this room on the command line."""
+    app.command("check")(checking.check)

@@ -1,0 +1,69 @@
+"""Where a bundle's bytes come from: a folder, or a commit of a repository.
+
+Rules kept here: whoever prepares a bundle gets names and bytes and never reads the source again, so that what was
+checked is what is in force; the bytes and their digest are taken together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from policy_service.pap.commit import commit_of
+from policy_service.pap.files import bundle_digest, read_files
+
+
+@dataclass(frozen=True, slots=True)
+class BundleFiles:
+    """The bytes of one bundle: each file by its name within it.
+
+    ``commit`` names the commit whose bytes they are, or `dir-<digest>` when they are no commit's. ``origin`` is where
+    they lie, in words for people. ``folder`` is where databases that facts.toml names by path lie; there is none
+    beside the objects of a repository.
+    """
+
+    files: Mapping[str, bytes]
+    digest: str
+    commit: str
+    origin: str
+    folder: Path | None = None
+
+
+class BundleSource(Protocol):
+    """Something that holds bundles, one of them the newest."""
+
+    @property
+    def origin(self) -> str:
+        """Where it is, in words for people."""
+
+    def read(self) -> BundleFiles:
+        """The newest bytes. Blocks; belongs in a thread.
+
+        Raises:
+            BundleError: they cannot be read, or hold what does not belong.
+        """
+
+
+class FolderSource:
+    """A folder, as it lies there."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def origin(self) -> str:
+        """The folder."""
+        return str(self._folder)
+
+    def read(self) -> BundleFiles:
+        """The folder's files now, and the commit they are exactly, if they are one's.
+
+        Raises:
+            BundleError: the folder is missing or holds what does not belong.
+        """
+        files = read_files(self._folder)
+        digest = bundle_digest(files)
+        commit = commit_of(self._folder, files, digest)
+        return BundleFiles(files, digest, commit, self.origin, self._folder)
