@@ -144,6 +144,16 @@ class Sibling:
 
 
 @dataclass(frozen=True, slots=True)
+class RuleChange:
+    """What asking again under another bundle changed: from the answer at one commit to that at another."""
+
+    at: datetime
+    before: str
+    commit: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReviewPage:
     """Everything one person needs to decide one effect at one revision, and what became of it."""
 
@@ -183,6 +193,7 @@ class ReviewPage:
     undoable: bool = False  # the manifest names a compensation
     reason_required: bool = False  # some gate wants a reason for approving too
     my_verdict: Ballot | None = None  # this person's counted vote on this revision
+    rule_changes: tuple[RuleChange, ...] = ()  # what new rules changed while it waited, the newest first
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ from policy_service.workflow.reading import (
     VoteView,
 )
 from policy_service.workflow.records import Snapshot
+from policy_service.workflow.rule_changes import changes_of
 from policy_service.workflow.stops import list_stops
 from policy_service.workflow.timeline import event_line, person_of
 from policy_service.workflow.vote import Voter, why_not
@@ -206,6 +207,7 @@ def _review_page(
         undoable=effect.compensation is not None,
         reason_required=any(gate.reason for gate in case.gates),
         my_verdict=_my_verdict(votes, voter),
+        rule_changes=changes_of(conn, bundle, effect),
     )
 
 

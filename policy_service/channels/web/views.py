@@ -202,7 +202,8 @@ def as_shown(page: ReviewPage) -> str:
     would be told of it as news.
     """
     met = "-".join(str(gate.have) for gate in page.gates)
-    return f"{page.rev}-{page.superseded_by or 0}-{page.state}-{page.effect_state}-{len(page.votes)}-{met}"
+    changes = len(page.rule_changes)
+    return f"{page.rev}-{page.superseded_by or 0}-{page.state}-{page.effect_state}-{len(page.votes)}-{met}-{changes}"
 
 
 def changed_since(page: ReviewPage, shown: str) -> str:
@@ -213,4 +214,6 @@ def changed_since(page: ReviewPage, shown: str) -> str:
         return f"Replaced by revision {page.superseded_by}, load again"
     if page.state != "open":
         return f"{outcome(page).heading} while you read, show it"
+    if shown.rpartition("-")[2] not in ("", str(len(page.rule_changes))):
+        return "The rules changed what they ask here, load again"
     return f"A vote came in: {quorum(page).count} now, load again"

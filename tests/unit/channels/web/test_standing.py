@@ -9,7 +9,7 @@ from policy_service.channels.web import wording
 from policy_service.channels.web.cedar_text import stretches
 from policy_service.channels.web.standing import denial, outcome, quorum
 from policy_service.channels.web.views import as_shown, changed_since, queue_groups, signing
-from policy_service.workflow.reading import GateView, ReviewPage
+from policy_service.workflow.reading import GateView, ReviewPage, RuleChange
 from tests.fakes import reviews
 
 NOW = reviews.NOW
@@ -106,6 +106,14 @@ def test_a_page_is_told_what_happened_since_it_was_opened() -> None:
     assert changed_since(reviews.denied(), "") == "Denied while you read, show it"
     assert changed_since(reviews.refund(superseded_by=4), "") == "Replaced by revision 4, load again"
     assert changed_since(reviews.deploy(), as_shown(reviews.deploy())) == ""
+
+
+def test_a_page_is_told_that_the_rules_ask_something_else() -> None:
+    change = RuleChange(reviews.NOW, "a" * 40, "b" * 40, "People are now asked by Legal looks at it")
+    page = reviews.deploy(rule_changes=(change,))
+    told = "The rules changed what they ask here, load again"
+    assert changed_since(page, as_shown(reviews.deploy())) == told
+    assert changed_since(page, as_shown(page)) == ""
 
 
 def test_what_is_signed_is_the_sentence_with_currency_codes() -> None:
