@@ -43,6 +43,7 @@ from policy_service.channels.http import (
     problems,
     redemptions,
     reviews,
+    shadows,
     tasks,
     transactions,
     wellknown,
@@ -66,6 +67,7 @@ from policy_service.jobs.sending import send_outbox
 from policy_service.jobs.watching import Watch
 from policy_service.logs import fault_of_the_loop, set_up_logs
 from policy_service.pap.active import ActiveBundle
+from policy_service.pap.shadow import Candidate
 from policy_service.pap.source import FolderSource
 from policy_service.settings import Settings
 from policy_service.storage import leases
@@ -73,7 +75,7 @@ from policy_service.storage.unit import Clock, utc_now
 from policy_service.tokens.files import read_secret
 from policy_service.tokens.keys import read_keys
 from policy_service.tokens.sign import Signer
-from policy_service.workflow import sweep
+from policy_service.workflow import shadow, sweep
 from policy_service.workflow.activate import activate, ask_about_open
 from policy_service.workflow.context import Context
 from policy_service.workflow.impossible import watch_quorums
@@ -148,7 +150,14 @@ class Service:
             signal=self.health.signal("log", "sequencer"),
         )
         self.ctx = Context(
-            self.db, self.active, Signer(ring), settings, self.feed, lambda: self.mark.epoch, clock
+            self.db,
+            self.active,
+            Signer(ring),
+            settings,
+            self.feed,
+            lambda: self.mark.epoch,
+            self._candidate(),
+            clock,
         )
         self.authenticator = Authenticator(
             self.db, Nonces(ring.nonce_secret, settings.nonce_period_s), settings, clock
@@ -168,6 +177,13 @@ class Service:
         self.db.tell_lines(Committed(lambda: self.active.current.manifests))
         metrics.SERVICE.labels(__version__).set(1)
 
+    def _candidate(self) -> Candidate | None:
+        if self.settings.shadow_dir is None:
+            return None
+        candidate = Candidate(FolderSource(self.settings.shadow_dir), self.health.signal("shadow"))
+        self._closing.callback(candidate.close)
+        return candidate
+
     async def _indexed(self, index: int) -> None:
         self.feed.hint(index)
 
@@ -181,8 +197,21 @@ class Service:
             Job("expire_compensations", settings.sweep_s, lambda: sweep.expire_compensations(ctx)),
             Job("ask_for_compensations", settings.sweep_s, lambda: sweep.ask_for_compensations(ctx)),
             Job("watch_quorums", settings.sweep_s, lambda: watch_quorums(ctx)),
+            *self._shadowing(),
             Job("send_outbox", 1, lambda: send_outbox(ctx)),
             Job("forget", settings.housekeeping_s, lambda: sweep.forget_what_is_over(ctx)),
+        ]
+
+    def _shadowing(self) -> list[Job]:
+        candidate = self.ctx.candidate
+        if candidate is None:
+            return []
+        return [
+            Job(
+                "shadow",
+                self.settings.poll_bundle_s,
+                lambda: shadow.follow(self.ctx, candidate, self._holder),
+            )
         ]
 
     @asynccontextmanager
@@ -294,6 +323,7 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         redemptions.router(gate),
         reviews.router(gate),
         tasks.router(gate),
+        shadows.router(gate),
         log_routes.router(gate),
         agent_keys.router(gate, service.trusted_issuers),
         wellknown.router(gate, service.health.findings, service.metrics_token),

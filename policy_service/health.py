@@ -42,6 +42,9 @@ CHECKS: Final[dict[str, Check]] = {
     "activation": Check(
         False, "wait, and see the service's log for asking_failed; redemption asks again meanwhile"
     ),
+    "shadow": Check(
+        False, "run policy-service check on the candidate's folder and mend it, or unset shadow_dir"
+    ),
     "sweeps": Check(
         False, "see the service's log for job_failed; expiry is still checked wherever it matters"
     ),

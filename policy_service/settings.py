@@ -52,6 +52,9 @@ class Settings(BaseSettings):
         Path(), description="folder of the private keys and the epoch mark; empty: keys/ in data_dir"
     )
     bundle_dir: Path = Field(Path("policies"), description="folder of the policy bundle")
+    shadow_dir: Path | None = Field(
+        None, description="folder of a candidate bundle, compared on live traffic; docs/shadow.md"
+    )
 
     # -- addresses -----------------------------------------------------------------------------------------
     host: str = Field("127.0.0.1", description="address to listen on; anything but loopback needs public_url")
@@ -192,6 +195,9 @@ class Settings(BaseSettings):
             "database_url": merged["database_url"] or f"sqlite:///{data_dir / 'countersign.db'}",
             "key_dir": Path(given.get("key_dir") or data_dir / "keys").expanduser().absolute(),
             "bundle_dir": Path(merged["bundle_dir"]).expanduser().absolute(),
+            "shadow_dir": Path(merged["shadow_dir"]).expanduser().absolute()
+            if merged["shadow_dir"]
+            else None,
             "public_url": merged["public_url"]
             or (f"http://{shown}:{port}" if is_loopback(str(host)) else ""),
         }

@@ -1,4 +1,4 @@
-"""The tables the service itself runs on: idempotency keys, the log, the outbox, leases, facts of the database.
+"""The tables the service itself runs on: idempotency keys, the log, the outbox, leases, shadows, facts of the database.
 
 What the protocol is about stands in ``tables.py``. Of the log only the sequencer changes a row, once, to number it.
 """
@@ -70,6 +70,41 @@ class LeaseRow(Row, table=True):
     holder: str
     fence: int
     expires_at: datetime = Field(sa_type=UtcDateTime)
+
+
+class ShadowRow(Row, table=True):
+    """How a candidate bundle would have decided what another one decided, in numbers, and how far was looked."""
+
+    __tablename__: ClassVar[Any] = "shadows"
+
+    candidate: str = Field(primary_key=True)  # its digest
+    commit: str
+    since: datetime = Field(sa_type=UtcDateTime, index=True)
+    upto: int = Field(sa_type=BigInteger)  # index of the last line of the log that was looked at
+    compared: int = 0
+    looser: int = 0
+    stricter: int = 0
+    other: int = 0  # laxer in one thing and stricter in another
+    failed: int = 0  # could not be asked about
+
+
+class ShadowDifferenceRow(Row, table=True):
+    """One effect about which the candidate and the active bundle differ."""
+
+    __tablename__: ClassVar[Any] = "shadow_differences"
+    __table_args__ = (Index("ix_shadow_differences_newest", "candidate", "idx"),)
+
+    candidate: str = Field(primary_key=True)
+    effect_id: str = Field(primary_key=True)
+    rev: int = Field(primary_key=True)
+    idx: int = Field(sa_type=BigInteger)  # of the line that tells the decision
+    at: datetime = Field(sa_type=UtcDateTime)
+    way: str  # looser, stricter, other
+    tool: str
+    agent: str
+    active: str  # digest of the bundle it is compared with
+    before: dict[str, Any] = Field(sa_type=Json)  # outcome, policies, asks
+    after: dict[str, Any] = Field(sa_type=Json)
 
 
 class MetaRow(Row, table=True):

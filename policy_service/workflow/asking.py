@@ -125,6 +125,35 @@ def principal_of(agent: AgentRow) -> AgentPrincipal:
     return AgentPrincipal(agent.name, agent.owner, frozenset(agent.roles), frozenset(agent.teams))
 
 
+def question_about(
+    ctx: Context,
+    agent: AgentRow,
+    effect: EffectRow,
+    facts: Facts,
+    *,
+    now: datetime,
+    txn_size: int,
+    claimed: Mapping[str, str],
+    redecided: bool = False,
+    method: str = "key",
+) -> Question:
+    """What a bundle is asked about one effect; the facts are of that bundle."""
+    return Question(
+        agent=principal_of(agent),
+        tool=effect.tool,
+        tool_digest=effect.tool_digest,
+        args=load(effect.args),
+        facts=facts,
+        now=now,
+        env=ctx.settings.environment,
+        txn_size=txn_size,
+        claimed=Claimed(**claimed),
+        redecided=redecided,
+        asked_as_unknown=any(gate.policy_id == UNKNOWN_TOOL for gate in gates_of(effect)),
+        method="api_key" if method == "api_key" else "key",
+    )
+
+
 def evaluate(
     ctx: Context,
     bundle: Bundle,
@@ -139,19 +168,16 @@ def evaluate(
     method: str = "key",
 ) -> Decision:
     """Ask the bundle about one effect; nothing is stored."""
-    question = Question(
-        agent=principal_of(agent),
-        tool=effect.tool,
-        tool_digest=effect.tool_digest,
-        args=load(effect.args),
-        facts=facts,
+    question = question_about(
+        ctx,
+        agent,
+        effect,
+        facts,
         now=now,
-        env=ctx.settings.environment,
         txn_size=txn_size,
-        claimed=Claimed(**claimed),
+        claimed=claimed,
         redecided=redecided,
-        asked_as_unknown=any(gate.policy_id == UNKNOWN_TOOL for gate in gates_of(effect)),
-        method="api_key" if method == "api_key" else "key",
+        method=method,
     )
     decision = decide(bundle.rules, question)
     if decision.alarms:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from policy_service.audit.feed import Feed
 from policy_service.pap.active import ActiveBundle
+from policy_service.pap.shadow import Candidate
 from policy_service.settings import Settings
 from policy_service.storage.database import Database
 from policy_service.storage.unit import Clock, utc_now
@@ -23,4 +24,5 @@ class Context:
     settings: Settings
     feed: Feed
     epoch: Callable[[], int]
+    candidate: Candidate | None = None  # a bundle in shadow; nothing that decides asks it
     clock: Clock = utc_now  # between units; inside one, its own `now` counts

@@ -7,6 +7,7 @@ be when the agent did to the invariants. Which fault point is passed where stand
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from typing import Any
 
@@ -14,6 +15,7 @@ from sqlalchemy import select
 
 from countersign.contract import names
 from policy_service.storage.core import table
+from policy_service.storage.plumbing import ShadowRow
 from policy_service.storage.tables import EffectRow, ReviewRow, TaskRow
 from tests.crash.agent import AGENT, lines
 from tests.crash.dying import Death
@@ -150,6 +152,27 @@ def activates(story: Story) -> None:
     happened(story)
 
 
+def shadows(story: Story) -> None:
+    """A candidate that asks nobody is compared with what was decided: each effect is counted once."""
+    candidate = story.folder / "candidate"
+    shutil.copytree(story.bundle, candidate)
+    laxer = (
+        (candidate / "desk.cedar").read_text().replace("amount_cents > 5000 }", "amount_cents > 6000000 }")
+    )
+    (candidate / "desk.cedar").write_text(laxer)
+    story.more["SHADOW_DIR"] = str(candidate)
+    story.begin()
+    story.until("it is known", lambda conn: _compared(conn) == (0, 0))
+    story.live("large", "large")
+    story.live("small", "small")
+    story.until("both are compared", lambda conn: _compared(conn)[0] >= 2)
+    story.live("withdraw", "large")
+    story.finish()
+    with story.reading() as conn:
+        assert _compared(conn) == (2, 1)
+    happened(story, refund=1)
+
+
 def starts_over(story: Story) -> None:
     """The rules changed while nobody was running, and the mark was left behind."""
     story.begin()
@@ -190,6 +213,12 @@ def _states(conn: Any, run_key: str) -> list[str]:
     effects = table(EffectRow).c
     txn = names.txn_id(agent=AGENT, run_key=run_key)
     return list(conn.scalars(select(effects.state).where(effects.txn == txn, effects.kind == "effect")))
+
+
+def _compared(conn: Any) -> tuple[int, int]:
+    shadow = table(ShadowRow).c
+    found = conn.execute(select(shadow.compared, shadow.looser)).first()
+    return (-1, -1) if found is None else (found[0], found[1])
 
 
 def _undo(conn: Any) -> str | None:

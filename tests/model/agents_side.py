@@ -333,6 +333,8 @@ def report(book: Book, party: str, name: str, outcomes: Sequence[tuple[Effect, E
 def _take(book: Book, txn: Transaction, effect: Effect, told: E, has_result: bool) -> None:
     after_fired = {E.FIRED, E.COMPENSATING, E.COMPENSATED, E.COMPENSATION_FAILED}
     if told is effect.state or (told is E.FIRED and effect.state in after_fired):
+        if effect.state is E.FIRED:  # a result that comes late is taken, one that is there stands
+            effect.has_result = effect.has_result or has_result
         return
     if not can_move(effect.state, told):
         if told is not E.UNKNOWN:

@@ -18,7 +18,7 @@ from tests.fakes.payments import Payments
 from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import mail, pay
 
-FOR_PEOPLE = ("/v1/reviews", "/v1/tasks")
+FOR_PEOPLE = ("/v1/reviews", "/v1/tasks", "/v1/policies")
 STREAMS = ("/v1/events",)  # never ends; tests/integration/service/test_log.py reads it
 BESIDE_THE_POINT: list[schemathesis.CheckFunction] = [
     positive_data_acceptance,  # a well-formed token or id of nothing is refused, as it should be
@@ -139,6 +139,7 @@ OPERATIONS = [
     ("GET", "/v1/tasks"),
     ("GET", "/v1/tasks/{task_id}"),
     ("POST", "/v1/tasks/{task_id}/settle"),
+    ("GET", "/v1/policies/shadow"),
     ("GET", "/v1/audit"),
     ("GET", "/v1/events"),
     ("GET", "/.well-known/jwks.json"),

@@ -19,7 +19,6 @@ depends_on = None
 
 def upgrade() -> None:
     """Forward only: what a step changes, a backup brings back."""
-
     op.create_table(
         "agents",
         sa.Column("name", sa.String(200), nullable=False),
@@ -218,6 +217,40 @@ def upgrade() -> None:
         sa.Column("revoked_at", UtcDateTime(), nullable=True),
         sa.PrimaryKeyConstraint("id_hash"),
     )
+    op.create_table(
+        "shadow_differences",
+        sa.Column("candidate", sa.String(), nullable=False),
+        sa.Column("effect_id", sa.String(), nullable=False),
+        sa.Column("rev", sa.Integer(), nullable=False),
+        sa.Column("idx", sa.BigInteger(), nullable=False),
+        sa.Column("at", UtcDateTime(), nullable=False),
+        sa.Column("way", sa.String(), nullable=False),
+        sa.Column("tool", sa.String(), nullable=False),
+        sa.Column("agent", sa.String(), nullable=False),
+        sa.Column("active", sa.String(), nullable=False),
+        sa.Column("before", Json, nullable=False),
+        sa.Column("after", Json, nullable=False),
+        sa.PrimaryKeyConstraint("candidate", "effect_id", "rev"),
+    )
+    with op.batch_alter_table("shadow_differences", schema=None) as batch_op:
+        batch_op.create_index("ix_shadow_differences_newest", ["candidate", "idx"], unique=False)
+
+    op.create_table(
+        "shadows",
+        sa.Column("candidate", sa.String(), nullable=False),
+        sa.Column("commit", sa.String(), nullable=False),
+        sa.Column("since", UtcDateTime(), nullable=False),
+        sa.Column("upto", sa.BigInteger(), nullable=False),
+        sa.Column("compared", sa.Integer(), nullable=False),
+        sa.Column("looser", sa.Integer(), nullable=False),
+        sa.Column("stricter", sa.Integer(), nullable=False),
+        sa.Column("other", sa.Integer(), nullable=False),
+        sa.Column("failed", sa.Integer(), nullable=False),
+        sa.PrimaryKeyConstraint("candidate"),
+    )
+    with op.batch_alter_table("shadows", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_shadows_since"), ["since"], unique=False)
+
     op.create_table(
         "sign_in_links",
         sa.Column("token_hash", sa.String(), nullable=False),

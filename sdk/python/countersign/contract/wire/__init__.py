@@ -55,6 +55,7 @@ from .requests import (
     VoteRequest,
     WithdrawRequest,
 )
+from .shadows import ShadowAnswer, ShadowDifference, ShadowView
 from .tasks import TaskChoice, TaskDetail, TaskPage, TaskView
 
 __all__ = [
@@ -100,6 +101,9 @@ __all__ = [
     "ReviewView",
     "SettleRequest",
     "Settlement",
+    "ShadowAnswer",
+    "ShadowDifference",
+    "ShadowView",
     "SubmitRequest",
     "SubmittedEffect",
     "TaskChoice",

@@ -1,0 +1,31 @@
+"""/v1/policies/shadow: what a candidate bundle would have decided otherwise, for signed-in people's programs."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from countersign.contract.wire import ShadowView
+from policy_service.channels.http import docs
+from policy_service.channels.http.bodies import answer
+from policy_service.channels.http.gate import Gate
+from policy_service.channels.http.reviews import Limit
+from policy_service.workflow import shadow_views
+
+
+def router(gate: Gate) -> APIRouter:
+    """The route of the shadow."""
+    routes = APIRouter(prefix="/v1", tags=["policies"])
+    ctx = gate.ctx
+
+    @routes.get(
+        "/policies/shadow",
+        response_model=ShadowView,
+        summary="The bundle in shadow, and where it differs from the one in force",
+        responses=docs.problems(400, 401, 421, 503),
+        openapi_extra={"security": docs.PERSON},
+    )
+    async def get_shadow(request: Request, limit: int | None = Limit) -> Response:
+        await gate.person(request)
+        return answer(await shadow_views.view(ctx, ctx.settings.rows(limit)))
+
+    return routes

@@ -1,0 +1,236 @@
+"""A candidate bundle beside the active one: what it would have said is counted and listed, and decides nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import update
+
+from policy_service.storage.core import table
+from policy_service.storage.database import Tx
+from policy_service.storage.tables import EffectRow
+from policy_service.workflow import shadow
+from tests.fakes.payments import ANYBODY, HUGE, LARGE, Payments, gate, plain_forbid
+from tests.fakes.world import Agent, World, running
+from tests.integration.service.effects import pay
+
+pytestmark = pytest.mark.anyio
+
+COUNTS = ("compared", "looser", "stricter", "other", "failed")
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def candidate(tmp_path: Path) -> Payments:
+    """The bundle in shadow: at first it asks nobody."""
+    folder = Payments(tmp_path / "candidate")
+    folder.policies(ANYBODY)
+    return folder
+
+
+@pytest.fixture
+async def bank(
+    tmp_path: Path, folder: Payments, candidate: Payments, database: dict[str, str]
+) -> AsyncIterator[World]:
+    async with running(tmp_path / "data", folder.path, shadow_dir=candidate.path, **database) as started:
+        await look(started)
+        yield started
+
+
+async def look(bank: World, holder: str = "one") -> int:
+    """What the job does every few seconds."""
+    await bank.service.sequencer.number()
+    assert bank.service.ctx.candidate is not None
+    return await shadow.follow(bank.service.ctx, bank.service.ctx.candidate, holder)
+
+
+async def seen(bank: World) -> dict[str, Any]:
+    """What a signed-in person's program reads."""
+    maya = await bank.person("maya")
+    answer = await maya.get("/v1/policies/shadow")
+    assert answer.status_code == 200, answer.text
+    view: dict[str, Any] = answer.json()
+    return view
+
+
+def counts(view: dict[str, Any]) -> dict[str, int]:
+    return {name: view[name] for name in COUNTS if view[name]}
+
+
+async def submit(bank: World, robot: Agent, amount: int) -> dict[str, Any]:
+    view: dict[str, Any] = (await robot.submit(await pay(bank, amount), run_key=f"run-{amount}")).json()
+    return view
+
+
+async def test_what_a_laxer_candidate_would_have_let_go_is_listed(bank: World, robot: Agent) -> None:
+    view = await submit(bank, robot, 500)
+    assert await look(bank) == 1
+    told = await seen(bank)
+    assert counts(told) == {"compared": 1, "looser": 1}
+    (found,) = told["differences"]
+    assert found["effect_id"] == view["effects"][0]["effect_id"]
+    assert (found["tool"], found["agent"], found["way"]) == ("pay", "robot", "looser")
+    assert found["in_force"] | {"policies": []} == {
+        "outcome": "review", "policies": [], "asks": "1 of finance", "reasons": []
+    }  # fmt: skip
+    assert found["candidate"] == {"outcome": "release", "policies": ["anybody-may"], "reasons": []}
+
+
+async def test_a_stricter_one_and_one_that_asks_others_are_told_apart(
+    bank: World, robot: Agent, candidate: Payments
+) -> None:
+    candidate.policies(ANYBODY + LARGE + plain_forbid("small", "context.input.amount < 10"))
+    await look(bank)
+    await submit(bank, robot, 5)
+    candidate.policies(ANYBODY + gate("other", "legal"))
+    await look(bank)
+    assert counts(await seen(bank)) == {}, "another candidate begins anew"
+    await submit(bank, robot, 500)
+    await look(bank)
+    (found,) = (await seen(bank))["differences"]
+    assert found["way"] == "other"
+    assert found["candidate"]["asks"] == "1 of legal"
+
+
+async def test_a_denial_of_the_candidate_is_stricter_and_denies_nothing(
+    bank: World, robot: Agent, candidate: Payments
+) -> None:
+    candidate.policies(ANYBODY + plain_forbid("never"))
+    await look(bank)
+    view = await submit(bank, robot, 5)
+    await look(bank)
+    told = await seen(bank)
+    assert counts(told) == {"compared": 1, "stricter": 1}
+    assert told["differences"][0]["candidate"]["reasons"] == ["never says no"]
+    spent = await robot.spend(await robot.see(view["txn"]))
+    assert spent["receipt"], "what is in shadow decides nothing"
+
+
+async def test_a_laxer_candidate_releases_nothing(bank: World, robot: Agent) -> None:
+    view = await submit(bank, robot, 500)
+    await look(bank)
+    assert (await robot.see(view["txn"]))["state"] == "review"
+
+
+async def test_the_same_answer_is_counted_and_not_listed(
+    bank: World, robot: Agent, candidate: Payments
+) -> None:
+    candidate.policies("// in other words\n" + ANYBODY + LARGE + HUGE)
+    await look(bank)
+    for amount in (5, 500, 5_000):
+        await submit(bank, robot, amount)
+    assert await look(bank) == 3
+    assert await look(bank) == 0
+    told = await seen(bank)
+    assert (counts(told), told["differences"]) == ({"compared": 3}, [])
+
+
+async def test_what_was_submitted_before_it_came_is_not_compared(
+    tmp_path: Path, folder: Payments, candidate: Payments, database: dict[str, str]
+) -> None:
+    async with running(tmp_path / "data", folder.path, **database) as bank:
+        await submit(bank, await bank.agent("robot"), 500)
+        maya = await bank.person("maya")
+        assert (await maya.get("/v1/policies/shadow")).json() == {
+            "compared": 0, "looser": 0, "stricter": 0, "other": 0, "failed": 0, "problems": [], "differences": [],
+        }  # fmt: skip
+        await bank.service.sequencer.number()
+    async with running(tmp_path / "data", folder.path, shadow_dir=candidate.path, **database) as bank:
+        assert await look(bank) == 0
+
+
+async def test_a_restart_goes_on_where_it_was(
+    tmp_path: Path, folder: Payments, candidate: Payments, database: dict[str, str]
+) -> None:
+    async with running(tmp_path / "data", folder.path, shadow_dir=candidate.path, **database) as bank:
+        await look(bank)
+        await submit(bank, await bank.agent("robot"), 500)
+        await bank.service.sequencer.number()
+    async with running(tmp_path / "data", folder.path, shadow_dir=candidate.path, **database) as bank:
+        bank.clock.pass_(minutes=2)
+        assert await look(bank, "two") == 1
+        assert counts(await seen(bank)) == {"compared": 1, "looser": 1}
+
+
+async def test_one_process_shadows_at_a_time_and_nothing_is_counted_twice(bank: World, robot: Agent) -> None:
+    await submit(bank, robot, 500)
+    assert await look(bank, "two") == 0, "another one has the lease"
+    both = await asyncio.gather(look(bank), look(bank))
+    assert counts(await seen(bank)) == {"compared": 1, "looser": 1}
+    assert sum(both) in (1, 2)
+
+
+async def test_an_effect_that_cannot_be_asked_about_stops_no_other(bank: World, robot: Agent) -> None:
+    view = await submit(bank, robot, 500)
+    effects = table(EffectRow)
+    bad = effects.c.effect_id == view["effects"][0]["effect_id"]
+
+    def spoil(tx: Tx) -> None:
+        tx.conn.execute(update(effects).where(bad).values(args=b"{"))
+
+    await bank.service.db.write(spoil)
+    await submit(bank, robot, 600)
+    await look(bank)
+    assert counts(await seen(bank)) == {"compared": 1, "looser": 1, "failed": 1}
+
+
+async def test_a_candidate_that_does_not_load_is_told_of_and_harms_nothing(
+    bank: World, robot: Agent, candidate: Payments
+) -> None:
+    candidate.policies("nonsense;")
+    await look(bank)
+    finding = (await bank.http.get("/readyz")).json()["findings"]
+    assert [(found["check"], found["stops"]) for found in finding] == [("shadow", False)]
+    told = await seen(bank)
+    assert "digest" not in told
+    assert told["problems"][0].startswith("rules.cedar:1: ")
+    assert (await submit(bank, robot, 5))["state"] == "ready"
+    candidate.policies(ANYBODY)
+    await look(bank)
+    assert (await bank.http.get("/readyz")).json()["findings"] == []
+
+
+async def test_the_bundle_in_force_has_nothing_to_differ_in(
+    bank: World, robot: Agent, folder: Payments, candidate: Payments
+) -> None:
+    candidate.policies((folder.path / "rules.cedar").read_text())
+    await submit(bank, robot, 500)
+    assert await look(bank) == 0
+
+
+async def test_only_the_newest_differences_are_kept_and_all_are_counted(
+    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shadow, "_KEPT", 2)
+    for amount in (500, 501, 502):
+        await submit(bank, robot, amount)
+    await look(bank)
+    told = await seen(bank)
+    assert counts(told) == {"compared": 3, "looser": 3}
+    assert len(told["differences"]) == 2
+    at = [found["at"] for found in told["differences"]]
+    assert at == sorted(at, reverse=True)
+
+
+async def test_the_oldest_candidates_are_forgotten(
+    bank: World, candidate: Payments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shadow, "_CANDIDATES", 1)
+    first = (await seen(bank))["digest"]
+    bank.clock.pass_(seconds=1)
+    candidate.policies(ANYBODY + LARGE)
+    await look(bank)
+    assert await shadow.shadow_of(bank.service.ctx, first, 10) is None
+    assert (await seen(bank))["since"]
+
+
+async def test_nobody_who_is_not_signed_in_reads_it(bank: World) -> None:
+    assert (await bank.http.get("/v1/policies/shadow")).status_code == 401
