@@ -52,7 +52,7 @@ from policy_service.channels.http import log as log_routes
 from policy_service.channels.http.gate import Gate
 from policy_service.channels.operator.socket import embedded_lock, open_database
 from policy_service.channels.web import routes as web
-from policy_service.channels.web.source import ReviewFeed, SignedInSessions, WorkflowQueue
+from policy_service.channels.web.source import ReviewFeed, SignedInSessions, WorkflowPolicies, WorkflowQueue
 from policy_service.errors import StartError
 from policy_service.health import Health
 from policy_service.identity.nonces import Nonces
@@ -332,6 +332,7 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
     web.install(
         app,
         WorkflowQueue(service.ctx),
+        WorkflowPolicies(service.ctx),
         SignedInSessions(service.ctx, service.sessions, service.sign_in),
         ReviewFeed(service.feed),
         settings,

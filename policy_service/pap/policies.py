@@ -111,6 +111,8 @@ def _read(statement: Statement, groups: frozenset[str], problems: list[Problem])
         unseen=read.unseen,
     )
     policy = Policy(source, replace(tree, id=read.id), statement)
+    if policy.about_people:
+        policy = replace(policy, source=replace(source, people_do=min(policy.about_people)))
     problems += _people_problems(policy)
     return policy
 

@@ -43,6 +43,10 @@ class Codec(Protocol):
     def encode(self, args: JSON) -> Encoded:
         """The args as policy sees them; raises ArgsRefusedError."""
 
+    @property
+    def may_be_unseen(self) -> frozenset[str]:
+        """The fields that policy cannot weigh where they are present."""
+
 
 @dataclass(frozen=True, slots=True)
 class PolicySource:
@@ -56,6 +60,7 @@ class PolicySource:
     annotations: Mapping[str, str] = field(default_factory=dict)
     gate: Gate | None = None
     unseen: frozenset[str] = frozenset()
+    people_do: str | None = None  # what people do that it is about, not tools: approve, settle
 
     @property
     def title(self) -> str:

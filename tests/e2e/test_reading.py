@@ -22,6 +22,7 @@ PAGES = {
     "fired": "/reviews/rev_01KAHQ2W8B",
     "denied": "/reviews/rev_denied",
     "not eligible": "/reviews/rev_owner",
+    "the policies": "/policies?policy=refund-needs-finance",
     "nothing there": "/reviews/none",
     "the sign-in": "/sign-in?next=/reviews/x",
     "the link's landing": "/sign-in/dev?token=x",

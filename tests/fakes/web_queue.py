@@ -16,13 +16,15 @@ from datetime import UTC, datetime
 import uvicorn
 from fastapi import FastAPI
 
+from countersign.contract import JSON
 from policy_service.channels.web.ports import EventBatch, NewSession, Person, QueueEvent, Said
 from policy_service.channels.web.routes import web_router
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.oidc import Departure
+from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
 from policy_service.workflow.reading import Ballot, QueuePage, ReviewPage, VoteResult, VoteView
 from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
-from tests.fakes import reviews, tasks
+from tests.fakes import policies, reviews, tasks
 
 
 @dataclass(frozen=True)
@@ -63,6 +65,8 @@ class World:
     tasks: dict[str, TaskPage] = field(default_factory=dict)
     said: list[tuple[str, Said]] = field(default_factory=list)
     cast: list[tuple[str, Ballot, int, str, str, str]] = field(default_factory=list)
+    policies: PoliciesPage = field(default_factory=policies.page)
+    tried: list[tuple[str, str, JSON]] = field(default_factory=list)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _left: bool = False
 
@@ -97,6 +101,18 @@ class World:
         token = secrets.token_urlsafe(24)
         self.links[token] = person or Somebody()
         return token
+
+    # -- PolicySource -------------------------------------------------------------------------------------------
+
+    async def policies_page(self, chosen: str | None) -> PoliciesPage:
+        page = self.policies
+        return replace(page, chosen=next((row for row in page.policies if row.policy_id == chosen), None))
+
+    async def try_effect(self, agent: str, tool: str, args: JSON) -> TriedEffect:
+        self.tried.append((agent, tool, args))
+        if agent != "desk-agent":
+            raise NotFoundError(f"no agent {agent!r} is enrolled here")
+        return policies.tried()
 
     # -- QueueSource --------------------------------------------------------------------------------------------
 
@@ -248,7 +264,7 @@ def create_app(world: World, settings: Settings) -> FastAPI:
         world.closing = True
 
     app = FastAPI(lifespan=lifespan)
-    app.include_router(web_router(world, world, world, settings, clock=world.clock))
+    app.include_router(web_router(world, world, world, world, settings, clock=world.clock))
     return app
 
 

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
-from countersign.contract import TaskAnswer
+from countersign.contract import JSON, TaskAnswer
 from policy_service.identity.oidc import Departure
+from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
 from policy_service.workflow.reading import Ballot, QueuePage, ReviewPage, VoteResult
 from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
 
@@ -144,6 +145,19 @@ class QueueSource(Protocol):
 
         Raises ServiceError: `task_settled`, `stale_task` (with `extras["effect_state"]`), `not_eligible`,
         `wrong_answer`, `reason_required`, `not_found`.
+        """
+
+
+class PolicySource(Protocol):
+    """What is in force, and what it would say."""
+
+    async def policies_page(self, chosen: str | None) -> PoliciesPage:
+        """The bundle in force, with one policy in full when it is there."""
+
+    async def try_effect(self, agent: str, tool: str, args: JSON) -> TriedEffect:
+        """What would be decided about one call; nothing is stored.
+
+        Raises ServiceError: `invalid_request` and the codes of admission, `not_found` for an agent nobody enrolled.
         """
 
 

@@ -18,7 +18,15 @@ from policy_service.channels.web import live
 from policy_service.channels.web.elsewhere import tell_people
 from policy_service.channels.web.forms import read_form
 from policy_service.channels.web.pages import Pages
-from policy_service.channels.web.ports import Clock, EventFeed, QueueSource, Sessions, WebSettings
+from policy_service.channels.web.policies import add_policies
+from policy_service.channels.web.ports import (
+    Clock,
+    EventFeed,
+    PolicySource,
+    QueueSource,
+    Sessions,
+    WebSettings,
+)
 from policy_service.channels.web.signing_in import add_sign_in, sent_by, signed_in
 from policy_service.channels.web.tasks import add_tasks
 from policy_service.channels.web.views import changed_since, queue_groups, review_context
@@ -35,15 +43,22 @@ when {{ context.input.amount_cents > 5000 }};"""
 
 
 def web_router(
-    source: QueueSource, sessions: Sessions, feed: EventFeed, settings: WebSettings, *, clock: Clock
+    source: QueueSource,
+    policies: PolicySource,
+    sessions: Sessions,
+    feed: EventFeed,
+    settings: WebSettings,
+    *,
+    clock: Clock,
 ) -> APIRouter:
     """The router, complete with its own error pages; include it without a prefix."""
-    return _router(Pages(settings.public_url, sessions, clock), source, sessions, feed, settings)
+    return _router(Pages(settings.public_url, sessions, clock), source, policies, sessions, feed, settings)
 
 
 def install(
     app: FastAPI,
     source: QueueSource,
+    policies: PolicySource,
     sessions: Sessions,
     feed: EventFeed,
     settings: WebSettings,
@@ -52,17 +67,23 @@ def install(
 ) -> None:
     """Give an application the queue. Call it last: pages for lost visitors go in front of its handlers."""
     pages = Pages(settings.public_url, sessions, clock)
-    app.include_router(_router(pages, source, sessions, feed, settings))
+    app.include_router(_router(pages, source, policies, sessions, feed, settings))
     tell_people(app, pages)
 
 
 def _router(
-    pages: Pages, source: QueueSource, sessions: Sessions, feed: EventFeed, settings: WebSettings
+    pages: Pages,
+    source: QueueSource,
+    policies: PolicySource,
+    sessions: Sessions,
+    feed: EventFeed,
+    settings: WebSettings,
 ) -> APIRouter:
     router = APIRouter(route_class=_guarded(pages), include_in_schema=False)
     _add_queue(router, pages, source, feed)
     _add_review(router, pages, source, feed)
     add_tasks(router, pages, source, feed)
+    add_policies(router, pages, policies, source)
     add_sign_in(router, pages, sessions, settings)
     _add_theme(router, pages)
     _add_stream(router, pages, sessions, feed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from countersign.contract import JSON
 from policy_service.audit.feed import PEOPLE, Event, Feed
 from policy_service.channels.web.ports import EventBatch, NewSession, Person, QueueEvent, Said
 from policy_service.identity import dev_signin
@@ -17,10 +18,13 @@ from policy_service.storage.database import Tx
 from policy_service.workflow import reviews, tasks
 from policy_service.workflow.ballots import groups_now
 from policy_service.workflow.context import Context
+from policy_service.workflow.policies import Policies
+from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
 from policy_service.workflow.reading import Ballot as Verdict
 from policy_service.workflow.reading import QueuePage, ReviewPage, VoteResult
 from policy_service.workflow.settle import Word, settle
 from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
+from policy_service.workflow.trying import try_effect
 from policy_service.workflow.vote import Ballot, Voter, vote
 
 _ABOUT_TASKS = frozenset({"task_opened", "task_settled"})
@@ -131,6 +135,22 @@ class WorkflowQueue:
             result=said.result,
         )
         await settle(self._ctx, _voter(person), word)
+
+
+class WorkflowPolicies:
+    """What is in force, as the workflow reads it."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._policies = Policies(ctx)
+
+    async def policies_page(self, chosen: str | None) -> PoliciesPage:
+        """The bundle in force."""
+        return await self._policies.page(chosen)
+
+    async def try_effect(self, agent: str, tool: str, args: JSON) -> TriedEffect:
+        """What would be decided about one call."""
+        return await try_effect(self._ctx, agent, tool, args)
 
 
 class SignedInSessions:

@@ -16,7 +16,14 @@ from tests.integration.web.conftest import COOKIE, SITE, Visitor, client_of
 
 pytestmark = pytest.mark.anyio
 
-PAGES = ["/", "/reviews/rev_01KAHV6T3M", "/reviews/rev_hostile", "/reviews/rev_01KAHQ2W8B", "/reviews/none"]
+PAGES = [
+    "/",
+    "/policies?policy=refund-needs-finance",
+    "/reviews/rev_01KAHV6T3M",
+    "/reviews/rev_hostile",
+    "/reviews/rev_01KAHQ2W8B",
+    "/reviews/none",
+]
 
 
 class Elements(HTMLParser):

@@ -1,0 +1,174 @@
+"""What is in force, for the people who live under it: each policy as written, and how often it has decided lately.
+
+How often is counted over the newest decisions of a week, so many at most, and kept for a minute: a page that is open on
+ten screens reads them once.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Final, cast
+
+from sqlalchemy import Connection, select
+
+from policy_service.facts.schema import APPROVE, SETTLE
+from policy_service.pap.bundle import Bundle
+from policy_service.pdp.rules import PolicySource
+from policy_service.storage.core import table
+from policy_service.storage.plumbing import ShadowDifferenceRow
+from policy_service.storage.tables import DecisionRow
+from policy_service.workflow.context import Context
+from policy_service.workflow.policy_reading import (
+    InForce,
+    InShadow,
+    PoliciesPage,
+    PolicyKind,
+    PolicyRow,
+    ShadowRow,
+    ToolRow,
+)
+from policy_service.workflow.shadow import Way, shadow_of
+
+_WEEK: Final = timedelta(days=7)
+_COUNTED: Final = 10_000  # decisions; some 50 ms of a reader's time
+_KEPT_FOR: Final = timedelta(minutes=1)
+_DIFFERENCES: Final = 50
+_PEOPLES: Final[dict[str, PolicyKind]] = {APPROVE: "approving", SETTLE: "settling"}
+_decisions = table(DecisionRow).c
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """How often each policy determined an answer, among so many decisions."""
+
+    at: datetime
+    decided: Counter[str]
+    counted: int
+    all: bool
+
+
+class Policies:
+    """Reads the policies page of one service."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self._tally: Tally | None = None
+
+    async def page(self, chosen: str | None) -> PoliciesPage:
+        """The page, with one policy in full when it is named and there."""
+        bundle, tally = self._ctx.active.current, await self._counted()
+        rows = tuple(row_of(bundle, source, tally.decided) for source in bundle.policies.values())
+        return PoliciesPage(
+            in_force=self._in_force(bundle),
+            policies=rows,
+            tools=tuple(_tool(bundle, name) for name in sorted(bundle.manifests)),
+            counted=tally.counted,
+            counted_all=tally.all,
+            shadow=await self._shadow(),
+            events=(),
+            chosen=next((row for row in rows if row.policy_id == chosen), None),
+        )
+
+    async def _counted(self) -> Tally:
+        now = self._ctx.clock()
+        if self._tally is None or not now - _KEPT_FOR < self._tally.at <= now:
+            self._tally = await self._ctx.db.read(lambda conn: _count(conn, now))
+        return self._tally
+
+    def _in_force(self, bundle: Bundle) -> InForce:
+        status = self._ctx.active.status()
+        gates = sum(source.gate is not None for source in bundle.policies.values())
+        return InForce(
+            digest=bundle.digest,
+            commit=bundle.commit,
+            origin=bundle.source.origin,
+            since=status.loaded_at,
+            tools=len(bundle.manifests),
+            policies=len(bundle.policies),
+            gates=gates,
+            head=status.head_digest if status.head_digest != bundle.digest else None,
+            problems=() if status.error is None else tuple(map(str, status.error.problems)),
+            failed_at=status.failed_at,
+            warnings=tuple(map(str, bundle.warnings)),
+        )
+
+    async def _shadow(self) -> InShadow | None:
+        if self._ctx.candidate is None:
+            return None
+        status = self._ctx.candidate.status()
+        known = None if status.digest is None else await shadow_of(self._ctx, status.digest, _DIFFERENCES)
+        counts = dict.fromkeys(("compared", "looser", "stricter", "other", "failed"), 0)
+        return InShadow(
+            origin=status.origin,
+            commit=status.commit,
+            since=None if known is None else known.since,
+            problems=() if status.error is None else tuple(map(str, status.error.problems)),
+            rows=() if known is None else tuple(map(_difference, known.differences)),
+            **(counts if known is None else known.counts),
+        )
+
+
+def row_of(bundle: Bundle, source: PolicySource, decided: Counter[str]) -> PolicyRow:
+    """One policy as the page shows it."""
+    return PolicyRow(
+        policy_id=source.id,
+        title=source.title,
+        kind=kind_of(source),
+        asks=_asks(bundle, source),
+        file=source.file,
+        line=source.line,
+        text=source.text,
+        doc=source.doc,
+        decided=decided[source.id],
+    )
+
+
+def kind_of(source: PolicySource) -> PolicyKind:
+    """What a policy is for."""
+    if source.people_do is not None:
+        return _PEOPLES[source.people_do]
+    return "gate" if source.gate is not None else source.effect
+
+
+def _asks(bundle: Bundle, source: PolicySource) -> str:
+    gate = source.gate
+    if gate is None:
+        return ""
+    who = " or ".join(bundle.directory.title_of(group) for group in sorted(gate.groups))
+    return ", ".join([who, *([str(gate.quorum)] if gate.quorum > 1 else []), *filter(None, [gate.step_up])])
+
+
+def _tool(bundle: Bundle, name: str) -> ToolRow:
+    manifest = bundle.manifests[name]
+    unseen = tuple(sorted(bundle.rules.tools[name].codec.may_be_unseen))
+    return ToolRow(name, manifest.title, manifest.risk, manifest.digest, unseen)
+
+
+def _difference(row: ShadowDifferenceRow) -> ShadowRow:
+    gone = [name for name in row.before["policies"] if name not in row.after["policies"]]
+    new = [name for name in row.after["policies"] if name not in row.before["policies"]]
+    return ShadowRow(
+        tool=row.tool,
+        agent=row.agent,
+        at=row.at,
+        way=cast(Way, row.way),
+        now=_said(row.before),
+        then=_said(row.after),
+        because=tuple(new or gone),
+    )
+
+
+def _said(answer: dict[str, object]) -> str:
+    asks = answer["asks"]
+    return str(answer["outcome"]) if asks is None else f"{answer['outcome']} by {asks}"
+
+
+def _count(conn: Connection, now: datetime) -> Tally:
+    # by key, which goes by time: a week is cut off here and not by a scan
+    newest = select(_decisions.policies, _decisions.decided_at).order_by(_decisions.decision_id.desc())
+    within = conn.execute(newest.limit(_COUNTED + 1))
+    found = [policies for policies, at in within if at > now - _WEEK]
+    decided = Counter(policy_id for policies in found[:_COUNTED] for policy_id in policies)
+    return Tally(now, decided, min(len(found), _COUNTED), len(found) <= _COUNTED)

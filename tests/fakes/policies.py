@@ -1,0 +1,122 @@
+"""A policies page with everything on it: a bundle in force, one that does not load, one in shadow, an effect tried."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from policy_service.workflow.policy_reading import (
+    BundleEvent,
+    InForce,
+    InShadow,
+    PoliciesPage,
+    PolicyRow,
+    ShadowRow,
+    ToolRow,
+    TriedEffect,
+)
+from policy_service.workflow.reading import FactLine
+from tests.fakes.reviews import NOW, REFUND_GATE, hexed
+
+COMMIT = hexed("in force")[:40]
+
+GATE = PolicyRow(
+    "refund-needs-finance", "Refunds above 50", "gate", "Finance", "refunds.cedar", 9, REFUND_GATE, "", 88
+)
+ROWS = (
+    PolicyRow(
+        "support-may-refund",
+        "support-may-refund",
+        "permit",
+        "",
+        "refunds.cedar",
+        3,
+        '@id("support-may-refund")\npermit (principal, action, resource);',
+        "",
+        1_204,
+    ),
+    GATE,
+    replace(GATE, policy_id="large-refund-needs-two", asks="Finance, 2, passkey", line=14, decided=4),
+    PolicyRow(
+        "never-to-closed-accounts",
+        "never-to-closed-accounts",
+        "forbid",
+        "",
+        "refunds.cedar",
+        20,
+        '@id("never-to-closed-accounts")\nforbid (principal, action, resource)\nwhen { resource.closed };',
+        "Closed accounts get nothing back.",
+        0,
+    ),
+)
+
+
+def page(**changes: Any) -> PoliciesPage:
+    """The page; a test says what differs."""
+    force = InForce(
+        digest=hexed("bundle"),
+        commit=COMMIT,
+        origin="refs/heads/main of acme/policies",
+        since=NOW - timedelta(days=7),
+        tools=2,
+        policies=len(ROWS),
+        gates=2,
+        head=None,
+        problems=(),
+        failed_at=None,
+        warnings=("refunds.cedar:14: asks for 2 of finance, which has 1; nobody can ever meet it",),
+    )
+    tools = (
+        ToolRow("refund_payment", "Refund a payment", "medium", hexed("refund"), ()),
+        ToolRow("send_campaign", "Send a campaign", "high", hexed("mail"), ("attachments", "to")),
+    )
+    events = (
+        BundleEvent(NOW - timedelta(days=7), "activated", COMMIT, "Ask finance from $50, not $75"),
+        BundleEvent(
+            NOW - timedelta(days=8), "refused", hexed("bad")[:40], "refunds.cedar:12: @answer_within: '4 h'"
+        ),
+    )
+    return replace(PoliciesPage(force, ROWS, tools, 1_296, True, shadow(), events, None), **changes)
+
+
+def shadow(**changes: Any) -> InShadow:
+    """A candidate that would let more go."""
+    row = ShadowRow(
+        "refund_payment",
+        "desk-agent",
+        NOW - timedelta(hours=2),
+        "looser",
+        "review by 1 of finance",
+        "release",
+        ("goodwill-may-go",),
+    )
+    stricter = replace(row, way="stricter", now="release", then="deny", because=("no-large-attachments",))
+    other = replace(row, way="other", then="review by 1 of legal", because=("legal-looks",))
+    found = InShadow(
+        origin="/srv/policies-next",
+        commit=hexed("next")[:40],
+        since=NOW - timedelta(hours=26),
+        compared=1_913,
+        looser=1,
+        stricter=1,
+        other=1,
+        failed=0,
+        problems=(),
+        rows=(row, stricter, other),
+    )
+    return replace(found, **changes)
+
+
+def tried(**changes: Any) -> TriedEffect:
+    """A refund that finance is asked about."""
+    found = TriedEffect(
+        outcome="review",
+        policies=(GATE,),
+        asks=("1 of Finance",),
+        reasons=(),
+        advice=(),
+        unseen=("items",),
+        facts=(FactLine("Account state", "open", "accounts", timedelta(minutes=2)),),
+    )
+    return replace(found, **changes)

@@ -1,0 +1,120 @@
+"""The policies page: what it shows of hostile text, what its form takes, and that it changes nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.fakes import policies
+from tests.fakes.web_queue import Settings, World
+from tests.integration.web.conftest import OWN_PAGE, SITE, Visitor, client_of
+
+pytestmark = pytest.mark.anyio
+
+FORM = {"agent": "desk-agent", "tool": "refund_payment", "args": '{"amount_cents": 5001}'}
+
+
+async def attempt(visitor: Visitor, **changes: str) -> tuple[int, str]:
+    fields = FORM | {"csrf_token": visitor.session.csrf} | changes
+    answer = await visitor.client.post("/policies/try", data=fields, headers=OWN_PAGE)
+    return answer.status_code, answer.text
+
+
+async def test_a_stranger_is_asked_to_sign_in_and_comes_back(world: World) -> None:
+    async with client_of(world, Settings(SITE)) as client:
+        answer = await client.get("/policies")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=/policies")
+
+
+async def test_everything_in_force_is_on_the_page(visitor: Visitor) -> None:
+    text = (await visitor.get("/policies")).text
+    for row in policies.ROWS:
+        assert row.policy_id in text
+    assert policies.COMMIT in text
+    assert "asks for 2 of finance, which has 1" in text
+    assert "attachments" in text
+
+
+async def test_one_policy_is_shown_in_full(visitor: Visitor) -> None:
+    answer = await visitor.get("/policies?policy=never-to-closed-accounts")
+    assert "Closed accounts get nothing back." in answer.text
+    assert 'aria-label="Cedar text of never-to-closed-accounts"' in answer.text
+
+
+async def test_a_policy_that_is_not_there_is_no_blank_page(visitor: Visitor) -> None:
+    answer = await visitor.get("/policies?policy=gone")
+    assert answer.status_code == 404
+    assert "The bundle in force holds no policy &#39;gone&#39;." in answer.text
+
+
+async def test_what_keeps_a_newer_bundle_out_is_told_with_its_place(visitor: Visitor, world: World) -> None:
+    problem = "refunds.cedar:12: <script>alert(1)</script>\u202e"
+    force = replace(world.policies.in_force, problems=(problem,), failed_at=world.clock())
+    world.policies = replace(world.policies, in_force=force)
+    text = (await visitor.get("/policies")).text
+    assert "A newer bundle does not load" in text
+    assert "refunds.cedar:12: &lt;script&gt;" in text
+    assert "<script>alert" not in text
+    assert "\u202e" not in text
+
+
+async def test_a_candidate_that_does_not_load_says_so(visitor: Visitor, world: World) -> None:
+    broken = policies.shadow(commit=None, since=None, problems=("a.cedar:1: this is not Cedar",), rows=())
+    world.policies = replace(world.policies, shadow=broken)
+    text = (await visitor.get("/policies")).text
+    assert "It does not load, so nothing is compared with it" in text
+
+
+async def test_nothing_in_shadow_is_no_section(visitor: Visitor, world: World) -> None:
+    world.policies = replace(world.policies, shadow=None, events=())
+    assert "In shadow" not in (await visitor.get("/policies")).text
+
+
+async def test_an_effect_is_tried_and_the_form_keeps_what_was_typed(visitor: Visitor, world: World) -> None:
+    status, text = await attempt(visitor)
+    assert status == 200
+    assert world.tried == [("desk-agent", "refund_payment", {"amount_cents": 5001})]
+    assert "Asks 1 of Finance." in text
+    assert "Account state" in text
+    assert "{&#34;amount_cents&#34;: 5001}" in text
+
+
+@pytest.mark.parametrize(
+    ("changes", "status", "said"),
+    [
+        ({"args": "{"}, 400, "The arguments are not JSON we take"),
+        ({"args": '{"a": 1, "a": 2}'}, 400, "The arguments are not JSON we take"),
+        ({"agent": "nobody"}, 404, "no agent"),
+    ],
+)
+async def test_what_cannot_be_tried_is_said_beside_the_form(
+    visitor: Visitor, changes: dict[str, str], status: int, said: str
+) -> None:
+    found, text = await attempt(visitor, **changes)
+    assert found == status
+    assert said.lower() in text.lower()
+    assert "Nothing was asked" in text
+
+
+@pytest.mark.parametrize(
+    ("fields", "headers", "status"),
+    [
+        ({"csrf_token": "another"}, OWN_PAGE, 403),
+        ({}, {"Origin": "https://elsewhere.example", "Sec-Fetch-Site": "cross-site"}, 403),
+        ({"surprise": "1"}, OWN_PAGE, 400),
+    ],
+)
+async def test_a_form_that_is_not_ours_asks_nothing(
+    visitor: Visitor, world: World, fields: dict[str, str], headers: dict[str, str], status: int
+) -> None:
+    data = FORM | {"csrf_token": visitor.session.csrf} | fields
+    answer = await visitor.client.post("/policies/try", data=data, headers=headers)
+    assert answer.status_code == status
+    assert world.tried == []
+
+
+async def test_effects_the_shadow_could_not_ask_about_are_told(visitor: Visitor, world: World) -> None:
+    assert "could not be asked about" not in (await visitor.get("/policies")).text
+    world.policies = replace(world.policies, shadow=policies.shadow(failed=2))
+    assert "2 effects could not be asked about" in (await visitor.get("/policies")).text
