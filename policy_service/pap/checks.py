@@ -33,7 +33,8 @@ def _too_few_people(parts: Parts, policy: Policy) -> Iterator[Problem]:
     people = frozenset[str]().union(
         *(parts.directory.members(group) for group in gate.groups | gate.escalate)
     )
-    if len(people) < gate.quorum:
+    asked_elsewhere = (gate.groups | gate.escalate) & parts.directory.elsewhere.keys()
+    if len(people) < gate.quorum and not asked_elsewhere:
         asked = "|".join(sorted(gate.groups))
         message = f"asks for {gate.quorum} of {asked}, which has {len(people)}; nobody can ever meet it"
         yield policy.statement.problem(message, "approval")

@@ -50,7 +50,7 @@ def test_two_sources_may_give_one_attribute_to_different_tools() -> None:
 WRONG: dict[str, tuple[str, str]] = {
     "an unknown type": ('[entities.A.attributes]\nx = "Float"\n', "not an attribute type"),
     "an unknown member": (ENTITY + FILE + 'fiel = "x"\n', "fiel"),
-    "an unknown kind": (ENTITY + FILE.replace('"file"', '"http"'), "kind"),
+    "an unknown kind": (ENTITY + FILE.replace('"file"', '"ftp"'), "kind"),
     "an entity without attributes": ("[entities.A.attributes]\n", "at least 1"),
     "an entity of ours": ('[entities.User.attributes]\nx = "Long"\n', "belongs to the service"),
     "an attribute of ours": ('[entities.Agent.attributes]\nowner = "String"\n', "belongs to the service"),
