@@ -168,5 +168,5 @@ def _bundle(
             source.digest,
             None if outside is None else outside.health,
         ),
-        warnings=tuple(warnings_about(parts, policies)),
+        warnings=tuple(warnings_about(parts, policies, allowed_outside=outside is not None)),
     )
