@@ -22,7 +22,7 @@ from policy_service.facts.sources import FactSources
 from policy_service.pap.checks import warnings_about
 from policy_service.pap.compile import approving_schema, compile_rules, schema_of, shape_of
 from policy_service.pap.parts import Parts, read_parts
-from policy_service.pap.policies import Policy, read_policies, validate
+from policy_service.pap.policies import MAX_OF_ONE_TOOL, Policy, read_policies, validate
 from policy_service.pap.problems import BundleError, Problem
 from policy_service.pap.source import BundleFiles, FolderSource
 from policy_service.pdp.rules import UNKNOWN_TOOL, UNKNOWN_TOOL_GATE, UNSEEN, UNSEEN_GATE, PolicySource, Rules
@@ -144,6 +144,20 @@ def _schema_problems(parts: Parts, policies: Mapping[str, Policy]) -> list[Probl
     return validate(weighed, schema, approving_schema())
 
 
+def _too_long_to_decide(rules: Rules) -> list[Problem]:
+    """A decision cannot be interrupted inside the engine, so what it may cost is bounded before it is in force."""
+    return [
+        Problem(
+            f"tools/{name}.json",
+            None,
+            f"{len(tool.everything)} policies can match this tool, and {MAX_OF_ONE_TOOL} is the limit: each call "
+            "weighs them all; let them name their actions, or put what differs into facts",
+        )
+        for name, tool in rules.tools.items()
+        if len(tool.everything) > MAX_OF_ONE_TOOL
+    ]
+
+
 def _bundle(
     source: BundleFiles, parts: Parts, policies: Mapping[str, Policy], outside: Outside | None
 ) -> Bundle:
@@ -156,6 +170,8 @@ def _bundle(
         config=parts.config,
         groups_of=parts.directory.groups_of,
     )
+    if problems := _too_long_to_decide(rules):
+        raise BundleError(problems)
     return Bundle(
         source=source,
         rules=rules,
