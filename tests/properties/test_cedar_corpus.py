@@ -96,8 +96,15 @@ REFUSALS: Final = {
 }
 """Why a bundle would not take a policy of the corpus: the name of a reason, and how its sentence is known."""
 
-OF_THE_WHOLE: Final[dict[str, int]] = {}
-"""What is refused of the whole corpus, by reason; `read` is how many would be taken with an id of ours."""
+OF_THE_WHOLE: Final = {
+    "an annotation we do not know": 673,
+    "an extension function with the wrong number of arguments": 68,
+    "not valid by its schema": 1_283,
+    "context: reserved_key": 3_800,
+    "context: integer_out_of_range": 145,
+    "context: taken": 58_527,
+}
+"""What is refused of the whole corpus, by reason: policies but for their missing @id, then contexts of requests."""
 
 
 @pytest.mark.timeout(1800 if WHOLE else 300)
@@ -118,8 +125,8 @@ def test_what_a_bundle_refuses_of_the_corpus_is_refused_for_a_reason_we_know(cor
         counted[_admission(request["context"])] += 1
     assert counted["policies"] == counted["taken with an id"] + counted["not taken with an id either"]
     assert counted["no @id"] > 0.9 * counted["policies"]
-    assert counted["context: taken"] + counted["context: reserved_key"] == SETS * 8
-    assert not WHOLE or dict(counted) == OF_THE_WHOLE
+    assert sum(count for what, count in counted.items() if what.startswith("context: ")) == SETS * 8
+    assert not WHOLE or {what: counted[what] for what in OF_THE_WHOLE} == OF_THE_WHOLE
 
 
 def _refusals(text: str) -> set[str]:
