@@ -54,6 +54,7 @@ from policy_service.channels.operator.socket import embedded_lock, open_database
 from policy_service.channels.web import routes as web
 from policy_service.channels.web.source import ReviewFeed, SignedInSessions, WorkflowPolicies, WorkflowQueue
 from policy_service.errors import StartError
+from policy_service.facts.outside import outside_of
 from policy_service.health import Health
 from policy_service.identity.nonces import Nonces
 from policy_service.identity.oidc import SignIn
@@ -118,6 +119,7 @@ class Service:
             self.mark = EpochMark(settings.key_dir, mark, self.health.signal("epoch"))
             self.db.refuse_forgetful(self.mark.so_far)
             clients = _client_secrets(settings)
+            outside = outside_of(settings, clock or utc_now, self.health, read_secret)
             self.metrics_token = _metrics_token(settings)
             opened.callback(tracing.start())
             self._closing = opened.pop_all()
@@ -129,6 +131,7 @@ class Service:
             clock,
             signal=self.health.signal("bundle"),
             activation=self.health.signal("activation"),
+            outside=outside,
         )
         self._closing.callback(self.active.close)
         # the mark follows the feed, which follows whichever replica numbers
@@ -191,6 +194,11 @@ class Service:
         settings, ctx = self.settings, self.ctx
         return [
             Job("activate", settings.poll_bundle_s, lambda: activate(ctx)),
+            *(
+                [Job("read_directory", settings.directory_poll_s, self.active.read_directory)]
+                if settings.directory
+                else []
+            ),
             Job("expire_reviews", settings.sweep_s, lambda: sweep.expire_reviews(ctx)),
             Job("expire_releases", settings.sweep_s, lambda: sweep.expire_releases(ctx)),
             Job("doubt_unreported", settings.sweep_s, lambda: sweep.doubt_unreported(ctx)),

@@ -53,6 +53,10 @@ CHECKS: Final[dict[str, Check]] = {
         False,
         "policy-service freeze list shows it and why; end it with policy-service unfreeze when it is safe",
     ),
+    "facts": Check(False, "see the service's log for fact_source_failed, and that the source can be reached"),
+    "groups": Check(
+        False, "see the service's log for directory_unreadable, and that it has the groups asked for"
+    ),
     "issuers": Check(False, "see that the identity provider can be reached from this host"),
 }
 

@@ -112,6 +112,18 @@ BUNDLE_REFUSED = _counter("bundle_refusals_total", "Looks at a bundle folder tha
 ISSUER_FAILURES = _counter(
     "issuer_failures_total", "Questions to an identity provider it did not answer.", "host"
 )
+FACT_READS = _counter(
+    "fact_reads_total",
+    "Questions to sources of facts: ok, kept (an answer of before), nothing, failed.",
+    "source",
+    "result",
+)
+FACT_TIME = _histogram(
+    "fact_read_duration_seconds", "From asking a source to its answer.", _ANSWERS, "source"
+)
+DIRECTORY_READ = _gauge(
+    "directory_read_timestamp_seconds", "When the directory's groups were last read, Unix time; 0 for never."
+)
 CHECK_FAILING = _gauge("check_failing", "1 while a check of /readyz has something to say.", "check")
 SERVICE = _gauge("service_info", "The running version: always 1.", "version")
 

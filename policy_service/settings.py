@@ -28,6 +28,7 @@ from pydantic_settings import (
 
 from policy_service.errors import StartError
 from policy_service.issuers import SignInProvider, TrustedIssuer, require_distinct
+from policy_service.lookups import DirectoryApi, FactsHost
 
 ENV_PREFIX = "COUNTERSIGN_"
 CONFIG_NAME = "countersign.toml"
@@ -112,6 +113,18 @@ class Settings(BaseSettings):
     )
     agent_key_max_s: int = Field(
         3_600, gt=0, le=86_400, description="life of a key brought by a token; never longer than the token"
+    )
+
+    # -- where facts and groups are looked up ---------------------------------------------------------------
+    facts_http: tuple[FactsHost, ...] = Field(
+        (), description="[[facts_http]]: hosts that sources of a bundle may ask; docs/facts.md"
+    )
+    directory: DirectoryApi | None = Field(
+        None, description="[directory]: the SCIM directory that groups are read from; docs/facts.md"
+    )
+    directory_poll_s: float = Field(30, gt=0, description="look who is in the directory's groups")
+    directory_max_age_s: int = Field(
+        900, gt=0, description="older answers of the directory count for nobody: its groups are then empty"
     )
 
     # -- storage -------------------------------------------------------------------------------------------
@@ -226,6 +239,8 @@ class Settings(BaseSettings):
             self._require_a_trial()
         require_distinct(self.providers)
         require_distinct(self.trusted_issuers)
+        if self.directory_poll_s >= self.directory_max_age_s:
+            raise ValueError("directory_max_age_s must be longer than directory_poll_s")
         if self.session_idle_s > self.session_max_s:
             raise ValueError("session_idle_s cannot be longer than session_max_s")
         return self

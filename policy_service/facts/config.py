@@ -2,7 +2,8 @@
 
 Rules kept here: unknown members are refused; every attribute has exactly one source for a tool, unless it may
 be missing; a source that is asked only for some tools, or may find nothing, gives optional attributes only. A
-query is one SELECT with the five binds we know. What the file promises, `sources.py` enforces on every read.
+query is one SELECT with the five binds we know; a lookup has a plain address and
+a bounded time. What the file promises, `sources.py` enforces on every read.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from policy_service.domain.durations import parse_duration
 from policy_service.facts.attributes import AttributeType, parse_attribute_type
+from policy_service.lookups import require_plain_address
 
 AGENT: Final = "Agent"
 BUILT_IN_TYPES: Final = frozenset({AGENT, "User", "Role", "Group", "Review", "Action"})
@@ -26,6 +28,8 @@ BINDS: Final = frozenset({"args", "resource_id", "agent", "tool", "now"})
 """What a query may ask for by `:name`."""
 
 DEFAULT_TIMEOUT: Final = timedelta(seconds=2)  # a decision waits for it, and an agent waits for the decision
+MAX_HTTP_TIMEOUT: Final = timedelta(seconds=10)
+MAX_CACHE: Final = timedelta(minutes=10)  # without max_age: a fact is older than that only where it says so
 _BIND: Final = re.compile(r"(?<![:\w\\]):(\w+)(?!:)")  # as sqlalchemy.text() finds them
 _SELECT: Final = re.compile(r"\s*(?:SELECT|WITH)\b", re.IGNORECASE)
 _INSIDE: Final = re.compile(r"facts/[A-Za-z0-9_.-]+\Z")
@@ -51,7 +55,7 @@ class SourceSpec(_Table):
     """One place the service itself looks things up."""
 
     name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,62}$")
-    kind: Literal["file", "sql"]
+    kind: Literal["file", "sql", "http"]
     entity: str
     tools: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
@@ -63,10 +67,17 @@ class SourceSpec(_Table):
     path: str | None = None
     query: str | None = None
     timeout: Duration = DEFAULT_TIMEOUT
+    url: str | None = None
+    send: tuple[Literal["args", "resource", "agent", "tool"], ...] = ("args", "resource", "agent", "tool")
+    cache: Duration = timedelta()
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
+        if self.kind == "http":
+            _require_http_source(self)
+            return self
         _require_age_is_known(self)
+        _require_no_http(self)
         if self.kind == "file":
             _require_file_source(self)
         else:
@@ -168,6 +179,31 @@ def _require_sql_source(source: SourceSpec) -> None:
         raise ValueError(f"source {source.name!r} needs a query that starts with SELECT or WITH")
     if strange := sorted(set(_BIND.findall(source.query)) - BINDS):
         raise ValueError(f"source {source.name!r} binds :{strange[0]}; known are {', '.join(sorted(BINDS))}")
+
+
+def _require_http_source(source: SourceSpec) -> None:
+    if source.file or source.query or source.path or source.url_env:
+        raise ValueError(f"source {source.name!r} is http; file, query, path and url_env belong to others")
+    try:
+        require_plain_address(source.url or "")
+    except ValueError as error:
+        raise ValueError(f'source {source.name!r} needs url = "https://host/path": {error}') from error
+    if not timedelta() < source.timeout <= MAX_HTTP_TIMEOUT:
+        raise ValueError(
+            f"source {source.name!r}: timeout may be at most {MAX_HTTP_TIMEOUT.seconds}s; an agent waits for it"
+        )
+    if not source.send:
+        raise ValueError(f'source {source.name!r} sends nothing; write send = ["resource"]')
+    if source.cache > (source.max_age or MAX_CACHE):
+        raise ValueError(
+            f"source {source.name!r}: an answer may not be kept for longer than max_age, nor than "
+            f"{MAX_CACHE.seconds // 60}m; lower cache"
+        )
+
+
+def _require_no_http(source: SourceSpec) -> None:
+    if strange := [name for name in ("url", "send", "cache") if name in source.model_fields_set]:
+        raise ValueError(f'source {source.name!r} is {source.kind}; {strange[0]} belongs to kind = "http"')
 
 
 def _require_entity(entity: str, spec: EntitySpec, sources: list[SourceSpec]) -> None:

@@ -2,14 +2,16 @@
 
 Rules kept here: a person is `iss|sub`, never an email (an address is given to somebody else one day, a
 subject is not); a member that is neither an alias nor such a pair is refused, so a slip never leaves a group
-quietly empty; a group that is not in the file has no members.
+quietly empty; a group that is not in the file has no members. A group is either in the file or in the directory,
+never in both: two sources of one name would be two ideas of who decides. What the directory said counts while it is
+fresh, asked at every look; afterwards its groups are empty.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -31,29 +33,48 @@ class _Group(_Table):
     members: tuple[str, ...] = ()
 
 
+class _DirectoryTable(_Table):
+    groups: dict[str, Annotated[str, Field(min_length=1, max_length=256)]] = Field(min_length=1)
+
+
 class _GroupsFile(_Table):
+    directory: _DirectoryTable | None = None
     people: dict[str, _Person] = Field(default_factory=dict)
     groups: dict[str, _Group] = Field(default_factory=dict)
 
 
 class Directory:
-    """The bundle's groups and people. Immutable."""
+    """The bundle's groups and people. Immutable, but that what the directory said may become too old to count."""
 
     def __init__(
-        self, members: Mapping[str, frozenset[str]], titles: Mapping[str, str], people: Mapping[str, str]
+        self,
+        members: Mapping[str, frozenset[str]],
+        titles: Mapping[str, str],
+        people: Mapping[str, str],
+        elsewhere: Mapping[str, str] | None = None,
     ) -> None:
+        """``elsewhere``: groups that a directory has, with its own names for them."""
         self._members = dict(members)
         self._titles = dict(titles)
         self._people = dict(people)
-        self._groups_of: dict[str, frozenset[str]] = {
-            person: frozenset(group for group, persons in self._members.items() if person in persons)
-            for person in frozenset().union(*self._members.values())
-        }
+        self._groups_of = _by_person(self._members)
+        self.elsewhere: Mapping[str, str] = dict(elsewhere or {})
+        self._read: dict[str, frozenset[str]] = {}
+        self._read_of: dict[str, frozenset[str]] = {}
+        self._fresh: Callable[[], bool] = _never
+
+    def as_read(self, said: Mapping[str, frozenset[str]], fresh: Callable[[], bool]) -> Directory:
+        """The same with what the directory said, by its names; ``fresh`` is asked at every look."""
+        new = Directory(self._members, self._titles, self._people, self.elsewhere)
+        new._read = {group: said.get(name, frozenset()) for group, name in self.elsewhere.items()}
+        new._read_of = _by_person(new._read)
+        new._fresh = fresh
+        return new
 
     @property
     def groups(self) -> frozenset[str]:
         """Every group there is."""
-        return frozenset(self._members)
+        return frozenset(self._members) | frozenset(self.elsewhere)
 
     @property
     def people(self) -> Mapping[str, str]:
@@ -62,11 +83,15 @@ class Directory:
 
     def members(self, group: str) -> frozenset[str]:
         """The persons in a group; nobody is in one that does not exist."""
+        if group in self.elsewhere:
+            return self._read.get(group, frozenset()) if self._fresh() else frozenset()
         return self._members.get(group, frozenset())
 
     def groups_of(self, person: str) -> frozenset[str]:
         """The groups a person is in."""
-        return self._groups_of.get(person, frozenset())
+        there = self._read_of.get(person)
+        here = self._groups_of.get(person, frozenset())
+        return here | there if there is not None and self._fresh() else here
 
     def name_of(self, person: str) -> str | None:
         """The name people know this person by, if the file gives one."""
@@ -74,7 +99,19 @@ class Directory:
 
     def title_of(self, group: str) -> str:
         """A group's title, or its own name."""
-        return self._titles.get(group) or group
+        return self._titles.get(group) or self.elsewhere.get(group) or group
+
+
+def _never() -> bool:
+    return False
+
+
+def _by_person(members: Mapping[str, frozenset[str]]) -> dict[str, frozenset[str]]:
+    found: dict[str, set[str]] = {}
+    for group, persons in members.items():
+        for person in persons:
+            found.setdefault(person, set()).add(group)
+    return {person: frozenset(groups) for person, groups in found.items()}
 
 
 def parse_groups(table: Mapping[str, Any]) -> Directory:
@@ -90,11 +127,21 @@ def parse_groups(table: Mapping[str, Any]) -> Directory:
         raise ValueError(f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}") from error
     aliases = {alias: _require_person(person.id) for alias, person in file.people.items()}
     _require_once(aliases)
+    elsewhere = {} if file.directory is None else file.directory.groups
+    _require_one_source(frozenset(file.groups), elsewhere)
     return Directory(
         members={_require_group(name): _resolve(name, group, aliases) for name, group in file.groups.items()},
         titles={name: group.title for name, group in file.groups.items()},
         people={aliases[alias]: person.name for alias, person in file.people.items()},
+        elsewhere={_require_group(name): there for name, there in elsewhere.items()},
     )
+
+
+def _require_one_source(here: frozenset[str], elsewhere: Mapping[str, str]) -> None:
+    if twice := sorted(here & elsewhere.keys()):
+        raise ValueError(
+            f"group {twice[0]!r} is under [groups] and under [directory.groups]; keep one of them"
+        )
 
 
 def _resolve(name: str, group: _Group, aliases: Mapping[str, str]) -> frozenset[str]:

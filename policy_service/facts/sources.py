@@ -3,38 +3,49 @@ decision.
 
 Rules kept here (design section 4, "Facts"): a source that fails, is stale, finds nothing or finds more than
 one row ends the question with `failed`, and the decision is then a deny; a value of another type than
-declared is a failure, never a conversion; each answer carries its age. A query receives the canonical args as
-one JSON text, so that it can weigh what Cedar cannot and hand Cedar a typed answer. Sources are asked one by
-one in a thread, off the event loop.
+declared is a failure, never a conversion; each answer carries its age. A query or a lookup receives the canonical
+args as one JSON value, so that it can weigh what Cedar cannot and hand Cedar a typed answer. Sources are asked side
+by side, databases in threads, off the event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
+
+import structlog
 
 from countersign.contract import Resource
+from policy_service import metrics
 from policy_service.domain.question import FactAge, Facts, ShownFact
 from policy_service.facts.attributes import AttributeType, moment_of
 from policy_service.facts.config import AGENT, FactsConfig, SourceSpec
+from policy_service.facts.http import HttpReader
 from policy_service.facts.sql import SourceFailedError, SqlReader
+from policy_service.health import Health
+
+log = structlog.get_logger(__name__)
 
 _THREADS: Final = 8  # readers wait for databases, not for the processor
 _CLOCK_SKEW: Final = timedelta(seconds=5)  # a fact from further in the future has a wrong clock behind it
 
 
-class FactReader(Protocol):
-    """One source, opened: rows for one question."""
+class RowReader(Protocol):
+    """One source that answers at once or blocks: rows for one question."""
 
     def read(self, values: Mapping[str, str]) -> Sequence[Mapping[str, Any]]:
         """The rows found; raises SourceFailedError."""
 
     def close(self) -> None:
         """Let go of what is held open."""
+
+
+FactReader: TypeAlias = RowReader | HttpReader
 
 
 class FileReader:
@@ -67,6 +78,15 @@ class FailedReader:
         """Nothing is held open."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """Rows of one source, when they were asked for, and how that went."""
+
+    rows: Sequence[Mapping[str, Any]]
+    asked_at: datetime
+    result: str
+
+
 @dataclass
 class _Found:
     attributes: dict[str, Any] = field(default_factory=dict)
@@ -77,8 +97,15 @@ class _Found:
 class FactSources:
     """All sources of one bundle, opened once and shared by its questions."""
 
-    def __init__(self, config: FactsConfig, readers: Mapping[str, FactReader], bundle: str) -> None:
+    def __init__(
+        self,
+        config: FactsConfig,
+        readers: Mapping[str, FactReader],
+        bundle: str,
+        health: Health | None = None,
+    ) -> None:
         self._config = config
+        self._health = health
         self._readers = dict(readers)
         self._bundle = bundle
         self._pool: ThreadPoolExecutor | None = None
@@ -92,16 +119,25 @@ class FactSources:
         values = {
             "args": args_bytes.decode(),
             "resource_id": resource.id,
+            "resource_type": resource.type,
             "agent": agent,
             "tool": tool,
             "now": now.isoformat(),
         }
         found, about_agent = _Found(), _Found()
+        asked = [
+            *((spec, found) for spec in self._config.sources_for(resource.type, tool)),
+            *((spec, about_agent) for spec in self._config.sources_for(AGENT, tool)),
+        ]
+        # Also where one has failed, the others are waited for: nothing of a question outlives it.
+        answers = await asyncio.gather(
+            *(self._read(spec, values, now) for spec, _ in asked), return_exceptions=True
+        )
         try:
-            for spec in self._config.sources_for(resource.type, tool):
-                await self._ask(spec, values, now, found)
-            for spec in self._config.sources_for(AGENT, tool):
-                await self._ask(spec, values, now, about_agent)
+            for (spec, into), answer in zip(asked, answers, strict=True):
+                if isinstance(answer, BaseException):
+                    raise answer
+                self._take(spec, values, answer, now, into)
         except _FactError as error:
             return Facts(bundle=self._bundle, failed=str(error), alarm=error.detail)
         return Facts(
@@ -113,20 +149,24 @@ class FactSources:
         )
 
     def close(self) -> None:
-        """Let go of databases. The threads end with the last question that still holds these sources."""
-        for reader in self._readers.values():
+        """Let go of databases and answers. The threads end with the last question that still holds these sources."""
+        for name, reader in self._readers.items():
             reader.close()
+            if self._health is not None:
+                self._health.good("facts", name)
 
-    async def _ask(self, spec: SourceSpec, values: Mapping[str, str], now: datetime, found: _Found) -> None:
+    def _take(
+        self, spec: SourceSpec, values: Mapping[str, str], read: _Read, now: datetime, found: _Found
+    ) -> None:
+        rows = read.rows
         subject = f"{spec.entity} {values['agent' if spec.entity == AGENT else 'resource_id']!r}"
-        rows = await self._read(spec, values)
         if not rows and spec.optional:
             return
         if len(rows) != 1:
             how_many = "nothing" if not rows else "more than one answer"
             raise _FactError(f"source {spec.name!r} knows {how_many} about {subject}; check the id")
         row = dict(rows[0])
-        as_of = _as_of(spec, row, now)
+        as_of = _as_of(spec, row, read.asked_at, now)
         names = self._config.given_by(spec)
         if strange := sorted(set(row) - set(names)):
             raise _FactError(
@@ -136,15 +176,38 @@ class FactSources:
             self._keep(spec, name, row.get(name), as_of, found)
         found.ages.append(FactAge(spec.name, as_of))
 
-    async def _read(self, spec: SourceSpec, values: Mapping[str, str]) -> Sequence[Mapping[str, Any]]:
-        reader = self._readers[spec.name]
+    async def _read(self, spec: SourceSpec, values: Mapping[str, str], now: datetime) -> _Read:
+        began = time.monotonic()
         try:
-            if isinstance(reader, SqlReader):
-                loop = asyncio.get_running_loop()
-                return await loop.run_in_executor(self._pool, reader.read, values)
-            return reader.read(values)
+            read = await self._rows(spec, values, now)
         except SourceFailedError as error:
+            metrics.FACT_READS.labels(spec.name, "failed").inc()
+            # What a database says may quote values; what a host's fault is, we have worded ourselves.
+            why = str(error) if spec.kind == "http" else "see the database's own log"
+            log.warning("fact_source_failed", source=spec.name, why=why)
+            self._tell(spec, "could not be read when it was last asked")
             raise _FactError(_unusable(spec), f"source {spec.name!r}: {error}") from error
+        metrics.FACT_READS.labels(spec.name, read.result).inc()
+        metrics.FACT_TIME.labels(spec.name).observe(time.monotonic() - began)
+        self._tell(spec, None)
+        return read
+
+    async def _rows(self, spec: SourceSpec, values: Mapping[str, str], now: datetime) -> _Read:
+        reader = self._readers[spec.name]
+        if isinstance(reader, HttpReader):
+            answer, again = await reader.ask(values, now)
+            rows = [] if answer.row is None else [answer.row]
+            return _Read(rows, answer.asked_at, "kept" if again else "ok" if rows else "nothing")
+        if isinstance(reader, SqlReader):
+            loop = asyncio.get_running_loop()
+            found = await loop.run_in_executor(self._pool, reader.read, values)
+        else:
+            found = reader.read(values)
+        return _Read(found, now, "ok" if found else "nothing")
+
+    def _tell(self, spec: SourceSpec, fault: str | None) -> None:
+        if self._health is not None:
+            self._health.say("facts", None if fault is None else f"the source {spec.name} {fault}", spec.name)
 
     def _keep(self, spec: SourceSpec, name: str, value: object, as_of: datetime, found: _Found) -> None:
         kind: AttributeType = self._config.entities[spec.entity].attributes[name]
@@ -167,14 +230,14 @@ class _FactError(Exception):
         self.detail = detail
 
 
-def _as_of(spec: SourceSpec, row: dict[str, Any], now: datetime) -> datetime:
-    """Since when the row is true; refuses a stale one. Without `as_of`, an answer is as old as the reading."""
-    if spec.as_of is None:
-        return now
-    try:
-        as_of = moment_of(row.pop(spec.as_of, None))
-    except ValueError as error:
-        raise _FactError(_unusable(spec), f"source {spec.name!r}: {spec.as_of!r}: {error}") from error
+def _as_of(spec: SourceSpec, row: dict[str, Any], asked_at: datetime, now: datetime) -> datetime:
+    """Since when the row is true; refuses a stale one. Without `as_of`, an answer is as old as the asking."""
+    as_of = asked_at
+    if spec.as_of is not None:
+        try:
+            as_of = moment_of(row.pop(spec.as_of, None))
+        except ValueError as error:
+            raise _FactError(_unusable(spec), f"source {spec.name!r}: {spec.as_of!r}: {error}") from error
     age = now - as_of
     if age < -_CLOCK_SKEW or (spec.max_age is not None and age > spec.max_age):
         raise _FactError(

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
+from policy_service.facts.outside import DirectoryReader, Outside
 from policy_service.health import Signal
 from policy_service.pap.bundle import Bundle, prepare_bundle
 from policy_service.pap.problems import BundleError
@@ -55,8 +56,13 @@ class ActiveBundle:
         clock: Callable[[], datetime],
         signal: Signal | None = None,
         activation: Signal | None = None,
+        outside: Outside | None = None,
     ) -> None:
-        """``signal`` is told of a folder that does not load, ``activation`` of open effects not asked about yet."""
+        """``signal`` is told of a folder that does not load, ``activation`` of open effects not asked about yet.
+
+        ``outside`` is what its sources and groups may be read from.
+        """
+        self._outside = outside
         self._source = source
         self._clock = clock
         self._signal = signal or Signal()
@@ -96,6 +102,11 @@ class ActiveBundle:
                 self._error = error
                 self._signal.bad(self._wrong(error))
                 return Reloaded(self._current, changed=False, error=error)
+            if bundle is not self._current:
+                if not self._knows_groups_of(bundle):
+                    # before it decides, so that nobody is missing from its groups
+                    await self._read_directory(bundle)
+                bundle = self._with_groups(bundle)
             self._error = self._failed_at = None
             self._signal.good()
             return Reloaded(bundle, changed=self._swap(bundle))
@@ -144,7 +155,39 @@ class ActiveBundle:
         current = self._current
         if current is not None and (current.digest, current.commit) == (found.digest, found.commit):
             return current
-        return prepare_bundle(found)
+        return prepare_bundle(found, self._outside)
+
+    async def read_directory(self) -> None:
+        """Look again who is in the directory's groups. Where somebody came or went, decisions begin anew with that."""
+        async with self._lock:
+            if self._current is None:
+                return
+            before = None if self._directory is None else self._directory.members
+            await self._read_directory(self._current)
+            if self._directory is not None and self._directory.members is not before:
+                self._current = self._with_groups(self._current)
+
+    @property
+    def _directory(self) -> DirectoryReader | None:
+        return None if self._outside is None else self._outside.directory
+
+    def _knows_groups_of(self, bundle: Bundle) -> bool:
+        names = frozenset(bundle.directory.elsewhere.values())
+        return self._directory is not None and bool(names) and self._directory.knows(names)
+
+    async def _read_directory(self, bundle: Bundle) -> None:
+        if self._directory is None:
+            return
+        if names := frozenset(bundle.directory.elsewhere.values()):
+            await self._directory.read(names)
+        else:
+            self._directory.not_asked()
+
+    def _with_groups(self, bundle: Bundle) -> Bundle:
+        directory = self._directory
+        if directory is None or not bundle.directory.elsewhere:
+            return bundle
+        return bundle.with_groups(directory.members, directory.fresh)
 
     def _swap(self, bundle: Bundle) -> bool:
         before = self._current

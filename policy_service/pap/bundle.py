@@ -7,8 +7,8 @@ blocks, for about a millisecond a policy, and belongs in a thread.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Final
@@ -17,11 +17,12 @@ from countersign.contract import JSON, ContractError, ToolManifest
 from policy_service.domain.gates import Gate
 from policy_service.domain.question import Facts
 from policy_service.facts.groups import Directory
+from policy_service.facts.outside import Outside
 from policy_service.facts.sources import FactSources
 from policy_service.pap.checks import warnings_about
 from policy_service.pap.compile import approving_schema, compile_rules, schema_of, shape_of
 from policy_service.pap.parts import Parts, read_parts
-from policy_service.pap.policies import Policy, read_policies, validate
+from policy_service.pap.policies import MAX_OF_ONE_TOOL, Policy, read_policies, validate
 from policy_service.pap.problems import BundleError, Problem
 from policy_service.pap.source import BundleFiles, FolderSource
 from policy_service.pdp.rules import UNKNOWN_TOOL, UNKNOWN_TOOL_GATE, UNSEEN, UNSEEN_GATE, PolicySource, Rules
@@ -69,6 +70,12 @@ class Bundle:
         """A policy as written, also the built-in gate; None for one this bundle does not hold."""
         return _BUILT_IN.get(policy_id) or self.policies.get(policy_id)
 
+    def with_groups(self, said: Mapping[str, frozenset[str]], fresh: Callable[[], bool]) -> Bundle:
+        """The same bundle with what the directory says now: another object, so that nobody mixes the two."""
+        directory = self.directory.as_read(said, fresh)
+        rules = replace(self.rules, groups_of=directory.groups_of)
+        return replace(self, directory=directory, rules=rules)
+
     def close(self) -> None:
         """Let go of the fact sources' connections and threads."""
         self.facts.close()
@@ -108,20 +115,22 @@ def load_bundle(folder: Path) -> Bundle:
     return prepare_bundle(FolderSource(folder).read())
 
 
-def prepare_bundle(source: BundleFiles) -> Bundle:
+def prepare_bundle(source: BundleFiles, outside: Outside | None = None) -> Bundle:
     """Check bytes that were read, and prepare them for deciding.
+
+    ``outside`` is what the service may ask; without it, sources and groups outside load and nobody is ever asked.
 
     Raises:
         BundleError: everything that is wrong with them.
     """
-    parts, problems = read_parts(source.files)
+    parts, problems = read_parts(source.files, outside)
     policies, policy_problems = read_policies(source.files, parts.directory.groups)
     problems += policy_problems
     if not problems:
         problems = _schema_problems(parts, policies)
     if problems:
         raise BundleError(problems)
-    return _bundle(source, parts, policies)
+    return _bundle(source, parts, policies, outside)
 
 
 def _schema_problems(parts: Parts, policies: Mapping[str, Policy]) -> list[Problem]:
@@ -135,7 +144,23 @@ def _schema_problems(parts: Parts, policies: Mapping[str, Policy]) -> list[Probl
     return validate(weighed, schema, approving_schema())
 
 
-def _bundle(source: BundleFiles, parts: Parts, policies: Mapping[str, Policy]) -> Bundle:
+def _too_long_to_decide(rules: Rules) -> list[Problem]:
+    """A decision cannot be interrupted inside the engine, so what it may cost is bounded before it is in force."""
+    return [
+        Problem(
+            f"tools/{name}.json",
+            None,
+            f"{len(tool.everything)} policies can match this tool, and {MAX_OF_ONE_TOOL} is the limit: each call "
+            "weighs them all; let them name their actions, or put what differs into facts",
+        )
+        for name, tool in rules.tools.items()
+        if len(tool.everything) > MAX_OF_ONE_TOOL
+    ]
+
+
+def _bundle(
+    source: BundleFiles, parts: Parts, policies: Mapping[str, Policy], outside: Outside | None
+) -> Bundle:
     rules = compile_rules(
         digest=source.digest,
         commit=source.commit,
@@ -145,12 +170,19 @@ def _bundle(source: BundleFiles, parts: Parts, policies: Mapping[str, Policy]) -
         config=parts.config,
         groups_of=parts.directory.groups_of,
     )
+    if problems := _too_long_to_decide(rules):
+        raise BundleError(problems)
     return Bundle(
         source=source,
         rules=rules,
         manifests=parts.manifests,
         policies=rules.policies,
         directory=parts.directory,
-        facts=FactSources(parts.config, parts.open_readers(source.folder), source.digest),
-        warnings=tuple(warnings_about(parts, policies)),
+        facts=FactSources(
+            parts.config,
+            parts.open_readers(source.folder, outside),
+            source.digest,
+            None if outside is None else outside.health,
+        ),
+        warnings=tuple(warnings_about(parts, policies, allowed_outside=outside is not None)),
     )

@@ -14,12 +14,16 @@ from policy_service.pdp.rules import UNSEEN
 from policy_service.pdp.slices import may_match
 
 
-def warnings_about(parts: Parts, policies: Mapping[str, Policy]) -> Iterator[Problem]:
-    """Every suspicion about this bundle."""
+def warnings_about(
+    parts: Parts, policies: Mapping[str, Policy], *, allowed_outside: bool = False
+) -> Iterator[Problem]:
+    """Every suspicion about this bundle; ``allowed_outside`` where a service's allowlist was held against it."""
     for policy in policies.values():
         yield from _too_few_people(parts, policy)
         yield from _not_built(policy)
         yield from _unknown_unseen(parts, policy)
+    if not allowed_outside:
+        yield from _asks_outside(parts)
     yield from _nobody_looks_at_unseen(parts)
     yield from _tools_without_permit(parts, policies)
     yield from _nobody_may_approve(policies)
@@ -33,7 +37,8 @@ def _too_few_people(parts: Parts, policy: Policy) -> Iterator[Problem]:
     people = frozenset[str]().union(
         *(parts.directory.members(group) for group in gate.groups | gate.escalate)
     )
-    if len(people) < gate.quorum:
+    asked_elsewhere = (gate.groups | gate.escalate) & parts.directory.elsewhere.keys()
+    if len(people) < gate.quorum and not asked_elsewhere:
         asked = "|".join(sorted(gate.groups))
         message = f"asks for {gate.quorum} of {asked}, which has {len(people)}; nobody can ever meet it"
         yield policy.statement.problem(message, "approval")
@@ -65,6 +70,17 @@ def _unknown_unseen(parts: Parts, policy: Policy) -> Iterator[Problem]:
         yield policy.statement.problem(
             f"@unseen names {name!r}, which no tool here has as an unseen field", "unseen"
         )
+
+
+def _asks_outside(parts: Parts) -> Iterator[Problem]:
+    for source in parts.config.source:
+        if source.url is not None:
+            message = f"source {source.name!r} asks {source.url}: a service that loads it needs that in [[facts_http]]"
+            yield Problem("facts.toml", None, message)
+    if parts.directory.elsewhere:
+        names = ", ".join(sorted(parts.directory.elsewhere))
+        message = f"{names}: a service that loads this must have a [directory] with these groups"
+        yield Problem("groups.toml", None, message)
 
 
 def _nobody_looks_at_unseen(parts: Parts) -> Iterator[Problem]:

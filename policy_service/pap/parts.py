@@ -17,7 +17,9 @@ from typing import Any, Final
 from countersign.contract import ContractError, Limits, ToolManifest, load, load_manifest
 from policy_service.facts.config import BUILT_IN_TYPES, FactsConfig, SourceSpec, parse_facts_config
 from policy_service.facts.groups import Directory, parse_groups
+from policy_service.facts.http import HttpReader
 from policy_service.facts.manifests import InputCodec
+from policy_service.facts.outside import Outside
 from policy_service.facts.schema import FOR_PEOPLE
 from policy_service.facts.sources import FactReader, FailedReader, FileReader
 from policy_service.facts.sql import SourceFailedError, SqlReader
@@ -37,14 +39,21 @@ class Parts:
     config: FactsConfig
     rows: Mapping[str, Mapping[str, Mapping[str, Any]]]
 
-    def open_readers(self, folder: Path | None) -> dict[str, FactReader]:
+    def open_readers(self, folder: Path | None, outside: Outside | None) -> dict[str, FactReader]:
         """A reader for each source. One that cannot be opened now fails when it is asked, and says why.
 
-        ``folder`` is where the databases lie that facts.toml names by path.
+        ``folder`` is where the databases lie that facts.toml names by path, ``outside`` which hosts may be asked.
         """
-        return {source.name: self._open(source, folder) for source in self.config.source}
+        return {source.name: self._open(source, folder, outside) for source in self.config.source}
 
-    def _open(self, source: SourceSpec, folder: Path | None) -> FactReader:
+    def _open(self, source: SourceSpec, folder: Path | None, outside: Outside | None) -> FactReader:
+        if source.url is not None:
+            allowed = None if outside is None else outside.place_for(source.url)
+            if allowed is None:
+                return FailedReader(
+                    "nothing outside may be asked here: only a service with an allowlist asks"
+                )
+            return HttpReader(source, *allowed)
         if source.file is not None:
             return FileReader(
                 self.rows[source.file], by="agent" if source.entity == "Agent" else "resource_id"
@@ -69,8 +78,11 @@ def _database_url(source: SourceSpec, folder: Path | None) -> str:
     )
 
 
-def read_parts(files: Mapping[str, bytes]) -> tuple[Parts, list[Problem]]:
-    """All parts, and every problem in them; parts with a problem are empty."""
+def read_parts(files: Mapping[str, bytes], outside: Outside | None = None) -> tuple[Parts, list[Problem]]:
+    """All parts, and every problem in them; parts with a problem are empty.
+
+    What is asked outside is held against what this service may ask; without ``outside`` nobody is asked.
+    """
     problems: list[Problem] = []
     manifests, codecs = _tools(files, problems)
     directory = _toml(files, "groups.toml", parse_groups, problems) or Directory({}, {}, {})
@@ -78,7 +90,29 @@ def read_parts(files: Mapping[str, bytes]) -> tuple[Parts, list[Problem]]:
     rows = _fact_files(files, config, problems)
     _refuse_meters(files, problems)
     problems += _tool_problems(manifests, config)
+    if outside is not None:
+        problems += _outside_problems(directory, config, outside)
     return Parts(manifests, codecs, directory, config, rows), problems
+
+
+def _outside_problems(directory: Directory, config: FactsConfig, outside: Outside) -> list[Problem]:
+    problems = [
+        Problem(
+            "facts.toml",
+            None,
+            f"source {source.name!r} asks {source.url!r}, which is not on the allowlist of this service; its operator "
+            f"adds it to [[facts_http]]",
+        )
+        for source in config.source
+        if source.url is not None and outside.place_for(source.url) is None
+    ]
+    if directory.elsewhere and outside.directory is None:
+        first = sorted(directory.elsewhere)[0]
+        message = (
+            f"group {first!r} is in a directory, and this service reads none; its operator sets [directory]"
+        )
+        problems.append(Problem("groups.toml", None, message))
+    return problems
 
 
 def _tools(

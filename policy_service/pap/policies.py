@@ -21,8 +21,12 @@ from policy_service.pap.scan import Statement, scan
 from policy_service.pdp.rules import PolicySource
 from policy_service.pdp.slices import actions_named
 
-MAX_POLICIES: Final = 5_000
-"""All of one action's policies are evaluated each time, at about a microsecond each."""
+MAX_POLICIES: Final = 10_000
+"""Of a whole bundle: what it takes to load grows with them, at a millisecond or two each."""
+
+MAX_OF_ONE_TOOL: Final = 2_000
+"""That can match one tool: all of them are weighed at each call, which nothing can interrupt, at some microseconds
+each."""
 
 
 @dataclass(frozen=True, slots=True)

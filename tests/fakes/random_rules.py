@@ -7,13 +7,17 @@ seed names one bundle for ever.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from policy_service.domain.question import AgentPrincipal, Facts, Question
 from tests.fakes.bundles import BundleFolder, pay_manifest
+
+CASES: Final = 10_000 if os.environ.get("HYPOTHESIS_PROFILE") == "long" else 2_000
+"""How many questions a comparison of two ways to decide asks; `make test-long` asks the larger number."""
 
 FACTS = (
     '[entities.Account.attributes]\nlimit = "Long"\n[[source]]\nname = "s"\nkind = "file"\nfile = "facts/s.json"\n'

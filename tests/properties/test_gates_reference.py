@@ -2,8 +2,8 @@
 
 The reference appends `unless { context.cleared.contains("<gate id>") }` to every gate through the syntax tree
 and asks any Cedar engine twice: as it is, and, where gates are among the reasons, what would be if those
-gates were cleared. 5,000 random questions, no disagreement. This is also the form in which a bundle can be
-given to another Cedar engine.
+gates were cleared. `make test-long` asks 10,000 random questions, the fast suite fewer: no disagreement. This is also
+the form in which a bundle can be given to another Cedar engine.
 """
 
 import json
@@ -27,10 +27,10 @@ from policy_service.pap.policies import read_policies
 from policy_service.pdp.engine import decide
 from policy_service.pdp.request import entities_for, request_for
 from tests.fakes.bundles import BundleFolder
-from tests.fakes.random_rules import random_folder, random_questions
+from tests.fakes.random_rules import CASES, random_folder, random_questions
 
-BUNDLES: Final = 125
 QUESTIONS: Final = 40
+BUNDLES: Final = CASES // QUESTIONS
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def agree(decision: Decision, reference: tuple[Verdict, frozenset[str], bool]) -
     return (decision.outcome, gates, decision.code == "policy_error") == (verdict, fired, erred)
 
 
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(1_200)
 def test_guards_and_gates_agree_with_standard_cedar(tmp_path: Path) -> None:
     seen: Counter[str] = Counter()
     for seed in range(BUNDLES):
@@ -110,7 +110,7 @@ def test_guards_and_gates_agree_with_standard_cedar(tmp_path: Path) -> None:
     assert sum(seen.values()) == BUNDLES * QUESTIONS
     # a mix in which every outcome is common: otherwise the agreement would say little
     for outcome in ("release", "review", "no_permit", "forbidden_by_policy", "policy_error"):
-        assert seen[outcome] > 200, seen
+        assert seen[outcome] > CASES / 25, seen
 
 
 def test_a_naive_reading_of_gates_would_disagree(tmp_path: Path) -> None:

@@ -7,6 +7,9 @@ import pytest
 from policy_service.facts.config import FactsConfig, parse_facts_config
 
 ENTITY = '[entities.Account.attributes]\nstate = "String"\nlimit = "Long?"\n'
+HTTP = (
+    '[[source]]\nname = "bank"\nkind = "http"\nurl = "https://facts.example/accounts"\nentity = "Account"\n'
+)
 FILE = '[[source]]\nname = "accounts"\nkind = "file"\nfile = "facts/accounts.json"\nentity = "Account"\n'
 SQL = '[[source]]\nname = "db"\nkind = "sql"\nurl_env = "DB_URL"\nentity = "Account"\nquery = "SELECT 1"\n'
 
@@ -50,7 +53,15 @@ def test_two_sources_may_give_one_attribute_to_different_tools() -> None:
 WRONG: dict[str, tuple[str, str]] = {
     "an unknown type": ('[entities.A.attributes]\nx = "Float"\n', "not an attribute type"),
     "an unknown member": (ENTITY + FILE + 'fiel = "x"\n', "fiel"),
-    "an unknown kind": (ENTITY + FILE.replace('"file"', '"http"'), "kind"),
+    "a lookup without an address": (ENTITY + HTTP.replace("url", "path"), "belong to others"),
+    "a lookup without a timeout": (ENTITY + HTTP + 'timeout = "11s"\n', "at most 10s"),
+    "a lookup that sends nothing": (ENTITY + HTTP + "send = []\n", "sends nothing"),
+    "a lookup that sends what we do not know": (ENTITY + HTTP + 'send = ["token"]\n', "send"),
+    "an answer kept beyond its age": (ENTITY + HTTP + 'cache = "2m"\nmax_age = "1m"\n', "lower cache"),
+    "an answer kept for hours": (ENTITY + HTTP + 'cache = "11m"\n', "lower cache"),
+    "a file with an address": (ENTITY + FILE + 'url = "https://facts.example"\n', "url belongs to"),
+    "a file that is kept": (ENTITY + FILE + 'cache = "1m"\n', "cache belongs to"),
+    "an unknown kind": (ENTITY + FILE.replace('"file"', '"ftp"'), "kind"),
     "an entity without attributes": ("[entities.A.attributes]\n", "at least 1"),
     "an entity of ours": ('[entities.User.attributes]\nx = "Long"\n', "belongs to the service"),
     "an attribute of ours": ('[entities.Agent.attributes]\nowner = "String"\n', "belongs to the service"),

@@ -1,6 +1,7 @@
 """groups.toml: people by (issuer, subject)."""
 
 import tomllib
+from typing import Any
 
 import pytest
 
@@ -56,3 +57,43 @@ WRONG = {
 def test_a_slip_never_leaves_a_group_quietly_empty(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         parse(text)
+
+
+ELSEWHERE = {"directory": {"groups": {"finance": "Finance & Tax"}}}
+
+
+def test_a_group_of_the_directory_is_a_group_and_empty_until_it_was_read() -> None:
+    directory = parse_groups(ELSEWHERE)
+    assert directory.groups == {"finance"}
+    assert directory.title_of("finance") == "Finance & Tax"
+    assert directory.members("finance") == frozenset()
+    assert directory.groups_of("i|maya") == frozenset()
+
+
+def test_what_the_directory_said_counts_while_it_is_fresh() -> None:
+    fresh = [True]
+    here = parse_groups({"groups": {"legal": {"members": ["i|maya"]}}, **ELSEWHERE})
+    directory = here.as_read({"Finance & Tax": frozenset({"i|maya"}), "finance": frozenset({"i|mallory"})},
+                             lambda: fresh[0])  # fmt: skip
+    assert directory.groups_of("i|maya") == {"legal", "finance"}
+    assert directory.groups_of("i|mallory") == frozenset(), "a group is named as the directory names it"
+    assert directory.members("finance") == {"i|maya"}
+    assert here.members("finance") == frozenset(), "what was there before is as it was"
+    fresh[0] = False
+    assert directory.groups_of("i|maya") == {"legal"}
+    assert directory.members("finance") == frozenset()
+
+
+ELSEWHERE_WRONG = {
+    "in both": ({"groups": {"finance": {"members": []}}, **ELSEWHERE}, "keep one of them"),
+    "no groups": ({"directory": {"groups": {}}}, "directory.groups"),
+    "a name that is none": ({"directory": {"groups": {"fin ance": "F"}}}, "may hold letters"),
+    "no name there": ({"directory": {"groups": {"finance": ""}}}, "directory.groups.finance"),
+    "a place, which is the service's": ({"directory": {"url": "https://x", "groups": {"a": "A"}}}, "url"),
+}
+
+
+@pytest.mark.parametrize(("table", "message"), ELSEWHERE_WRONG.values(), ids=ELSEWHERE_WRONG)
+def test_a_mistake_about_the_directory_is_named(table: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        parse_groups(table)

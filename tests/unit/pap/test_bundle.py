@@ -236,3 +236,23 @@ def test_where_somebody_may_approve_nothing_is_said_about_it(folder: BundleFolde
 def test_a_sound_bundle_has_no_warnings(folder: BundleFolder) -> None:
     assert folder.policies(PERMIT_ALL + '@id("u") @unseen("items,note") permit (principal, action, resource);').load(
     ).warnings == ()  # fmt: skip
+
+
+def _many(count: int, action: str) -> str:
+    return "".join(
+        f'@id("{action}{n}") forbid (principal, action == Action::"{action}", resource);\n'
+        for n in range(count)
+    )
+
+
+@pytest.mark.timeout(120)
+def test_what_one_decision_weighs_is_bounded_when_the_bundle_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("policy_service.pap.bundle.MAX_OF_ONE_TOOL", 20)
+    folder = BundleFolder(tmp_path).write("tools/other.json", pay_manifest(tool="other"))
+    folder.policies(PERMIT_ALL + _many(19, "pay") + _many(19, "other"))
+    assert folder.problems() == [], "what other tools' calls weigh does not count"
+    folder.policies(PERMIT_ALL + _many(20, "pay") + _many(19, "other"))
+    (problem,) = folder.problems()
+    assert problem.startswith("tools/pay.json: 21 policies can match this tool, and 20 is the limit")

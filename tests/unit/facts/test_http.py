@@ -1,0 +1,366 @@
+"""A lookup over a real connection: every fault of the other side is a denial that says so, never a guess."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign.contract import Resource
+from policy_service.domain.question import Facts
+from policy_service.facts.calling import Place
+from policy_service.facts.outside import Outside
+from policy_service.lookups import FactsHost
+from policy_service.pap.bundle import Bundle, prepare_bundle
+from policy_service.pap.problems import BundleError
+from policy_service.pap.source import FolderSource
+from tests.fakes.bundles import NOW, PERMIT_ALL, BundleFolder
+from tests.fakes.lookups import NAME, Asked, Host, certificate
+
+pytestmark = pytest.mark.anyio
+
+ENTITY = '[entities.Account.attributes]\nstate = "String"\nlimit = "Long?"\n'
+TOKEN = "the-token-of-this-service"
+
+
+def source(url: str, **more: str) -> str:
+    lines = {"name": '"bank"', "kind": '"http"', "entity": '"Account"', "url": f'"{url}"', "timeout": '"1s"'}
+    return ENTITY + "[[source]]\n" + "".join(f"{name} = {value}\n" for name, value in (lines | more).items())
+
+
+@pytest.fixture
+def host() -> Iterator[Host]:
+    with Host(lambda asked: (200, {"state": "open"})) as started:
+        yield started
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> BundleFolder:
+    return BundleFolder(tmp_path / "bundle").policies(PERMIT_ALL)
+
+
+def load(folder: BundleFolder, *places: Place) -> Bundle:
+    return prepare_bundle(FolderSource(folder.path).read(), Outside(places))
+
+
+def bank(folder: BundleFolder, host: Host, **more: str) -> Bundle:
+    """A bundle with one source at this host, which is on the allowlist."""
+    folder.write("facts.toml", source(f"{host.url}/accounts", **more))
+    return load(folder, Place(FactsHost(url=host.url), TOKEN))
+
+
+async def gather(bundle: Bundle, account: str = "a1", amount: int = 1, now: datetime = NOW) -> Facts:
+    args = f'{{"account":"{account}","amount":{amount}}}'.encode()
+    return await bundle.facts.gather("pay", args, Resource("Account", account), agent="robot", now=now)
+
+
+async def test_the_host_gets_one_object_and_its_answer_is_typed(folder: BundleFolder, host: Host) -> None:
+    facts = await gather(bank(folder, host))
+    assert (facts.failed, facts.resource) == (None, {"state": "open"})
+    assert [(age.source, age.as_of) for age in facts.ages] == [("bank", NOW)]
+    (asked,) = host.asked
+    assert (asked.method, asked.path) == ("POST", "/accounts")
+    assert asked.headers["authorization"] == f"Bearer {TOKEN}"
+    assert asked.headers["content-type"] == "application/json"
+    assert asked.headers["accept-encoding"] == "identity"
+    assert asked.body == {
+        "args": {"account": "a1", "amount": 1},
+        "resource": {"type": "Account", "id": "a1"},
+        "agent": "robot",
+        "tool": "pay",
+    }
+
+
+async def test_a_source_may_send_less(folder: BundleFolder, host: Host) -> None:
+    await gather(bank(folder, host, send='["resource"]'))
+    assert host.asked[0].body == {"resource": {"type": "Account", "id": "a1"}}
+
+
+async def test_a_wrong_type_of_an_attribute_is_no_answer(folder: BundleFolder, host: Host) -> None:
+    host.answer = lambda asked: (200, {"state": "open", "limit": "12"})
+    facts = await gather(bank(folder, host))
+    assert facts.failed is not None and "limit" in str(facts.alarm)
+
+
+async def test_not_found_is_knowing_nothing(folder: BundleFolder, host: Host) -> None:
+    host.answer = lambda asked: (404, {"state": "open"})
+    assert "knows nothing about Account 'a1'" in str((await gather(bank(folder, host))).failed)
+    optional = bank(folder, host, optional="true")
+    assert (await gather(optional)).resource == {}
+
+
+FAULTS = {
+    "slow": "no whole answer within 1 s",
+    "drips": "no whole answer within 1 s",
+    "endless": "longer than 65536 bytes",
+    "huge": "longer than 65536 bytes",
+    "redirect": "answered 302",
+    "500": "answered 500",
+    "401": "answered 401",
+    "wrong type": "'text/html' and not application/json",
+    "no type": "not application/json",
+    "no JSON": "no JSON we take",
+    "duplicate keys": "duplicate_key",
+    "too deep": "too_deep",
+    "reserved key": "reserved_key",
+    "a list": "no object of attributes",
+    "truncated": "ProtocolError",
+    "compressed": "compressed",
+}
+
+
+@pytest.mark.parametrize(("how", "why"), FAULTS.items())
+async def test_a_fault_of_the_host_denies_and_is_the_operators_to_read(
+    folder: BundleFolder, host: Host, how: str, why: str
+) -> None:
+    bundle = bank(folder, host)
+    host.how = how
+    facts = await gather(bundle)
+    assert why in str(facts.alarm)
+    assert facts.failed == "source 'bank' could not be used; the operator has been told, try again later"
+    assert TOKEN not in str(facts.alarm)
+    host.how = None
+    assert (await gather(bundle)).failed is None, "and then it works again"
+
+
+async def test_nobody_there_is_a_denial(folder: BundleFolder) -> None:
+    with Host() as gone:
+        url = gone.url
+    folder.write("facts.toml", source(url))
+    facts = await gather(load(folder, Place(FactsHost(url=url))))
+    assert "ConnectError" in str(facts.alarm)
+
+
+# ------------------------------------------------------------------------------------------ who may be asked
+
+ALLOWED = {
+    "exactly it": ("https://facts.example/accounts", True),
+    "below it": ("https://facts.example/accounts/open", True),
+    "the port written out": ("https://facts.example:443/accounts", True),
+    "another host": ("https://facts.example.org/accounts", False),
+    "a host that begins like it": ("https://facts.example.evil.example/accounts", False),
+    "another port": ("https://facts.example:8443/accounts", False),
+    "a path that only begins like it": ("https://facts.example/accounts-of-others", False),
+    "another path": ("https://facts.example/", False),
+}
+
+
+@pytest.mark.parametrize(("url", "loads"), ALLOWED.values(), ids=ALLOWED)
+def test_only_what_is_on_the_allowlist_loads(folder: BundleFolder, url: str, loads: bool) -> None:
+    folder.write("facts.toml", source(url))
+    files, place = FolderSource(folder.path).read(), Place(FactsHost(url="https://facts.example/accounts"))
+    if loads:
+        prepare_bundle(files, Outside([place])).close()
+        return
+    with pytest.raises(BundleError, match="not on the allowlist of this service"):
+        prepare_bundle(files, Outside([place]))
+
+
+UNPLAIN = {
+    "plain http": "http://facts.example/accounts",
+    "a user": "https://facts.example@evil.example/accounts",
+    "a way up": "https://facts.example/accounts/../admin",
+    "an escape": "https://facts.example/accounts%2f..%2fadmin",
+    "a query": "https://facts.example/accounts?all=1",
+    "a fragment": "https://facts.example/accounts#x",
+    "a backslash": "https://facts.example\\\\@evil.example/",
+    "upper case": "https://FACTS.example/accounts",
+    "no host": "https:///accounts",
+    "another scheme": "file:///etc/passwd",
+    "no port": "https://facts.example:port/",
+}
+
+
+@pytest.mark.parametrize("url", UNPLAIN.values(), ids=UNPLAIN)
+def test_an_address_that_could_be_read_in_two_ways_is_refused(folder: BundleFolder, url: str) -> None:
+    folder.write("facts.toml", source(url))
+    assert any("needs url" in problem for problem in folder.problems())
+
+
+async def test_without_a_service_a_bundle_loads_and_nobody_is_asked(folder: BundleFolder, host: Host) -> None:
+    folder.write("facts.toml", source(host.url))
+    facts = await gather(prepare_bundle(FolderSource(folder.path).read()))
+    assert "nothing outside may be asked here" in str(facts.alarm)
+    assert host.asked == []
+
+
+def named(host: Host, setting: FactsHost, *addresses: str) -> Place:
+    """A place whose name leads to these addresses."""
+
+    async def resolve(name: str, port: int) -> Sequence[str]:
+        assert (name, port) == (NAME, host.port)
+        return addresses
+
+    return Place(setting, resolve=resolve)
+
+
+PRIVATE = (
+    "127.0.0.1",
+    "10.1.2.3",
+    "192.168.0.1",
+    "169.254.169.254",
+    "100.64.0.1",
+    "0.0.0.0",
+    "::1",
+    "fd00::1",
+    "fe80::1%eth0",
+    "::ffff:10.0.0.1",
+    "64:ff9b::a00:1",
+    "2002:0a00:0001::1",
+    "224.0.0.1",
+)
+
+
+@pytest.mark.parametrize("address", PRIVATE)
+@pytest.mark.parametrize("public_too", [False, True])
+async def test_a_name_that_leads_into_the_network_is_not_followed(
+    folder: BundleFolder, tmp_path: Path, host: Host, address: str, public_too: bool
+) -> None:
+    url = f"https://{NAME}:{host.port}"
+    folder.write("facts.toml", source(url))
+    there = (*(["93.184.215.14"] if public_too else []), address)
+    facts = await gather(load(folder, named(host, FactsHost(url=url), *there)))
+    assert "which is no public address" in str(facts.alarm)
+    assert host.asked == []
+
+
+async def test_tls_is_verified_for_the_name_at_the_address_that_was_looked_at(
+    folder: BundleFolder, tmp_path: Path
+) -> None:
+    with Host(lambda asked: (200, {"state": "open"}), certificate(tmp_path, NAME)) as host:
+        url = f"https://{NAME}:{host.port}"
+        folder.write("facts.toml", source(url))
+        setting = FactsHost(url=url, ca_file=host.certificate, addresses=("127.0.0.0/8",))  # type: ignore[arg-type]
+        facts = await gather(load(folder, named(host, setting, "127.0.0.1")))
+        assert (facts.alarm, facts.resource) == (None, {"state": "open"})
+        assert host.asked[0].headers["host"] == f"{NAME}:{host.port}"
+        stranger = setting.model_copy(update={"ca_file": None})
+        facts = await gather(load(folder, named(host, stranger, "127.0.0.1")))
+        assert "CERTIFICATE_VERIFY_FAILED" in str(facts.alarm)
+
+
+async def test_a_certificate_for_another_name_is_refused(folder: BundleFolder, tmp_path: Path) -> None:
+    other = certificate(tmp_path, "other.example", "127.0.0.1")
+    with Host(lambda asked: (200, {"state": "open"}), other) as host:
+        url = f"https://{NAME}:{host.port}"
+        folder.write("facts.toml", source(url))
+        setting = FactsHost(url=url, ca_file=other, addresses=("127.0.0.0/8",))  # type: ignore[arg-type]
+        facts = await gather(load(folder, named(host, setting, "127.0.0.1")))
+        assert "Hostname mismatch" in str(facts.alarm)
+        assert host.asked == []
+
+
+# -------------------------------------------------------------------------------------------------- kept answers
+
+
+async def test_an_answer_is_served_again_with_its_age_and_never_for_longer(
+    folder: BundleFolder, host: Host
+) -> None:
+    bundle = bank(folder, host, cache='"30s"')
+    await gather(bundle)
+    host.answer = lambda asked: (200, {"state": "closed"})
+    kept = await gather(bundle, now=NOW + timedelta(seconds=29))
+    assert (kept.resource, kept.ages[0].as_of) == ({"state": "open"}, NOW)
+    later = NOW + timedelta(seconds=30)
+    fresh = await gather(bundle, now=later)
+    assert (fresh.resource, fresh.ages[0].as_of) == ({"state": "closed"}, later)
+    assert len(host.asked) == 2
+
+
+async def test_without_cache_every_question_asks(folder: BundleFolder, host: Host) -> None:
+    bundle = bank(folder, host)
+    await gather(bundle)
+    await gather(bundle)
+    assert len(host.asked) == 2
+
+
+async def test_other_args_are_another_question(folder: BundleFolder, host: Host) -> None:
+    bundle = bank(folder, host, cache='"30s"')
+    await gather(bundle, amount=1)
+    await gather(bundle, amount=2)
+    assert [asked.body["args"]["amount"] for asked in host.asked] == [1, 2]
+
+
+async def test_a_clock_that_goes_back_serves_no_answer_of_the_future(
+    folder: BundleFolder, host: Host
+) -> None:
+    bundle = bank(folder, host, cache='"30s"')
+    await gather(bundle)
+    await gather(bundle, now=NOW - timedelta(seconds=1))
+    assert len(host.asked) == 2
+
+
+@pytest.mark.parametrize("how", ["500", "nothing"])
+async def test_no_answer_is_kept_for_a_second_at_most(folder: BundleFolder, host: Host, how: str) -> None:
+    bundle = bank(folder, host, cache='"30s"')
+    host.how, host.answer = (how, host.answer) if how == "500" else (None, lambda asked: (404, {}))
+    assert (await gather(bundle)).failed
+    assert (await gather(bundle, now=NOW + timedelta(milliseconds=999))).failed
+    assert len(host.asked) == 1
+    host.how, host.answer = None, lambda asked: (200, {"state": "open"})
+    assert (await gather(bundle, now=NOW + timedelta(seconds=1))).failed is None
+
+
+async def test_the_answers_own_time_counts_and_a_stale_one_is_a_denial(
+    folder: BundleFolder, host: Host
+) -> None:
+    bundle = bank(folder, host, cache='"60s"', max_age='"60s"', as_of='"seen_at"')
+    written = NOW - timedelta(seconds=50)
+    host.answer = lambda asked: (200, {"state": "open", "seen_at": written.isoformat()})
+    assert (await gather(bundle)).ages[0].as_of == written
+    # kept for 60 s, but by then it is older than max_age: it is asked for again, and is still the old one
+    facts = await gather(bundle, now=NOW + timedelta(seconds=11))
+    assert "is stale" in str(facts.failed)
+    assert len(host.asked) == 2
+
+
+async def test_who_asks_the_same_at_once_asks_once_also_when_the_first_hangs_up(
+    folder: BundleFolder, host: Host
+) -> None:
+    host.how = "a while"
+    bundle = bank(folder, host, cache='"30s"')
+    first = asyncio.create_task(gather(bundle))
+    await asyncio.to_thread(host.began.wait, 5)
+    others = [asyncio.create_task(gather(bundle)) for _ in range(20)]
+    await asyncio.sleep(0)
+    first.cancel()
+    assert {facts.failed for facts in await asyncio.gather(*others)} == {None}
+    assert len(host.asked) == 1
+
+
+async def test_a_host_is_asked_by_no_more_at_once_than_it_may_be(folder: BundleFolder, host: Host) -> None:
+    host.how = "a while"
+    folder.write("facts.toml", source(host.url, timeout='"10s"'))
+    bundle = load(folder, Place(FactsHost(url=host.url, at_once=2)))
+    gathered = await asyncio.gather(*(gather(bundle, amount=n) for n in range(6)))
+    assert {facts.failed for facts in gathered} == {None}
+    assert host.most_at_once == 2
+
+
+async def test_sources_are_asked_side_by_side(folder: BundleFolder, host: Host) -> None:
+    met: set[str] = set()
+
+    def answer(asked: Asked) -> tuple[int, Any]:
+        met.add(asked.path)
+        while len(met) < 2 and not host.lifted.wait(0.01):  # each waits for the other
+            pass
+        return 200, {"state": "open"} if asked.path == "/a" else {"limit": 5}
+
+    host.answer = answer
+    one = source(f"{host.url}/a", attributes='["state"]', timeout='"5s"')
+    two = source(f"{host.url}/b", attributes='["limit"]', name='"second"', timeout='"5s"')
+    folder.write("facts.toml", one + two.removeprefix(ENTITY))
+    facts = await gather(load(folder, Place(FactsHost(url=host.url))))
+    assert facts.resource == {"state": "open", "limit": 5}
+
+
+async def test_a_closed_bundle_has_forgotten_its_answers(folder: BundleFolder, host: Host) -> None:
+    bundle = bank(folder, host, cache='"30s"')
+    await gather(bundle)
+    bundle.close()
+    await gather(bundle)
+    assert len(host.asked) == 2

@@ -1,0 +1,196 @@
+"""The members of a directory's groups: whole, exactly those asked for, or no answer at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from policy_service.facts.calling import Place
+from policy_service.facts.outside import DirectoryReader
+from policy_service.facts.scim import read_groups
+from policy_service.facts.sql import SourceFailedError
+from policy_service.health import Health
+from policy_service.lookups import DirectoryApi
+from tests.fakes.lookups import Host, Scim
+
+pytestmark = pytest.mark.anyio
+
+ISSUER = "https://login.example"
+
+
+@pytest.fixture
+def scim() -> Scim:
+    directory = Scim()
+    directory.put("Finance", "maya", "tomas")
+    directory.put("CFO", "tomas")
+    return directory
+
+
+@pytest.fixture
+def host(scim: Scim) -> Iterator[Host]:
+    with Host(scim) as started:
+        yield started
+
+
+def place(host: Host, person: str = f"{ISSUER}|{{value}}") -> Place:
+    return Place(DirectoryApi(url=f"{host.url}/scim", person=person), "the-token")
+
+
+def people(*subjects: str) -> frozenset[str]:
+    return frozenset(f"{ISSUER}|{subject}" for subject in subjects)
+
+
+async def read(host: Host, *names: str, person: str = f"{ISSUER}|{{value}}") -> dict[str, frozenset[str]]:
+    return dict((await read_groups(place(host, person), frozenset(names))).members)
+
+
+async def test_members_are_people_of_the_issuer(host: Host) -> None:
+    assert await read(host, "Finance", "CFO") == {"Finance": people("maya", "tomas"), "CFO": people("tomas")}
+    assert {asked.headers["authorization"] for asked in host.asked} == {"Bearer the-token"}
+
+
+async def test_a_group_that_is_not_there_is_empty_and_told(host: Host) -> None:
+    found = await read_groups(place(host), frozenset({"Finance", "Gone"}))
+    assert (found.members["Gone"], found.missing) == (frozenset(), ("Gone",))
+
+
+async def test_a_group_without_members_is_empty(host: Host, scim: Scim) -> None:
+    scim.put("Finance")
+    assert await read(host, "Finance") == {"Finance": frozenset()}
+
+
+async def test_a_name_in_another_case_is_another_group(host: Host, scim: Scim) -> None:
+    scim.put("finance", "mallory")
+    assert await read(host, "Finance") == {"Finance": people("maya", "tomas")}
+
+
+@pytest.mark.parametrize("name", ["Buchhaltung Zürich", "財務部", 'a "quoted" one', "back\\slash", "a&b=c"])
+async def test_any_name_a_directory_allows(host: Host, scim: Scim, name: str) -> None:
+    scim.put(name, "maya")
+    assert await read(host, name) == {name: people("maya")}
+
+
+async def test_a_huge_group_is_read_whole(host: Host, scim: Scim) -> None:
+    scim.put("Finance", *(f"u{n}" for n in range(20_000)))
+    assert len((await read(host, "Finance"))["Finance"]) == 20_000
+
+
+async def test_a_nested_group_and_what_is_no_subject_are_passed_over(host: Host, scim: Scim) -> None:
+    scim.groups["Finance"] += [
+        {"value": "g1", "type": "Group"},
+        {"value": "with space", "type": "User"},
+        {"value": 7},
+        {"display": "no value"},
+    ]
+    assert await read(host, "Finance") == {"Finance": people("maya", "tomas")}
+
+
+async def test_by_external_id_only_active_users_that_have_one_count(host: Host, scim: Scim) -> None:
+    scim.per_page = 2
+    scim.users = {
+        "maya": {"externalId": "248", "active": True},
+        "tomas": {"externalId": "249", "active": False},
+        "ingrid": {"externalId": "250"},
+        "jonas": {},
+        "extra": {"externalId": "251"},
+    }
+    scim.put("Finance", "maya", "tomas", "ingrid", "jonas", "stranger")
+    found = await read(host, "Finance", person=f"{ISSUER}|{{externalId}}")
+    assert found == {"Finance": people("248", "250")}
+
+
+BROKEN: dict[str, tuple[dict[str, Any], str]] = {
+    "two groups of one name": ({"twins": True}, "has 2 groups called"),
+    "half a list": ({"keeps": 0}, "but ends after 0"),
+    "another page than the one asked for": ({"says": {"startIndex": 7}}, "answered with 7"),
+    "no total": ({"says": {"totalResults": "many"}}, "no SCIM list"),
+    "resources that are none": ({"says": {"Resources": ["x"]}}, "are no objects"),
+    "members that are no list": ({"groups": {"Finance": {"value": "maya"}}}, "are no list"),
+}
+
+
+@pytest.mark.parametrize(("changes", "why"), BROKEN.values(), ids=BROKEN)
+async def test_a_broken_answer_is_none(host: Host, scim: Scim, changes: dict[str, Any], why: str) -> None:
+    for name, value in changes.items():
+        setattr(scim, name, value)
+    with pytest.raises(SourceFailedError, match=why):
+        await read(host, "Finance")
+
+
+@pytest.mark.parametrize(
+    "how", ["401", "500", "truncated", "redirect", "wrong type", "no JSON", "compressed"]
+)
+async def test_a_fault_of_the_host_is_no_answer(host: Host, how: str) -> None:
+    host.how = how
+    with pytest.raises(SourceFailedError) as failed:
+        await read(host, "Finance")
+    assert "the-token" not in str(failed.value)
+
+
+async def test_a_list_that_never_ends_is_no_answer(host: Host, scim: Scim) -> None:
+    scim.says = {"totalResults": 10**9}
+    with pytest.raises(SourceFailedError, match="but ends after 1"):
+        await read(host, "Finance")
+
+
+class Clock:
+    now = datetime(2026, 11, 21, tzinfo=UTC)
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+def reader(host: Host) -> tuple[DirectoryReader, Clock, Health]:
+    clock = Clock()
+    health = Health(clock, 60)
+    return DirectoryReader(place(host), clock, timedelta(minutes=15), health), clock, health
+
+
+async def test_what_was_read_counts_until_it_is_too_old(host: Host) -> None:
+    directory, clock, health = reader(host)
+    assert not directory.fresh()
+    await directory.read(frozenset({"CFO"}))
+    began, host.how = clock.now, "500"
+    clock.now = began + timedelta(minutes=15) - timedelta(microseconds=1)
+    await directory.read(frozenset({"CFO"}))
+    assert directory.fresh() and directory.members == {"CFO": people("tomas")}
+    (finding,) = health.findings()
+    assert (finding.check, finding.stops) == ("groups", False)
+    assert finding.wrong == "the directory could not be read when it was last asked"
+    clock.now = began + timedelta(minutes=15)
+    assert not directory.fresh(), "without anybody having asked again"
+    await directory.read(frozenset({"CFO"}))
+    assert "its groups are empty" in health.findings()[0].wrong
+    host.how = None
+    await directory.read(frozenset({"CFO"}))
+    assert directory.fresh() and health.findings() == []
+
+
+async def test_a_clock_that_went_back_trusts_no_reading_of_the_future(host: Host) -> None:
+    directory, clock, _ = reader(host)
+    await directory.read(frozenset({"CFO"}))
+    clock.now -= timedelta(seconds=6)
+    assert not directory.fresh()
+
+
+async def test_the_same_members_are_the_same_object_and_others_are_not(host: Host, scim: Scim) -> None:
+    directory, _, _ = reader(host)
+    await directory.read(frozenset({"CFO"}))
+    before = directory.members
+    await directory.read(frozenset({"CFO"}))
+    assert directory.members is before
+    scim.put("CFO", "ingrid")
+    await directory.read(frozenset({"CFO"}))
+    assert directory.members == {"CFO": people("ingrid")}
+
+
+async def test_a_missing_group_is_told_and_mended(host: Host, scim: Scim) -> None:
+    directory, _, health = reader(host)
+    await directory.read(frozenset({"Legal"}))
+    assert health.findings()[0].wrong == "the directory has no group called 'Legal'"
+    scim.put("Legal", "ingrid")
+    await directory.read(frozenset({"Legal"}))
+    assert health.findings() == []

@@ -1,0 +1,51 @@
+"""The settings that say whom this service may ask: refused where they could mean more than was meant."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from policy_service.errors import StartError
+from policy_service.lookups import DirectoryApi, FactsHost
+from policy_service.settings import load_settings
+
+HOST = {"url": "https://facts.example/accounts"}
+DIRECTORY = {"url": "https://acme.example/scim/v2", "person": "https://login.example|{value}"}
+
+
+@pytest.mark.parametrize("person", ["https://login.example|{value}", "urn:x|{externalId}"])
+def test_a_member_is_spelt_by_an_id(person: str) -> None:
+    assert DirectoryApi.model_validate(DIRECTORY | {"person": person}).person == person
+
+
+@pytest.mark.parametrize(
+    "person",
+    ["{value}", "https://login.example|{userName}", "https://login.example|maya", "|{value}", "a|b|{value}"],
+)
+def test_a_member_is_spelt_by_nothing_else(person: str) -> None:
+    with pytest.raises(ValidationError, match="must be ISSUER"):
+        DirectoryApi.model_validate(DIRECTORY | {"person": person})
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "plain http": ({"url": "http://facts.example/"}, "plain https URL"),
+    "a user": ({"url": "https://user:secret@facts.example/"}, "plain https URL"),
+    "a query": ({"url": "https://facts.example/?a=b"}, "write https"),
+    "two tokens": ({"token_file": "a", "token_env": "A"}, "not both"),
+    "a network that is none": ({"addresses": ["10.0.0.1/8"]}, "addresses"),
+    "nobody at once": ({"at_once": 0}, "at_once"),
+    "what we do not know": ({"verify": False}, "verify"),
+}
+
+
+@pytest.mark.parametrize(("changes", "message"), WRONG.values(), ids=WRONG)
+def test_an_entry_that_is_wrong_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message) as refused:
+        FactsHost.model_validate(HOST | changes)
+    assert "secret" not in str(refused.value.errors(include_input=False))
+
+
+def test_a_reading_must_outlive_the_pause_between_two() -> None:
+    assert load_settings(directory_poll_s=30, directory_max_age_s=31)
+    with pytest.raises(StartError, match="longer than directory_poll_s"):
+        load_settings(directory_poll_s=30, directory_max_age_s=30)
