@@ -54,7 +54,7 @@ from policy_service.channels.operator.socket import embedded_lock, open_database
 from policy_service.channels.web import routes as web
 from policy_service.channels.web.source import ReviewFeed, SignedInSessions, WorkflowPolicies, WorkflowQueue
 from policy_service.errors import StartError
-from policy_service.facts.outside import outside_of
+from policy_service.facts.outside import Outside, outside_of
 from policy_service.health import Health
 from policy_service.identity.nonces import Nonces
 from policy_service.identity.oidc import SignIn
@@ -159,7 +159,7 @@ class Service:
             settings,
             self.feed,
             lambda: self.mark.epoch,
-            self._candidate(),
+            self._candidate(outside),
             clock,
         )
         self.authenticator = Authenticator(
@@ -180,10 +180,10 @@ class Service:
         self.db.tell_lines(Committed(lambda: self.active.current.manifests))
         metrics.SERVICE.labels(__version__).set(1)
 
-    def _candidate(self) -> Candidate | None:
+    def _candidate(self, outside: Outside) -> Candidate | None:
         if self.settings.shadow_dir is None:
             return None
-        candidate = Candidate(FolderSource(self.settings.shadow_dir), self.health.signal("shadow"))
+        candidate = Candidate(FolderSource(self.settings.shadow_dir), self.health.signal("shadow"), outside)
         self._closing.callback(candidate.close)
         return candidate
 

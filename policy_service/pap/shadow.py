@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from policy_service.facts.outside import Outside
 from policy_service.health import Signal
 from policy_service.pap.bundle import Bundle, prepare_bundle
 from policy_service.pap.problems import BundleError
@@ -28,9 +29,12 @@ class CandidateStatus:
 class Candidate:
     """Holds the bundle in shadow."""
 
-    def __init__(self, source: BundleSource, signal: Signal | None = None) -> None:
-        """``signal`` is told of a candidate that does not load."""
+    def __init__(
+        self, source: BundleSource, signal: Signal | None = None, outside: Outside | None = None
+    ) -> None:
+        """``signal`` is told of a candidate that does not load; ``outside`` is what its sources may ask."""
         self._source = source
+        self._outside = outside
         self._signal = signal or Signal()
         self._bundle: Bundle | None = None
         self._error: BundleError | None = None
@@ -53,7 +57,7 @@ class Candidate:
         self._error = None
         self._signal.good()
         self._put(found)
-        return found
+        return self._with_groups(found)
 
     def status(self) -> CandidateStatus:
         """What is in shadow, and what is wrong with it."""
@@ -74,7 +78,14 @@ class Candidate:
         current = self._bundle
         if current is not None and (current.digest, current.commit) == (files.digest, files.commit):
             return current
-        return prepare_bundle(files)
+        return prepare_bundle(files, self._outside)
+
+    def _with_groups(self, bundle: Bundle) -> Bundle:
+        """With the directory's groups as the active bundle's were last read: nobody is asked for a candidate."""
+        directory = None if self._outside is None else self._outside.directory
+        if directory is None or not bundle.directory.elsewhere:
+            return bundle
+        return bundle.with_groups(directory.members, directory.fresh)
 
     def _put(self, bundle: Bundle | None) -> None:
         before, self._bundle = self._bundle, bundle
