@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, Literal
 from sqlalchemy import (
     BigInteger,
     CheckConstraint,
+    ColumnElement,
     Connection,
     Index,
     Integer,
@@ -23,6 +24,7 @@ from sqlalchemy import (
     bindparam,
     func,
     insert,
+    literal_column,
     select,
     update,
 )
@@ -72,13 +74,16 @@ NEWEST: Final = 2**63 - 1
 """Above every ordinal: all that is held counts."""
 
 _LOW_BITS: Final = 26
-_MASK: Final = 2**_LOW_BITS - 1
+
+
+def _long(text: str) -> ColumnElement[int]:
+    return literal_column(text, BigInteger)
 
 
 def _total(subject: Subject) -> Select[Any]:
     # In two halves: a sum of whole amounts leaves 64 bits after a thousand of the largest, and would err on SQLite.
     c = table(ReservationRow).c
-    halves = (c.amount.bitwise_rshift(_LOW_BITS), c.amount.bitwise_and(_MASK))
+    halves = (_long(f"amount >> {_LOW_BITS}"), _long(f"amount & {2**_LOW_BITS - 1}"))
     return (
         select(*(func.coalesce(func.sum(half), 0) for half in halves))
         .where(c[subject] == bindparam("who"), c.field == bindparam("counted"))
