@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.payments import ANYBODY
@@ -27,14 +27,15 @@ FEW = 4  # calls on one account in a day
 ENDED_UNSPENT = {"denied", "expired", "withdrawn", "revoked"}
 _names = itertools.count()
 
-CALL = st.tuples(st.integers(0, 600), st.sampled_from("ab"))
+CALL = st.tuples(st.sampled_from([0, 200, 400, 501, 600]), st.sampled_from("ab"))
+OUTCOME = st.sampled_from(["unused", "failed", "fired"])
 STEP = st.one_of(
     st.tuples(st.just("submit"), st.lists(CALL, min_size=1, max_size=3)),
     st.tuples(st.sampled_from(["deny", "approve", "withdraw", "redeem"]), st.integers(0, 9)),
     st.tuples(
         st.just("report"), st.tuples(st.integers(0, 9), st.sampled_from(["unused", "failed", "fired"]))
     ),
-    st.tuples(st.just("wait"), st.integers(-300, 1_500)),  # minutes; a clock may be put back
+    st.tuples(st.just("wait"), st.integers(-300, 900)),  # minutes; a clock may be put back
 )
 
 
@@ -97,6 +98,12 @@ class Story:
         elif what == "wait":
             self.world.clock.pass_(minutes=which)
             await self.world.sweep()
+        elif what == "fire":
+            call, outcome = which
+            await self.submit([call])
+            await self.about("redeem", -1)
+            await self.look()
+            await self.about("report", (-1, outcome))
         elif self.views:
             await self.about(what, which)
         await self.look()
@@ -145,6 +152,17 @@ def world(tmp_path_factory: pytest.TempPathFactory, runner: asyncio.Runner) -> I
 
 
 @settings(max_examples=500 if LONG else 30)
+@example(steps=[("fire", ((400, "a"), "unused")), ("fire", ((400, "b"), "failed")), ("submit", [(300, "a")])])
+@example(steps=[("submit", [(600, "a")]), ("deny", 0), ("submit", [(501, "a"), (400, "b")]), ("approve", 1)])
+@example(
+    steps=[
+        ("submit", [(400, "a")]),
+        ("wait", 120),
+        ("submit", [(600, "a")]),
+        ("wait", -240),
+        ("submit", [(401, "b")]),
+    ]
+)
 @given(steps=st.lists(STEP, min_size=4, max_size=16))
 def test_the_sums_are_those_of_a_naive_account(
     world: World, runner: asyncio.Runner, steps: list[tuple[str, Any]]
