@@ -80,12 +80,12 @@ def _long(text: str) -> ColumnElement[int]:
     return literal_column(text, BigInteger)
 
 
-def _total(subject: Subject) -> Select[Any]:
+def _total(subject: Subject) -> Select[int, int]:
     # In two halves: a sum of whole amounts leaves 64 bits after a thousand of the largest, and would err on SQLite.
     c = table(ReservationRow).c
-    halves = (_long(f"amount >> {_LOW_BITS}"), _long(f"amount & {2**_LOW_BITS - 1}"))
+    high, low = _long(f"amount >> {_LOW_BITS}"), _long(f"amount & {2**_LOW_BITS - 1}")
     return (
-        select(*(func.coalesce(func.sum(half), 0) for half in halves))
+        select(func.coalesce(func.sum(high), 0), func.coalesce(func.sum(low), 0))
         .where(c[subject] == bindparam("who"), c.field == bindparam("counted"))
         .where(c.tool.in_(bindparam("tools", expanding=True)), c.reserved_at >= bindparam("first"))
         .where(_HELD, c.ordinal < bindparam("before"))
