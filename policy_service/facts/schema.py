@@ -1,7 +1,8 @@
 """The Cedar schema of a bundle, generated: nobody writes it by hand and nobody can leave a check out of it.
 
 Rules kept here: one action per tool, in the groups of its manifest, from `Agent` to the manifest's resource
-type, with exactly the context of design section 4; attributes only as facts.toml declares them. Who may
+type, with exactly the context of design section 4; attributes only as facts.toml declares them, meters only in the
+actions they count, so that a rule that reads another tool's meter does not load. Who may
 approve is a schema of its own, so that a rule about tools may leave its action open without meaning people's
 votes as well.
 """
@@ -42,6 +43,7 @@ class ToolShape:
     groups: tuple[str, ...]
     resource_type: str
     input_type: Mapping[str, Any]
+    meters: tuple[str, ...] = ()
 
 
 def tools_schema(
@@ -96,7 +98,7 @@ def _action(shape: ToolShape) -> dict[str, Any]:
         "input": shape.input_type,
         "effect": _record({"compensable": _BOOL, "idempotent": _BOOL}),
         "txn": _record({"size": _LONG}),
-        "history": _record({}),
+        "history": _record({name: {**_LONG, "required": True} for name in shape.meters}),
         "claimed": _record(claimed),
         "on_behalf_of": {**_USER, "required": False},
         "now": _DATETIME,

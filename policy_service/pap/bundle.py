@@ -1,4 +1,4 @@
-"""A bundle: policies, manifests, groups and facts of one folder, checked as a whole or not at all.
+"""A bundle: policies, manifests, groups, meters and facts of one folder, checked as a whole or not at all.
 
 Rules kept here: everything wrong is told at once, with file and line; nothing of a bundle with a problem can
 be used; what can be suspected but not proved wrong is a warning. Preparing runs the parsers: it
@@ -17,6 +17,7 @@ from countersign.contract import JSON, ContractError, ToolManifest
 from policy_service.domain.gates import Gate
 from policy_service.domain.question import Facts
 from policy_service.facts.groups import Directory
+from policy_service.facts.meters import Meter
 from policy_service.facts.outside import Outside
 from policy_service.facts.sources import FactSources
 from policy_service.pap.checks import warnings_about
@@ -38,6 +39,7 @@ class Bundle:
     policies: Mapping[str, PolicySource]
     directory: Directory
     facts: FactSources
+    meters: Mapping[str, tuple[Meter, ...]]  # by the tool they count
     warnings: tuple[Problem, ...] = ()
 
     @property
@@ -134,7 +136,10 @@ def prepare_bundle(source: BundleFiles, outside: Outside | None = None) -> Bundl
 
 
 def _schema_problems(parts: Parts, policies: Mapping[str, Policy]) -> list[Problem]:
-    shapes = [shape_of(manifest, parts.codecs[name]) for name, manifest in parts.manifests.items()]
+    shapes = [
+        shape_of(manifest, parts.codecs[name], parts.meters.get(name, ()))
+        for name, manifest in parts.manifests.items()
+    ]
     try:
         schema = schema_of(shapes, parts.config)
     except ValueError as error:
@@ -169,6 +174,7 @@ def _bundle(
         policies=policies,
         config=parts.config,
         groups_of=parts.directory.groups_of,
+        meters=parts.meters,
     )
     if problems := _too_long_to_decide(rules):
         raise BundleError(problems)
@@ -184,5 +190,6 @@ def _bundle(
             source.digest,
             None if outside is None else outside.health,
         ),
+        meters=parts.meters,
         warnings=tuple(warnings_about(parts, policies, allowed_outside=outside is not None)),
     )

@@ -8,7 +8,7 @@ hierarchy of the very same manifests.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from cedarpy import Schema
@@ -16,15 +16,17 @@ from cedarpy import Schema
 from countersign.contract import ToolManifest
 from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.facts.manifests import InputCodec
+from policy_service.facts.meters import Meter
 from policy_service.facts.schema import APPROVE, SETTLE, ToolShape, approval_schema, tools_schema
 from policy_service.pap.policies import Policy
 from policy_service.pdp.rules import PeopleRules, Rules, ToolRules
 from policy_service.pdp.slices import may_match, policy_set
 
 
-def shape_of(manifest: ToolManifest, codec: InputCodec) -> ToolShape:
-    """What the schema needs to know of a tool."""
-    return ToolShape(manifest.tool, tuple(manifest.groups), manifest.resource.type, codec.cedar_type)
+def shape_of(manifest: ToolManifest, codec: InputCodec, meters: Sequence[Meter] = ()) -> ToolShape:
+    """What the schema needs to know of a tool, and of the meters that count it."""
+    names = tuple(meter.name for meter in meters)
+    return ToolShape(manifest.tool, tuple(manifest.groups), manifest.resource.type, codec.cedar_type, names)
 
 
 def schema_of(shapes: Iterable[ToolShape], config: FactsConfig) -> Schema:
@@ -56,13 +58,17 @@ def compile_rules(
     policies: Mapping[str, Policy],
     config: FactsConfig,
     groups_of: Callable[[str], frozenset[str]],
+    meters: Mapping[str, Sequence[Meter]],
 ) -> Rules:
     """Prepare everything decisions need. The parts have been validated."""
     about_tools = {name: policy for name, policy in policies.items() if not policy.about_people}
     return Rules(
         digest=digest,
         commit=commit,
-        tools={name: _tool_rules(manifests[name], codecs[name], about_tools, config) for name in manifests},
+        tools={
+            name: _tool_rules(manifests[name], codecs[name], about_tools, config, meters.get(name, ()))
+            for name in manifests
+        },
         policies={name: policy.source for name, policy in policies.items()},
         groups_of=groups_of,
         approval=_people_rules(policies, APPROVE),
@@ -74,20 +80,25 @@ def compile_rules(
 
 
 def _tool_rules(
-    manifest: ToolManifest, codec: InputCodec, policies: Mapping[str, Policy], config: FactsConfig
+    manifest: ToolManifest,
+    codec: InputCodec,
+    policies: Mapping[str, Policy],
+    config: FactsConfig,
+    meters: Sequence[Meter],
 ) -> ToolRules:
     matching = {n: p for n, p in policies.items() if may_match(p.tree, manifest.tool, manifest.groups)}
     guards = {name: policy.tree for name, policy in matching.items() if policy.source.gate is None}
     return ToolRules(
         manifest=manifest,
         codec=codec,
-        schema=schema_of([shape_of(manifest, codec)], config),
+        schema=schema_of([shape_of(manifest, codec, meters)], config),
         guards=policy_set(guards),
         gates=frozenset(matching) - frozenset(guards),
         everything=policy_set({name: policy.tree for name, policy in matching.items()}),
         permits=tuple(name for name, policy in matching.items() if policy.source.effect == "permit"),
         resource_attributes=_always(config, manifest.resource.type),
         agent_attributes=_always(config, AGENT),
+        meters=tuple(meter.name for meter in meters),
     )
 
 

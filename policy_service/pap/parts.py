@@ -1,8 +1,8 @@
-"""The other files of a bundle: tool manifests, groups, facts and their sources.
+"""The other files of a bundle: tool manifests, groups, meters, facts and their sources.
 
 Rules kept here: JSON is read by the contract's strict loader, TOML by the standard library's; a tool and its
 groups are Cedar actions, so their names may not meet; a compensation names a tool of the same bundle and
-arguments it has. Meters are refused until they are built: a budget that nobody counts must not look like one.
+arguments it has; a meter counts tools of the same bundle.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from policy_service.facts.config import BUILT_IN_TYPES, FactsConfig, SourceSpec,
 from policy_service.facts.groups import Directory, parse_groups
 from policy_service.facts.http import HttpReader
 from policy_service.facts.manifests import InputCodec
+from policy_service.facts.meters import Meter, by_tool, read_meters
 from policy_service.facts.outside import Outside
 from policy_service.facts.schema import FOR_PEOPLE
 from policy_service.facts.sources import FactReader, FailedReader, FileReader
@@ -38,6 +39,7 @@ class Parts:
     directory: Directory
     config: FactsConfig
     rows: Mapping[str, Mapping[str, Mapping[str, Any]]]
+    meters: Mapping[str, tuple[Meter, ...]]  # by the tool they count
 
     def open_readers(self, folder: Path | None, outside: Outside | None) -> dict[str, FactReader]:
         """A reader for each source. One that cannot be opened now fails when it is asked, and says why.
@@ -88,11 +90,11 @@ def read_parts(files: Mapping[str, bytes], outside: Outside | None = None) -> tu
     directory = _toml(files, "groups.toml", parse_groups, problems) or Directory({}, {}, {})
     config = _toml(files, "facts.toml", parse_facts_config, problems) or FactsConfig()
     rows = _fact_files(files, config, problems)
-    _refuse_meters(files, problems)
+    meters = _meters(files, manifests, problems)
     problems += _tool_problems(manifests, config)
     if outside is not None:
         problems += _outside_problems(directory, config, outside)
-    return Parts(manifests, codecs, directory, config, rows), problems
+    return Parts(manifests, codecs, directory, config, rows, meters), problems
 
 
 def _outside_problems(directory: Directory, config: FactsConfig, outside: Outside) -> list[Problem]:
@@ -219,9 +221,9 @@ def _rows(value: Any) -> Mapping[str, Mapping[str, Any]]:
     return value
 
 
-def _refuse_meters(files: Mapping[str, bytes], problems: list[Problem]) -> None:
-    meters = _toml(files, "meters.toml", dict, problems)
-    if meters:
-        problems.append(
-            Problem("meters.toml", None, "this version counts no meters yet; leave the file empty")
-        )
+def _meters(
+    files: Mapping[str, bytes], manifests: Mapping[str, ToolManifest], problems: list[Problem]
+) -> dict[str, tuple[Meter, ...]]:
+    meters, wrong = read_meters(_toml(files, "meters.toml", dict, problems) or {}, manifests)
+    problems += [Problem("meters.toml", None, message) for message in wrong]
+    return by_tool(meters.values())

@@ -26,7 +26,8 @@ def request_for(question: Question, tool: ToolRules, resource: Resource, encoded
         "input": encoded.input,
         "effect": {"compensable": manifest.compensation is not None, "idempotent": manifest.idempotent},
         "txn": {"size": question.txn_size},
-        "history": {},
+        # what a question does not say reads 0: only a dry run without a history leaves it out
+        "history": {name: question.history.get(name, 0) for name in tool.meters},
         "claimed": _claimed(question.claimed),
         "now": datetime_value(question.now),
         "env": question.env,

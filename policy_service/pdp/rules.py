@@ -91,6 +91,7 @@ class ToolRules:
     permits: tuple[str, ...] = ()
     resource_attributes: frozenset[str] = frozenset()
     agent_attributes: frozenset[str] = frozenset()
+    meters: tuple[str, ...] = ()  # those that count this tool
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ afterwards: it may have waited, and a unit that runs later must not have the ear
 
 A unit is alone with one transaction at most, and asks for that before anything else is locked: so nobody waits in a
 ring. Parties come after (an agent by name, a person by issuer and subject), shared by those who act for them and alone
-for those who stop them.
+for those who stop them. Last come those a submission is counted for, in the order of their numbers.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
 
@@ -68,6 +69,14 @@ def stop(tx: Tx, party: str) -> None:
     """Wait for every unit that acts for this party; those that come later see what this one does."""
     if tx.conn.dialect.name != "sqlite":
         tx.conn.execute(_ALONE, {"key": _key(f"party {party}")})
+
+
+def count_alone(tx: Tx, counted: Iterable[str]) -> None:
+    """Be alone, until the unit ends, with those it is counted for; on SQLite every unit is. Once in a unit, or two
+    units could wait for each other: then the server ends one, and it runs again."""
+    if tx.conn.dialect.name != "sqlite":
+        for key in sorted({_key(f"counted {name}") for name in counted}):
+            tx.conn.execute(_ALONE, {"key": key})
 
 
 def _key(name: str) -> int:

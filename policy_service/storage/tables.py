@@ -194,6 +194,7 @@ class EffectRow(Row, table=True):
     error: str | None = None  # what the redeemer said of a call that went wrong
     taken_back: str | None = None  # the words of the requester's side, where it took it back with some
     settlements: list[dict[str, Any]] = Field(default_factory=list, sa_type=Json)  # what people said of it
+    metered: bool = False  # it holds reservations, or has held some
     changed_at: datetime = Field(sa_type=UtcDateTime)
 
 

@@ -35,9 +35,10 @@ from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow
 from policy_service.storage.types import time_text
+from policy_service.workflow import metering
 from policy_service.workflow.ballots import ballots, requesters_side
 from policy_service.workflow.context import Context
-from policy_service.workflow.moves import SERVICE, Cause, insert, log_about
+from policy_service.workflow.moves import SERVICE, Cause, insert, log_about, set_columns
 from policy_service.workflow.records import Snapshot
 
 log = structlog.get_logger(__name__)
@@ -134,6 +135,7 @@ def question_about(
     now: datetime,
     txn_size: int,
     claimed: Mapping[str, str],
+    history: Mapping[str, int],
     redecided: bool = False,
     method: str = "key",
 ) -> Question:
@@ -151,6 +153,7 @@ def question_about(
         redecided=redecided,
         asked_as_unknown=any(gate.policy_id == UNKNOWN_TOOL for gate in gates_of(effect)),
         method="api_key" if method == "api_key" else "key",
+        history=history,
     )
 
 
@@ -164,6 +167,7 @@ def evaluate(
     now: datetime,
     txn_size: int,
     claimed: Mapping[str, str],
+    history: Mapping[str, int],
     redecided: bool = False,
     method: str = "key",
 ) -> Decision:
@@ -178,6 +182,7 @@ def evaluate(
         claimed=claimed,
         redecided=redecided,
         method=method,
+        history=history,
     )
     decision = decide(bundle.rules, question)
     if decision.alarms:
@@ -201,6 +206,18 @@ def evaluate(
     return decision
 
 
+def ask_first(
+    tx: Tx, ctx: Context, bundle: Bundle, agent: AgentRow, effect: EffectRow, facts: Facts, **about: Any
+) -> tuple[Decision, Facts]:
+    """Ask about an effect that is not stored yet, and let it hold its part of the meters unless it is denied. With the
+    facts to record beside the answer. The unit is alone with those the effect is counted for."""
+    sight = metering.look(tx.conn, bundle, effect, tx.now)
+    decision = evaluate(ctx, bundle, agent, effect, facts, now=tx.now, history=sight.values, **about)
+    if decision.outcome is not Verdict.DENY:
+        effect.metered = metering.take(tx, bundle, effect, sight.missing)
+    return decision, sight.beside(facts)
+
+
 def ask_again(
     tx: Tx,
     ctx: Context,
@@ -218,6 +235,7 @@ def ask_again(
     The effect is not moved; the caller does that with what it learns here. ``caller`` is who wants to spend or renew
     it: policy sees the weaker of the two proofs, so that a rule about API keys holds at the end as at the beginning.
     """
+    sight = metering.look_again(tx, bundle, effect)
     decision = evaluate(
         ctx,
         bundle,
@@ -225,14 +243,17 @@ def ask_again(
         effect,
         facts,
         now=tx.now,
+        history=sight.values,
         txn_size=1 if effect.kind == "compensate" else len(snapshot.effects),
         claimed=snapshot.transaction.claimed,
         redecided=True,
         method=weaker_method(snapshot, caller),
     )
+    if decision.outcome is not Verdict.DENY and metering.take(tx, bundle, effect, sight.missing):
+        set_columns(tx, effect, metered=True)
     gates = () if approved_before(snapshot, effect) else gates_of(effect, decision.gates)
     counted = count(ctx, bundle, snapshot, effect, agent, gates, tx.now)
-    decision_id = record(tx, snapshot, effect, decision, facts, cause)
+    decision_id = record(tx, snapshot, effect, decision, sight.beside(facts), cause)
     return Answer(decision, decision_id, gates, counted)
 
 

@@ -34,7 +34,7 @@ from policy_service.storage.tables import AgentRow, EffectRow
 from policy_service.workflow import records
 from policy_service.workflow.asking import (
     approved_before,
-    evaluate,
+    ask_first,
     gates_of,
     gather_facts,
     manifest_for,
@@ -46,6 +46,7 @@ from policy_service.workflow.asking import (
 from policy_service.workflow.context import Context
 from policy_service.workflow.effect_rows import decided, undecided
 from policy_service.workflow.endings import expire_effect
+from policy_service.workflow.metering import be_alone
 from policy_service.workflow.mint import Minted, mint
 from policy_service.workflow.moves import Cause, agent_actor, follow_effects, insert, move_effect, settle_task
 from policy_service.workflow.opening import open_review
@@ -201,13 +202,14 @@ def _open(
 ) -> EffectRow:
     forward = _require_fired(snapshot, undo.compensates or "")
     agent = _agent(tx, forward.agent)
-    decision = evaluate(
+    be_alone(tx, bundle, [undo])
+    decision, facts = ask_first(
+        tx,
         ctx,
         bundle,
         agent,
         undo,
         facts,
-        now=tx.now,
         txn_size=1,
         claimed=snapshot.transaction.claimed,
         redecided=True,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from countersign.contract import Verdict
 from countersign.contract.wire import EvaluationRequest, SubmitRequest
 from policy_service.domain.decision import Decision
 from policy_service.errors import ForbiddenError
 from policy_service.identity.callers import Caller
-from policy_service.workflow import records
+from policy_service.storage.tables import EffectRow
+from policy_service.workflow import metering, records
 from policy_service.workflow.asking import evaluate, gather_facts
 from policy_service.workflow.context import Context
 from policy_service.workflow.effect_rows import undecided
@@ -27,24 +29,31 @@ async def evaluate_request(
     effects = [undecided(bundle, effect, 1) for effect in named.effects]
     now = ctx.clock()
     facts = await gather_facts(bundle, effects, now)
-    agent = await ctx.db.read(lambda conn: records.agent_of(conn, caller.agent))
+    agent, sights = await ctx.db.read(
+        lambda conn: (
+            records.agent_of(conn, caller.agent),
+            [metering.look(conn, bundle, effect, now) for effect in effects],
+        )
+    )
     if agent is None:
         raise ForbiddenError(f"the agent {caller.agent!r} is not enrolled")
     claimed = {} if request.claimed is None else request.claimed.model_dump(exclude_none=True)
-    return [
-        (
-            effect.tool,
-            evaluate(
-                ctx,
-                bundle,
-                agent,
-                effect,
-                facts[effect.effect_id],
-                now=now,
-                txn_size=len(effects),
-                claimed=claimed,
-                method=caller.method,
-            ),
+    decisions: list[tuple[str, Decision]] = []
+    going: list[EffectRow] = []  # the effects of one list see each other's parts
+    for effect, sight in zip(effects, sights, strict=True):
+        decision = evaluate(
+            ctx,
+            bundle,
+            agent,
+            effect,
+            facts[effect.effect_id],
+            now=now,
+            txn_size=len(effects),
+            claimed=claimed,
+            history=sight.after(going, effect).values,
+            method=caller.method,
         )
-        for effect in effects
-    ]
+        decisions.append((effect.tool, decision))
+        if decision.outcome is not Verdict.DENY:
+            going.append(effect)
+    return decisions

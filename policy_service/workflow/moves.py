@@ -25,6 +25,7 @@ from policy_service.storage.core import Row, change, insert_row, table
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.tables import AttemptRow, EffectRow, ReviewRow, TaskRow, TransactionRow
+from policy_service.workflow.metering import give_back_if_over
 from policy_service.workflow.records import Snapshot, stays
 
 
@@ -77,6 +78,8 @@ def move_effect(tx: Tx, effect: EffectRow, to: EffectState, cause: Cause, **chan
     )
     _follow(effect, {"state": to.value, "changed_at": tx.now, **changes})
     body = {"from": came_from.value, "to": to.value, "why": cause.why, "kind": effect.kind, **cause.detail}
+    if give_back_if_over(tx, effect, to, cause.actor):
+        body["given_back"] = True
     log_about(tx, effect, f"effect_{to.value}", cause.actor, body)
 
 

@@ -25,6 +25,7 @@ from policy_service.storage.tables import AttemptRow, EffectRow, TransactionRow
 from policy_service.workflow import records
 from policy_service.workflow.asking import record
 from policy_service.workflow.effect_rows import decided, redemption_of, undecided
+from policy_service.workflow.metering import take_what_was_spent
 from policy_service.workflow.moves import (
     Cause,
     agent_actor,
@@ -69,7 +70,7 @@ def recall(tx: Tx, bundle: Bundle, caller: Caller, recalled: Recalled) -> Snapsh
     if claims.kind == "compensate":
         if snapshot is None:
             raise NotFoundError("the transaction it belongs to is not known; report that first")
-        effects = [_compensation(tx, bundle, snapshot, recalled.effects[0], cause)]
+        effects = [_compensation(tx, bundle, snapshot, recalled, cause)]
     else:
         snapshot = snapshot or _new_revision(tx, bundle, recalled, cause)
         effects = snapshot.effects
@@ -154,13 +155,14 @@ def _new_revision(tx: Tx, bundle: Bundle, recalled: Recalled, cause: Cause) -> S
             "to": transaction.state, "why": cause.why}  # fmt: skip
     append(tx, "transaction_submitted", actor=cause.actor, txn=claims.txn, rev=rev, body=body)
     snapshot = Snapshot(transaction, [], head_rev=rev)
-    snapshot.effects = [
-        _insert(tx, snapshot, undecided(bundle, effect, rev), cause) for effect in recalled.effects
-    ]
+    rows = [undecided(bundle, effect, rev) for effect in recalled.effects]
+    take_what_was_spent(tx, bundle, rows, _moment(claims.iat))
+    snapshot.effects = [_insert(tx, snapshot, row, cause) for row in rows]
     return snapshot
 
 
-def _compensation(tx: Tx, bundle: Bundle, snapshot: Snapshot, effect: Effect, cause: Cause) -> EffectRow:
+def _compensation(tx: Tx, bundle: Bundle, snapshot: Snapshot, recalled: Recalled, cause: Cause) -> EffectRow:
+    effect = recalled.effects[0]
     known = snapshot.find(effect.effect_id)
     if known is not None:
         return known
@@ -169,6 +171,7 @@ def _compensation(tx: Tx, bundle: Bundle, snapshot: Snapshot, effect: Effect, ca
         state = "not known" if forward is None else forward.state
         raise ConflictError(f"what {effect.tool} takes back is {state}; report that it fired first")
     row = undecided(bundle, effect, forward.rev, compensates=forward.effect_id)
+    take_what_was_spent(tx, bundle, [row], _moment(recalled.claims.iat))
     snapshot.compensations.append(_insert(tx, snapshot, row, cause))
     move_effect(tx, forward, EffectState.COMPENSATING, cause)
     return row

@@ -38,6 +38,7 @@ from policy_service.workflow.asking import (
 from policy_service.workflow.context import Context
 from policy_service.workflow.effect_rows import redemption_of
 from policy_service.workflow.endings import expire_if_over
+from policy_service.workflow.metering import be_alone_if_missing
 from policy_service.workflow.mint import receipt_claims
 from policy_service.workflow.moves import Cause, agent_actor, follow_effects, insert, move_effect
 from policy_service.workflow.parties import agent_behind, require_acting, require_redeemer
@@ -204,6 +205,7 @@ def still_released(
 ) -> bool:
     """Ask the policy once more about each effect; what it denies or asks people about is moved accordingly."""
     cause = Cause(agent_actor(caller.agent), "redeem")
+    be_alone_if_missing(tx, bundle, effects)
     for effect in effects:
         answer = ask_again(
             tx, ctx, bundle, agent, snapshot, effect, facts[effect.effect_id], cause, caller=caller

@@ -23,6 +23,7 @@ from policy_service.storage.tables import AttemptRow, EffectRow
 from policy_service.workflow import records
 from policy_service.workflow.asking import ask_again, gather_facts, require_current, with_one_bundle
 from policy_service.workflow.context import Context
+from policy_service.workflow.metering import be_alone_if_missing
 from policy_service.workflow.mint import receipt_claims
 from policy_service.workflow.moves import Cause, agent_actor, log_about, set_columns
 from policy_service.workflow.parties import agent_behind, require_acting, require_redeemer
@@ -129,6 +130,7 @@ def _all_released(
     cause: Cause,
 ) -> bool:
     agent = agent_behind(tx, snapshot.transaction.agent, effects[0].kind)
+    be_alone_if_missing(tx, bundle, effects)
     for effect in effects:
         answer = ask_again(
             tx, ctx, bundle, agent, snapshot, effect, facts[effect.effect_id], cause, caller=caller

@@ -30,6 +30,7 @@ from policy_service.storage.plumbing import ShadowDifferenceRow, ShadowRow
 from policy_service.workflow import records
 from policy_service.workflow.asking import gather_facts, question_about
 from policy_service.workflow.context import Context
+from policy_service.workflow.metering import look_back
 
 log = structlog.get_logger(__name__)
 
@@ -125,6 +126,7 @@ async def _compare(
 
     async def said_by(bundle: Bundle) -> Decision:
         facts = await gather_facts(bundle, [effect], ctx.clock())
+        sight = await ctx.db.read(lambda conn: look_back(conn, bundle, effect, line.at))
         question = question_about(
             ctx,
             agent,
@@ -133,6 +135,7 @@ async def _compare(
             now=line.at,
             txn_size=len(snapshot.effects),
             claimed=snapshot.transaction.claimed,
+            history=sight.values,
             method=snapshot.transaction.method,
         )
         return decide(bundle.rules, question)

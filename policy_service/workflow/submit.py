@@ -22,11 +22,12 @@ from policy_service.pap.bundle import Bundle
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, EffectRow, TransactionRow
 from policy_service.workflow import idempotency, records
-from policy_service.workflow.asking import evaluate, gates_of, gather_facts, record, require_current
+from policy_service.workflow.asking import ask_first, gates_of, gather_facts, record, require_current
 from policy_service.workflow.context import Context
 from policy_service.workflow.effect_rows import decided, undecided
 from policy_service.workflow.endings import expire_if_over, expire_if_unanswered
 from policy_service.workflow.epochs import require_told
+from policy_service.workflow.metering import be_alone
 from policy_service.workflow.moves import (
     Cause,
     agent_actor,
@@ -162,7 +163,9 @@ def _denied_by_person(tx: Tx, named: NamedTransaction) -> Snapshot | None:
 def _new_revision(tx: Tx, ctx: Context, submission: Submission, agent: AgentRow, rev: int) -> Snapshot:
     cause = Cause(agent_actor(agent.name), "submit")
     effects = [undecided(submission.bundle, effect, rev) for effect in submission.named.effects]
-    decisions = [_decide(tx, ctx, submission, agent, effect) for effect in effects]
+    be_alone(tx, submission.bundle, effects)
+    answers = [_decide(tx, ctx, submission, agent, effect) for effect in effects]
+    decisions = [decision for decision, _ in answers]
     snapshot = Snapshot(_transaction_row(tx, submission, rev, decisions), effects, head_rev=rev)
     for effect, decision in zip(effects, decisions, strict=True):
         decided(effect, _FIRST_STATE[decision.outcome], decision, tx.now)
@@ -170,9 +173,8 @@ def _new_revision(tx: Tx, ctx: Context, submission: Submission, agent: AgentRow,
         snapshot.transaction.ready_at, snapshot.transaction.valid_until = ready_times(snapshot, tx.now)
     insert(tx, snapshot.transaction)
     _log_submission(tx, snapshot, cause, submission.trace)
-    for effect, decision in zip(effects, decisions, strict=True):
+    for effect, (decision, facts) in zip(effects, answers, strict=True):
         log_effect(tx, effect, cause)
-        facts = submission.facts[effect.effect_id]
         effect.decision_id = record(tx, snapshot, effect, decision, facts, cause)
         insert(tx, effect)
         if decision.outcome is Verdict.REVIEW:
@@ -200,14 +202,16 @@ def _transaction_row(tx: Tx, submission: Submission, rev: int, decisions: list[D
     )
 
 
-def _decide(tx: Tx, ctx: Context, submission: Submission, agent: AgentRow, effect: EffectRow) -> Decision:
-    return evaluate(
+def _decide(
+    tx: Tx, ctx: Context, submission: Submission, agent: AgentRow, effect: EffectRow
+) -> tuple[Decision, Facts]:
+    return ask_first(
+        tx,
         ctx,
         submission.bundle,
         agent,
         effect,
         submission.facts[effect.effect_id],
-        now=tx.now,
         txn_size=len(submission.named.effects),
         claimed=submission.claimed,
         method=submission.caller.method,

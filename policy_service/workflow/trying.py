@@ -18,6 +18,7 @@ from policy_service.workflow import records
 from policy_service.workflow.asking import evaluate, gather_facts
 from policy_service.workflow.context import Context
 from policy_service.workflow.effect_rows import undecided
+from policy_service.workflow.metering import look
 from policy_service.workflow.naming import name_transaction
 from policy_service.workflow.policies import row_of
 from policy_service.workflow.policy_reading import TriedEffect
@@ -51,8 +52,11 @@ async def try_effect(ctx: Context, agent: str, tool: str, args: JSON) -> TriedEf
     (named,) = name_transaction(bundle, agent, wish).effects
     effect, now = undecided(bundle, named, 1), ctx.clock()
     facts = (await gather_facts(bundle, [effect], now))[effect.effect_id]
-    decision = evaluate(ctx, bundle, known, effect, facts, now=now, txn_size=1, claimed={})
-    return _tried(bundle, decision, facts, now)
+    sight = await ctx.db.read(lambda conn: look(conn, bundle, effect, now))
+    decision = evaluate(
+        ctx, bundle, known, effect, facts, now=now, txn_size=1, claimed={}, history=sight.values
+    )
+    return _tried(bundle, decision, sight.beside(facts), now)
 
 
 def _tried(bundle: Bundle, decision: Decision, facts: Facts, now: datetime) -> TriedEffect:

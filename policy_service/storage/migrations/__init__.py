@@ -3,8 +3,9 @@
 ``migrate`` goes forward only, each step in a transaction of its own on both engines. A database of a newer
 release is refused: this code would not know what its columns mean.
 
-After a change of ``tables.py`` or ``plumbing.py``, ``python -m policy_service.storage.migrations "what changed"``
-drafts the next step beside the others; read it, and give the audit table its triggers again if the step rebuilds it.
+After a change of ``tables.py``, ``plumbing.py`` or ``reservations.py``,
+``python -m policy_service.storage.migrations "what changed"`` drafts the next step beside the others; read it, and give
+the audit table its triggers again if the step rebuilds it.
 """
 
 from __future__ import annotations

@@ -15,8 +15,10 @@ from sqlalchemy import event
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.database import Tx
 from policy_service.workflow import redeem, submit_and_redeem
+from tests.fakes.payments import Payments
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import mail, pay
+from tests.integration.service.metered import METERS, counted_pay
 from tests.integration.service.together.test_compensation import fired, undone
 from tests.integration.service.together.test_renewal import renewed, spent
 
@@ -146,3 +148,28 @@ async def test_a_renewal_reads_the_facts_of_what_it_names(
     asked.clear()
     assert (await renewed(robot, view["effects"][1]["effect_id"])).json()["redeemed"] is True
     assert asked == ["mail"]
+
+
+# ------------------------------------------------------------------------------------------------- what is counted
+
+COUNTED = {"SELECT reservations": 2, "INSERT reservations": 2}  # by a sum and by a count
+COUNTED_AGAIN = {
+    "SELECT reservations": 4
+}  # what it holds, asked for the whole list and for itself, and two meters
+
+
+async def test_a_counted_submission_costs_a_query_a_meter_and_a_row_a_field_more(
+    bank: World, robot: Agent, folder: Payments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.write("tools/pay.json", counted_pay()).write("meters.toml", METERS)
+    await bank.activate()
+    statements = Statements(bank, monkeypatch, submit_and_redeem.__name__)
+    view = (await robot.submit(await pay(bank))).json()
+    assert statements.sent == Counter(A_NEW_REVISION) + Counter(COUNTED)
+    tokens = (await robot.release(view)).json()["releases"]
+    statements = Statements(bank, monkeypatch, redeem.__name__)
+    assert (await robot.redeem(tokens)).json()["redeemed"] is True
+    assert statements.sent == Counter(REDEEMED_LATER) + Counter(COUNTED_AGAIN)
+    statements = Statements(bank, monkeypatch, submit_and_redeem.__name__)
+    assert (await robot.submit(await mail(bank), run_key="mail")).status_code == 201
+    assert statements.sent == A_NEW_REVISION  # no meter counts a mail

@@ -134,7 +134,11 @@ FILE_PROBLEMS: dict[str, tuple[str, Any, str]] = {
         "facts.toml",
         '[entities.Agent.attributes]\nx="Long"\n[[source]]\nname="s"\nkind="file"\nfile="facts/s.json"\nentity="Agent"\n',
         "facts/s.json: named by a source, but missing"),
-    "meters, which nobody counts yet": ("meters.toml", "[spend]\nmax = 1\n", "counts no meters yet"),
+    "meters that are no TOML": ("meters.toml", "[meters", "meters.toml: "),
+    "a meter of a tool that is not here": (
+        "meters.toml",
+        '[meters.calls]\ncount = true\nof = ["refund"]\nper = "principal"\nwindow = "24h"\n',
+        "meters.toml: meter 'calls': of: 'refund' is neither a tool"),
     "a file of an unknown kind": ("rules.ceder", "", "unknown kind of file"),
 }  # fmt: skip
 

@@ -113,6 +113,7 @@ def upgrade() -> None:
         sa.Column("error", sa.String(), nullable=True),
         sa.Column("taken_back", sa.String(), nullable=True),
         sa.Column("settlements", Json, nullable=False),
+        sa.Column("metered", sa.Boolean(), nullable=False),
         sa.Column("changed_at", UtcDateTime(), nullable=False),
         sa.CheckConstraint("kind IN ('effect', 'compensate')", name="kind_known"),
         sa.CheckConstraint(
@@ -181,6 +182,39 @@ def upgrade() -> None:
         sa.Column("revoked_at", UtcDateTime(), nullable=True),
         sa.PrimaryKeyConstraint("iss", "sub"),
     )
+    op.create_table(
+        "reservations",
+        sa.Column("ordinal", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
+        sa.Column("effect_id", sa.String(), nullable=False),
+        sa.Column("rev", sa.Integer(), nullable=False),
+        sa.Column("field", sa.String(), nullable=False),
+        sa.Column("tool", sa.String(), nullable=False),
+        sa.Column("agent", sa.String(), nullable=False),
+        sa.Column("resource", sa.String(), nullable=False),
+        sa.Column("amount", sa.BigInteger(), nullable=False),
+        sa.Column("reserved_at", UtcDateTime(), nullable=False),
+        sa.Column("given_back_at", UtcDateTime(), nullable=True),
+        sa.CheckConstraint("amount >= 0", name="amount_not_negative"),
+        sa.PrimaryKeyConstraint("ordinal"),
+        sa.UniqueConstraint("effect_id", "rev", "field", name="uq_reservations_effect"),
+        sqlite_autoincrement=True,
+    )
+    with op.batch_alter_table("reservations", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_reservations_agent",
+            ["agent", "field", "tool", "reserved_at", "amount"],
+            unique=False,
+            sqlite_where=sa.text("given_back_at IS NULL"),
+            postgresql_where=sa.text("given_back_at IS NULL"),
+        )
+        batch_op.create_index(
+            "ix_reservations_resource",
+            ["resource", "field", "tool", "reserved_at", "amount"],
+            unique=False,
+            sqlite_where=sa.text("given_back_at IS NULL"),
+            postgresql_where=sa.text("given_back_at IS NULL"),
+        )
+
     op.create_table(
         "reviews",
         sa.Column("review_id", sa.String(), nullable=False),

@@ -1,0 +1,190 @@
+"""meters.toml: what is counted, of which tools, for whom, over which time.
+
+Rules kept here: unknown members are refused; a sum is of an input field that is a whole number, never negative, in
+every tool it counts; a meter names tools or action groups of this bundle. Policy sees a meter as `context.history.NAME`
+in the actions it counts, and nowhere else.
+
+What is reserved is stored by field and tool, not by meter. So a meter that is renamed, or gets another window, another
+`per` or fewer tools, is computed anew from what is stored; one of a field or a tool that nothing counted before starts
+at zero.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from countersign.contract import JSON, PointerError, ToolManifest, pointer_tokens, resolve_pointer
+from policy_service.facts.windows import Window, parse_window
+
+COUNT: Final = ""
+"""The field of a meter that counts effects: the empty pointer, which is the whole call."""
+
+MAX_TOTAL: Final = 2**60
+"""What a meter shows at most. An input is below 2**53, so a rule that adds one to a meter, or adds up several meters,
+stays inside the engine's 64 bits, and no agent can make a cap err by filling a meter."""
+
+MAX_METERS: Final = 64  # in a bundle; each one a tool is counted by is a query at its every decision
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}\Z")
+_CEDARS_OWN: Final = frozenset("else false has if in is like then true".split())
+
+
+class _MeterTable(BaseModel):
+    """One table of the file, as its author wrote it."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    count: Literal[True] | None = None
+    sum: Annotated[str, StringConstraints(pattern=r"^/", max_length=200)] | None = None
+    of: list[str] = Field(min_length=1)
+    per: Literal["principal", "resource"]
+    window: str
+    timezone: str | None = None
+    doc: str = Field(default="", max_length=2_000)
+
+    @model_validator(mode="after")
+    def _counts_one_thing(self) -> Self:
+        if (self.count is None) is (self.sum is None):
+            raise ValueError('write either count = true or sum = "/FIELD"')
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """One meter, checked against the tools it counts."""
+
+    name: str
+    field: str  # pointer into the args, or COUNT
+    tools: frozenset[str]
+    per: Literal["principal", "resource"]
+    window: Window
+    doc: str = ""
+    currency: str | None = None  # where its field is money, always in this one
+
+    @property
+    def words(self) -> str:
+        """What it counts, in a few words."""
+        return f"{self.name} (per {self.per}, {self.window.words})"
+
+    def amount(self, args: JSON) -> int:
+        """What one call adds. A field that is left out adds nothing; so does one the manifest refuses anyway."""
+        if self.field == COUNT:
+            return 1
+        try:
+            value = resolve_pointer(args, self.field)
+        except PointerError:
+            return 0
+        return value if type(value) is int and value >= 0 else 0
+
+
+Meters = Mapping[str, Meter]
+
+
+def read_meters(table: Mapping[str, Any], manifests: Mapping[str, ToolManifest]) -> tuple[Meters, list[str]]:
+    """The meters of meters.toml, already parsed, by name; and everything wrong in it, in sentences."""
+    if strange := sorted(table.keys() - {"meters"}):
+        return {}, [f"{strange[0]!r} is no member of this file; write [meters.NAME]"]
+    tables = table.get("meters", {})
+    if not isinstance(tables, dict):
+        return {}, ["meters: write a table for each meter: [meters.NAME]"]
+    if len(tables) > MAX_METERS:
+        return {}, [f"there are {len(tables)} meters; a bundle has at most {MAX_METERS}"]
+    meters: dict[str, Meter] = {}
+    problems: list[str] = []
+    for name, content in tables.items():
+        try:
+            meters[name] = _meter(name, content, manifests)
+        except ValidationError as error:
+            problems += [f"meter {name!r}: {_told(item)}" for item in error.errors(include_url=False)]
+        except ValueError as error:
+            problems.append(f"meter {name!r}: {error}")
+    return meters, problems
+
+
+def by_tool(meters: Iterable[Meter]) -> dict[str, tuple[Meter, ...]]:
+    """The meters that count each tool, in the order of the file; a tool that none counts is not there."""
+    found: dict[str, tuple[Meter, ...]] = {}
+    for meter in meters:
+        for tool in meter.tools:
+            found[tool] = (*found.get(tool, ()), meter)
+    return found
+
+
+def _told(item: Any) -> str:
+    place = ".".join(str(part) for part in item["loc"])
+    said = item["msg"].removeprefix("Value error, ")
+    quoted = "" if item["type"] in {"missing", "value_error"} else f" (it is {item['input']!r})"
+    return f"{place}: {said}{quoted}" if place else f"{said}{quoted}"
+
+
+def _meter(name: str, content: Any, manifests: Mapping[str, ToolManifest]) -> Meter:
+    _require_name(name)
+    table = _MeterTable.model_validate(content)
+    tools = _tools(table.of, manifests)
+    field = COUNT if table.sum is None else table.sum
+    if field != COUNT:
+        for tool in sorted(tools):
+            _require_whole_number(manifests[tool], field)
+    window = parse_window(table.window, table.timezone)
+    return Meter(name, field, tools, table.per, window, table.doc, _currency(field, tools, manifests))
+
+
+def _require_name(name: str) -> None:
+    if not _NAME.match(name):
+        raise ValueError("its name is lower-case letters, digits and _, like refunded_today")
+    if name in _CEDARS_OWN:
+        raise ValueError("its name is a word of Cedar's own; call it something else")
+
+
+def _tools(of: list[str], manifests: Mapping[str, ToolManifest]) -> frozenset[str]:
+    found: set[str] = set()
+    for name in of:
+        in_group = {tool for tool, manifest in manifests.items() if name in manifest.groups}
+        if not in_group and name not in manifests:
+            known = sorted({*manifests, *(group for one in manifests.values() for group in one.groups)})
+            raise ValueError(
+                f"of: {name!r} is neither a tool of this bundle nor an action group with tools in it; known are "
+                f"{', '.join(known) or 'none'}"
+            )
+        found |= in_group or {name}
+    return frozenset(found)
+
+
+def _require_whole_number(manifest: ToolManifest, field: str) -> None:
+    node: Any = manifest.args
+    where = f"sum: {field!r} of {manifest.tool!r}"
+    for token in _tokens(field):
+        properties = node.get("properties") if isinstance(node, dict) else None
+        if not isinstance(properties, dict) or token not in properties:
+            known = ", ".join(sorted(properties)) if isinstance(properties, dict) else "none"
+            raise ValueError(f"{where} is not declared in its manifest; fields there are {known}")
+        node = properties[token]
+    if not isinstance(node, dict) or node.get("type") != "integer":
+        raise ValueError(f'{where} is not a whole number: its manifest must say "type": "integer" of it')
+    least = node.get("minimum", node.get("exclusiveMinimum"))
+    if not isinstance(least, int) or least < 0:
+        raise ValueError(
+            f'{where} may be negative, and would give a budget back; let its manifest say "minimum": 0 or more'
+        )
+
+
+def _tokens(field: str) -> list[str]:
+    try:
+        return list(pointer_tokens(field))
+    except PointerError as error:
+        raise ValueError(f"sum: {field!r} is no pointer to a field: {error}") from error
+
+
+def _currency(field: str, tools: Iterable[str], manifests: Mapping[str, ToolManifest]) -> str | None:
+    """The one currency the field is always in, by the manifests; else None, and people see the bare number."""
+    said = {
+        next((money.currency for money in manifests[tool].money if money.amount == field), "")
+        for tool in tools
+    }
+    currency = said.pop() if len(said) == 1 else ""
+    return currency.removeprefix("const:") if currency.startswith("const:") else None

@@ -1,0 +1,140 @@
+"""What effects take of the meters that count them: the table, and the few questions that are asked of it.
+
+A row says what one effect takes by one field, kept by what it is and not by meter: any window and any subject is a sum
+over the same rows, by one index. Of two rows that share an agent or a resource the later one has the higher ordinal,
+whatever the clock did in between: it is given while the unit is alone with both (``storage/alone.py``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, ClassVar, Final, Literal
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    ColumnElement,
+    Connection,
+    Index,
+    Integer,
+    Select,
+    UniqueConstraint,
+    bindparam,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
+from sqlalchemy import text as sql
+from sqlmodel import Field
+
+from policy_service.storage.core import Row, rows_of, table, write
+from policy_service.storage.types import UtcDateTime
+from policy_service.storage.unit import Tx
+
+_HELD = sql("given_back_at IS NULL")
+_ORDINAL: Any = BigInteger().with_variant(Integer, "sqlite")  # there only an INTEGER key numbers itself
+
+
+def _by(subject: str) -> Index:
+    """Finds and sums what one subject holds; what came back is in it no more."""
+    columns = (subject, "field", "tool", "reserved_at", "amount")
+    return Index(f"ix_reservations_{subject}", *columns, sqlite_where=_HELD, postgresql_where=_HELD)
+
+
+class ReservationRow(Row, table=True):
+    """What one effect at one revision takes, by one field of its arguments."""
+
+    __tablename__: ClassVar[Any] = "reservations"
+    __table_args__ = (
+        UniqueConstraint("effect_id", "rev", "field", name="uq_reservations_effect"),
+        CheckConstraint("amount >= 0", name="amount_not_negative"),
+        _by("agent"),
+        _by("resource"),
+        {"sqlite_autoincrement": True},  # an ordinal never comes twice
+    )
+
+    ordinal: int | None = Field(default=None, primary_key=True, sa_type=_ORDINAL)
+    effect_id: str
+    rev: int
+    field: str  # pointer into the args; empty: the effect itself, whose amount is 1
+    tool: str
+    agent: str
+    resource: str  # digest of its type and id: an id may be longer than an index takes
+    amount: int = Field(sa_type=BigInteger)
+    reserved_at: datetime = Field(sa_type=UtcDateTime)
+    given_back_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+
+
+Subject = Literal["agent", "resource"]
+NEWEST: Final = 2**63 - 1
+"""Above every ordinal: all that is held counts."""
+
+_LOW_BITS: Final = 26
+
+
+def _long(text: str) -> ColumnElement[int]:
+    return literal_column(text, BigInteger)
+
+
+def _total(subject: Subject) -> Select[int, int]:
+    # In two halves: a sum of whole amounts leaves 64 bits after a thousand of the largest, and would err on SQLite.
+    c = table(ReservationRow).c
+    high, low = _long(f"amount >> {_LOW_BITS}"), _long(f"amount & {2**_LOW_BITS - 1}")
+    return (
+        select(func.coalesce(func.sum(high), 0), func.coalesce(func.sum(low), 0))
+        .where(c[subject] == bindparam("who"), c.field == bindparam("counted"))
+        .where(c.tool.in_(bindparam("tools", expanding=True)), c.reserved_at >= bindparam("first"))
+        .where(_HELD, c.ordinal < bindparam("before"))
+    )
+
+
+_TOTALS: Final = {"agent": _total("agent"), "resource": _total("resource")}
+_INSERT: Final = insert(table(ReservationRow))
+_OF_EFFECT: Final = select(*table(ReservationRow).columns).where(
+    table(ReservationRow).c.effect_id == bindparam("of_effect"),
+    table(ReservationRow).c.rev == bindparam("of_rev"),
+    _HELD,
+)
+
+
+def resource_digest(kind: str, name: str) -> str:
+    """The name of a resource in these rows."""
+    return hashlib.sha256(f"{len(kind)} {kind} {name}".encode()).hexdigest()
+
+
+def total(
+    conn: Connection,
+    subject: Subject,
+    who: str,
+    field: str,
+    tools: Sequence[str],
+    *,
+    first: datetime,
+    before: int = NEWEST,
+) -> int:
+    """What is held by this subject since ``first`` in rows below the ordinal ``before``. Exact, whatever its size."""
+    values = {"who": who, "counted": field, "tools": tools, "first": first, "before": before}
+    high, low = conn.execute(_TOTALS[subject], values).one()
+    return (int(high) << _LOW_BITS) + int(low)
+
+
+def held_by(conn: Connection, effect_id: str, rev: int) -> dict[str, ReservationRow]:
+    """What an effect holds, by field."""
+    found = conn.execute(_OF_EFFECT, {"of_effect": effect_id, "of_rev": rev})
+    return {row.field: row for row in rows_of(ReservationRow, found)}
+
+
+def put(tx: Tx, **columns: Any) -> None:
+    """Write one reservation down; the unit is alone with its subjects."""
+    write(tx.conn, _INSERT, columns)
+
+
+def give_back(tx: Tx, effect_id: str, rev: int) -> None:
+    """What an effect holds is anybody's again."""
+    c = table(ReservationRow).c
+    mine = (c.effect_id == effect_id, c.rev == rev, _HELD)
+    tx.conn.execute(update(table(ReservationRow)).where(*mine).values(given_back_at=tx.now))
