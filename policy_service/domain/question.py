@@ -92,6 +92,7 @@ class Question:
 
     `redecided` says that the effect was decided before: a tool the bundle no longer holds has then changed,
     not stayed unknown. `asked_as_unknown` says that it was unknown from the beginning, and people were asked.
+    `history` holds the meters by name, as they stand without this effect.
     """
 
     agent: AgentPrincipal
@@ -107,3 +108,4 @@ class Question:
     method: CallMethod = "key"
     redecided: bool = False
     asked_as_unknown: bool = False
+    history: Mapping[str, int] = field(default_factory=dict)

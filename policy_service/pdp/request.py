@@ -26,7 +26,7 @@ def request_for(question: Question, tool: ToolRules, resource: Resource, encoded
         "input": encoded.input,
         "effect": {"compensable": manifest.compensation is not None, "idempotent": manifest.idempotent},
         "txn": {"size": question.txn_size},
-        "history": {},
+        "history": dict(question.history),
         "claimed": _claimed(question.claimed),
         "now": datetime_value(question.now),
         "env": question.env,
