@@ -169,7 +169,7 @@ every decision names the commit it was made under.
 | here | is |
 |---|---|
 | `rules.cedar` | the rules, in [Cedar](https://docs.cedarpolicy.com); any number of `*.cedar` files |
-| `tools/` | one reviewed manifest for each tool; `countersign tools export` drafts them from code |
+| `tools/` | one reviewed manifest for each tool; `countersign tools export --tools MODULE` drafts them from code |
 | `groups.toml` | who is in which group |
 | `facts.toml`, `facts/` | what the service itself knows about a resource |
 | `cases/` | what the rules must answer |
