@@ -43,7 +43,9 @@ def acknowledged_in(files: Mapping[str, bytes]) -> Acknowledged:
     return {(policy, mutant): why for policy, mutant, why in read}
 
 
-def unacknowledged(survived: Iterable[Mutant], acknowledged: Acknowledged) -> tuple[list[Mutant], list[Problem]]:
+def unacknowledged(
+    survived: Iterable[Mutant], acknowledged: Acknowledged
+) -> tuple[list[Mutant], list[Problem]]:
     """The survivors nobody explained, and the explanations nothing needs."""
     names = {(mutant.of.source.id, mutant.name): mutant for mutant in survived}
     left = [mutant for name, mutant in names.items() if name not in acknowledged]
@@ -59,9 +61,11 @@ def _list(entries: Any, problems: list[Problem]) -> list[Any]:
 
 def _entry(number: int, entry: Any, problems: list[Problem]) -> tuple[str, str, str]:
     found = entry if isinstance(entry, dict) else {}
-    for name in _MEMBERS:
-        if not isinstance(found.get(name), str) or not found[name].strip():
-            problems.append(_problem(f"[[survives]] number {number} needs {name} = a text"))
+    problems += [
+        _problem(f"[[survives]] number {number} needs {name} = a text")
+        for name in _MEMBERS
+        if not isinstance(found.get(name), str) or not found[name].strip()
+    ]
     if strange := sorted(found.keys() - set(_MEMBERS)):
         message = f"[[survives]] number {number}: {strange[0]!r} is unknown; known are {', '.join(_MEMBERS)}"
         problems.append(_problem(message))
@@ -73,7 +77,11 @@ def _stale(name: tuple[str, str], left: Iterable[Mutant]) -> Problem:
     policy, mutant = name
     names = [each.name for each in left if each.of.source.id == policy]
     close = get_close_matches(mutant, names, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else "a case notices it, or the policy has changed; remove the entry"
+    hint = (
+        f"did you mean {close[0]!r}?"
+        if close
+        else "a case notices it, or the policy has changed; remove the entry"
+    )
     return _problem(f"policy {policy!r}: no mutant {mutant!r} survives; {hint}")
 
 

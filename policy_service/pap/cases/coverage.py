@@ -1,7 +1,7 @@
 """Which policies the cases ever use: which determined an answer, which gates fired, which conditions went both ways.
 
-Rules kept here: what an answer says of itself is believed; whether a policy holds is asked of that policy alone, with the
-request and the entities of the case, so that a forbid beside it hides nothing.
+Rules kept here: what an answer says of itself is believed; whether a policy holds is asked of that policy alone, with
+the request and the entities of the case, so that a forbid beside it hides nothing.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from policy_service.pdp.cedar import Answer, ask, entities_of
 from policy_service.pdp.request import entities_for, missing_facts, request_for
 from policy_service.pdp.rules import Rules, ToolRules
 from policy_service.pdp.slices import may_match, policy_set
+
+_HELD, _NOT_HELD, _ERRED = range(3)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +78,18 @@ def coverage_of(
     for case in prepared:
         _count(bundle.rules, case.question, policies, alone, counts)
     return tuple(
-        Covered(name, policy.source.place, _kind(policy), sum(name in ids for ids in said), *counts[name], _conditional(policy))
+        Covered(
+            policy=name,
+            place=policy.source.place,
+            kind=_kind(policy),
+            determined=sum(name in ids for ids in said),
+            held=counts[name][_HELD],
+            not_held=counts[name][_NOT_HELD],
+            erred=counts[name][_ERRED],
+            conditional=_conditional(policy),
+        )
         for name, policy in policies.items()
-    )  # fmt: skip
+    )
 
 
 def table(rows: Sequence[Covered]) -> str:
@@ -130,7 +141,7 @@ def _count(
             answer = _ask_alone(rules, question, tool, alone[name])
             if answer is None:
                 return
-            counts[name][2 if answer.errors else 0 if answer.allowed else 1] += 1
+            counts[name][_ERRED if answer.errors else _HELD if answer.allowed else _NOT_HELD] += 1
 
 
 def _ask_alone(rules: Rules, question: Question, tool: ToolRules, policies: PolicySet) -> Answer | None:

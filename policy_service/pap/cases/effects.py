@@ -24,7 +24,8 @@ def case_of(name: str, table: Table, agents: Mapping[str, AgentPrincipal], probl
     case = Fields(name, table, "a case", problems)
     for key in ("matrix", "each"):  # have been read before, and are what a misspelt one is likened to
         case.take(key, lambda value: value, None)
-    args, args_bytes = case.take("args", _args, ({}, b"{}"))
+    no_args: tuple[Any, bytes] = ({}, b"{}")
+    args, args_bytes = case.take("args", _args, no_args)
     facts = case.take("facts", fields.table, None)
     claimed = case.take("claimed", fields.table, None)
     read = Case(
@@ -65,7 +66,9 @@ def _history(value: Any) -> dict[str, int]:
 
 def _claimed(name: str, table: Table, problems: list[Problem]) -> Claimed:
     said = Fields(name, table, "claimed", problems)
-    claimed = Claimed(*(said.take(key, fields.text, "") or None for key in ("purpose", "reasoning", "on_behalf_of")))
+    claimed = Claimed(
+        *(said.take(key, fields.text, "") or None for key in ("purpose", "reasoning", "on_behalf_of"))
+    )
     said.finish()
     return claimed
 
@@ -98,7 +101,13 @@ def _expected(case: Fields, name: str, problems: list[Problem]) -> Expected:
 
 
 def _require_sense(case: Fields, expected: Expected) -> None:
-    about = {"gates": "review", "needs": "review", "step_up": "review", "answer_within": "review", "reasons": "deny"}
+    about = {
+        "gates": "review",
+        "needs": "review",
+        "step_up": "review",
+        "answer_within": "review",
+        "reasons": "deny",
+    }
     for key, outcome in {**about, "errors": "deny"}.items():
         if key in case.table and expected.outcome not in (outcome, ""):
             case.refuse(key, f"{key}: belongs to `expect: {outcome}`, and this expects {expected.outcome}")

@@ -15,7 +15,7 @@ from cedarpy import PolicySet, pst
 Variant = tuple[str, str, Any]
 """What was there, what is there instead, and the whole expression with it."""
 
-_OTHER: Final[dict[str, str]] = {
+_OTHER: Final[dict[str, pst.BinaryOpName]] = {
     "less": "less_eq",
     "less_eq": "less",
     "greater": "greater_eq",
@@ -79,7 +79,7 @@ def _changed(expr: Any) -> Iterator[Any]:
     match expr:
         case pst.BinaryOp(op=op, left=left, right=right):
             if op in _OTHER:
-                yield replace(expr, op=_OTHER[op])
+                yield pst.BinaryOp(_OTHER[op], left, right)
             if op in ("and", "or"):
                 yield from (left, right)
         case pst.UnaryOp(op="not", arg=arg):

@@ -18,7 +18,12 @@ def junit(answered: Sequence[Answered]) -> bytes:
     for file in dict.fromkeys(each.case.file for each in answered):
         of_file = [each for each in answered if each.case.file == file]
         suite = Xml.SubElement(
-            root, "testsuite", name=_xml(file), tests=str(len(of_file)), failures=str(_failures(of_file)), errors="0"
+            root,
+            "testsuite",
+            name=_xml(file),
+            tests=str(len(of_file)),
+            failures=str(_failures(of_file)),
+            errors="0",
         )
         for each in of_file:
             _test_case(suite, each)
@@ -28,8 +33,9 @@ def junit(answered: Sequence[Answered]) -> bytes:
 
 def _test_case(suite: Xml.Element, answered: Answered) -> None:
     case = answered.case
-    place = {"file": _xml(case.file), "line": str(case.line)}
-    test = Xml.SubElement(suite, "testcase", name=_xml(case.it), classname=_xml(case.file), **place)
+    test = Xml.SubElement(suite, "testcase", name=_xml(case.it), classname=_xml(case.file))
+    test.set("file", _xml(case.file))
+    test.set("line", str(case.line))
     if not answered.holds:
         failure = Xml.SubElement(test, "failure", message=_xml(answered.differences[0]))
         failure.text = _xml("\n".join((case.place, *answered.differences)))

@@ -46,7 +46,9 @@ def spread(written: Table) -> Iterator[Table]:
     base.lines.update(written.lines)
     rows, products = _rows(written.get("matrix", [None])), list(_products(written))
     if len(rows) * len(products) > MAX_PRODUCT:
-        raise ValueError(f"stands for {len(rows) * len(products)} cases; {MAX_PRODUCT} is the limit, write several")
+        raise ValueError(
+            f"stands for {len(rows) * len(products)} cases; {MAX_PRODUCT} is the limit, write several"
+        )
     for number, row in enumerate(rows, 1):
         case = base if row is None else _named(base, row, str(row.get("it", number)))
         for product, name in products:
@@ -61,7 +63,11 @@ def _named(base: Table, above: Table, suffix: str) -> Table:
 
 
 def _rows(matrix: Any) -> list[Any]:
-    if not isinstance(matrix, list) or not matrix or not all(row is None or isinstance(row, Table) for row in matrix):
+    if (
+        not isinstance(matrix, list)
+        or not matrix
+        or not all(row is None or isinstance(row, Table) for row in matrix)
+    ):
         raise ValueError("matrix: write a list, one `- { args: { ... }, expect: ... }` for each case")
     return matrix
 
@@ -80,7 +86,10 @@ def _products(written: Table) -> Iterator[tuple[Table, str]]:
         chosen = dict(zip(each, values, strict=True))
         for path, value in chosen.items():
             _put(table, path, value, written.line_of("each"))
-        yield table, ", ".join(f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in chosen.items())
+        yield (
+            table,
+            ", ".join(f"{path}={json.dumps(value, ensure_ascii=False)}" for path, value in chosen.items()),
+        )
 
 
 def _put(table: Table, path: str, value: Any, line: int) -> None:

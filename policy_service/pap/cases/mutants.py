@@ -67,7 +67,10 @@ def _effects(policy: Policy) -> Iterator[tuple[str, Policy]]:
         return
     other: pst.Effect = "forbid" if source.effect == "permit" else "permit"
     flipped = replace(source, effect=other, unseen=frozenset())
-    yield f"{source.effect} -> {other}", replace(policy, source=flipped, tree=replace(policy.tree, effect=other))
+    yield (
+        f"{source.effect} -> {other}",
+        replace(policy, source=flipped, tree=replace(policy.tree, effect=other)),
+    )
 
 
 def _scopes(tree: pst.Template, narrows: frozenset[str]) -> Iterator[tuple[str, pst.Template]]:

@@ -47,7 +47,9 @@ def mutate(bundle: Bundle, prepared: Sequence[Prepared], answered: Sequence[Answ
     for policy in policies.values():
         ordered = _likely_first(policy, holding)
         for mutant in mutants_of(policy, groups, _resource_types(bundle, policy)):
-            if mutant.policy is not None and not _fits(mutant.policy, approving if policy.about_people else tools):
+            if mutant.policy is not None and not _fits(
+                mutant.policy, approving if policy.about_people else tools
+            ):
                 refused += 1
             elif _is_noticed(bundle, {**policies}, mutant, ordered):
                 noticed += 1

@@ -36,7 +36,9 @@ def people_case_of(
         action=action,
         person=case.take("person", fields.text, _SOMEBODY),
         groups=case.take("groups", fields.texts, frozenset[str]()),
-        assurance=cast("Literal['oidc', 'dev']", case.take("assurance", fields.one_of("oidc", "dev"), "oidc")),
+        assurance=cast(
+            "Literal['oidc', 'dev']", case.take("assurance", fields.one_of("oidc", "dev"), "oidc")
+        ),
         agent=case.take("agent", agent_reader(name, agents, problems), _ROBOT),
         tool=case.need("tool", fields.text, ""),
         gates=case.take("asked_by", fields.texts, frozenset[str]()),

@@ -1,7 +1,8 @@
-"""The cases files of a bundle, into cases: every problem with its file and line, so that an author mends all at once.
+"""The cases files of a bundle, into cases: every problem with its file and line, so that all are mended at once.
 
-Rules kept here: a key nobody reads is refused, because a misspelt expectation would hold for ever; a review says what is
-asked and a deny says why, because a case that any refusal satisfies holds nothing; two cases of one file have two names.
+Rules kept here: a key nobody reads is refused, because a misspelt expectation would hold for ever; a review says what
+is asked and a deny says why, because a case that any refusal satisfies holds nothing; two cases of one file have two
+names.
 """
 
 from __future__ import annotations
@@ -37,7 +38,9 @@ def cases_in(files: Mapping[str, bytes]) -> list[AnyCase]:
     """
     problems: list[Problem] = []
     cases: list[AnyCase] = []
-    for name in sorted(name for name in files if name.startswith("cases/") and name.endswith((".yaml", ".yml"))):
+    for name in sorted(
+        name for name in files if name.startswith("cases/") and name.endswith((".yaml", ".yml"))
+    ):
         try:
             cases += _read(name, read_yaml(name, files[name]), problems)
         except YamlError as error:
@@ -58,8 +61,11 @@ def _read(name: str, document: Any, problems: list[Problem]) -> list[AnyCase]:
     defaults = file.take("defaults", fields.table, Table(document.line))
     for key in defaults:
         if key not in _DEFAULTS:
-            file.refuse("defaults", f"defaults: {key!r} has no default; known are {', '.join(sorted(_DEFAULTS))}")
-    written = [(kind, table) for kind in _LISTS for table in file.take(kind, fields.tables, [])]
+            file.refuse(
+                "defaults", f"defaults: {key!r} has no default; known are {', '.join(sorted(_DEFAULTS))}"
+            )
+    none: list[Table] = []
+    written = [(kind, table) for kind in _LISTS for table in file.take(kind, fields.tables, none)]
     file.finish()
     cases: list[AnyCase] = []
     for kind, table in written:

@@ -1,7 +1,7 @@
 """Runs cases: each one a question to the bundle's own rules, by the very code that decides in the service.
 
-Rules kept here: facts an author wrote are typed as facts.toml declares them and lie over the bundle's files, and then no
-database and no address is asked; nothing here reads the clock.
+Rules kept here: facts an author wrote are typed as facts.toml declares them and lie over the bundle's files, and then
+no database and no address is asked; nothing here reads the clock.
 """
 
 from __future__ import annotations
@@ -31,14 +31,15 @@ class Prepared:
     """A case with its facts gathered: it can be asked of many rules. `question` is None for one about people."""
 
     case: AnyCase
-    question: Question | None
+    question: Question | None = None
 
     def ask(self, rules: Rules) -> Answered:
         """What these rules say, and in what that differs from what is expected."""
         if isinstance(self.case, PeopleCase):
             permission = _permission(rules, self.case)
             return Answered(self.case, permission, tuple(permission_differences(self.case, permission)))
-        assert self.question is not None
+        if self.question is None:
+            raise ValueError(f"{self.case.place}: this case was never prepared")
         decision = decide(rules, self.question)
         return Answered(self.case, decision, tuple(decision_differences(self.case.expected, decision)))
 
@@ -70,9 +71,7 @@ def prepare_cases(bundle: Bundle, cases: Sequence[AnyCase]) -> list[Prepared]:
     return prepared
 
 
-async def _prepare_all(
-    bundle: Bundle, cases: Sequence[AnyCase], problems: list[Problem]
-) -> list[Prepared]:
+async def _prepare_all(bundle: Bundle, cases: Sequence[AnyCase], problems: list[Problem]) -> list[Prepared]:
     return [
         Prepared(case, None if isinstance(case, PeopleCase) else await _question(bundle, case, problems))
         for case in cases

@@ -23,6 +23,7 @@ MAX_VALUES: Final = 100_000
 
 _INTEGER: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,30})\Z")
 _FRACTION: Final = re.compile(r"[-+]?(?:0|[1-9][0-9]{0,30})(?:\.[0-9]{1,30})?(?:[eE][-+]?[0-9]{1,3})?\Z")
+_HALF: Final = re.compile("[\ud800-\udfff]")
 _WORDS: Final[dict[str, Any]] = {"": None, "~": None, "null": None, "true": True, "false": False}
 _PLAIN_TAGS: Final = {f"tag:yaml.org,2002:{kind}" for kind in ("str", "seq", "map")}
 
@@ -80,7 +81,8 @@ def _require_shallow(file: str, text: str) -> None:
         elif isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         if depth > MAX_DEPTH:
-            raise YamlError(file, event.start_mark.line + 1, f"nested more than {MAX_DEPTH} deep; write it flatter")
+            line = event.start_mark.line + 1 if event.start_mark else None
+            raise YamlError(file, line, f"nested more than {MAX_DEPTH} deep; write it flatter")
 
 
 class _Builder:
@@ -90,22 +92,26 @@ class _Builder:
 
     def value(self, node: yaml.Node, depth: int) -> Any:
         self._left -= 1
-        if depth > MAX_DEPTH or self._left < 0:  # an alias of itself never ends, aliases of aliases hardly ever
-            raise self._error(node, f"more than {MAX_DEPTH} levels or {MAX_VALUES} values, aliases counted each time")
+        if (
+            depth > MAX_DEPTH or self._left < 0
+        ):  # an alias of itself never ends, aliases of aliases hardly ever
+            raise self._error(
+                node, f"more than {MAX_DEPTH} levels or {MAX_VALUES} values, aliases counted each time"
+            )
         if node.tag not in _PLAIN_TAGS:
             raise self._error(node, f"the tag {node.tag!r} is not read here; write the plain value")
         if isinstance(node, yaml.MappingNode):
             return self._table(node, depth)
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, depth + 1) for item in node.value]
-        return _scalar(node)
+        return self._scalar(node)
 
     def _table(self, node: yaml.MappingNode, depth: int) -> Table:
         table = Table(node.start_mark.line + 1)
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 raise self._error(key, "a key is one word here, not a list or a mapping")
-            name = str(key.value)
+            name = str(self.value(key, depth) if key.style else key.value)
             if name == "<<" and key.style is None:
                 raise self._error(key, "merge keys are not read here; use `defaults:` or a `matrix:`")
             if name in table:
@@ -117,13 +123,14 @@ class _Builder:
     def _error(self, node: yaml.Node, message: str) -> YamlError:
         return YamlError(self._file, node.start_mark.line + 1, message)
 
-
-def _scalar(node: yaml.ScalarNode) -> Any:
-    text = str(node.value)
-    if node.style is not None:  # in quotes, or a block: text whatever it looks like
-        return text
-    if text in _WORDS:
-        return _WORDS[text]
-    if _INTEGER.match(text):
-        return int(text)
-    return float(text) if _FRACTION.match(text) else text
+    def _scalar(self, node: yaml.Node) -> Any:
+        text = str(node.value)
+        if _HALF.search(text):
+            raise self._error(node, "half a character (a lone surrogate) is no text; write it whole")
+        if isinstance(node, yaml.ScalarNode) and node.style is not None:
+            return text  # in quotes, or a block: whatever it looks like
+        if text in _WORDS:
+            return _WORDS[text]
+        if _INTEGER.match(text):
+            return int(text)
+        return float(text) if _FRACTION.match(text) else text

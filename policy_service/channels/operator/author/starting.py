@@ -11,7 +11,9 @@ from policy_service.channels.operator.author.starter import STARTER
 from policy_service.channels.operator.speaking import AsJson, say, sentences
 from policy_service.errors import StartError
 
-Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Where to write it: a new or an empty folder.")]
+Folder = Annotated[
+    Path, typer.Argument(metavar="FOLDER", help="Where to write it: a new or an empty folder.")
+]
 _OF_GIT = {".git"}  # of a repository just made; everything else is somebody's
 
 

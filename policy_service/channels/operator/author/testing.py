@@ -23,7 +23,8 @@ from policy_service.pap.cases.running import Answered, Prepared, prepare_cases
 from policy_service.pap.problems import BundleError, Problem
 
 WithMutants = Annotated[
-    bool, typer.Option("--mutate", help="Change each rule in every small way; refuse when no case notices one.")
+    bool,
+    typer.Option("--mutate", help="Change each rule in every small way; refuse when no case notices one."),
 ]
 WithCoverage = Annotated[bool, typer.Option("--coverage", help="Print which rules the cases use.")]
 JunitFile = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML here.")]
@@ -42,7 +43,7 @@ class _Tried:
         return not self.left and not self.stale
 
 
-def test(
+def run_cases(
     bundle: BundleName = None,
     mutate_rules: WithMutants = False,
     coverage: WithCoverage = False,
@@ -56,7 +57,9 @@ def test(
         except BundleError as error:
             if not as_json:
                 raise
-            problems = [{"file": each.file, "line": each.line, "message": each.message} for each in error.problems]
+            problems = [
+                {"file": each.file, "line": each.line, "message": each.message} for each in error.problems
+            ]
             say({"ok": False, "problems": problems}, as_json, "")
             raise typer.Exit(1) from None
 
@@ -90,7 +93,9 @@ def _write(file: Path, report: bytes) -> None:
     try:
         file.write_bytes(report)
     except OSError as error:
-        raise StartError(f"{str(file)!r} cannot be written: {error.strerror}; name another --junit FILE") from error
+        raise StartError(
+            f"{str(file)!r} cannot be written: {error.strerror}; name another --junit FILE"
+        ) from error
 
 
 def _visible(lines: list[str]) -> list[str]:

@@ -10,5 +10,5 @@ from policy_service.channels.operator.author import checking, starting, testing
 def add_author_verbs(app: typer.Typer) -> None:
     """Put every verb of this room on the command line."""
     app.command("check")(checking.check)
-    app.command("test")(testing.test)
+    app.command("test")(testing.run_cases)
     app.command("new")(starting.new)

@@ -15,7 +15,9 @@ from tests.fakes.cases import HEAD, small_bundle
 
 HOLDS = f"{HEAD}  - {{it: small, expect: release}}\n"
 FAILS = f"{HEAD}  - {{it: small, expect: deny, reasons: [no_permit]}}\n"
-ENOUGH = HEAD + """\
+ENOUGH = (
+    HEAD
+    + """\
   - {it: the edge, args: {amount: 100}, expect: release}
   - {it: above, args: {amount: 101}, expect: review, needs: {finance: {people: 2, reason: true}}}
   - {it: a stranger, agent: {name: x}, expect: deny, reasons: [no_permit]}
@@ -23,6 +25,7 @@ ENOUGH = HEAD + """\
   - {it: a million, args: {amount: 1000000}, expect: deny, reasons: [never-a-million]}
   - {it: more, args: {amount: 1000001}, expect: deny, reasons: [never-a-million]}
 """
+)
 
 
 @pytest.fixture
@@ -92,7 +95,10 @@ def test_json_holds_every_case_and_the_coverage(folder: BundleFolder) -> None:
             "line": 8,
             "it": "small",
             "holds": False,
-            "differences": ["expect: found release, expected deny", "reasons: found [], expected [no_permit]"],
+            "differences": [
+                "expect: found release, expected deny",
+                "reasons: found [], expected [no_permit]",
+            ],
         }
     ]
     assert [row["policy"] for row in answer["coverage"]] == ["payers-may-pay", "large", "never-a-million"]
@@ -121,7 +127,9 @@ def test_a_survivor_is_refused_by_name_and_place(folder: BundleFolder) -> None:
     result = run(folder.write("cases/a.yaml", HOLDS), "--mutate")
     assert result.exit_code == 1
     survivors = [line for line in result.stdout.splitlines() if "survives" in line]
-    assert any(line.startswith("rules.cedar:4: large: survives: @quorum: 2 -> 1; write a case") for line in survivors)
+    assert any(
+        line.startswith("rules.cedar:4: large: survives: @quorum: 2 -> 1; write a case") for line in survivors
+    )
 
 
 def test_cases_that_notice_everything_pass(folder: BundleFolder) -> None:
@@ -134,7 +142,9 @@ def test_cases_that_notice_everything_pass(folder: BundleFolder) -> None:
 
 def test_an_explained_survivor_passes_and_a_stale_explanation_does_not(folder: BundleFolder) -> None:
     entry = '[[survives]]\npolicy = "large"\nmutant = "@quorum: 2 -> 3"\nwhy = "three is the same to us"\n'
-    folder.write("cases/a.yaml", ENOUGH.replace("people: 2, reason: true", "people: 2, reason: true, shared: false"))
+    folder.write(
+        "cases/a.yaml", ENOUGH.replace("people: 2, reason: true", "people: 2, reason: true, shared: false")
+    )
     folder.write("cases/mutants.toml", entry)
     stale = run(folder, "--mutate")
     assert stale.exit_code == 1

@@ -12,7 +12,8 @@ def rows(folder: BundleFolder, cases: str) -> dict[str, Covered]:
     bundle = folder.load()
     prepared = prepare_cases(bundle, read(HEAD + cases))
     return {
-        row.policy: row for row in coverage_of(bundle, prepared, [case.ask(bundle.rules) for case in prepared])
+        row.policy: row
+        for row in coverage_of(bundle, prepared, [case.ask(bundle.rules) for case in prepared])
     }
 
 

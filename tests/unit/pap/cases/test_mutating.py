@@ -14,7 +14,9 @@ from policy_service.pap.problems import BundleError
 from tests.fakes.bundles import BundleFolder
 from tests.fakes.cases import HEAD, read, small_bundle
 
-ALL_CASES = HEAD + """\
+ALL_CASES = (
+    HEAD
+    + """\
   - {it: the edge, args: {amount: 100}, expect: release}
   - {it: above, args: {amount: 101}, expect: review, needs: {finance: {people: 2, reason: true}}}
   - {it: a stranger, agent: {name: x}, expect: deny, reasons: [no_permit]}
@@ -22,6 +24,7 @@ ALL_CASES = HEAD + """\
   - {it: a million, args: {amount: 1000000}, expect: deny, reasons: [never-a-million]}
   - {it: more, args: {amount: 1000001}, expect: deny, reasons: [never-a-million]}
 """
+)
 
 
 def names(text: str, *narrows: str) -> list[str]:
@@ -43,45 +46,79 @@ def survivors(folder: BundleFolder, cases: str) -> list[str]:
 
 MADE = {
     "a bare permit": ('@id("a") permit (principal, action, resource);', ["permit -> forbid"]),
-    "a role": ('@id("a") permit (principal in Role::"r", action, resource);', ["permit -> forbid", "principal: anybody"]),
+    "a role": (
+        '@id("a") permit (principal in Role::"r", action, resource);',
+        ["permit -> forbid", "principal: anybody"],
+    ),
     "two actions": (
         '@id("a") permit (principal, action in [Action::"x", Action::"y"], resource);',
         ["permit -> forbid", 'action: without Action::"x"', 'action: without Action::"y"'],
     ),
     "a comparison with a number": (
         '@id("a") forbid (principal, action, resource) when { context.n > 5 };',
-        ["forbid -> permit", "when { (context.n) > 5 } is dropped", "when -> unless: (context.n) > 5",
-         "(context.n) > 5 -> (context.n) >= 5", "5 -> 4", "5 -> 6"],
+        [
+            "forbid -> permit",
+            "when { (context.n) > 5 } is dropped",
+            "when -> unless: (context.n) > 5",
+            "(context.n) > 5 -> (context.n) >= 5",
+            "5 -> 4",
+            "5 -> 6",
+        ],
     ),
     "unless": (
         '@id("a") forbid (principal, action, resource) unless { context.s == "x" };',
-        ["forbid -> permit", 'unless { (context.s) == "x" } is dropped', 'unless -> when: (context.s) == "x"',
-         '(context.s) == "x" -> (context.s) != "x"', '"x" -> "x~"'],
+        [
+            "forbid -> permit",
+            'unless { (context.s) == "x" } is dropped',
+            'unless -> when: (context.s) == "x"',
+            '(context.s) == "x" -> (context.s) != "x"',
+            '"x" -> "x~"',
+        ],
     ),
     "two conditions": (
         '@id("a") forbid (principal, action, resource) when { context.a && context.b };',
-        ["forbid -> permit", "when { (context.a) && (context.b) } is dropped", "when -> unless: (context.a) && (context.b)",
-         "(context.a) && (context.b) -> (context.a) || (context.b)", "(context.a) && (context.b) -> context.a",
-         "(context.a) && (context.b) -> context.b"],
+        [
+            "forbid -> permit",
+            "when { (context.a) && (context.b) } is dropped",
+            "when -> unless: (context.a) && (context.b)",
+            "(context.a) && (context.b) -> (context.a) || (context.b)",
+            "(context.a) && (context.b) -> context.a",
+            "(context.a) && (context.b) -> context.b",
+        ],
     ),
     "a duration": (
         '@id("a") forbid (principal, action, resource) when { context.now.toTime() >= duration("18h") };',
-        ["forbid -> permit", 'when { ((context.now).toTime()) >= (duration("18h")) } is dropped',
-         'when -> unless: ((context.now).toTime()) >= (duration("18h"))',
-         '((context.now).toTime()) >= (duration("18h")) -> ((context.now).toTime()) > (duration("18h"))',
-         'duration("18h") -> duration("17h")', 'duration("18h") -> duration("19h")'],
+        [
+            "forbid -> permit",
+            'when { ((context.now).toTime()) >= (duration("18h")) } is dropped',
+            'when -> unless: ((context.now).toTime()) >= (duration("18h"))',
+            '((context.now).toTime()) >= (duration("18h")) -> ((context.now).toTime()) > (duration("18h"))',
+            'duration("18h") -> duration("17h")',
+            'duration("18h") -> duration("19h")',
+        ],
     ),
     "a gate": (
-        '@id("a") @approval("finance|cfo") @quorum("2") @valid_for("30m") @answer_within("4h") @reason @step_up("passkey") @shared '
+        '@id("a") @approval("finance|cfo") @quorum("2") @valid_for("30m") @answer_within("4h") @reason '
+        '@step_up("passkey") @shared '
         "forbid (principal, action, resource);",
-        ["@approval is dropped: nobody is asked", "@approval: cfo|finance -> finance", "@approval: cfo|finance -> cfo",
-         "@quorum: 2 -> 1", "@quorum: 2 -> 3", "@step_up is dropped", "@answer_within: 4:00:00 -> 8:00:00",
-         "@valid_for: 0:30:00 -> 1:00:00", "@reason is dropped", "@shared is dropped"],
+        [
+            "@approval is dropped: nobody is asked",
+            "@approval: cfo|finance -> finance",
+            "@approval: cfo|finance -> cfo",
+            "@quorum: 2 -> 1",
+            "@quorum: 2 -> 3",
+            "@step_up is dropped",
+            "@answer_within: 4:00:00 -> 8:00:00",
+            "@valid_for: 0:30:00 -> 1:00:00",
+            "@reason is dropped",
+            "@shared is dropped",
+        ],
     ),
     "fields that need no weighing": (
-        '@id("a") @unseen("items") permit (principal, action, resource);', ["permit -> forbid", "@unseen is dropped"],
+        '@id("a") @unseen("items") permit (principal, action, resource);',
+        ["permit -> forbid", "@unseen is dropped"],
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("text", "made"), MADE.values(), ids=MADE)
@@ -120,9 +157,15 @@ def test_a_case_that_is_missed_leaves_a_survivor(tmp_path: Path, without: str) -
 
 
 def test_without_cases_everything_survives(tmp_path: Path) -> None:
-    mutation = run(small_bundle(tmp_path), f"{HEAD}  - {{it: a, tool: other, expect: deny, reasons: [unknown_tool]}}\n")
+    mutation = run(
+        small_bundle(tmp_path), f"{HEAD}  - {{it: a, tool: other, expect: deny, reasons: [unknown_tool]}}\n"
+    )
     assert mutation.noticed == 0
-    assert {mutant.of.source.id for mutant in mutation.survived} == {"payers-may-pay", "large", "never-a-million"}
+    assert {mutant.of.source.id for mutant in mutation.survived} == {
+        "payers-may-pay",
+        "large",
+        "never-a-million",
+    }
 
 
 def test_a_case_that_does_not_hold_notices_nothing(tmp_path: Path) -> None:
@@ -136,7 +179,7 @@ def test_a_mutant_the_schema_refuses_is_counted_apart(tmp_path: Path) -> None:
         '@id("a") permit (principal, action == Action::"pay", resource)\n'
         'when { context.input has currency && context.input.currency == "USD" };'
     )
-    mutation = run(folder, HEAD + '  - {it: a, args: {currency: USD}, expect: release}\n')
+    mutation = run(folder, HEAD + "  - {it: a, args: {currency: USD}, expect: release}\n")
     assert mutation.refused >= 2  # `||`, and the second half alone, read what may be missing
     assert not any("||" in mutant.name for mutant in mutation.survived)
 
@@ -147,7 +190,10 @@ def test_rules_about_people_have_mutants(tmp_path: Path) -> None:
         '@id("approvers") permit (principal in Group::"finance", action == Action::"approve", resource);',
     )
     people = "approve:\n  - {it: p, tool: pay, groups: [finance], expect: allowed}\n"
-    assert survivors(folder, ALL_CASES + people) == ["approvers: the policy is dropped", "approvers: principal: anybody"]
+    assert survivors(folder, ALL_CASES + people) == [
+        "approvers: the policy is dropped",
+        "approvers: principal: anybody",
+    ]
     both = people + "  - {it: q, tool: pay, groups: [cfo], expect: refused}\n"
     assert survivors(folder, ALL_CASES + both) == []
 
@@ -203,7 +249,12 @@ def test_a_file_of_explanations_that_is_wrong_is_refused(text: str, message: str
 
 @pytest.mark.parametrize(
     ("name", "belongs"),
-    [("cases/mutants.toml", True), ("cases/mutant.toml", False), ("mutants.toml", False), ("tools/mutants.toml", False)],
+    [
+        ("cases/mutants.toml", True),
+        ("cases/mutant.toml", False),
+        ("mutants.toml", False),
+        ("tools/mutants.toml", False),
+    ],
 )
 def test_the_file_is_part_of_the_bundle_by_its_one_name(name: str, belongs: bool) -> None:
     assert is_bundle_file(name) is belongs

@@ -9,33 +9,75 @@ from policy_service.pap.cases.case import Asked, Case, PeopleCase
 from tests.fakes.cases import HEAD, one_case, problems, read
 
 REFUSED = {
-    "a misspelt expectation": ("it: a\nexpect: release\nreason: [x]", ":10: 'reason' is nothing a case has; did you mean 'reasons'?"),
+    "a misspelt expectation": (
+        "it: a\nexpect: release\nreason: [x]",
+        ":10: 'reason' is nothing a case has; did you mean 'reasons'?",
+    ),
     "a misspelt matrix": ("it: a\nexpect: release\nmatrx: []", "did you mean 'matrix'?"),
-    "an outcome that is none": ("it: a\nexpect: relase", ":9: expect: 'relase' is none of these; did you mean 'release'?"),
+    "an outcome that is none": (
+        "it: a\nexpect: relase",
+        ":9: expect: 'relase' is none of these; did you mean 'release'?",
+    ),
     "no name": ("expect: release", "a case needs `it:`"),
     "no expectation": ("it: a", "a case needs `expect:`"),
     "a deny for any reason": ("it: a\nexpect: deny", "a deny says why"),
     "a review of nobody": ("it: a\nexpect: review", "a review says who is asked"),
     "gates of a release": ("it: a\nexpect: release\ngates: [large]", "gates: belongs to `expect: review`"),
-    "reasons of a review": ("it: a\nexpect: review\nneeds: {finance: 1}\nreasons: [x]", "reasons: belongs to `expect: deny`"),
-    "a deny that is valid for an hour": ("it: a\nexpect: deny\nreasons: [x]\nvalid_for: 1h", "a deny is no release"),
+    "reasons of a review": (
+        "it: a\nexpect: review\nneeds: {finance: 1}\nreasons: [x]",
+        "reasons: belongs to `expect: deny`",
+    ),
+    "a deny that is valid for an hour": (
+        "it: a\nexpect: deny\nreasons: [x]\nvalid_for: 1h",
+        "a deny is no release",
+    ),
     "an empty list of gates": ("it: a\nexpect: review\ngates: []", "expects nothing"),
     "no people at all": ("it: a\nexpect: review\nneeds: {}", "expects nothing"),
     "a need of nobody": ("it: a\nexpect: review\nneeds: {finance: 0}", "0 is not a whole number from 1"),
-    "a need that is no number": ("it: a\nexpect: review\nneeds: {finance: true}", "True is not a whole number"),
-    "a need with a misspelt key": ("it: a\nexpect: review\nneeds: {finance: {people: 1, reasons: true}}", "did you mean 'reason'?"),
-    "an agent nobody named": ("it: a\nagent: robt\nexpect: release", "there is no agent 'robt' in this file; did you mean 'robot'?"),
-    "a time without a zone": ("it: a\nexpect: release\nnow: 2026-01-31T12:00:00", "is not a time with a zone"),
-    "a history that is no number": ("it: a\nexpect: release\nhistory: {spent: lots}", "history: 'lots' is not a whole number"),
-    "args that no agent can send": ("it: a\nexpect: release\nargs: {__entity: {type: T, id: a}}", "refused before any rule is asked"),
-    "a number too large to send": ("it: a\nexpect: release\nargs: {amount: 9007199254740993}", "refused before any rule is asked"),
+    "a need that is no number": (
+        "it: a\nexpect: review\nneeds: {finance: true}",
+        "True is not a whole number",
+    ),
+    "a need with a misspelt key": (
+        "it: a\nexpect: review\nneeds: {finance: {people: 1, reasons: true}}",
+        "did you mean 'reason'?",
+    ),
+    "an agent nobody named": (
+        "it: a\nagent: robt\nexpect: release",
+        "there is no agent 'robt' in this file; did you mean 'robot'?",
+    ),
+    "a time without a zone": (
+        "it: a\nexpect: release\nnow: 2026-01-31T12:00:00",
+        "is not a time with a zone",
+    ),
+    "a history that is no number": (
+        "it: a\nexpect: release\nhistory: {spent: lots}",
+        "history: 'lots' is not a whole number",
+    ),
+    "args that no agent can send": (
+        "it: a\nexpect: release\nargs: {__entity: {type: T, id: a}}",
+        "refused before any rule is asked",
+    ),
+    "a number too large to send": (
+        "it: a\nexpect: release\nargs: {amount: 9007199254740993}",
+        "refused before any rule is asked",
+    ),
     "facts about nothing": ("it: a\nexpect: release\nfacts: {resorce: {}}", "did you mean 'resource'?"),
-    "another way to prove it": ("it: a\nexpect: release\nmethod: password", "method: 'password' is none of these"),
+    "another way to prove it": (
+        "it: a\nexpect: release\nmethod: password",
+        "method: 'password' is none of these",
+    ),
     "a matrix that is a mapping": ("it: a\nexpect: release\nmatrix: {a: 1}", "matrix: write a list"),
     "each without values": ("it: a\nexpect: release\neach: {agent: []}", "each: write a list of values"),
-    "each of a million": ("it: a\nexpect: release\neach: {args.a: &l [1,2,3,4,5,6,7,8,9,10], args.b: *l, args.c: *l, args.d: *l}", "each: stands for 10000 cases"),
-    "each of one place twice": ("it: a\nexpect: release\neach: {agent: [robot], agent.name: [x]}", "name the same place"),
-}  # fmt: skip
+    "each of a million": (
+        "it: a\nexpect: release\neach: {args.a: &l [1,2,3,4,5,6,7,8,9,10], args.b: *l, args.c: *l, args.d: *l}",
+        "each: stands for 10000 cases",
+    ),
+    "each of one place twice": (
+        "it: a\nexpect: release\neach: {agent: [robot], agent.name: [x]}",
+        "name the same place",
+    ),
+}
 
 
 @pytest.mark.parametrize(("text", "message"), REFUSED.values(), ids=REFUSED)
@@ -97,7 +139,12 @@ def test_a_case_says_everything_a_question_has() -> None:
     assert needs is not None
     asked = needs["cfo|finance"]
     assert isinstance(asked, Asked)
-    assert (asked.people, asked.reason, asked.shared, asked.answer_within.total_seconds()) == (2, True, False, 14400)
+    assert (asked.people, asked.reason, asked.shared, asked.answer_within.total_seconds()) == (
+        2,
+        True,
+        False,
+        14400,
+    )
     assert case.place == "cases/a.yaml:8"
 
 
@@ -146,6 +193,8 @@ def test_cases_about_people_stand_beside_those_about_calls() -> None:
     assert settle.assurance == "dev"
 
 
-@pytest.mark.parametrize("line", ["expect: release", "expect: allowed, kind: unknown", "expect: allowed, args: {}"])
+@pytest.mark.parametrize(
+    "line", ["expect: release", "expect: allowed, kind: unknown", "expect: allowed, args: {}"]
+)
 def test_a_case_about_people_with_what_it_cannot_have_is_refused(line: str) -> None:
     assert problems(f"approve:\n  - {{it: a, tool: pay, {line}}}\n")

@@ -55,30 +55,62 @@ HOLDS = {
     "the edge of a gate": "args: {amount: 100}\nexpect: release\nvalid_for: 1h",
     "a gate, by its name": "args: {amount: 101}\nexpect: review\ngates: [large]",
     "a gate, by its people": "args: {amount: 101}\nexpect: review\nneeds: {finance: 2}",
-    "a gate, written out": "args: {amount: 101}\nexpect: review\nneeds: {finance: {people: 2, reason: true}}\nanswer_within: 24h",
+    "a gate, written out": "args: {amount: 101}\nexpect: review\n"
+    "needs: {finance: {people: 2, reason: true}}\nanswer_within: 24h",
     "a forbid": "args: {amount: 1000000}\nexpect: deny\nreasons: [never-a-million]\npolicies: [never-a-million]",
     "nobody's permit": "agent: {name: x}\nexpect: deny\nreasons: [no_permit]",
     "args of another kind": "args: {amount: lots}\nexpect: deny\nreasons: [invalid_args]",
     "a fraction where whole numbers are asked": "args: {amount: 1.5}\nexpect: deny\nreasons: [invalid_args]",
     "a tool nobody knows": "tool: pray\nexpect: deny\nreasons: [unknown_tool]",
     "a tool nobody knows, in dev": "tool: pray\nenv: dev\nexpect: review\ngates: [unknown-tool]",
-    "what policy cannot weigh": "args: {items: [a]}\nexpect: review\ngates: [unseen]\nneeds: {unseen: {people: 1, shared: true}}",
+    "what policy cannot weigh": "args: {items: [a]}\nexpect: review\ngates: [unseen]\n"
+    "needs: {unseen: {people: 1, shared: true}}",
 }  # fmt: skip
 
 FAILS = {
     "another outcome": ("expect: deny\nreasons: [no_permit]", "expect: found release, expected deny"),
-    "another gate": ("args: {amount: 101}\nexpect: review\ngates: [huge]", "gates: found [large], expected [huge]"),
-    "one gate of two": ("args: {amount: 101}\nexpect: review\ngates: [large, huge]", "gates: found [large], expected [huge, large]"),
-    "fewer people": ("args: {amount: 101}\nexpect: review\nneeds: {finance: 1}", "needs: finance: found 2, expected 1"),
-    "other people": ("args: {amount: 101}\nexpect: review\nneeds: {cfo: 2}", "needs: found 2 of finance, expected nobody"),
-    "people nobody asks": ("args: {amount: 101}\nexpect: review\nneeds: {cfo: 2}", "needs: found nothing of cfo, expected 2"),
-    "a reason nobody expected": ("args: {amount: 101}\nexpect: review\nneeds: {finance: {people: 2}}", "needs: finance: found {people: 2, reason: true"),
-    "a passkey nobody asks for": ("args: {amount: 101}\nexpect: review\ngates: [large]\nstep_up: passkey", "step_up: found nothing, expected passkey"),
+    "another gate": (
+        "args: {amount: 101}\nexpect: review\ngates: [huge]",
+        "gates: found [large], expected [huge]",
+    ),
+    "one gate of two": (
+        "args: {amount: 101}\nexpect: review\ngates: [large, huge]",
+        "gates: found [large], expected [huge, large]",
+    ),
+    "fewer people": (
+        "args: {amount: 101}\nexpect: review\nneeds: {finance: 1}",
+        "needs: finance: found 2, expected 1",
+    ),
+    "other people": (
+        "args: {amount: 101}\nexpect: review\nneeds: {cfo: 2}",
+        "needs: found 2 of finance, expected nobody",
+    ),
+    "people nobody asks": (
+        "args: {amount: 101}\nexpect: review\nneeds: {cfo: 2}",
+        "needs: found nothing of cfo, expected 2",
+    ),
+    "a reason nobody expected": (
+        "args: {amount: 101}\nexpect: review\nneeds: {finance: {people: 2}}",
+        "needs: finance: found {people: 2, reason: true",
+    ),
+    "a passkey nobody asks for": (
+        "args: {amount: 101}\nexpect: review\ngates: [large]\nstep_up: passkey",
+        "step_up: found nothing, expected passkey",
+    ),
     "another validity": ("expect: release\nvalid_for: 30m", "valid_for: found 1:00:00, expected 0:30:00"),
-    "another reason": ("args: {amount: lots}\nexpect: deny\nreasons: [no_permit]", "reasons: found [invalid_args], expected [no_permit] ("),
-    "a policy that had no say": ("expect: release\npolicies: [large]", "policies: found [payers-may-pay], expected also [large]"),
-    "an error that did not happen": ("args: {amount: 1000000}\nexpect: deny\nerrors: [never-a-million]", "errors: found [], expected [never-a-million]"),
-}  # fmt: skip
+    "another reason": (
+        "args: {amount: lots}\nexpect: deny\nreasons: [no_permit]",
+        "reasons: found [invalid_args], expected [no_permit] (",
+    ),
+    "a policy that had no say": (
+        "expect: release\npolicies: [large]",
+        "policies: found [payers-may-pay], expected also [large]",
+    ),
+    "an error that did not happen": (
+        "args: {amount: 1000000}\nexpect: deny\nerrors: [never-a-million]",
+        "errors: found [], expected [never-a-million]",
+    ),
+}
 
 
 @pytest.mark.parametrize("text", HOLDS.values(), ids=HOLDS)
@@ -96,18 +128,48 @@ def test_it_does_not_hold(small: BundleFolder, text: str, message: str) -> None:
 
 GIVEN = {
     "an agent the case trusts": ("facts: {agent: {trusted: true}}", "expect: release"),
-    "an agent the case does not trust": ("facts: {agent: {trusted: false}}", "expect: deny\nreasons: [no_permit]"),
-    "an account of the file": ("args: {account: a2}\nfacts: {agent: {trusted: true}}", "expect: deny\nreasons: [no_permit]"),
-    "another state than the file's": ("args: {account: a2}\nfacts: {agent: {trusted: true}, resource: {state: open}}", "expect: release"),
-    "an account no file has": ("args: {account: a9}\nfacts: {agent: {trusted: true}, resource: {state: open}}", "expect: release"),
-    "an account nobody knows": ("args: {account: a9}\nfacts: {agent: {trusted: true}}", "expect: deny\nreasons: [facts_unavailable]"),
-    "a fact taken away": ("facts: {agent: {trusted: true}, resource: {state: null}}", "expect: deny\nreasons: [facts_unavailable]"),
-    "a decimal": ("facts: {agent: {trusted: true}, resource: {limit: 4.9999}}", "expect: deny\nreasons: [within-limit]"),
-    "a day ago to the second": ("now: 2026-01-02T00:00:00Z\nfacts: {agent: {trusted: true}, resource: {opened: 2026-01-01T00:00:00Z}}", "expect: release"),
-    "a second less": ("now: 2026-01-01T23:59:59Z\nfacts: {agent: {trusted: true}, resource: {opened: 2026-01-01T00:00:00Z}}", "expect: deny\nreasons: [young]"),
-    "a rule that errs": ("args: {amount: 9007199254740991}\nfacts: {agent: {trusted: true}}", "expect: deny\nerrors: [overflows]\nreasons: [policy_error]"),
+    "an agent the case does not trust": (
+        "facts: {agent: {trusted: false}}",
+        "expect: deny\nreasons: [no_permit]",
+    ),
+    "an account of the file": (
+        "args: {account: a2}\nfacts: {agent: {trusted: true}}",
+        "expect: deny\nreasons: [no_permit]",
+    ),
+    "another state than the file's": (
+        "args: {account: a2}\nfacts: {agent: {trusted: true}, resource: {state: open}}",
+        "expect: release",
+    ),
+    "an account no file has": (
+        "args: {account: a9}\nfacts: {agent: {trusted: true}, resource: {state: open}}",
+        "expect: release",
+    ),
+    "an account nobody knows": (
+        "args: {account: a9}\nfacts: {agent: {trusted: true}}",
+        "expect: deny\nreasons: [facts_unavailable]",
+    ),
+    "a fact taken away": (
+        "facts: {agent: {trusted: true}, resource: {state: null}}",
+        "expect: deny\nreasons: [facts_unavailable]",
+    ),
+    "a decimal": (
+        "facts: {agent: {trusted: true}, resource: {limit: 4.9999}}",
+        "expect: deny\nreasons: [within-limit]",
+    ),
+    "a day ago to the second": (
+        "now: 2026-01-02T00:00:00Z\nfacts: {agent: {trusted: true}, resource: {opened: 2026-01-01T00:00:00Z}}",
+        "expect: release",
+    ),
+    "a second less": (
+        "now: 2026-01-01T23:59:59Z\nfacts: {agent: {trusted: true}, resource: {opened: 2026-01-01T00:00:00Z}}",
+        "expect: deny\nreasons: [young]",
+    ),
+    "a rule that errs": (
+        "args: {amount: 9007199254740991}\nfacts: {agent: {trusted: true}}",
+        "expect: deny\nerrors: [overflows]\nreasons: [policy_error]",
+    ),
     "a source that cannot be asked": ("", "expect: deny\nreasons: [facts_unavailable]"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("given", "expected"), GIVEN.values(), ids=GIVEN)
@@ -118,7 +180,8 @@ def test_facts_that_are_written_lie_over_the_files(knowing: BundleFolder, given:
 
 
 def test_a_rule_that_errs_never_counts_as_one_that_forbids(knowing: BundleFolder) -> None:
-    text = "it: a\nargs: {amount: 9007199254740991}\nfacts: {agent: {trusted: true}}\nexpect: deny\nreasons: [overflows]"
+    text = "it: a\nargs: {amount: 9007199254740991}\n"
+    text += "facts: {agent: {trusted: true}}\nexpect: deny\nreasons: [overflows]"
     (answered,) = ask(knowing, one_case(text))
     assert "reasons: found [policy_error], expected [overflows]" in answered.differences[0]
 
@@ -132,7 +195,9 @@ def test_a_rule_that_errs_never_counts_as_one_that_forbids(knowing: BundleFolder
         ("{resource: {opened: 2026-01-01}}", "is not a time with a zone"),
     ],
 )
-def test_facts_that_do_not_fit_are_refused_with_the_line(knowing: BundleFolder, facts: str, message: str) -> None:
+def test_facts_that_do_not_fit_are_refused_with_the_line(
+    knowing: BundleFolder, facts: str, message: str
+) -> None:
     with pytest.raises(BundleError) as refused:
         ask(knowing, one_case(f"it: a\nfacts: {facts}\nexpect: release"))
     (problem,) = refused.value.problems
@@ -156,13 +221,29 @@ when { resource.kind == "standing" && context.assurance == "oidc" };
 ABOUT_PEOPLE = {
     "a person of the group": ("approve", "groups: [finance], expect: allowed, policies: [approvers]", ""),
     "a stranger": ("approve", "expect: refused", ""),
-    "a forbid": ("approve", "groups: [finance], asked_by: [huge], expect: refused, policies: [not-the-robot]", ""),
+    "a forbid": (
+        "approve",
+        "groups: [finance], asked_by: [huge], expect: refused, policies: [not-the-robot]",
+        "",
+    ),
     "a settler": ("settle", "groups: [cfo], kind: standing, expect: allowed", ""),
-    "a settler who signed in for development": ("settle", "groups: [cfo], kind: standing, assurance: dev, expect: refused", ""),
-    "a person who may not": ("approve", "groups: [cfo], expect: allowed", "expect: found refused, expected allowed"),
-    "a person who may": ("approve", "groups: [finance], expect: refused", "expect: found allowed by [approvers]"),
+    "a settler who signed in for development": (
+        "settle",
+        "groups: [cfo], kind: standing, assurance: dev, expect: refused",
+        "",
+    ),
+    "a person who may not": (
+        "approve",
+        "groups: [cfo], expect: allowed",
+        "expect: found refused, expected allowed",
+    ),
+    "a person who may": (
+        "approve",
+        "groups: [finance], expect: refused",
+        "expect: found allowed by [approvers]",
+    ),
     "another policy": ("approve", "groups: [finance], expect: allowed, policies: [x]", "expected also [x]"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("kind", "text", "message"), ABOUT_PEOPLE.values(), ids=ABOUT_PEOPLE)

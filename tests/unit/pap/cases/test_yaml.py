@@ -37,6 +37,8 @@ REFUSED = {
     "a list that does not end": ("a: [", 1, "this is not YAML"),
     "two documents": ("a: 1\n---\nb: 2", 2, "another document"),
     "ten thousand brackets": ("[" * 10_000, 1, f"more than {MAX_DEPTH} deep"),
+    "half a character": ('a: "\\ud800"', 1, "half a character"),
+    "half a character in a key": ('"\\ud800": 1', 1, "half a character"),
     "a control character": ("a: \x00", None, "this is not YAML"),
 }
 
