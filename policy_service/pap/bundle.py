@@ -17,6 +17,7 @@ from countersign.contract import JSON, ContractError, ToolManifest
 from policy_service.domain.gates import Gate
 from policy_service.domain.question import Facts
 from policy_service.facts.groups import Directory
+from policy_service.facts.schema import ToolShape
 from policy_service.facts.sources import FactSources
 from policy_service.pap.checks import warnings_about
 from policy_service.pap.compile import approving_schema, compile_rules, schema_of, shape_of
@@ -124,8 +125,13 @@ def prepare_bundle(source: BundleFiles) -> Bundle:
     return _bundle(source, parts, policies)
 
 
+def shapes_in(parts: Parts) -> list[ToolShape]:
+    """What the one schema of all tools is made from."""
+    return [shape_of(manifest, parts.codecs[name]) for name, manifest in parts.manifests.items()]
+
+
 def _schema_problems(parts: Parts, policies: Mapping[str, Policy]) -> list[Problem]:
-    shapes = [shape_of(manifest, parts.codecs[name]) for name, manifest in parts.manifests.items()]
+    shapes = shapes_in(parts)
     try:
         schema = schema_of(shapes, parts.config)
     except ValueError as error:

@@ -14,12 +14,12 @@ from cedarpy import Schema, validate_policies
 
 from policy_service.domain.decision import Decision
 from policy_service.facts.schema import APPROVE, SETTLE
-from policy_service.pap.bundle import Bundle
+from policy_service.pap.bundle import Bundle, shapes_in
 from policy_service.pap.cases.case import Case
 from policy_service.pap.cases.comparing import determining
 from policy_service.pap.cases.mutants import Mutant, mutants_of
 from policy_service.pap.cases.running import Answered, Prepared
-from policy_service.pap.compile import approving_schema, people_rules, schema_of, shape_of, with_policies
+from policy_service.pap.compile import approving_schema, people_rules, schema_of, with_policies
 from policy_service.pap.parts import read_parts
 from policy_service.pap.policies import Policy, read_policies
 from policy_service.pdp.rules import UNSEEN, Rules, ToolRules
@@ -39,17 +39,21 @@ def mutate(bundle: Bundle, prepared: Sequence[Prepared], answered: Sequence[Answ
     """Try every mutant of every policy. `answered` are the same cases, asked of the bundle as written."""
     parts, _ = read_parts(bundle.source.files)
     policies, _ = read_policies(bundle.source.files, parts.directory.groups)
-    shapes = [shape_of(manifest, parts.codecs[name]) for name, manifest in parts.manifests.items()]
-    tools, approving = schema_of(shapes, parts.config), approving_schema()
+    tools, approving = schema_of(shapes_in(parts), parts.config), approving_schema()
     holding = [(case, said) for case, said in zip(prepared, answered, strict=True) if said.holds]
     groups = parts.directory.groups - {UNSEEN}
     noticed, refused, survived = 0, 0, []
     for policy in policies.values():
+        schema = approving if policy.about_people else tools
+        if not _fits(
+            policy, schema
+        ):  # with a schema that is not the bundle's, every mutant would be refused quietly
+            raise ValueError(
+                f"{policy.source.place}: {policy.source.id!r} fits its bundle's schema no longer"
+            )
         ordered = _likely_first(policy, holding)
         for mutant in mutants_of(policy, groups, _resource_types(bundle, policy)):
-            if mutant.policy is not None and not _fits(
-                mutant.policy, approving if policy.about_people else tools
-            ):
+            if mutant.policy is not None and not _fits(mutant.policy, schema):
                 refused += 1
             elif _is_noticed(bundle, {**policies}, mutant, ordered):
                 noticed += 1

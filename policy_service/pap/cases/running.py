@@ -80,6 +80,10 @@ async def _prepare_all(bundle: Bundle, cases: Sequence[AnyCase], problems: list[
 
 async def _question(bundle: Bundle, case: Case, problems: list[Problem]) -> Question:
     manifest = bundle.manifests.get(case.tool)
+    for meter in sorted(case.history.keys() - _meters(bundle, case.tool)):
+        known = ", ".join(sorted(_meters(bundle, case.tool))) or "none"
+        message = f"history: no meter {meter!r} counts {case.tool}; known are {known}"
+        problems.append(Problem(case.file, case.line, message))
     if case.facts is None:
         facts = await bundle.facts_for(
             case.tool, case.args, case.args_bytes, agent=case.agent.name, now=case.now
@@ -100,6 +104,11 @@ async def _question(bundle: Bundle, case: Case, problems: list[Problem]) -> Ques
         method=case.method,
         history=case.history,
     )
+
+
+def _meters(bundle: Bundle, tool: str) -> frozenset[str]:
+    """The meters whose count a rule about this tool can read. None is built yet."""
+    return frozenset()
 
 
 def _given(bundle: Bundle, case: Case, problems: list[Problem]) -> Facts:
@@ -132,8 +141,12 @@ def _typed(
                 raise ValueError(f"facts.toml declares no such attribute of {entity}; known are {known}")
             if value is not None:  # null: the source does not know it
                 typed[name] = declared[name].encode(value)
-        except ValueError as error:
-            problems.append(Problem(case.file, case.line, f"facts: {name}: {error}"))
+        except (
+            ValueError,
+            ArithmeticError,
+            OSError,
+        ) as error:  # a time or a decimal beyond all bounds is no ValueError
+            problems.append(Problem(case.file, case.line, f"facts: {name}: {value!r} does not fit: {error}"))
     return typed
 
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from policy_service.pap.cases import mutating
 from policy_service.pap.cases.acknowledging import acknowledged_in, unacknowledged
 from policy_service.pap.cases.mutants import Mutant, mutants_of
 from policy_service.pap.cases.mutating import Mutation, mutate
@@ -182,6 +183,17 @@ def test_a_mutant_the_schema_refuses_is_counted_apart(tmp_path: Path) -> None:
     mutation = run(folder, HEAD + "  - {it: a, args: {currency: USD}, expect: release}\n")
     assert mutation.refused >= 2  # `||`, and the second half alone, read what may be missing
     assert not any("||" in mutant.name for mutant in mutation.survived)
+
+
+def test_a_rule_that_its_own_schema_refuses_is_no_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each of its mutants would be counted as refused, and none as a survivor."""
+    folder = small_bundle(tmp_path)
+    folder.load()
+    monkeypatch.setattr(mutating, "shapes_in", lambda parts: [])
+    with pytest.raises(ValueError, match="fits its bundle's schema no longer"):
+        run(folder, ALL_CASES)
 
 
 def test_rules_about_people_have_mutants(tmp_path: Path) -> None:
