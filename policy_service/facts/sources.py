@@ -148,6 +148,24 @@ class FactSources:
             shown=(*found.shown, *about_agent.shown),
         )
 
+    @property
+    def config(self) -> FactsConfig:
+        """What facts.toml declares."""
+        return self._config
+
+    def in_files(self, tool: str, resource: Resource, agent: str) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What the bundle's own files say of the resource and of the agent, as written; nothing else is asked."""
+        values = {"resource_id": resource.id, "agent": agent}
+        return self._in_files(resource.type, tool, values), self._in_files(AGENT, tool, values)
+
+    def _in_files(self, entity: str, tool: str, values: Mapping[str, str]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for spec in self._config.sources_for(entity, tool):
+            reader = self._readers[spec.name]
+            if isinstance(reader, FileReader):
+                found |= {name: value for row in reader.read(values) for name, value in row.items()}
+        return found
+
     def close(self) -> None:
         """Let go of databases and answers. The threads end with the last question that still holds these sources."""
         for name, reader in self._readers.items():

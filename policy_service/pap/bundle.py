@@ -19,6 +19,7 @@ from policy_service.domain.question import Facts
 from policy_service.facts.groups import Directory
 from policy_service.facts.meters import Meter
 from policy_service.facts.outside import Outside
+from policy_service.facts.schema import ToolShape
 from policy_service.facts.sources import FactSources
 from policy_service.pap.checks import warnings_about
 from policy_service.pap.compile import approving_schema, compile_rules, schema_of, shape_of
@@ -135,11 +136,16 @@ def prepare_bundle(source: BundleFiles, outside: Outside | None = None) -> Bundl
     return _bundle(source, parts, policies, outside)
 
 
-def _schema_problems(parts: Parts, policies: Mapping[str, Policy]) -> list[Problem]:
-    shapes = [
+def shapes_in(parts: Parts) -> list[ToolShape]:
+    """What the one schema of all tools is made from."""
+    return [
         shape_of(manifest, parts.codecs[name], parts.meters.get(name, ()))
         for name, manifest in parts.manifests.items()
     ]
+
+
+def _schema_problems(parts: Parts, policies: Mapping[str, Policy]) -> list[Problem]:
+    shapes = shapes_in(parts)
     try:
         schema = schema_of(shapes, parts.config)
     except ValueError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from cedarpy import Schema
@@ -71,8 +72,8 @@ def compile_rules(
         },
         policies={name: policy.source for name, policy in policies.items()},
         groups_of=groups_of,
-        approval=_people_rules(policies, APPROVE),
-        settling=_people_rules(policies, SETTLE),
+        approval=people_rules(policies, APPROVE),
+        settling=people_rules(policies, SETTLE),
         asked=frozenset().union(
             *(policy.source.gate.groups for policy in policies.values() if policy.source.gate)
         ),
@@ -86,26 +87,39 @@ def _tool_rules(
     config: FactsConfig,
     meters: Sequence[Meter],
 ) -> ToolRules:
-    matching = {n: p for n, p in policies.items() if may_match(p.tree, manifest.tool, manifest.groups)}
-    guards = {name: policy.tree for name, policy in matching.items() if policy.source.gate is None}
     return ToolRules(
         manifest=manifest,
         codec=codec,
         schema=schema_of([shape_of(manifest, codec, meters)], config),
-        guards=policy_set(guards),
-        gates=frozenset(matching) - frozenset(guards),
-        everything=policy_set({name: policy.tree for name, policy in matching.items()}),
-        permits=tuple(name for name, policy in matching.items() if policy.source.effect == "permit"),
+        **_sets(manifest, policies),
         resource_attributes=_always(config, manifest.resource.type),
         agent_attributes=_always(config, AGENT),
         meters=tuple(meter.name for meter in meters),
     )
 
 
+def with_policies(tool: ToolRules, policies: Mapping[str, Policy]) -> ToolRules:
+    """The same tool under other policies about tools; they have been validated."""
+    return replace(tool, **_sets(tool.manifest, policies))
+
+
+def _sets(manifest: ToolManifest, policies: Mapping[str, Policy]) -> dict[str, Any]:
+    """The policies whose action can match this tool's, as the sets a decision asks."""
+    matching = {n: p for n, p in policies.items() if may_match(p.tree, manifest.tool, manifest.groups)}
+    guards = {name: policy.tree for name, policy in matching.items() if policy.source.gate is None}
+    return {
+        "guards": policy_set(guards),
+        "gates": frozenset(matching) - frozenset(guards),
+        "everything": policy_set({name: policy.tree for name, policy in matching.items()}),
+        "permits": tuple(name for name, policy in matching.items() if policy.source.effect == "permit"),
+    }
+
+
 def _always(config: FactsConfig, entity: str) -> frozenset[str]:
     return frozenset(name for name, kind in config.attribute_types(entity).items() if not kind.optional)
 
 
-def _people_rules(policies: Mapping[str, Policy], action: str) -> PeopleRules | None:
+def people_rules(policies: Mapping[str, Policy], action: str) -> PeopleRules | None:
+    """The rules about one thing people do; None where there is none."""
     about = {name: policy.tree for name, policy in policies.items() if action in policy.about_people}
     return PeopleRules(approving_schema(), policy_set(about)) if about else None

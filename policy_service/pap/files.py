@@ -32,6 +32,9 @@ FOLDERS: Final[Mapping[str, tuple[str, ...]]] = {
 """What a bundle is made of: suffixes by folder."""
 
 TOP_FILES: Final = frozenset({"groups.toml", "facts.toml", "meters.toml"})
+MUTANTS_FILE: Final = "cases/mutants.toml"
+"""Which mutants of the rules no case can notice, and why; `policy-service test --mutate` reads it."""
+
 OTHER_BUNDLES: Final = frozenset({"examples", "library"})
 """Folders that hold bundles of their own; they are not part of this one."""
 
@@ -88,7 +91,8 @@ def bundle_digest(files: Mapping[str, bytes]) -> str:
 def is_bundle_file(name: str) -> bool:
     """Whether a file of this name is read as part of a bundle."""
     place, _, last = name.rpartition("/")
-    return not last.startswith(".") and (name in TOP_FILES or Path(last).suffix in FOLDERS.get(place, ()))
+    named = name in TOP_FILES or name == MUTANTS_FILE
+    return not last.startswith(".") and (named or Path(last).suffix in FOLDERS.get(place, ()))
 
 
 def _paths(folder: Path) -> Iterator[Path]:

@@ -1,0 +1,149 @@
+"""``policy-service test``: do the cases hold, what do they cover, and would they notice a slip in a rule?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from policy_service.channels.operator.author.checking import BundleName
+from policy_service.channels.operator.author.naming import bundle_named
+from policy_service.channels.operator.speaking import AsJson, say, sentences, visible
+from policy_service.errors import StartError
+from policy_service.pap.bundle import Bundle, prepare_bundle
+from policy_service.pap.cases.acknowledging import acknowledged_in, unacknowledged
+from policy_service.pap.cases.coverage import Covered, coverage_of, table
+from policy_service.pap.cases.junit import junit as junit_of
+from policy_service.pap.cases.mutants import Mutant
+from policy_service.pap.cases.mutating import Mutation, counted, mutate, noticing
+from policy_service.pap.cases.reading import cases_in
+from policy_service.pap.cases.running import Answered, Prepared, prepare_cases
+from policy_service.pap.problems import BundleError, Problem
+
+WithMutants = Annotated[
+    bool,
+    typer.Option("--mutate", help="Change each rule in every small way; refuse when no case notices one."),
+]
+WithCoverage = Annotated[bool, typer.Option("--coverage", help="Print which rules the cases use.")]
+JunitFile = Annotated[Path | None, typer.Option("--junit", metavar="FILE", help="Write JUnit XML here.")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """The mutants, and what is wrong about them."""
+
+    mutation: Mutation
+    left: list[Mutant]
+    stale: list[Problem]
+
+    @property
+    def passed(self) -> bool:
+        return not self.left and not self.stale
+
+
+def run_cases(
+    bundle: BundleName = None,
+    mutate_rules: WithMutants = False,
+    coverage: WithCoverage = False,
+    junit: JunitFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a bundle's cases. Refused unless there are cases, all hold and, with --mutate, every mutant is noticed."""
+    with sentences():
+        try:
+            _test(bundle, mutate_rules, coverage, junit, as_json)
+        except BundleError as error:
+            if not as_json:
+                raise
+            problems = [
+                {"file": each.file, "line": each.line, "message": each.message} for each in error.problems
+            ]
+            say({"ok": False, "problems": problems}, as_json, "")
+            raise typer.Exit(1) from None
+
+
+def _test(name: str | None, mutate_rules: bool, coverage: bool, junit: Path | None, as_json: bool) -> None:
+    loaded = prepare_bundle(bundle_named(name))
+    try:
+        prepared = prepare_cases(loaded, cases_in(loaded.source.files))
+        answered = [case.ask(loaded.rules) for case in prepared]
+        covered = coverage_of(loaded, prepared, answered)
+        tried = _try_mutants(loaded, prepared, answered) if mutate_rules else None
+    finally:
+        loaded.close()
+    if junit is not None:
+        _write(junit, junit_of(answered))
+    wrong = [each for each in answered if not each.holds]
+    passed = bool(answered) and not wrong and (tried is None or tried.passed)
+    lines = _lines(answered, wrong, covered if coverage else (), tried)
+    say(_json(passed, loaded, answered, covered, tried), as_json, "\n".join(_visible(lines)))
+    if not passed:
+        raise typer.Exit(1)
+
+
+def _try_mutants(loaded: Bundle, prepared: list[Prepared], answered: list[Answered]) -> _Tried:
+    acknowledged = acknowledged_in(loaded.source.files)
+    mutation = mutate(loaded, prepared, answered)
+    return _Tried(mutation, *unacknowledged(mutation.survived, acknowledged))
+
+
+def _write(file: Path, report: bytes) -> None:
+    try:
+        file.write_bytes(report)
+    except OSError as error:
+        raise StartError(
+            f"{str(file)!r} cannot be written: {error.strerror}; name another --junit FILE"
+        ) from error
+
+
+def _visible(lines: list[str]) -> list[str]:
+    """Each line with nothing in it that moves the cursor."""
+    return [visible(part) for line in lines for part in line.split("\n")]
+
+
+def _lines(
+    answered: list[Answered], wrong: list[Answered], covered: tuple[Covered, ...], tried: _Tried | None
+) -> list[str]:
+    lines = [f"{each.case.place}: {each.case.it}: {'; '.join(each.differences)}" for each in wrong]
+    if tried is not None:
+        lines += [_survivor(mutant) for mutant in tried.left] + [str(problem) for problem in tried.stale]
+    lines += [table(covered)] if covered else []
+    lines.append(f"{len(answered) - len(wrong)} cases hold, {len(wrong)} do not")
+    if not answered:
+        lines.append("a bundle without cases is held by nothing; write the first into cases/NAME.yaml")
+    if tried is not None:
+        lines.append(counted(tried.mutation, len(tried.mutation.survived) - len(tried.left)))
+    return lines
+
+
+def _survivor(mutant: Mutant) -> str:
+    return f"{mutant.place}: {mutant.of.source.id}: survives: {mutant.name}; {noticing(mutant)}"
+
+
+def _json(
+    passed: bool, loaded: Bundle, answered: list[Answered], covered: tuple[Covered, ...], tried: _Tried | None
+) -> dict[str, Any]:
+    told: dict[str, Any] = {
+        "ok": passed,
+        "digest": loaded.digest,
+        "commit": loaded.commit,
+        "cases": [
+            {"file": each.case.file, "line": each.case.line, "it": each.case.it, "holds": each.holds,
+             "differences": list(each.differences)}
+            for each in answered
+        ],
+        "coverage": [row.to_json() for row in covered],
+    }  # fmt: skip
+    if tried is not None:
+        told["mutants"] = {
+            "noticed": tried.mutation.noticed,
+            "refused": tried.mutation.refused,
+            "acknowledged": len(tried.mutation.survived) - len(tried.left),
+            "survived": [
+                {"policy": each.of.source.id, "place": each.place, "mutant": each.name} for each in tried.left
+            ],
+            "stale": [problem.message for problem in tried.stale],
+        }
+    return told

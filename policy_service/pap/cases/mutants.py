@@ -1,0 +1,127 @@
+"""Mutants of one policy: small slips that change what it says, each as somebody might write it by mistake.
+
+Rules kept here: a mutant differs from the policy in one place; its name says what was there and what is there instead,
+and stays the same while the policy does, because acknowledgements name it; what cannot change any answer is not made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cedarpy import pst
+
+from policy_service.domain.gates import Gate
+from policy_service.pap.cases.expressions import negated, variants, written
+from policy_service.pap.policies import Policy
+
+_QUORUMS = 50  # above it the bundle would not load
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One policy, changed in one place; `policy` is None where it is dropped altogether."""
+
+    of: Policy
+    name: str
+    policy: Policy | None
+
+    @property
+    def place(self) -> str:
+        """Where the policy is: `file:line`."""
+        return self.of.source.place
+
+
+def mutants_of(policy: Policy, groups: Iterable[str], narrows: frozenset[str]) -> Iterator[Mutant]:
+    """Every mutant of a policy, each once. `groups` are those that exist, without the policy's own; `narrows` are
+    the resource types that its actions have: naming the only one narrows nothing.
+    """
+    yield Mutant(policy, "the policy is dropped", None)
+    seen: set[Any] = {(policy.tree, policy.source.gate, policy.source.unseen)}
+    names: dict[str, int] = {}
+    for name, changed in _changes(policy, sorted(groups), narrows):
+        key = (changed.tree, changed.source.gate, changed.source.unseen)
+        if key in seen:
+            continue
+        seen.add(key)
+        names[name] = names.get(name, 0) + 1
+        yield Mutant(policy, name if names[name] == 1 else f"{name} #{names[name]}", changed)
+
+
+def _changes(policy: Policy, groups: list[str], narrows: frozenset[str]) -> Iterator[tuple[str, Policy]]:
+    yield from _effects(policy)
+    for name, tree in (*_scopes(policy.tree, narrows), *_clauses(policy.tree)):
+        yield name, replace(policy, tree=tree)
+    if policy.source.gate is not None:
+        for name, gate in _gates(policy.source.gate, groups, policy.source.annotations):
+            yield name, replace(policy, source=replace(policy.source, gate=gate))
+    if policy.source.unseen:
+        yield "@unseen is dropped", replace(policy, source=replace(policy.source, unseen=frozenset()))
+
+
+def _effects(policy: Policy) -> Iterator[tuple[str, Policy]]:
+    source = policy.source
+    if source.gate is not None:
+        yield "@approval is dropped: nobody is asked", replace(policy, source=replace(source, gate=None))
+        return
+    other: pst.Effect = "forbid" if source.effect == "permit" else "permit"
+    flipped = replace(source, effect=other, unseen=frozenset())
+    yield (
+        f"{source.effect} -> {other}",
+        replace(policy, source=flipped, tree=replace(policy.tree, effect=other)),
+    )
+
+
+def _scopes(tree: pst.Template, narrows: frozenset[str]) -> Iterator[tuple[str, pst.Template]]:
+    # An agent is always an Agent and a person a User: a type alone says nothing of the principal.
+    if not isinstance(tree.principal, pst.ScopeAny | pst.ScopeIs):
+        yield "principal: anybody", replace(tree, principal=pst.ScopeAny())
+    if isinstance(tree.action, pst.ActionIn) and len(tree.action.entities) > 1:
+        for entity in tree.action.entities:
+            rest = tuple(each for each in tree.action.entities if each != entity)
+            yield f"action: without {entity}", replace(tree, action=pst.ActionIn(rest))
+    resource = tree.resource
+    if isinstance(resource, pst.ScopeIs) and narrows <= {str(resource.entity_type)}:
+        return
+    if not isinstance(resource, pst.ScopeAny):
+        yield "resource: any", replace(tree, resource=pst.ScopeAny())
+
+
+def _clauses(tree: pst.Template) -> Iterator[tuple[str, pst.Template]]:
+    for index, clause in enumerate(tree.clauses):
+        word = "when" if isinstance(clause, pst.When) else "unless"
+        text = written(clause.expr)
+        before, after = tree.clauses[:index], tree.clauses[index + 1 :]
+        yield f"{word} {{ {text} }} is dropped", replace(tree, clauses=(*before, *after))
+        other, turned = negated(clause)
+        yield f"{word} -> {other}: {text}", replace(tree, clauses=(*before, turned, *after))
+        for was, now, expr in variants(clause.expr):
+            changed = replace(clause, expr=expr)
+            yield f"{was} -> {now}", replace(tree, clauses=(*before, changed, *after))
+
+
+def _gates(gate: Gate, groups: list[str], annotations: Mapping[str, str]) -> Iterator[tuple[str, Gate]]:
+    yield from _people(gate, groups)
+    if gate.step_up is not None:
+        yield "@step_up is dropped", replace(gate, step_up=None)
+    for name in ("answer_within", "valid_for"):
+        if name in annotations:  # nobody mistypes what is not there
+            longer = 2 * getattr(gate, name)
+            yield f"@{name}: {getattr(gate, name)} -> {longer}", replace(gate, **{name: longer})
+    if gate.reason:
+        yield "@reason is dropped", replace(gate, reason=False)
+    shared = "@shared is dropped" if gate.shared else "@shared is added"
+    yield shared, replace(gate, shared=not gate.shared)
+
+
+def _people(gate: Gate, groups: list[str]) -> Iterator[tuple[str, Gate]]:
+    asked = "|".join(sorted(gate.groups))
+    for group in sorted(gate.groups) if len(gate.groups) > 1 else ():
+        left = gate.groups - {group}
+        yield f"@approval: {asked} -> {'|'.join(sorted(left))}", replace(gate, groups=left)
+    if other := next((group for group in groups if group not in gate.groups), None):
+        yield f"@approval: {asked} -> {other}", replace(gate, groups=frozenset({other}))
+    for quorum in (gate.quorum - 1, gate.quorum + 1):
+        if 1 <= quorum <= _QUORUMS:
+            yield f"@quorum: {gate.quorum} -> {quorum}", replace(gate, quorum=quorum)

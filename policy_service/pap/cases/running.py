@@ -1,0 +1,171 @@
+"""Runs cases: each one a question to the bundle's own rules, by the very code that decides in the service.
+
+Rules kept here: facts an author wrote are typed as facts.toml declares them and lie over the bundle's files, and then
+no database and no address is asked; nothing here reads the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from countersign.contract import ContractError, Resource
+from policy_service.domain.decision import Decision
+from policy_service.domain.question import Facts, Question
+from policy_service.facts.config import AGENT, FactsConfig
+from policy_service.pap.bundle import Bundle
+from policy_service.pap.cases.case import AnyCase, Case, PeopleCase
+from policy_service.pap.cases.comparing import decision_differences, permission_differences
+from policy_service.pap.problems import BundleError, Problem
+from policy_service.pdp.approve import Approver, Permission, ReviewFacts, TaskFacts, can_approve, can_settle
+from policy_service.pdp.engine import decide
+from policy_service.pdp.rules import Rules
+
+_NO_TOOL = "0" * 64
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A case with its facts gathered: it can be asked of many rules. `question` is None for one about people."""
+
+    case: AnyCase
+    question: Question | None = None
+
+    def ask(self, rules: Rules) -> Answered:
+        """What these rules say, and in what that differs from what is expected."""
+        if isinstance(self.case, PeopleCase):
+            permission = _permission(rules, self.case)
+            return Answered(self.case, permission, tuple(permission_differences(self.case, permission)))
+        if self.question is None:
+            raise ValueError(f"{self.case.place}: this case was never prepared")
+        decision = decide(rules, self.question)
+        return Answered(self.case, decision, tuple(decision_differences(self.case.expected, decision)))
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A case and what came of it. `differences` is empty when it holds."""
+
+    case: AnyCase
+    answer: Decision | Permission
+    differences: tuple[str, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether the rules answer as the author expects."""
+        return not self.differences
+
+
+def prepare_cases(bundle: Bundle, cases: Sequence[AnyCase]) -> list[Prepared]:
+    """Gather the facts of every case. Blocks, where a case asks a database.
+
+    Raises:
+        BundleError: facts are written that do not fit facts.toml.
+    """
+    problems: list[Problem] = []
+    prepared = asyncio.run(_prepare_all(bundle, cases, problems))
+    if problems:
+        raise BundleError(problems)
+    return prepared
+
+
+async def _prepare_all(bundle: Bundle, cases: Sequence[AnyCase], problems: list[Problem]) -> list[Prepared]:
+    return [
+        Prepared(case, None if isinstance(case, PeopleCase) else await _question(bundle, case, problems))
+        for case in cases
+    ]
+
+
+async def _question(bundle: Bundle, case: Case, problems: list[Problem]) -> Question:
+    manifest = bundle.manifests.get(case.tool)
+    for meter in sorted(case.history.keys() - _meters(bundle, case.tool)):
+        known = ", ".join(sorted(_meters(bundle, case.tool))) or "none"
+        message = f"history: no meter {meter!r} counts {case.tool}; known are {known}"
+        problems.append(Problem(case.file, case.line, message))
+    if case.facts is None:
+        facts = await bundle.facts_for(
+            case.tool, case.args, case.args_bytes, agent=case.agent.name, now=case.now
+        )
+    else:
+        facts = _given(bundle, case, problems)
+    return Question(
+        agent=case.agent,
+        tool=case.tool,
+        tool_digest=manifest.digest if manifest else _NO_TOOL,
+        args=case.args,
+        facts=facts,
+        now=case.now,
+        env=case.env,
+        txn_size=case.txn_size,
+        claimed=case.claimed,
+        on_behalf_of=case.on_behalf_of,
+        method=case.method,
+        history=case.history,
+    )
+
+
+def _meters(bundle: Bundle, tool: str) -> frozenset[str]:
+    """The meters a rule about this tool can read."""
+    return frozenset(meter.name for meter in bundle.meters.get(tool, ()))
+
+
+def _given(bundle: Bundle, case: Case, problems: list[Problem]) -> Facts:
+    """The bundle's files, and over them what the case says."""
+    manifest = bundle.manifests.get(case.tool)
+    if manifest is None or case.facts is None:
+        return Facts(bundle.digest)
+    try:
+        resource: Resource = manifest.resource_of(case.args)
+    except ContractError:
+        return Facts(bundle.digest)
+    config = bundle.facts.config
+    of_resource, of_agent = bundle.facts.in_files(case.tool, resource, case.agent.name)
+    return Facts(
+        bundle.digest,
+        resource=_typed(config, resource.type, {**of_resource, **case.facts.resource}, case, problems),
+        agent=_typed(config, AGENT, {**of_agent, **case.facts.agent}, case, problems),
+    )
+
+
+def _typed(
+    config: FactsConfig, entity: str, values: Mapping[str, Any], case: Case, problems: list[Problem]
+) -> dict[str, Any]:
+    declared = config.entities[entity].attributes if entity in config.entities else {}
+    typed: dict[str, Any] = {}
+    for name, value in values.items():
+        try:
+            if name not in declared:
+                known = ", ".join(declared) or "none"
+                raise ValueError(f"facts.toml declares no such attribute of {entity}; known are {known}")
+            if value is not None:  # null: the source does not know it
+                typed[name] = declared[name].encode(value)
+        except (
+            ValueError,
+            ArithmeticError,
+            OSError,
+        ) as error:  # a time or a decimal beyond all bounds is no ValueError
+            problems.append(Problem(case.file, case.line, f"facts: {name}: {value!r} does not fit: {error}"))
+    return typed
+
+
+def _permission(rules: Rules, case: PeopleCase) -> Permission:
+    approver = Approver(case.person, case.groups, case.assurance)
+    asked: dict[str, Any] = {
+        "review_id": "case",
+        "agent": case.agent,
+        "tool": case.tool,
+        "risk": _risk(rules, case.tool),
+        "gates": case.gates,
+        "opened_at": case.opened_at,
+    }
+    if case.action == "approve":
+        return can_approve(rules, approver, ReviewFacts(**asked), now=case.now, env=case.env)
+    task = TaskFacts(**asked, kind=case.kind)
+    # Without a rule about settling the service has one of its own; the bundle says nothing, so neither does a case.
+    return can_settle(rules, approver, task, now=case.now, env=case.env) or Permission(False)
+
+
+def _risk(rules: Rules, tool: str) -> str:
+    return rules.tools[tool].manifest.risk if tool in rules.tools else "high"

@@ -1,0 +1,69 @@
+"""Cases of a small bundle folder, read and asked: tests say what differs and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from policy_service.pap.cases.case import AnyCase
+from policy_service.pap.cases.reading import cases_in
+from policy_service.pap.cases.running import Answered, prepare_cases
+from policy_service.pap.problems import BundleError
+from tests.fakes.bundles import BundleFolder
+
+HEAD = """\
+agents:
+  robot: { name: robot, roles: [payer] }
+defaults:
+  agent: robot
+  tool: pay
+  args: { account: a1, amount: 100 }
+cases:
+"""
+
+RULES = """\
+@id("payers-may-pay")
+permit (principal in Role::"payer", action == Action::"pay", resource);
+
+@id("large") @approval("finance") @quorum("2") @reason
+forbid (principal, action == Action::"pay", resource)
+when { context.input.amount > 100 };
+
+@id("never-a-million")
+forbid (principal, action == Action::"pay", resource)
+when { context.input.amount >= 1000000 };
+"""
+
+
+def one_case(text: str) -> str:
+    """A cases file with one case, of these lines."""
+    lines = text.strip().splitlines()
+    return (
+        HEAD
+        + "\n".join(f"  {'- ' if number == 0 else '  '}{line}" for number, line in enumerate(lines))
+        + "\n"
+    )
+
+
+def read(text: str) -> list[AnyCase]:
+    """The cases of one file."""
+    return cases_in({"cases/a.yaml": text.encode()})
+
+
+def problems(text: str) -> list[str]:
+    """What reading has against a file; empty when it is read."""
+    try:
+        read(text)
+    except BundleError as error:
+        return [str(problem) for problem in error.problems]
+    return []
+
+
+def ask(folder: BundleFolder, text: str) -> list[Answered]:
+    """Every case of a file, asked of the folder's rules."""
+    bundle = folder.load()
+    return [prepared.ask(bundle.rules) for prepared in prepare_cases(bundle, read(text))]
+
+
+def small_bundle(path: Path) -> BundleFolder:
+    """A folder with the rules above."""
+    return BundleFolder(path).policies(RULES)

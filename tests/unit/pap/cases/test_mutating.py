@@ -1,0 +1,272 @@
+"""Every small slip in a rule is tried; one that no case notices is told by name, and may be explained."""
+
+from pathlib import Path
+
+import pytest
+
+from policy_service.pap.cases import mutating
+from policy_service.pap.cases.acknowledging import acknowledged_in, unacknowledged
+from policy_service.pap.cases.mutants import Mutant, mutants_of
+from policy_service.pap.cases.mutating import Mutation, mutate
+from policy_service.pap.cases.running import prepare_cases
+from policy_service.pap.files import is_bundle_file
+from policy_service.pap.policies import read_policies
+from policy_service.pap.problems import BundleError
+from tests.fakes.bundles import BundleFolder
+from tests.fakes.cases import HEAD, read, small_bundle
+
+ALL_CASES = (
+    HEAD
+    + """\
+  - {it: the edge, args: {amount: 100}, expect: release}
+  - {it: above, args: {amount: 101}, expect: review, needs: {finance: {people: 2, reason: true}}}
+  - {it: a stranger, agent: {name: x}, expect: deny, reasons: [no_permit]}
+  - {it: below a million, args: {amount: 999999}, expect: review, gates: [large]}
+  - {it: a million, args: {amount: 1000000}, expect: deny, reasons: [never-a-million]}
+  - {it: more, args: {amount: 1000001}, expect: deny, reasons: [never-a-million]}
+"""
+)
+
+
+def names(text: str, *narrows: str) -> list[str]:
+    policies, problems = read_policies({"a.cedar": text.encode()}, frozenset({"finance", "cfo"}))
+    assert problems == []
+    (policy,) = policies.values()
+    return [mutant.name for mutant in mutants_of(policy, {"finance", "cfo"}, frozenset(narrows))]
+
+
+def run(folder: BundleFolder, cases: str) -> Mutation:
+    bundle = folder.load()
+    prepared = prepare_cases(bundle, read(cases))
+    return mutate(bundle, prepared, [case.ask(bundle.rules) for case in prepared])
+
+
+def survivors(folder: BundleFolder, cases: str) -> list[str]:
+    return [f"{mutant.of.source.id}: {mutant.name}" for mutant in run(folder, cases).survived]
+
+
+MADE = {
+    "a bare permit": ('@id("a") permit (principal, action, resource);', ["permit -> forbid"]),
+    "a role": (
+        '@id("a") permit (principal in Role::"r", action, resource);',
+        ["permit -> forbid", "principal: anybody"],
+    ),
+    "two actions": (
+        '@id("a") permit (principal, action in [Action::"x", Action::"y"], resource);',
+        ["permit -> forbid", 'action: without Action::"x"', 'action: without Action::"y"'],
+    ),
+    "a comparison with a number": (
+        '@id("a") forbid (principal, action, resource) when { context.n > 5 };',
+        [
+            "forbid -> permit",
+            "when { (context.n) > 5 } is dropped",
+            "when -> unless: (context.n) > 5",
+            "(context.n) > 5 -> (context.n) >= 5",
+            "5 -> 4",
+            "5 -> 6",
+        ],
+    ),
+    "unless": (
+        '@id("a") forbid (principal, action, resource) unless { context.s == "x" };',
+        [
+            "forbid -> permit",
+            'unless { (context.s) == "x" } is dropped',
+            'unless -> when: (context.s) == "x"',
+            '(context.s) == "x" -> (context.s) != "x"',
+            '"x" -> "x~"',
+        ],
+    ),
+    "two conditions": (
+        '@id("a") forbid (principal, action, resource) when { context.a && context.b };',
+        [
+            "forbid -> permit",
+            "when { (context.a) && (context.b) } is dropped",
+            "when -> unless: (context.a) && (context.b)",
+            "(context.a) && (context.b) -> (context.a) || (context.b)",
+            "(context.a) && (context.b) -> context.a",
+            "(context.a) && (context.b) -> context.b",
+        ],
+    ),
+    "a duration": (
+        '@id("a") forbid (principal, action, resource) when { context.now.toTime() >= duration("18h") };',
+        [
+            "forbid -> permit",
+            'when { ((context.now).toTime()) >= (duration("18h")) } is dropped',
+            'when -> unless: ((context.now).toTime()) >= (duration("18h"))',
+            '((context.now).toTime()) >= (duration("18h")) -> ((context.now).toTime()) > (duration("18h"))',
+            'duration("18h") -> duration("17h")',
+            'duration("18h") -> duration("19h")',
+        ],
+    ),
+    "a gate": (
+        '@id("a") @approval("finance|cfo") @quorum("2") @valid_for("30m") @answer_within("4h") @reason '
+        '@step_up("passkey") @shared '
+        "forbid (principal, action, resource);",
+        [
+            "@approval is dropped: nobody is asked",
+            "@approval: cfo|finance -> finance",
+            "@approval: cfo|finance -> cfo",
+            "@quorum: 2 -> 1",
+            "@quorum: 2 -> 3",
+            "@step_up is dropped",
+            "@answer_within: 4:00:00 -> 8:00:00",
+            "@valid_for: 0:30:00 -> 1:00:00",
+            "@reason is dropped",
+            "@shared is dropped",
+        ],
+    ),
+    "fields that need no weighing": (
+        '@id("a") @unseen("items") permit (principal, action, resource);',
+        ["permit -> forbid", "@unseen is dropped"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "made"), MADE.values(), ids=MADE)
+def test_the_slips_of_a_rule(text: str, made: list[str]) -> None:
+    assert names(text) == ["the policy is dropped", *made]
+
+
+def test_a_type_that_narrows_is_dropped_and_one_that_does_not_is_left() -> None:
+    text = '@id("a") permit (principal, action, resource is Account);'
+    assert "resource: any" in names(text, "Account", "Order")
+    assert "resource: any" not in names(text, "Account")
+
+
+def test_the_same_slip_twice_has_two_names() -> None:
+    text = '@id("a") forbid (principal, action, resource) when { context.a > 5 || context.b > 5 };'
+    assert {"5 -> 6", "5 -> 6 #2"} <= set(names(text))
+
+
+def test_cases_that_hold_every_rule_leave_no_survivor(tmp_path: Path) -> None:
+    mutation = run(small_bundle(tmp_path), ALL_CASES)
+    assert [mutant.name for mutant in mutation.survived] == []
+    assert mutation.noticed > 20
+
+
+@pytest.mark.parametrize("without", ["the edge", "above", "a stranger", "below a million"])
+def test_a_case_that_is_missed_leaves_a_survivor(tmp_path: Path, without: str) -> None:
+    cases = "".join(line for line in ALL_CASES.splitlines(keepends=True) if f"it: {without}," not in line)
+    found = survivors(small_bundle(tmp_path), cases)
+    expected = {
+        "the edge": "large: ((context.input).amount) > 100 -> ((context.input).amount) >= 100",
+        "above": "large: @reason is dropped",
+        "a stranger": "payers-may-pay: principal: anybody",
+        "below a million": "never-a-million: 1000000 -> 999999",
+    }
+    assert expected[without] in found
+
+
+def test_without_cases_everything_survives(tmp_path: Path) -> None:
+    mutation = run(
+        small_bundle(tmp_path), f"{HEAD}  - {{it: a, tool: other, expect: deny, reasons: [unknown_tool]}}\n"
+    )
+    assert mutation.noticed == 0
+    assert {mutant.of.source.id for mutant in mutation.survived} == {
+        "payers-may-pay",
+        "large",
+        "never-a-million",
+    }
+
+
+def test_a_case_that_does_not_hold_notices_nothing(tmp_path: Path) -> None:
+    """It would look red on every mutant, and so hide that nothing holds the rule."""
+    mutation = run(small_bundle(tmp_path), f"{HEAD}  - {{it: a, expect: deny, reasons: [never-a-million]}}\n")
+    assert mutation.noticed == 0
+
+
+def test_a_mutant_the_schema_refuses_is_counted_apart(tmp_path: Path) -> None:
+    folder = BundleFolder(tmp_path).policies(
+        '@id("a") permit (principal, action == Action::"pay", resource)\n'
+        'when { context.input has currency && context.input.currency == "USD" };'
+    )
+    mutation = run(folder, HEAD + "  - {it: a, args: {currency: USD}, expect: release}\n")
+    assert mutation.refused >= 2  # `||`, and the second half alone, read what may be missing
+    assert not any("||" in mutant.name for mutant in mutation.survived)
+
+
+def test_a_rule_that_its_own_schema_refuses_is_no_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each of its mutants would be counted as refused, and none as a survivor."""
+    folder = small_bundle(tmp_path)
+    folder.load()
+    monkeypatch.setattr(mutating, "shapes_in", lambda parts: [])
+    with pytest.raises(ValueError, match="fits its bundle's schema no longer"):
+        run(folder, ALL_CASES)
+
+
+def test_rules_about_people_have_mutants(tmp_path: Path) -> None:
+    folder = small_bundle(tmp_path).write(
+        "people.cedar",
+        '@id("approvers") permit (principal in Group::"finance", action == Action::"approve", resource);',
+    )
+    people = "approve:\n  - {it: p, tool: pay, groups: [finance], expect: allowed}\n"
+    assert survivors(folder, ALL_CASES + people) == [
+        "approvers: the policy is dropped",
+        "approvers: principal: anybody",
+    ]
+    both = people + "  - {it: q, tool: pay, groups: [cfo], expect: refused}\n"
+    assert survivors(folder, ALL_CASES + both) == []
+
+
+# ------------------------------------------------------------------------------------------ acknowledging
+
+ENTRY = '[[survives]]\npolicy = "large"\nmutant = "@shared is added"\nwhy = "it never fires beside another gate"\n'
+
+
+def survivor(tmp_path: Path) -> list[Mutant]:
+    cases = ALL_CASES.replace("needs: {finance: {people: 2, reason: true}}", "needs: {finance: 2}")
+    return [mutant for mutant in run(small_bundle(tmp_path), cases).survived if "shared" in mutant.name]
+
+
+def test_a_survivor_that_is_explained_is_let_be(tmp_path: Path) -> None:
+    acknowledged = acknowledged_in({"cases/mutants.toml": ENTRY.encode()})
+    assert acknowledged == {("large", "@shared is added"): "it never fires beside another gate"}
+    assert unacknowledged(survivor(tmp_path), acknowledged) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("entry", "hint"),
+    [
+        (ENTRY.replace("@shared is added", "@shared is ad"), "did you mean '@shared is added'?"),
+        (ENTRY.replace('"large"', '"gone"'), "remove the entry"),
+        (ENTRY.replace("@shared is added", "@reason is dropped"), "remove the entry"),
+    ],
+)
+def test_an_explanation_nothing_needs_is_an_error(tmp_path: Path, entry: str, hint: str) -> None:
+    left, stale = unacknowledged(survivor(tmp_path), acknowledged_in({"cases/mutants.toml": entry.encode()}))
+    assert len(left) == 1
+    (problem,) = stale
+    assert hint in problem.message
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[[survives", "cases/mutants.toml: "),
+        ('[survives]\npolicy = "a"', "in two brackets"),
+        ("[[survive]]", "'survive' is nothing this file has"),
+        (ENTRY.replace('why = "it', 'because = "it'), "needs why = a text"),
+        (ENTRY.replace("it never fires beside another gate", "  "), "needs why = a text"),
+        (ENTRY + "when = 1", "'when' is unknown"),
+        ("survives = [1]", "needs policy = a text"),
+    ],
+)
+def test_a_file_of_explanations_that_is_wrong_is_refused(text: str, message: str) -> None:
+    with pytest.raises(BundleError, match=r".*") as refused:
+        acknowledged_in({"cases/mutants.toml": text.encode()})
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "belongs"),
+    [
+        ("cases/mutants.toml", True),
+        ("cases/mutant.toml", False),
+        ("mutants.toml", False),
+        ("tools/mutants.toml", False),
+    ],
+)
+def test_the_file_is_part_of_the_bundle_by_its_one_name(name: str, belongs: bool) -> None:
+    assert is_bundle_file(name) is belongs

@@ -1,0 +1,200 @@
+"""A cases file, into cases: a slip in it is told with its line, and never looks like an expectation that holds."""
+
+import pytest
+
+from countersign.contract import TaskKind
+from policy_service.domain.question import AgentPrincipal
+from policy_service.pap.cases import reading
+from policy_service.pap.cases.case import Asked, Case, PeopleCase
+from tests.fakes.cases import HEAD, one_case, problems, read
+
+REFUSED = {
+    "a misspelt expectation": (
+        "it: a\nexpect: release\nreason: [x]",
+        ":10: 'reason' is nothing a case has; did you mean 'reasons'?",
+    ),
+    "a misspelt matrix": ("it: a\nexpect: release\nmatrx: []", "did you mean 'matrix'?"),
+    "an outcome that is none": (
+        "it: a\nexpect: relase",
+        ":9: expect: 'relase' is none of these; did you mean 'release'?",
+    ),
+    "no name": ("expect: release", "a case needs `it:`"),
+    "no expectation": ("it: a", "a case needs `expect:`"),
+    "a deny for any reason": ("it: a\nexpect: deny", "a deny says why"),
+    "a review of nobody": ("it: a\nexpect: review", "a review says who is asked"),
+    "gates of a release": ("it: a\nexpect: release\ngates: [large]", "gates: belongs to `expect: review`"),
+    "reasons of a review": (
+        "it: a\nexpect: review\nneeds: {finance: 1}\nreasons: [x]",
+        "reasons: belongs to `expect: deny`",
+    ),
+    "a deny that is valid for an hour": (
+        "it: a\nexpect: deny\nreasons: [x]\nvalid_for: 1h",
+        "a deny is no release",
+    ),
+    "an empty list of gates": ("it: a\nexpect: review\ngates: []", "expects nothing"),
+    "no people at all": ("it: a\nexpect: review\nneeds: {}", "expects nothing"),
+    "a need of nobody": ("it: a\nexpect: review\nneeds: {finance: 0}", "0 is not a whole number from 1"),
+    "a need that is no number": (
+        "it: a\nexpect: review\nneeds: {finance: true}",
+        "True is not a whole number",
+    ),
+    "a need with a misspelt key": (
+        "it: a\nexpect: review\nneeds: {finance: {people: 1, reasons: true}}",
+        "did you mean 'reason'?",
+    ),
+    "an agent nobody named": (
+        "it: a\nagent: robt\nexpect: release",
+        "there is no agent 'robt' in this file; did you mean 'robot'?",
+    ),
+    "a time without a zone": (
+        "it: a\nexpect: release\nnow: 2026-01-31T12:00:00",
+        "is not a time with a zone",
+    ),
+    "a history that is no number": (
+        "it: a\nexpect: release\nhistory: {spent: lots}",
+        "history: 'lots' is not a whole number",
+    ),
+    "args that no agent can send": (
+        "it: a\nexpect: release\nargs: {__entity: {type: T, id: a}}",
+        "refused before any rule is asked",
+    ),
+    "a number too large to send": (
+        "it: a\nexpect: release\nargs: {amount: 9007199254740993}",
+        "refused before any rule is asked",
+    ),
+    "facts about nothing": ("it: a\nexpect: release\nfacts: {resorce: {}}", "did you mean 'resource'?"),
+    "another way to prove it": (
+        "it: a\nexpect: release\nmethod: password",
+        "method: 'password' is none of these",
+    ),
+    "a matrix that is a mapping": ("it: a\nexpect: release\nmatrix: {a: 1}", "matrix: write a list"),
+    "each without values": ("it: a\nexpect: release\neach: {agent: []}", "each: write a list of values"),
+    "each of a million": (
+        "it: a\nexpect: release\neach: {args.a: &l [1,2,3,4,5,6,7,8,9,10], args.b: *l, args.c: *l, args.d: *l}",
+        "each: stands for 10000 cases",
+    ),
+    "each of one place twice": (
+        "it: a\nexpect: release\neach: {agent: [robot], agent.name: [x]}",
+        "name the same place",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), REFUSED.values(), ids=REFUSED)
+def test_it_is_refused(text: str, message: str) -> None:
+    told = problems(one_case(text))
+    assert len(told) >= 1
+    assert any(message in line for line in told), told
+    assert all(line.startswith("cases/a.yaml:") for line in told)
+
+
+def test_a_slip_in_a_matrix_is_told_once() -> None:
+    matrix = "matrix:\n  - {args: {amount: 1}}\n  - {args: {amount: 2}}"
+    assert len(problems(one_case(f"it: a\nexpect: release\nnowe: x\n{matrix}"))) == 1
+
+
+def test_every_problem_is_told_at_once() -> None:
+    assert len(problems(f"{HEAD}  - it: a\n    expect: relase\n  - it: b\n    exspect: release\n")) == 3
+
+
+@pytest.mark.parametrize("text", ["", "- a", "cases: {}", "cases: []", "cases: [1]", "agents: [a]"])
+def test_a_file_of_another_shape_is_refused(text: str) -> None:
+    assert problems(text)
+
+
+def test_two_cases_of_one_name_are_told_apart() -> None:
+    told = problems(f"{HEAD}  - {{it: a, expect: release}}\n  - {{it: a, expect: release}}\n")
+    assert told == ["cases/a.yaml:9: `it: a` is taken at cases/a.yaml:8; say what differs"]
+
+
+def test_a_default_that_is_an_expectation_is_refused() -> None:
+    """Whoever adds a case later would not see it."""
+    assert "'expect' has no default" in problems("defaults: {expect: release}\ncases: [{it: a}]")[0]
+
+
+def test_more_cases_than_anybody_reads_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "MAX_CASES", 1)
+    assert problems(f"{HEAD}  - {{it: a, expect: release}}\n  - {{it: b, expect: release}}\n") == [
+        "cases: 2 cases; 1 is the limit"
+    ]
+
+
+def test_a_case_says_everything_a_question_has() -> None:
+    (case,) = read(
+        one_case(
+            "it: a\nagent: {name: other, owner: 'urn:x|ann', teams: [north]}\nnow: 2026-01-31T12:00:00+01:00\n"
+            "env: staging\ntxn_size: 3\nclaimed: {purpose: refund}\non_behalf_of: 'urn:x|bo'\nmethod: api_key\n"
+            "history: {spent: 7}\nargs: {amount: 2}\nexpect: review\n"
+            "needs: {cfo|finance: {people: 2, reason: true, answer_within: 4h}}\nvalid_for: 30m"
+        )
+    )
+    assert isinstance(case, Case)
+    assert case.agent == AgentPrincipal("other", "urn:x|ann", frozenset(), frozenset({"north"}))
+    assert (case.now.isoformat(), case.env, case.txn_size) == ("2026-01-31T12:00:00+01:00", "staging", 3)
+    assert (case.claimed.purpose, case.on_behalf_of, case.method) == ("refund", "urn:x|bo", "api_key")
+    assert case.history == {"spent": 7}
+    assert case.args == {"account": "a1", "amount": 2}
+    assert case.args_bytes == b'{"account":"a1","amount":2}'
+    needs = case.expected.needs
+    assert needs is not None
+    asked = needs["cfo|finance"]
+    assert isinstance(asked, Asked)
+    assert (asked.people, asked.reason, asked.shared, asked.answer_within.total_seconds()) == (
+        2,
+        True,
+        False,
+        14400,
+    )
+    assert case.place == "cases/a.yaml:8"
+
+
+def test_a_matrix_is_merged_over_its_case() -> None:
+    text = (
+        "it: a\nargs: {note: x}\nexpect: review\ngates: [large]\nmatrix:\n"
+        "  - {it: small, args: {amount: 1}, expect: release}\n  - {args: {amount: 200}, gates: [other]}"
+    )
+    first, second = read(one_case(text))
+    assert isinstance(first, Case)
+    assert isinstance(second, Case)
+    assert (first.it, second.it) == ("a (small)", "a (2)")
+    assert (first.args, second.args) == (
+        {"account": "a1", "amount": 1, "note": "x"},
+        {"account": "a1", "amount": 200, "note": "x"},
+    )
+    assert first.expected.gates is None  # who writes `expect` anew writes the whole expectation anew
+    assert (second.expected.outcome, second.expected.gates) == ("review", frozenset({"other"}))
+    assert (first.line, second.line) == (13, 14)
+
+
+def test_each_is_a_product() -> None:
+    cases = read(one_case("it: a\nexpect: release\neach: {args.amount: [1, 2], env: [dev, production]}"))
+    assert [case.it for case in cases] == [
+        'a (args.amount=1, env="dev")',
+        'a (args.amount=1, env="production")',
+        'a (args.amount=2, env="dev")',
+        'a (args.amount=2, env="production")',
+    ]
+    assert {(case.args["amount"], case.env) for case in cases if isinstance(case, Case)} == {
+        (1, "dev"), (1, "production"), (2, "dev"), (2, "production"),
+    }  # fmt: skip
+
+
+def test_cases_about_people_stand_beside_those_about_calls() -> None:
+    cases = read(
+        "agents: {robot: {name: robot}}\ndefaults: {tool: pay, args: {amount: 1}, agent: robot}\n"
+        "approve:\n  - {it: a, groups: [finance], asked_by: [large], expect: allowed, policies: [p]}\n"
+        "settle:\n  - {it: b, person: 'urn:x|bo', kind: standing, assurance: dev, expect: refused}\n"
+    )
+    approve, settle = cases
+    assert isinstance(approve, PeopleCase)
+    assert isinstance(settle, PeopleCase)
+    assert (approve.action, approve.allowed, approve.gates) == ("approve", True, frozenset({"large"}))
+    assert (settle.action, settle.allowed, settle.kind) == ("settle", False, TaskKind.STANDING.value)
+    assert settle.assurance == "dev"
+
+
+@pytest.mark.parametrize(
+    "line", ["expect: release", "expect: allowed, kind: unknown", "expect: allowed, args: {}"]
+)
+def test_a_case_about_people_with_what_it_cannot_have_is_refused(line: str) -> None:
+    assert problems(f"approve:\n  - {{it: a, tool: pay, {line}}}\n")

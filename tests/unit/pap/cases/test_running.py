@@ -1,0 +1,262 @@
+"""Cases are decided by the code that decides in the service; what differs is said as found and expected."""
+
+from pathlib import Path
+
+import pytest
+
+from policy_service.pap.problems import BundleError
+from tests.fakes.bundles import BundleFolder
+from tests.fakes.cases import HEAD, ask, one_case, small_bundle
+
+FACTS = """
+[entities.Account.attributes]
+state = "String"
+limit = "decimal?"
+opened = "datetime?"
+[entities.Agent.attributes]
+trusted = "Bool"
+[[source]]
+name = "accounts"
+kind = "file"
+file = "facts/accounts.json"
+entity = "Account"
+[[source]]
+name = "trust"
+kind = "sql"
+url_env = "TRUST_URL"
+entity = "Agent"
+query = "SELECT trusted FROM agents WHERE id = :agent"
+"""
+KNOWING = """
+@id("pay") permit (principal, action == Action::"pay", resource)
+when { principal.trusted && resource.state == "open" };
+@id("within-limit") forbid (principal, action == Action::"pay", resource)
+when { resource has limit && resource.limit.lessThan(decimal("5.00")) };
+@id("young") forbid (principal, action == Action::"pay", resource)
+when { resource has opened && context.now.durationSince(resource.opened) < duration("1d") };
+@id("overflows") forbid (principal, action == Action::"pay", resource)
+when { context.input.amount * context.input.amount < 0 };
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> BundleFolder:
+    return small_bundle(tmp_path)
+
+
+@pytest.fixture
+def knowing(tmp_path: Path) -> BundleFolder:
+    folder = BundleFolder(tmp_path).policies(KNOWING).write("facts.toml", FACTS)
+    return folder.write("facts/accounts.json", {"a1": {"state": "open"}, "a2": {"state": "closed"}})
+
+
+HOLDS = {
+    "a release": "expect: release\npolicies: [payers-may-pay]",
+    "the edge of a gate": "args: {amount: 100}\nexpect: release\nvalid_for: 1h",
+    "a gate, by its name": "args: {amount: 101}\nexpect: review\ngates: [large]",
+    "a gate, by its people": "args: {amount: 101}\nexpect: review\nneeds: {finance: 2}",
+    "a gate, written out": "args: {amount: 101}\nexpect: review\n"
+    "needs: {finance: {people: 2, reason: true}}\nanswer_within: 24h",
+    "a forbid": "args: {amount: 1000000}\nexpect: deny\nreasons: [never-a-million]\npolicies: [never-a-million]",
+    "nobody's permit": "agent: {name: x}\nexpect: deny\nreasons: [no_permit]",
+    "args of another kind": "args: {amount: lots}\nexpect: deny\nreasons: [invalid_args]",
+    "a fraction where whole numbers are asked": "args: {amount: 1.5}\nexpect: deny\nreasons: [invalid_args]",
+    "a tool nobody knows": "tool: pray\nexpect: deny\nreasons: [unknown_tool]",
+    "a tool nobody knows, in dev": "tool: pray\nenv: dev\nexpect: review\ngates: [unknown-tool]",
+    "what policy cannot weigh": "args: {items: [a]}\nexpect: review\ngates: [unseen]\n"
+    "needs: {unseen: {people: 1, shared: true}}",
+}  # fmt: skip
+
+FAILS = {
+    "another outcome": ("expect: deny\nreasons: [no_permit]", "expect: found release, expected deny"),
+    "another gate": (
+        "args: {amount: 101}\nexpect: review\ngates: [huge]",
+        "gates: found [large], expected [huge]",
+    ),
+    "one gate of two": (
+        "args: {amount: 101}\nexpect: review\ngates: [large, huge]",
+        "gates: found [large], expected [huge, large]",
+    ),
+    "fewer people": (
+        "args: {amount: 101}\nexpect: review\nneeds: {finance: 1}",
+        "needs: finance: found 2, expected 1",
+    ),
+    "other people": (
+        "args: {amount: 101}\nexpect: review\nneeds: {cfo: 2}",
+        "needs: found 2 of finance, expected nobody",
+    ),
+    "people nobody asks": (
+        "args: {amount: 101}\nexpect: review\nneeds: {cfo: 2}",
+        "needs: found nothing of cfo, expected 2",
+    ),
+    "a reason nobody expected": (
+        "args: {amount: 101}\nexpect: review\nneeds: {finance: {people: 2}}",
+        "needs: finance: found {people: 2, reason: true",
+    ),
+    "a passkey nobody asks for": (
+        "args: {amount: 101}\nexpect: review\ngates: [large]\nstep_up: passkey",
+        "step_up: found nothing, expected passkey",
+    ),
+    "another validity": ("expect: release\nvalid_for: 30m", "valid_for: found 1:00:00, expected 0:30:00"),
+    "another reason": (
+        "args: {amount: lots}\nexpect: deny\nreasons: [no_permit]",
+        "reasons: found [invalid_args], expected [no_permit] (",
+    ),
+    "a policy that had no say": (
+        "expect: release\npolicies: [large]",
+        "policies: found [payers-may-pay], expected also [large]",
+    ),
+    "an error that did not happen": (
+        "args: {amount: 1000000}\nexpect: deny\nerrors: [never-a-million]",
+        "errors: found [], expected [never-a-million]",
+    ),
+}
+
+
+@pytest.mark.parametrize("text", HOLDS.values(), ids=HOLDS)
+def test_it_holds(small: BundleFolder, text: str) -> None:
+    (answered,) = ask(small, one_case(f"it: a\n{text}"))
+    assert answered.differences == ()
+
+
+@pytest.mark.parametrize(("text", "message"), FAILS.values(), ids=FAILS)
+def test_it_does_not_hold(small: BundleFolder, text: str, message: str) -> None:
+    (answered,) = ask(small, one_case(f"it: a\n{text}"))
+    assert not answered.holds
+    assert message in "; ".join(answered.differences)
+
+
+GIVEN = {
+    "an agent the case trusts": ("facts: {agent: {trusted: true}}", "expect: release"),
+    "an agent the case does not trust": (
+        "facts: {agent: {trusted: false}}",
+        "expect: deny\nreasons: [no_permit]",
+    ),
+    "an account of the file": (
+        "args: {account: a2}\nfacts: {agent: {trusted: true}}",
+        "expect: deny\nreasons: [no_permit]",
+    ),
+    "another state than the file's": (
+        "args: {account: a2}\nfacts: {agent: {trusted: true}, resource: {state: open}}",
+        "expect: release",
+    ),
+    "an account no file has": (
+        "args: {account: a9}\nfacts: {agent: {trusted: true}, resource: {state: open}}",
+        "expect: release",
+    ),
+    "an account nobody knows": (
+        "args: {account: a9}\nfacts: {agent: {trusted: true}}",
+        "expect: deny\nreasons: [facts_unavailable]",
+    ),
+    "a fact taken away": (
+        "facts: {agent: {trusted: true}, resource: {state: null}}",
+        "expect: deny\nreasons: [facts_unavailable]",
+    ),
+    "a decimal": (
+        "facts: {agent: {trusted: true}, resource: {limit: 4.9999}}",
+        "expect: deny\nreasons: [within-limit]",
+    ),
+    "a day ago to the second": (
+        "now: 2026-01-02T00:00:00Z\nfacts: {agent: {trusted: true}, resource: {opened: 2026-01-01T00:00:00Z}}",
+        "expect: release",
+    ),
+    "a second less": (
+        "now: 2026-01-01T23:59:59Z\nfacts: {agent: {trusted: true}, resource: {opened: 2026-01-01T00:00:00Z}}",
+        "expect: deny\nreasons: [young]",
+    ),
+    "a rule that errs": (
+        "args: {amount: 9007199254740991}\nfacts: {agent: {trusted: true}}",
+        "expect: deny\nerrors: [overflows]\nreasons: [policy_error]",
+    ),
+    "a source that cannot be asked": ("", "expect: deny\nreasons: [facts_unavailable]"),
+}
+
+
+@pytest.mark.parametrize(("given", "expected"), GIVEN.values(), ids=GIVEN)
+def test_facts_that_are_written_lie_over_the_files(knowing: BundleFolder, given: str, expected: str) -> None:
+    """And no database is asked: there is none here, and TRUST_URL is not set."""
+    (answered,) = ask(knowing, one_case(f"it: a\n{given}\n{expected}".replace("\n\n", "\n")))
+    assert answered.differences == ()
+
+
+def test_a_rule_that_errs_never_counts_as_one_that_forbids(knowing: BundleFolder) -> None:
+    text = "it: a\nargs: {amount: 9007199254740991}\n"
+    text += "facts: {agent: {trusted: true}}\nexpect: deny\nreasons: [overflows]"
+    (answered,) = ask(knowing, one_case(text))
+    assert "reasons: found [policy_error], expected [overflows]" in answered.differences[0]
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ("{resource: {stat: open}}", "facts.toml declares no such attribute of Account"),
+        ("{resource: {state: 5}}", "facts: state: 5 does not fit: 5 is not a text"),
+        ("{resource: {opened: 100000000000000000000}}", "does not fit"),
+        ("{resource: {limit: 1e999}}", "does not fit"),
+        ("{agent: {trusted: 2}}", "facts: trusted: 2 does not fit: 2 is not true or false"),
+        ("{resource: {opened: 2026-01-01}}", "is not a time with a zone"),
+    ],
+)
+def test_facts_that_do_not_fit_are_refused_with_the_line(
+    knowing: BundleFolder, facts: str, message: str
+) -> None:
+    with pytest.raises(BundleError) as refused:
+        ask(knowing, one_case(f"it: a\nfacts: {facts}\nexpect: release"))
+    (problem,) = refused.value.problems
+    assert (problem.file, problem.line) == ("cases/a.yaml", 8)
+    assert message in problem.message
+
+
+def test_a_meter_nobody_keeps_is_refused(small: BundleFolder) -> None:
+    """It would count for nothing, and the case would seem to say something about it."""
+    with pytest.raises(BundleError, match="history: no meter 'spent' counts pay") as refused:
+        ask(small, one_case("it: a\nhistory: {spent: 1}\nexpect: release"))
+    assert refused.value.problems[0].line == 8
+
+
+PEOPLE = """
+@id("approvers") permit (principal in Group::"finance", action == Action::"approve", resource);
+@id("not-the-robot") forbid (principal, action == Action::"approve", resource)
+when { resource.tool == "pay" && resource.gates.contains("huge") };
+@id("settlers") permit (principal in Group::"cfo", action == Action::"settle", resource)
+when { resource.kind == "standing" && context.assurance == "oidc" };
+"""
+ABOUT_PEOPLE = {
+    "a person of the group": ("approve", "groups: [finance], expect: allowed, policies: [approvers]", ""),
+    "a stranger": ("approve", "expect: refused", ""),
+    "a forbid": (
+        "approve",
+        "groups: [finance], asked_by: [huge], expect: refused, policies: [not-the-robot]",
+        "",
+    ),
+    "a settler": ("settle", "groups: [cfo], kind: standing, expect: allowed", ""),
+    "a settler who signed in for development": (
+        "settle",
+        "groups: [cfo], kind: standing, assurance: dev, expect: refused",
+        "",
+    ),
+    "a person who may not": (
+        "approve",
+        "groups: [cfo], expect: allowed",
+        "expect: found refused, expected allowed",
+    ),
+    "a person who may": (
+        "approve",
+        "groups: [finance], expect: refused",
+        "expect: found allowed by [approvers]",
+    ),
+    "another policy": ("approve", "groups: [finance], expect: allowed, policies: [x]", "expected also [x]"),
+}
+
+
+@pytest.mark.parametrize(("kind", "text", "message"), ABOUT_PEOPLE.values(), ids=ABOUT_PEOPLE)
+def test_rules_about_people_have_cases_too(small: BundleFolder, kind: str, text: str, message: str) -> None:
+    small.write("people.cedar", PEOPLE)
+    (answered,) = ask(small, f"{kind}:\n  - {{it: a, tool: pay, {text}}}\n")
+    assert message in "; ".join(answered.differences)
+    assert answered.holds is not bool(message)
+
+
+def test_cases_keep_their_order(small: BundleFolder) -> None:
+    answered = ask(small, f"{HEAD}  - {{it: b, expect: release}}\n  - {{it: a, expect: release}}\n")
+    assert [each.case.it for each in answered] == ["b", "a"]
