@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from cedarpy import pst
 
+from countersign.contract import manifest_file
 from policy_service.facts.schema import APPROVE, SETTLE
 from policy_service.pap.parts import Parts
 from policy_service.pap.policies import Policy
@@ -56,9 +57,9 @@ def _not_built(policy: Policy) -> Iterator[Problem]:
 def _unknown_unseen(parts: Parts, policy: Policy) -> Iterator[Problem]:
     possible = frozenset[str]().union(
         *(
-            codec.may_be_unseen
-            for tool, codec in parts.codecs.items()
-            if may_match(policy.tree, tool, parts.manifests[tool].groups)
+            version.unseen
+            for version in parts.tools
+            if may_match(policy.tree, version.tool, version.manifest.groups)
         )
     )
     for name in sorted(policy.source.unseen - possible):
@@ -70,12 +71,12 @@ def _unknown_unseen(parts: Parts, policy: Policy) -> Iterator[Problem]:
 def _nobody_looks_at_unseen(parts: Parts) -> Iterator[Problem]:
     if UNSEEN in parts.directory.groups:
         return
-    for tool, codec in parts.codecs.items():
-        if fields := ", ".join(sorted(codec.may_be_unseen)):
+    for version in parts.tools:
+        if fields := ", ".join(version.unseen):
             message = (
                 f"{fields}: policy cannot weigh this, and there is no group {UNSEEN!r} whose people could"
             )
-            yield Problem(f"tools/{tool}.json", None, message)
+            yield Problem(version.file, None, message)
 
 
 def _tools_without_permit(parts: Parts, policies: Mapping[str, Policy]) -> Iterator[Problem]:
@@ -84,7 +85,8 @@ def _tools_without_permit(parts: Parts, policies: Mapping[str, Policy]) -> Itera
     ]
     for tool, manifest in parts.manifests.items():
         if not any(may_match(permit.tree, tool, manifest.groups) for permit in permits):
-            yield Problem(f"tools/{tool}.json", None, "no permit names this tool, so every call is denied")
+            nobody = "no permit names this tool, so every call is denied"
+            yield Problem(f"tools/{manifest_file(tool)}", None, nobody)
 
 
 def _nobody_may_approve(policies: Mapping[str, Policy]) -> Iterator[Problem]:

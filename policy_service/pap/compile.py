@@ -8,22 +8,22 @@ hierarchy of the very same manifests.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from cedarpy import Schema
 
-from countersign.contract import ToolManifest
 from policy_service.facts.config import AGENT, FactsConfig
-from policy_service.facts.manifests import InputCodec
 from policy_service.facts.schema import APPROVE, SETTLE, ToolShape, approval_schema, tools_schema
 from policy_service.pap.policies import Policy
+from policy_service.pap.tools import ToolVersion
 from policy_service.pdp.rules import PeopleRules, Rules, ToolRules
 from policy_service.pdp.slices import may_match, policy_set
 
 
-def shape_of(manifest: ToolManifest, codec: InputCodec) -> ToolShape:
+def shape_of(version: ToolVersion) -> ToolShape:
     """What the schema needs to know of a tool."""
+    manifest, codec = version.manifest, version.codec
     return ToolShape(manifest.tool, tuple(manifest.groups), manifest.resource.type, codec.cedar_type)
 
 
@@ -51,18 +51,19 @@ def compile_rules(
     *,
     digest: str,
     commit: str,
-    manifests: Mapping[str, ToolManifest],
-    codecs: Mapping[str, InputCodec],
+    tools: Sequence[ToolVersion],
     policies: Mapping[str, Policy],
     config: FactsConfig,
     groups_of: Callable[[str], frozenset[str]],
 ) -> Rules:
     """Prepare everything decisions need. The parts have been validated."""
     about_tools = {name: policy for name, policy in policies.items() if not policy.about_people}
+    prepared = [(version, _tool_rules(version, about_tools, config)) for version in tools]
     return Rules(
         digest=digest,
         commit=commit,
-        tools={name: _tool_rules(manifests[name], codecs[name], about_tools, config) for name in manifests},
+        tools={version.tool: ready for version, ready in prepared if version.label is None},
+        versions={(version.tool, version.manifest.digest): ready for version, ready in prepared},
         policies={name: policy.source for name, policy in policies.items()},
         groups_of=groups_of,
         approval=_people_rules(policies, APPROVE),
@@ -73,15 +74,14 @@ def compile_rules(
     )
 
 
-def _tool_rules(
-    manifest: ToolManifest, codec: InputCodec, policies: Mapping[str, Policy], config: FactsConfig
-) -> ToolRules:
+def _tool_rules(version: ToolVersion, policies: Mapping[str, Policy], config: FactsConfig) -> ToolRules:
+    manifest = version.manifest
     matching = {n: p for n, p in policies.items() if may_match(p.tree, manifest.tool, manifest.groups)}
     guards = {name: policy.tree for name, policy in matching.items() if policy.source.gate is None}
     return ToolRules(
         manifest=manifest,
-        codec=codec,
-        schema=schema_of([shape_of(manifest, codec)], config),
+        codec=version.codec,
+        schema=schema_of([shape_of(version)], config),
         guards=policy_set(guards),
         gates=frozenset(matching) - frozenset(guards),
         everything=policy_set({name: policy.tree for name, policy in matching.items()}),

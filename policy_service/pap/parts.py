@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from countersign.contract import ContractError, Limits, ToolManifest, load, load_manifest
+from countersign.contract import Limits, ToolManifest, load
 from policy_service.facts.config import BUILT_IN_TYPES, FactsConfig, SourceSpec, parse_facts_config
 from policy_service.facts.groups import Directory, parse_groups
 from policy_service.facts.manifests import InputCodec
@@ -23,6 +23,7 @@ from policy_service.facts.sources import FactReader, FailedReader, FileReader
 from policy_service.facts.sql import SourceFailedError, SqlReader
 from policy_service.pap.files import MAX_FILE_BYTES
 from policy_service.pap.problems import Problem
+from policy_service.pap.tools import ToolVersion, read_tools
 
 _FACTS_LIMITS: Final = Limits(max_bytes=MAX_FILE_BYTES, max_depth=8, max_nodes=200_000)
 
@@ -31,11 +32,25 @@ _FACTS_LIMITS: Final = Limits(max_bytes=MAX_FILE_BYTES, max_depth=8, max_nodes=2
 class Parts:
     """Everything in a bundle but its policies."""
 
-    manifests: Mapping[str, ToolManifest]
-    codecs: Mapping[str, InputCodec]
+    tools: tuple[ToolVersion, ...]
     directory: Directory
     config: FactsConfig
     rows: Mapping[str, Mapping[str, Mapping[str, Any]]]
+
+    @property
+    def current(self) -> dict[str, ToolVersion]:
+        """The current version of each tool, by its name."""
+        return {version.tool: version for version in self.tools if version.label is None}
+
+    @property
+    def manifests(self) -> dict[str, ToolManifest]:
+        """The current manifest of each tool, by its name."""
+        return {name: version.manifest for name, version in self.current.items()}
+
+    @property
+    def codecs(self) -> dict[str, InputCodec]:
+        """The codec of each tool's current manifest, by its name."""
+        return {name: version.codec for name, version in self.current.items()}
 
     def open_readers(self, folder: Path | None) -> dict[str, FactReader]:
         """A reader for each source. One that cannot be opened now fails when it is asked, and says why.
@@ -72,42 +87,21 @@ def _database_url(source: SourceSpec, folder: Path | None) -> str:
 def read_parts(files: Mapping[str, bytes]) -> tuple[Parts, list[Problem]]:
     """All parts, and every problem in them; parts with a problem are empty."""
     problems: list[Problem] = []
-    manifests, codecs = _tools(files, problems)
+    tools = read_tools(files, problems)
     directory = _toml(files, "groups.toml", parse_groups, problems) or Directory({}, {}, {})
     config = _toml(files, "facts.toml", parse_facts_config, problems) or FactsConfig()
     rows = _fact_files(files, config, problems)
     _refuse_meters(files, problems)
-    problems += _tool_problems(manifests, config)
-    return Parts(manifests, codecs, directory, config, rows), problems
+    problems += _tool_problems(tools, config)
+    return Parts(tools, directory, config, rows), problems
 
 
-def _tools(
-    files: Mapping[str, bytes], problems: list[Problem]
-) -> tuple[dict[str, ToolManifest], dict[str, InputCodec]]:
-    manifests: dict[str, ToolManifest] = {}
-    codecs: dict[str, InputCodec] = {}
-    for file, raw in files.items():
-        if not file.startswith("tools/"):
-            continue
-        try:
-            manifest = load_manifest(raw)
-            codec = InputCodec(manifest)
-        except (ContractError, ValueError, RecursionError) as error:
-            problems.append(Problem(file, None, str(error)))
-            continue
-        if file != f"tools/{manifest.tool}.json":
-            problems.append(
-                Problem(file, None, f"describes the tool {manifest.tool!r}; name the file after it")
-            )
-        manifests[manifest.tool] = manifest
-        codecs[manifest.tool] = codec
-    return manifests, codecs
-
-
-def _tool_problems(manifests: Mapping[str, ToolManifest], config: FactsConfig) -> list[Problem]:
-    groups = {group for manifest in manifests.values() for group in manifest.groups}
+def _tool_problems(tools: Sequence[ToolVersion], config: FactsConfig) -> list[Problem]:
+    groups = {group for version in tools for group in version.manifest.groups}
+    manifests = {version.tool: version.manifest for version in tools if version.label is None}
     problems: list[Problem] = []
-    for name, manifest in manifests.items():
+    for version in tools:
+        name, manifest = version.tool, version.manifest
         messages = [
             f"the action {taken!r} is what people do here; call the tool or group something else"
             for taken in (name, *manifest.groups)
@@ -120,7 +114,7 @@ def _tool_problems(manifests: Mapping[str, ToolManifest], config: FactsConfig) -
                 f"resource type {manifest.resource.type!r} belongs to the service; call it something else"
             )
         messages += _compensation_problems(manifest, manifests)
-        problems += [Problem(f"tools/{name}.json", None, message) for message in messages]
+        problems += [Problem(version.file, None, message) for message in messages]
     for source in config.source:
         if unknown := sorted(set(source.tools) - manifests.keys()):
             problems.append(

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from countersign.contract.manifest import manifest_file
 from countersign.drafting import manifest_json
 from countersign.errors import MisuseError
 from countersign.manifests import MANIFEST_FOLDER, manifest_path
@@ -43,7 +44,7 @@ def export_drafts(tools: Iterable[Tool], out: Path | None = None, *, force: bool
 
 
 def _draft_path(tool: Tool, out: Path | None) -> Path:
-    path = (_beside(tool) if out is None else out) / f"{tool.name}.json"
+    path = (_beside(tool) if out is None else out) / manifest_file(tool.name)
     reviewed = manifest_path(tool)
     resolved = path.resolve()  # a link into the reviewed ones is the reviewed ones
     if resolved.parent.name == MANIFEST_FOLDER or (reviewed and resolved == reviewed.resolve()):
