@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from cedarpy import pst
 
@@ -18,13 +18,17 @@ from policy_service.pdp.slices import may_match
 def warnings_about(parts: Parts, policies: Mapping[str, Policy]) -> Iterator[Problem]:
     """Every suspicion about this bundle."""
     for policy in policies.values():
-        yield from _too_few_people(parts, policy)
-        yield from _not_built(policy)
-        yield from _unknown_unseen(parts, policy)
-    yield from _nobody_looks_at_unseen(parts)
-    yield from _tools_without_permit(parts, policies)
-    yield from _nobody_may_approve(policies)
-    yield from _nobody_may_settle(policies)
+        yield from _named("quorum-cannot-be-met", _too_few_people(parts, policy))
+        yield from _named("not-built", _not_built(policy))
+        yield from _named("unknown-unseen", _unknown_unseen(parts, policy))
+    yield from _named("nobody-sees-unseen", _nobody_looks_at_unseen(parts))
+    yield from _named("tool-without-permit", _tools_without_permit(parts, policies))
+    yield from _named("nobody-may-approve", _nobody_may_approve(policies))
+    yield from _named("nobody-may-settle", _nobody_may_settle(policies))
+
+
+def _named(code: str, found: Iterable[Problem]) -> Iterator[Problem]:
+    return (problem.as_finding(code) for problem in found)
 
 
 def _too_few_people(parts: Parts, policy: Policy) -> Iterator[Problem]:

@@ -1,8 +1,8 @@
 """The tools of a bundle: every reviewed manifest, one of each tool current and others still in force beside it.
 
-Rules kept here: `tools/NAME.json` is the current one, which agents are given; `tools/NAME@LABEL.json` is another version
-that agents may still submit under, while a rollout lasts. A version of a tool that has no current manifest is refused,
-and so is the same version twice: nobody could say which file to take away to end it.
+Rules kept here: `tools/NAME.json` is the current one, which agents are given; `tools/NAME@LABEL.json` is another
+version that agents may still submit under, while a rollout lasts. A version of a tool that has no current manifest is
+refused, and so is the same version twice: nobody could say which file to take away to end it.
 """
 
 from __future__ import annotations

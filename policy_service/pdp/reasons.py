@@ -35,7 +35,8 @@ def tool_changed(question: Question, reviewed: str | None) -> Reason:
     tool = question.tool
     now = f"is {reviewed[:_SHOWN]}" if reviewed is not None else "is gone"
     mend = (
-        f"put the reviewed manifest (GET /v1/tools/{quote(tool, safe='')}) in place of tools/{manifest_file(tool)} beside your code, "
+        f"put the reviewed manifest (GET {_route(tool)}) in place of "
+        f"tools/{manifest_file(tool)} beside your code, "
         "check that the call still means what you want, and stage it anew"
         if reviewed is not None
         else f"if it should be there, the policy's owner puts tools/{manifest_file(tool)} back into the bundle "
@@ -54,8 +55,8 @@ def invalid_args(question: Question, problem: str) -> Reason:
     return Reason(
         DenyCode.INVALID_ARGS.value,
         problem,
-        advice=f"correct the arguments and stage the call anew; tools/{manifest_file(question.tool)} of the bundle says what it "
-        f"takes (GET /v1/tools/{quote(question.tool, safe='')})",
+        advice=f"correct the arguments and stage the call anew: tools/{manifest_file(question.tool)} of the bundle says "
+        f"what it takes (GET {_route(question.tool)})",
     )
 
 
@@ -120,3 +121,7 @@ def no_permit(question: Question, rules: Rules, tool: ToolRules, resource: Resou
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+def _route(tool: str) -> str:
+    return f"/v1/tools/{quote(tool, safe='')}"
