@@ -15,6 +15,7 @@ from cedarpy import Schema
 
 from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.facts.schema import APPROVE, SETTLE, ToolShape, approval_schema, tools_schema
+from policy_service.pap.parts import read_parts
 from policy_service.pap.policies import Policy
 from policy_service.pap.tools import ToolVersion
 from policy_service.pdp.rules import PeopleRules, Rules, ToolRules
@@ -40,6 +41,12 @@ def schema_json(shapes: Iterable[ToolShape], config: FactsConfig) -> dict[str, A
     """The same, as Cedar's JSON schema."""
     attributes = {entity: config.attribute_types(entity) for entity in config.entities}
     return tools_schema(shapes, attributes, (entity for entity in config.entities if entity != AGENT))
+
+
+def bundle_schema(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """The schema of a bundle's current tools, as Cedar's JSON schema; the files make a valid bundle."""
+    parts, _ = read_parts(files)
+    return schema_json([shape_of(version) for version in parts.current.values()], parts.config)
 
 
 def approving_schema() -> Schema:

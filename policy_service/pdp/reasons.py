@@ -55,8 +55,8 @@ def invalid_args(question: Question, problem: str) -> Reason:
     return Reason(
         DenyCode.INVALID_ARGS.value,
         problem,
-        advice=f"correct the arguments and stage the call anew: tools/{manifest_file(question.tool)} of the bundle says "
-        f"what it takes (GET {_route(question.tool)})",
+        advice=f"correct the arguments and stage the call anew: tools/{manifest_file(question.tool)} of the bundle "
+        f"says what it takes (GET {_route(question.tool)})",
     )
 
 

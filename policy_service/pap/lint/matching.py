@@ -20,14 +20,7 @@ _COMPARES: Final = frozenset({"eq", "less", "less_eq", "greater", "greater_eq"})
 
 def never_matching(subject: Subject) -> Iterator[Problem]:
     """A rule that no call can ever satisfy."""
-    if not subject.domains:
-        yield subject.finding(
-            "no-such-call",
-            "no tool of this bundle is in the actions it names, so it never applies; name a tool, or put one in "
-            "the group",
-            "note",
-        )
-    elif subject.cases is not None and not any(subject.possible(domain) for domain in subject.domains):
+    if subject.cases is not None and not any(subject.possible(domain) for domain in subject.domains):
         what = "it asks nobody" if subject.kind == "gate" else f"this {subject.kind} does nothing"
         yield subject.finding(
             "never-matches",

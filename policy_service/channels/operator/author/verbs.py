@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from policy_service.channels.operator.author import checking
+from policy_service.channels.operator.author import checking, formatting, schema
 
 
 def add_author_verbs(app: typer.Typer) -> None:
     """Put every verb of this room on the command line."""
     app.command("check")(checking.check)
+    app.command("fmt")(formatting.fmt)
+    app.command("schema")(schema.schema)
