@@ -32,6 +32,8 @@ def truth(expr: pst.Expr, domain: Domain) -> bool | None:
         case pst.Is(base=base, entity_type=kind, in_expr=None):
             entity = _entity_type(base, domain)
             return None if entity is None else entity == str(kind)
+        case pst.BinaryOp(op="eq" | "less" | "less_eq" as op, left=left, right=right) if left == right:
+            return op != "less"
         case pst.BinaryOp(op="in", left=left, right=pst.EntityLit(value=uid)):
             return _within(left, uid, domain)
         case pst.BinaryOp(op="eq", left=left, right=pst.EntityLit(value=uid)):
@@ -148,7 +150,7 @@ def _order_disagrees(case: Case) -> bool:
             }
         ):
             return True
-    return any(op == "less" and left == right for op, left, right in held)
+    return False
 
 
 def _has(base: pst.Expr, attrs: tuple[str, ...], domain: Domain) -> bool | None:

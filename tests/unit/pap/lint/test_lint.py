@@ -62,7 +62,9 @@ NEVER = {
     "above the maximum": forbid(f"{INPUT}.amount > 1000"),
     "below the minimum": forbid(f"{INPUT}.amount < 1"),
     "arithmetic above the maximum": forbid(f"{INPUT}.amount * 2 > 2000"),
-    "itself and not": forbid(f"{INPUT}.account == {INPUT}.currency && !({INPUT}.account == {INPUT}.currency)"),
+    "itself and not": forbid(
+        f"{INPUT}.account == {INPUT}.currency && !({INPUT}.account == {INPUT}.currency)"
+    ),
     "less and more": forbid(f"{INPUT}.amount < resource.balance && {INPUT}.amount >= resource.balance"),
     "has and not": forbid("resource has state", tail=" unless { resource has state }"),
     "no such attribute": forbid("resource has colour"),
@@ -124,9 +126,12 @@ GATE = '@id("ask") @approval("finance") forbid (principal, action == Action::"pa
 SHADOWED = {
     "a lower bound": GATE + f"when {{ {INPUT}.amount > 500 }};" + forbid(f"{INPUT}.amount > 100"),
     "everything": GATE + ";" + forbid("true"),
-    "a narrower gate": GATE + f'when {{ {INPUT}.amount > 500 && {INPUT}.currency == "EUR" }};' + forbid(f'{INPUT}.currency != "USD"'),
-    "a permit": '@id("may") permit (principal, action == Action::"note", resource);' + forbid("true", action="note"),
-}  # fmt: skip
+    "a narrower gate": GATE
+    + f'when {{ {INPUT}.amount > 500 && {INPUT}.currency == "EUR" }};'
+    + forbid(f'{INPUT}.currency != "USD"'),
+    "a permit": '@id("may") permit (principal, action == Action::"note", resource);'
+    + forbid("true", action="note"),
+}
 
 
 @pytest.mark.parametrize("text", SHADOWED.values(), ids=SHADOWED)
@@ -249,7 +254,10 @@ def test_an_acknowledged_finding_is_not_told(folder: BundleFolder, text: str) ->
 
 
 NOT_ACKNOWLEDGED = {
-    "no reason": ("// countersign: allow never-matches\n" + IMPOSSIBLE, {"never-matches", "bad-acknowledgement"}),
+    "no reason": (
+        "// countersign: allow never-matches\n" + IMPOSSIBLE,
+        {"never-matches", "bad-acknowledgement"},
+    ),
     "an empty reason": (
         "// countersign: allow never-matches -- \n" + IMPOSSIBLE,
         {"never-matches", "bad-acknowledgement"},
@@ -262,14 +270,20 @@ NOT_ACKNOWLEDGED = {
         "// countersign: allow never-matches -- why\n" + forbid(f"{INPUT}.amount > 10"),
         {"bad-acknowledgement"},
     ),
-    "inside a text": ('@doc("\n// countersign: allow never-matches -- why\n")\n' + IMPOSSIBLE, {"never-matches"}),
+    "inside a text": (
+        '@doc("\n// countersign: allow never-matches -- why\n")\n' + IMPOSSIBLE,
+        {"never-matches"},
+    ),
     "above the policy before": (
         '// countersign: allow never-matches -- why\n@id("first") forbid (principal, action, resource) '
         'when { context.input.account == "x" };\n' + IMPOSSIBLE,
         {"never-matches", "bad-acknowledgement"},
     ),
-    "after the last policy": (IMPOSSIBLE + "// countersign: allow never-matches -- why\n", {"never-matches", "bad-acknowledgement"}),
-}  # fmt: skip
+    "after the last policy": (
+        IMPOSSIBLE + "// countersign: allow never-matches -- why\n",
+        {"never-matches", "bad-acknowledgement"},
+    ),
+}
 
 
 @pytest.mark.parametrize(("text", "expected"), NOT_ACKNOWLEDGED.values(), ids=NOT_ACKNOWLEDGED)
@@ -277,7 +291,13 @@ def test_what_acknowledges_nothing_is_told(folder: BundleFolder, text: str, expe
     assert set(codes(folder, text)) == expected
 
 
-HIDDEN = {"right to left": "\u202e", "isolate": "\u2066", "zero width": "\u200b", "order mark": "\ufeff", "bell": "\x07"}  # fmt: skip
+HIDDEN = {
+    "right to left": "\u202e",
+    "isolate": "\u2066",
+    "zero width": "\u200b",
+    "order mark": "\ufeff",
+    "bell": "\x07",
+}
 
 
 @pytest.mark.parametrize("char", HIDDEN.values(), ids=HIDDEN)
@@ -291,7 +311,12 @@ def test_a_character_nobody_sees_keeps_a_bundle_from_loading(
 
 
 def test_letters_of_any_language_load(folder: BundleFolder) -> None:
-    assert folder.policies('// Größe, 大, \u0430\n\t@id("x")\r\npermit (principal, action, resource);').problems() == []
+    assert (
+        folder.policies(
+            '// Größe, 大, \u0430\n\t@id("x")\r\npermit (principal, action, resource);'
+        ).problems()
+        == []
+    )
 
 
 BUNDLES: dict[str, Any] = {"shipped": "policies", "airline": "policies/examples/airline"}
