@@ -71,6 +71,15 @@ class Meter:
         """What it counts, in a few words."""
         return f"{self.name} (per {self.per}, {self.window.words})"
 
+    def fault_in(self, manifest: ToolManifest) -> str | None:
+        """Why it cannot count a tool under this manifest; None when it can."""
+        try:
+            if self.field != COUNT:
+                _require_whole_number(manifest, self.field)
+        except ValueError as error:
+            return str(error)
+        return None
+
     def amount(self, args: JSON) -> int:
         """What one call adds. A field that is left out adds nothing; so does one the manifest refuses anyway."""
         if self.field == COUNT:

@@ -19,24 +19,29 @@ from policy_service.domain.question import Facts
 from policy_service.facts.groups import Directory
 from policy_service.facts.meters import Meter
 from policy_service.facts.outside import Outside
-from policy_service.facts.schema import ToolShape
 from policy_service.facts.sources import FactSources
 from policy_service.pap.checks import warnings_about
-from policy_service.pap.compile import approving_schema, compile_rules, schema_of, shape_of
+from policy_service.pap.compile import approving_schema, compile_rules, schema_of, shapes_in
 from policy_service.pap.parts import Parts, read_parts
 from policy_service.pap.policies import MAX_OF_ONE_TOOL, Policy, read_policies, validate
 from policy_service.pap.problems import BundleError, Problem
 from policy_service.pap.source import BundleFiles, FolderSource
+from policy_service.pap.tools import ToolVersion
 from policy_service.pdp.rules import UNKNOWN_TOOL, UNKNOWN_TOOL_GATE, UNSEEN, UNSEEN_GATE, PolicySource, Rules
+from policy_service.pdp.slices import may_match
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """One loaded and validated bundle. Immutable; hold one object from the reading of facts to the decision."""
+    """One loaded and validated bundle. Immutable; hold one object from the reading of facts to the decision.
+
+    ``manifests`` are the current ones by the tool's name; ``tools`` are all versions in force.
+    """
 
     source: BundleFiles
     rules: Rules
     manifests: Mapping[str, ToolManifest]
+    tools: tuple[ToolVersion, ...]
     policies: Mapping[str, PolicySource]
     directory: Directory
     facts: FactSources
@@ -53,14 +58,30 @@ class Bundle:
         """The commit it was read at."""
         return self.source.commit
 
+    def version(self, tool: str, tool_digest: str) -> ToolVersion | None:
+        """Exactly this version of a tool, or None when the bundle does not hold it."""
+        same = (each for each in self.tools if each.tool == tool and each.manifest.digest == tool_digest)
+        return next(same, None)
+
     async def facts_for(
-        self, tool: str, args: JSON, args_bytes: bytes, *, agent: str, now: datetime
+        self,
+        tool: str,
+        args: JSON,
+        args_bytes: bytes,
+        *,
+        agent: str,
+        now: datetime,
+        tool_digest: str | None = None,
     ) -> Facts:
         """Read the facts a decision about this call needs. Never raises for the call's or a source's fault.
 
-        For a tool or args that are denied anyway there is nothing to read.
+        For a tool or args that are denied anyway there is nothing to read. Without ``tool_digest`` it is a call of
+        the tool's current version.
         """
         manifest = self.manifests.get(tool)
+        if tool_digest is not None:
+            version = self.version(tool, tool_digest)
+            manifest = None if version is None else version.manifest
         if manifest is None:
             return Facts(self.digest)
         try:
@@ -136,23 +157,38 @@ def prepare_bundle(source: BundleFiles, outside: Outside | None = None) -> Bundl
     return _bundle(source, parts, policies, outside)
 
 
-def shapes_in(parts: Parts) -> list[ToolShape]:
-    """What the one schema of all tools is made from."""
-    return [
-        shape_of(manifest, parts.codecs[name], parts.meters.get(name, ()))
-        for name, manifest in parts.manifests.items()
-    ]
-
-
 def _schema_problems(parts: Parts, policies: Mapping[str, Policy]) -> list[Problem]:
-    shapes = shapes_in(parts)
     try:
-        schema = schema_of(shapes, parts.config)
+        schema = schema_of(shapes_in(parts), parts.config)
     except ValueError as error:
         return [Problem("tools", None, f"these manifests and facts make no Cedar schema: {error}")]
     # A folder without tools is a beginning: no rule about tools can be weighed there yet, and every call is denied.
-    weighed = [policy for policy in policies.values() if shapes or policy.about_people]
-    return validate(weighed, schema, approving_schema())
+    weighed = [policy for policy in policies.values() if parts.tools or policy.about_people]
+    problems = validate(weighed, schema, approving_schema())
+    for version in parts.tools:
+        if version.label is not None and not problems:
+            problems = _other_version_problems(parts, version, policies)
+    return problems
+
+
+def _other_version_problems(
+    parts: Parts, version: ToolVersion, policies: Mapping[str, Policy]
+) -> list[Problem]:
+    """What a version beside the current one has against the rules that weigh its calls as well."""
+    try:
+        schema = schema_of(shapes_in(parts, version), parts.config)
+    except ValueError as error:
+        return [Problem(version.file, None, f"this manifest makes no Cedar schema: {error}")]
+    weighed = [
+        policy
+        for policy in policies.values()
+        if not policy.about_people and may_match(policy.tree, version.tool, version.manifest.groups)
+    ]
+    advice = "ask `has` first, or write a rule for each; take the file away when the rollout is over"
+    return [
+        replace(problem, message=f"{problem.message} (in {version.file}, a version still in force: {advice})")
+        for problem in validate(weighed, schema, approving_schema())
+    ]
 
 
 def _too_long_to_decide(rules: Rules) -> list[Problem]:
@@ -164,7 +200,7 @@ def _too_long_to_decide(rules: Rules) -> list[Problem]:
             f"{len(tool.everything)} policies can match this tool, and {MAX_OF_ONE_TOOL} is the limit: each call "
             "weighs them all; let them name their actions, or put what differs into facts",
         )
-        for name, tool in rules.tools.items()
+        for (name, _), tool in rules.versions.items()
         if len(tool.everything) > MAX_OF_ONE_TOOL
     ]
 
@@ -175,8 +211,7 @@ def _bundle(
     rules = compile_rules(
         digest=source.digest,
         commit=source.commit,
-        manifests=parts.manifests,
-        codecs=parts.codecs,
+        tools=parts.tools,
         policies=policies,
         config=parts.config,
         groups_of=parts.directory.groups_of,
@@ -188,6 +223,7 @@ def _bundle(
         source=source,
         rules=rules,
         manifests=parts.manifests,
+        tools=parts.tools,
         policies=rules.policies,
         directory=parts.directory,
         facts=FactSources(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from cedarpy import pst
 
+from countersign.contract import manifest_file
 from policy_service.facts.schema import APPROVE, SETTLE
 from policy_service.pap.parts import Parts
 from policy_service.pap.policies import Policy
@@ -19,15 +20,19 @@ def warnings_about(
 ) -> Iterator[Problem]:
     """Every suspicion about this bundle; ``allowed_outside`` where a service's allowlist was held against it."""
     for policy in policies.values():
-        yield from _too_few_people(parts, policy)
-        yield from _not_built(policy)
-        yield from _unknown_unseen(parts, policy)
+        yield from _named("quorum-cannot-be-met", _too_few_people(parts, policy))
+        yield from _named("not-built", _not_built(policy))
+        yield from _named("unknown-unseen", _unknown_unseen(parts, policy))
     if not allowed_outside:
-        yield from _asks_outside(parts)
-    yield from _nobody_looks_at_unseen(parts)
-    yield from _tools_without_permit(parts, policies)
-    yield from _nobody_may_approve(policies)
-    yield from _nobody_may_settle(policies)
+        yield from _named("asks-outside", _asks_outside(parts))
+    yield from _named("nobody-sees-unseen", _nobody_looks_at_unseen(parts))
+    yield from _named("tool-without-permit", _tools_without_permit(parts, policies))
+    yield from _named("nobody-may-approve", _nobody_may_approve(policies))
+    yield from _named("nobody-may-settle", _nobody_may_settle(policies))
+
+
+def _named(code: str, found: Iterable[Problem]) -> Iterator[Problem]:
+    return (problem.as_finding(code) for problem in found)
 
 
 def _too_few_people(parts: Parts, policy: Policy) -> Iterator[Problem]:
@@ -61,9 +66,9 @@ def _not_built(policy: Policy) -> Iterator[Problem]:
 def _unknown_unseen(parts: Parts, policy: Policy) -> Iterator[Problem]:
     possible = frozenset[str]().union(
         *(
-            codec.may_be_unseen
-            for tool, codec in parts.codecs.items()
-            if may_match(policy.tree, tool, parts.manifests[tool].groups)
+            version.unseen
+            for version in parts.tools
+            if may_match(policy.tree, version.tool, version.manifest.groups)
         )
     )
     for name in sorted(policy.source.unseen - possible):
@@ -86,12 +91,12 @@ def _asks_outside(parts: Parts) -> Iterator[Problem]:
 def _nobody_looks_at_unseen(parts: Parts) -> Iterator[Problem]:
     if UNSEEN in parts.directory.groups:
         return
-    for tool, codec in parts.codecs.items():
-        if fields := ", ".join(sorted(codec.may_be_unseen)):
+    for version in parts.tools:
+        if fields := ", ".join(version.unseen):
             message = (
                 f"{fields}: policy cannot weigh this, and there is no group {UNSEEN!r} whose people could"
             )
-            yield Problem(f"tools/{tool}.json", None, message)
+            yield Problem(version.file, None, message)
 
 
 def _tools_without_permit(parts: Parts, policies: Mapping[str, Policy]) -> Iterator[Problem]:
@@ -100,7 +105,8 @@ def _tools_without_permit(parts: Parts, policies: Mapping[str, Policy]) -> Itera
     ]
     for tool, manifest in parts.manifests.items():
         if not any(may_match(permit.tree, tool, manifest.groups) for permit in permits):
-            yield Problem(f"tools/{tool}.json", None, "no permit names this tool, so every call is denied")
+            nobody = "no permit names this tool, so every call is denied"
+            yield Problem(f"tools/{manifest_file(tool)}", None, nobody)
 
 
 def _nobody_may_approve(policies: Mapping[str, Policy]) -> Iterator[Problem]:

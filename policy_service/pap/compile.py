@@ -16,16 +16,18 @@ from cedarpy import Schema
 
 from countersign.contract import ToolManifest
 from policy_service.facts.config import AGENT, FactsConfig
-from policy_service.facts.manifests import InputCodec
 from policy_service.facts.meters import Meter
 from policy_service.facts.schema import APPROVE, SETTLE, ToolShape, approval_schema, tools_schema
+from policy_service.pap.parts import Parts, read_parts
 from policy_service.pap.policies import Policy
+from policy_service.pap.tools import ToolVersion
 from policy_service.pdp.rules import PeopleRules, Rules, ToolRules
 from policy_service.pdp.slices import may_match, policy_set
 
 
-def shape_of(manifest: ToolManifest, codec: InputCodec, meters: Sequence[Meter] = ()) -> ToolShape:
+def shape_of(version: ToolVersion, meters: Sequence[Meter] = ()) -> ToolShape:
     """What the schema needs to know of a tool, and of the meters that count it."""
+    manifest, codec = version.manifest, version.codec
     names = tuple(meter.name for meter in meters)
     return ToolShape(manifest.tool, tuple(manifest.groups), manifest.resource.type, codec.cedar_type, names)
 
@@ -45,6 +47,18 @@ def schema_json(shapes: Iterable[ToolShape], config: FactsConfig) -> dict[str, A
     return tools_schema(shapes, attributes, (entity for entity in config.entities if entity != AGENT))
 
 
+def bundle_schema(files: Mapping[str, bytes]) -> dict[str, Any]:
+    """The schema of a bundle's current tools, as Cedar's JSON schema; the files make a valid bundle."""
+    parts, _ = read_parts(files)
+    return schema_json(shapes_in(parts), parts.config)
+
+
+def shapes_in(parts: Parts, instead: ToolVersion | None = None) -> list[ToolShape]:
+    """What the one schema of all tools is made from: their current versions, and ``instead`` in place of its own."""
+    versions = parts.current if instead is None else {**parts.current, instead.tool: instead}
+    return [shape_of(version, parts.meters.get(name, ())) for name, version in versions.items()]
+
+
 def approving_schema() -> Schema:
     """The Cedar schema of what people do."""
     return Schema.from_json_str(json.dumps(approval_schema()))
@@ -54,8 +68,7 @@ def compile_rules(
     *,
     digest: str,
     commit: str,
-    manifests: Mapping[str, ToolManifest],
-    codecs: Mapping[str, InputCodec],
+    tools: Sequence[ToolVersion],
     policies: Mapping[str, Policy],
     config: FactsConfig,
     groups_of: Callable[[str], frozenset[str]],
@@ -63,13 +76,15 @@ def compile_rules(
 ) -> Rules:
     """Prepare everything decisions need. The parts have been validated."""
     about_tools = {name: policy for name, policy in policies.items() if not policy.about_people}
+    prepared = [
+        (version, _tool_rules(version, about_tools, config, meters.get(version.tool, ())))
+        for version in tools
+    ]
     return Rules(
         digest=digest,
         commit=commit,
-        tools={
-            name: _tool_rules(manifests[name], codecs[name], about_tools, config, meters.get(name, ()))
-            for name in manifests
-        },
+        tools={version.tool: ready for version, ready in prepared if version.label is None},
+        versions={(version.tool, version.manifest.digest): ready for version, ready in prepared},
         policies={name: policy.source for name, policy in policies.items()},
         groups_of=groups_of,
         approval=people_rules(policies, APPROVE),
@@ -81,16 +96,13 @@ def compile_rules(
 
 
 def _tool_rules(
-    manifest: ToolManifest,
-    codec: InputCodec,
-    policies: Mapping[str, Policy],
-    config: FactsConfig,
-    meters: Sequence[Meter],
+    version: ToolVersion, policies: Mapping[str, Policy], config: FactsConfig, meters: Sequence[Meter]
 ) -> ToolRules:
+    manifest = version.manifest
     return ToolRules(
         manifest=manifest,
-        codec=codec,
-        schema=schema_of([shape_of(manifest, codec, meters)], config),
+        codec=version.codec,
+        schema=schema_of([shape_of(version, meters)], config),
         **_sets(manifest, policies),
         resource_attributes=_always(config, manifest.resource.type),
         agent_attributes=_always(config, AGENT),

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from countersign.contract import ContractError, Limits, ToolManifest, load, load_manifest
+from countersign.contract import Limits, ToolManifest, load
 from policy_service.facts.config import BUILT_IN_TYPES, FactsConfig, SourceSpec, parse_facts_config
 from policy_service.facts.groups import Directory, parse_groups
 from policy_service.facts.http import HttpReader
@@ -26,6 +26,7 @@ from policy_service.facts.sources import FactReader, FailedReader, FileReader
 from policy_service.facts.sql import SourceFailedError, SqlReader
 from policy_service.pap.files import MAX_FILE_BYTES
 from policy_service.pap.problems import Problem
+from policy_service.pap.tools import ToolVersion, read_tools
 
 _FACTS_LIMITS: Final = Limits(max_bytes=MAX_FILE_BYTES, max_depth=8, max_nodes=200_000)
 
@@ -34,12 +35,26 @@ _FACTS_LIMITS: Final = Limits(max_bytes=MAX_FILE_BYTES, max_depth=8, max_nodes=2
 class Parts:
     """Everything in a bundle but its policies."""
 
-    manifests: Mapping[str, ToolManifest]
-    codecs: Mapping[str, InputCodec]
+    tools: tuple[ToolVersion, ...]
     directory: Directory
     config: FactsConfig
     rows: Mapping[str, Mapping[str, Mapping[str, Any]]]
     meters: Mapping[str, tuple[Meter, ...]]  # by the tool they count
+
+    @property
+    def current(self) -> dict[str, ToolVersion]:
+        """The current version of each tool, by its name."""
+        return {version.tool: version for version in self.tools if version.label is None}
+
+    @property
+    def manifests(self) -> dict[str, ToolManifest]:
+        """The current manifest of each tool, by its name."""
+        return {name: version.manifest for name, version in self.current.items()}
+
+    @property
+    def codecs(self) -> dict[str, InputCodec]:
+        """The codec of each tool's current manifest, by its name."""
+        return {name: version.codec for name, version in self.current.items()}
 
     def open_readers(self, folder: Path | None, outside: Outside | None) -> dict[str, FactReader]:
         """A reader for each source. One that cannot be opened now fails when it is asked, and says why.
@@ -86,15 +101,15 @@ def read_parts(files: Mapping[str, bytes], outside: Outside | None = None) -> tu
     What is asked outside is held against what this service may ask; without ``outside`` nobody is asked.
     """
     problems: list[Problem] = []
-    manifests, codecs = _tools(files, problems)
+    tools = read_tools(files, problems)
     directory = _toml(files, "groups.toml", parse_groups, problems) or Directory({}, {}, {})
     config = _toml(files, "facts.toml", parse_facts_config, problems) or FactsConfig()
     rows = _fact_files(files, config, problems)
-    meters = _meters(files, manifests, problems)
-    problems += _tool_problems(manifests, config)
+    meters = _meters(files, tools, problems)
+    problems += _tool_problems(tools, config)
     if outside is not None:
         problems += _outside_problems(directory, config, outside)
-    return Parts(manifests, codecs, directory, config, rows, meters), problems
+    return Parts(tools, directory, config, rows, meters), problems
 
 
 def _outside_problems(directory: Directory, config: FactsConfig, outside: Outside) -> list[Problem]:
@@ -117,33 +132,12 @@ def _outside_problems(directory: Directory, config: FactsConfig, outside: Outsid
     return problems
 
 
-def _tools(
-    files: Mapping[str, bytes], problems: list[Problem]
-) -> tuple[dict[str, ToolManifest], dict[str, InputCodec]]:
-    manifests: dict[str, ToolManifest] = {}
-    codecs: dict[str, InputCodec] = {}
-    for file, raw in files.items():
-        if not file.startswith("tools/"):
-            continue
-        try:
-            manifest = load_manifest(raw)
-            codec = InputCodec(manifest)
-        except (ContractError, ValueError, RecursionError) as error:
-            problems.append(Problem(file, None, str(error)))
-            continue
-        if file != f"tools/{manifest.tool}.json":
-            problems.append(
-                Problem(file, None, f"describes the tool {manifest.tool!r}; name the file after it")
-            )
-        manifests[manifest.tool] = manifest
-        codecs[manifest.tool] = codec
-    return manifests, codecs
-
-
-def _tool_problems(manifests: Mapping[str, ToolManifest], config: FactsConfig) -> list[Problem]:
-    groups = {group for manifest in manifests.values() for group in manifest.groups}
+def _tool_problems(tools: Sequence[ToolVersion], config: FactsConfig) -> list[Problem]:
+    groups = {group for version in tools for group in version.manifest.groups}
+    manifests = {version.tool: version.manifest for version in tools if version.label is None}
     problems: list[Problem] = []
-    for name, manifest in manifests.items():
+    for version in tools:
+        name, manifest = version.tool, version.manifest
         messages = [
             f"the action {taken!r} is what people do here; call the tool or group something else"
             for taken in (name, *manifest.groups)
@@ -156,7 +150,7 @@ def _tool_problems(manifests: Mapping[str, ToolManifest], config: FactsConfig) -
                 f"resource type {manifest.resource.type!r} belongs to the service; call it something else"
             )
         messages += _compensation_problems(manifest, manifests)
-        problems += [Problem(f"tools/{name}.json", None, message) for message in messages]
+        problems += [Problem(version.file, None, message) for message in messages]
     for source in config.source:
         if unknown := sorted(set(source.tools) - manifests.keys()):
             problems.append(
@@ -222,8 +216,15 @@ def _rows(value: Any) -> Mapping[str, Mapping[str, Any]]:
 
 
 def _meters(
-    files: Mapping[str, bytes], manifests: Mapping[str, ToolManifest], problems: list[Problem]
+    files: Mapping[str, bytes], tools: Sequence[ToolVersion], problems: list[Problem]
 ) -> dict[str, tuple[Meter, ...]]:
-    meters, wrong = read_meters(_toml(files, "meters.toml", dict, problems) or {}, manifests)
+    current = {version.tool: version.manifest for version in tools if version.label is None}
+    meters, wrong = read_meters(_toml(files, "meters.toml", dict, problems) or {}, current)
     problems += [Problem("meters.toml", None, message) for message in wrong]
-    return by_tool(meters.values())
+    counted = by_tool(meters.values())
+    # A version beside the current one spends from the same budget, so it must say as well what is counted.
+    for version in tools:
+        for meter in counted.get(version.tool, ()):
+            if version.label is not None and (fault := meter.fault_in(version.manifest)) is not None:
+                problems.append(Problem(version.file, None, f"the meter {meter.name!r} counts it: {fault}"))
+    return counted

@@ -17,7 +17,7 @@ from cedarpy import Schema, policies_to_pst, pst, validate_policies
 from policy_service.facts.schema import FOR_PEOPLE
 from policy_service.pap.annotations import read_annotations
 from policy_service.pap.problems import Problem
-from policy_service.pap.scan import Statement, scan
+from policy_service.pap.scan import Statement, hidden_characters, scan
 from policy_service.pdp.rules import PolicySource
 from policy_service.pdp.slices import actions_named
 
@@ -86,12 +86,13 @@ def _statements(files: Mapping[str, bytes], problems: list[Problem]) -> list[Sta
         if not name.endswith(".cedar"):
             continue
         try:
-            found, wrong = scan(name, raw.decode("utf-8"))
+            text = raw.decode("utf-8")
+            found, wrong = scan(name, text)
         except UnicodeDecodeError as error:
             problems.append(Problem(name, None, f"byte {error.start} is not UTF-8"))
             continue
         statements += found
-        problems += wrong
+        problems += [*hidden_characters(name, text), *wrong]
     return statements
 
 

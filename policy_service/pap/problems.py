@@ -5,16 +5,26 @@ once.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Level = Literal["error", "warning", "note"]
+"""An error keeps a bundle from becoming active; a warning looks wrong; a note is worth knowing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong in one place; `line` where the file has lines we know."""
+    """One thing wrong in one place; `line` where the file has lines we know, `code` a stable name of what it is."""
 
     file: str
     line: int | None
     message: str
+    code: str = "invalid"
+    level: Level = "error"
+
+    def as_finding(self, code: str, level: Level = "warning") -> Problem:
+        """The same, as something that does not keep the bundle from being used."""
+        return replace(self, code=code, level=level)
 
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}"

@@ -10,6 +10,7 @@ gets one statement at a time.
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -90,6 +91,34 @@ def scan(file: str, text: str) -> tuple[list[Statement], list[Problem]]:
             Problem(file, current.line, "this statement does not end; close its brackets and add ';'")
         )
     return statements, problems
+
+
+def comments(text: str) -> Iterator[tuple[int, str]]:
+    """Every comment of a policy file with its line; what looks like one inside a text is none."""
+    line = 1
+    for match in _TOKEN.finditer(text):
+        token = match.group()
+        if token.startswith("//"):
+            yield line, token
+        line += token.count("\n")
+
+
+def hidden_characters(file: str, text: str) -> Iterator[Problem]:
+    """Characters that let a rule read otherwise than it is parsed: they turn writing round, or cannot be seen."""
+    for number, content in enumerate(text.split("\n"), start=1):
+        if content.replace("\t", "").replace("\r", "").isprintable():
+            continue  # almost every line, at the speed of C
+        hidden = next((char for char in content if _is_hidden(char)), None)
+        if hidden is not None:
+            message = (
+                f"the character U+{ord(hidden):04X} cannot be seen and makes a rule read otherwise than it is; "
+                "take it out (write it as \\u{...} where a text needs it)"
+            )
+            yield Problem(file, number, message)
+
+
+def _is_hidden(char: str) -> bool:
+    return char not in "\t\r" and unicodedata.category(char) in {"Cc", "Cf", "Zl", "Zp", "Co", "Cs"}
 
 
 def _tokens(text: str) -> Iterator[tuple[str, str, int, int]]:

@@ -2,7 +2,8 @@
 
 The steps, numbered as in the code; each that fails is a deny, and nothing after it is asked:
 
-1. the tool is one the bundle holds, by name and digest; in dev one it never held asks people instead
+1. the tool is one the bundle holds, by name and digest (of one tool several versions may be in force); in dev one it
+   never held asks people instead
 2. the args fit its reviewed manifest; the resource follows from them
 3. the facts are there, fresh, and of this bundle
 4. the engine is asked, guards and gates, with schema and entities; every error is read
@@ -38,11 +39,12 @@ from policy_service.pdp.rules import (
 
 def decide(rules: Rules, question: Question) -> Decision:
     """The decision of these rules on this question."""
-    tool = rules.tools.get(question.tool)  # step 1
-    if tool is None:
+    current = rules.tools.get(question.tool)  # step 1
+    if current is None:
         return _unknown(rules, question)
-    if tool.manifest.digest != question.tool_digest:
-        return _deny(rules, (reasons.tool_changed(question, tool.manifest.digest),))
+    tool = rules.versions.get((question.tool, question.tool_digest))
+    if tool is None:
+        return _deny(rules, (reasons.tool_changed(question, current.manifest.digest),))
     try:  # step 2
         encoded = tool.codec.encode(question.args)
         resource = tool.manifest.resource_of(question.args)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from urllib.parse import quote
 
-from countersign.contract import DenyCode, Resource
+from countersign.contract import DenyCode, Resource, manifest_file
 from policy_service.domain.decision import Reason
 from policy_service.domain.question import Question
 from policy_service.pdp.cedar import failed_policies
@@ -25,7 +26,7 @@ def unknown_tool(question: Question) -> Reason:
         DenyCode.UNKNOWN_TOOL.value,
         f"the active bundle holds no tool {tool!r}, so nothing permits it",
         advice="draft its manifest with `countersign tools export --tools MODULE`, have it reviewed as "
-        f"tools/{tool}.json, and add a permit; until then do not stage it again",
+        f"tools/{manifest_file(tool)}, and add a permit; until then do not stage it again",
     )
 
 
@@ -34,10 +35,11 @@ def tool_changed(question: Question, reviewed: str | None) -> Reason:
     tool = question.tool
     now = f"is {reviewed[:_SHOWN]}" if reviewed is not None else "is gone"
     mend = (
-        f"put the reviewed manifest (GET /v1/tools/{tool}) in place of tools/{tool}.json beside your code, "
+        f"put the reviewed manifest (GET {_route(tool)}) in place of "
+        f"tools/{manifest_file(tool)} beside your code, "
         "check that the call still means what you want, and stage it anew"
         if reviewed is not None
-        else f"if it should be there, the policy's owner puts tools/{tool}.json back into the bundle "
+        else f"if it should be there, the policy's owner puts tools/{manifest_file(tool)} back into the bundle "
         "(`countersign tools export --tools MODULE` drafts it); then stage the call anew"
     )
     return Reason(
@@ -53,8 +55,8 @@ def invalid_args(question: Question, problem: str) -> Reason:
     return Reason(
         DenyCode.INVALID_ARGS.value,
         problem,
-        advice=f"correct the arguments and stage the call anew; tools/{question.tool}.json of the bundle says what it "
-        f"takes (GET /v1/tools/{question.tool})",
+        advice=f"correct the arguments and stage the call anew: tools/{manifest_file(question.tool)} of the bundle "
+        f"says what it takes (GET {_route(question.tool)})",
     )
 
 
@@ -119,3 +121,7 @@ def no_permit(question: Question, rules: Rules, tool: ToolRules, resource: Resou
 
 def _quoted(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)
+
+
+def _route(tool: str) -> str:
+    return f"/v1/tools/{quote(tool, safe='')}"

@@ -80,7 +80,7 @@ class PolicySource:
 
 @dataclass(frozen=True, slots=True)
 class ToolRules:
-    """Everything needed to decide a call of one tool. `everything` is guards and gates together."""
+    """Everything needed to decide a call of one version of a tool. `everything` is guards and gates together."""
 
     manifest: ToolManifest
     codec: Codec
@@ -104,11 +104,12 @@ class PeopleRules:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """One bundle, as decisions see it."""
+    """One bundle, as decisions see it. `tools` are the current versions by name, `versions` all by name and digest."""
 
     digest: str
     commit: str
     tools: Mapping[str, ToolRules]
+    versions: Mapping[tuple[str, str], ToolRules]
     policies: Mapping[str, PolicySource]
     groups_of: Callable[[str], frozenset[str]]
     approval: PeopleRules | None = None

@@ -104,8 +104,8 @@ def require_current(ctx: Context, bundle: Bundle) -> None:
 
 def manifest_for(bundle: Bundle, tool: str, tool_digest: str) -> ToolManifest | None:
     """The reviewed manifest of exactly this version of a tool, or None when the bundle does not hold it."""
-    manifest = bundle.manifests.get(tool)
-    return manifest if manifest is not None and manifest.digest == tool_digest else None
+    version = bundle.version(tool, tool_digest)
+    return None if version is None else version.manifest
 
 
 async def gather_facts(
@@ -115,7 +115,9 @@ async def gather_facts(
 
     async def for_one(effect: EffectRow | Effect) -> Facts:
         args = effect.args_bytes if isinstance(effect, Effect) else effect.args
-        return await bundle.facts_for(effect.tool, load(args), args, agent=effect.agent, now=now)
+        return await bundle.facts_for(
+            effect.tool, load(args), args, agent=effect.agent, now=now, tool_digest=effect.tool_digest
+        )
 
     gathered = await asyncio.gather(*(for_one(effect) for effect in effects))
     return {effect.effect_id: facts for effect, facts in zip(effects, gathered, strict=True)}

@@ -10,6 +10,7 @@ from policy_service.pap.bundle import Bundle
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.tables import EffectRow, ReviewRow
+from policy_service.workflow.asking import manifest_for
 from policy_service.workflow.moves import Cause, insert, move_review, tell_review
 from policy_service.workflow.records import Snapshot
 
@@ -29,7 +30,7 @@ def open_review(
         if known.state != "open":
             move_review(tx, known, "open", cause, answer_by=due)
         return
-    manifest = bundle.manifests.get(effect.tool)
+    manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     review = ReviewRow(
         review_id=new_id("rev", tx.now),
         effect_id=effect.effect_id,

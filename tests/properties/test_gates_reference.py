@@ -48,7 +48,7 @@ class Reference:
         policies, _ = read_policies(files, parts.directory.groups)
         gates = frozenset(name for name, policy in policies.items() if policy.source.gate is not None)
         trees = {name: _with_cleared(p.tree) if name in gates else p.tree for name, p in policies.items()}
-        shapes = [shape_of(manifest, parts.codecs[name]) for name, manifest in parts.manifests.items()]
+        shapes = [shape_of(version) for version in parts.tools]
         schema = schema_json(shapes, parts.config)
         for action in schema[""]["actions"].values():
             if "appliesTo" in action:

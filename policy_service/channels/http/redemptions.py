@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Path, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from countersign.contract import canonicalize
 from countersign.contract.wire import (
@@ -25,6 +25,7 @@ from policy_service.workflow.redeem import Redeemed, redeem
 from policy_service.workflow.renew import renew
 from policy_service.workflow.report import report
 from policy_service.workflow.telling import Telling
+from policy_service.workflow.tool_views import tool_view
 from policy_service.workflow.view import evaluation_view
 
 
@@ -105,7 +106,7 @@ def router(gate: Gate) -> APIRouter:
         return answer(evaluation_view(await evaluate_request(ctx, caller, wish)))
 
     @routes.get(
-        "/tools/{tool}",
+        "/tools/{tool:path}",
         summary="The reviewed manifest of a tool",
         response_class=Response,
         responses={
@@ -118,14 +119,26 @@ def router(gate: Gate) -> APIRouter:
         openapi_extra={"security": docs.AGENT},
     )
     async def get_tool(
-        request: Request, tool: str = Path(min_length=1, max_length=200, description="The tool's name.")
+        request: Request,
+        tool: str = Path(min_length=1, max_length=200, description="The tool's name."),
+        digest: str | None = Query(
+            None, max_length=64, description="`tool_digest` of one version in force; else the current one."
+        ),
+        full: bool = Query(
+            False,
+            description="Also which fields policy cannot see (`unseen`) and every version in force (`versions`): "
+            "an object with the manifest in `manifest`.",
+        ),
     ) -> Response:
         await gate.agent(request)
-        manifest = ctx.active.current.manifests.get(tool)
-        if manifest is None:
+        bundle = ctx.active.current
+        known = bundle.manifests.get(tool)
+        if known is None:
             raise NotFoundError(f"the active bundle holds no tool {tool!r}")
-        return Response(
-            canonicalize(manifest.to_json()), media_type=JSON_TYPE, headers={"Cache-Control": "no-store"}
-        )
+        version = bundle.version(tool, digest or known.digest)
+        if version is None:
+            raise NotFoundError(f"the active bundle holds {tool!r}, but no version {digest!r} of it")
+        told = tool_view(bundle, version) if full else version.manifest.to_json()
+        return Response(canonicalize(told), media_type=JSON_TYPE, headers={"Cache-Control": "no-store"})
 
     return routes

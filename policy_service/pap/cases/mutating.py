@@ -14,12 +14,12 @@ from cedarpy import Schema, validate_policies
 
 from policy_service.domain.decision import Decision
 from policy_service.facts.schema import APPROVE, SETTLE
-from policy_service.pap.bundle import Bundle, shapes_in
+from policy_service.pap.bundle import Bundle
 from policy_service.pap.cases.case import Case
 from policy_service.pap.cases.comparing import determining
 from policy_service.pap.cases.mutants import Mutant, mutants_of
 from policy_service.pap.cases.running import Answered, Prepared
-from policy_service.pap.compile import approving_schema, people_rules, schema_of, with_policies
+from policy_service.pap.compile import approving_schema, people_rules, schema_of, shapes_in, with_policies
 from policy_service.pap.parts import read_parts
 from policy_service.pap.policies import Policy, read_policies
 from policy_service.pdp.rules import UNSEEN, Rules, ToolRules
@@ -130,7 +130,9 @@ class _Changed:
         name = prepared.case.tool
         if name not in self._tools:
             tool: ToolRules = with_policies(self._before.tools[name], self._about_tools)
-            self._tools[name] = replace(self._rules, tools={name: tool})
+            self._tools[name] = replace(
+                self._rules, tools={name: tool}, versions={(name, tool.manifest.digest): tool}
+            )
         return self._tools[name]
 
 

@@ -22,9 +22,10 @@ from rich.table import Table
 
 from countersign.drafting import READ_GROUP, manifest_json
 from countersign.errors import CountersignError, MisuseError
-from countersign.exporting import export_drafts
+from countersign.exporting import Exported, export_drafts, export_manifests
 from countersign.journal import Journal
 from countersign.loading import files_beside, load_tools, where
+from countersign.mcp_drafts import MAX_LISTING_BYTES, mcp_drafts
 from countersign.recovery import Resumed
 from countersign.resuming import resume_async
 from countersign.runtime import Runtime
@@ -50,6 +51,14 @@ _NEXT: Final = (
 ToolsOption = Annotated[
     str,
     typer.Option("--tools", help="Module or file that defines the tools, like my_agent or ./my_agent.py."),
+]
+OptionalToolsOption = Annotated[
+    str | None,
+    typer.Option("--tools", help="Module or file that defines the tools, like my_agent or ./my_agent.py."),
+]
+McpOption = Annotated[
+    str | None,
+    typer.Option("--mcp", help="File with an MCP server's answer to tools/list; - reads it from the input."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")]
 JournalOption = Annotated[
@@ -94,7 +103,8 @@ def worker(
 
 @tools_app.command("export")
 def export(
-    tools: ToolsOption,
+    tools: OptionalToolsOption = None,
+    mcp: McpOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder to write to; else drafts/ beside each module.")
     ] = None,
@@ -105,14 +115,63 @@ def export(
 ) -> None:
     """Write a draft manifest for every tool, for people to review and put into the bundle."""
     with _told():
-        exported = export_drafts(load_tools(tools), out, force=force)
+        if (tools is None) is (mcp is None):
+            raise MisuseError("say where the tools are: either --tools MODULE or --mcp FILE")
+        if mcp is not None:
+            _export_listing(mcp, out, force=force, as_json=as_json)
+            return
+        exported = export_drafts(load_tools(tools or ""), out, force=force)
     if as_json:
-        _print_json([{"tool": one.tool, "path": str(one.path), "written": one.written} for one in exported])
+        _print_json([_exported_line(one) for one in exported])
         return
     for one in exported:
         kept = "" if one.written else "kept as it was, --force replaces it: "
         typer.echo(f"{one.tool}: {kept}{one.path}")
     typer.echo(_NEXT)
+
+
+def _exported_line(one: Exported) -> dict[str, Any]:
+    return {"tool": one.tool, "path": str(one.path), "written": one.written}
+
+
+def _export_listing(mcp: str, out: Path | None, *, force: bool, as_json: bool) -> None:
+    """Drafts of an MCP server's tools. One that cannot be drafted is named, and the command then ends with 1."""
+    drafts, notes = mcp_drafts(_listing(mcp))
+    made = [one.manifest for one in drafts if one.manifest is not None]
+    exported = {one.tool: _exported_line(one) for one in export_manifests(made, out, force=force)}
+    told: list[dict[str, Any]] = [
+        {"tool": one.tool, "path": None, "written": False, **exported.get(one.tool, {})}
+        | {"notes": list(one.notes), "problems": list(one.problems)}
+        for one in drafts
+    ]
+    if as_json:
+        _print_json({"tools": told, "notes": list(notes)})
+    else:
+        for line in _listing_lines(told, notes):
+            typer.echo(visible(line))
+    if any(one.problems for one in drafts):
+        raise typer.Exit(1)
+
+
+def _listing(mcp: str) -> bytes:
+    """The listing's bytes, up to one more than may be read."""
+    if mcp == "-":
+        return sys.stdin.buffer.read(MAX_LISTING_BYTES + 1)
+    try:
+        with Path(mcp).open("rb") as file:
+            return file.read(MAX_LISTING_BYTES + 1)
+    except OSError as error:
+        raise MisuseError(f"{mcp!r} cannot be read: {error.strerror}") from error
+
+
+def _listing_lines(told: list[dict[str, Any]], notes: tuple[str, ...]) -> Iterator[str]:
+    yield from notes
+    for one in told:
+        kept = "" if one["written"] or one["problems"] else "kept as it was, --force replaces it: "
+        yield f"{one['tool']}: {kept}{one['path'] or 'no draft'}"
+        yield from (f"  cannot be taken: {problem}" for problem in one["problems"])
+        yield from (f"  review: {note}" for note in one["notes"])
+    yield _NEXT
 
 
 @tools_app.command("list")

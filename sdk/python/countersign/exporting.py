@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from countersign.contract.manifest import ToolManifest, manifest_file
 from countersign.drafting import manifest_json
 from countersign.errors import MisuseError
 from countersign.manifests import MANIFEST_FOLDER, manifest_path
@@ -42,16 +43,34 @@ def export_drafts(tools: Iterable[Tool], out: Path | None = None, *, force: bool
     return [_write(name, path, raw, force=force) for name, path, raw in planned]
 
 
+def export_manifests(
+    drafts: Iterable[ToolManifest], out: Path | None = None, *, force: bool = False
+) -> list[Exported]:
+    """Write drafts that were made from no code to `out`, else to `drafts/` in the working directory.
+
+    Raises:
+        MisuseError: a file would stand where a reviewed manifest does.
+    """
+    folder = Path(DRAFT_FOLDER) if out is None else out
+    planned = [(one, folder / manifest_file(one.tool)) for one in drafts]
+    for _, path in planned:
+        _require_no_reviewed_place(path, None)
+    return [_write(one.tool, path, manifest_json(one), force=force) for one, path in planned]
+
+
 def _draft_path(tool: Tool, out: Path | None) -> Path:
-    path = (_beside(tool) if out is None else out) / f"{tool.name}.json"
-    reviewed = manifest_path(tool)
+    path = (_beside(tool) if out is None else out) / manifest_file(tool.name)
+    _require_no_reviewed_place(path, manifest_path(tool))
+    return path
+
+
+def _require_no_reviewed_place(path: Path, reviewed: Path | None) -> None:
     resolved = path.resolve()  # a link into the reviewed ones is the reviewed ones
     if resolved.parent.name == MANIFEST_FOLDER or (reviewed and resolved == reviewed.resolve()):
         raise MisuseError(
             f"{str(path)!r} is the place of a reviewed manifest, and a draft nobody has reviewed must not stand there; "
             f"leave --out away, or name another folder than {MANIFEST_FOLDER!r}"
         )
-    return path
 
 
 def _beside(tool: Tool) -> Path:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from countersign.client import Service
 from countersign.contract.errors import ContractError
-from countersign.contract.manifest import ToolManifest, load_manifest
+from countersign.contract.manifest import ToolManifest, load_manifest, manifest_file
 from countersign.drafting import draft_manifest
 from countersign.errors import RegistrationError, ServiceRefused
 
@@ -85,7 +85,9 @@ def manifest_path(tool: Tool) -> Path | None:
     if tool.manifest_path is not None:
         return tool.manifest_path
     source = inspect.getsourcefile(inspect.unwrap(tool.fn))
-    return None if source is None else Path(source).resolve().parent / MANIFEST_FOLDER / f"{tool.name}.json"
+    return (
+        None if source is None else Path(source).resolve().parent / MANIFEST_FOLDER / manifest_file(tool.name)
+    )
 
 
 def require_fits(tool: Tool, manifest: ToolManifest) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import re
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -22,7 +21,8 @@ from pathlib import Path
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from countersign.adapters.protocol import LiveAdapter
-from countersign.contract.manifest import ToolManifest
+from countersign.contract.errors import ContractError
+from countersign.contract.manifest import ToolManifest, require_tool_name
 from countersign.current import current_transaction
 from countersign.errors import OutsideTransaction, RegistrationError
 from countersign.placeholder import Placeholder
@@ -33,7 +33,6 @@ R = TypeVar("R")
 Lane = Literal["staged", "live"]
 FailureMeans = Literal["unknown", "not_done"]
 
-_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.\-]{0,127}\Z")  # it is a Cedar action id and part of a URL
 _ATTRIBUTE: Final = "__countersign_tool__"
 
 
@@ -268,8 +267,10 @@ def _watching(one: Tool) -> Any:
 
 
 def _require_sound(name: str, lane: str, adapter: LiveAdapter | None) -> None:
-    if not _NAME.match(name):
-        raise RegistrationError(f"tool name {name!r} must be a letter, then letters, digits, '_', '.' or '-'")
+    try:
+        require_tool_name(name)
+    except ContractError as error:
+        raise RegistrationError(str(error)) from error
     if (lane == "live") != (adapter is not None):
         raise RegistrationError(
             f"tool {name!r}: a live tool needs the adapter that undoes it (adapter=...), a staged tool has none"

@@ -53,7 +53,7 @@ def test_the_same_function_imported_twice_is_one_tool(registry: ToolRegistry) ->
     assert [one.name for one in registry] == ["pay"]
 
 
-@pytest.mark.parametrize("name", ["", "9lives", "has space", "ä", "x" * 129, "semi;colon"])
+@pytest.mark.parametrize("name", ["", "a/../b", "has space", "ä", "x" * 129, "semi;colon"])
 def test_a_name_that_is_no_action_id_is_refused(registry: ToolRegistry, name: str) -> None:
     with pytest.raises(RegistrationError):
         tool(name or " ", registry=registry)(lambda: None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from policy_service.channels.operator.author import checking, starting, testing
+from policy_service.channels.operator.author import checking, formatting, schema, starting, testing
 
 
 def add_author_verbs(app: typer.Typer) -> None:
@@ -12,3 +12,5 @@ def add_author_verbs(app: typer.Typer) -> None:
     app.command("check")(checking.check)
     app.command("test")(testing.run_cases)
     app.command("new")(starting.new)
+    app.command("fmt")(formatting.fmt)
+    app.command("schema")(schema.schema)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from countersign.contract import ContractError, load_manifest
+from countersign.contract import ContractError, load_manifest, manifest_file
 from policy_service.channels.operator.dev import programs
 from policy_service.channels.operator.dev.folder import DevFolder
 
@@ -70,7 +70,8 @@ def merge(folder: DevFolder, tools: Tools) -> list[str]:
 
 
 def _merge_one(folder: DevFolder, tools: Tools, name: str, draft: str) -> Iterator[str]:
-    place, seen = folder.bundle / "tools" / f"{name}.json", folder.drafts / f"{name}.json"
+    file = manifest_file(name)
+    place, seen = folder.bundle / "tools" / file, folder.drafts / file
     before = seen.read_text() if seen.exists() else None
     now = place.read_text() if place.exists() else None
     kind = "a read" if name in tools.reads else "a write"
@@ -101,9 +102,10 @@ def _diff(before: str, after: str) -> Iterator[str]:
 
 def _gone(folder: DevFolder, tools: Tools) -> Iterator[str]:
     """Drafts of tools this script once had and has no longer, each told once."""
+    files = {manifest_file(name) for name in tools.drafts}
     for seen in sorted(folder.drafts.glob("*.json")):
         place = folder.bundle / "tools" / seen.name
-        if seen.stem in tools.drafts:
+        if seen.name in files:
             continue
         if place.exists():
             yield f"{folder.shown(place)}: {folder.script.name} has no such tool any more; delete it if nobody has"

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 import typer
 
-from countersign.contract import TaskKind
+from countersign.contract import TaskKind, manifest_file
 from policy_service.channels.operator.dev.folder import DevFolder
 from policy_service.channels.operator.speaking import visible
 
@@ -77,7 +77,7 @@ def tell_unknown(tool: str, bundle: str) -> None:
         bar,
         f"UNKNOWN TOOL {tool!r}: {bundle}/tools/ has no manifest of it, so no policy has weighed this call.",
         "You are asked only because this is dev. Everywhere else it is denied. Draft its manifest with",
-        f"`countersign tools export --tools MODULE`, review it, and put it at {bundle}/tools/{tool}.json",
+        f"`countersign tools export --tools MODULE`, review it, and put it at {bundle}/tools/{manifest_file(tool)}",
         bar,
     )
 

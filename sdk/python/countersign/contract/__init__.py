@@ -28,6 +28,8 @@ from .manifest import (
     Risk,
     ToolManifest,
     load_manifest,
+    manifest_file,
+    require_tool_name,
 )
 from .names import (
     args_digest,
@@ -133,12 +135,14 @@ __all__ = [
     "load",
     "load_manifest",
     "make_proof",
+    "manifest_file",
     "open_token",
     "pointer_to",
     "pointer_tokens",
     "reads_result",
     "require_digest",
     "require_move",
+    "require_tool_name",
     "resolve_pointer",
     "sign",
     "split_sentence",

@@ -7,9 +7,11 @@ args.
 """
 
 import json
+import re
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Final, Self, TypeVar
+from urllib.parse import quote
 
 from pydantic import (
     AfterValidator,
@@ -40,8 +42,44 @@ T = TypeVar("T")
 Many = Annotated[tuple[T, ...], Strict(False)]
 """A tuple that may be given as a list, as JSON does."""
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.\-]{0,127}$")]
-"""Name of a tool or an action group: it is a Cedar action id and part of a URL."""
+GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_.\-]{0,127}$")]
+"""Name of an action group."""
+
+_NO_SEGMENTS: Final = frozenset({"", ".", ".."})
+
+
+def require_tool_name(name: str) -> str:
+    """A tool's name as it is: 1 to 128 of ASCII letters, digits and `_-./:`.
+
+    That is what MCP allows, with `/` and `:` that its servers use. Between slashes `.`, `..` and nothing are refused:
+    URL libraries and proxies take them for a way through folders, so nobody could ask for such a tool. Letters beyond
+    ASCII are refused: people would approve a name that only looks like the one they know.
+
+    Raises:
+        ManifestError: `invalid_manifest`, for any other name.
+    """
+    if _TOOL_NAME.match(name) and _NO_SEGMENTS.isdisjoint(name.split("/")):
+        return name
+    raise ManifestError(
+        "invalid_manifest",
+        f"{name!r} is no tool name: write 1 to 128 of the letters A-Z and a-z, digits and _ - . / :, "
+        "without '.', '..' or nothing between slashes",
+    )
+
+
+def manifest_file(tool: str) -> str:
+    """The name of the file a tool's reviewed manifest lies in.
+
+    What is no safe part of a file name is percent-encoded (`a/b` is `a%2Fb.json`), and so is a first dot, which would
+    hide the file.
+    """
+    stem = quote(tool, safe="")
+    return ("%2E" + stem[1:] if stem.startswith(".") else stem) + ".json"
+
+
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_.\-/:]{1,128}\Z")
+Name = Annotated[str, StringConstraints(min_length=1, max_length=128), AfterValidator(require_tool_name)]
+"""Name of a tool: it is a Cedar action id and part of a URL."""
 
 TypeName = Annotated[
     str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(::[A-Za-z_][A-Za-z0-9_]*)*$", max_length=128)
@@ -118,7 +156,7 @@ class ToolManifest(_Part):
         default=False, description="A second call with the same call key does nothing more."
     )
     compensation: CompensationRule | None = None
-    groups: Many[Name] = Field(default=(), description="Cedar action groups the tool is in.")
+    groups: Many[GroupName] = Field(default=(), description="Cedar action groups the tool is in.")
     secret: Many[Pointer] = Field(default=(), description="Args whose values are shown to nobody.")
     risk: Annotated[Risk, Strict(False)] = Risk.MEDIUM
     money: Many[MoneyField] = ()

@@ -1,0 +1,1 @@
+"""What can be proved wrong, or looks wrong, in a bundle that is valid."""

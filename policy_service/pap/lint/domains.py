@@ -1,0 +1,218 @@
+"""What is known about every call of one version of a tool before there is one: types, bounds, words.
+
+Rules kept here: everything comes from the reviewed manifest and the generated schema, and each is a promise that the
+service keeps before it asks the engine (args are checked by the same JSON Schema). What is not promised is unknown,
+never guessed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from cedarpy import pst
+
+from countersign.contract import MAX_SAFE_INTEGER, ToolManifest
+from policy_service.facts.config import FactsConfig
+from policy_service.facts.meters import MAX_TOTAL, Meter
+from policy_service.facts.schema import APPROVE, approval_schema
+from policy_service.pap.compile import schema_json, shape_of
+from policy_service.pap.tools import ToolVersion
+
+Path: TypeAlias = tuple[str, ...]
+Interval: TypeAlias = tuple[int, int]
+
+INT64: Final[Interval] = (-(2**63), 2**63 - 1)
+_SAFE: Final[Interval] = (-MAX_SAFE_INTEGER, MAX_SAFE_INTEGER)
+_CONST: Final = "const:"
+_PROOFS: Final = frozenset({"key", "api_key"})
+_ENVIRONMENTS: Final = frozenset({"production", "staging", "dev"})
+_RISKS: Final = frozenset({"low", "medium", "high"})
+
+
+@dataclass(frozen=True)
+class Domain:
+    """What holds for every request about one action. ``resource_id`` where the manifest fixes it."""
+
+    action: str
+    groups: frozenset[str]
+    types: Mapping[str, Mapping[str, Any]]
+    entities: Mapping[str, Mapping[str, Any]]
+    texts: Mapping[Path, frozenset[str]] = field(default_factory=dict)
+    longs: Mapping[Path, Interval] = field(default_factory=dict)
+    bools: Mapping[Path, bool] = field(default_factory=dict)
+    resource_id: str | None = None
+
+    def type_of(self, path: Path) -> Mapping[str, Any] | None:
+        """The Cedar type of what this path leads to, as the JSON schema writes it."""
+        kind = self.types.get(path[0]) if path else None
+        for name in path[1:]:
+            kind = None if kind is None else self._attributes(kind).get(name)
+        return kind
+
+    def has(self, path: Path, name: str) -> bool | None:
+        """Whether what this path leads to always or never has that attribute; None when it depends or is unknown."""
+        kind = self.type_of(path)
+        if kind is None:
+            return None
+        attribute = self._attributes(kind).get(name)
+        if attribute is None:
+            return False
+        return True if attribute.get("required", True) else None
+
+    def parents_of(self, entity: str) -> frozenset[str]:
+        """The types an entity of this type may be in, itself included."""
+        return frozenset({entity, *self.entities.get(entity, {}).get("memberOfTypes", ())})
+
+    def _attributes(self, kind: Mapping[str, Any]) -> Mapping[str, Any]:
+        if kind.get("type") == "Entity":
+            kind = self.entities.get(str(kind["name"]), {}).get("shape", {})
+        attributes: Mapping[str, Any] = kind.get("attributes", {})
+        return attributes
+
+
+def domain_of(version: ToolVersion, config: FactsConfig, meters: Sequence[Meter] = ()) -> Domain:
+    """What is known about every call of this version."""
+    manifest = version.manifest
+    schema = schema_json([shape_of(version, meters)], config)
+    kind = {"type": "Entity", "name": manifest.resource.type}
+    input_facts = _Inputs(manifest)
+    facts = _fact_longs("resource", manifest.resource.type, config) | _fact_longs(
+        "principal", "Agent", config
+    )
+    return Domain(
+        action=manifest.tool,
+        groups=frozenset(manifest.groups),
+        types={
+            "principal": {"type": "Entity", "name": "Agent"},
+            "resource": kind,
+            "context": schema[""]["actions"][manifest.tool]["appliesTo"]["context"],
+        },
+        entities=_entities(schema),
+        texts={("principal", "proof"): _PROOFS, ("context", "env"): _ENVIRONMENTS, **input_facts.texts},
+        longs={
+            ("context", "txn", "size"): (1, MAX_SAFE_INTEGER),
+            **{("context", "history", meter.name): (0, MAX_TOTAL) for meter in meters},
+            **facts,
+            **input_facts.longs,
+        },
+        bools={
+            ("context", "effect", "compensable"): manifest.compensation is not None,
+            ("context", "effect", "idempotent"): manifest.idempotent,
+            **input_facts.bools,
+        },
+        resource_id=manifest.resource.id.removeprefix(_CONST)
+        if manifest.resource.id.startswith(_CONST)
+        else None,
+    )
+
+
+def people_domain(action: str) -> Domain:
+    """What is known whenever a person approves or settles."""
+    schema = approval_schema()
+    return Domain(
+        action=action,
+        groups=frozenset(),
+        types={
+            "principal": {"type": "Entity", "name": "User"},
+            "resource": {"type": "Entity", "name": "Review" if action == APPROVE else "Task"},
+            "context": schema[""]["actions"][action]["appliesTo"]["context"],
+        },
+        entities=_entities(schema),
+        texts={("context", "env"): _ENVIRONMENTS, ("resource", "risk"): _RISKS},
+    )
+
+
+def path_of(expr: pst.Expr) -> Path | None:
+    """`context.input.x` as ("context", "input", "x"); None for what is no chain of attributes of a variable."""
+    names: list[str] = []
+    while isinstance(expr, pst.GetAttr):
+        names.append(expr.attr)
+        expr = expr.base
+    return (expr.name, *reversed(names)) if isinstance(expr, pst.Var) else None
+
+
+def _entities(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    return {
+        f"{namespace}::{name}" if namespace else name: entity
+        for namespace, home in schema.items()
+        for name, entity in home["entityTypes"].items()
+    }
+
+
+def _fact_longs(root: str, entity: str, config: FactsConfig) -> dict[Path, Interval]:
+    types = config.attribute_types(entity)
+    return {(root, name): INT64 for name, kind in types.items() if kind.name == "Long"}
+
+
+class _Inputs:
+    """What the manifest's JSON Schema promises about the fields policy sees."""
+
+    def __init__(self, manifest: ToolManifest) -> None:
+        self._root = manifest.args
+        self.texts: dict[Path, frozenset[str]] = {}
+        self.longs: dict[Path, Interval] = {}
+        self.bools: dict[Path, bool] = {}
+        for path, node in self._fields(manifest.args, ("context", "input"), 0):
+            self._read(path, node)
+
+    def _fields(self, node: Mapping[str, Any], path: Path, depth: int) -> Iterator[tuple[Path, Any]]:
+        properties = node.get("properties")
+        if not isinstance(properties, dict) or depth > _MAX_DEPTH:
+            return
+        for name, child in properties.items():
+            if (found := self._resolved(child)) is not None:
+                yield (*path, name), found
+                yield from self._fields(found, (*path, name), depth + 1)
+
+    def _resolved(self, node: Any) -> Mapping[str, Any] | None:
+        for _ in range(_MAX_DEPTH):
+            if not isinstance(node, dict):
+                return None
+            if "$ref" not in node:
+                return node
+            node = _target(str(node["$ref"]), self._root)
+        return None
+
+    def _read(self, path: Path, node: Mapping[str, Any]) -> None:
+        values = [node["const"]] if "const" in node else node.get("enum")
+        kind = node.get("type")
+        if isinstance(values, list):
+            if values and all(isinstance(value, str) for value in values):
+                self.texts[path] = frozenset(values)
+            if len(values) == 1 and isinstance(values[0], bool):
+                self.bools[path] = values[0]
+        if kind in ("integer", ["integer"]) or (values and all(type(value) is int for value in values)):
+            self.longs[path] = _bounds(node, values if isinstance(values, list) else None)
+
+
+_MAX_DEPTH: Final = 16
+
+
+def _target(reference: str, root: Any) -> Any:
+    node = root
+    for token in reference.removeprefix("#").split("/")[1:]:
+        step = token.replace("~1", "/").replace("~0", "~")
+        node = node.get(step) if isinstance(node, dict) else None
+    return node
+
+
+def _bounds(node: Mapping[str, Any], values: list[Any] | None) -> Interval:
+    low, high = _SAFE
+    if _is_number(node.get("minimum")):
+        low = max(low, math.ceil(node["minimum"]))
+    if _is_number(node.get("exclusiveMinimum")):
+        low = max(low, math.floor(node["exclusiveMinimum"]) + 1)
+    if _is_number(node.get("maximum")):
+        high = min(high, math.floor(node["maximum"]))
+    if _is_number(node.get("exclusiveMaximum")):
+        high = min(high, math.ceil(node["exclusiveMaximum"]) - 1)
+    if values and all(type(value) is int for value in values):
+        low, high = max(low, min(values)), min(high, max(values))
+    return low, high
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)

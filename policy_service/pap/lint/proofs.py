@@ -1,0 +1,224 @@
+"""Whether a case can happen at all: proofs that it cannot, from what every call has and from the case itself.
+
+Rules kept here: "cannot" is said only where no call whatever could be a counterexample; an atom nobody understands may
+always hold. So a finding built on this is never a false alarm, and a silence promises nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cedarpy import pst
+
+from policy_service.pap.lint.domains import Domain, Interval, path_of
+from policy_service.pap.lint.intervals import interval
+from policy_service.pap.lint.logic import Atom, Case
+
+
+def impossible(case: Case, domain: Domain) -> bool:
+    """Whether no call of this domain has all of these atoms."""
+    if any(truth(atom.expr, domain) is (not atom.holds) for atom in case):
+        return True
+    if any(Atom(atom.expr, not atom.holds) in case for atom in case):
+        return True
+    return _numbers_disagree(case, domain) or _values_disagree(case, domain) or _order_disagrees(case)
+
+
+def truth(expr: pst.Expr, domain: Domain) -> bool | None:
+    """What an atom is for every call of this domain; None when it depends or nobody can say."""
+    match expr:
+        case pst.HasAttr(base=base, attrs=attrs):
+            return _has(base, attrs, domain)
+        case pst.Is(base=base, entity_type=kind, in_expr=None):
+            entity = _entity_type(base, domain)
+            return None if entity is None else entity == str(kind)
+        case pst.BinaryOp(op="eq" | "less" | "less_eq" as op, left=left, right=right) if left == right:
+            return op != "less"
+        case pst.BinaryOp(op="in", left=left, right=pst.EntityLit(value=uid)):
+            return _within(left, uid, domain)
+        case pst.BinaryOp(op="eq", left=left, right=pst.EntityLit(value=uid)):
+            return _is_entity(left, uid, domain)
+        case pst.BinaryOp(op="eq", left=left, right=pst.StringLit(value=text)):
+            texts = _texts(left, domain)
+            return None if texts is None else _all_or_none(word == text for word in texts)
+        case pst.Like(base=base, pattern=pattern):
+            texts = _texts(base, domain)
+            return None if texts is None else _all_or_none(matches(pattern, word) for word in texts)
+        case pst.BinaryOp(op="eq" | "less" | "less_eq" as op, left=left, right=right):
+            return _compared(op, interval(left, domain, {}), interval(right, domain, {}))
+    path = path_of(expr)
+    return None if path is None else domain.bools.get(path)
+
+
+def narrowed_by(case: Iterable[Atom], domain: Domain) -> dict[pst.Expr, Interval]:
+    """The bounds of every expression this case compares with a known number."""
+    bounds: dict[pst.Expr, Interval] = {}
+    for _ in range(_ROUNDS):
+        before = dict(bounds)
+        for atom in case:
+            if isinstance(atom.expr, pst.BinaryOp):
+                _narrow(bounds, atom.expr, atom.holds, domain)
+        if bounds == before:
+            break
+    return bounds
+
+
+_ROUNDS = 4  # each may narrow what the next one uses; more rounds would rarely find more
+
+
+def matches(pattern: tuple[pst.PatternElem, ...], text: str) -> bool:
+    """Whether `like` holds."""
+    reached = {0}
+    for element in pattern:
+        if isinstance(element, pst.Wildcard):
+            reached = set(range(min(reached), len(text) + 1)) if reached else reached
+        else:
+            reached = {place + 1 for place in reached if place < len(text) and text[place] == element.value}
+    return len(text) in reached
+
+
+def _narrow(bounds: dict[pst.Expr, Interval], expr: pst.BinaryOp, holds: bool, domain: Domain) -> None:
+    one, other = interval(expr.left, domain, bounds), interval(expr.right, domain, bounds)
+    if one is None or other is None:
+        return
+    if expr.op in {"less", "less_eq"} and holds:
+        step = 1 if expr.op == "less" else 0
+        bounds[expr.left] = one[0], min(one[1], other[1] - step)
+        bounds[expr.right] = max(other[0], one[0] + step), other[1]
+    elif expr.op == "eq" and holds:
+        bounds[expr.left] = bounds[expr.right] = max(one[0], other[0]), min(one[1], other[1])
+    elif expr.op == "eq" and other[0] == other[1]:
+        bounds[expr.left] = one[0] + (one[0] == other[0]), one[1] - (one[1] == other[1])
+
+
+def _numbers_disagree(case: Case, domain: Domain) -> bool:
+    return any(low > high for low, high in narrowed_by(case, domain).values())
+
+
+def _values_disagree(case: Case, domain: Domain) -> bool:
+    """Whether the literals an expression must and must not equal leave it no value."""
+    wanted: dict[pst.Expr, list[tuple[pst.Lit, bool]]] = {}
+    patterns: dict[pst.Expr, list[tuple[tuple[pst.PatternElem, ...], bool]]] = {}
+    for atom in case:
+        match atom.expr:
+            case pst.BinaryOp(op="eq", left=left, right=pst.StringLit() | pst.EntityLit() as literal):
+                wanted.setdefault(left, []).append((literal, atom.holds))
+            case pst.Like(base=base, pattern=pattern):
+                patterns.setdefault(base, []).append((pattern, atom.holds))
+    return any(
+        _no_value_left(wanted.get(expr, []), patterns.get(expr, []), _texts(expr, domain))
+        for expr in dict.fromkeys((*wanted, *patterns))
+    )
+
+
+def _no_value_left(
+    wanted: list[tuple[pst.Lit, bool]],
+    patterns: list[tuple[tuple[pst.PatternElem, ...], bool]],
+    texts: frozenset[str] | None,
+) -> bool:
+    must = {literal for literal, holds in wanted if holds}
+    left: set[pst.Lit] | None = set(must) if must else None
+    if left is None and texts is not None:
+        left = {pst.StringLit(text) for text in texts}
+    if left is None:
+        return False
+    if len(must) > 1:
+        return True
+    left -= {literal for literal, holds in wanted if not holds}
+    return not any(
+        all(
+            not isinstance(literal, pst.StringLit) or matches(pattern, literal.value) is holds
+            for pattern, holds in patterns
+        )
+        for literal in left
+    )
+
+
+def _order_disagrees(case: Case) -> bool:
+    held = {
+        (atom.expr.op, atom.expr.left, atom.expr.right)
+        for atom in case
+        if atom.holds and isinstance(atom.expr, pst.BinaryOp)
+    }
+    for op, left, right in held:
+        if op == "less" and not held.isdisjoint(
+            {
+                ("less", right, left),
+                ("less_eq", right, left),
+                ("eq", left, right),
+                ("eq", right, left),
+            }
+        ):
+            return True
+    return False
+
+
+def _has(base: pst.Expr, attrs: tuple[str, ...], domain: Domain) -> bool | None:
+    path = path_of(base)
+    if path is None:
+        return None
+    answers: list[bool | None] = []
+    for name in attrs:
+        answers.append(domain.has(path, name))
+        path = (*path, name)
+    if False in answers:
+        return False
+    return True if all(answers) else None
+
+
+def _entity_type(expr: pst.Expr, domain: Domain) -> str | None:
+    path = path_of(expr)
+    if path == ("action",):
+        return "Action"
+    kind = None if path is None else domain.type_of(path)
+    return str(kind["name"]) if kind is not None and kind.get("type") == "Entity" else None
+
+
+def _within(left: pst.Expr, uid: pst.EntityUid, domain: Domain) -> bool | None:
+    entity = _entity_type(left, domain)
+    if entity is None:
+        return None
+    if entity == "Action":
+        return str(uid.type) == "Action" and uid.id in {domain.action, *domain.groups}
+    if str(uid.type) not in domain.parents_of(entity):
+        return False
+    return _is_entity(left, uid, domain) if domain.parents_of(entity) == {entity} else None
+
+
+def _is_entity(left: pst.Expr, uid: pst.EntityUid, domain: Domain) -> bool | None:
+    entity = _entity_type(left, domain)
+    if entity is None:
+        return None
+    if entity == "Action":
+        return str(uid.type) == "Action" and uid.id == domain.action
+    if str(uid.type) != entity:
+        return False
+    fixed = domain.resource_id if left == pst.Var("resource") else None
+    return None if fixed is None else fixed == uid.id
+
+
+def _texts(expr: pst.Expr, domain: Domain) -> frozenset[str] | None:
+    if isinstance(expr, pst.StringLit):
+        return frozenset({expr.value})
+    path = path_of(expr)
+    return None if path is None else domain.texts.get(path)
+
+
+def _all_or_none(answers: Iterable[bool]) -> bool | None:
+    found = set(answers)
+    return found.pop() if len(found) == 1 else None
+
+
+def _compared(op: str, one: Interval | None, other: Interval | None) -> bool | None:
+    if one is None or other is None:
+        return None
+    if op == "eq":
+        if one[1] < other[0] or other[1] < one[0]:
+            return False
+        return True if one == other and one[0] == one[1] else None
+    strict = op == "less"
+    if one[1] < other[0] or (not strict and one[1] <= other[0]):
+        return True
+    if one[0] > other[1] or (strict and one[0] >= other[1]):
+        return False
+    return None

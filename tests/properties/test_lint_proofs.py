@@ -1,0 +1,129 @@
+"""What the lints prove is true of the engine: a rule said never to match matches none of many calls, and so on."""
+
+from __future__ import annotations
+
+import json
+from random import Random
+from typing import Any
+
+import pytest
+from cedarpy import PolicySet, is_authorized, policies_to_pst
+
+from countersign.contract import JSON, ToolManifest
+from policy_service.facts.config import FactsConfig
+from policy_service.facts.manifests import InputCodec
+from policy_service.pap.lint.domains import Domain, domain_of
+from policy_service.pap.lint.logic import TooManyCasesError, cases, condition_of
+from policy_service.pap.lint.proofs import impossible
+from policy_service.pap.tools import ToolVersion
+from tests.fakes.bundles import pay_manifest
+
+ARGS: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "required": ["account", "a", "b", "word"],
+    "properties": {
+        "account": {"type": "string"},
+        "a": {"type": "integer", "minimum": 0, "maximum": 4},
+        "b": {"type": "integer", "exclusiveMinimum": -3, "maximum": 2.5},
+        "word": {"enum": ["red", "green", "blue"]},
+        "yes": {"type": "boolean"},
+    },
+}
+MANIFEST = ToolManifest.model_validate(pay_manifest(args=ARGS, sentence="Pay"))
+VERSION = ToolVersion("tools/pay.json", None, MANIFEST, InputCodec(MANIFEST))
+CONDITIONS = 600
+
+
+@pytest.fixture(scope="module")
+def domain() -> Domain:
+    return domain_of(VERSION, FactsConfig())
+
+
+def calls() -> list[dict[str, JSON]]:
+    """Every call there is, as far as these conditions can tell calls apart."""
+    return [
+        {"account": "x", "a": a, "b": b, "word": word} | ({} if yes is None else {"yes": yes})
+        for a in range(5)
+        for b in range(-2, 3)
+        for word in ("red", "green", "blue")
+        for yes in (None, True, False)
+    ]
+
+
+def number(random: Random) -> str:
+    match random.randrange(6):
+        case 0 | 1:
+            return str(random.randrange(-4, 7))
+        case 2:
+            return f"({number(random)} {random.choice('+-*')} {number(random)})"
+    return f"context.input.{random.choice('ab')}"
+
+
+def condition(random: Random, depth: int = 3) -> str:
+    kind = random.randrange(10) if depth else random.randrange(6)
+    words = [random.choice(["red", "green", "blue", "pink", "r*", "*e*"]) for _ in range(2)]
+    match kind:
+        case 0 | 1 | 2:
+            return f"{number(random)} {random.choice(['<', '<=', '>', '>=', '==', '!='])} {number(random)}"
+        case 3:
+            return f'context.input.word {random.choice(["==", "!=", "like"])} "{words[0]}"'
+        case 4:
+            return f'["{words[0]}", "{words[1]}"].contains(context.input.word)'
+        case 5:
+            return random.choice(["context.input has yes", "(context.input has yes && context.input.yes)"])
+        case 6:
+            return f"!({condition(random, depth - 1)})"
+        case 7:
+            parts = [condition(random, depth - 1) for _ in range(3)]
+            return f"(if {parts[0]} then {parts[1]} else {parts[2]})"
+    return (
+        f"({condition(random, depth - 1)} {random.choice(['&&', '&&', '||'])} {condition(random, depth - 1)})"
+    )
+
+
+def satisfied(text: str) -> set[int]:
+    """The calls for which a policy with that condition holds."""
+    policies = PolicySet.from_str(text)
+    found = set()
+    for index, call in enumerate(calls()):
+        request = {
+            "principal": 'Agent::"r"',
+            "action": 'Action::"pay"',
+            "resource": 'Account::"x"',
+            "context": json.dumps({"input": call}),
+        }
+        if is_authorized(request, policies, "[]").allowed:
+            found.add(index)
+    return found
+
+
+def never(text: str, domain: Domain) -> bool | None:
+    """Whether the lints say that it never holds; None where they give up."""
+    (tree,) = policies_to_pst(text).static_policies.values()
+    try:
+        return all(impossible(case, domain) for case in cases(condition_of(tree)))
+    except TooManyCasesError:
+        return None
+
+
+def test_what_is_proved_never_to_hold_holds_for_no_call(domain: Domain) -> None:
+    random, proved = Random(20261122), 0
+    for _ in range(CONDITIONS):
+        text = f"permit (principal, action, resource) when {{ {condition(random)} }};"
+        if never(text, domain):
+            proved += 1
+            assert satisfied(text) == set(), text
+    assert proved > CONDITIONS // 20, "the conditions were too easy to say anything"
+
+
+def test_what_one_number_or_word_decides_is_always_found(domain: Domain) -> None:
+    random, found = Random(7), 0
+    for _ in range(300):
+        text = f"permit (principal, action, resource) when {{ {condition(random, 0)} }};"
+        if "*" in text or " - " in text or " + " in text or ("input.a" in text and "input.b" in text):
+            continue
+        if not satisfied(text):
+            found += 1
+            assert never(text, domain), text
+    assert found > 10

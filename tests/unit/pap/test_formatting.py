@@ -1,0 +1,139 @@
+"""Policies laid out: the same rules, the same comments, and nothing left to change the second time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cedarpy import policies_to_pst
+
+from policy_service.pap import formatting
+from policy_service.pap.formatting import format_file
+from policy_service.pap.problems import BundleError
+from policy_service.pap.scan import comments
+
+MESSY = """\
+// The head.
+
+
+// More of it.
+@id("one") @title("One")
+permit(principal,action,
+resource); // beside it
+// above the second
+@id("two")
+forbid (principal in Role::"a-very-long-role-name-indeed", action in [Action::"one", Action::"two"],
+resource is Account)
+when { // why
+context.input.x>5&&context.input.y == "// no comment" };
+
+
+
+// the end"""
+
+NEAT = """\
+// The head.
+
+// More of it.
+@id("one")
+@title("One")
+permit (principal, action, resource);  // beside it
+
+// above the second
+@id("two")
+forbid (
+    principal in Role::"a-very-long-role-name-indeed",
+    action in [Action::"one", Action::"two"],
+    resource is Account
+)
+when
+{ // why
+    context.input.x > 5 && context.input.y == "// no comment"
+};
+
+// the end
+"""
+
+
+def test_a_file_is_laid_out() -> None:
+    done = format_file("a.cedar", MESSY.encode())
+    assert (done.text, done.left) == (NEAT, ())
+
+
+TEXTS = {
+    "messy": MESSY,
+    "neat": NEAT,
+    "nothing": "",
+    "comments only": "\n\n// one\n\n\n// two\n",
+    "two on a line": '@id("a") permit (principal, action, resource); @id("b") forbid (principal, action, resource);',
+    "windows": MESSY.replace("\n", "\r\n"),
+    "comments everywhere": """
+@id("a") // one
+forbid // two
+( // three
+principal, // four
+action, // five
+resource // six
+) // seven
+when // eight
+{ // nine
+true // ten
+|| // eleven
+false // twelve
+}; // thirteen
+""",
+    "a text of two lines": '@id("a") @doc("one\n  two") permit (principal, action, resource);',
+    "a carriage return ends a comment": '// c\r@id("a") permit (principal, action, resource);',
+    "long": '@id("a") forbid (principal, action, resource) when { '
+    + " || ".join(f"context.input.amount == {n}" for n in range(60))
+    + " };",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_rules_and_comments_stay_and_the_second_time_changes_nothing(text: str) -> None:
+    once = format_file("a.cedar", text.encode())
+    assert policies_to_pst(once.text) == policies_to_pst(text)
+    assert [word.strip() for _, word in comments(once.text)] == [word.strip() for _, word in comments(text)]
+    assert format_file("a.cedar", once.text.encode()).text == once.text
+
+
+@pytest.mark.parametrize(
+    ("name", "spoiled"),
+    {
+        "meaning": lambda text, width, indent: text.replace("amount > 5", "amount > 6"),
+        "comment": lambda text, width, indent: text.replace("// mine", ""),
+        "never settles": lambda text, width, indent: text.replace("amount ", "amount  "),
+    }.items(),
+)
+def test_a_statement_that_would_be_changed_is_left_and_named(
+    monkeypatch: pytest.MonkeyPatch, name: str, spoiled: object
+) -> None:
+    monkeypatch.setattr(formatting, "format_policies", spoiled)
+    text = (
+        '// head\n@id("a") forbid (principal, action, resource) when { context.input.amount > 5 // mine\n};\n'
+    )
+    done = format_file("a.cedar", text.encode())
+    assert done.text == text
+    assert [(one.line, one.code) for one in done.left] == [(2, "not-formatted")]
+
+
+REFUSED = {
+    "no Cedar": (b"permit (principal, action);", "a.cedar:1: this is not Cedar"),
+    "no end": (b"permit (principal, action, resource)", "does not end"),
+    "too deep": (b"permit (principal, action, resource) when {" + b"(" * 900 + b"true" + b")" * 900 + b"};", "nested"),
+    "no UTF-8": (b"\xff", "byte 0 is not UTF-8"),
+    "hidden": ('// \u202e\n'.encode(), "U+202E"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("raw", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_nobody_can_read_is_refused(raw: bytes, message: str) -> None:
+    with pytest.raises(BundleError, match=message.replace("+", r"\+")):
+        format_file("a.cedar", raw)
+
+
+@pytest.mark.parametrize("file", ["policies/support.cedar", "policies/examples/airline/airline.cedar"])
+def test_the_shipped_policies_are_laid_out(file: str) -> None:
+    raw = Path(file).read_bytes()
+    assert format_file(file, raw).text.encode() == raw

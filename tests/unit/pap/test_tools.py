@@ -1,0 +1,97 @@
+"""Versions of a tool in force side by side, and the files that tools of any name lie in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign.contract import ToolManifest, Verdict, manifest_file
+from tests.fakes.bundles import PAY, PAY_ARGS, PERMIT_ALL, BundleFolder, pay_manifest
+
+OLD_ARGS = PAY_ARGS | {"properties": {k: v for k, v in PAY_ARGS["properties"].items() if k != "currency"}}
+OLD: dict[str, Any] = pay_manifest(args=OLD_ARGS)
+OLD_DIGEST = ToolManifest.model_validate(OLD).digest
+
+EUROS = '@id("no-euros") forbid (principal, action, resource) when {{ {}context.input.currency == "EUR" }};'
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> BundleFolder:
+    return BundleFolder(tmp_path).policies(PERMIT_ALL).write("tools/pay@1.json", OLD)
+
+
+def test_a_call_is_decided_by_the_version_it_was_made_for(folder: BundleFolder) -> None:
+    euros = PAY | {"currency": "EUR"}
+    assert folder.decide(PAY, tool_digest=OLD_DIGEST).outcome is Verdict.RELEASE
+    assert folder.decide(euros).outcome is Verdict.RELEASE
+    refused = folder.decide(euros, tool_digest=OLD_DIGEST)
+    assert (refused.outcome, refused.reasons[0].code) == (Verdict.DENY, "invalid_args")
+
+
+def test_a_version_whose_file_is_gone_is_denied(folder: BundleFolder) -> None:
+    (folder.path / "tools/pay@1.json").unlink()
+    decided = BundleFolder(folder.path).policies(PERMIT_ALL).decide(PAY, tool_digest=OLD_DIGEST)
+    assert (decided.outcome, decided.reasons[0].code) == (Verdict.DENY, "tool_changed")
+
+
+def test_the_plain_file_is_the_current_one(folder: BundleFolder) -> None:
+    bundle = folder.load()
+    assert "currency" in bundle.manifests["pay"].properties
+    assert [(version.file, version.label) for version in bundle.tools] == [
+        ("tools/pay.json", None),
+        ("tools/pay@1.json", "1"),
+    ]
+
+
+def test_a_required_field_of_the_new_version_needs_has(folder: BundleFolder) -> None:
+    required = PAY_ARGS | {"required": [*PAY_ARGS["required"], "currency"]}
+    folder.write("tools/pay.json", pay_manifest(args=required))
+    (problem,) = folder.policies(PERMIT_ALL + EUROS.format("")).problems()
+    assert (
+        "rules.cedar:2" in problem and "in tools/pay@1.json, a version still in force: ask `has`" in problem
+    )
+    assert folder.policies(PERMIT_ALL + EUROS.format("context.input has currency && ")).problems() == []
+
+
+WRONG_FILES = {
+    "no current one": ("tools/other@1.json", pay_manifest(tool="other"), "no current manifest beside it"),
+    "the same again": ("tools/pay@2.json", pay_manifest(), "is the same manifest as tools/pay.json"),
+    "an empty label": ("tools/pay@.json", OLD | {"title": "P"}, "names no version"),
+    "two labels": ("tools/pay@1@2.json", OLD | {"title": "P"}, "names no version"),
+    "another tool's name": ("tools/refund@1.json", OLD | {"title": "P"}, "name the file after it: pay.json"),
+}
+
+
+@pytest.mark.parametrize(("file", "content", "message"), WRONG_FILES.values(), ids=WRONG_FILES)
+def test_a_version_that_makes_no_sense_is_refused(
+    folder: BundleFolder, file: str, content: dict[str, Any], message: str
+) -> None:
+    problems = folder.write(file, content).problems()
+    assert any(problem.startswith(file) and message in problem for problem in problems), problems
+
+
+def test_many_versions_are_refused(folder: BundleFolder) -> None:
+    for number in range(2, 9):
+        folder.write(f"tools/pay@{number}.json", OLD | {"title": f"Pay {number}"})
+    assert folder.problems() == ["tools/pay.json: 9 versions of this tool; 8 is the limit"]
+
+
+FILES = {
+    "mail.send": "mail.send.json",
+    "a/b": "a%2Fb.json",
+    "srv:tool": "srv%3Atool.json",
+    ".hidden": "%2Ehidden.json",
+    "0-day": "0-day.json",
+    "..a/...": "%2E.a%2F....json",
+}
+
+
+@pytest.mark.parametrize(("tool", "file"), FILES.items(), ids=FILES)
+def test_a_tool_of_any_name_lies_in_a_safe_file_and_is_weighed(tmp_path: Path, tool: str, file: str) -> None:
+    assert manifest_file(tool) == file
+    folder = BundleFolder(tmp_path).write(f"tools/{file}", pay_manifest(tool=tool))
+    folder.policies(f'@id("it") permit (principal, action == Action::"{tool}", resource);')
+    assert folder.decide(PAY, tool=tool).outcome is Verdict.RELEASE
+    assert folder.decide(PAY).outcome is Verdict.DENY
