@@ -11,7 +11,7 @@ from countersign.contract import Verdict
 from policy_service.domain.decision import Decision, Reason
 from policy_service.domain.gates import DEFAULT_VALID_FOR, Gate
 from policy_service.pap.changes.findings import Finding, Way
-from policy_service.pap.changes.outcomes import Laxer, asked_of, laxer
+from policy_service.pap.changes.outcomes import Laxer, asked_of, laxer, stricter
 from policy_service.pap.changes.paths import PEOPLE, Path, told
 from policy_service.pap.changes.regions import Pair, Tried, try_tool
 from policy_service.pap.changes.samples import sample, settled
@@ -63,9 +63,14 @@ def _bases(pair: Pair) -> list[dict[str, Any]]:
 def _differences(tried: Tried, pair: Pair) -> Iterator[tuple[Way, Laxer, Shown]]:
     looked: dict[Any, int] = {}
     for state in tried.states:
+        told_already: set[Way] = set()  # without unseen fields: with them it is the same difference
         for unseen in _unseen_to_try(pair):
             before, after = (_decision(side, half, unseen) for side, half in zip(pair, state.halves, strict=True))
-            for way, changes in ((Way.LOOSENING, laxer(before, after)), (Way.TIGHTENING, laxer(after, before))):
+            for way, changes in ((Way.LOOSENING, laxer(before, after)), (Way.TIGHTENING, stricter(before, after))):
+                if way in told_already:
+                    continue
+                if changes and not unseen:
+                    told_already.add(way)
                 for one in changes:
                     key = (way, one.kind, state.halves[0].gates, state.halves[1].gates, bool(unseen))
                     looked[key] = looked.get(key, 0) + 1

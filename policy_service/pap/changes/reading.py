@@ -79,6 +79,8 @@ def _entity(path: Path, entity: pst.EntityUid, read: Read) -> None:
     kind = entity.type.basename
     if kind in ("Role", "Group") and path == ("agent",):
         read.see(("role" if kind == "Role" else "team", entity.id))
+    elif kind in ("Role", "Group") and path == ("fact", "agent"):
+        read.see(("agent-role" if kind == "Role" else "agent-team", entity.id))
     elif kind == "Group" and path in PEOPLE:
         read.see(path, InGroup(entity.id))
     else:
@@ -257,7 +259,8 @@ def _relate(exprs: tuple[pst.Expr, ...], why: str, read: Read) -> None:
 
 def _everything(expr: pst.Expr, why: str, read: Read) -> None:
     """All paths below, each with all literals below: tried, not proved."""
-    read.doubt(why + (f" ({', '.join(sorted(map(told, _paths(expr))))})" if list(_paths(expr)) else ""))
+    if names := sorted({told(path) for path in _paths(expr)}):
+        read.doubt(f"{why} ({', '.join(names)})")
     values = [value for value in map(constant_of, _below(expr)) if value is not None]
     entities = [each.value for each in _below(expr) if isinstance(each, pst.EntityLit)]
     for path in _paths(expr):

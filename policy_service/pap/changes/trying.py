@@ -40,7 +40,8 @@ def values_to_try(read: Read, sides: Sequence[Side], base: dict[str, Any]) -> di
             literals[path] |= shared
     tried = {path: _values(path, values, sides, base) for path, values in literals.items()}
     for relation in read.relations:
-        _solve(relation, tried, sides, base)
+        if all(kind_of(path, sides) == "Long" for path in relation.factors):
+            _solve(relation, tried, sides, base)
     return tried
 
 
@@ -118,15 +119,16 @@ def _of_kind(kind: str, literals: Iterable[Any]) -> list[Any]:
             steps = (-1, Decimal("-0.01"), -_STEP, 0, _STEP, Decimal("0.01"), 1)
             return _once(value + step for value in given for step in steps)
         case "datetime":
-            return _moments(literals)
+            return moments_to_try(literals)
         case "Set<String>":
-            return _sets(literals)
+            return sets_to_try(literals)
         case "Record":
             return []
     return [*sorted({value for value in literals if isinstance(value, str)}), FRESH]
 
 
-def _moments(literals: Iterable[Any]) -> list[datetime]:
+def moments_to_try(literals: Iterable[Any]) -> list[datetime]:
+    """Times around those that are compared with, on their days and the days beside."""
     literals = list(literals)
     moments = [value for value in literals if isinstance(value, datetime)]
     moments += [BASE_NOW + value.by for value in literals if isinstance(value, Later)]
@@ -141,7 +143,8 @@ def _moments(literals: Iterable[Any]) -> list[datetime]:
     return _once([*near, *(midnight + hour for midnight in sorted(midnights) for hour in hours), BASE_NOW])
 
 
-def _sets(literals: Iterable[Any]) -> list[list[Any]]:
+def sets_to_try(literals: Iterable[Any]) -> list[list[Any]]:
+    """Sets of the named members, with and without one that is not named."""
     members: set[Any] = set()
     for value in literals:
         members |= value if isinstance(value, frozenset) else {value} if isinstance(value, str | int) else set()
