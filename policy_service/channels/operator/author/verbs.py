@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import typer
 
-from policy_service.channels.operator.author import checking
+from policy_service.channels.operator.author import checking, differing, replaying
 
 
 def add_author_verbs(app: typer.Typer) -> None:
     """Put every verb of this room on the command line."""
     app.command("check")(checking.check)
+    app.command("diff")(differing.diff)
+    app.command("replay")(replaying.replay_calls)
