@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from countersign.contract import ContractError, canonicalize
 from policy_service.domain.decision import Decision
-from policy_service.domain.question import AgentPrincipal, Claimed, Facts, Question
+from policy_service.domain.question import AgentPrincipal, CallMethod, Claimed, Facts, Question
 from policy_service.facts.attributes import moment_of
 from policy_service.facts.config import AGENT
 from policy_service.pap.bundle import Bundle
@@ -23,7 +23,7 @@ from policy_service.pap.parts import Parts
 from policy_service.pdp.engine import decide
 
 MEMBERS: Final = frozenset(
-    "agent tool args facts history now env txn_size claimed on_behalf_of label id hidden decided".split()
+    "agent tool args facts history now env txn_size claimed on_behalf_of method label id hidden decided".split()
 )
 """What a line may say; anything else is a slip and is told."""
 
@@ -46,12 +46,13 @@ class Call:
     history: Mapping[str, int] | None = None
     env: str = "production"
     txn_size: int = 1
-    claimed: Claimed = Claimed()
+    claimed: Claimed = field(default_factory=Claimed)
     on_behalf_of: str | None = None
     label: str | None = None
     name: str = ""
     hidden: tuple[str, ...] = ()
     decided: str | None = None
+    method: CallMethod = "key"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,11 @@ def read_call(line: bytes | str, number: int = 1) -> Call:
         raise ValueError('write one object a line: {"agent": {"name": "..."}, "tool": "...", "args": {...}}')
     if strange := sorted(told.keys() - MEMBERS):
         raise ValueError(f"{strange[0]!r} is no member of a call; known are {', '.join(sorted(MEMBERS))}")
-    agent, tool, args = _require(told, "agent", dict), _require(told, "tool", str), _require(told, "args", dict)
+    agent, tool, args = (
+        _require(told, "agent", dict),
+        _require(told, "tool", str),
+        _require(told, "args", dict),
+    )
     decided = told.get("decided")
     if decided is not None and decided not in _OUTCOMES:
         raise ValueError(f"decided is {decided!r}; known are {', '.join(sorted(_OUTCOMES))}")
@@ -107,6 +112,7 @@ def read_call(line: bytes | str, number: int = 1) -> Call:
         name=str(told.get("id", "")),
         hidden=tuple(told.get("hidden", ())),
         decided=decided,
+        method="api_key" if told.get("method") == "api_key" else "key",
     )
 
 
@@ -130,7 +136,11 @@ def _agent(told: Mapping[str, Any]) -> AgentPrincipal:
 
 def _facts(told: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """By entity. A flat table is the resource's, which is what people paste."""
-    if told and told.keys() <= {"resource", "agent"} and all(isinstance(each, dict) for each in told.values()):
+    if (
+        told
+        and told.keys() <= {"resource", "agent"}
+        and all(isinstance(each, dict) for each in told.values())
+    ):
         return told
     return {"resource": told}
 
@@ -164,6 +174,7 @@ async def question_of(call: Call, bundle: Bundle, parts: Parts) -> Question:
         txn_size=call.txn_size,
         claimed=call.claimed,
         on_behalf_of=call.on_behalf_of,
+        method=call.method,
         **extra,
     )
 
@@ -198,12 +209,11 @@ async def decided(call: Call, bundle: Bundle, parts: Parts) -> Decision:
 def reads_hidden(call: Call, bundle: Bundle, paths: Iterable[tuple[str, ...]]) -> bool:
     """Whether some rule of the call's tool reads a value that was taken out of the record."""
     names = {pointer.lstrip("/").split("/")[0] for pointer in call.hidden}
-    return any(path[0] == "input" and len(path) > 1 and path[1] in names for path in paths) or _names_resource(
-        call, bundle, names
-    )
+    return any(
+        path[0] == "input" and len(path) > 1 and path[1] in names for path in paths
+    ) or _names_resource(call, bundle, names)
 
 
 def _names_resource(call: Call, bundle: Bundle, names: set[str]) -> bool:
     manifest = bundle.manifests.get(call.tool)
     return manifest is not None and manifest.resource.id.lstrip("/").split("/")[0] in names
-

@@ -44,15 +44,24 @@ def _run(
     failed_before, failing, own = _runs(before, mine), _runs(after, mine), _runs(after, theirs)
     for it, why in failing.items():
         if it in failed_before:
-            yield _finding(Way.LOOK, "case-fails-in-both", it, f"the active bundle does not pass it either: {why.words}")
+            yield _finding(
+                Way.LOOK, "case-fails-in-both", it, f"the active bundle does not pass it either: {why.words}"
+            )
         elif why.stricter and it not in own:
-            words = f"a case of the active bundle is answered more strictly, as the new bundle's own case says: {why.words}"
+            words = f"the new bundle's own case says so too: answered more strictly, {why.words}"
             yield _finding(Way.LOOK, "active-case-stricter", it, words)
         else:
-            yield _finding(Way.LOOSENING, "active-case-fails", it, f"a case of the active bundle does not hold: {why.words}")
+            yield _finding(
+                Way.LOOSENING,
+                "active-case-fails",
+                it,
+                f"a case of the active bundle does not hold: {why.words}",
+            )
     for it, why in own.items():
         if it not in failing and it not in failed_before:
-            yield _finding(Way.LOOSENING, "own-case-fails", it, f"a case of the new bundle does not hold: {why.words}")
+            yield _finding(
+                Way.LOOSENING, "own-case-fails", it, f"a case of the new bundle does not hold: {why.words}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +87,20 @@ def _changed(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterato
             new = moved.get(key[1])  # the same case in another file is no loss
         if old is None or old == new:
             if old is None and key[1] not in {it for _, it in mine}:
-                yield _finding(Way.LOOK, "case", key[1], f"a new case: {_asks(theirs[key])}", key[0], theirs[key])
+                yield _finding(
+                    Way.LOOK, "case", key[1], f"a new case: {_asks(theirs[key])}", key[0], theirs[key]
+                )
             continue
         if new is None:
-            yield _finding(Way.LOOSENING, "case", key[1], f"the case is gone; it asked for {_asks(old)}", key[0], old)
+            yield _finding(
+                Way.LOOSENING, "case", key[1], f"the case is gone; it asked for {_asks(old)}", key[0], old
+            )
             continue
         only = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
         stricter = _STRICTNESS.get(new.get("expect", ""), -1) > _STRICTNESS.get(old.get("expect", ""), 3)
-        way = Way.TIGHTENING if stricter and only <= {"expect", "gates", "needs", "reasons"} else Way.LOOSENING
+        way = (
+            Way.TIGHTENING if stricter and only <= {"expect", "gates", "needs", "reasons"} else Way.LOOSENING
+        )
         words = f"the case changed in {', '.join(sorted(only))}: {_asks(old)} becomes {_asks(new)}"
         yield _finding(way, "case", key[1], words, key[0], [old, new])
 
@@ -157,8 +172,12 @@ def _against(case: Mapping[str, Any], decision: Decision) -> _Failure | None:
         "needs": {merged.key: merged.quorum for merged in merge(decision.gates)},
         "reasons": [reason.policy or reason.code for reason in decision.reasons],
     }
-    expected = {"expect": case.get("expect")} | {name: case[name] for name in ("gates", "needs", "reasons") if name in case}
-    wrong = [f"{name} is {found[name]}, not {expected[name]}" for name in expected if found[name] != expected[name]]
+    expected = {"expect": case.get("expect")} | {
+        name: case[name] for name in ("gates", "needs", "reasons") if name in case
+    }
+    wrong = [
+        f"{name} is {found[name]}, not {expected[name]}" for name in expected if found[name] != expected[name]
+    ]
     expects = _STRICTNESS.get(str(case.get("expect")), 3)
     return _Failure("; ".join(wrong), _STRICTNESS[decision.outcome.value] > expects) if wrong else None
 

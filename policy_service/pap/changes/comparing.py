@@ -26,7 +26,7 @@ from policy_service.pdp.rules import PolicySource
 
 @dataclass(frozen=True)
 class ToolTried:
-    """How one tool was looked at: `unchanged`, `exhaustive` or `sampled`, with how many made-up calls and why not all."""
+    """How one tool was looked at: `unchanged`, `exhaustive` or `sampled`, with how many made-up calls."""
 
     tool: str
     how: str
@@ -55,7 +55,7 @@ class Report:
 
 
 def compare(before: Bundle, after: Bundle, more: Iterable[Finding] = ()) -> Report:
-    """Everything that changes from ``before`` to ``after``; ``more`` are findings from elsewhere, say of replayed calls."""
+    """Everything that changes from ``before`` to ``after``; ``more`` are findings of replayed calls."""
     if before.digest == after.digest:
         return Report(before, after, tuple(more), ())
     parts = (read_parts(before.source.files)[0], read_parts(after.source.files)[0])
@@ -75,7 +75,9 @@ def compare(before: Bundle, after: Bundle, more: Iterable[Finding] = ()) -> Repo
     return Report(before, after, tuple(findings), tuple(tools), tuple(same))
 
 
-def _rules(before: Bundle, after: Bundle, parts: tuple[Parts, Parts]) -> tuple[list[Finding], list[ToolTried]]:
+def _rules(
+    before: Bundle, after: Bundle, parts: tuple[Parts, Parts]
+) -> tuple[list[Finding], list[ToolTried]]:
     findings: list[Finding] = []
     tools: list[ToolTried] = []
     for tool in sorted(before.manifests.keys() | after.manifests.keys()):
@@ -109,7 +111,10 @@ def _is_unchanged(pair: Pair) -> bool:
 
 
 def _types(side: Side) -> Any:
-    return {e: {n: (t.name, t.optional) for n, t in side.config.attribute_types(e).items()} for e in side.config.entities}
+    return {
+        e: {n: (t.name, t.optional) for n, t in side.config.attribute_types(e).items()}
+        for e in side.config.entities
+    }
 
 
 def _memberships(side: Side) -> Any:
@@ -162,19 +167,21 @@ def _texts(before: Bundle, after: Bundle, findings: list[Finding]) -> Iterator[F
     for name in [*before.policies, *(name for name in after.policies if name not in before.policies)]:
         old, new = before.policies.get(name), after.policies.get(name)
         files = frozenset(policy.file for policy in (old, new) if policy is not None)
-        if old is None or new is None or meaning(old) != meaning(new):
-            if name not in shown:
-                what = "is new" if old is None else "is gone" if new is None else "changed"
-                words = f"the rule {what}, and no difference to any decision was found"
-                content = [None if policy is None else policy.text for policy in (old, new)]
-                yield Finding(Way.LOOK, "rule", name, words, _where(old, new), (name,), content, files)
+        differs = old is None or new is None or meaning(old) != meaning(new)
+        if differs and name not in shown:
+            what = "is new" if old is None else "is gone" if new is None else "changed"
+            words = f"the rule {what}, and no difference to any decision was found"
+            content = [None if policy is None else policy.text for policy in (old, new)]
+            yield Finding(Way.LOOK, "rule", name, words, _where(old, new), (name,), content, files)
         if old is None or new is None:
             continue
         for key in sorted(old.annotations.keys() | new.annotations.keys()):
             said, says = old.annotations.get(key), new.annotations.get(key)
             if said != says and key in ("title", "doc", "channel", "remind"):
                 words = f"@{key} {said!r} becomes {says!r}"
-                yield Finding(Way.LOOK, f"text-{key}", name, words, _where(old, new), (name,), [said, says], files)
+                yield Finding(
+                    Way.LOOK, f"text-{key}", name, words, _where(old, new), (name,), [said, says], files
+                )
 
 
 def _rest(
@@ -191,7 +198,9 @@ def _rest(
         else:
             words = "this file differs, and this version does not know what it means"
             content = [repr(mine.get(name)), repr(theirs.get(name))]
-            unknown.append(Finding(Way.LOOSENING, "unknown-file", name, words, content=content, files=frozenset({name})))
+            unknown.append(
+                Finding(Way.LOOSENING, "unknown-file", name, words, content=content, files=frozenset({name}))
+            )
     return same, unknown
 
 

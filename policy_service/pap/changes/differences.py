@@ -1,4 +1,4 @@
-"""The findings about one tool: each difference with one call that shows it and the policies behind it, on both sides."""
+"""The findings about one tool: each difference with one call that shows it and the policies behind it."""
 
 from __future__ import annotations
 
@@ -65,8 +65,13 @@ def _differences(tried: Tried, pair: Pair) -> Iterator[tuple[Way, Laxer, Shown]]
     for state in tried.states:
         told_already: set[Way] = set()  # without unseen fields: with them it is the same difference
         for unseen in _unseen_to_try(pair):
-            before, after = (_decision(side, half, unseen) for side, half in zip(pair, state.halves, strict=True))
-            for way, changes in ((Way.LOOSENING, laxer(before, after)), (Way.TIGHTENING, stricter(before, after))):
+            before, after = (
+                _decision(side, half, unseen) for side, half in zip(pair, state.halves, strict=True)
+            )
+            for way, changes in (
+                (Way.LOOSENING, laxer(before, after)),
+                (Way.TIGHTENING, stricter(before, after)),
+            ):
                 if way in told_already:
                     continue
                 if changes and not unseen:

@@ -64,7 +64,9 @@ class Finding:
     def to_text(self) -> str:
         """The finding for people, its lines indented below it."""
         name = f"[{self.id}] " if self.way is Way.LOOSENING else ""
-        return "\n".join([f"  {name}{self.subject}: {self.sentence}", *(f"      {line}" for line in self.lines)])
+        return "\n".join(
+            [f"  {name}{self.subject}: {self.sentence}", *(f"      {line}" for line in self.lines)]
+        )
 
 
 def of_way(findings: Iterable[Finding], way: Way) -> list[Finding]:

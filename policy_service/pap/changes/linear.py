@@ -22,7 +22,9 @@ class Linear:
         factor = self.factors.get(path, 0)
         if factor == 0:
             return None
-        rest = self.constant + sum(each * others.get(name, 0) for name, each in self.factors.items() if name != path)
+        rest = self.constant + sum(
+            each * others.get(name, 0) for name, each in self.factors.items() if name != path
+        )
         return -rest // factor
 
     def plus(self, other: Linear, times: int = 1) -> Linear:

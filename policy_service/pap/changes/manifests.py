@@ -17,10 +17,14 @@ from policy_service.pap.changes.findings import Finding, Way
 _RISKS: Final = ("low", "medium", "high")
 _WORDS: Final = frozenset({"title", "description"})
 _KEPT_LISTS: Final = frozenset({"secret", "money", "recipients"})
-_WORDS_IN_ARGS: Final = frozenset({"title", "description", "examples", "$comment", "deprecated", "readOnly", "writeOnly"})
+_WORDS_IN_ARGS: Final = frozenset(
+    {"title", "description", "examples", "$comment", "deprecated", "readOnly", "writeOnly"}
+)
 _AT_LEAST: Final = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})
 _AT_MOST: Final = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})
-_NARROWS_WHEN_ADDED: Final = _AT_LEAST | _AT_MOST | {"enum", "const", "pattern", "multipleOf", "uniqueItems", "allOf", "not"}
+_NARROWS_WHEN_ADDED: Final = (
+    _AT_LEAST | _AT_MOST | {"enum", "const", "pattern", "multipleOf", "uniqueItems", "allOf", "not"}
+)
 
 Change = tuple[Way, str]
 
@@ -28,12 +32,16 @@ Change = tuple[Way, str]
 def manifest_findings(
     before: Mapping[str, ToolManifest], after: Mapping[str, ToolManifest], settled_by_trying: frozenset[str]
 ) -> list[Finding]:
-    """What changed. ``settled_by_trying`` are tools of which everything was tried: their action groups are judged there."""
+    """What changed. ``settled_by_trying`` are the tools of which everything was tried."""
     found: list[Finding] = []
     for tool in sorted(before.keys() | after.keys()):
         old, new = before.get(tool), after.get(tool)
         if old is None or new is None:
-            words = "the tool is new; what its rules let through stands under it" if old is None else "the tool is gone"
+            words = (
+                "the tool is new; what its rules let through stands under it"
+                if old is None
+                else "the tool is gone"
+            )
             found.append(_finding(Way.LOOK if old is None else Way.TIGHTENING, tool, "tool", words, old, new))
         elif old.digest != new.digest:
             found += _changed(old, new, tool in settled_by_trying)
@@ -50,8 +58,8 @@ def _changed(old: ToolManifest, new: ToolManifest, is_settled: bool) -> Iterator
         if name == "args":
             changes = list(dict.fromkeys(_schema(before, after, "args")))
             for way in Way:
-                if words := [text for each, text in changes if each is way]:
-                    yield _finding(way, old.tool, "manifest-args", "; ".join(words), before, after)
+                if told := "; ".join(text for each, text in changes if each is way):
+                    yield _finding(way, old.tool, "manifest-args", told, before, after)
             continue
         way = _way(name, before, after, is_settled)
         words = f"{name} {_short(before)} becomes {_short(after)}"
@@ -106,13 +114,20 @@ def _keyword(key: str, before: Any, after: Any, place: str, kind: Any) -> Change
     words = f"{place}.{key} {_short(before)} becomes {_short(after)}"
     if key in _WORDS_IN_ARGS:
         return Way.LOOK, words
-    shows_it = key == "uniqueItems" or (key == "multipleOf" and kind == "number")  # policy may begin to see the field
+    shows_it = key == "uniqueItems" or (
+        key == "multipleOf" and kind == "number"
+    )  # policy may begin to see the field
     if before is None and key in _NARROWS_WHEN_ADDED and kind is not None and not shows_it:
         return Way.TIGHTENING, words
     narrower = (
         (key in _AT_LEAST and _is_more(after, before))
         or (key in _AT_MOST and _is_more(before, after))
-        or (key == "enum" and isinstance(after, list) and isinstance(before, list) and all(v in before for v in after))
+        or (
+            key == "enum"
+            and isinstance(after, list)
+            and isinstance(before, list)
+            and all(v in before for v in after)
+        )
         or (key == "required" and isinstance(after, list) and set(before or ()) <= set(after))
     )
     return (Way.TIGHTENING if narrower else Way.LOOSENING), words

@@ -34,7 +34,9 @@ def laxer(before: Decision, after: Decision) -> list[Laxer]:
         return []
     found = _gates(merge(before.gates), merge(after.gates))
     if after.valid_for > before.valid_for:
-        found.append(Laxer("valid_for", f"a release is valid for {after.valid_for} instead of {before.valid_for}"))
+        found.append(
+            Laxer("valid_for", f"a release is valid for {after.valid_for} instead of {before.valid_for}")
+        )
     return list(dict.fromkeys(found))
 
 
@@ -81,7 +83,11 @@ def _served(before: Sequence[MergedGate], after: Sequence[MergedGate]) -> dict[s
 
 
 def _place(
-    gate: MergedGate, before: Sequence[MergedGate], after: Sequence[MergedGate], taken: dict[str, str], tried: set[str]
+    gate: MergedGate,
+    before: Sequence[MergedGate],
+    after: Sequence[MergedGate],
+    taken: dict[str, str],
+    tried: set[str],
 ) -> bool:
     """One step of a bipartite matching; the question of the very same groups is tried first."""
     fitting = [each for each in after if each.groups <= gate.groups]
@@ -103,7 +109,9 @@ def _weaker(gate: MergedGate, now: MergedGate) -> list[Laxer]:
     if is_stronger(gate.step_up, now.step_up):
         found.append(Laxer("step_up", f"{who} need not step up by {gate.step_up}"))
     if now.answer_within > gate.answer_within:
-        found.append(Laxer("answer_within", f"{who} are asked for {now.answer_within}, not {gate.answer_within}"))
+        found.append(
+            Laxer("answer_within", f"{who} are asked for {now.answer_within}, not {gate.answer_within}")
+        )
     if gate.reason and not now.reason:
         found.append(Laxer("reason", f"{who} need not give a reason"))
     if now.shared and not gate.shared:
@@ -111,5 +119,3 @@ def _weaker(gate: MergedGate, now: MergedGate) -> list[Laxer]:
     if wider := now.escalate - gate.escalate:
         found.append(Laxer("escalate", f"escalation adds {', '.join(sorted(wider))} to {who}"))
     return found
-
-

@@ -57,16 +57,27 @@ def _about(
         if may[0] is may[1]:
             continue
         way = Way.LOOSENING if may[1] else Way.TIGHTENING
-        words = f"somebody may {action} who might not before" if may[1] else f"somebody may not {action} any more"
+        words = (
+            f"somebody may {action} who might not before" if may[1] else f"somebody may not {action} any more"
+        )
         example = ", ".join(f"{'.'.join(path)} = {value}" for path, value in sorted(values.items()))
         finding = Finding(
-            way, f"who-may-{action}", f'Action::"{action}"', words, (f"for example: {example}",), tuple(names), texts, files
+            way,
+            f"who-may-{action}",
+            f'Action::"{action}"',
+            words,
+            (f"for example: {example}",),
+            tuple(names),
+            texts,
+            files,
         )
         found.setdefault(way, finding)
     yield from found.values()
     if not found:
         words = f"the rules changed; {count} made-up questions are answered as before"
-        yield Finding(Way.LOOK, f"who-may-{action}", f'Action::"{action}"', words, (), tuple(names), texts, files)
+        yield Finding(
+            Way.LOOK, f"who-may-{action}", f'Action::"{action}"', words, (), tuple(names), texts, files
+        )
 
 
 def _begun_or_ended(action: str, begun: bool, names: list[str], files: frozenset[str], texts: Any) -> Finding:
@@ -116,7 +127,12 @@ def _values(path: Path, literals: set[Any], read: Read) -> list[Any]:
     if path == ("assurance",):
         return ["oidc", "dev"]
     if path == ("fact", "agent", "owner"):
-        return [*texts, ABSENT, "someone|else", *sorted(v for v in read.literals.get(("agent",), ()) if isinstance(v, str))]
+        return [
+            *texts,
+            ABSENT,
+            "someone|else",
+            *sorted(v for v in read.literals.get(("agent",), ()) if isinstance(v, str)),
+        ]
     if path == ("agent",):
         return [*texts, "someone|else"]
     return [*texts, FRESH]

@@ -101,7 +101,7 @@ class TimeOfDay:
     since_midnight: timedelta
 
 
-def _visit(expr: pst.Expr, read: Read) -> None:
+def _visit(expr: pst.Expr, read: Read) -> None:  # noqa: C901 - one line for each form of the grammar
     match expr:
         case pst.BinaryOp(op="and" | "or", left=left, right=right):
             _visit(left, read)
@@ -164,11 +164,12 @@ def _simple_or_doubt(expr: pst.Expr, values: tuple[Any, ...], read: Read) -> Non
 def _compare_in(left: pst.Expr, right: pst.Expr, read: Read) -> None:
     path = path_of(left)
     elements = right.elements if isinstance(right, pst.Set) else (right,)
-    if path is None or not all(isinstance(each, pst.EntityLit) for each in elements):
+    named = [each.value for each in elements if isinstance(each, pst.EntityLit)]
+    if path is None or len(named) < len(elements):
         _relate((left, right), "in of two attributes", read)
         return
-    for each in elements:
-        _entity(path, each.value, read)
+    for entity in named:
+        _entity(path, entity, read)
 
 
 def _members(op: str, left: pst.Expr, right: pst.Expr, read: Read) -> None:
@@ -178,15 +179,17 @@ def _members(op: str, left: pst.Expr, right: pst.Expr, read: Read) -> None:
     elif wanted is not None and path_of(left) is not None:
         values = wanted if isinstance(wanted, frozenset) else frozenset({wanted})
         read.see(path_of(left), *(frozenset({value}) for value in values), values)
-    elif isinstance(left, pst.Set) and path_of(right) is not None and _all_entities(left):
-        for each in left.elements:
-            _entity(path_of(right) or OPAQUE, each.value, read)
+    elif isinstance(left, pst.Set) and (path := path_of(right)) is not None and (named := _entities(left)):
+        for entity in named:
+            _entity(path, entity, read)
     else:
         _relate((left, right), f"{op} of two attributes", read)
 
 
-def _all_entities(given: pst.Set) -> bool:
-    return all(isinstance(each, pst.EntityLit) for each in given.elements)
+def _entities(given: pst.Set) -> list[pst.EntityUid]:
+    """The entities of a set that holds nothing else."""
+    named = [each.value for each in given.elements if isinstance(each, pst.EntityLit)]
+    return named if len(named) == len(given.elements) else []
 
 
 def _compare(left: pst.Expr, right: pst.Expr, read: Read) -> None:
@@ -334,7 +337,12 @@ def _typed(op: str, text: str) -> Any:
 def _duration(text: str) -> timedelta:
     """Cedar's own spelling of a duration, with milliseconds and a sign."""
     sign, rest, total, digits = (-1 if text.startswith("-") else 1), text.lstrip("-"), timedelta(), ""
-    units = {"d": timedelta(days=1), "h": timedelta(hours=1), "m": timedelta(minutes=1), "s": timedelta(seconds=1)}
+    units = {
+        "d": timedelta(days=1),
+        "h": timedelta(hours=1),
+        "m": timedelta(minutes=1),
+        "s": timedelta(seconds=1),
+    }
     milliseconds, rest = _split_milliseconds(rest)
     for char in rest:
         if char.isdigit():

@@ -73,8 +73,14 @@ def _doubts(tried: Tried, part: Part, sides: Sequence[Side], base: dict[str, Any
         literals = part.read.literals.get(path, set())
         if not is_whole(path, literals, sides):
             doubts.append("a set compared with many members")
-        if path[0] == "input" and kind_of(path, sides) == "String" and not _has_fresh(values, literals, path, sides):
-            doubts.append(f"{'.'.join(path)}: no text beside the named ones was found that the manifest takes")
+        if (
+            path[0] == "input"
+            and kind_of(path, sides) == "String"
+            and not _has_fresh(values, literals, path, sides)
+        ):
+            doubts.append(
+                f"{'.'.join(path)}: no text beside the named ones was found that the manifest takes"
+            )
     size = prod(len(values) for values in part.values.values())
     if size > _budget(part):
         doubts.append(f"{size} combinations, {_budget(part)} of them tried")
@@ -85,7 +91,11 @@ def _doubts(tried: Tried, part: Part, sides: Sequence[Side], base: dict[str, Any
 
 def _has_fresh(values: Sequence[Any], literals: set[Any], path: Path, sides: Sequence[Side]) -> bool:
     closed = all(_is_closed(side, path) for side in sides)
-    return closed or any(value not in literals for value in values if isinstance(value, str) and value != "") or FRESH in values
+    return (
+        closed
+        or any(value not in literals for value in values if isinstance(value, str) and value != "")
+        or FRESH in values
+    )
 
 
 def _is_closed(side: Side, path: Path) -> bool:

@@ -150,7 +150,9 @@ def _finding(way: Way, tool: str, kind: str, group: list[Difference]) -> Finding
 
 
 def _behind(each: Difference) -> set[str]:
-    sides = [set() if one.decision is None else set(one.decision.policies) for one in (each.before, each.after)]
+    sides = [
+        set() if one.decision is None else set(one.decision.policies) for one in (each.before, each.after)
+    ]
     return sides[0] ^ sides[1]
 
 
@@ -169,8 +171,12 @@ def _told(one: Replayed) -> str:
 def as_table(counts: Mapping[tuple[str, str], int], head: str) -> str:
     """Outcomes in columns, one row for each name."""
     names = sorted({name for name, _ in counts})
-    columns = [each for each in OUTCOMES if each != NOT_REPLAYABLE or any(counts[name, each] for name in names)]
+    columns = [
+        each for each in OUTCOMES if each != NOT_REPLAYABLE or any(counts[name, each] for name in names)
+    ]
     width = max([len(head), *(len(name) for name in names)]) + 2
     rows = [f"{head:{width}}" + "".join(f"{each:>16}" for each in columns)]
-    rows += [f"{name:{width}}" + "".join(f"{counts[name, each] or '.':>16}" for each in columns) for name in names]
+    rows += [
+        f"{name:{width}}" + "".join(f"{counts[name, each] or '.':>16}" for each in columns) for name in names
+    ]
     return "\n".join(rows)

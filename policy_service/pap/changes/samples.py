@@ -1,4 +1,4 @@
-"""Plain values for a JSON Schema node: the smallest call a manifest takes, found by trying, never by guessing wildly."""
+"""Plain values for a JSON Schema node: a small call that a manifest takes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,20 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-_TRIED: Final = ("x", "a", "A", "1", "a1", "A1", "ABC", "abc123", "ABC123", "2026-01-14", "12:00", "a@example.com")
+_TRIED: Final = (
+    "x",
+    "a",
+    "A",
+    "1",
+    "a1",
+    "A1",
+    "ABC",
+    "abc123",
+    "ABC123",
+    "2026-01-14",
+    "12:00",
+    "a@example.com",
+)
 _MAX_DEPTH: Final = 12
 
 
@@ -51,10 +64,14 @@ def _of_kind(kind: Any, schema: Mapping[str, Any], root: Mapping[str, Any], dept
     match kind:
         case "object":
             properties = schema.get("properties", {})
-            return {name: sample(properties.get(name, {}), root, depth + 1) for name in schema.get("required", ())}
+            return {
+                name: sample(properties.get(name, {}), root, depth + 1) for name in schema.get("required", ())
+            }
         case "array":
             item = schema.get("items", {})
-            return [_varied(sample(item, root, depth + 1), index) for index in range(schema.get("minItems", 0))]
+            return [
+                _varied(sample(item, root, depth + 1), index) for index in range(schema.get("minItems", 0))
+            ]
         case "string":
             return _text(schema)
         case "integer" | "number":
@@ -85,7 +102,7 @@ def _text(schema: Mapping[str, Any]) -> str:
         return tried[0]
 
 
-def _number(schema: Mapping[str, Any]) -> int | float:
+def _number(schema: Mapping[str, Any]) -> Any:
     step = schema.get("multipleOf", 1)
     least = schema.get("minimum", schema.get("exclusiveMinimum"))
     most = schema.get("maximum", schema.get("exclusiveMaximum"))

@@ -68,7 +68,9 @@ class Side:
     @cached_property
     def all_as_forbids(self) -> PolicySet:
         """Every policy of the tool as a forbid: an engine that denies names all that hold."""
-        return policy_set({name: replace(tree, effect="forbid", annotations={}) for name, tree in self.trees.items()})
+        return policy_set(
+            {name: replace(tree, effect="forbid", annotations={}) for name, tree in self.trees.items()}
+        )
 
     @property
     def trees(self) -> Mapping[str, pst.Template]:
@@ -102,7 +104,13 @@ class Side:
 
     def asked(self, base: dict[str, Any], values: Assignment) -> tuple[Request, Entities] | None:
         """What the engine is given for this call; None where the call is refused before."""
-        question = self.question(base, values)
+        try:
+            return self.asked_as(self.question(base, values))
+        except ValueError:  # a value of another type than the attribute's: no such call
+            return None
+
+    def asked_as(self, question: Question) -> tuple[Request, Entities] | None:
+        """What the engine is given for a question; None where the call is refused before."""
         args = question.args
         encoded = self.encoded(args) if isinstance(args, dict) else None
         if encoded is None:
@@ -120,7 +128,7 @@ class Side:
     def question(self, base: dict[str, Any], values: Assignment) -> Question:
         """The call as the engine is asked about it."""
         owner, behalf = values.get(("owner",), ABSENT), values.get(("on_behalf_of",), ABSENT)
-        extra = {"history": _under(values, "history")} if _HAS_HISTORY else {}
+        extra: dict[str, Any] = {"history": _under(values, "history")} if _HAS_HISTORY else {}
         return Question(
             agent=AgentPrincipal(
                 values.get(("agent",), "some-agent"),

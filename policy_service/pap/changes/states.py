@@ -77,7 +77,14 @@ def _least(states: list[State], unchanged: frozenset[str]) -> list[State]:
     alike: dict[Any, list[State]] = {}
     for state in states:
         before, after = state.halves
-        key = (before.permits, before.denies, before.gates - unchanged, after.permits, after.denies, after.gates - unchanged)
+        key = (
+            before.permits,
+            before.denies,
+            before.gates - unchanged,
+            after.permits,
+            after.denies,
+            after.gates - unchanged,
+        )
         alike.setdefault(key, []).append(state)
     kept: list[State] = []
     for group in alike.values():

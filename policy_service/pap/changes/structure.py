@@ -24,15 +24,24 @@ _MAX_ROWS: Final = 20
 def group_findings(before: Directory, after: Directory) -> Iterator[Finding]:
     """Who came into which group, who left, and what people are called."""
     for group in sorted(before.groups | after.groups):
-        came, left = after.members(group) - before.members(group), before.members(group) - after.members(group)
+        came, left = (
+            after.members(group) - before.members(group),
+            before.members(group) - after.members(group),
+        )
         if group not in before.groups:
             way = Way.LOOSENING if came else Way.LOOK
-            yield _finding(way, "group", group, f"a new group of {_people(came, after) or 'nobody'}", "groups.toml")
+            yield _finding(
+                way, "group", group, f"a new group of {_people(came, after) or 'nobody'}", "groups.toml"
+            )
             continue
         if came:
-            yield _finding(Way.LOOSENING, "group", group, f"{_people(came, after)} may now answer", "groups.toml")
+            yield _finding(
+                Way.LOOSENING, "group", group, f"{_people(came, after)} may now answer", "groups.toml"
+            )
         if left:
-            yield _finding(Way.TIGHTENING, "group", group, f"{_people(left, before)} may not any more", "groups.toml")
+            yield _finding(
+                Way.TIGHTENING, "group", group, f"{_people(left, before)} may not any more", "groups.toml"
+            )
         if group not in after.groups:
             yield _finding(Way.TIGHTENING, "group", group, "the group is gone", "groups.toml")
         elif before.title_of(group) != after.title_of(group):
@@ -56,7 +65,9 @@ def fact_findings(before: Parts, after: Parts) -> Iterator[Finding]:
     new = {source.name: source for source in after.config.source}
     for name in sorted(old.keys() | new.keys()):
         if name not in old:
-            yield _finding(Way.LOOSENING, "fact-source", name, f"a new source for {new[name].entity}", "facts.toml")
+            yield _finding(
+                Way.LOOSENING, "fact-source", name, f"a new source for {new[name].entity}", "facts.toml"
+            )
         elif name not in new:
             yield _finding(Way.LOOSENING, "fact-source", name, "the source is gone", "facts.toml")
         else:
@@ -96,9 +107,19 @@ def _rows(file: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> Ite
     changed = [key for key in sorted(before.keys() | after.keys()) if before.get(key) != after.get(key)]
     for key in changed[:_MAX_ROWS]:
         if key not in after:
-            yield _finding(Way.TIGHTENING, "fact-row", f"{file} {key}", "the row is gone: calls about it are denied", file)
+            yield _finding(
+                Way.TIGHTENING,
+                "fact-row",
+                f"{file} {key}",
+                "the row is gone: calls about it are denied",
+                file,
+            )
             continue
-        words = f"{_json(before.get(key))} becomes {_json(after[key])}" if key in before else f"a new row {_json(after[key])}"
+        words = (
+            f"{_json(before.get(key))} becomes {_json(after[key])}"
+            if key in before
+            else f"a new row {_json(after[key])}"
+        )
         yield _finding(Way.LOOSENING, "fact-row", f"{file} {key}", words, file)
     if rest := changed[_MAX_ROWS:]:
         content = {key: [before.get(key), after.get(key)] for key in rest}
@@ -143,7 +164,10 @@ def _meters(files: Mapping[str, bytes]) -> dict[str, Any]:
         if isinstance(value, dict) and all(isinstance(each, dict) for each in value.values()):
             found |= {f"{head}.{name}": each for name, each in value.items()}
         elif isinstance(value, list):
-            named = [each.get("name", index) if isinstance(each, dict) else index for index, each in enumerate(value)]
+            named = [
+                each.get("name", index) if isinstance(each, dict) else index
+                for index, each in enumerate(value)
+            ]
             found |= {f"{head}.{name}": each for name, each in zip(named, value, strict=True)}
         else:
             found[head] = value

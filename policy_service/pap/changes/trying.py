@@ -79,9 +79,9 @@ def kind_of(path: Path, sides: Sequence[Side]) -> str:
     if head in ("fact", "agentfact"):
         for side in sides:
             entity = AGENT if head == "agentfact" else side.manifest.resource.type
-            kind = side.config.attribute_types(entity).get(path[1])
-            if kind is not None:
-                return kind.name
+            declared = side.config.attribute_types(entity).get(path[1])
+            if declared is not None:
+                return declared.name
     if head == "input":
         return next((kind for side in sides if (kind := _kind_of_arg(side, path)) is not None), "String")
     return "String"
@@ -102,7 +102,13 @@ def _kind_of_arg(side: Side, path: Path) -> str | None:
         kind = kind[0]
     if kind is None and (values := node.get("enum") or [node.get("const")]):
         kind = {bool: "boolean", int: "integer", str: "string"}.get(type(values[0]))
-    kinds = {"string": "String", "integer": "Long", "number": "decimal", "boolean": "Bool", "array": "Set<String>"}
+    kinds = {
+        "string": "String",
+        "integer": "Long",
+        "number": "decimal",
+        "boolean": "Bool",
+        "array": "Set<String>",
+    }
     return "Record" if kind == "object" else kinds.get(str(kind))
 
 
@@ -147,7 +153,9 @@ def sets_to_try(literals: Iterable[Any]) -> list[list[Any]]:
     """Sets of the named members, with and without one that is not named."""
     members: set[Any] = set()
     for value in literals:
-        members |= value if isinstance(value, frozenset) else {value} if isinstance(value, str | int) else set()
+        members |= (
+            value if isinstance(value, frozenset) else {value} if isinstance(value, str | int) else set()
+        )
     ordered = sorted(members, key=lambda each: (str(type(each)), str(each)))
     sizes = range(len(ordered) + 1) if len(ordered) <= _MAX_SUBSETS_OF else (0, 1, 2, len(ordered))
     chosen = [list(each) for size in sizes for each in combinations(ordered, size)]
@@ -166,7 +174,9 @@ def is_whole(path: Path, literals: set[Any], sides: Sequence[Side]) -> bool:
 def _people(literals: set[Any], sides: Sequence[Side], *, absent: bool) -> list[Any]:
     named = sorted({value for value in literals if isinstance(value, str)})
     groups = {value.group for value in literals if isinstance(value, InGroup)}
-    people = sorted({person for side in sides for group in groups for person in side.bundle.directory.members(group)})
+    people = sorted(
+        {person for side in sides for group in groups for person in side.bundle.directory.members(group)}
+    )
     by_groups: dict[Any, str] = {}
     for person in people:
         key = tuple(frozenset(side.bundle.rules.groups_of(person) & groups) for side in sides)
@@ -192,10 +202,20 @@ def _of_args(path: Path, found: list[Any], sides: Sequence[Side], base: dict[str
     for side in sides:
         node = _node(side, path)
         found += [node[key] for key in ("minimum", "maximum", "const", "default") if key in node]
-        found += [node[key] + step for key in ("exclusiveMinimum", "exclusiveMaximum") if key in node for step in (-1, 1)]
+        found += [
+            node[key] + step
+            for key in ("exclusiveMinimum", "exclusiveMaximum")
+            if key in node
+            for step in (-1, 1)
+        ]
         found += [value for value in node.get("enum", ()) if not isinstance(value, list | dict)]
         if isinstance(step := node.get("multipleOf"), int | float):
-            found += [value // step * step + n * step for value in literals if _is_number(value) for n in (-1, 0, 1, 2)]
+            found += [
+                value // step * step + n * step
+                for value in literals
+                if _is_number(value)
+                for n in (-1, 0, 1, 2)
+            ]
     if (standing := _standing(base, path)) is not None:
         found.append(standing)
     found.append(ABSENT)
@@ -218,7 +238,9 @@ def _fits(side: Side, base: dict[str, Any], path: Path, value: Any) -> bool:
     return isinstance(args, dict) and side.encoded(args) is not None
 
 
-def _solve(relation: Linear, tried: dict[Path, list[Any]], sides: Sequence[Side], base: dict[str, Any]) -> None:
+def _solve(
+    relation: Linear, tried: dict[Path, list[Any]], sides: Sequence[Side], base: dict[str, Any]
+) -> None:
     """Put the values at which a sum turns beside those that are tried already."""
     numbers = {path: [v for v in tried.get(path, ()) if type(v) is int] or [0] for path in relation.factors}
     for path in relation.factors:
@@ -239,7 +261,11 @@ def _solve(relation: Linear, tried: dict[Path, list[Any]], sides: Sequence[Side]
 
 def _few(numbers: list[int]) -> list[int]:
     ordered = sorted(set(numbers))
-    return ordered if len(ordered) <= _MAX_SUBSETS_OF else [ordered[0], *ordered[len(ordered) // 2 :][:2], ordered[-1]]
+    return (
+        ordered
+        if len(ordered) <= _MAX_SUBSETS_OF
+        else [ordered[0], *ordered[len(ordered) // 2 :][:2], ordered[-1]]
+    )
 
 
 def _once(values: Iterable[Any]) -> list[Any]:

@@ -19,20 +19,25 @@ from policy_service.pap.problems import BundleError
 Old = Annotated[str, typer.Argument(metavar="OLD", help="The bundle that is active, say the folder of main.")]
 New = Annotated[str, typer.Argument(metavar="NEW", help="The bundle that should become active.")]
 Acknowledged = Annotated[
-    list[str] | None, typer.Option("--ack", metavar="ID", help="A loosening that is meant, by the id in brackets; again for more.")
+    list[str] | None,
+    typer.Option(
+        "--ack", metavar="ID", help="A loosening that is meant, by the id in brackets; again for more."
+    ),
 ]
-Calls = Annotated[Path | None, typer.Option("--calls", metavar="FILE", help="Recorded calls to replay through both.")]
+Calls = Annotated[
+    Path | None, typer.Option("--calls", metavar="FILE", help="Recorded calls to replay through both.")
+]
 
 
-def diff(
-    old: Old, new: New, ack: Acknowledged = None, calls: Calls = None, as_json: AsJson = False
-) -> None:
+def diff(old: Old, new: New, ack: Acknowledged = None, calls: Calls = None, as_json: AsJson = False) -> None:
     """Say what NEW permits that OLD did not; 0 when nothing does that was not acknowledged by its id."""
     with sentences():
         before, after = _prepared(old, as_json), _prepared(new, as_json)
         recorded, bad = ([], []) if calls is None else read_recorded(calls)
         try:
-            more = findings_of(differing(replay(before, recorded), replay(after, recorded))) if recorded else []
+            more = (
+                findings_of(differing(replay(before, recorded), replay(after, recorded))) if recorded else []
+            )
             report = compare(before, after, more)
         finally:
             before.close()
@@ -42,7 +47,9 @@ def diff(
         say(
             _json(report, asked, unused, len(recorded)) | {"bad_lines": [vars_of(each) for each in bad]},
             as_json,
-            "\n".join([*said_of_bad_lines(bad), *_text(report, asked, unused, len(recorded), calls is not None)]),
+            "\n".join(
+                [*said_of_bad_lines(bad), *_text(report, asked, unused, len(recorded), calls is not None)]
+            ),
         )
         if asked or bad:
             raise typer.Exit(1)
@@ -71,7 +78,8 @@ def _json(report: Report, asked: list[Finding], unused: list[str], recorded: int
         "not_acknowledged": [finding.id for finding in asked],
         "acknowledged_but_absent": unused,
         "tools": [
-            {"tool": one.tool, "how": one.how, "calls": one.count, "why_not_all": list(one.why_not)} for one in report.tools
+            {"tool": one.tool, "how": one.how, "calls": one.count, "why_not_all": list(one.why_not)}
+            for one in report.tools
         ],
         "same_in_meaning": list(report.same_in_meaning),
         "recorded_calls": recorded,
@@ -85,7 +93,9 @@ _HEADS = {
 }
 
 
-def _text(report: Report, asked: list[Finding], unused: list[str], recorded: int, replayed: bool) -> list[str]:
+def _text(
+    report: Report, asked: list[Finding], unused: list[str], recorded: int, replayed: bool
+) -> list[str]:
     lines: list[str] = []
     open_ids = {finding.id for finding in asked}
     for way in Way:
@@ -101,14 +111,21 @@ def _text(report: Report, asked: list[Finding], unused: list[str], recorded: int
     if report.same_in_meaning:
         lines.append(f"Differ in form only: {', '.join(report.same_in_meaning)}")
     if replayed:
-        lines.append(f"Replayed: {recorded} recorded calls; facts as recorded, else from each bundle's own sources")
+        lines.append(
+            f"Replayed: {recorded} recorded calls; facts as recorded, else from each bundle's own sources"
+        )
     lines += [f"--ack {name} names no loosening of this change; drop it" for name in unused]
     counted = len(report.of_way(Way.LOOSENING))
     if asked:
-        lines.append(f"{len(asked)} loosenings are not acknowledged; if they are meant: " + " ".join(f"--ack {f.id}" for f in asked))
+        lines.append(
+            f"{len(asked)} loosenings are not acknowledged; if they are meant: "
+            + " ".join(f"--ack {f.id}" for f in asked)
+        )
     else:
         lines.append("no loosening" if not counted else f"{counted} loosenings, all acknowledged")
-    return [visible(line) if "\n" not in line else "\n".join(map(visible, line.split("\n"))) for line in lines]
+    return [
+        visible(line) if "\n" not in line else "\n".join(map(visible, line.split("\n"))) for line in lines
+    ]
 
 
 def _told(finding: Finding, way: Way, open_ids: set[str]) -> str:

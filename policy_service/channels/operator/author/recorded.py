@@ -19,7 +19,9 @@ def read_recorded(file: Path) -> tuple[list[Call], list[BadLine]]:
         with file.open("rb") as lines:
             return read_calls(lines)
     except OSError as error:
-        raise InvalidRequestError(f"{file} cannot be read: {error.strerror}; name a file of JSON lines") from None
+        raise InvalidRequestError(
+            f"{file} cannot be read: {error.strerror}; name a file of JSON lines"
+        ) from None
 
 
 def said_of_bad_lines(bad: Sequence[BadLine]) -> list[str]:

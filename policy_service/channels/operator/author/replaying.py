@@ -28,11 +28,14 @@ BundleName = Annotated[
     typer.Argument(metavar="[BUNDLE]", help="The bundle's folder; without one that of the settings."),
 ]
 Against = Annotated[
-    str | None, typer.Option("--against", metavar="BUNDLE", help="Another bundle, to tell what it answers otherwise.")
+    str | None,
+    typer.Option("--against", metavar="BUNDLE", help="Another bundle, to tell what it answers otherwise."),
 ]
 
 
-def replay_calls(file: File, bundle: BundleName = None, against: Against = None, as_json: AsJson = False) -> None:
+def replay_calls(
+    file: File, bundle: BundleName = None, against: Against = None, as_json: AsJson = False
+) -> None:
     """Decide recorded calls by a bundle, and count what they come to; 1 when a line is no call."""
     with sentences():
         calls, bad = read_recorded(file)
@@ -45,7 +48,9 @@ def replay_calls(file: File, bundle: BundleName = None, against: Against = None,
                 prepared.close()
         first = results[0]
         differences = differing(first, results[1]) if len(results) > 1 else []
-        value = _json(first, differences) | {"bad_lines": [{"line": each.number, "why": each.why} for each in bad]}
+        value = _json(first, differences) | {
+            "bad_lines": [{"line": each.number, "why": each.why} for each in bad]
+        }
         lines = [*said_of_bad_lines(bad), *_text(first, counted(first), differences, against)]
         say(value, as_json, "\n".join("\n".join(map(visible, line.split("\n"))) for line in lines))
         if bad:
@@ -59,7 +64,12 @@ def _json(replayed: list[Replayed], differences: list[Difference]) -> dict[str, 
         "by_tool": _nested(counts.by_tool),
         "by_label": _nested(counts.by_label),
         "differences": [
-            {"way": each.way.value, "words": each.words, "before": each.before.to_json(), "after": each.after.to_json()}
+            {
+                "way": each.way.value,
+                "words": each.words,
+                "before": each.before.to_json(),
+                "after": each.after.to_json(),
+            }
             for each in differences
         ],
     }
@@ -72,15 +82,23 @@ def _nested(counts: Any) -> dict[str, dict[str, int]]:
     return found
 
 
-def _text(replayed: list[Replayed], counts: Counts, differences: list[Difference], against: str | None) -> list[str]:
+def _text(
+    replayed: list[Replayed], counts: Counts, differences: list[Difference], against: str | None
+) -> list[str]:
     lines = [as_table(counts.by_tool, "tool")]
     if counts.by_label:
         lines += ["", as_table(counts.by_label, "label")]
-    lines += [f"line {each.call.number}: not replayable: {each.why_not}" for each in replayed if each.decision is None]
+    lines += [
+        f"line {each.call.number}: not replayable: {each.why_not}"
+        for each in replayed
+        if each.decision is None
+    ]
     if against is not None:
         lines += ["", *_differences(differences, against)]
     own = sum(each.call.facts is None for each in replayed)
-    lines.append(f"{len(replayed)} calls; for {own} of them facts were read from the bundle's own sources, as they are now")
+    lines.append(
+        f"{len(replayed)} calls; for {own} of them facts were read from the bundle's own sources, as they are now"
+    )
     return lines
 
 

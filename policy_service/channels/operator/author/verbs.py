@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from policy_service.channels.operator.author import checking, differing, replaying
+from policy_service.channels.operator.author import checking, differing, explaining, exporting, replaying
 
 
 def add_author_verbs(app: typer.Typer) -> None:
     """Put every verb of this room on the command line."""
     app.command("check")(checking.check)
     app.command("diff")(differing.diff)
+    app.command("explain")(explaining.explain_call)
+    app.command("calls")(exporting.calls)
     app.command("replay")(replaying.replay_calls)
