@@ -18,7 +18,7 @@ from policy_service.pap.changes.manifests import manifest_findings
 from policy_service.pap.changes.people import people_findings
 from policy_service.pap.changes.regions import Pair, Tried
 from policy_service.pap.changes.sides import Side
-from policy_service.pap.changes.slices_of_both import meaning, same_policy
+from policy_service.pap.changes.slices_of_both import meaning, same_ground, same_policy
 from policy_service.pap.changes.structure import fact_findings, group_findings, meter_findings
 from policy_service.pap.parts import Parts, read_parts
 from policy_service.pdp.rules import PolicySource
@@ -98,27 +98,9 @@ def _side(bundle: Bundle, parts: Parts, tool: str) -> Side | None:
 
 def _is_unchanged(pair: Pair) -> bool:
     before, after = pair
-    if before is None or after is None:
+    if before is None or after is None or not same_ground(before, after):
         return False
-    return (
-        before.manifest.digest == after.manifest.digest
-        and before.rules.resource_attributes == after.rules.resource_attributes
-        and _types(before) == _types(after)
-        and _memberships(before) == _memberships(after)
-        and before.trees.keys() == after.trees.keys()
-        and all(same_policy(before, after, name) for name in before.trees)
-    )
-
-
-def _types(side: Side) -> Any:
-    return {
-        e: {n: (t.name, t.optional) for n, t in side.config.attribute_types(e).items()}
-        for e in side.config.entities
-    }
-
-
-def _memberships(side: Side) -> Any:
-    return {group: side.bundle.directory.members(group) for group in side.bundle.directory.groups}
+    return before.trees.keys() == after.trees.keys() and all(same_policy(before, after, name) for name in before.trees)
 
 
 def _told(tool: str, rounds: list[Tried]) -> ToolTried:

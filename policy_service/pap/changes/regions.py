@@ -17,13 +17,16 @@ from cedarpy import PolicySet
 
 from policy_service.pap.changes.paths import Path
 from policy_service.pap.changes.sides import Side
-from policy_service.pap.changes.slices_of_both import Part, parts_of, same_policy
+from policy_service.pap.changes.slices_of_both import Part, parts_of, same_ground, same_policy
 from policy_service.pap.changes.states import Half, State, together
 from policy_service.pap.changes.trying import FRESH, is_whole, kind_of, values_to_try
 from policy_service.pdp.cedar import ask
 
 MAX_TRIED: Final = 20_000
 """Assignments tried for one part of one tool's rules; a larger product is sampled."""
+
+MAX_SAMPLED: Final = 1_000
+"""The same where the rules cannot be read exactly, so that trying everything would prove nothing."""
 
 MAX_WORK: Final = 4_000_000
 """The same times the policies of the part: what keeps a thousand rules about one tool within a minute."""
@@ -106,18 +109,28 @@ def _is_closed(side: Side, path: Path) -> bool:
 
 
 def _budget(part: Part) -> int:
-    return max(200, min(MAX_TRIED, MAX_WORK // max(1, len(part.ids[0]) + len(part.ids[1]))))
+    most = MAX_SAMPLED if part.read.inexact else MAX_TRIED
+    return max(200, min(most, MAX_WORK // max(1, len(part.ids[0]) + len(part.ids[1]))))
 
 
 def _states(tried: Tried, part: Part, pair: Pair, base: dict[str, Any], dice: random.Random) -> list[State]:
     assert part.sets is not None  # noqa: S101
     found: dict[tuple[Half, Half], State] = {}
+    alike = _answers_alike(pair, part)
     for values in _assignments(part, dice):
         tried.count += 1
         before = _half(pair[0], part.sets[0], base, values)
-        after = _half(pair[1], part.sets[1], base, values)
+        after = before if alike else _half(pair[1], part.sets[1], base, values)
         found.setdefault((before, after), State((before, after), values))
     return list(found.values())
+
+
+def _answers_alike(pair: Pair, part: Part) -> bool:
+    """Whether both sides must answer this part alike, so that one of them need not be asked."""
+    before, after = pair
+    if before is None or after is None or not same_ground(before, after):
+        return False
+    return part.ids[0] == part.ids[1] and all(same_policy(before, after, name) for name in part.ids[0])
 
 
 def _assignments(part: Part, dice: random.Random) -> Iterator[dict[Path, Any]]:

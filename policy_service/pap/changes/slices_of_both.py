@@ -40,6 +40,25 @@ def same_policy(before: Side | None, after: Side | None, policy_id: str) -> bool
     return old is not None and new is not None and meaning(old) == meaning(new)
 
 
+def same_ground(before: Side, after: Side) -> bool:
+    """Whether everything but the policies is the same: manifest, types of facts, who is in which group."""
+    return (
+        before.manifest.digest == after.manifest.digest
+        and before.rules.resource_attributes == after.rules.resource_attributes
+        and _types(before) == _types(after)
+        and _memberships(before) == _memberships(after)
+    )
+
+
+def _types(side: Side) -> Any:
+    entities = side.config.entities
+    return {e: {n: (t.name, t.optional) for n, t in side.config.attribute_types(e).items()} for e in entities}
+
+
+def _memberships(side: Side) -> Any:
+    return {group: side.bundle.directory.members(group) for group in side.bundle.directory.groups}
+
+
 def meaning(policy: PolicySource) -> Any:
     """What of a policy the service obeys."""
     gate = None if policy.gate is None else replace(policy.gate, title="", channel=None, remind=None)
