@@ -94,7 +94,8 @@ def test_facts_of_the_line_come_before_the_bundle_s_sources(tmp_path: Path) -> N
     )
     folder.write(
         "facts.toml",
-        '[entities.Account.attributes]\nshut = "Bool"\n[[source]]\nname = "s"\nkind = "file"\nfile = "facts/s.json"\nentity = "Account"\n',
+        '[entities.Account.attributes]\nshut = "Bool"\n[[source]]\nname = "s"\nkind = "file"\n'
+        'file = "facts/s.json"\nentity = "Account"\n',
     )
     folder.write("facts/s.json", {"a1": {"shut": True}})
     calls, _ = read_calls([line(), line(facts={"shut": False}), line(facts={"shut": "no"})])
