@@ -100,7 +100,9 @@ def _is_unchanged(pair: Pair) -> bool:
     before, after = pair
     if before is None or after is None or not same_ground(before, after):
         return False
-    return before.trees.keys() == after.trees.keys() and all(same_policy(before, after, name) for name in before.trees)
+    return before.trees.keys() == after.trees.keys() and all(
+        same_policy(before, after, name) for name in before.trees
+    )
 
 
 def _told(tool: str, rounds: list[Tried]) -> ToolTried:

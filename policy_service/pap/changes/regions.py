@@ -9,13 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import islice, product
 from math import prod
 from typing import Any, Final
 
 from cedarpy import PolicySet
 
 from policy_service.pap.changes.paths import Path
+from policy_service.pap.changes.reading import read_policy
 from policy_service.pap.changes.sides import Side
 from policy_service.pap.changes.slices_of_both import Part, parts_of, same_ground, same_policy
 from policy_service.pap.changes.states import Half, State, together
@@ -28,7 +29,7 @@ MAX_TRIED: Final = 20_000
 MAX_SAMPLED: Final = 1_000
 """The same where the rules cannot be read exactly, so that trying everything would prove nothing."""
 
-MAX_WORK: Final = 4_000_000
+MAX_WORK: Final = 400_000
 """The same times the policies of the part: what keeps a thousand rules about one tool within a minute."""
 
 Pair = tuple[Side | None, Side | None]
@@ -59,6 +60,7 @@ def try_tool(tool: str, pair: Pair, base: dict[str, Any]) -> Tried:
     parts, followed = parts_of(pair), []
     for part in parts:
         part.values = values_to_try(part.read, sides, base)
+        part.focus = _focus(part, pair, sides, base)
         _doubts(tried, part, sides, base)
         followed.append(_states(tried, part, pair, base, dice))
     unchanged = frozenset(
@@ -68,6 +70,19 @@ def try_tool(tool: str, pair: Pair, base: dict[str, Any]) -> Tried:
     if not complete:
         tried.why_not.append("too many combinations of answers to follow them all")
     return tried
+
+
+def _focus(
+    part: Part, pair: Pair, sides: Sequence[Side], base: dict[str, Any]
+) -> list[dict[Path, list[Any]]]:
+    """The values of each changed policy by itself, for when all of the part's are too many to combine."""
+    found = []
+    for index, side in enumerate(pair):
+        trees = {} if side is None else side.trees
+        for name in sorted(part.ids[index]):
+            if not same_policy(pair[0], pair[1], name):
+                found.append(values_to_try(read_policy(trees[name]), sides, base))
+    return found
 
 
 def _doubts(tried: Tried, part: Part, sides: Sequence[Side], base: dict[str, Any]) -> None:
@@ -141,6 +156,13 @@ def _assignments(part: Part, dice: random.Random) -> Iterator[dict[Path, Any]]:
             yield _clean(paths, combination)
         return
     seen = 0
+    for focus in part.focus:
+        share = max(1, budget // (2 * len(part.focus)))
+        for row in islice(product(*(focus[path] or [None] for path in sorted(focus))), share):
+            seen += 1
+            chance = {path: dice.choice(column) for path, column in zip(paths, columns, strict=True)}
+            chosen = chance | dict(zip(sorted(focus), row, strict=True))
+            yield {path: value for path, value in chosen.items() if value is not None}
     for index, column in enumerate(columns):  # each value once, the others as they come
         for value in column:
             row = [dice.choice(other) for other in columns]

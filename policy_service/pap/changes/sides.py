@@ -72,7 +72,7 @@ class Side:
             {name: replace(tree, effect="forbid", annotations={}) for name, tree in self.trees.items()}
         )
 
-    @property
+    @cached_property
     def trees(self) -> Mapping[str, pst.Template]:
         """The policies that can match the tool, by id."""
         return dict(self.rules.everything.to_pst().static_policies)

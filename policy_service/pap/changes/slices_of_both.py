@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from cedarpy import PolicySet, policies_to_pst, pst
@@ -30,6 +31,7 @@ class Part:
     ids: tuple[set[str], set[str]] = field(default_factory=lambda: (set(), set()))
     sets: tuple[PolicySet, PolicySet] | None = None
     values: dict[Path, list[Any]] = field(default_factory=dict)
+    focus: list[dict[Path, list[Any]]] = field(default_factory=list)  # what each changed policy looks at
 
 
 def same_policy(before: Side | None, after: Side | None, policy_id: str) -> bool:
@@ -67,7 +69,12 @@ def meaning(policy: PolicySource) -> Any:
 
 def body(policy: PolicySource) -> Any:
     """Scope and conditions as the engine reads them: no comments, no layout, no annotations."""
-    parsed: Any = next(iter(policies_to_pst(policy.text).static_policies.values()))
+    return _body(policy.text)
+
+
+@lru_cache(maxsize=16_384)
+def _body(text: str) -> Any:
+    parsed: Any = next(iter(policies_to_pst(text).static_policies.values()))
     return (parsed.principal, parsed.action, parsed.resource, parsed.clauses)
 
 

@@ -240,15 +240,18 @@ def test_what_cannot_be_read_exactly_is_sampled_and_still_found(
     assert "extra" in {name for finding in report.of_way(Way.LOOSENING) for name in finding.policies}
 
 
-def test_a_thousand_rules_about_one_tool_are_compared_within_bounds(tmp_path: Path) -> None:
+def test_many_rules_about_one_tool_are_compared_within_bounds(tmp_path: Path) -> None:
     many = "".join(
         f'@id("p{n}") forbid (principal, action, resource) '
         f'when {{ context.input.amount == {n} && resource.state == "s{n}" }};\n'
-        for n in range(300)
+        for n in range(200)
     )
     old = folder(tmp_path / "before").policies(RULES + many)
     new = folder(tmp_path / "after").policies(RULES + many.replace("== 7 &&", "== 7777 &&"))
 
     report = compare(old.load(), new.load())
 
-    assert report.not_acknowledged(())
+    found = {finding.kind: finding.policies for finding in report.of_way(Way.LOOSENING)}
+    assert found["deny-to-release"] == ("p7",)
+    assert report.tools[0].how == "sampled"
+    assert report.tools[0].count < 5_000
