@@ -76,13 +76,13 @@ def _focus(
     part: Part, pair: Pair, sides: Sequence[Side], base: dict[str, Any]
 ) -> list[dict[Path, list[Any]]]:
     """The values of each changed policy by itself, for when all of the part's are too many to combine."""
-    found = []
-    for index, side in enumerate(pair):
-        trees = {} if side is None else side.trees
-        for name in sorted(part.ids[index]):
-            if not same_policy(pair[0], pair[1], name):
-                found.append(values_to_try(read_policy(trees[name]), sides, base))
-    return found
+    return [
+        values_to_try(read_policy(side.trees[name]), sides, base)
+        for index, side in enumerate(pair)
+        if side is not None
+        for name in sorted(part.ids[index])
+        if not same_policy(pair[0], pair[1], name)
+    ]
 
 
 def _doubts(tried: Tried, part: Part, sides: Sequence[Side], base: dict[str, Any]) -> None:
@@ -165,10 +165,10 @@ def _assignments(part: Part, dice: random.Random) -> Iterator[dict[Path, Any]]:
             yield {path: value for path, value in chosen.items() if value is not None}
     for index, column in enumerate(columns):  # each value once, the others as they come
         for value in column:
-            row = [dice.choice(other) for other in columns]
-            row[index] = value
+            others = [dice.choice(other) for other in columns]
+            others[index] = value
             seen += 1
-            yield _clean(paths, row)
+            yield _clean(paths, others)
     for _ in range(max(0, budget - seen)):
         yield _clean(paths, [dice.choice(column) for column in columns])
 
