@@ -20,7 +20,7 @@ from policy_service.pdp.engine import decide
 from tests.fakes.bundles import BundleFolder, pay_manifest
 from tests.fakes.random_rules import FACTS, LIMITS, TOOLS, random_folder, random_policies
 
-PAIRS = 8
+PAIRS = 5
 AMOUNTS = [0, 5, 6, 50, 51]
 
 
