@@ -128,6 +128,8 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
         "revoke-commit": {"commit": commit, "reason": "a bad rule"},
         "revoke-approver": {"person": person, "reason": "left"},
         "reinstate-approver": {"person": person},
+        "recorded-call": {"effect_id": effect_id},
+        "recorded-calls": {"days": 1, "with_secrets": False},
     }
     assert words.keys() == VERBS.keys()
     for verb, args in words.items():

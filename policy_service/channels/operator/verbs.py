@@ -7,6 +7,7 @@ or is run by the command line itself.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 from countersign.contract import PublicKey
@@ -15,7 +16,7 @@ from policy_service.identity import agents, api_keys, dev_signin, people
 from policy_service.settings import Settings
 from policy_service.storage.database import Tx
 from policy_service.storage.types import time_text
-from policy_service.workflow import revoke, stops
+from policy_service.workflow import recorded, revoke, stops
 
 Arguments = dict[str, Any]
 Verb = Callable[[Tx, Settings, Arguments], Any]
@@ -170,6 +171,19 @@ def _sign_in_link(tx: Tx, settings: Settings, args: Arguments) -> Any:
     return {"url": dev_signin.mint_link(tx, settings, args["sub"], args["name"])}
 
 
+def _recorded_calls(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    since = tx.now - timedelta(days=args["days"])
+    secrets = bool(args["with_secrets"])
+    return recorded.recorded_calls(tx.conn, since, settings.environment, with_secrets=secrets)
+
+
+def _recorded_call(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    found = recorded.recorded_call(tx.conn, args["effect_id"], settings.environment)
+    if found is None:
+        raise NotFoundError(f"there is no effect {args['effect_id']!r} that an agent submitted")
+    return found
+
+
 VERBS: dict[str, Verb] = {
     "agent-enroll": _enroll,
     "agent-key-add": _add_key,
@@ -180,6 +194,8 @@ VERBS: dict[str, Verb] = {
     "freeze": _freeze,
     "go-on": _go_on,
     "people-list": _list_people,
+    "recorded-call": _recorded_call,
+    "recorded-calls": _recorded_calls,
     "reinstate-approver": _reinstate_approver,
     "revoke-agent": _revoke_agent,
     "revoke-approver": _revoke_approver,

@@ -40,6 +40,14 @@ def laxer(before: Decision, after: Decision) -> list[Laxer]:
     return list(dict.fromkeys(found))
 
 
+def stricter(before: Decision, after: Decision) -> list[Laxer]:
+    """Everything in which ``after`` asks more than ``before``, in its own words."""
+    if before.outcome is not after.outcome:
+        words = f"{before.outcome} becomes {after.outcome}"
+        return [Laxer(f"{before.outcome}-to-{after.outcome}", words)] if laxer(after, before) else []
+    return [Laxer(each.kind, f"more is asked ({each.kind})") for each in laxer(after, before)]
+
+
 def asked_of(decision: Decision) -> str:
     """Whom a review asks, in words."""
     return " and ".join(_gate_words(gate) for gate in merge(decision.gates)) or "nobody"

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import typer
 
-from policy_service.channels.operator.author import checking, formatting, schema, starting, testing
+from policy_service.channels.operator.author import (
+    checking,
+    differing,
+    explaining,
+    exporting,
+    formatting,
+    replaying,
+    schema,
+    starting,
+    testing,
+)
 
 
 def add_author_verbs(app: typer.Typer) -> None:
@@ -14,3 +24,7 @@ def add_author_verbs(app: typer.Typer) -> None:
     app.command("new")(starting.new)
     app.command("fmt")(formatting.fmt)
     app.command("schema")(schema.schema)
+    app.command("diff")(differing.diff)
+    app.command("explain")(explaining.explain_call)
+    app.command("calls")(exporting.calls)
+    app.command("replay")(replaying.replay_calls)

@@ -1,0 +1,118 @@
+"""``policy-service explain FILE|-|EFFECT_ID``: why a call came to what it did, and what would release it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from policy_service.channels.operator.author.naming import bundle_named
+from policy_service.channels.operator.socket import run_verb
+from policy_service.channels.operator.speaking import AsJson, say, sentences, visible
+from policy_service.errors import InvalidRequestError
+from policy_service.pap.bundle import Bundle, prepare_bundle
+from policy_service.pap.changes.calls import Call, question_of, read_call
+from policy_service.pap.changes.explaining import Explanation, explain
+from policy_service.pap.parts import read_parts
+from policy_service.settings import load_settings
+from policy_service.workflow.hiding import is_hidden
+
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE|-|EFFECT_ID",
+        help="A call as in replay, from a file or standard input, or a stored effect.",
+    ),
+]
+BundleName = Annotated[
+    str | None,
+    typer.Argument(metavar="[BUNDLE]", help="The bundle's folder; without one that of the settings."),
+]
+WithSecrets = Annotated[
+    bool, typer.Option("--with-secrets", help="Show arguments that the manifest calls secret.")
+]
+_EFFECT: Final = re.compile(r"[0-9a-f]{64}\Z")
+
+
+def explain_call(
+    what: What, bundle: BundleName = None, with_secrets: WithSecrets = False, as_json: AsJson = False
+) -> None:
+    """Say which rules held and which did not and why, whom the gates ask, and the smallest change that releases."""
+    with sentences():
+        call = _call(what)
+        prepared = prepare_bundle(bundle_named(bundle))
+        try:
+            told = _explained(call, prepared, with_secrets)
+        except ValueError as error:
+            raise InvalidRequestError(f"{what}: {error}") from None
+        finally:
+            prepared.close()
+        value = told.to_json() | {"decided_then": call.decided}
+        lines = _text(told, call)
+        say(value, as_json, "\n".join("\n".join(map(visible, line.split("\n"))) for line in lines))
+
+
+def _explained(call: Call, bundle: Bundle, with_secrets: bool) -> Explanation:
+    manifest = bundle.manifests.get(call.tool)
+    secret = () if manifest is None or with_secrets else tuple(manifest.secret)
+    question = asyncio.run(question_of(call, bundle, read_parts(bundle.source.files)[0]))
+    return explain(bundle, question, partial(is_hidden, secret))
+
+
+def _call(what: str) -> Call:
+    if _EFFECT.match(what):
+        found = run_verb(load_settings(), "recorded-call", {"effect_id": what})
+        return read_call(json.dumps(found))
+    try:
+        text = sys.stdin.read() if what == "-" else Path(what).read_text(encoding="utf-8")
+        return read_call(text)
+    except OSError as error:
+        raise InvalidRequestError(
+            f"{what} cannot be read: {error.strerror}; name a file, - or an effect id"
+        ) from None
+    except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidRequestError(f"{what} holds no call: {error}") from None
+
+
+def _text(told: Explanation, call: Call) -> list[str]:
+    decision = told.decision
+    then = f" (then: {call.decided})" if call.decided else ""
+    lines = [f"{decision.outcome} of {call.tool} by {decision.bundle} at {decision.commit}{then}"]
+    lines += [f"  {reason.text}" for reason in decision.reasons]
+    lines += [f"  asks {each}" for each in told.asks]
+    if decision.unseen:
+        lines.append(f"  policy cannot weigh: {', '.join(decision.unseen)}")
+    for held, head in ((True, "Held:"), (False, "Did not hold:")):
+        chosen = [one for one in told.policies if one.held is held]
+        if chosen:
+            lines.append(head)
+        for one in chosen:
+            lines.append(
+                f"  {one.place} {one.effect} {one.id}" + ("" if one.failed is None else f": {one.failed}")
+            )
+            lines += [f"      {line}" for line in one.text.splitlines()]
+    if told.read:
+        lines.append("Looked at:")
+        lines += [f"  {name} = {value}" for name, value in told.read.items()]
+    return [*lines, *_ways(told)]
+
+
+def _ways(told: Explanation) -> list[str]:
+    if told.decision.outcome.value == "release":
+        return []
+    lines = []
+    if told.release:
+        lines += ["Would be released with:", *(f"  {each}" for each in told.release)]
+    else:
+        lines.append(
+            f"No change of one or two arguments was found that releases it ({told.searched} calls tried)"
+        )
+    if told.beside:
+        lines += ["Would be released if the world were other:", *(f"  {each}" for each in told.beside)]
+    return lines

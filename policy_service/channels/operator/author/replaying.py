@@ -1,0 +1,114 @@
+"""``policy-service replay FILE``: what recorded calls come to under a bundle, and under another one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from policy_service.channels.operator.author.naming import bundle_named
+from policy_service.channels.operator.author.recorded import read_recorded, said_of_bad_lines
+from policy_service.channels.operator.speaking import AsJson, say, sentences, visible
+from policy_service.pap.bundle import prepare_bundle
+from policy_service.pap.changes.findings import Way
+from policy_service.pap.changes.replaying import (
+    Counts,
+    Difference,
+    Replayed,
+    as_table,
+    counted,
+    differing,
+    replay,
+)
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Recorded calls, one JSON object a line.")]
+BundleName = Annotated[
+    str | None,
+    typer.Argument(metavar="[BUNDLE]", help="The bundle's folder; without one that of the settings."),
+]
+Against = Annotated[
+    str | None,
+    typer.Option("--against", metavar="BUNDLE", help="Another bundle, to tell what it answers otherwise."),
+]
+
+
+def replay_calls(
+    file: File, bundle: BundleName = None, against: Against = None, as_json: AsJson = False
+) -> None:
+    """Decide recorded calls by a bundle, and count what they come to; 1 when a line is no call."""
+    with sentences():
+        calls, bad = read_recorded(file)
+        results = []
+        for name in (bundle, against) if against is not None else (bundle,):
+            prepared = prepare_bundle(bundle_named(name))
+            try:
+                results.append(replay(prepared, calls))
+            finally:
+                prepared.close()
+        first = results[0]
+        differences = differing(first, results[1]) if len(results) > 1 else []
+        value = _json(first, differences) | {
+            "bad_lines": [{"line": each.number, "why": each.why} for each in bad]
+        }
+        lines = [*said_of_bad_lines(bad), *_text(first, counted(first), differences, against)]
+        say(value, as_json, "\n".join("\n".join(map(visible, line.split("\n"))) for line in lines))
+        if bad:
+            raise typer.Exit(1)
+
+
+def _json(replayed: list[Replayed], differences: list[Difference]) -> dict[str, Any]:
+    counts = counted(replayed)
+    return {
+        "calls": [each.to_json() for each in replayed],
+        "by_tool": _nested(counts.by_tool),
+        "by_label": _nested(counts.by_label),
+        "differences": [
+            {
+                "way": each.way.value,
+                "words": each.words,
+                "before": each.before.to_json(),
+                "after": each.after.to_json(),
+            }
+            for each in differences
+        ],
+    }
+
+
+def _nested(counts: Any) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for (name, outcome), count in sorted(counts.items()):
+        found.setdefault(name, {})[outcome] = count
+    return found
+
+
+def _text(
+    replayed: list[Replayed], counts: Counts, differences: list[Difference], against: str | None
+) -> list[str]:
+    lines = [as_table(counts.by_tool, "tool")]
+    if counts.by_label:
+        lines += ["", as_table(counts.by_label, "label")]
+    lines += [
+        f"line {each.call.number}: not replayable: {each.why_not}"
+        for each in replayed
+        if each.decision is None
+    ]
+    if against is not None:
+        lines += ["", *_differences(differences, against)]
+    own = sum(each.call.facts is None for each in replayed)
+    lines.append(
+        f"{len(replayed)} calls; for {own} of them facts were read from the bundle's own sources, as they are now"
+    )
+    return lines
+
+
+def _differences(differences: list[Difference], against: str) -> list[str]:
+    if not differences:
+        return [f"{against} answers every call as before"]
+    loose = sum(each.way is Way.LOOSENING for each in differences)
+    lines = [f"{against} answers {len(differences)} otherwise, {loose} of them more loosely:"]
+    for each in differences:
+        call = each.before.call
+        name = f" ({call.name})" if call.name else ""
+        lines.append(f"  {each.way.value}: line {call.number}{name} {call.tool}: {each.words}")
+    return lines

@@ -1,0 +1,197 @@
+"""Two bundles side by side: everything that changed, which way it goes, and how thoroughly it was looked at.
+
+Rules kept here: every file that differs is accounted for, by a finding or as the same in meaning; a changed rule whose
+effect could not be shown either way is a loosening, unless a change of its kind can only make things stricter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from policy_service.pap.bundle import Bundle
+from policy_service.pap.changes.cases_of_both import case_findings
+from policy_service.pap.changes.differences import tool_findings
+from policy_service.pap.changes.findings import Finding, Way, of_way
+from policy_service.pap.changes.manifests import manifest_findings
+from policy_service.pap.changes.people import people_findings
+from policy_service.pap.changes.regions import Pair, Tried
+from policy_service.pap.changes.sides import Side
+from policy_service.pap.changes.slices_of_both import meaning, same_ground, same_policy
+from policy_service.pap.changes.structure import fact_findings, group_findings, meter_findings
+from policy_service.pap.parts import Parts, read_parts
+from policy_service.pdp.rules import PolicySource
+
+
+@dataclass(frozen=True)
+class ToolTried:
+    """How one tool was looked at: `unchanged`, `exhaustive` or `sampled`, with how many made-up calls."""
+
+    tool: str
+    how: str
+    count: int = 0
+    why_not: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Report:
+    """What changes from one bundle to another. ``same_in_meaning`` are files whose bytes alone differ."""
+
+    before: Bundle
+    after: Bundle
+    findings: tuple[Finding, ...]
+    tools: tuple[ToolTried, ...]
+    same_in_meaning: tuple[str, ...] = ()
+
+    def of_way(self, way: Way) -> list[Finding]:
+        """The findings that go this way."""
+        return of_way(self.findings, way)
+
+    def not_acknowledged(self, ids: Iterable[str]) -> list[Finding]:
+        """The loosenings nobody has acknowledged."""
+        known = frozenset(ids)
+        return [finding for finding in self.of_way(Way.LOOSENING) if finding.id not in known]
+
+
+def compare(before: Bundle, after: Bundle, more: Iterable[Finding] = ()) -> Report:
+    """Everything that changes from ``before`` to ``after``; ``more`` are findings of replayed calls."""
+    if before.digest == after.digest:
+        return Report(before, after, tuple(more), ())
+    parts = (read_parts(before.source.files)[0], read_parts(after.source.files)[0])
+    findings, tools = _rules(before, after, parts)
+    exhaustive = frozenset(tool.tool for tool in tools if tool.how != "sampled")
+    findings += people_findings(before, after)
+    findings += manifest_findings(before.manifests, after.manifests, exhaustive)
+    findings += group_findings(before.directory, after.directory)
+    findings += fact_findings(*parts)
+    findings += meter_findings(before.source.files, after.source.files)
+    findings += case_findings(before, after)
+    findings += _texts(before, after, findings)
+    findings += more
+    accounted = frozenset(file for finding in findings for file in finding.files)
+    same, unknown = _rest(before, after, parts, accounted)
+    findings += unknown
+    return Report(before, after, tuple(findings), tuple(tools), tuple(same))
+
+
+def _rules(
+    before: Bundle, after: Bundle, parts: tuple[Parts, Parts]
+) -> tuple[list[Finding], list[ToolTried]]:
+    findings: list[Finding] = []
+    tools: list[ToolTried] = []
+    for tool in sorted(before.manifests.keys() | after.manifests.keys()):
+        pair = (_side(before, parts[0], tool), _side(after, parts[1], tool))
+        if _is_unchanged(pair):
+            tools.append(ToolTried(tool, "unchanged"))
+            continue
+        found, rounds = tool_findings(tool, pair)
+        findings += found
+        findings += _unproved(tool, pair, found, rounds)
+        tools.append(_told(tool, rounds))
+    return findings, tools
+
+
+def _side(bundle: Bundle, parts: Parts, tool: str) -> Side | None:
+    return Side(bundle, parts, tool) if tool in bundle.manifests else None
+
+
+def _is_unchanged(pair: Pair) -> bool:
+    before, after = pair
+    if before is None or after is None or not same_ground(before, after):
+        return False
+    return before.trees.keys() == after.trees.keys() and all(
+        same_policy(before, after, name) for name in before.trees
+    )
+
+
+def _told(tool: str, rounds: list[Tried]) -> ToolTried:
+    if not rounds:
+        return ToolTried(tool, "sampled", 0, ("no call could be made up that its manifest takes",))
+    why_not = tuple(dict.fromkeys(why for tried in rounds for why in tried.why_not))
+    count = sum(tried.count for tried in rounds)
+    return ToolTried(tool, "sampled" if why_not else "exhaustive", count, why_not)
+
+
+def _unproved(tool: str, pair: Pair, found: list[Finding], rounds: list[Tried]) -> Iterator[Finding]:
+    """Changed rules that could not be tried in full, and whose effect no made-up call showed."""
+    inexact = {name for tried in rounds for name in tried.inexact_ids}
+    shown = {name for finding in found for name in finding.policies}
+    names = {name for side in pair if side is not None for name in side.trees}
+    for name in sorted(names - shown):
+        if same_policy(pair[0], pair[1], name) or (rounds and name not in inexact):
+            continue
+        old, new = (None if side is None else side.bundle.policies.get(name) for side in pair)
+        if _only_stricter(old if name in _trees(pair[0]) else None, new if name in _trees(pair[1]) else None):
+            continue
+        files = frozenset(policy.file for policy in (old, new) if policy is not None)
+        words = f"the rule {name} changed, and no made-up call shows which way: it cannot be tried in full"
+        content = [None if policy is None else str(meaning(policy)) for policy in (old, new)]
+        yield Finding(Way.LOOSENING, "unproved", tool, words, _where(old, new), (name,), content, files)
+
+
+def _trees(side: Side | None) -> Any:
+    return {} if side is None else side.trees
+
+
+def _only_stricter(old: PolicySource | None, new: PolicySource | None) -> bool:
+    if old is None:
+        return new is None or new.effect == "forbid"
+    return new is None and old.effect == "permit"
+
+
+def _where(old: PolicySource | None, new: PolicySource | None) -> tuple[str, ...]:
+    words = (("before", old), ("after", new))
+    return tuple(f"{word}: {policy.place}" for word, policy in words if policy is not None)
+
+
+def _texts(before: Bundle, after: Bundle, findings: list[Finding]) -> Iterator[Finding]:
+    """Rules that changed without a difference found, and words that people read."""
+    shown = {name for finding in findings for name in finding.policies}
+    for name in [*before.policies, *(name for name in after.policies if name not in before.policies)]:
+        old, new = before.policies.get(name), after.policies.get(name)
+        files = frozenset(policy.file for policy in (old, new) if policy is not None)
+        differs = old is None or new is None or meaning(old) != meaning(new)
+        if differs and name not in shown:
+            what = "is new" if old is None else "is gone" if new is None else "changed"
+            words = f"the rule {what}, and no difference to any decision was found"
+            content = [None if policy is None else policy.text for policy in (old, new)]
+            yield Finding(Way.LOOK, "rule", name, words, _where(old, new), (name,), content, files)
+        if old is None or new is None:
+            continue
+        for key in sorted(old.annotations.keys() | new.annotations.keys()):
+            said, says = old.annotations.get(key), new.annotations.get(key)
+            if said != says and key in ("title", "doc", "channel", "remind"):
+                words = f"@{key} {said!r} becomes {says!r}"
+                yield Finding(
+                    Way.LOOK, f"text-{key}", name, words, _where(old, new), (name,), [said, says], files
+                )
+
+
+def _rest(
+    before: Bundle, after: Bundle, parts: tuple[Parts, Parts], accounted: frozenset[str]
+) -> tuple[list[str], list[Finding]]:
+    mine, theirs = before.source.files, after.source.files
+    differing = [name for name in sorted(mine.keys() | theirs.keys()) if mine.get(name) != theirs.get(name)]
+    same, unknown = [], []
+    for name in differing:
+        if name in accounted:
+            continue
+        if _is_understood(name):
+            same.append(name)
+        else:
+            words = "this file differs, and this version does not know what it means"
+            content = [repr(mine.get(name)), repr(theirs.get(name))]
+            unknown.append(
+                Finding(Way.LOOSENING, "unknown-file", name, words, content=content, files=frozenset({name}))
+            )
+    return same, unknown
+
+
+def _is_understood(name: str) -> bool:
+    """Whether the comparisons above read files of this kind in full, so that silence means sameness."""
+    return (
+        name.endswith(".cedar")
+        or name in ("groups.toml", "facts.toml", "meters.toml")
+        or name.startswith(("tools/", "facts/", "cases/"))
+    )

@@ -1,0 +1,148 @@
+"""What changes in a tool's manifest, member by member.
+
+Rules kept here: what the agent may send, who enforces, what is hidden, what people read and what happens twice are
+loosenings when they change other than by narrowing; words for lists are to be looked at; a member that is not named
+here is a loosening, so that a new one never slips through.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from countersign.contract import ToolManifest
+from policy_service.pap.changes.findings import Finding, Way
+
+_RISKS: Final = ("low", "medium", "high")
+_WORDS: Final = frozenset({"title", "description"})
+_KEPT_LISTS: Final = frozenset({"secret", "money", "recipients"})
+_WORDS_IN_ARGS: Final = frozenset(
+    {"title", "description", "examples", "$comment", "deprecated", "readOnly", "writeOnly"}
+)
+_AT_LEAST: Final = frozenset({"minimum", "exclusiveMinimum", "minLength", "minItems", "minProperties"})
+_AT_MOST: Final = frozenset({"maximum", "exclusiveMaximum", "maxLength", "maxItems", "maxProperties"})
+_NARROWS_WHEN_ADDED: Final = (
+    _AT_LEAST | _AT_MOST | {"enum", "const", "pattern", "multipleOf", "uniqueItems", "allOf", "not"}
+)
+
+Change = tuple[Way, str]
+
+
+def manifest_findings(
+    before: Mapping[str, ToolManifest], after: Mapping[str, ToolManifest], settled_by_trying: frozenset[str]
+) -> list[Finding]:
+    """What changed. ``settled_by_trying`` are the tools of which everything was tried."""
+    found: list[Finding] = []
+    for tool in sorted(before.keys() | after.keys()):
+        old, new = before.get(tool), after.get(tool)
+        if old is None or new is None:
+            words = (
+                "the tool is new; what its rules let through stands under it"
+                if old is None
+                else "the tool is gone"
+            )
+            found.append(_finding(Way.LOOK if old is None else Way.TIGHTENING, tool, "tool", words, old, new))
+        elif old.digest != new.digest:
+            found += _changed(old, new, tool in settled_by_trying)
+    return found
+
+
+def _changed(old: ToolManifest, new: ToolManifest, is_settled: bool) -> Iterator[Finding]:
+    mine: dict[str, Any] = old.model_dump(mode="json")
+    theirs: dict[str, Any] = new.model_dump(mode="json")
+    for name in sorted(mine.keys() | theirs.keys()):
+        before, after = mine.get(name), theirs.get(name)
+        if before == after:
+            continue
+        if name == "args":
+            changes = list(dict.fromkeys(_schema(before, after, "args")))
+            for way in Way:
+                if told := "; ".join(text for each, text in changes if each is way):
+                    yield _finding(way, old.tool, "manifest-args", told, before, after)
+            continue
+        way = _way(name, before, after, is_settled)
+        words = f"{name} {_short(before)} becomes {_short(after)}"
+        yield _finding(way, old.tool, f"manifest-{name}", words, before, after)
+
+
+def _way(name: str, before: Any, after: Any, is_settled: bool) -> Way:
+    if name in _WORDS or (name == "groups" and is_settled):
+        return Way.LOOK
+    if name in _KEPT_LISTS:
+        lost = [each for each in before if each not in after]
+        return Way.LOOSENING if lost else Way.TIGHTENING
+    if name == "risk":
+        return Way.TIGHTENING if _RISKS.index(after) > _RISKS.index(before) else Way.LOOSENING
+    if name == "timeout_seconds":
+        return Way.TIGHTENING if after < before else Way.LOOSENING
+    if name == "recheck" and after is True:
+        return Way.TIGHTENING
+    if name == "idempotent" and after is False:
+        return Way.TIGHTENING
+    return Way.LOOSENING
+
+
+def _schema(before: Any, after: Any, place: str) -> Iterator[Change]:
+    """How one schema node differs: narrowing what is known to narrow, words for words, else a loosening."""
+    if not isinstance(before, dict) or not isinstance(after, dict):
+        yield Way.LOOSENING, f"{place} {_short(before)} becomes {_short(after)}"
+        return
+    for key in sorted(before.keys() | after.keys()):
+        mine, theirs = before.get(key), after.get(key)
+        if mine == theirs and (key in before) is (key in after):
+            continue
+        if key in ("properties", "$defs") and isinstance(mine, dict) and isinstance(theirs, dict):
+            yield from _properties(mine, theirs, f"{place}.{key}")
+        elif key in ("items", "additionalProperties") and isinstance(mine, dict) and isinstance(theirs, dict):
+            yield from _schema(mine, theirs, f"{place}.{key}")
+        else:
+            yield _keyword(key, mine, theirs, place, before.get("type"))
+
+
+def _properties(before: dict[str, Any], after: dict[str, Any], place: str) -> Iterator[Change]:
+    for name in sorted(before.keys() | after.keys()):
+        if name not in before:
+            yield Way.LOOSENING, f"{place}.{name} is new: agents may send it"
+        elif name not in after:
+            yield Way.TIGHTENING, f"{place}.{name} is gone"
+        elif before[name] != after[name]:
+            yield from _schema(before[name], after[name], f"{place}.{name}")
+
+
+def _keyword(key: str, before: Any, after: Any, place: str, kind: Any) -> Change:
+    words = f"{place}.{key} {_short(before)} becomes {_short(after)}"
+    if key in _WORDS_IN_ARGS:
+        return Way.LOOK, words
+    shows_it = key == "uniqueItems" or (
+        key == "multipleOf" and kind == "number"
+    )  # policy may begin to see the field
+    if before is None and key in _NARROWS_WHEN_ADDED and kind is not None and not shows_it:
+        return Way.TIGHTENING, words
+    narrower = (
+        (key in _AT_LEAST and _is_more(after, before))
+        or (key in _AT_MOST and _is_more(before, after))
+        or (
+            key == "enum"
+            and isinstance(after, list)
+            and isinstance(before, list)
+            and all(v in before for v in after)
+        )
+        or (key == "required" and isinstance(after, list) and set(before or ()) <= set(after))
+    )
+    return (Way.TIGHTENING if narrower else Way.LOOSENING), words
+
+
+def _is_more(one: Any, other: Any) -> bool:
+    return isinstance(one, int | float) and isinstance(other, int | float) and one > other
+
+
+def _short(value: Any) -> str:
+    text = "(nothing)" if value is None else json.dumps(value, sort_keys=True)
+    return text if len(text) <= 120 else f"{text[:117]}..."
+
+
+def _finding(way: Way, tool: str, kind: str, words: str, before: Any, after: Any) -> Finding:
+    file = f"tools/{tool}.json"
+    content = [getattr(each, "digest", each) for each in (before, after)]
+    return Finding(way, kind, tool, words, (f"in {file}",), content=content, files=frozenset({file}))

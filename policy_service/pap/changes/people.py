@@ -1,0 +1,163 @@
+"""Who may approve and who may settle: the rules about people on both sides, tried like those about tools.
+
+Rules kept here: a bundle without rules about approving narrows nothing, so dropping the last one lets everybody of the
+asked groups answer; a bundle that begins or ceases to say who settles is told in any case.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from itertools import islice, product
+from math import prod
+from typing import Any, Final
+
+from policy_service.domain.question import AgentPrincipal
+from policy_service.pap.bundle import Bundle
+from policy_service.pap.changes.findings import Finding, Way
+from policy_service.pap.changes.paths import Path
+from policy_service.pap.changes.reading import Read, read_policy
+from policy_service.pap.changes.sides import ABSENT, BASE_NOW
+from policy_service.pap.changes.trying import FRESH, moments_to_try, sets_to_try
+from policy_service.pdp.approve import Approver, ReviewFacts, TaskFacts, can_approve, can_settle
+from policy_service.pdp.rules import PeopleRules
+
+_MAX_TRIED: Final = 4_000
+_RISKS: Final = ("low", "medium", "high")
+
+
+def people_findings(before: Bundle, after: Bundle) -> list[Finding]:
+    """What changes about who may approve and who may settle."""
+    pairs = {
+        "approve": (before.rules.approval, after.rules.approval),
+        "settle": (before.rules.settling, after.rules.settling),
+    }
+    return [finding for action, pair in pairs.items() for finding in _about(action, pair, before, after)]
+
+
+def _about(
+    action: str, pair: tuple[PeopleRules | None, PeopleRules | None], before: Bundle, after: Bundle
+) -> Iterator[Finding]:
+    texts = [_texts(bundle, rules) for bundle, rules in zip((before, after), pair, strict=True)]
+    if texts[0] == texts[1]:
+        return
+    names = sorted({name for text in texts for name in text if texts[0].get(name) != texts[1].get(name)})
+    files = frozenset(
+        policy.file for bundle in (before, after) for name in names if (policy := bundle.policies.get(name))
+    )
+    if pair[0] is None or pair[1] is None:
+        yield _begun_or_ended(action, pair[0] is None, names, files, texts)
+        return
+    found: dict[Way, Finding] = {}
+    count = 0
+    for values in _assignments(_read(pair)):
+        count += 1
+        may = [_may(bundle, action, values) for bundle in (before, after)]
+        if may[0] is may[1]:
+            continue
+        way = Way.LOOSENING if may[1] else Way.TIGHTENING
+        words = (
+            f"somebody may {action} who might not before" if may[1] else f"somebody may not {action} any more"
+        )
+        example = ", ".join(f"{'.'.join(path)} = {value}" for path, value in sorted(values.items()))
+        finding = Finding(
+            way,
+            f"who-may-{action}",
+            f'Action::"{action}"',
+            words,
+            (f"for example: {example}",),
+            tuple(names),
+            texts,
+            files,
+        )
+        found.setdefault(way, finding)
+    yield from found.values()
+    if not found:
+        words = f"the rules changed; {count} made-up questions are answered as before"
+        yield Finding(
+            Way.LOOK, f"who-may-{action}", f'Action::"{action}"', words, (), tuple(names), texts, files
+        )
+
+
+def _begun_or_ended(action: str, begun: bool, names: list[str], files: frozenset[str], texts: Any) -> Finding:
+    if begun and action == "approve":
+        way, words = Way.TIGHTENING, "the bundle begins to narrow who of the asked groups may approve"
+    elif begun:
+        way, words = Way.LOOSENING, "the bundle begins to say who may settle, instead of the service"
+    else:
+        way, words = Way.LOOSENING, f"the bundle no longer narrows who may {action}"
+    return Finding(way, f"who-may-{action}", f'Action::"{action}"', words, (), tuple(names), texts, files)
+
+
+def _texts(bundle: Bundle, rules: PeopleRules | None) -> dict[str, str]:
+    trees = {} if rules is None else rules.policies.to_pst().static_policies
+    return {name: str(replace(tree, annotations={})) for name, tree in trees.items()}
+
+
+def _read(pair: Iterable[PeopleRules | None]) -> Read:
+    read = Read()
+    for rules in pair:
+        for tree in {} if rules is None else rules.policies.to_pst().static_policies.values():
+            read.add(read_policy(tree))
+    return read
+
+
+def _assignments(read: Read) -> Iterator[dict[Path, Any]]:
+    columns = {path: _values(path, literals, read) for path, literals in sorted(read.literals.items())}
+    if prod(len(column) for column in columns.values()) <= _MAX_TRIED:
+        for row in product(*columns.values()):
+            yield dict(zip(columns, row, strict=True))
+        return
+    dice = random.Random(0)  # the same questions every time  # noqa: S311
+    for _ in range(_MAX_TRIED):
+        yield {path: dice.choice(column) for path, column in columns.items()}
+
+
+def _values(path: Path, literals: set[Any], read: Read) -> list[Any]:
+    texts = sorted(value for value in literals if isinstance(value, str))
+    if path[0] in ("team", "agent-role", "agent-team", "role"):
+        return [False, True]
+    if path == ("fact", "risk"):
+        return list(_RISKS)
+    if path == ("fact", "gates"):
+        return list(islice(sets_to_try(literals), 64))
+    if path in (("now",), ("fact", "opened_at")):
+        return moments_to_try(literals)
+    if path == ("assurance",):
+        return ["oidc", "dev"]
+    if path == ("fact", "agent", "owner"):
+        return [
+            *texts,
+            ABSENT,
+            "someone|else",
+            *sorted(v for v in read.literals.get(("agent",), ()) if isinstance(v, str)),
+        ]
+    if path == ("agent",):
+        return [*texts, "someone|else"]
+    return [*texts, FRESH]
+
+
+def _may(bundle: Bundle, action: str, values: Mapping[Path, Any]) -> bool:
+    groups = frozenset(path[1] for path, value in values.items() if path[0] == "team" and value is True)
+    who = Approver(values.get(("agent",), "someone|else"), groups, values.get(("assurance",), "oidc"))
+    owner = values.get(("fact", "agent", "owner"), ABSENT)
+    agent = AgentPrincipal(
+        values.get(("fact", "agent"), "some-agent"),
+        None if owner == ABSENT else owner,
+        frozenset(path[1] for path, value in values.items() if path[0] == "agent-role" and value is True),
+        frozenset(path[1] for path, value in values.items() if path[0] == "agent-team" and value is True),
+    )
+    about: dict[str, Any] = {
+        "review_id": values.get(("resource",), "r1"),
+        "agent": agent,
+        "tool": values.get(("fact", "tool"), FRESH),
+        "risk": values.get(("fact", "risk"), "medium"),
+        "gates": frozenset(values.get(("fact", "gates"), ())),
+        "opened_at": values.get(("fact", "opened_at"), BASE_NOW),
+    }
+    now, env = values.get(("now",), BASE_NOW), values.get(("env",), "production")
+    if action == "approve":
+        return bool(can_approve(bundle.rules, who, ReviewFacts(**about), now=now, env=env))
+    task = TaskFacts(**about, kind=values.get(("fact", "kind"), "unknown"))
+    return bool(can_settle(bundle.rules, who, task, now=now, env=env))

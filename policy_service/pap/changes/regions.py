@@ -1,0 +1,195 @@
+"""What a tool's rules permit after a change that they did not permit before, by trying the literals of both bundles.
+
+Rules kept here: each tool is tried by itself and says whether everything was tried ("exhaustive") or a part
+("sampled", with why); each difference is shown by one call, decided by both bundles as live calls are decided.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice, product
+from math import prod
+from typing import Any, Final
+
+from cedarpy import PolicySet
+
+from policy_service.pap.changes.paths import Path
+from policy_service.pap.changes.reading import read_policy
+from policy_service.pap.changes.sides import Side
+from policy_service.pap.changes.slices_of_both import Part, parts_of, same_ground, same_policy
+from policy_service.pap.changes.states import Half, State, together
+from policy_service.pap.changes.trying import FRESH, is_whole, kind_of, values_to_try
+from policy_service.pdp.cedar import ask
+
+MAX_TRIED: Final = 20_000
+"""Assignments tried for one part of one tool's rules; a larger product is sampled."""
+
+MAX_SAMPLED: Final = 1_000
+"""The same where the rules cannot be read exactly, so that trying everything would prove nothing."""
+
+MAX_WORK: Final = 400_000
+"""The same times the policies of the part: what keeps a thousand rules about one tool within a minute."""
+
+Pair = tuple[Side | None, Side | None]
+
+
+@dataclass
+class Tried:
+    """What trying one tool came to. ``exhaustive`` says that every region was tried; ``why_not`` why it was not."""
+
+    tool: str
+    base: dict[str, Any]
+    states: list[State] = field(default_factory=list)
+    count: int = 0
+    why_not: list[str] = field(default_factory=list)
+    inexact_ids: set[str] = field(default_factory=set)
+
+    @property
+    def exhaustive(self) -> bool:
+        """Whether nothing was left to chance."""
+        return not self.why_not
+
+
+def try_tool(tool: str, pair: Pair, base: dict[str, Any]) -> Tried:
+    """Try one tool in both bundles, starting from one plain call."""
+    sides = [side for side in pair if side is not None]
+    tried = Tried(tool, base)
+    dice = random.Random(0)  # the same calls every time  # noqa: S311
+    parts, followed = parts_of(pair), []
+    for part in parts:
+        part.values = values_to_try(part.read, sides, base)
+        part.focus = _focus(part, pair, sides, base)
+        _doubts(tried, part, sides, base)
+        followed.append(_states(tried, part, pair, base, dice))
+    unchanged = frozenset(
+        name for part in parts for name in part.ids[0] & part.ids[1] if same_policy(pair[0], pair[1], name)
+    )
+    tried.states, complete = together(followed, unchanged)
+    if not complete:
+        tried.why_not.append("too many combinations of answers to follow them all")
+    return tried
+
+
+def _focus(
+    part: Part, pair: Pair, sides: Sequence[Side], base: dict[str, Any]
+) -> list[dict[Path, list[Any]]]:
+    """The values of each changed policy by itself, for when all of the part's are too many to combine."""
+    return [
+        values_to_try(read_policy(side.trees[name]), sides, base)
+        for index, side in enumerate(pair)
+        if side is not None
+        for name in sorted(part.ids[index])
+        if not same_policy(pair[0], pair[1], name)
+    ]
+
+
+def _doubts(tried: Tried, part: Part, sides: Sequence[Side], base: dict[str, Any]) -> None:
+    doubts = list(part.read.inexact)
+    for path, values in part.values.items():
+        literals = part.read.literals.get(path, set())
+        if not is_whole(path, literals, sides):
+            doubts.append("a set compared with many members")
+        if (
+            path[0] == "input"
+            and kind_of(path, sides) == "String"
+            and not _has_fresh(values, literals, path, sides)
+        ):
+            doubts.append(
+                f"{'.'.join(path)}: no text beside the named ones was found that the manifest takes"
+            )
+    size = prod(len(values) for values in part.values.values())
+    if size > _budget(part):
+        doubts.append(f"{size} combinations, {_budget(part)} of them tried")
+    if doubts:
+        tried.inexact_ids |= part.ids[0] | part.ids[1]
+    tried.why_not += [doubt for doubt in doubts if doubt not in tried.why_not]
+
+
+def _has_fresh(values: Sequence[Any], literals: set[Any], path: Path, sides: Sequence[Side]) -> bool:
+    closed = all(_is_closed(side, path) for side in sides)
+    return (
+        closed
+        or any(value not in literals for value in values if isinstance(value, str) and value != "")
+        or FRESH in values
+    )
+
+
+def _is_closed(side: Side, path: Path) -> bool:
+    node: Any = side.manifest.args
+    for step in path[1:]:
+        node = node.get("properties", {}).get(step, {}) if isinstance(node, dict) else {}
+    return isinstance(node, dict) and ("enum" in node or "const" in node)
+
+
+def _budget(part: Part) -> int:
+    most = MAX_SAMPLED if part.read.inexact else MAX_TRIED
+    return max(200, min(most, MAX_WORK // max(1, len(part.ids[0]) + len(part.ids[1]))))
+
+
+def _states(tried: Tried, part: Part, pair: Pair, base: dict[str, Any], dice: random.Random) -> list[State]:
+    assert part.sets is not None  # noqa: S101
+    found: dict[tuple[Half, Half], State] = {}
+    alike = _answers_alike(pair, part)
+    for values in _assignments(part, dice):
+        tried.count += 1
+        before = _half(pair[0], part.sets[0], base, values)
+        after = before if alike else _half(pair[1], part.sets[1], base, values)
+        found.setdefault((before, after), State((before, after), values))
+    return list(found.values())
+
+
+def _answers_alike(pair: Pair, part: Part) -> bool:
+    """Whether both sides must answer this part alike, so that one of them need not be asked."""
+    before, after = pair
+    if before is None or after is None or not same_ground(before, after):
+        return False
+    return part.ids[0] == part.ids[1] and all(same_policy(before, after, name) for name in part.ids[0])
+
+
+def _assignments(part: Part, dice: random.Random) -> Iterator[dict[Path, Any]]:
+    paths, budget = sorted(part.values), _budget(part)
+    columns = [part.values[path] or [None] for path in paths]
+    if prod(len(column) for column in columns) <= budget:
+        for combination in product(*columns):
+            yield _clean(paths, combination)
+        return
+    seen = 0
+    for focus in part.focus:
+        share = max(1, budget // (2 * len(part.focus)))
+        for row in islice(product(*(focus[path] or [None] for path in sorted(focus))), share):
+            seen += 1
+            chance = {path: dice.choice(column) for path, column in zip(paths, columns, strict=True)}
+            chosen = chance | dict(zip(sorted(focus), row, strict=True))
+            yield {path: value for path, value in chosen.items() if value is not None}
+    for index, column in enumerate(columns):  # each value once, the others as they come
+        for value in column:
+            others = [dice.choice(other) for other in columns]
+            others[index] = value
+            seen += 1
+            yield _clean(paths, others)
+    for _ in range(max(0, budget - seen)):
+        yield _clean(paths, [dice.choice(column) for column in columns])
+
+
+def _clean(paths: Sequence[Path], row: Sequence[Any]) -> dict[Path, Any]:
+    return {path: value for path, value in zip(paths, row, strict=True) if value is not None}
+
+
+def _half(side: Side | None, policies: PolicySet, base: dict[str, Any], values: dict[Path, Any]) -> Half:
+    if side is None:
+        return Half(refused=True)
+    asked = side.asked(base, values)
+    if asked is None:
+        return Half(refused=True)
+    if not len(policies):
+        return Half()
+    answer = ask(policies, asked[0], asked[1], side.rules.schema)
+    if answer.errors:
+        return Half(refused=True)
+    known = side.bundle.policies
+    permits = frozenset(known[name].unseen for name in answer.reasons if known[name].effect == "permit")
+    gates = answer.reasons & side.rules.gates
+    plain = any(known[name].effect == "forbid" for name in answer.reasons - gates)
+    return Half(permits, plain, gates)

@@ -1,0 +1,182 @@
+"""Recorded calls through one bundle or two: what each comes to, counted by tool and by label, and where two differ.
+
+Rules kept here: a call whose hidden values some rule reads is counted as not replayable and never guessed; labels are
+carried to the report and read by nothing that decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from policy_service.domain.decision import Decision
+from policy_service.pap.bundle import Bundle
+from policy_service.pap.changes.calls import Call, decided, reads_hidden
+from policy_service.pap.changes.findings import Finding, Way
+from policy_service.pap.changes.outcomes import asked_of, laxer, stricter
+from policy_service.pap.changes.paths import Path
+from policy_service.pap.changes.reading import read_policy
+from policy_service.pap.parts import read_parts
+
+NOT_REPLAYABLE: Final = "not replayable"
+OUTCOMES: Final = ("release", "review", "deny", NOT_REPLAYABLE)
+_MAX_NAMED: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """One call and what it came to: a decision, or why there is none."""
+
+    call: Call
+    decision: Decision | None
+    why_not: str = ""
+
+    @property
+    def outcome(self) -> str:
+        """The outcome in one word, or `not replayable`."""
+        return NOT_REPLAYABLE if self.decision is None else self.decision.outcome.value
+
+    def to_json(self) -> dict[str, Any]:
+        """The line for machines."""
+        decision = self.decision
+        return {
+            "line": self.call.number,
+            "id": self.call.name or None,
+            "tool": self.call.tool,
+            "label": self.call.label,
+            "outcome": self.outcome,
+            "policies": [] if decision is None else list(decision.policies),
+            "reasons": [] if decision is None else [reason.code for reason in decision.reasons],
+            "why_not": self.why_not or None,
+        }
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A call that two bundles answer differently, and which way."""
+
+    way: Way
+    kinds: tuple[str, ...]
+    words: str
+    before: Replayed
+    after: Replayed
+
+
+@dataclass
+class Counts:
+    """Outcomes by tool, and by tool and label where there are labels."""
+
+    by_tool: Counter[tuple[str, str]] = field(default_factory=Counter)
+    by_label: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+
+def replay(bundle: Bundle, calls: Iterable[Call]) -> list[Replayed]:
+    """Every call through the bundle, in order. Blocks while fact sources are read."""
+    parts = read_parts(bundle.source.files)[0]
+    read: dict[str, frozenset[Path]] = {}
+
+    async def all_of_them() -> list[Replayed]:
+        found = []
+        for call in calls:
+            if call.hidden and reads_hidden(call, bundle, _read_by(bundle, call.tool, read)):
+                why = f"a rule reads {', '.join(call.hidden)}, and the record holds no value of it"
+                found.append(Replayed(call, None, why))
+                continue
+            try:
+                found.append(Replayed(call, await decided(call, bundle, parts)))
+            except ValueError as error:
+                found.append(Replayed(call, None, str(error)))
+        return found
+
+    return asyncio.run(all_of_them())
+
+
+def _read_by(bundle: Bundle, tool: str, known: dict[str, frozenset[Path]]) -> frozenset[Path]:
+    if tool not in known:
+        rules = bundle.rules.tools.get(tool)
+        trees = {} if rules is None else rules.everything.to_pst().static_policies
+        known[tool] = frozenset(path for tree in trees.values() for path in read_policy(tree).literals)
+    return known[tool]
+
+
+def counted(replayed: Iterable[Replayed]) -> Counts:
+    """The table's numbers."""
+    counts = Counts()
+    for each in replayed:
+        counts.by_tool[each.call.tool, each.outcome] += 1
+        if each.call.label is not None:
+            counts.by_label[each.call.label, each.outcome] += 1
+    return counts
+
+
+def differing(before: Sequence[Replayed], after: Sequence[Replayed]) -> list[Difference]:
+    """The calls that the second bundle answers otherwise."""
+    found = []
+    for old, new in zip(before, after, strict=True):
+        if old.decision is None or new.decision is None:
+            if old.outcome != new.outcome:
+                words = f"{old.outcome} becomes {new.outcome}"
+                found.append(Difference(Way.LOOSENING, ("not-replayable",), words, old, new))
+            continue
+        for way, changes in (
+            (Way.LOOSENING, laxer(old.decision, new.decision)),
+            (Way.TIGHTENING, stricter(old.decision, new.decision)),
+        ):
+            if changes:
+                kinds = tuple(dict.fromkeys(each.kind for each in changes))
+                found.append(Difference(way, kinds, "; ".join(each.words for each in changes), old, new))
+    return found
+
+
+def findings_of(differences: Iterable[Difference]) -> list[Finding]:
+    """The differences as findings, one for each tool, way and kind, with the calls that show it."""
+    grouped: dict[tuple[Way, str, str], list[Difference]] = {}
+    for each in differences:
+        for kind in each.kinds:
+            grouped.setdefault((each.way, each.before.call.tool, kind), []).append(each)
+    return [_finding(way, tool, kind, group) for (way, tool, kind), group in grouped.items()]
+
+
+def _finding(way: Way, tool: str, kind: str, group: list[Difference]) -> Finding:
+    named = [each.before.call.name or f"line {each.before.call.number}" for each in group]
+    rest = f" and {len(named) - _MAX_NAMED} more" if len(named) > _MAX_NAMED else ""
+    words = f"{len(group)} recorded calls are answered otherwise: {group[0].words}"
+    lines = [f"calls: {', '.join(named[:_MAX_NAMED])}{rest}", *_sides(group[0])]
+    policies = sorted({name for each in group for name in _behind(each)})
+    return Finding(way, f"recorded-{kind}", tool, words, tuple(lines), tuple(policies), content=named)
+
+
+def _behind(each: Difference) -> set[str]:
+    sides = [
+        set() if one.decision is None else set(one.decision.policies) for one in (each.before, each.after)
+    ]
+    return sides[0] ^ sides[1]
+
+
+def _sides(each: Difference) -> list[str]:
+    return [f"{word}: {_told(one)}" for word, one in (("before", each.before), ("after", each.after))]
+
+
+def _told(one: Replayed) -> str:
+    if one.decision is None:
+        return f"{one.outcome}: {one.why_not}"
+    by = ", ".join(one.decision.policies) or one.decision.code
+    asked = f" of {asked_of(one.decision)}" if one.decision.gates else ""
+    return f"{one.outcome}{asked} by {by}"
+
+
+def as_table(counts: Mapping[tuple[str, str], int], head: str) -> str:
+    """Outcomes in columns, one row for each name."""
+    names = sorted({name for name, _ in counts})
+    columns = [
+        each for each in OUTCOMES if each != NOT_REPLAYABLE or any(counts[name, each] for name in names)
+    ]
+    width = max([len(head), *(len(name) for name in names)]) + 2
+    rows = [f"{head:{width}}" + "".join(f"{each:>16}" for each in columns)]
+    rows += [
+        f"{name:{width}}" + "".join(f"{counts[name, each] or '.':>16}" for each in columns) for name in names
+    ]
+    return "\n".join(rows)

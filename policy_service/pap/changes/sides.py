@@ -1,0 +1,207 @@
+"""One tool in one bundle, ready to be asked about made-up calls: the real codec, schema, entities and decision.
+
+A made-up call is an assignment of values to paths over a plain base call. Rules kept here: it is built from the
+manifest and the declared types only, and decided by the engine that decides live calls.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import cached_property
+from typing import Any, Final
+
+from cedarpy import Entities, PolicySet, pst
+
+from countersign.contract import JSON, ContractError, Resource, ToolManifest, pointer_tokens
+from policy_service.domain.decision import Decision
+from policy_service.domain.question import AgentPrincipal, ArgsRefusedError, Claimed, Encoded, Facts, Question
+from policy_service.facts.config import AGENT, FactsConfig
+from policy_service.pap.bundle import Bundle
+from policy_service.pap.changes.paths import Path
+from policy_service.pap.changes.samples import sample, settled
+from policy_service.pap.parts import Parts
+from policy_service.pdp.cedar import Request, entities_of
+from policy_service.pdp.engine import decide
+from policy_service.pdp.request import entities_for, request_for
+from policy_service.pdp.rules import ToolRules
+from policy_service.pdp.slices import policy_set
+
+ABSENT: Final = "\N{NULL}absent"
+"""Stands for "not there" in an assignment; no JSON text of ours holds it."""
+
+BASE_NOW: Final = datetime(2026, 1, 14, 12, 0, tzinfo=UTC)
+"""A Wednesday noon: the time of a made-up call where no rule reads the clock."""
+
+_HAS_HISTORY: Final = "history" in {each.name for each in fields(Question)}
+_BASE_FACTS: Final[Mapping[str, Any]] = {
+    "String": "x", "Long": 0, "Bool": False, "decimal": Decimal("0"), "datetime": BASE_NOW, "Set<String>": [],
+}  # fmt: skip
+
+Assignment = Mapping[Path, Any]
+
+
+@dataclass
+class Side:
+    """One tool of one bundle."""
+
+    bundle: Bundle
+    parts: Parts
+    tool: str
+    _encoded: dict[str, Encoded | None] = field(default_factory=dict)
+    _entities: dict[str, Entities] = field(default_factory=dict)
+
+    @property
+    def rules(self) -> ToolRules:
+        """What the bundle decides this tool with."""
+        return self.bundle.rules.tools[self.tool]
+
+    @property
+    def manifest(self) -> ToolManifest:
+        """Its manifest."""
+        return self.rules.manifest
+
+    @cached_property
+    def all_as_forbids(self) -> PolicySet:
+        """Every policy of the tool as a forbid: an engine that denies names all that hold."""
+        return policy_set(
+            {name: replace(tree, effect="forbid", annotations={}) for name, tree in self.trees.items()}
+        )
+
+    @cached_property
+    def trees(self) -> Mapping[str, pst.Template]:
+        """The policies that can match the tool, by id."""
+        return dict(self.rules.everything.to_pst().static_policies)
+
+    @property
+    def config(self) -> FactsConfig:
+        """What facts.toml declares."""
+        return self.parts.config
+
+    def base_args(self) -> dict[str, Any]:
+        """Plain args: what the manifest requires and nothing else."""
+        made = sample(self.manifest.args, self.manifest.args)
+        return made if isinstance(made, dict) else {}
+
+    def resource_path(self) -> Path | None:
+        """Which argument names the resource; None for one that is always the same."""
+        pointer = self.manifest.resource.id
+        return ("input", *pointer_tokens(pointer)) if pointer.startswith("/") else None
+
+    def encoded(self, args: dict[str, Any]) -> Encoded | None:
+        """The args as policy sees them; None where the manifest refuses them."""
+        key = json.dumps(args, sort_keys=True)
+        if key not in self._encoded:
+            try:
+                self._encoded[key] = self.rules.codec.encode(args)
+            except ArgsRefusedError:
+                self._encoded[key] = None
+        return self._encoded[key]
+
+    def asked(self, base: dict[str, Any], values: Assignment) -> tuple[Request, Entities] | None:
+        """What the engine is given for this call; None where the call is refused before."""
+        try:
+            return self.asked_as(self.question(base, values))
+        except ValueError:  # a value of another type than the attribute's: no such call
+            return None
+
+    def asked_as(self, question: Question) -> tuple[Request, Entities] | None:
+        """What the engine is given for a question; None where the call is refused before."""
+        args = question.args
+        encoded = self.encoded(args) if isinstance(args, dict) else None
+        if encoded is None:
+            return None
+        try:
+            resource: Resource = self.manifest.resource_of(args)
+            told = entities_for(question, self.bundle.rules, resource)
+            key = json.dumps(told, sort_keys=True)
+            if key not in self._entities:
+                self._entities[key] = entities_of(told, self.rules.schema)
+        except (ContractError, ValueError):
+            return None
+        return request_for(question, self.rules, resource, encoded), self._entities[key]
+
+    def question(self, base: dict[str, Any], values: Assignment) -> Question:
+        """The call as the engine is asked about it."""
+        owner, behalf = values.get(("owner",), ABSENT), values.get(("on_behalf_of",), ABSENT)
+        extra: dict[str, Any] = {"history": _under(values, "history")} if _HAS_HISTORY else {}
+        return Question(
+            agent=AgentPrincipal(
+                values.get(("agent",), "some-agent"),
+                None if owner == ABSENT else owner,
+                frozenset(path[1] for path, value in values.items() if path[0] == "role" and value is True),
+                frozenset(path[1] for path, value in values.items() if path[0] == "team" and value is True),
+            ),
+            tool=self.tool,
+            tool_digest=self.manifest.digest,
+            args=args_of(self.manifest.args, base, values),
+            facts=self._facts(values),
+            now=values.get(("now",), BASE_NOW),
+            env=values.get(("env",), "production"),
+            txn_size=values.get(("txn",), 1),
+            claimed=Claimed(**_under(values, "claimed")),
+            on_behalf_of=None if behalf == ABSENT else behalf,
+            method=values.get(("proof",), "key"),
+            **extra,
+        )
+
+    def decided(self, base: dict[str, Any], values: Assignment) -> Decision:
+        """The bundle's decision on this call, as live calls are decided."""
+        return decide(self.bundle.rules, self.question(base, values))
+
+    def _facts(self, values: Assignment) -> Facts:
+        return Facts(
+            self.bundle.digest,
+            resource=self._attributes(self.manifest.resource.type, "fact", values),
+            agent=self._attributes(AGENT, "agentfact", values),
+        )
+
+    def _attributes(self, entity: str, head: str, values: Assignment) -> dict[str, Any]:
+        types = self.config.attribute_types(entity)
+        given = _under(values, head)
+        absent = {path[1] for path, value in values.items() if path[0] == head and value == ABSENT}
+        known = {
+            name: given.get(name, _BASE_FACTS[kind.name])
+            for name, kind in types.items()
+            if name in given or (not kind.optional and name not in absent)
+        }
+        return {name: types[name].encode(value) for name, value in known.items()}
+
+
+def _under(values: Assignment, head: str) -> dict[str, Any]:
+    return {path[1]: value for path, value in values.items() if path[0] == head and value != ABSENT}
+
+
+def args_of(schema: Mapping[str, Any], base: dict[str, Any], values: Assignment) -> JSON:
+    """The base args with the values of the assignment put in or taken out; outer places first."""
+    args = copy.deepcopy(base)
+    inputs = [(path, value) for path, value in values.items() if path[0] == "input" and len(path) > 1]
+    gone: set[Path] = set()
+    for path, value in sorted(inputs, key=lambda each: len(each[0])):
+        if any(path[:count] in gone for count in range(2, len(path))):
+            continue
+        if value == ABSENT:
+            gone.add(path)
+        _put(schema, args, path[1:], value)
+    return args
+
+
+def _put(schema: Mapping[str, Any], args: dict[str, Any], steps: Path, value: Any) -> None:
+    node: Any = schema
+    for step in steps[:-1]:
+        node = settled(node, schema).get("properties", {}).get(step, {})
+        inner = args.get(step)
+        if not isinstance(inner, dict):
+            if value == ABSENT:
+                return
+            made = sample(node, schema)
+            inner = args[step] = made if isinstance(made, dict) else {}
+        args = inner
+    if value == ABSENT:
+        args.pop(steps[-1], None)
+    else:
+        args[steps[-1]] = value

@@ -1,0 +1,95 @@
+"""Trying the literals against trying everything: over a small closed world, brute force finds no widening that the
+regions call exhaustive and do not report.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policy_service.domain.question import AgentPrincipal, Facts
+from policy_service.pap.changes.comparing import compare
+from policy_service.pap.changes.findings import Way
+from policy_service.pap.changes.outcomes import laxer
+from policy_service.pdp.engine import decide
+from tests.fakes.bundles import BundleFolder, pay_manifest
+from tests.fakes.random_rules import FACTS, LIMITS, TOOLS, random_folder, random_policies
+
+PAIRS = 5
+AMOUNTS = [0, 5, 6, 50, 51]
+
+
+def mutated(text: str, dice: random.Random) -> str:
+    """The rules with one of them dropped, loosened, tightened or replaced."""
+    rules = text.splitlines()
+    index = dice.randrange(len(rules))
+    kind = dice.randrange(5)
+    if kind == 0 and len(rules) > 1:
+        del rules[index]
+    elif kind == 1:
+        rules[index] = rules[index].replace("> 50", "> 51").replace("> 5 ", "> 6 ").replace("> 20", "> 19")
+    elif kind == 2:
+        rules[index] = rules[index].replace('"finance"', '"finance|cfo"').replace("when", "unless")
+    elif kind == 3:
+        rules[index] = (
+            rules[index].replace('principal in Role::"desk"', "principal").replace('"EUR"', '"USD"')
+        )
+    else:
+        rules[index] = random_policies(dice, 1).replace('"p0"', f'"p{index}"')
+    return "\n".join(rules)
+
+
+def questions(folder: BundleFolder) -> Iterator[Any]:
+    """Every question of a small world, about one bundle."""
+    digest = folder.load().digest
+    for tool, account, amount, currency, role, name, env, size in product(
+        TOOLS,
+        LIMITS,
+        AMOUNTS,
+        ("EUR", "USD", None),
+        (True, False),
+        ("robot", "other"),
+        ("production", "staging"),
+        (1, 2),
+    ):
+        args = {"account": account, "amount": amount} | ({"currency": currency} if currency else {})
+        agent = AgentPrincipal(name, roles=frozenset({"desk"}) if role else frozenset())
+        facts = Facts(digest, resource=LIMITS[account])
+        yield folder.question(args, tool=tool, facts=facts, agent=agent, env=env, txn_size=size)
+
+
+def second_folder(path: Path, text: str) -> BundleFolder:
+    """The same tools and facts with other rules."""
+    folder = BundleFolder(path)
+    for tool, groups in TOOLS.items():
+        folder.write(f"tools/{tool}.json", pay_manifest(tool=tool, groups=groups))
+    return folder.write("facts.toml", FACTS).write("facts/s.json", LIMITS).policies(text)
+
+
+@pytest.mark.parametrize("seed", range(PAIRS))
+def test_every_widening_brute_force_finds_is_reported(tmp_path: Path, seed: int) -> None:
+    before = random_folder(tmp_path / "before", seed)
+    text = (before.path / "rules.cedar").read_text()
+    after = second_folder(tmp_path / "after", mutated(text, random.Random(seed)))
+
+    report = compare(before.load(), after.load())
+    found = {finding.subject for finding in report.of_way(Way.LOOSENING)}
+    sampled = {one.tool for one in report.tools if one.how == "sampled"}
+
+    assert widened_tools(before, after) - sampled <= found
+
+
+def widened_tools(before: BundleFolder, after: BundleFolder) -> set[str]:
+    """The tools of which some question is answered more loosely."""
+    wide: set[str] = set()
+    for old, new in zip(questions(before), questions(after), strict=True):
+        if old.tool in wide:
+            continue
+        if laxer(decide(before.load().rules, old), decide(after.load().rules, new)):
+            wide.add(old.tool)
+    return wide

@@ -1,0 +1,266 @@
+"""Every kind of change to a bundle, and which way it is told to go."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from policy_service.pap.changes.comparing import Report, compare
+from policy_service.pap.changes.findings import Way
+from tests.fakes.bundles import GROUPS, PAY_ARGS, BundleFolder, pay_manifest
+
+RULES = """
+@id("all") permit (principal in Role::"desk", action == Action::"pay", resource);
+@id("large") @title("Large") @approval("finance") @quorum("2") @step_up("passkey") @reason
+@answer_within("1h") @valid_for("30m")
+forbid (principal, action in Action::"money", resource) when { context.input.amount > 50 };
+@id("second") @approval("finance|cfo")
+forbid (principal, action, resource) when { context.input.amount > 500 };
+@id("closed") forbid (principal, action, resource) when { resource.state == "closed" };
+@id("who") permit (principal in Group::"finance", action == Action::"approve", resource);
+"""
+FACTS = """
+[entities.Account.attributes]
+state = "String"
+tier = "Long?"
+[[source]]
+name = "accounts"
+kind = "file"
+file = "facts/accounts.json"
+entity = "Account"
+as_of = "at"
+max_age = "1h"
+"""
+ROWS = {
+    "a1": {"state": "open", "at": "2026-11-21T22:00:00Z"},
+    "a2": {"state": "closed", "at": "2026-11-21T22:00:00Z"},
+}
+MANIFEST = pay_manifest(
+    groups=["money"], secret=["/note"], aud="vault", recheck=True, risk="high", recipients=["/account"]
+)
+CASES = """
+agents: { robot: { name: robot } }
+defaults: { now: 2026-11-21T22:00:00Z }
+cases:
+  - { it: nobody is a robot, agent: robot, tool: pay, args: { account: a1, amount: 1 }, expect: deny, reasons: [no_permit] }
+  - { it: a text is no amount, agent: robot, tool: pay, args: { account: a1, amount: x }, expect: deny, reasons: [invalid_args] }
+"""
+
+
+def folder(path: Path) -> BundleFolder:
+    """The bundle before any change."""
+    made = BundleFolder(path).policies(RULES).write("facts.toml", FACTS).write("facts/accounts.json", ROWS)
+    return made.write("tools/pay.json", MANIFEST).write("cases/pay.yaml", CASES)
+
+
+def manifest(**changes: object) -> Callable[[BundleFolder], BundleFolder]:
+    """A change to the manifest."""
+    return lambda made: made.write("tools/pay.json", MANIFEST | changes)
+
+
+def rules(old: str, new: str) -> Callable[[BundleFolder], BundleFolder]:
+    """A change to the rules."""
+    assert old in RULES
+    return lambda made: made.policies(RULES.replace(old, new))
+
+
+def text(name: str, whole: str, old: str, new: str) -> Callable[[BundleFolder], BundleFolder]:
+    """A change to another file."""
+    assert old in whole
+    return lambda made: made.write(name, whole.replace(old, new))
+
+
+def args(**changes: object) -> Callable[[BundleFolder], BundleFolder]:
+    """A change to the args' schema."""
+    return manifest(args={**PAY_ARGS, "properties": {**PAY_ARGS["properties"], **changes}})
+
+
+WHO = '@id("who") permit (principal in Group::"finance", action == Action::"approve", resource);'
+NIGHT = '[groups.night]\nmembers = ["maya"]\n'
+UNIQUE = {"type": "array", "uniqueItems": True, "items": {"type": "string"}}
+
+
+def without(made: BundleFolder, name: str) -> BundleFolder:
+    """The folder without one of its files."""
+    (made.path / name).unlink()
+    return made
+
+
+LOOSENINGS = {
+    "a gate asks later": (rules("> 50 }", "> 60 }"), "review-to-release"),
+    "a gate is gone": (rules('@id("second") @approval("finance|cfo")', '@id("second") @approval("unseen")'), "groups"),
+    "a group beside another": (rules('@approval("finance") @quorum', '@approval("finance|cfo") @quorum'), "groups"),
+    "fewer people": (rules('@quorum("2")', '@quorum("1")'), "quorum"),
+    "no quorum": (rules('@quorum("2") ', ""), "quorum"),
+    "no step-up": (rules('@step_up("passkey") ', ""), "step_up"),
+    "no reason": (rules("@reason\n", "\n"), "reason"),
+    "asked for longer": (rules('@answer_within("1h")', '@answer_within("3h")'), "answer_within"),
+    "a default in place of a time": (rules('@answer_within("1h") ', ""), "answer_within"),
+    "valid for longer": (rules('@valid_for("30m")', '@valid_for("2h")'), "valid_for"),
+    "a shared vote": (rules('@quorum("2")', '@quorum("2") @shared'), "shared"),
+    "a wider escalation": (rules('@quorum("2")', '@quorum("2") @escalate("cfo")'), "escalate"),
+    "a forbid is a gate": (rules('@id("closed")', '@id("closed") @approval("cfo")'), "deny-to-review"),
+    "a forbid is narrowed": (rules('resource.state == "closed"', 'resource.state == "shut"'), "deny-to-release"),
+    "a forbid for one resource": (
+        rules('resource) when { resource.state', 'resource == Account::"a9") when { resource.state'),
+        "deny-to-release",
+    ),
+    "a wider principal": (rules('principal in Role::"desk"', "principal"), "deny-to-release"),
+    "a wider unseen": (rules('@id("all")', '@id("all") @unseen("items,note")'), "review-to-release"),
+    "another action group": (
+        lambda made: manifest(groups=[])(made).write("tools/other.json", MANIFEST | {"tool": "other"}),
+        "review-to-release",
+    ),
+    "anybody approves": (rules('principal in Group::"finance"', "principal"), "who-may-approve"),
+    "no rule about approving": (rules(WHO, ""), "who-may-approve"),
+    "a person more": (text("groups.toml", GROUPS, 'members = ["tomas"]', 'members = ["tomas", "maya"]'), "group"),
+    "another person's id": (text("groups.toml", GROUPS, "urn:test|tomas", "urn:test|mallory"), "group"),
+    "a new group of people": (text("groups.toml", GROUPS, "[groups.cfo]", NIGHT + "[groups.cfo]"), "group"),
+    "an open account": (text("facts/accounts.json", json.dumps(ROWS), "closed", "open"), "fact-row"),
+    "a new account": (lambda made: made.write("facts/accounts.json", ROWS | {"a3": ROWS["a1"]}), "fact-row"),
+    "older facts": (text("facts.toml", FACTS, 'max_age = "1h"', 'max_age = "9h"'), "fact-source-max_age"),
+    "facts of any age": (text("facts.toml", FACTS, 'max_age = "1h"', ""), "fact-source-max_age"),
+    "another file of facts": (
+        lambda made: without(made, "facts/accounts.json")
+        .write("facts.toml", FACTS.replace("accounts.json", "b.json"))
+        .write("facts/b.json", ROWS),
+        "fact-source-file",
+    ),
+    "another attribute type": (text("facts.toml", FACTS, 'tier = "Long?"', 'tier = "Bool?"'), "fact-attribute"),
+    "fired twice": (manifest(idempotent=True), "manifest-idempotent"),
+    "enforced elsewhere": (manifest(aud=None), "manifest-aud"),
+    "no recheck": (manifest(recheck=False), "manifest-recheck"),
+    "less risk": (manifest(risk="low"), "manifest-risk"),
+    "no secret": (manifest(secret=[]), "manifest-secret"),
+    "no recipient": (manifest(recipients=[]), "manifest-recipients"),
+    "another sentence": (manifest(sentence="Look at {account}"), "manifest-sentence"),
+    "another resource": (manifest(resource={"type": "Account", "id": "/currency"}), "manifest-resource"),
+    "another lane": (manifest(lane="live"), "manifest-lane"),
+    "more time": (manifest(timeout_seconds=600), "manifest-timeout_seconds"),
+    "a new arg": (args(extra={"type": "string"}), "manifest-args"),
+    "a wider enum": (args(currency={"type": "string", "enum": ["USD", "EUR", "GBP"]}), "manifest-args"),
+    "an array policy may see": (args(items=UNIQUE), "manifest-args"),
+    "a case is gone": (lambda made: without(made, "cases/pay.yaml"), "case"),
+    "a case asks less": (text("cases/pay.yaml", CASES, "x }, expect: deny, reasons: [invalid_args]", "x }, expect: review, needs: {finance: 1}"), "case"),
+    "a slip that nobody need notice": (
+        lambda made: made.write("cases/mutants.toml", '[[survives]]\npolicy = "all"\nmutant = "x"\nwhy = "so"\n'),
+        "mutants",
+    ),
+    "a group of the directory's": (
+        text("groups.toml", GROUPS, "[people.maya]", '[directory.groups]\nlegal = "Everybody"\n[people.maya]'),
+        "directory-group",
+    ),
+    "a case about another agent": (text("cases/pay.yaml", CASES, "name: robot", "name: r2"), "case"),
+}  # fmt: skip
+
+
+def report_of(tmp_path: Path, change: Callable[[BundleFolder], BundleFolder]) -> Report:
+    """The bundle before, and after the change."""
+    return compare(folder(tmp_path / "before").load(), change(folder(tmp_path / "after")).load())
+
+
+@pytest.mark.parametrize("name", LOOSENINGS)
+def test_a_loosening_is_told_as_one(tmp_path: Path, name: str) -> None:
+    change, kind = LOOSENINGS[name]
+
+    report = report_of(tmp_path, change)
+
+    assert kind in {finding.kind for finding in report.of_way(Way.LOOSENING)}
+
+
+TIGHTENINGS = {
+    "a gate asks earlier": rules("> 50 }", "> 40 }"),
+    "more people": rules('@quorum("2")', '@quorum("3")'),
+    "a shorter time": rules('@valid_for("30m")', '@valid_for("5m")'),
+    "a new forbid": rules(
+        '@id("closed")', '@id("never") forbid (principal, action, resource);\n@id("closed")'
+    ),
+    "a person fewer": text("groups.toml", GROUPS, 'members = ["maya", "tomas"]', 'members = ["tomas"]'),
+    "more risk, from low": manifest(secret=["/note", "/account"]),
+    "a narrower enum": args(currency={"type": "string", "enum": ["USD"]}),
+    "fresher facts": text("facts.toml", FACTS, 'max_age = "1h"', 'max_age = "5m"'),
+}
+
+
+@pytest.mark.parametrize("name", TIGHTENINGS)
+def test_a_tightening_needs_no_acknowledgement(tmp_path: Path, name: str) -> None:
+    report = report_of(tmp_path, TIGHTENINGS[name])
+
+    assert report.not_acknowledged(()) == []
+    assert report.of_way(Way.TIGHTENING)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        rules("\n@id", "\n// a remark\n   @id"),
+        rules("; ", ";\n\n") if "; " in RULES else rules(";\n", ";\n\n"),
+        text("groups.toml", GROUPS, '["maya", "tomas"]', '["tomas", "maya"]'),
+        lambda made: made.write("tools/pay.json", json.dumps(MANIFEST, indent=4, sort_keys=True)),
+        text("cases/pay.yaml", CASES, "\ncases:", "\n# a remark\ncases:"),
+    ],
+)
+def test_form_alone_is_no_change(tmp_path: Path, change: Callable[[BundleFolder], BundleFolder]) -> None:
+    report = report_of(tmp_path, change)
+
+    assert report.findings == ()
+
+
+def test_an_acknowledgement_covers_exactly_this_change(tmp_path: Path) -> None:
+    first = report_of(tmp_path / "1", rules("> 50 }", "> 60 }"))
+    other = report_of(tmp_path / "2", rules("> 50 }", "> 70 }"))
+    ids = [finding.id for finding in first.of_way(Way.LOOSENING)]
+
+    assert first.not_acknowledged(ids) == []
+    assert other.not_acknowledged(ids) != []
+
+
+def test_a_loosening_is_shown_by_a_call_that_both_bundles_decide(tmp_path: Path) -> None:
+    report = report_of(tmp_path, rules("> 50 }", "> 60 }"))
+    found = next(finding for finding in report.of_way(Way.LOOSENING) if finding.kind == "review-to-release")
+
+    assert found.example["args"]["amount"] == 51
+    assert found.policies == ("large",)
+    assert any(line.startswith("after: rules.cedar:") for line in found.lines)
+    assert report.tools[0].how == "exhaustive"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("context.input.amount + context.txn.size > 500", "context.input.amount + context.txn.size > 600"),
+        ('context.input.account like "a*"', 'context.input.account like "ab*"'),
+        ("context.input.account == resource.state", "context.input.account != resource.state"),
+    ],
+)
+def test_what_cannot_be_read_exactly_is_sampled_and_still_found(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    rule = '@id("extra") forbid (principal, action, resource) when { CONDITION };'
+    old = folder(tmp_path / "before").policies(RULES + rule.replace("CONDITION", before))
+    new = folder(tmp_path / "after").policies(RULES + rule.replace("CONDITION", after))
+
+    report = compare(old.load(), new.load())
+
+    assert report.tools[0].how == "sampled"
+    assert "extra" in {name for finding in report.of_way(Way.LOOSENING) for name in finding.policies}
+
+
+def test_many_rules_about_one_tool_are_compared_within_bounds(tmp_path: Path) -> None:
+    many = "".join(
+        f'@id("p{n}") forbid (principal, action, resource) '
+        f'when {{ context.input.amount == {n} && resource.state == "s{n}" }};\n'
+        for n in range(200)
+    )
+    old = folder(tmp_path / "before").policies(RULES + many)
+    new = folder(tmp_path / "after").policies(RULES + many.replace("== 7 &&", "== 7777 &&"))
+
+    report = compare(old.load(), new.load())
+
+    found = {finding.kind: finding.policies for finding in report.of_way(Way.LOOSENING)}
+    assert found["deny-to-release"] == ("p7",)
+    assert report.tools[0].how == "sampled"
+    assert report.tools[0].count < 5_000

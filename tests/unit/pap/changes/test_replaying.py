@@ -1,0 +1,105 @@
+"""Recorded calls through bundles, with bad lines, labels and hidden values."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policy_service.pap.changes.calls import read_calls
+from policy_service.pap.changes.findings import Way
+from policy_service.pap.changes.replaying import counted, differing, findings_of, replay
+from tests.fakes.bundles import PERMIT_ALL, BundleFolder, pay_manifest
+
+GATE = '@id("g") @approval("finance") forbid (principal, action, resource) when { context.input.amount > LIMIT };'
+
+
+def line(**changes: Any) -> bytes:
+    """One recorded call."""
+    told = {
+        "agent": {"name": "robot"},
+        "tool": "pay",
+        "args": {"account": "a1", "amount": 60},
+        "now": "2026-01-14T12:00:00Z",
+    }
+    return json.dumps(told | changes).encode()
+
+
+def bundle(path: Path, limit: int) -> BundleFolder:
+    """Payments above the limit wait for finance."""
+    return BundleFolder(path).policies(PERMIT_ALL + GATE.replace("LIMIT", str(limit)))
+
+
+def test_outcomes_are_counted_by_tool_and_label(tmp_path: Path) -> None:
+    calls, bad = read_calls(
+        [line(label="good"), line(args={"account": "a1", "amount": 1}, label="good"), b"\n"]
+    )
+
+    counts = counted(replay(bundle(tmp_path, 50).load(), calls))
+
+    assert bad == []
+    assert counts.by_tool == {("pay", "review"): 1, ("pay", "release"): 1}
+    assert counts.by_label == {("good", "review"): 1, ("good", "release"): 1}
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"{",
+        b"[]",
+        line(tool=3),
+        line(agent="robot"),
+        line(args=[]),
+        line(lable="x"),
+        line(now="noon"),
+        line(decided="yes"),
+    ],
+)
+def test_a_bad_line_is_named_by_its_number_and_the_rest_is_read(wrong: bytes) -> None:
+    calls, bad = read_calls([line(), wrong, line()])
+
+    assert [call.number for call in calls] == [1, 3]
+    assert [each.number for each in bad] == [2]
+
+
+def test_differences_are_findings_with_the_calls_that_show_them(tmp_path: Path) -> None:
+    calls, _ = read_calls([line(id="effect-1"), line(id="effect-2", args={"account": "a1", "amount": 1})])
+    before, after = bundle(tmp_path / "1", 50).load(), bundle(tmp_path / "2", 70).load()
+
+    (found,) = findings_of(differing(replay(before, calls), replay(after, calls)))
+    (back,) = findings_of(differing(replay(after, calls), replay(before, calls)))
+
+    assert (found.way, found.kind) == (Way.LOOSENING, "recorded-review-to-release")
+    assert "effect-1" in found.lines[0] and "effect-2" not in found.lines[0]
+    assert back.way is Way.TIGHTENING
+
+
+def test_a_hidden_value_that_a_rule_reads_is_not_guessed(tmp_path: Path) -> None:
+    folder = bundle(tmp_path, 50).write("tools/pay.json", pay_manifest(secret=["/amount"]))
+    calls, _ = read_calls(
+        [line(hidden=["/amount"], args={"account": "a1", "amount": 1}), line(hidden=["/note"])]
+    )
+
+    first, second = replay(folder.load(), calls)
+
+    assert first.outcome == "not replayable" and "/amount" in first.why_not
+    assert second.outcome == "review"
+
+
+def test_facts_of_the_line_come_before_the_bundle_s_sources(tmp_path: Path) -> None:
+    folder = BundleFolder(tmp_path).policies(
+        PERMIT_ALL + '@id("shut") forbid (principal, action, resource) when { resource.shut };'
+    )
+    folder.write(
+        "facts.toml",
+        '[entities.Account.attributes]\nshut = "Bool"\n[[source]]\nname = "s"\nkind = "file"\n'
+        'file = "facts/s.json"\nentity = "Account"\n',
+    )
+    folder.write("facts/s.json", {"a1": {"shut": True}})
+    calls, _ = read_calls([line(), line(facts={"shut": False}), line(facts={"shut": "no"})])
+
+    outcomes = [each.outcome for each in replay(folder.load(), calls)]
+
+    assert outcomes == ["deny", "release", "not replayable"]
