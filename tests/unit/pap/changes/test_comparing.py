@@ -41,12 +41,14 @@ ROWS = {
 MANIFEST = pay_manifest(
     groups=["money"], secret=["/note"], aud="vault", recheck=True, risk="high", recipients=["/account"]
 )
+LAXER = "x }, expect: review, needs: {finance: 1}"
+SURVIVES = '[[survives]]\npolicy = "all"\nmutant = "x"\nwhy = "so"\n'
 CASES = """
 agents: { robot: { name: robot } }
-defaults: { now: 2026-11-21T22:00:00Z }
+defaults: { now: 2026-11-21T22:00:00Z, agent: robot, tool: pay }
 cases:
-  - { it: nobody is a robot, agent: robot, tool: pay, args: { account: a1, amount: 1 }, expect: deny, reasons: [no_permit] }
-  - { it: a text is no amount, agent: robot, tool: pay, args: { account: a1, amount: x }, expect: deny, reasons: [invalid_args] }
+  - { it: a truth is no amount, args: { account: a1, amount: true }, expect: deny, reasons: [invalid_args] }
+  - { it: a text is no amount, args: { account: a1, amount: x }, expect: deny, reasons: [invalid_args] }
 """
 
 
@@ -144,9 +146,10 @@ LOOSENINGS = {
     "a wider enum": (args(currency={"type": "string", "enum": ["USD", "EUR", "GBP"]}), "manifest-args"),
     "an array policy may see": (args(items=UNIQUE), "manifest-args"),
     "a case is gone": (lambda made: without(made, "cases/pay.yaml"), "case"),
-    "a case asks less": (text("cases/pay.yaml", CASES, "x }, expect: deny, reasons: [invalid_args]", "x }, expect: review, needs: {finance: 1}"), "case"),
+    "a case asks less": (
+text("cases/pay.yaml", CASES, "x }, expect: deny, reasons: [invalid_args]", LAXER), "case"),
     "a slip that nobody need notice": (
-        lambda made: made.write("cases/mutants.toml", '[[survives]]\npolicy = "all"\nmutant = "x"\nwhy = "so"\n'),
+        lambda made: made.write("cases/mutants.toml", SURVIVES),
         "mutants",
     ),
     "a group of the directory's": (
