@@ -19,7 +19,6 @@ depends_on = None
 
 def upgrade() -> None:
     """Forward only: what a step changes, a backup brings back."""
-
     op.create_table(
         "agents",
         sa.Column("name", sa.String(200), nullable=False),
@@ -181,6 +180,18 @@ def upgrade() -> None:
         sa.Column("last_seen_at", UtcDateTime(), nullable=False),
         sa.Column("revoked_at", UtcDateTime(), nullable=True),
         sa.PrimaryKeyConstraint("iss", "sub"),
+    )
+    op.create_table(
+        "policy_heads",
+        sa.Column("what", sa.String(), nullable=False),
+        sa.Column("source", sa.String(), nullable=False),
+        sa.Column("commit", sa.String(), nullable=False),
+        sa.Column("digest", sa.String(), nullable=True),
+        sa.Column("seq", sa.Integer(), nullable=False),
+        sa.Column("reason", sa.String(), nullable=True),
+        sa.Column("at", UtcDateTime(), nullable=False),
+        sa.CheckConstraint("what IN ('active', 'override', 'refused')", name="what_known"),
+        sa.PrimaryKeyConstraint("what"),
     )
     op.create_table(
         "reviews",
