@@ -40,6 +40,7 @@ from policy_service.channels.http import (
     agent_keys,
     docs,
     measured,
+    policies,
     problems,
     redemptions,
     reviews,
@@ -66,7 +67,8 @@ from policy_service.jobs.sending import send_outbox
 from policy_service.jobs.watching import Watch
 from policy_service.logs import fault_of_the_loop, set_up_logs
 from policy_service.pap.active import ActiveBundle
-from policy_service.pap.source import FolderSource
+from policy_service.pap.git.following import follow_repository
+from policy_service.pap.source import BundleSource, FolderSource
 from policy_service.settings import Settings
 from policy_service.storage import leases
 from policy_service.storage.unit import Clock, utc_now
@@ -74,9 +76,10 @@ from policy_service.tokens.files import read_secret
 from policy_service.tokens.keys import read_keys
 from policy_service.tokens.sign import Signer
 from policy_service.workflow import sweep
-from policy_service.workflow.activate import activate, ask_about_open
+from policy_service.workflow.activate import activate, ask_about_open, look_when_asked
 from policy_service.workflow.context import Context
 from policy_service.workflow.impossible import watch_quorums
+from policy_service.workflow.looking import look
 
 log = structlog.get_logger(__name__)
 
@@ -117,13 +120,14 @@ class Service:
             self.db.refuse_forgetful(self.mark.so_far)
             clients = _client_secrets(settings)
             self.metrics_token = _metrics_token(settings)
+            self.webhook_secret = _webhook_secret(settings)
             opened.callback(tracing.start())
             self._closing = opened.pop_all()
         # The lock says that an embedded database has one process: it goes on at once with what it led before a crash.
         self._holder = "embedded" if self.db.dialect == "sqlite" else secrets.token_hex(8)
         clock = clock or utc_now
         self.active = ActiveBundle(
-            FolderSource(settings.bundle_dir),
+            _source(settings, clock),
             clock,
             signal=self.health.signal("bundle"),
             activation=self.health.signal("activation"),
@@ -173,8 +177,9 @@ class Service:
 
     def _jobs(self) -> list[Job]:
         settings, ctx = self.settings, self.ctx
+        poll_s = settings.policies_poll_s if settings.policies_repository else settings.poll_bundle_s
         return [
-            Job("activate", settings.poll_bundle_s, lambda: activate(ctx)),
+            Job("activate", poll_s, lambda: activate(ctx)),
             Job("expire_reviews", settings.sweep_s, lambda: sweep.expire_reviews(ctx)),
             Job("expire_releases", settings.sweep_s, lambda: sweep.expire_releases(ctx)),
             Job("doubt_unreported", settings.sweep_s, lambda: sweep.doubt_unreported(ctx)),
@@ -188,17 +193,23 @@ class Service:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Everything that needs the event loop. A step that fails stops what was started before it."""
-        loaded = await self.active.reload()
+        loaded = await look(self.ctx, starting=True)
         if loaded.active is None:
-            raise StartError(f"the bundle {self.settings.bundle_dir} does not load:\n{loaded.error}")
-        metrics.in_force(loaded.active.digest, loaded.active.commit)
+            raise StartError(f"the bundle {self.active.origin} does not load:\n{loaded.error}")
         asyncio.get_running_loop().set_exception_handler(fault_of_the_loop)
         async with AsyncExitStack() as started:
             await self.feed.start()
             self.db.on_commit(self.sequencer.nudge)
             started.push_async_callback(self._finish_log)
             self.scheduler.start()
-            loops = (self.sequencer.run, self.feed.run, self.mark.run, self.watch.run, self._ask_about_open)
+            loops = (
+                self.sequencer.run,
+                self.feed.run,
+                self.mark.run,
+                self.watch.run,
+                self._ask_about_open,
+                self._look,
+            )
             started.push_async_callback(_stop, [asyncio.create_task(work()) for work in loops])
             started.callback(self.scheduler.stop)
             started.callback(self.feed.close)
@@ -219,6 +230,9 @@ class Service:
         except Exception:
             log.exception("job_failed", job="activate")  # which asks again at its next look
 
+    async def _look(self) -> None:
+        await look_when_asked(self.ctx)
+
     async def _finish_log(self) -> None:
         try:
             await self.sequencer.number()
@@ -236,6 +250,15 @@ class Service:
             self._closing.close()
 
 
+def _source(settings: Settings, clock: Clock) -> BundleSource:
+    """Where the bundles come from."""
+    if not settings.policies_repository:
+        return FolderSource(settings.bundle_dir)
+    file = settings.policies_token_file
+    token = None if file is None else read_secret(file).decode().strip()
+    return follow_repository(settings, clock, token)
+
+
 def _client_secrets(settings: Settings) -> dict[str, tuple[SignInProvider, str]]:
     """The sign-in providers by name, each with the secret this service is known by there."""
     providers = {}
@@ -250,6 +273,11 @@ def _client_secrets(settings: Settings) -> dict[str, tuple[SignInProvider, str]]
 
 def _metrics_token(settings: Settings) -> bytes | None:
     file = settings.metrics_token_file
+    return None if file is None else read_secret(file).strip()
+
+
+def _webhook_secret(settings: Settings) -> bytes | None:
+    file = settings.policies_webhook_secret_file
     return None if file is None else read_secret(file).strip()
 
 
@@ -296,6 +324,7 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         tasks.router(gate),
         log_routes.router(gate),
         agent_keys.router(gate, service.trusted_issuers),
+        policies.router(gate, service.webhook_secret),
         wellknown.router(gate, service.health.findings, service.metrics_token),
     ):
         app.include_router(router)

@@ -53,6 +53,28 @@ class Settings(BaseSettings):
     )
     bundle_dir: Path = Field(Path("policies"), description="folder of the policy bundle")
 
+    # -- policies from git: docs/policies-from-git.md ------------------------------------------------------
+    policies_repository: str = Field(
+        "",
+        description="the policies' git repository: folder, https or ssh; empty: bundle_dir as it lies there",
+    )
+    policies_ref: str = Field("main", min_length=1, description="the branch or tag that is followed")
+    policies_subfolder: str = Field("", description="the bundle's folder in that repository; empty: its top")
+    policies_allowed_signers: Path | None = Field(
+        None,
+        description="who may sign its head (OpenSSH allowed_signers); empty: a signature is not asked for",
+    )
+    policies_token_file: Path | None = Field(None, description="the password or token for https, in a file")
+    policies_webhook_secret_file: Path | None = Field(
+        None, description="the secret that a webhook to /v1/policies/sync is signed with"
+    )
+    policies_timeout_s: float = Field(
+        30, gt=0, le=600, description="one look at the repository takes no longer"
+    )
+    policies_poll_s: float = Field(
+        30, gt=0, description="look at the repository so often; a webhook is sooner"
+    )
+
     # -- addresses -----------------------------------------------------------------------------------------
     host: str = Field("127.0.0.1", description="address to listen on; anything but loopback needs public_url")
     port: int = Field(8420, ge=0, le=65535, description="port to listen on")

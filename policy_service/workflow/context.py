@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from policy_service.audit.feed import Feed
 from policy_service.pap.active import ActiveBundle
@@ -11,6 +11,7 @@ from policy_service.settings import Settings
 from policy_service.storage.database import Database
 from policy_service.storage.unit import Clock, utc_now
 from policy_service.tokens.sign import Signer
+from policy_service.workflow.looks import Looks
 
 
 @dataclass(frozen=True)
@@ -24,3 +25,4 @@ class Context:
     feed: Feed
     epoch: Callable[[], int]
     clock: Clock = utc_now  # between units; inside one, its own `now` counts
+    looks: Looks = field(default_factory=Looks)
