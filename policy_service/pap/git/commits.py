@@ -7,6 +7,7 @@ LICENSE, hidden files, other bundles) is ignored here. Blobs are taken as they a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from dulwich.objectspec import parse_commit
+from dulwich.repo import Repo
 
 from policy_service.pap.files import (
     FOLDERS,
@@ -40,6 +42,8 @@ from policy_service.pap.source import BundleFiles
 _FOLDER, _LINK, _SUBMODULE = 0o040000, 0o120000, 0o160000
 _FILES: Final = frozenset({0o100644, 0o100755, 0o100664})
 _LFS: Final = b"version https://git-lfs.github.com/spec/"
+_STEP: Final = re.compile(r"([~^])(\d{0,6})")
+_STEPS: Final = re.compile(r"(?s)(.*?)((?:[~^]\d{0,6})*)\Z")
 _FUNNY: Final = frozenset({"", ".", "..", ".git"})
 
 
@@ -78,19 +82,28 @@ def read_commit(repository: Path, revision: str, subfolder: str = "") -> BundleF
         repo.close()
 
 
-def _revision(repo: object, repository: Path, revision: str) -> str:
+def _revision(repo: Repo, repository: Path, revision: str) -> str:
+    """A commit's name. ``~N`` and ``^N`` are read here: dulwich knows branches, tags and abbreviated names."""
+    base, steps = _STEPS.match(revision).groups()  # type: ignore[union-attr]  # it matches anything
     try:
-        return bytes(parse_commit(repo, revision.encode()).id).decode()  # type: ignore[arg-type]
-    except (KeyError, ValueError, AssertionError, OSError) as error:
-        raise BundleError(
-            [
-                Problem(
-                    str(repository),
-                    None,
-                    f"there is no commit {revision!r}; write a commit, a branch or a tag of this repository",
-                )
-            ]
-        ) from error
+        if not base:
+            raise KeyError(revision)
+        name = bytes(parse_commit(repo, base.encode()).id).decode()
+        for kind, count in _STEP.findall(steps):
+            name = _back(Objects(repo), name, kind, int(count or 1))
+    except (KeyError, IndexError, ValueError, AssertionError, OSError, ObjectError) as error:
+        why = f"there is no commit {revision!r}; write a commit, a branch or a tag of this repository"
+        raise BundleError([Problem(str(repository), None, why)]) from error
+    return name
+
+
+def _back(objects: Objects, name: str, kind: str, count: int) -> str:
+    """``~N``: N first parents back; ``^N``: the Nth parent, 0 the commit itself."""
+    if kind == "^":
+        return ([name, *commit_at(objects, name).parents])[count]
+    for _ in range(count):
+        name = commit_at(objects, name).parents[0]
+    return name
 
 
 def files_at(objects: Objects, commit: str, subfolder: str, origin: str) -> BundleFiles:

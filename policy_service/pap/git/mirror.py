@@ -24,6 +24,7 @@ from policy_service.pap.problems import HeadError
 ACTIVE: Final = "refs/countersign/active"
 HEAD: Final = "refs/countersign/head"
 _NAME: Final = "policies.git"
+_SHA1: Final = 40  # letters of a name
 _TAGS_OF_TAGS: Final = 8
 _PROTOCOL: Final = 0  # the one every server speaks alike
 
@@ -120,7 +121,9 @@ class Mirror:
             repo.close()
 
     def _fetch(self, asking: Asking, repo: Repo, sha: str) -> None:
-        heads = [repo.refs[Ref(name.encode())] for name in (ACTIVE, HEAD) if Ref(name.encode()) in repo.refs]
+        # dulwich's walker cannot acknowledge a SHA-256 name: such a repository is fetched whole every time.
+        refs = [Ref(name.encode()) for name in (ACTIVE, HEAD)] if len(sha) == _SHA1 else []
+        heads = [repo.refs[ref] for ref in refs if ref in repo.refs]
         file, commit, abort = repo.object_store.add_pack()
         try:
             asking.client().fetch_pack(
