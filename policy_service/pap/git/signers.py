@@ -127,7 +127,9 @@ def _options(text: str) -> tuple[dict[str, str | None], str]:
         at = match.end()
         if match[3] != ",":
             return found, text[at:]
-    raise ValueError("its options cannot be read")
+    raise ValueError(
+        "its options cannot be read; write PRINCIPALS [OPTIONS] KEYTYPE KEY, as ssh-keygen(1) has it"
+    )
 
 
 def _time(text: str | None) -> datetime | None:
