@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import IO, Any, Final
 from urllib.parse import unquote, urlsplit
 
 from dulwich.client import (
@@ -25,10 +25,11 @@ from dulwich.client import (
     SSHVendor,
     SubprocessWrapper,
 )
+from dulwich.protocol import Protocol
 
 from policy_service.errors import StartError
 
-_SCP: Final = re.compile(r"(?:([\w.-]+)@)?([\w.-]+):(?!//)([^\\]+)\Z")
+_SCP: Final = re.compile(r"(?:([\w.-]+)@)?([\w.-]+):(?!//)([^\\:][^\\]*)\Z")
 _HOST: Final = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:-]*\Z")
 _WRITE: Final = "write a folder, https://host/path, ssh://user@host/path or user@host:path"
 
@@ -119,13 +120,16 @@ class Asking:
         self._place, self._timeout_s = place, timeout_s
         self._ends = time.monotonic() + timeout_s
         self._vendor = _Ssh(timeout_s)
+        self._opened: list[Protocol] = []
+        self._http: HttpGitClient | None = None
 
     def client(self) -> GitClient:
         """Who speaks git's protocol there. It reads nobody's configuration."""
         if self._place.kind == "folder":
             return LocalGitClient(thin_packs=False, report_activity=self.tick)
         if self._place.kind == "ssh":
-            return SSHGitClient(
+            return _SshClient(
+                self._opened,
                 self._place.host,
                 port=self._place.port,
                 username=self._place.username,
@@ -133,7 +137,7 @@ class Asking:
                 thin_packs=False,
                 report_activity=self.tick,
             )
-        return HttpGitClient(
+        self._http = self._http or HttpGitClient(
             self._place.url,
             thin_packs=False,
             username=self._place.username,
@@ -141,6 +145,7 @@ class Asking:
             timeout=self._timeout_s,
             report_activity=self.tick,
         )
+        return self._http
 
     def tick(self, *_: object) -> None:
         """Whatever comes in calls this.
@@ -166,14 +171,33 @@ class Asking:
         return guarded
 
     def close(self) -> None:
-        """End what may still run."""
+        """End what may still run. After a failure dulwich leaves its side of a pipe open."""
         self._vendor.close()
+        for one in self._opened:
+            one.close()
+        if self._http is not None:
+            self._http.pool_manager.clear()
 
     def scrub(self, text: str) -> str:
         """Another's words without our password, printable and short."""
         if self._place.password:
             text = text.replace(self._place.password, "***")
         return "".join(char if char.isprintable() else " " for char in text)[:300]
+
+
+class _SshClient(SSHGitClient):
+    """dulwich's, whose conversations are known to whoever ends them."""
+
+    def __init__(self, opened: list[Protocol], host: str, **more: Any) -> None:
+        super().__init__(host, **more)
+        self._opened = opened
+
+    def _connect(
+        self, cmd: bytes, path: str | bytes, protocol_version: int | None = None
+    ) -> tuple[Protocol, Callable[[], bool], IO[bytes] | None]:
+        found = super()._connect(cmd, path, protocol_version)
+        self._opened.append(found[0])
+        return found
 
 
 class _Ssh(SSHVendor):
