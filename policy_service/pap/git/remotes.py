@@ -122,6 +122,7 @@ class Asking:
         self._vendor = _Ssh(timeout_s)
         self._opened: list[Protocol] = []
         self._http: HttpGitClient | None = None
+        self._answers: list[Any] = []
 
     def client(self) -> GitClient:
         """Who speaks git's protocol there. It reads nobody's configuration."""
@@ -137,7 +138,13 @@ class Asking:
                 thin_packs=False,
                 report_activity=self.tick,
             )
-        self._http = self._http or HttpGitClient(
+        if self._http is None:
+            self._http = self._over_http()
+        return self._http
+
+    def _over_http(self) -> HttpGitClient:
+        """Whose answers are known to whoever ends them: dulwich leaves those it refuses open."""
+        made = HttpGitClient(
             self._place.url,
             thin_packs=False,
             username=self._place.username,
@@ -145,7 +152,15 @@ class Asking:
             timeout=self._timeout_s,
             report_activity=self.tick,
         )
-        return self._http
+        send = made.pool_manager.request
+
+        def sent(*args: Any, **more: Any) -> Any:
+            answer = send(*args, **more)
+            self._answers.append(answer)
+            return answer
+
+        made.pool_manager.request = sent  # type: ignore[method-assign]
+        return made
 
     def tick(self, *_: object) -> None:
         """Whatever comes in calls this.
@@ -175,6 +190,8 @@ class Asking:
         self._vendor.close()
         for one in self._opened:
             one.close()
+        for answer in self._answers:
+            answer.close()
         if self._http is not None:
             self._http.pool_manager.clear()
 
