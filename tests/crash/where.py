@@ -65,7 +65,9 @@ OPERATORS = frozenset({operated_alone, sets_up})
 
 _DEV = "a developer's own terminal: what it did not finish it does at its next start"
 _RESTORED = "killed after each of its writes by tests/integration/service/test_restored.py, on both engines"
-_FROM_GIT = "a folder has no commits to record; stopped after it in integration/service/test_policies_from_git.py"
+_FROM_GIT = (
+    "a folder has no commits to record; stopped after it in integration/service/test_policies_from_git.py"
+)
 NEVER = {
     "channels.operator.dev.serving:enrol": _DEV,
     "channels.operator.dev.session:mint_link": _DEV,
