@@ -16,7 +16,6 @@ from pathlib import Path
 
 import structlog
 from fastapi import FastAPI
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from countersign.contract.wire import (
     BringKeyRequest,
@@ -40,6 +39,7 @@ from policy_service.channels.http import (
     agent_keys,
     docs,
     measured,
+    policies,
     problems,
     redemptions,
     reviews,
@@ -49,6 +49,7 @@ from policy_service.channels.http import (
     wellknown,
 )
 from policy_service.channels.http import log as log_routes
+from policy_service.channels.http.answer_headers import AnswerHeaders
 from policy_service.channels.http.gate import Gate
 from policy_service.channels.operator.socket import embedded_lock, open_database
 from policy_service.channels.web import routes as web
@@ -68,8 +69,9 @@ from policy_service.jobs.sending import send_outbox
 from policy_service.jobs.watching import Watch
 from policy_service.logs import fault_of_the_loop, set_up_logs
 from policy_service.pap.active import ActiveBundle
+from policy_service.pap.git.following import follow_repository
 from policy_service.pap.shadow import Candidate
-from policy_service.pap.source import FolderSource
+from policy_service.pap.source import BundleSource, FolderSource
 from policy_service.settings import Settings
 from policy_service.storage import leases
 from policy_service.storage.unit import Clock, utc_now
@@ -77,9 +79,10 @@ from policy_service.tokens.files import read_secret
 from policy_service.tokens.keys import read_keys
 from policy_service.tokens.sign import Signer
 from policy_service.workflow import shadow, sweep
-from policy_service.workflow.activate import activate, ask_about_open
+from policy_service.workflow.activate import activate, ask_about_open, look_when_asked
 from policy_service.workflow.context import Context
 from policy_service.workflow.impossible import watch_quorums
+from policy_service.workflow.looking import look
 
 log = structlog.get_logger(__name__)
 
@@ -121,13 +124,14 @@ class Service:
             clients = _client_secrets(settings)
             outside = outside_of(settings, clock or utc_now, self.health, read_secret)
             self.metrics_token = _metrics_token(settings)
+            self.webhook_secret = _webhook_secret(settings)
             opened.callback(tracing.start())
             self._closing = opened.pop_all()
         # The lock says that an embedded database has one process: it goes on at once with what it led before a crash.
         self._holder = "embedded" if self.db.dialect == "sqlite" else secrets.token_hex(8)
         clock = clock or utc_now
         self.active = ActiveBundle(
-            FolderSource(settings.bundle_dir),
+            _source(settings, clock),
             clock,
             signal=self.health.signal("bundle"),
             activation=self.health.signal("activation"),
@@ -181,9 +185,10 @@ class Service:
         metrics.SERVICE.labels(__version__).set(1)
 
     def _candidate(self, outside: Outside) -> Candidate | None:
-        if self.settings.shadow_dir is None:
+        source = _shadow_source(self.settings, self.health.now)
+        if source is None:
             return None
-        candidate = Candidate(FolderSource(self.settings.shadow_dir), self.health.signal("shadow"), outside)
+        candidate = Candidate(source, self.health.signal("shadow"), outside)
         self._closing.callback(candidate.close)
         return candidate
 
@@ -192,8 +197,9 @@ class Service:
 
     def _jobs(self) -> list[Job]:
         settings, ctx = self.settings, self.ctx
+        poll_s = settings.policies_poll_s if settings.policies_repository else settings.poll_bundle_s
         return [
-            Job("activate", settings.poll_bundle_s, lambda: activate(ctx)),
+            Job("activate", poll_s, lambda: activate(ctx)),
             *(
                 [Job("read_directory", settings.directory_poll_s, self.active.read_directory)]
                 if settings.directory
@@ -225,17 +231,23 @@ class Service:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Everything that needs the event loop. A step that fails stops what was started before it."""
-        loaded = await self.active.reload()
+        loaded = await look(self.ctx, starting=True)
         if loaded.active is None:
-            raise StartError(f"the bundle {self.settings.bundle_dir} does not load:\n{loaded.error}")
-        metrics.in_force(loaded.active.digest, loaded.active.commit)
+            raise StartError(f"the bundle {self.active.origin} does not load:\n{loaded.error}")
         asyncio.get_running_loop().set_exception_handler(fault_of_the_loop)
         async with AsyncExitStack() as started:
             await self.feed.start()
             self.db.on_commit(self.sequencer.nudge)
             started.push_async_callback(self._finish_log)
             self.scheduler.start()
-            loops = (self.sequencer.run, self.feed.run, self.mark.run, self.watch.run, self._ask_about_open)
+            loops = (
+                self.sequencer.run,
+                self.feed.run,
+                self.mark.run,
+                self.watch.run,
+                self._ask_about_open,
+                self._look,
+            )
             started.push_async_callback(_stop, [asyncio.create_task(work()) for work in loops])
             started.callback(self.scheduler.stop)
             started.callback(self.feed.close)
@@ -256,6 +268,9 @@ class Service:
         except Exception:
             log.exception("job_failed", job="activate")  # which asks again at its next look
 
+    async def _look(self) -> None:
+        await look_when_asked(self.ctx)
+
     async def _finish_log(self) -> None:
         try:
             await self.sequencer.number()
@@ -273,6 +288,27 @@ class Service:
             self._closing.close()
 
 
+def _source(settings: Settings, clock: Clock) -> BundleSource:
+    """Where the bundles come from."""
+    if not settings.policies_repository:
+        return FolderSource(settings.bundle_dir)
+    return follow_repository(settings, clock, _policies_token(settings))
+
+
+def _shadow_source(settings: Settings, clock: Clock) -> BundleSource | None:
+    """Where the candidate comes from."""
+    if settings.shadow_dir is not None:
+        return FolderSource(settings.shadow_dir)
+    if not settings.shadow_ref:
+        return None
+    return follow_repository(settings, clock, _policies_token(settings), shadow=True)
+
+
+def _policies_token(settings: Settings) -> str | None:
+    file = settings.policies_token_file
+    return None if file is None else read_secret(file).decode().strip()
+
+
 def _client_secrets(settings: Settings) -> dict[str, tuple[SignInProvider, str]]:
     """The sign-in providers by name, each with the secret this service is known by there."""
     providers = {}
@@ -287,6 +323,11 @@ def _client_secrets(settings: Settings) -> dict[str, tuple[SignInProvider, str]]
 
 def _metrics_token(settings: Settings) -> bytes | None:
     file = settings.metrics_token_file
+    return None if file is None else read_secret(file).strip()
+
+
+def _webhook_secret(settings: Settings) -> bytes | None:
+    file = settings.policies_webhook_secret_file
     return None if file is None else read_secret(file).strip()
 
 
@@ -334,6 +375,7 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         shadows.router(gate),
         log_routes.router(gate),
         agent_keys.router(gate, service.trusted_issuers),
+        policies.router(gate, service.webhook_secret),
         wellknown.router(gate, service.health.findings, service.metrics_token),
     ):
         app.include_router(router)
@@ -351,27 +393,3 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
     app.add_middleware(AnswerHeaders, authenticator=service.authenticator)
     app.add_middleware(measured.Measured)
     return app
-
-
-class AnswerHeaders:
-    """Headers every answer of the API carries, as plain ASGI (a ``BaseHTTPMiddleware`` costs more than the rest)."""
-
-    def __init__(self, app: ASGIApp, authenticator: Authenticator) -> None:
-        self._app = app
-        self._authenticator = authenticator
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or not scope["path"].startswith("/v1/"):
-            await self._app(scope, receive, send)
-            return
-
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message["headers"] = [
-                    *message["headers"],
-                    (b"agent-nonce", self._authenticator.next_nonce().encode()),
-                    (b"x-content-type-options", b"nosniff"),
-                ]
-            await send(message)
-
-        await self._app(scope, receive, with_headers)

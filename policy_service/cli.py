@@ -19,7 +19,8 @@ import typer
 from sqlalchemy import make_url
 
 from countersign.contract import PrivateKey, PublicKey
-from policy_service.channels.operator import backing_up, listing, restoring, stopping
+from policy_service.channels.operator import backing_up, governing, listing, restoring, stopping
+from policy_service.channels.operator.author.naming import bundle_of
 from policy_service.channels.operator.author.verbs import add_author_verbs
 from policy_service.channels.operator.socket import embedded_lock, open_database, run_verb
 from policy_service.channels.operator.speaking import AsJson, say, sentences
@@ -27,7 +28,8 @@ from policy_service.errors import ServiceError, StartError
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.jobs.marking import settle_epoch
 from policy_service.logs import set_up_foreign_logs, set_up_logs
-from policy_service.pap.bundle import load_bundle
+from policy_service.pap.bundle import prepare_bundle
+from policy_service.pap.git.remotes import place_of as repository_of
 from policy_service.settings import ENV_PREFIX, Settings, load_settings
 from policy_service.tokens.epoch import Mark
 from policy_service.tokens.files import create_secret
@@ -50,6 +52,7 @@ app.add_typer(stopping.freeze_app, name="freeze")
 app.add_typer(stopping.unfreeze_app, name="unfreeze")
 app.add_typer(stopping.revoke_app, name="revoke")
 app.add_typer(stopping.reinstate_app, name="reinstate")
+app.add_typer(governing.policies_app, name="policies")
 agent_app.add_typer(key_app, name="key")
 key_app.command("revoke", context_settings=stopping.KEY_IDS)(stopping.revoke_key)
 agent_app.command("list")(listing.agents)
@@ -208,7 +211,7 @@ def _welcome(settings: Settings) -> None:
 def _dev_people(settings: Settings) -> list[tuple[str, str]]:
     """The people of the bundle that the development sign-in can be, or whoever runs the service."""
     prefix = f"{DEV_ISSUER}|"
-    people = load_bundle(settings.bundle_dir).directory.people
+    people = prepare_bundle(bundle_of(settings)).directory.people
     found = [(key.removeprefix(prefix), name) for key, name in people.items() if key.startswith(prefix)]
     return found or [(getpass.getuser(), getpass.getuser())]
 
@@ -242,7 +245,9 @@ _PLAIN = frozenset({"sslmode", "sslrootcert", "host", "port", "connect_timeout",
 
 
 def _shown(name: str, value: Any) -> str:
-    """A setting's value without the password a database address may hold."""
+    """A setting's value without the password an address may hold."""
+    if name == "policies_repository" and value:
+        return repository_of(value).shown
     if name != "database_url":
         return str(value)
     url = make_url(value)

@@ -12,6 +12,7 @@ what happened, to which thing, what to do next. One table turns codes into HTTP 
         ConflictError           not now, or not any more
       WorldError              the caller did nothing wrong (5xx)
         StorageUnavailableError the change was not made, or nobody knows: ask again by the same key
+        PoliciesBehindError     another replica has newer policies in force: ask again in a moment
         InternalError
       StartError              the service refuses to start; never reaches the wire
 
@@ -50,7 +51,7 @@ _BY_STATUS: dict[int, tuple[str, ...]] = {
     422: ("mixed_audience", "idempotency_key_reused"),
     429: ("rate_limited",),
     500: ("internal",),
-    503: ("storage_unavailable", "issuer_unavailable"),
+    503: ("storage_unavailable", "issuer_unavailable", "policies_behind"),
 }  # fmt: skip
 
 HTTP_STATUS: Mapping[ErrorCode, int] = MappingProxyType(
@@ -59,6 +60,8 @@ HTTP_STATUS: Mapping[ErrorCode, int] = MappingProxyType(
 
 RETRY_AFTER_S = 15
 """When a caller who holds too much may ask again: a stream whose reader has gone is noticed within a heartbeat."""
+POLICIES_RETRY_S = 5
+"""When a caller may ask a replica again that fetches policies: another one may answer at once."""
 
 _RESERVED_MEMBERS = frozenset({"type", "title", "status", "detail", "code", "instance"})
 
@@ -149,6 +152,13 @@ class StorageUnavailableError(WorldError):
 
     statuses = frozenset({503})
     default_code = "storage_unavailable"
+
+
+class PoliciesBehindError(WorldError):
+    """Another replica has put policies in force that this one does not have yet; nothing was spent."""
+
+    statuses = frozenset({503})
+    default_code = "policies_behind"
 
 
 class InternalError(WorldError):

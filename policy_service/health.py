@@ -38,7 +38,11 @@ CHECKS: Final[dict[str, Check]] = {
     "keys": Check(
         False, "give the keys folder back its files and modes, or restart to sign with the new key"
     ),
-    "bundle": Check(False, "run policy-service check on the folder and mend it, or put the last commit back"),
+    "bundle": Check(
+        False,
+        "GET /v1/policies as a person tells what is wrong and where; mend it with a new commit, or see "
+        "docs/policies-from-git.md",
+    ),
     "activation": Check(
         False, "wait, and see the service's log for asking_failed; redemption asks again meanwhile"
     ),

@@ -108,7 +108,7 @@ ROW_FAILURES = _counter(
 )
 DELIVERIES = _counter("outbox_deliveries_total", "Attempts to deliver a message.", "result")
 BUNDLE = _gauge("bundle_info", "The bundle in force: always 1.", "digest", "commit")
-BUNDLE_REFUSED = _counter("bundle_refusals_total", "Looks at a bundle folder that does not load.")
+BUNDLE_REFUSED = _counter("bundle_refusals_total", "Looks at a bundle that may not come into force.")
 ISSUER_FAILURES = _counter(
     "issuer_failures_total", "Questions to an identity provider it did not answer.", "host"
 )

@@ -56,6 +56,32 @@ class Settings(BaseSettings):
     shadow_dir: Path | None = Field(
         None, description="folder of a candidate bundle, compared on live traffic; docs/shadow.md"
     )
+    shadow_ref: str = Field(
+        "",
+        description="branch or tag of policies_repository whose head is the candidate, in place of shadow_dir",
+    )
+
+    # -- policies from git: docs/policies-from-git.md ------------------------------------------------------
+    policies_repository: str = Field(
+        "",
+        description="the policies' git repository: folder, https or ssh; empty: bundle_dir as it lies there",
+    )
+    policies_ref: str = Field("main", min_length=1, description="the branch or tag that is followed")
+    policies_subfolder: str = Field("", description="the bundle's folder in that repository; empty: its top")
+    policies_allowed_signers: Path | None = Field(
+        None,
+        description="who may sign its head (OpenSSH allowed_signers); empty: a signature is not asked for",
+    )
+    policies_token_file: Path | None = Field(None, description="the password or token for https, in a file")
+    policies_webhook_secret_file: Path | None = Field(
+        None, description="the secret that a webhook to /v1/policies/sync is signed with"
+    )
+    policies_timeout_s: float = Field(
+        30, gt=0, le=600, description="one look at the repository takes no longer"
+    )
+    policies_poll_s: float = Field(
+        30, gt=0, description="look at the repository so often; a webhook is sooner"
+    )
 
     # -- addresses -----------------------------------------------------------------------------------------
     host: str = Field("127.0.0.1", description="address to listen on; anything but loopback needs public_url")
@@ -239,6 +265,10 @@ class Settings(BaseSettings):
             self._require_a_trial()
         require_distinct(self.providers)
         require_distinct(self.trusted_issuers)
+        if self.shadow_ref and (self.shadow_dir is not None or not self.policies_repository):
+            raise ValueError(
+                "shadow_ref is a branch of policies_repository, and stands in place of shadow_dir"
+            )
         if self.directory_poll_s >= self.directory_max_age_s:
             raise ValueError("directory_max_age_s must be longer than directory_poll_s")
         if self.session_idle_s > self.session_max_s:

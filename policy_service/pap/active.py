@@ -9,15 +9,19 @@ shown.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from policy_service.facts.outside import DirectoryReader, Outside
 from policy_service.health import Signal
 from policy_service.pap.bundle import Bundle, prepare_bundle
-from policy_service.pap.problems import BundleError
-from policy_service.pap.source import BundleSource
+from policy_service.pap.problems import BundleError, Problem, Why
+from policy_service.pap.source import BundleFiles, BundleSource, Standing
+
+Accept = Callable[[Bundle], Awaitable[bool]]
+"""Asked before a bundle comes into force: records that for all replicas, or says that another was first."""
 
 
 class NoActiveBundleError(Exception):
@@ -37,11 +41,12 @@ class Reloaded:
 
 @dataclass(frozen=True, slots=True)
 class BundleStatus:
-    """Active and head, for health pages. They differ while the folder is not valid."""
+    """Active and head, for health pages. They differ while the newest bytes are not in force."""
 
     active_digest: str | None
     active_commit: str | None
     head_digest: str | None
+    head_commit: str | None
     loaded_at: datetime | None
     error: BundleError | None
     failed_at: datetime | None
@@ -71,6 +76,7 @@ class ActiveBundle:
         self._current: Bundle | None = None
         self._head: str | None = None
         self._error: BundleError | None = None
+        self._refused: tuple[str, BundleError] | None = None
         self._loaded_at: datetime | None = None
         self._failed_at: datetime | None = None
         self.asked_in_full: str | None = None
@@ -92,24 +98,63 @@ class ActiveBundle:
             )
         return self._current
 
-    async def reload(self) -> Reloaded:
-        """Read the folder again and swap to it if it is valid. Parsing happens in a thread."""
+    @property
+    def origin(self) -> str:
+        """Where its bundles come from, in words for people."""
+        return self._source.origin
+
+    @property
+    def source(self) -> str | None:
+        """Which source it follows, as all replicas name it; None for a folder of its own."""
+        return self._source.identity
+
+    async def reload(self, standing: Standing | None = None, accept: Accept | None = None) -> Reloaded:
+        """Look at the source again and swap to its newest bytes if they are valid. Reading and parsing happen in a
+        thread.
+
+        Where they are not, or may not follow what stands, what stands comes into force if it is not there already.
+        """
         async with self._lock:
+            self._source.standing = standing or Standing()
             try:
                 bundle = await asyncio.to_thread(self._load)
             except BundleError as error:
-                self._failed_at = self._failed_at or self._clock()  # since when it does not load
-                self._error = error
-                self._signal.bad(self._wrong(error))
-                return Reloaded(self._current, changed=False, error=error)
-            if bundle is not self._current:
-                if not self._knows_groups_of(bundle):
-                    # before it decides, so that nobody is missing from its groups
-                    await self._read_directory(bundle)
-                bundle = self._with_groups(bundle)
+                return await self._keep(error)
+            if bundle is not self._current and accept is not None and not await accept(bundle):
+                bundle.close()
+                return Reloaded(self._current, changed=False)
             self._error = self._failed_at = None
             self._signal.good()
-            return Reloaded(bundle, changed=self._swap(bundle))
+            changed = await self._swap(bundle)
+            return Reloaded(self._current, changed)
+
+    async def follow(self, standing: Standing) -> bool:
+        """Put in force what another replica has, where this one holds its bytes; whether it is in force now."""
+        async with self._lock:
+            self._source.standing = standing
+            if self._current is None or self._current.commit != standing.accepted:
+                try:
+                    bundle = await asyncio.to_thread(self._load_accepted)
+                except BundleError:
+                    return False  # it has to be fetched first; the look that does says what is wrong
+                if bundle is not None:
+                    await self._swap(bundle)
+            return self._current is not None and self._current.commit == standing.accepted
+
+    async def _keep(self, error: BundleError) -> Reloaded:
+        """What stands stays, or comes back after a start."""
+        changed = False
+        accepted, current = self._source.standing.accepted, self._current
+        if accepted is not None and (current is None or current.commit != accepted):
+            try:
+                bundle = await asyncio.to_thread(self._load_accepted)
+                changed = bundle is not None and await self._swap(bundle)
+            except BundleError as second:
+                error = UnreadableError([*error.problems, *second.problems], error.why)
+        self._failed_at = self._failed_at or self._clock()  # since when it does not load
+        self._error = error
+        self._signal.bad(self._wrong(error))
+        return Reloaded(self._current, changed, error)
 
     def status(self) -> BundleStatus:
         """What is active, what lies in the folder, and what is wrong with it."""
@@ -118,6 +163,7 @@ class ActiveBundle:
             active_digest=current.digest if current else None,
             active_commit=current.commit if current else None,
             head_digest=self._head,
+            head_commit=self._source.head,
             loaded_at=self._loaded_at,
             error=self._error,
             failed_at=self._failed_at,
@@ -138,9 +184,13 @@ class ActiveBundle:
         """Anybody may read this: the place of the first problem, not its text."""
         first, current = error.problems[0], self._current
         stays = f"; {current.digest} at {current.commit} stays in force" if current else ""
-        return (
-            f"the folder ({self._head or 'unreadable'}) does not load: {first.file}:{first.line or 1}{stays}"
-        )
+        if error.why != "invalid":
+            return (
+                f"the head {self._source.head or '(unknown)'} is not in force: {_IN_WORDS[error.why]}{stays}"
+            )
+        head = self._head or "unreadable"
+        what = "the folder" if self._source.identity is None else f"the head {self._source.head}"
+        return f"{what} ({head}) does not load: {first.file}:{first.line or 1}{stays}"
 
     def close(self) -> None:
         """Let go of the active bundle's fact sources."""
@@ -155,15 +205,15 @@ class ActiveBundle:
         current = self._current
         if current is not None and (current.digest, current.commit) == (found.digest, found.commit):
             return current
-        return prepare_bundle(found, self._outside)
+        return self._prepared(found)
 
     async def read_directory(self) -> None:
-        """Look again who is in the directory's groups. Where somebody came or went, decisions begin anew with that."""
+        """Look again who is in the directory's groups. Where somebody came or went, decisions begin anew with it."""
         async with self._lock:
             if self._current is None:
                 return
             before = None if self._directory is None else self._directory.members
-            await self._read_directory(self._current)
+            await self._ask_directory(self._current)
             if self._directory is not None and self._directory.members is not before:
                 self._current = self._with_groups(self._current)
 
@@ -171,11 +221,14 @@ class ActiveBundle:
     def _directory(self) -> DirectoryReader | None:
         return None if self._outside is None else self._outside.directory
 
-    def _knows_groups_of(self, bundle: Bundle) -> bool:
+    async def _grouped(self, bundle: Bundle) -> Bundle:
+        """With its groups as the directory has them, read before it decides so that nobody is missing from them."""
         names = frozenset(bundle.directory.elsewhere.values())
-        return self._directory is not None and bool(names) and self._directory.knows(names)
+        if not (names and self._directory is not None and self._directory.knows(names)):
+            await self._ask_directory(bundle)
+        return self._with_groups(bundle)
 
-    async def _read_directory(self, bundle: Bundle) -> None:
+    async def _ask_directory(self, bundle: Bundle) -> None:
         if self._directory is None:
             return
         if names := frozenset(bundle.directory.elsewhere.values()):
@@ -189,12 +242,45 @@ class ActiveBundle:
             return bundle
         return bundle.with_groups(directory.members, directory.fresh)
 
-    def _swap(self, bundle: Bundle) -> bool:
+    def _load_accepted(self) -> Bundle | None:
+        found = self._source.read_accepted()
+        return None if found is None else self._prepared(found)
+
+    def _prepared(self, found: BundleFiles) -> Bundle:
+        """A commit that was refused is refused again unread; a folder's facts may have changed beside its bytes."""
+        if self._refused is not None and found.folder is None and self._refused[0] == found.commit:
+            raise self._refused[1]
+        try:
+            return prepare_bundle(found, self._outside)
+        except BundleError as error:
+            self._refused = (found.commit, error)
+            raise
+
+    async def _swap(self, bundle: Bundle) -> bool:
         before = self._current
         if before is bundle:
             return False
-        self._current, self._head, self._loaded_at = bundle, bundle.digest, self._clock()
+        bundle = await self._grouped(bundle)
+        await asyncio.to_thread(self._source.keep, bundle.commit)
+        self._current, self._loaded_at = bundle, self._clock()
         if before is not None:
             before.close()
         self.tell_how_far()
         return before is None or before.digest != bundle.digest
+
+
+class UnreadableError(BundleError):
+    """What is wrong with the newest bytes and, after a start, with those that stand."""
+
+    def __init__(self, problems: Iterable[Problem], why: Why) -> None:
+        super().__init__(problems)
+        self.why = why
+
+
+_IN_WORDS: Final[dict[Why, str]] = {
+    "invalid": "it does not load",
+    "unreachable": "the repository cannot be reached or read",
+    "gone": "the branch or tag is not there",
+    "force_push": "it does not descend from the commit in force",
+    "unsigned": "it is not signed by one of policies_allowed_signers",
+}

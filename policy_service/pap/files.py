@@ -69,7 +69,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
     for path in _paths(folder):
         name = path.relative_to(folder).as_posix()
         try:
-            if _belongs(path, name):
+            if belongs(name, is_link=path.is_symlink(), is_folder=path.is_dir()):
                 files[name] = _read(path)
         except (ValueError, OSError) as error:
             problems.append(Problem(name, None, str(error)))
@@ -106,20 +106,24 @@ def _paths(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def _belongs(path: Path, name: str) -> bool:
-    """Whether the file is part of the bundle; raises ValueError for one that may not lie there at all."""
-    if path.is_symlink():
+def belongs(name: str, *, is_link: bool = False, is_folder: bool = False) -> bool:
+    """Whether what lies under this name within the bundle is part of it; a folder and a repository ask alike.
+
+    Raises:
+        ValueError: it may not lie there at all.
+    """
+    if is_link:
         raise ValueError("a symbolic link is not followed; put the file itself here")
-    if path.is_dir():
+    if is_folder:
         raise ValueError(
             f"unknown folder; known are {', '.join(sorted((FOLDERS.keys() - {''}) | OTHER_BUNDLES))}"
         )
     if is_bundle_file(name):
         return True
-    place, _, _ = name.rpartition("/")
+    place, _, last = name.rpartition("/")
     if (
-        path.suffix in _TEXT_BESIDE
-        or path.name == "LICENSE"
+        Path(last).suffix in _TEXT_BESIDE
+        or last == "LICENSE"
         or (place == "facts" and name.endswith(_DATABASES))
     ):
         return False

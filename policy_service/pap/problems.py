@@ -11,6 +11,9 @@ from typing import Literal
 Level = Literal["error", "warning", "note"]
 """An error keeps a bundle from becoming active; a warning looks wrong; a note is worth knowing."""
 
+Why = Literal["invalid", "unreachable", "gone", "force_push", "unsigned"]
+"""Why the newest bytes of a source are not in force, for programs."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
@@ -34,6 +37,16 @@ class Problem:
 class BundleError(Exception):
     """A bundle that may not become active. The text is one line for each problem."""
 
+    why: Why = "invalid"
+
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+class HeadError(BundleError):
+    """A head that may not follow the commit in force, or that cannot be had at all; the bundle in it may be good."""
+
+    def __init__(self, origin: str, message: str, why: Why) -> None:
+        super().__init__([Problem(origin, None, message)])
+        self.why = why

@@ -31,26 +31,55 @@ class BundleFiles:
     folder: Path | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What all replicas know of a source with a history: the commit in force, and one an operator let follow it."""
+
+    accepted: str | None = None
+    allowed: str | None = None
+
+
 class BundleSource(Protocol):
-    """Something that holds bundles, one of them the newest."""
+    """Something that holds bundles, one of them the newest. What it does blocks, and belongs in a thread."""
+
+    identity: str | None
+    """Which source it is to other replicas; None for one that no other shares, which has no history to keep to."""
+    standing: Standing
+    """Kept by whoever reads the database; a source without an identity does not look at it."""
+    head: str | None
+    """The newest commit as the last look found it, in force or not."""
 
     @property
     def origin(self) -> str:
         """Where it is, in words for people."""
 
     def read(self) -> BundleFiles:
-        """The newest bytes. Blocks; belongs in a thread.
+        """The newest bytes, where they may follow what stands.
 
         Raises:
-            BundleError: they cannot be read, or hold what does not belong.
+            BundleError: they may not, cannot be read, or hold what does not belong.
         """
+
+    def read_accepted(self) -> BundleFiles | None:
+        """The bytes that stand, however old; None where nothing stands.
+
+        Raises:
+            BundleError: they cannot be read any more.
+        """
+
+    def keep(self, commit: str) -> None:
+        """What was read at this commit comes into force now; this host keeps it."""
 
 
 class FolderSource:
     """A folder, as it lies there."""
 
+    identity: str | None = None
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self.standing = Standing()
+        self.head: str | None = None
 
     @property
     def origin(self) -> str:
@@ -65,5 +94,12 @@ class FolderSource:
         """
         files = read_files(self._folder)
         digest = bundle_digest(files)
-        commit = commit_of(self._folder, files, digest)
+        self.head = commit = commit_of(self._folder, files, digest)
         return BundleFiles(files, digest, commit, self.origin, self._folder)
+
+    def read_accepted(self) -> BundleFiles | None:
+        """Nothing: a folder has no history."""
+        return None
+
+    def keep(self, commit: str) -> None:
+        """Nothing to keep."""

@@ -1,4 +1,5 @@
-"""The tables the service itself runs on: idempotency keys, the log, the outbox, leases, shadows, facts of the database.
+"""The tables the service itself runs on: idempotency keys, the log, the outbox, leases, policy commits, shadows,
+facts of the database.
 
 What the protocol is about stands in ``tables.py``. Of the log only the sequencer changes a row, once, to number it.
 """
@@ -8,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, ClassVar
 
-from sqlalchemy import BigInteger, Index, LargeBinary
+from sqlalchemy import BigInteger, CheckConstraint, Index, LargeBinary
 from sqlmodel import Field
 
 from policy_service.storage.core import Row
@@ -114,3 +115,22 @@ class MetaRow(Row, table=True):
 
     name: str = Field(primary_key=True)
     value: str
+
+
+class PolicyHeadRow(Row, table=True):
+    """A commit of the policies that all replicas know of, by what is known of it: see ``pap/git``.
+
+    ``active``: the one in force, which ``seq`` counts up. ``override``: one an operator has said may follow though it
+    does not descend from it. ``refused``: the newest head that was refused, so that its line is written once.
+    """
+
+    __tablename__: ClassVar[Any] = "policy_heads"
+    __table_args__ = (CheckConstraint("what IN ('active', 'override', 'refused')", name="what_known"),)
+
+    what: str = Field(primary_key=True)
+    source: str  # repository, ref and subfolder, hashed: an address may hold a password
+    commit: str
+    digest: str | None = None
+    seq: int = 1
+    reason: str | None = None
+    at: datetime = Field(sa_type=UtcDateTime)

@@ -13,10 +13,11 @@ about again, so a start under an unchanged bundle asks nothing.
 
 from __future__ import annotations
 
+import asyncio
+
 import structlog
 
 from countersign.contract import EffectState
-from policy_service import metrics
 from policy_service.domain.question import Facts
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.alone import alone_with
@@ -25,28 +26,36 @@ from policy_service.workflow import records
 from policy_service.workflow.asking import ask_again, gather_facts, require_current, with_one_bundle
 from policy_service.workflow.context import Context
 from policy_service.workflow.endings import expire_if_over
+from policy_service.workflow.looking import look
 from policy_service.workflow.moves import SERVICE, Cause
 from policy_service.workflow.ready import settle_answer
 
 log = structlog.get_logger(__name__)
 
+_PAUSE_S = 1.0  # whoever may ask for a look may not make us knock at the remote all the time
 _OPEN = frozenset({EffectState.REVIEW, EffectState.RELEASED})
 
 
 async def activate(ctx: Context) -> bool:
-    """Read the bundle's folder; when it holds another valid bundle, put it in force and ask again about what is open.
+    """Look at the bundle's source; when it holds another valid bundle, put it in force and ask again about what is
+    open.
 
     A bundle that does not load leaves the last good one active; the status and the log say why.
     """
-    reloaded = await ctx.active.reload()
-    if reloaded.error is not None:
-        metrics.BUNDLE_REFUSED.inc()
-        log.error("bundle_refused", problems=str(reloaded.error), active=ctx.active.status().active_digest)
-    if reloaded.changed:
-        metrics.in_force(ctx.active.current.digest, ctx.active.current.commit)
-        log.info("bundle_activated", bundle=ctx.active.current.digest, commit=ctx.active.current.commit)
+    reloaded = await look(ctx)
     await ask_about_open(ctx)
     return reloaded.changed
+
+
+async def look_when_asked(ctx: Context) -> None:
+    """Look as often as somebody asks, and not without a pause. Until cancelled."""
+    while True:
+        await ctx.looks.wait()
+        try:
+            await activate(ctx)
+        except Exception:
+            log.exception("look_failed")  # the job looks again; who asked was told nothing of its end
+        await asyncio.sleep(_PAUSE_S)
 
 
 async def ask_about_open(ctx: Context) -> int:

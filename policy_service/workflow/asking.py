@@ -38,7 +38,9 @@ from policy_service.storage.types import time_text
 from policy_service.workflow import metering
 from policy_service.workflow.ballots import ballots, requesters_side
 from policy_service.workflow.context import Context
+from policy_service.workflow.looking import follow
 from policy_service.workflow.moves import SERVICE, Cause, insert, log_about, set_columns
+from policy_service.workflow.policy_heads import BundleBehindError
 from policy_service.workflow.records import Snapshot
 
 log = structlog.get_logger(__name__)
@@ -83,12 +85,15 @@ async def with_one_bundle(ctx: Context, work: Callable[[Bundle], Awaitable[T]]) 
 
     Raises:
         StorageUnavailableError: bundles kept changing.
+        PoliciesBehindError: another replica has a bundle in force that this one does not have yet.
     """
     for _ in range(_SWAPS_BORNE):
         try:
             return await work(ctx.active.current)
         except BundleSwappedError:
             continue
+        except BundleBehindError:
+            await follow(ctx)
     raise StorageUnavailableError("the policies changed faster than this request could be decided; repeat it")
 
 

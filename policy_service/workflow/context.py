@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from policy_service.audit.feed import Feed
 from policy_service.pap.active import ActiveBundle
@@ -12,6 +12,7 @@ from policy_service.settings import Settings
 from policy_service.storage.database import Database
 from policy_service.storage.unit import Clock, utc_now
 from policy_service.tokens.sign import Signer
+from policy_service.workflow.looks import Looks
 
 
 @dataclass(frozen=True)
@@ -26,3 +27,4 @@ class Context:
     epoch: Callable[[], int]
     candidate: Candidate | None = None  # a bundle in shadow; nothing that decides asks it
     clock: Clock = utc_now  # between units; inside one, its own `now` counts
+    looks: Looks = field(default_factory=Looks)

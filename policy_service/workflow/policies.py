@@ -67,7 +67,7 @@ class Policies:
             counted=tally.counted,
             counted_all=tally.all,
             shadow=await self._shadow(),
-            events=(),
+            events=await self._ctx.db.read(_events),
             chosen=next((row for row in rows if row.policy_id == chosen), None),
         )
 
@@ -163,6 +163,24 @@ def _difference(row: ShadowDifferenceRow) -> ShadowRow:
 def _said(answer: dict[str, object]) -> str:
     asks = answer["asks"]
     return str(answer["outcome"]) if asks is None else f"{answer['outcome']} by {asks}"
+
+
+def _events(conn: Connection) -> tuple[BundleEvent, ...]:
+    newest = (
+        select(*_lines.columns).where(_line.kind.in_(_TOLD)).order_by(_line.audit_id.desc()).limit(_EVENTS)
+    )
+    return tuple(_event(row) for row in rows(conn, AuditRow, newest))
+
+
+def _event(row: AuditRow) -> BundleEvent:
+    body = json.loads(row.body)
+    return BundleEvent(row.at, _TOLD[row.kind], str(body.get("commit") or ""), _said_of(body))
+
+
+def _said_of(body: Mapping[str, Any]) -> str:
+    problem = next(iter(body.get("problems", ())), None)
+    words = body.get("override") or body.get("reason") or problem or body.get("why") or ""
+    return str(words)
 
 
 def _count(conn: Connection, now: datetime) -> Tally:

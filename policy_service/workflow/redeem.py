@@ -5,7 +5,8 @@ Numbered as they run:
 1. a known attempt answers at once, before tokens are looked at: same party, same receipt, whichever of its keys asks;
 2. every token is ours, unexpired, for this party and this key, of this epoch, and together they are the whole list;
 3. facts are gathered, then, in one unit of work:
-4. the revision is in force, its releases may still be used, every token's decision is the one that stands;
+4. the bundle is the one in force for all replicas; the revision is in force, its releases may still be used, every
+   token's decision is the one that stands;
 5. the policy is asked again; if it denies or asks people now, nothing is redeemed and no attempt recorded;
 6. the attempt, one redemption per effect (over all revisions), the moves and their audit rows commit together.
 """
@@ -42,6 +43,7 @@ from policy_service.workflow.metering import be_alone_if_missing
 from policy_service.workflow.mint import receipt_claims
 from policy_service.workflow.moves import Cause, agent_actor, follow_effects, insert, move_effect
 from policy_service.workflow.parties import agent_behind, require_acting, require_redeemer
+from policy_service.workflow.policy_heads import require_known
 from policy_service.workflow.ready import settle_answer
 from policy_service.workflow.records import Snapshot
 from policy_service.workflow.release import not_ready, require_revision
@@ -124,6 +126,7 @@ def _redeem(
         raise InvalidRequestError(
             "send the release tokens of the whole transaction", code=ErrorCode.BAD_TOKEN
         )
+    require_known(tx, ctx, bundle)
     snapshot = records.require(tx.conn, claims[0].txn)
     require_redeemer(caller, snapshot.transaction)
     redeemer = require_acting(tx, caller, claims[0].kind)
@@ -232,6 +235,7 @@ def spend(
     Raises:
         ConflictError: somebody else spent one of them first, or a token was used already.
     """
+    require_known(tx, ctx, bundle)
     cause = Cause(agent_actor(caller.agent), "redeem", {"attempt_id": attempt_id})
     fire_by = tx.now + timedelta(seconds=ctx.settings.fire_window_s)
     attempt = AttemptRow(

@@ -27,6 +27,7 @@ from policy_service.workflow.metering import be_alone_if_missing
 from policy_service.workflow.mint import receipt_claims
 from policy_service.workflow.moves import Cause, agent_actor, log_about, set_columns
 from policy_service.workflow.parties import agent_behind, require_acting, require_redeemer
+from policy_service.workflow.policy_heads import require_known
 from policy_service.workflow.ready import keep_gates, ready_times
 from policy_service.workflow.records import Snapshot
 from policy_service.workflow.redeem import Redeemed, Spent, signed, unknown_at
@@ -85,6 +86,7 @@ def _renew(
 ) -> Spent:
     require_current(ctx, bundle)
     tx = alone_with(tx, require_attempt(tx.conn, caller, attempt_id).txn)
+    require_known(tx, ctx, bundle)
     attempt, snapshot = attempt_and_snapshot(tx.conn, caller, attempt_id)
     require_redeemer(caller, snapshot.transaction)
     require_acting(tx, caller, attempt.kind)

@@ -109,6 +109,7 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
     words: dict[str, dict[str, Any]] = {
         "agent-list": {},
         "people-list": {},
+        "policies-accept": {"commit": "a" * 40, "reason": "we rewrote it"},
         "sign-in-link": {"sub": "tomas", "name": "Tomas"},
         "agent-enroll": {"name": "second", "roles": [], "owner": person},
         "agent-key-add": {"name": "second", "jwk": other.jwk()},

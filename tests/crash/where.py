@@ -67,6 +67,9 @@ OPERATORS = frozenset({operated_alone, sets_up})
 
 _DEV = "a developer's own terminal: what it did not finish it does at its next start"
 _RESTORED = "killed after each of its writes by tests/integration/service/test_restored.py, on both engines"
+_FROM_GIT = (
+    "a folder has no commits to record; stopped after it in integration/service/test_policies_from_git.py"
+)
 NEVER = {
     "channels.operator.dev.serving:enrol": _DEV,
     "channels.operator.dev.session:mint_link": _DEV,
@@ -75,6 +78,8 @@ NEVER = {
     "channels.operator.restoring:doubt_transaction": _RESTORED,
     "channels.operator.restoring:go_on_above": _RESTORED,
     "jobs.watching:?": "it looks whether a unit comes back, and what that one writes nobody reads",
+    "workflow.looking:put_in_force": _FROM_GIT,
+    "workflow.looking:note_refused": _FROM_GIT,
     "storage.outbox:mark_failed": "the one who is told is the service's own log, which never refuses",
 }
 """Points that no chapter reaches, each with its reason."""

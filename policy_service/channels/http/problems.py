@@ -13,6 +13,7 @@ from countersign.contract import PROBLEM_TYPE_PREFIX, ErrorCode
 from policy_service import metrics
 from policy_service.channels.http.bodies import PROBLEM_TYPE
 from policy_service.errors import (
+    POLICIES_RETRY_S,
     RETRY_AFTER_S,
     InternalError,
     InvalidRequestError,
@@ -48,6 +49,8 @@ def problem(error: ServiceError, request: Request) -> Response:
         headers["WWW-Authenticate"] = "Agent-Proof"
     if error.status == 429:
         headers["Retry-After"] = str(RETRY_AFTER_S)
+    if error.code is ErrorCode.POLICIES_BEHIND:
+        headers["Retry-After"] = str(POLICIES_RETRY_S)
     return JSONResponse(error.to_problem(request.url.path), error.status, headers, media_type=PROBLEM_TYPE)
 
 

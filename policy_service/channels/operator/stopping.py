@@ -11,9 +11,10 @@ from typing import Annotated, Any
 
 import typer
 
+from policy_service.channels.operator.author.naming import bundle_of
 from policy_service.channels.operator.socket import place_of, run_verb
 from policy_service.channels.operator.speaking import AsJson, say, sentences
-from policy_service.pap.bundle import load_bundle
+from policy_service.pap.bundle import prepare_bundle
 from policy_service.pap.problems import BundleError
 from policy_service.settings import load_settings
 
@@ -84,7 +85,7 @@ def _warn_of_unknown(tool: str, tools: list[str]) -> None:
 def _tools_here() -> list[str]:
     """The tools of the bundle as this shell's settings have it, where no running service says which is in force."""
     try:
-        return sorted(load_bundle(load_settings().bundle_dir).manifests)
+        return sorted(prepare_bundle(bundle_of(load_settings())).manifests)
     except BundleError:
         return []
 

@@ -16,7 +16,7 @@ from policy_service.identity import agents, api_keys, dev_signin, people
 from policy_service.settings import Settings
 from policy_service.storage.database import Tx
 from policy_service.storage.types import time_text
-from policy_service.workflow import recorded, revoke, stops
+from policy_service.workflow import policy_heads, recorded, revoke, stops
 
 Arguments = dict[str, Any]
 Verb = Callable[[Tx, Settings, Arguments], Any]
@@ -167,6 +167,11 @@ def _list_people(tx: Tx, settings: Settings, args: Arguments) -> Any:
     ]
 
 
+def _accept_policies(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    policy_heads.allow(tx, args["commit"], args["reason"])
+    return {"commit": args["commit"]}
+
+
 def _sign_in_link(tx: Tx, settings: Settings, args: Arguments) -> Any:
     return {"url": dev_signin.mint_link(tx, settings, args["sub"], args["name"])}
 
@@ -194,6 +199,7 @@ VERBS: dict[str, Verb] = {
     "freeze": _freeze,
     "go-on": _go_on,
     "people-list": _list_people,
+    "policies-accept": _accept_policies,
     "recorded-call": _recorded_call,
     "recorded-calls": _recorded_calls,
     "reinstate-approver": _reinstate_approver,

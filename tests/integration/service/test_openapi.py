@@ -140,6 +140,8 @@ OPERATIONS = [
     ("GET", "/v1/tasks/{task_id}"),
     ("POST", "/v1/tasks/{task_id}/settle"),
     ("GET", "/v1/policies/shadow"),
+    ("GET", "/v1/policies"),
+    ("POST", "/v1/policies/sync"),
     ("GET", "/v1/audit"),
     ("GET", "/v1/events"),
     ("GET", "/.well-known/jwks.json"),

@@ -1,18 +1,53 @@
-"""Which bundle an author means: a folder, or the one of the settings."""
+"""Which bundle an author means: a folder, one of its commits, or the one of the settings."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from policy_service.pap.git.commits import read_commit
+from policy_service.pap.git.mirror import ACTIVE, mirror_path
+from policy_service.pap.problems import BundleError, Problem
 from policy_service.pap.source import BundleFiles, FolderSource
-from policy_service.settings import load_settings
+from policy_service.settings import Settings, load_settings
 
 
 def bundle_named(name: str | None) -> BundleFiles:
-    """The bytes of the bundle at ``name``; without one those of the folder the settings name.
+    """The bytes of the bundle at ``name``: a folder, or ``FOLDER@REVISION`` for the folder as a commit of the
+    repository around it has it; without a name, of the bundle the settings name.
 
     Raises:
         BundleError: there is no such bundle, or it holds what does not belong.
         StartError: the settings are wrong.
     """
-    return FolderSource(load_settings().bundle_dir if name is None else Path(name)).read()
+    if name is None:
+        return bundle_of(load_settings())
+    if "@" in name and not Path(name).is_dir():
+        folder, _, revision = name.rpartition("@")
+        return _at_revision(Path(folder or "."), revision)
+    return FolderSource(Path(name)).read()
+
+
+def bundle_of(settings: Settings) -> BundleFiles:
+    """The bundle of a deployment as this host has it: its folder, or the commit it last had in force.
+
+    Raises:
+        BundleError: there is none, or it holds what does not belong.
+    """
+    if not settings.policies_repository:
+        return FolderSource(settings.bundle_dir).read()
+    return read_commit(mirror_path(settings.data_dir), ACTIVE, settings.policies_subfolder)
+
+
+def _at_revision(folder: Path, revision: str) -> BundleFiles:
+    """A folder as a commit has it. The folder itself may be gone by now, so the repository is looked for above it."""
+    here = folder.absolute()
+    for above in (here, *here.parents):
+        if (above / ".git").exists() or _is_bare(above):
+            return read_commit(above, revision, here.relative_to(above).as_posix().removeprefix("."))
+    raise BundleError(
+        [Problem(str(folder), None, f"no git repository is here or above, so there is no {revision!r} of it")]
+    )
+
+
+def _is_bare(folder: Path) -> bool:
+    return (folder / "HEAD").is_file() and (folder / "objects").is_dir() and (folder / "refs").is_dir()

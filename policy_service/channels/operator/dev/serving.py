@@ -40,6 +40,7 @@ def dev_settings(folder: DevFolder, port: int) -> Settings:
         database_url=f"sqlite:///{folder.state / 'countersign.db'}",
         key_dir=folder.state / "keys",
         bundle_dir=folder.bundle,
+        policies_repository="",
         host=_LOOPBACK,
         port=chosen,
         public_url=f"http://{_LOOPBACK}:{chosen}",

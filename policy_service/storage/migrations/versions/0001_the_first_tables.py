@@ -183,6 +183,18 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("iss", "sub"),
     )
     op.create_table(
+        "policy_heads",
+        sa.Column("what", sa.String(), nullable=False),
+        sa.Column("source", sa.String(), nullable=False),
+        sa.Column("commit", sa.String(), nullable=False),
+        sa.Column("digest", sa.String(), nullable=True),
+        sa.Column("seq", sa.Integer(), nullable=False),
+        sa.Column("reason", sa.String(), nullable=True),
+        sa.Column("at", UtcDateTime(), nullable=False),
+        sa.CheckConstraint("what IN ('active', 'override', 'refused')", name="what_known"),
+        sa.PrimaryKeyConstraint("what"),
+    )
+    op.create_table(
         "reservations",
         sa.Column("ordinal", sa.BigInteger().with_variant(sa.Integer(), "sqlite"), nullable=False),
         sa.Column("effect_id", sa.String(), nullable=False),

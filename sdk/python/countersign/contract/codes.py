@@ -68,6 +68,7 @@ class ErrorCode(StrEnum):
     INTERNAL = "internal"
     RATE_LIMITED = "rate_limited"
     ISSUER_UNAVAILABLE = "issuer_unavailable"
+    POLICIES_BEHIND = "policies_behind"
     STORAGE_UNAVAILABLE = "storage_unavailable"
 
 

@@ -297,6 +297,39 @@ class Health(WireModel):
     findings: Many[HealthFinding] = ()
 
 
+class PolicyProblem(WireModel):
+    """One thing that keeps the newest policies out. `message` may quote a policy: it is for people only."""
+
+    file: str
+    line: int | None = None
+    message: str | None = None
+
+
+class PoliciesView(WireModel):
+    """`GET /v1/policies`: what is in force, what is newest, and why they differ."""
+
+    source: str = Field(
+        description="Where the policies come from: a folder, or a repository and its branch or tag."
+    )
+    active_commit: str
+    active_bundle: str = Field(description="Digest of the bundle in force.")
+    active_since: Instant | None = Field(default=None, description="Since when this replica has it in force.")
+    head_commit: str | None = Field(default=None, description="The newest commit, as the last look found it.")
+    head_bundle: str | None = Field(default=None, description="Digest of its bundle, where it could be read.")
+    differs: str | None = Field(
+        default=None,
+        description="Why the newest is not in force: invalid, unreachable, gone, force_push or unsigned.",
+    )
+    differs_since: Instant | None = None
+    problems: Many[PolicyProblem] = ()
+
+
+class LookView(WireModel):
+    """`POST /v1/policies/sync`: a look was asked for; it goes on by itself."""
+
+    looking: bool
+
+
 class Problem(WireModel):
     """Problem details (RFC 9457). The one answer with room for members of its own (section 3.2)."""
 

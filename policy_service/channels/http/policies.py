@@ -1,0 +1,82 @@
+"""/v1/policies: which policies are in force, why the newest are not, and the word that there may be new ones."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from countersign.contract.wire import LookView, PoliciesView, PolicyProblem
+from policy_service.channels.http import docs
+from policy_service.channels.http.bodies import answer, read_body
+from policy_service.channels.http.gate import Gate
+from policy_service.channels.http.webhooks import is_webhook, require_signed
+from policy_service.pap.active import ActiveBundle
+
+_HOOKS = [
+    docs.header("X-Hub-Signature-256", "GitHub, Gitea, Forgejo: HMAC of the body."),
+    docs.header("X-Gitlab-Token", "GitLab: the secret itself."),
+    docs.header("Webhook-Signature", "Standard Webhooks: `v1,` and the HMAC of id, time and body."),
+    docs.header("Webhook-Id", "Standard Webhooks: the message's id."),
+    docs.header("Webhook-Timestamp", "Standard Webhooks: when it was sent."),
+]
+
+
+def router(gate: Gate, webhook_secret: bytes | None) -> APIRouter:
+    """The routes of the policies. ``webhook_secret``: what a webhook has to know; None refuses them all."""
+    routes = APIRouter(prefix="/v1", tags=["policies"])
+    ctx = gate.ctx
+
+    @routes.get(
+        "/policies",
+        response_model=PoliciesView,
+        summary="The policies in force, the newest ones, and why they differ; what is wrong in words for people only",
+        responses=docs.problems(400, 401, 413, 421, 503),
+        openapi_extra={"security": [*docs.AGENT, *docs.PERSON]},
+    )
+    async def get_policies(request: Request) -> Response:
+        if request.headers.get("agent-proof") or request.headers.get("authorization"):
+            await gate.agent(request)
+            return answer(_view(ctx.active, in_words=False))
+        await gate.person(request)
+        return answer(_view(ctx.active, in_words=True))
+
+    @routes.post(
+        "/policies/sync",
+        response_model=LookView,
+        status_code=202,
+        summary="There may be new policies: look soon. By a signed webhook, an agent or a person",
+        responses=docs.problems(400, 401, 403, 413, 415, 421, 503),
+        openapi_extra=docs.with_parameters({"security": [*docs.AGENT, *docs.PERSON, {}]}, *_HOOKS),
+    )
+    async def sync(request: Request) -> Response:
+        # Whatever the body says, the source is asked; so a replay or another's branch costs one look at most.
+        if is_webhook(request.headers):
+            gate.require_host(request)
+            body = await read_body(request, ctx.settings.max_body_bytes)
+            require_signed(webhook_secret, request.headers, body)
+        elif request.headers.get("agent-proof") or request.headers.get("authorization"):
+            await gate.agent(request)
+        else:
+            await gate.person_who_writes(request)
+        ctx.looks.ask()
+        return answer(LookView(looking=True), 202)
+
+    return routes
+
+
+def _view(active: ActiveBundle, *, in_words: bool) -> PoliciesView:
+    status, bundle = active.status(), active.current
+    error = status.error
+    return PoliciesView(
+        source=active.origin,
+        active_commit=bundle.commit,
+        active_bundle=bundle.digest,
+        active_since=status.loaded_at,
+        head_commit=status.head_commit,
+        head_bundle=status.head_digest,
+        differs=None if error is None else error.why,
+        differs_since=status.failed_at,
+        problems=tuple(
+            PolicyProblem(file=one.file, line=one.line, message=one.message if in_words else None)
+            for one in (error.problems if error is not None else ())
+        ),
+    )

@@ -1,0 +1,1 @@
+"""Bundles from git: which commit of a branch or tag may come into force, and its bytes."""

@@ -1,0 +1,282 @@
+"""The bundle at a commit: the blobs a folder would hold as files, by the same rules.
+
+Rules kept here: names, kinds, counts and sizes are looked at before one blob is read; a symbolic link, a submodule, a
+pointer to Git LFS, a name that leads elsewhere or stands twice is refused by name; what a folder ignores (README,
+LICENSE, hidden files, other bundles) is ignored here. Blobs are taken as they are: no line ending, no filter.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from dulwich.objectspec import parse_commit
+from dulwich.repo import Repo
+
+from policy_service.pap.files import (
+    FOLDERS,
+    MAX_BUNDLE_BYTES,
+    MAX_FILE_BYTES,
+    MAX_FILES,
+    OTHER_BUNDLES,
+    belongs,
+    bundle_digest,
+)
+from policy_service.pap.git.objects import (
+    BLOB,
+    COMMIT,
+    MAX_COMMIT_BYTES,
+    MAX_TREE_BYTES,
+    TREE,
+    ObjectError,
+    Objects,
+    open_repository,
+)
+from policy_service.pap.problems import BundleError, Problem
+from policy_service.pap.source import BundleFiles
+
+_FOLDER, _LINK, _SUBMODULE = 0o040000, 0o120000, 0o160000
+_FILES: Final = frozenset({0o100644, 0o100755, 0o100664})
+_LFS: Final = b"version https://git-lfs.github.com/spec/"
+_STEP: Final = re.compile(r"([~^])(\d{0,6})")
+_STEPS: Final = re.compile(r"(?s)(.*?)((?:[~^]\d{0,6})*)\Z")
+_FUNNY: Final = frozenset({"", ".", "..", ".git"})
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a commit says of itself. Only ``tree`` and ``parents`` are more than somebody's word."""
+
+    name: str
+    tree: str
+    parents: tuple[str, ...]
+    author: str
+    message: str
+    at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One line of a tree, under its name within the bundle."""
+
+    name: str
+    mode: int
+    sha: str
+
+
+def read_commit(repository: Path, revision: str, subfolder: str = "") -> BundleFiles:
+    """The bundle of a repository on this disk at a revision: a commit, a branch, a tag, ``HEAD~1``.
+
+    Raises:
+        BundleError: there is no such repository, revision or folder, or it holds what does not belong.
+    """
+    repo = open_repository(repository)
+    try:
+        commit = _revision(repo, repository, revision)
+        return files_at(Objects(repo), commit, subfolder, f"{repository}@{revision}")
+    finally:
+        repo.close()
+
+
+def _revision(repo: Repo, repository: Path, revision: str) -> str:
+    """A commit's name. ``~N`` and ``^N`` are read here: dulwich knows branches, tags and abbreviated names."""
+    base, steps = _STEPS.match(revision).groups()  # type: ignore[union-attr]  # it matches anything
+    try:
+        if not base:
+            raise KeyError(revision)
+        name = bytes(parse_commit(repo, base.encode()).id).decode()
+        for kind, count in _STEP.findall(steps):
+            name = _back(Objects(repo), name, kind, int(count or 1))
+    except (KeyError, IndexError, ValueError, AssertionError, OSError, ObjectError) as error:
+        why = f"there is no commit {revision!r}; write a commit, a branch or a tag of this repository"
+        raise BundleError([Problem(str(repository), None, why)]) from error
+    return name
+
+
+def _back(objects: Objects, name: str, kind: str, count: int) -> str:
+    """``~N``: N first parents back; ``^N``: the Nth parent, 0 the commit itself."""
+    if kind == "^":
+        return ([name, *commit_at(objects, name).parents])[count]
+    for _ in range(count):
+        name = commit_at(objects, name).parents[0]
+    return name
+
+
+def files_at(objects: Objects, commit: str, subfolder: str, origin: str) -> BundleFiles:
+    """The bundle at a commit of a repository.
+
+    Raises:
+        BundleError: it holds what does not belong, or objects are missing or damaged.
+    """
+    try:
+        top = _folder(objects, commit_at(objects, commit).tree, subfolder)
+        entries = _wanted(objects, top)
+        _require_bounded(objects, entries, subfolder)
+    except ObjectError as error:
+        raise BundleError([Problem(f"commit {commit}", None, str(error))]) from error
+    files, problems = _read(objects, entries)
+    if problems:
+        raise BundleError(problems)
+    return BundleFiles(files, bundle_digest(files), commit, origin)
+
+
+def commit_at(objects: Objects, name: str) -> Commit:
+    """A commit, read leniently: it may have been written in any encoding.
+
+    Raises:
+        ObjectError: it is missing, too large, damaged or no commit.
+    """
+    raw = objects.read(name, COMMIT, MAX_COMMIT_BYTES)
+    head, _, message = raw.partition(b"\n\n")
+    tree, parents, author = "", [], b""
+    for line in head.split(b"\n"):
+        key, _, value = line.partition(b" ")
+        if key == b"tree" and not tree:
+            tree = value.decode("ascii", "replace")
+        elif key == b"parent":
+            parents.append(value.decode("ascii", "replace"))
+        elif key == b"author" and not author:
+            author = value
+    if not tree:
+        raise ObjectError(f"the commit {name} names no tree")
+    who, at = _who_and_when(author)
+    return Commit(name, tree, tuple(parents), who, message.decode("utf-8", "replace"), at)
+
+
+def _who_and_when(author: bytes) -> tuple[str, datetime | None]:
+    who, _, rest = author.rpartition(b"> ")
+    seconds = rest.partition(b" ")[0]
+    try:
+        at = datetime.fromtimestamp(int(seconds), UTC)
+    except (ValueError, OverflowError, OSError):
+        at = None
+    return (who + b">" if who else author).decode("utf-8", "replace"), at
+
+
+def _folder(objects: Objects, tree: str, subfolder: str) -> str:
+    for part in filter(None, subfolder.split("/")):
+        found = [entry for entry in _entries(objects, tree, "") if entry.name == part]
+        if not found or found[0].mode != _FOLDER:
+            raise BundleError(
+                [Problem(subfolder, None, "there is no such folder in this commit; see policies_subfolder")]
+            )
+        tree = found[0].sha
+    return tree
+
+
+def _wanted(objects: Objects, top: str) -> list[_Entry]:
+    """What is part of the bundle.
+
+    Raises:
+        BundleError: something may not lie there.
+    """
+    entries, problems = [], []
+    for entry in _in_sight(objects, top):
+        try:
+            _require_known_kind(entry)
+            if belongs(entry.name, is_link=entry.mode == _LINK, is_folder=entry.mode == _FOLDER):
+                entries.append(entry)
+        except ValueError as error:
+            problems.append(Problem(entry.name, None, str(error)))
+    if problems:
+        raise BundleError(problems)
+    return entries
+
+
+def _in_sight(objects: Objects, top: str) -> Iterator[_Entry]:
+    """The entries at the top and in the known folders; hidden ones are not ours."""
+    for entry in _entries(objects, top, ""):
+        if entry.name.startswith(".") or entry.name in OTHER_BUNDLES:
+            continue
+        if entry.name in FOLDERS and entry.mode == _FOLDER:
+            inner = _entries(objects, entry.sha, f"{entry.name}/")
+            yield from (one for one in inner if not one.name.rpartition("/")[2].startswith("."))
+        else:
+            yield entry
+
+
+def _entries(objects: Objects, tree: str, place: str) -> list[_Entry]:
+    """The lines of one tree, by name.
+
+    Raises:
+        BundleError: a name leads elsewhere or stands twice.
+        ObjectError: the tree cannot be read.
+    """
+    raw, at, found = objects.read(tree, TREE, MAX_TREE_BYTES), 0, {}
+    width = len(tree) // 2
+    while at < len(raw):
+        mode_end = raw.find(b" ", at)
+        name_end = raw.find(b"\0", mode_end)
+        if mode_end < 0 or name_end < 0 or name_end + 1 + width > len(raw):
+            raise ObjectError(f"the tree {tree} is damaged")
+        name, sha = _name(raw[mode_end + 1 : name_end], place), raw[name_end + 1 : name_end + 1 + width]
+        if name in found:
+            raise BundleError([Problem(place + name, None, "this name stands twice in its folder")])
+        found[name] = _Entry(place + name, _mode(raw[at:mode_end], tree), sha.hex())
+        at = name_end + 1 + width
+    return [found[name] for name in sorted(found)]
+
+
+def _mode(text: bytes, tree: str) -> int:
+    try:
+        return int(text, 8)
+    except ValueError:
+        raise ObjectError(f"the tree {tree} is damaged") from None
+
+
+def _name(raw: bytes, place: str) -> str:
+    try:
+        name = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        shown = place + raw.decode("utf-8", "backslashreplace")
+        raise BundleError([Problem(shown, None, "this name is not UTF-8; rename the file")]) from None
+    if name.lower() in _FUNNY or "/" in name or "\\" in name or not name.isprintable():
+        raise BundleError(
+            [Problem(f"{place}{name!r}", None, "a name that leads elsewhere; git itself writes no such tree")]
+        )
+    return name
+
+
+def _require_known_kind(entry: _Entry) -> None:
+    if entry.mode == _SUBMODULE:
+        raise ValueError(
+            "a submodule is another repository and is not followed; put the files themselves here"
+        )
+    if entry.mode not in _FILES | {_FOLDER, _LINK}:
+        raise ValueError(f"an unknown kind of entry (mode {entry.mode:o}); commit it as an ordinary file")
+
+
+def _require_bounded(objects: Objects, entries: list[_Entry], subfolder: str) -> None:
+    """Refuse what is too much by what its headers say, before any of it is read."""
+    if len(entries) > MAX_FILES:
+        raise BundleError([Problem(subfolder or "/", None, f"more than {MAX_FILES} files; split it")])
+    problems, total = [], 0
+    for entry in entries:
+        kind, size = objects.size(entry.sha)
+        total += size
+        if kind != BLOB or size > MAX_FILE_BYTES:
+            what = f"larger than {MAX_FILE_BYTES} bytes; split it" if kind == BLOB else "this is no file"
+            problems.append(Problem(entry.name, None, what))
+    if not problems and total > MAX_BUNDLE_BYTES:
+        problems = [Problem(subfolder or "/", None, f"more than {MAX_BUNDLE_BYTES} bytes; split it")]
+    if problems:
+        raise BundleError(problems)
+
+
+def _read(objects: Objects, entries: list[_Entry]) -> tuple[dict[str, bytes], list[Problem]]:
+    files, problems = {}, []
+    for entry in entries:
+        try:
+            files[entry.name] = objects.read(entry.sha, BLOB, MAX_FILE_BYTES)
+        except ObjectError as error:
+            problems.append(Problem(entry.name, None, str(error)))
+            continue
+        if files[entry.name].startswith(_LFS):
+            problems.append(
+                Problem(entry.name, None, "a pointer to Git LFS and not the file; commit the file itself")
+            )
+    return files, problems

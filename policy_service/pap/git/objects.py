@@ -1,0 +1,179 @@
+"""Objects of a repository, each bounded by what its header says before it is read, and compared with its name after.
+
+Rules kept here: nothing but objects is read: no work tree, no index, no hook, no filter; what is larger than its kind
+may be is refused by its declared size, a delta also by the sizes of what it is made from; bytes that do not hash to
+the name they were asked by are refused.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from dulwich.errors import NotGitRepository
+from dulwich.object_store import DiskObjectStore, PackBasedObjectStore
+from dulwich.objects import ObjectID, RawObjectID
+from dulwich.pack import Pack
+from dulwich.repo import Repo
+
+from policy_service.pap.git.packs import BASE_BY_OFFSET, PackedHeader, PackError, header_at
+from policy_service.pap.problems import BundleError, Problem
+
+COMMIT, TREE, BLOB, TAG = 1, 2, 3, 4
+KINDS: Final = {COMMIT: b"commit", TREE: b"tree", BLOB: b"blob", TAG: b"tag"}
+MAX_COMMIT_BYTES: Final = 1_048_576  # a message of a mebibyte; more is no message
+MAX_TREE_BYTES: Final = 4 * 1_048_576  # some 100,000 entries in one folder
+MAX_BASE_BYTES: Final = 64 * 1_048_576  # what a delta may be made from: an older version that was larger
+_MAX_CHAIN: Final = 4_096
+_HEADER_BYTES: Final = 64
+_HASHES: Final = {40: hashlib.sha1, 64: hashlib.sha256}  # git's two formats, told by the length of a name
+
+
+class ObjectError(Exception):
+    """An object that is missing, too large, of another kind or not what its name says; one sentence."""
+
+
+class MissingObjectError(ObjectError):
+    """The repository does not hold it."""
+
+
+def open_repository(path: Path) -> Repo:
+    """A repository, bare or not, for its objects and refs.
+
+    Raises:
+        BundleError: there is none.
+    """
+    try:
+        return Repo(str(path))
+    except (NotGitRepository, OSError, ValueError, KeyError) as error:
+        raise BundleError(
+            [Problem(str(path), None, f"this is no git repository that can be read ({type(error).__name__})")]
+        ) from error
+
+
+class Objects:
+    """The objects of one repository."""
+
+    def __init__(self, repo: Repo) -> None:
+        self._repo = repo
+        self._store = repo.object_store
+
+    def holds(self, name: str) -> bool:
+        """Whether the object is there."""
+        try:
+            self.size(name)
+        except MissingObjectError:
+            return False
+        return True
+
+    def size(self, name: str) -> tuple[int, int]:
+        """Kind and size of an object by its header; nothing of it is unpacked.
+
+        Raises:
+            ObjectError: it is missing, or made from something larger than a delta may be made from.
+        """
+        for store in _stores(self._store):
+            if (found := _size_in(store, name)) is not None:
+                return found
+        raise MissingObjectError(f"the repository holds no object {name}")
+
+    def read(self, name: str, kind: int, limit: int) -> bytes:
+        """The bytes of an object.
+
+        Raises:
+            ObjectError: it is missing, of another kind, larger than ``limit``, or damaged.
+        """
+        found, size = self.size(name)
+        if found != kind:
+            raise ObjectError(f"{name} is a {_word(found)}, not a {_word(kind)}")
+        if size > limit:
+            raise ObjectError(f"{name} is larger than {limit} bytes")
+        raw = self._raw(name, size)
+        if _HASHES[len(name)](b"%s %d\0" % (KINDS[kind], len(raw)) + raw).hexdigest() != name:
+            raise ObjectError(f"the bytes of {name} are not what the name says: the repository is damaged")
+        return raw
+
+    def _raw(self, name: str, size: int) -> bytes:
+        for store in _stores(self._store):
+            try:
+                loose = _loose(store, name, size + _HEADER_BYTES)
+                if loose is not None:
+                    return loose.partition(b"\0")[2]
+                return bytes(store.get_raw(ObjectID(name.encode()))[1])
+            except KeyError:
+                continue
+            except (zlib.error, OSError, ValueError, AssertionError) as error:
+                raise ObjectError(f"{name} cannot be unpacked: the repository is damaged") from error
+        raise MissingObjectError(f"the repository holds no object {name}")
+
+
+def _word(kind: int) -> str:
+    return KINDS.get(kind, b"thing").decode()
+
+
+def _stores(store: object) -> Iterator[DiskObjectStore]:
+    """A store and those it borrows objects from."""
+    if isinstance(store, DiskObjectStore):
+        yield store
+        for other in store.alternates:
+            yield from _stores(other)
+
+
+def _size_in(store: DiskObjectStore, name: str) -> tuple[int, int] | None:
+    loose = _loose(store, name, _HEADER_BYTES)
+    if loose is not None:
+        word, _, size = loose.partition(b"\0")[0].partition(b" ")
+        kinds = {text: kind for kind, text in KINDS.items()}
+        if word not in kinds or not size.isdigit():
+            raise ObjectError(f"{name} cannot be unpacked: the repository is damaged")
+        return kinds[word], int(size)
+    return _packed_size(store, name)
+
+
+def _loose(store: DiskObjectStore, name: str, limit: int) -> bytes | None:
+    """The beginning of a loose object with its header, ``limit`` bytes of it at most."""
+    try:
+        with (Path(store.path) / name[:2] / name[2:]).open("rb") as file:
+            return zlib.decompressobj().decompress(file.read(), limit)
+    except FileNotFoundError:
+        return None
+    except (OSError, zlib.error) as error:
+        raise ObjectError(f"{name} cannot be unpacked: the repository is damaged") from error
+
+
+def _packed_size(store: PackBasedObjectStore, name: str) -> tuple[int, int] | None:
+    raw = bytes.fromhex(name)
+    for pack in store.packs:
+        try:
+            offset = pack.index.object_offset(RawObjectID(raw))
+        except KeyError:
+            continue
+        return _along_the_chain(pack, offset, len(raw))
+    return None
+
+
+def _along_the_chain(pack: Pack, offset: int, width: int) -> tuple[int, int]:
+    """Kind and size of what a chain of deltas makes, every link of it within bounds."""
+    sizes: list[int] = []
+    try:
+        with Path(pack.data.path).open("rb") as file:
+            while len(sizes) < _MAX_CHAIN:
+                header = header_at(file, offset, width)
+                sizes.append(header.result)
+                if len(sizes) > 1 and header.result > MAX_BASE_BYTES:
+                    raise ObjectError(f"an object is made from one larger than {MAX_BASE_BYTES} bytes")
+                if header.kind in KINDS:
+                    return header.kind, sizes[0]
+                offset = _base_of(pack, header, offset)
+    except (PackError, KeyError, ValueError, OSError) as error:
+        raise ObjectError(f"a pack cannot be read: the repository is damaged ({error})") from error
+    raise ObjectError(f"an object is made from more than {_MAX_CHAIN} others")
+
+
+def _base_of(pack: Pack, header: PackedHeader, offset: int) -> int:
+    if header.kind == BASE_BY_OFFSET:
+        return offset - header.base_offset
+    return pack.index.object_offset(RawObjectID(header.base_name))

@@ -1,0 +1,164 @@
+"""SSH signatures as git puts them into a commit (the format is OpenSSH's PROTOCOL.sshsig).
+
+Rules kept here: the signature is one of the commit without its signature headers, in the namespace ``git``, by a key
+that the caller trusts; SHA-1 signatures, security keys and certificates are refused by name.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+NAMESPACE: Final = "git"
+_MAGIC: Final = b"SSHSIG"
+_BEGIN, _END = b"-----BEGIN SSH SIGNATURE-----", b"-----END SSH SIGNATURE-----"
+_HASHES: Final = {"sha256": hashlib.sha256, "sha512": hashlib.sha512}
+_RSA: Final = {"rsa-sha2-256": hashes.SHA256(), "rsa-sha2-512": hashes.SHA512()}
+_ECDSA: Final = {256: hashes.SHA256(), 384: hashes.SHA384(), 521: hashes.SHA512()}
+_MIN_RSA_BITS: Final = 2_048
+
+
+class SignatureError(Exception):
+    """A commit without a good signature; one sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedCommit:
+    """What was signed and by which key; ``key`` is the public key's bytes as OpenSSH has them."""
+
+    payload: bytes
+    key: bytes
+    namespace: str
+    hash_name: str
+    kind: str
+    signature: bytes
+
+    @property
+    def fingerprint(self) -> str:
+        """The key as ``ssh-keygen -l`` names it."""
+        return "SHA256:" + base64.b64encode(hashlib.sha256(self.key).digest()).rstrip(b"=").decode()
+
+
+def signature_of(commit: bytes) -> SignedCommit:
+    """The signature in a commit's bytes. Nothing about it is proved yet.
+
+    Raises:
+        SignatureError: there is none that can be read.
+    """
+    payload, armoured = _apart(commit)
+    if armoured is None:
+        raise SignatureError("it carries no signature; sign it with `git commit -S` and gpg.format=ssh")
+    if not armoured.startswith(_BEGIN):
+        raise SignatureError("its signature is not an SSH one; sign with gpg.format=ssh")
+    try:
+        body = armoured.partition(_BEGIN)[2].partition(_END)[0]
+        blob = base64.b64decode(b"".join(body.split()), validate=True)
+        return _parsed(payload, blob)
+    except (binascii.Error, ValueError, UnicodeDecodeError) as error:
+        raise SignatureError("its signature is damaged") from error
+
+
+def verify(signed: SignedCommit) -> None:
+    """Make sure that the key it names has signed this commit for git. Whether the key is trusted is not asked here.
+
+    Raises:
+        SignatureError: it has not.
+    """
+    if signed.namespace != NAMESPACE:
+        raise SignatureError(
+            f"its signature is for the namespace {signed.namespace!r} and not for {NAMESPACE!r}"
+        )
+    if signed.hash_name not in _HASHES:
+        raise SignatureError(f"its signature hashes with {signed.hash_name!r}, which is not taken")
+    digest = _HASHES[signed.hash_name](signed.payload).digest()
+    parts = (signed.namespace.encode(), b"", signed.hash_name.encode(), digest)
+    message = _MAGIC + b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+    try:
+        _verify(signed, message)
+    except InvalidSignature:
+        raise SignatureError("its signature is not one of these bytes by that key") from None
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise SignatureError("its signature or the key in it is damaged") from error
+
+
+def _verify(signed: SignedCommit, message: bytes) -> None:
+    kind = _Reader(signed.key).text()
+    if kind.startswith("sk-") or "cert" in kind:
+        raise SignatureError(f"signatures by {kind} are not taken; sign with an ed25519, ecdsa or rsa key")
+    key = load_ssh_public_key(kind.encode() + b" " + base64.b64encode(signed.key))
+    if isinstance(key, ed25519.Ed25519PublicKey) and signed.kind == kind:
+        key.verify(signed.signature, message)
+    elif isinstance(key, ec.EllipticCurvePublicKey) and signed.kind == kind:
+        reader = _Reader(signed.signature)
+        r, s = (int.from_bytes(reader.string(), "big") for _ in range(2))
+        reader.require_end()
+        key.verify(encode_dss_signature(r, s), message, ec.ECDSA(_ECDSA[key.curve.key_size]))
+    elif isinstance(key, rsa.RSAPublicKey) and signed.kind in _RSA and key.key_size >= _MIN_RSA_BITS:
+        key.verify(signed.signature, message, padding.PKCS1v15(), _RSA[signed.kind])
+    else:
+        raise SignatureError(f"a signature of kind {signed.kind} by a key of kind {kind} is not taken")
+
+
+def _apart(commit: bytes) -> tuple[bytes, bytes | None]:
+    """The bytes that were signed, and the signature: every signature header is left out, as git does."""
+    head, blank, message = commit.partition(b"\n\n")
+    wanted = b"gpgsig" if len(head.partition(b"\n")[0]) == len(b"tree ") + 40 else b"gpgsig-sha256"
+    kept, found, into = [], [], None
+    for line in head.split(b"\n"):
+        if line.startswith(b" ") and into is not None:
+            into.append(line[1:])
+            continue
+        key = line.partition(b" ")[0]
+        if key in {b"gpgsig", b"gpgsig-sha256"}:
+            into = [line.partition(b" ")[2]]
+            if key == wanted:
+                found.append(into)
+        else:
+            into = None
+            kept.append(line)
+    if len(found) > 1:
+        raise SignatureError("it carries two signatures; git itself writes no such commit")
+    return b"\n".join(kept) + blank + message, b"\n".join(found[0]) if found else None
+
+
+def _parsed(payload: bytes, blob: bytes) -> SignedCommit:
+    if blob[:6] != _MAGIC or int.from_bytes(blob[6:10], "big") != 1:
+        raise SignatureError("its signature is of a format that is not known")
+    outer = _Reader(blob[10:])
+    key, namespace, _, hash_name, signature = (outer.string() for _ in range(5))
+    outer.require_end()
+    inner = _Reader(signature)
+    kind, raw = inner.text(), inner.string()
+    inner.require_end()
+    return SignedCommit(payload, key, namespace.decode(), hash_name.decode(), kind, raw)
+
+
+class _Reader:
+    """SSH's strings: four bytes of length, then so many bytes."""
+
+    def __init__(self, raw: bytes) -> None:
+        self._raw, self._at = raw, 0
+
+    def string(self) -> bytes:
+        begins = self._at + 4
+        length = int.from_bytes(self._raw[self._at : begins], "big")
+        if begins > len(self._raw) or begins + length > len(self._raw):
+            raise ValueError("it ends too early")
+        self._at = begins + length
+        return self._raw[begins : self._at]
+
+    def text(self) -> str:
+        return self.string().decode("ascii")
+
+    def require_end(self) -> None:
+        if self._at != len(self._raw):
+            raise ValueError("it goes on where it should end")

@@ -1,0 +1,295 @@
+"""The copy of a repository: over https and ssh as over a folder, bounded in size and time, and no password told."""
+
+from __future__ import annotations
+
+import base64
+import os
+import stat
+import subprocess
+import threading
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+import pytest
+
+from policy_service.errors import StartError
+from policy_service.pap.git import mirror as mirrors
+from policy_service.pap.git import packs
+from policy_service.pap.git.mirror import Mirror
+from policy_service.pap.git.packs import PackError, require_bounded
+from policy_service.pap.git.remotes import place_of
+from policy_service.pap.problems import HeadError
+from tests.fakes.bundles import PERMIT_ALL, BundleFolder
+from tests.fakes.repository import ENVIRONMENT, Repository
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    made = Repository(tmp_path / "rules")
+    BundleFolder(made.path).policies(PERMIT_ALL)
+    made.commit()
+    return made
+
+
+def mirror(tmp_path: Path, url: str, *, password: str | None = None, timeout_s: float = 30) -> Mirror:
+    return Mirror(tmp_path / "policies.git", place_of(url, password), "main", timeout_s)
+
+
+def holds(copy: Mirror, commit: str) -> bool:
+    with copy.objects() as objects:
+        return objects.holds(commit)
+
+
+# -- addresses -------------------------------------------------------------------------------------------------------
+
+SHOWN = {
+    "https://example.com/a/b.git": "https://example.com/a/b.git",
+    "https://maya:s3cret@example.com:8443/b.git?x#y": "https://example.com:8443/b.git",
+    "https://s3cret@example.com/b.git": "https://example.com/b.git",
+    "http://127.0.0.1:8000/b.git": "http://127.0.0.1:8000/b.git",
+    "http://[::1]:8000/b.git": "http://[::1]:8000/b.git",
+    "ssh://git@example.com:2222/a/b.git": "ssh://example.com:2222/a/b.git",
+    "git@example.com:a/b.git": "ssh://example.com/a/b.git",
+    "file:///srv/rules.git": "/srv/rules.git",
+    "/srv/rules.git": "/srv/rules.git",
+}
+
+
+@pytest.mark.parametrize(("given", "shown"), SHOWN.items())
+def test_an_address_is_shown_without_who_signs_in(given: str, shown: str) -> None:
+    place = place_of(given)
+    assert place.shown == shown
+    assert "s3cret" not in repr(place) or place.username == "s3cret"
+
+
+REFUSED = [
+    "http://example.com/b.git",
+    "git://example.com/b.git",
+    "ftp://example.com/b.git",
+    "https:///b.git",
+    "https://example.com:port/b.git",
+    "ssh://git:s3cret@example.com/b.git",
+    "ssh://-oProxyCommand=touch/b.git",
+    "file://host/srv",
+    "-oProxyCommand@-x:b.git",
+]
+
+
+@pytest.mark.parametrize("given", REFUSED)
+def test_what_proves_nothing_or_hides_an_option_is_refused(given: str) -> None:
+    with pytest.raises(StartError, match="policies_repository") as refused:
+        place_of(given)
+    assert "s3cret" not in str(refused.value)
+
+
+def test_what_is_no_address_is_a_folder_and_no_command() -> None:
+    assert place_of("ext::sh -c touch% /x").kind == "folder"
+
+
+# -- https -----------------------------------------------------------------------------------------------------------
+
+
+class _Quiet(WSGIRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        """Nothing."""
+
+
+@contextmanager
+def served(repository: Repository, password: str | None = None) -> Iterator[str]:
+    """The repository over smart http on loopback, by git's own http-backend."""
+    wanted = None if password is None else "Basic " + base64.b64encode(f"git:{password}".encode()).decode()
+
+    def answer(environ: dict[str, Any], start: Any) -> list[bytes]:
+        if wanted is not None and environ.get("HTTP_AUTHORIZATION") != wanted:
+            start("401 Unauthorized", [("WWW-Authenticate", "Basic"), ("Content-Length", "0")])
+            return []
+        return _by_git(repository, environ, start)
+
+    server = make_server("127.0.0.1", 0, answer, handler_class=_Quiet)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/rules/.git"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _by_git(repository: Repository, environ: dict[str, Any], start: Any) -> list[bytes]:
+    body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+    told = {name: str(environ.get(name) or "") for name in
+            ("REQUEST_METHOD", "PATH_INFO", "QUERY_STRING", "CONTENT_TYPE", "CONTENT_LENGTH")}  # fmt: skip
+    told |= {"GIT_PROJECT_ROOT": str(repository.path.parent), "GIT_HTTP_EXPORT_ALL": "1"}
+    done = subprocess.run(["git", "http-backend"], input=body, capture_output=True, check=True, timeout=60,
+                          env={"PATH": os.environ["PATH"], **ENVIRONMENT, **told})  # fmt: skip
+    head, _, content = done.stdout.partition(b"\r\n\r\n")
+    lines = [tuple(line.split(": ", 1)) for line in head.decode().splitlines()]
+    headers = dict(lines)
+    start(headers.pop("Status", "200 OK"), [*headers.items(), ("Content-Length", str(len(content)))])
+    return [content]
+
+
+def test_a_repository_over_http_is_copied_and_then_only_what_is_new(
+    repository: Repository, tmp_path: Path
+) -> None:
+    with served(repository) as url:
+        copy = mirror(tmp_path, url)
+        first = copy.newest()
+        assert first == repository.head()
+        copy.keep(first)
+        second = repository.commit("more")
+        assert copy.newest() == second
+        assert copy.newest() == second
+    assert holds(copy, first) and holds(copy, second)
+    assert not (copy.path / "index").exists()
+    with pytest.raises(HeadError) as refused:
+        copy.newest()
+    assert refused.value.why == "unreachable"
+
+
+def test_a_token_opens_a_private_one_and_is_told_nobody(repository: Repository, tmp_path: Path) -> None:
+    with served(repository, "s3cret") as url:
+        assert mirror(tmp_path, url, password="s3cret").newest() == repository.head()
+        inside = url.replace("http://", "http://git:s3cret@")
+        assert mirror(tmp_path, inside).newest() == repository.head()
+        for password in (None, "wr0ng"):
+            with pytest.raises(HeadError) as refused:
+                mirror(tmp_path / "other", url, password=password).newest()
+            assert refused.value.why == "unreachable" and "wr0ng" not in str(refused.value)
+
+
+# -- ssh -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An ssh on the path that writes down how it was called and runs what it was told on this host."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = folder / "ssh"
+    script.write_text(
+        f'#!/bin/sh\nprintf "%s\\n" "$@" > {folder}/called\nfor last; do :; done\nexec sh -c "$last"\n'
+    )
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+def test_ssh_asks_nobody_trusts_only_known_hosts_and_brings_the_repository(
+    repository: Repository, tmp_path: Path, ssh: Path
+) -> None:
+    copy = mirror(tmp_path, f"ssh://git@example.com:2222{repository.path}")
+    first = copy.newest()
+    assert first == repository.head()
+    second = repository.commit("more")
+    assert copy.newest() == second
+    called = (ssh / "called").read_text().splitlines()
+    options = [after for before, after in pairwise(called) if before == "-o"]
+    assert {"BatchMode=yes", "StrictHostKeyChecking=yes", "ClearAllForwardings=yes"} <= set(options)
+    assert called[called.index("-p") + 1] == "2222" and called[called.index("-l") + 1] == "git"
+    assert called[-3:] == ["--", "example.com", f"git-upload-pack '{repository.path}'"]
+
+
+def test_a_path_is_no_shell(repository: Repository, tmp_path: Path, ssh: Path) -> None:
+    with pytest.raises(HeadError):
+        mirror(tmp_path, f"ssh://example.com/x'; touch {tmp_path}/made; '").newest()
+    assert not (tmp_path / "made").exists()
+
+
+def test_a_host_that_says_nothing_is_given_up(repository: Repository, tmp_path: Path, ssh: Path) -> None:
+    (ssh / "ssh").write_text("#!/bin/sh\nexec sleep 600\n")
+    with pytest.raises(HeadError) as refused:
+        mirror(tmp_path, f"ssh://example.com{repository.path}", timeout_s=0.5).newest()
+    assert refused.value.why == "unreachable"
+
+
+def test_what_the_other_side_says_is_short_and_printable(tmp_path: Path, ssh: Path) -> None:
+    (ssh / "ssh").write_text(
+        "#!/bin/sh\nprintf 'Host key verification failed.\\033[2J%5000s' x >&2\nexit 255\n"
+    )
+    with pytest.raises(HeadError) as refused:
+        mirror(tmp_path, "ssh://example.com/rules.git").newest()
+    assert "Host key verification failed." in str(refused.value)
+    assert str(refused.value).isprintable() and len(str(refused.value)) < 500
+
+
+# -- sizes -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_history_that_is_too_large_is_not_copied(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mirrors, "MAX_PACK_BYTES", 300)
+    copy = mirror(tmp_path, str(repository.path))
+    with pytest.raises(HeadError, match="its history is larger than 300 bytes"):
+        copy.newest()
+    assert not holds(copy, repository.head())
+    assert list((copy.path / "objects/pack").iterdir()) == []
+
+
+def test_a_small_pack_with_a_large_object_is_not_unpacked(
+    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packs, "MAX_OBJECT_BYTES", 1_000_000)
+    repository.write("facts/a.json", b" " * 1_000_001).commit()
+    copy = mirror(tmp_path, str(repository.path))
+    with pytest.raises(HeadError, match="an object of 1000001 bytes; 1000000 is the limit"):
+        copy.newest()
+    assert not holds(copy, repository.head())
+
+
+def _pack(*objects: bytes, count: int | None = None) -> BytesIO:
+    number = len(objects) if count is None else count
+    return BytesIO(
+        b"PACK" + (2).to_bytes(4, "big") + number.to_bytes(4, "big") + b"".join(objects) + b"\0" * 20
+    )
+
+
+def _blob(size: int, data: bytes) -> bytes:
+    first, rest = 3 << 4 | size & 15, size >> 4
+    header = [first | 0x80] if rest else [first]
+    while rest:
+        header.append(rest & 0x7F | (0x80 if rest >> 7 else 0))
+        rest >>= 7
+    return bytes(header) + zlib.compress(data)
+
+
+DELTA = bytes([7 << 4 | 10]) + b"\x11" * 20 + zlib.compress(b"\x05" + b"\xff\xff\xff\xff\x7f" + b"\x90\x05")
+BAD = {
+    "no pack": (BytesIO(b"nothing"), "does not begin as one"),
+    "one that ends early": (_pack(_blob(5, b"hello"), count=2), "the pack is damaged"),
+    "an object that says less than it is": (_pack(_blob(5, b"x" * 10_000_000)), "larger than it says"),
+    "an object that says too much": (_pack(_blob(2**40, b"x")), "is the limit"),
+    "a delta that makes too much": (_pack(DELTA), "is the limit"),
+    "too many": (_pack(count=3_000_000), "3000000 objects"),
+    "no zlib": (_pack(b"\x35nonsense"), "the pack is damaged"),
+    "an unknown kind": (_pack(b"\x55" + zlib.compress(b"hello")), "no kind 5"),
+    "made from nothing": (_pack(b"\x65\x7f" + zlib.compress(b"\x05\x05x")), "not there"),
+}
+
+
+@pytest.mark.parametrize(("pack", "told"), BAD.values(), ids=BAD.keys())
+def test_a_pack_is_refused_before_it_is_indexed(pack: BytesIO, told: str) -> None:
+    with pytest.raises(PackError, match=told):
+        require_bounded(pack, 20)
+
+
+def test_a_pack_that_is_good_is_walked_to_its_end() -> None:
+    require_bounded(_pack(_blob(5, b"hello"), _blob(200_000, b"x" * 200_000), _blob(0, b"")), 20)
+
+
+def test_what_a_killed_fetch_left_is_cleared_away(repository: Repository, tmp_path: Path) -> None:
+    copy = mirror(tmp_path, str(repository.path))
+    copy.newest()
+    left = copy.path / "objects/pack/tmpabc.pack"
+    left.write_bytes(b"PACK")
+    repository.commit("more")
+    copy.newest()
+    assert not left.exists()

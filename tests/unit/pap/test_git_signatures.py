@@ -1,0 +1,200 @@
+"""Commit signatures as git and ssh-keygen make them: whose key, for what, when, over which bytes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+from policy_service.pap.git.signatures import SignatureError
+from policy_service.pap.git.signers import SignersError, read_signers, require_signed
+from tests.fakes.repository import Key, Repository
+
+NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
+
+
+def raw(repository: Repository) -> bytes:
+    """The newest commit's bytes."""
+    done = subprocess.run(["git", "-C", str(repository.path), "cat-file", "commit", "HEAD"],
+                          capture_output=True, check=True, timeout=60)  # fmt: skip
+    return done.stdout
+
+
+def trusted(folder: Path, *lines: str) -> Path:
+    """The file of signers."""
+    file = folder / "allowed_signers"
+    file.write_text("# who may sign the policies\n\n" + "\n".join(lines) + "\n")
+    return file
+
+
+def who(commit: bytes, file: Path, now: datetime = NOW) -> str:
+    return require_signed(commit, read_signers(file), now)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Repository:
+    return Repository(tmp_path / "rules").write("rules.cedar", "// nothing\n")
+
+
+@pytest.mark.parametrize("kind", ["ed25519", "ecdsa", "rsa"])
+def test_a_commit_that_git_signed_is_taken(repository: Repository, tmp_path: Path, kind: str) -> None:
+    key = Key(tmp_path, kind=kind)
+    key.sign(repository, "a message\n\nwith lines\n gpgsig not a header")
+    assert who(raw(repository), trusted(tmp_path, f"{key.name} {key.public}")) == key.name
+
+
+def test_a_commit_of_a_sha256_repository_is_taken(tmp_path: Path) -> None:
+    repository, key = Repository(tmp_path / "rules", object_format="sha256"), Key(tmp_path)
+    key.sign(repository)
+    assert who(raw(repository), trusted(tmp_path, f"{key.name} {key.public}")) == key.name
+
+
+def test_a_commit_without_a_signature_is_refused(repository: Repository, tmp_path: Path) -> None:
+    repository.commit()
+    with pytest.raises(SignatureError, match="carries no signature"):
+        who(raw(repository), trusted(tmp_path))
+
+
+def test_a_signer_nobody_named_is_refused_with_the_key(repository: Repository, tmp_path: Path) -> None:
+    known, other = Key(tmp_path, "known"), Key(tmp_path, "other")
+    other.sign(repository)
+    told = subprocess.run(["ssh-keygen", "-l", "-f", str(other.file)], capture_output=True, text=True,
+                          check=True, timeout=60)  # fmt: skip
+    with pytest.raises(SignatureError) as refused:
+        who(raw(repository), trusted(tmp_path, f"{known.name} {known.public}"))
+    assert told.stdout.split()[1] in str(refused.value)
+
+
+def test_another_message_under_the_signature_is_refused(repository: Repository, tmp_path: Path) -> None:
+    key = Key(tmp_path)
+    key.sign(repository, "allow nothing")
+    with pytest.raises(SignatureError, match="not one of these bytes"):
+        who(raw(repository).replace(b"allow nothing", b"allow all"), trusted(tmp_path, f"x {key.public}"))
+
+
+def signed_by_hand(repository: Repository, key: Key, namespace: str) -> bytes:
+    """A commit whose signature ssh-keygen made for a namespace of our choice."""
+    repository.commit()
+    commit = raw(repository)
+    done = subprocess.run(["ssh-keygen", "-q", "-Y", "sign", "-f", str(key.file), "-n", namespace],
+                          input=commit, capture_output=True, check=True, timeout=60)  # fmt: skip
+    return with_signature(commit, done.stdout)
+
+
+def with_signature(commit: bytes, armoured: bytes) -> bytes:
+    head, _, message = commit.partition(b"\n\n")
+    return head + b"\ngpgsig " + armoured.strip().replace(b"\n", b"\n ") + b"\n\n" + message
+
+
+def test_a_signature_for_something_else_is_refused(repository: Repository, tmp_path: Path) -> None:
+    key = Key(tmp_path)
+    file = trusted(tmp_path, f"{key.name} {key.public}")
+    assert who(signed_by_hand(repository, key, "git"), file) == key.name
+    with pytest.raises(SignatureError, match="namespace 'file'"):
+        who(signed_by_hand(repository, key, "file"), file)
+
+
+def test_a_second_signature_is_refused(repository: Repository, tmp_path: Path) -> None:
+    key = Key(tmp_path)
+    commit = signed_by_hand(repository, key, "git")
+    armoured = commit.partition(b"gpgsig ")[2].partition(b"\n\n")[0].replace(b"\n ", b"\n")
+    with pytest.raises(SignatureError, match="two signatures"):
+        who(with_signature(commit, armoured), trusted(tmp_path, f"{key.name} {key.public}"))
+
+
+@pytest.mark.parametrize(
+    ("armoured", "told"),
+    {
+        "pgp": (b"-----BEGIN PGP SIGNATURE-----\nx\n-----END PGP SIGNATURE-----", "not an SSH one"),
+        "no base64": (b"-----BEGIN SSH SIGNATURE-----\n???\n-----END SSH SIGNATURE-----", "damaged"),
+        "too short": (b"-----BEGIN SSH SIGNATURE-----\nU1NIU0lHAAAAAQAA\n-----END SSH SIGNATURE-----", "damaged"),
+        "of version 2": (b"-----BEGIN SSH SIGNATURE-----\nU1NIU0lHAAAAAgAA\n-----END SSH SIGNATURE-----", "format"),
+    }.values(),
+)  # fmt: skip
+def test_what_is_no_signature_is_refused(
+    repository: Repository, tmp_path: Path, armoured: bytes, told: str
+) -> None:
+    repository.commit()
+    with pytest.raises(SignatureError, match=told):
+        who(with_signature(raw(repository), armoured), trusted(tmp_path))
+
+
+def test_a_signature_with_sha1_is_refused(repository: Repository, tmp_path: Path) -> None:
+    repository.commit()
+    commit, key = raw(repository), rsa.generate_private_key(65537, 3072)
+    public = base64.b64decode(
+        key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).split()[1]
+    )
+
+    def strings(*parts: bytes) -> bytes:
+        return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+    def armoured(kind: bytes, algorithm: hashes.HashAlgorithm) -> bytes:
+        message = b"SSHSIG" + strings(b"git", b"", b"sha512", hashlib.sha512(commit).digest())
+        made = key.sign(message, padding.PKCS1v15(), algorithm)
+        blob = b"SSHSIG\0\0\0\x01" + strings(public, b"git", b"", b"sha512", strings(kind, made))
+        return b"-----BEGIN SSH SIGNATURE-----\n" + base64.b64encode(blob) + b"\n-----END SSH SIGNATURE-----"
+
+    file = trusted(tmp_path, f"me ssh-rsa {base64.b64encode(public).decode()}")
+    assert who(with_signature(commit, armoured(b"rsa-sha2-512", hashes.SHA512())), file) == "me"
+    with pytest.raises(SignatureError, match="ssh-rsa"):
+        who(with_signature(commit, armoured(b"ssh-rsa", hashes.SHA1())), file)
+
+
+OPTIONS = {
+    "no option": ("", True),
+    "for git": ('namespaces="git"', True),
+    "for git among others": ('namespaces="file,g*"', True),
+    "for files only": ('namespaces="file"', False),
+    "from now on": ('valid-after="20261122120000Z"', True),
+    "not yet": ('valid-after="20261122120001Z"', False),
+    "until a moment ago": ('valid-before="202611221200"', False),
+    "until tomorrow": ('valid-before="20261123Z"', True),
+    "both": ('namespaces="git",valid-after="20260101",valid-before="20270101"', True),
+}
+
+
+@pytest.mark.parametrize(("options", "taken"), OPTIONS.values(), ids=OPTIONS.keys())
+def test_a_line_trusts_a_key_for_git_and_within_its_time(
+    repository: Repository, tmp_path: Path, options: str, taken: bool
+) -> None:
+    key = Key(tmp_path)
+    key.sign(repository)
+    file = trusted(tmp_path, f'"{key.name}, the desk" {options} {key.public} a comment'.replace("  ", " "))
+    if taken:
+        assert who(raw(repository), file) == f"{key.name}, the desk"
+    else:
+        with pytest.raises(SignatureError, match="not now or not for git"):
+            who(raw(repository), file)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("maya", ":3: its options cannot be read; write PRINCIPALS"),
+        ("maya ssh-ed25519", ":3: write PRINCIPALS"),
+        ("maya ssh-ed25519 ???", ":3: the key is no base64"),
+        ("maya ssh-ed25519 AAAAB3NzaC1yc2E=", ":3: the key is not of the kind"),
+        ("* cert-authority ssh-ed25519 AAAA", ":3: the option 'cert-authority' is not taken"),
+        ('maya valid-after="soon" ssh-ed25519 AAAA', ":3:"),
+        ('maya namespaces="git ssh-ed25519 AAAA', ":3: its options cannot be read"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_named_and_nobody_is_trusted(
+    tmp_path: Path, line: str, told: str
+) -> None:
+    with pytest.raises(SignersError) as refused:
+        read_signers(trusted(tmp_path, line))
+    assert told in str(refused.value)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(SignersError, match="cannot be read"):
+        read_signers(tmp_path / "gone")
