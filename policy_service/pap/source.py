@@ -8,11 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Protocol
 
 from policy_service.pap.commit import commit_of
 from policy_service.pap.files import bundle_digest, read_files
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What a commit says of itself: nobody has checked it, unless it was signed."""
+
+    author: str
+    message: str
+    at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +39,7 @@ class BundleFiles:
     commit: str
     origin: str
     folder: Path | None = None
+    written: Written | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,16 @@ What the protocol is about stands in ``tables.py``. Of the log only the sequence
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-from sqlalchemy import BigInteger, CheckConstraint, Index, LargeBinary
+from sqlalchemy import BigInteger, CheckConstraint, Index, LargeBinary, text
 from sqlmodel import Field
 
 from policy_service.storage.core import Row
 from policy_service.storage.types import Json, UtcDateTime
+
+ABOUT_BUNDLES: Final = text("kind IN ('bundle_activated', 'bundle_refused', 'bundle_override')")
+"""Lines of the log about which policies are in force: some among millions, so they have an index of their own."""
 
 
 class IdempotencyRow(Row, table=True):
@@ -33,7 +36,10 @@ class AuditRow(Row, table=True):
     """One line of the log. ``idx`` is given once, later, by the sequencer; triggers refuse every other change."""
 
     __tablename__: ClassVar[Any] = "audit"
-    __table_args__ = (Index("ix_audit_txn", "txn", "audit_id"),)
+    __table_args__ = (
+        Index("ix_audit_txn", "txn", "audit_id"),
+        Index("ix_audit_bundles", "audit_id", sqlite_where=ABOUT_BUNDLES, postgresql_where=ABOUT_BUNDLES),
+    )
 
     audit_id: str = Field(primary_key=True)
     idx: int | None = Field(default=None, sa_type=BigInteger, unique=True, index=True)

@@ -6,10 +6,12 @@ ten screens reads them once.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from sqlalchemy import Connection, select
 
@@ -17,10 +19,12 @@ from policy_service.facts.schema import APPROVE, SETTLE
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.rules import PolicySource
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import ShadowDifferenceRow
+from policy_service.storage.plumbing import ABOUT_BUNDLES, AuditRow, ShadowDifferenceRow
 from policy_service.storage.tables import DecisionRow
 from policy_service.workflow.context import Context
 from policy_service.workflow.policy_reading import (
+    BundleEvent,
+    EventKind,
     InForce,
     InShadow,
     PoliciesPage,
@@ -29,6 +33,7 @@ from policy_service.workflow.policy_reading import (
     ShadowRow,
     ToolRow,
 )
+from policy_service.workflow.records import rows
 from policy_service.workflow.shadow import Way, shadow_of
 
 _WEEK: Final = timedelta(days=7)
@@ -36,7 +41,18 @@ _COUNTED: Final = 10_000  # decisions; some 50 ms of a reader's time
 _KEPT_FOR: Final = timedelta(minutes=1)
 _DIFFERENCES: Final = 50
 _PEOPLES: Final[dict[str, PolicyKind]] = {APPROVE: "approving", SETTLE: "settling"}
-_decisions = table(DecisionRow).c
+_EVENTS: Final = 12
+_TOLD: Final[dict[str, EventKind]] = {
+    "bundle_activated": "activated",
+    "bundle_refused": "refused",
+    "bundle_override": "allowed",
+}
+_WHY: Final = {
+    "force_push": "does not descend from the commit in force",
+    "unsigned": "is not signed by one of those who may",
+    "gone": "the branch or tag is not there",
+}
+_decisions, _lines = table(DecisionRow).c, table(AuditRow)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +75,16 @@ class Policies:
     async def page(self, chosen: str | None) -> PoliciesPage:
         """The page, with one policy in full when it is named and there."""
         bundle, tally = self._ctx.active.current, await self._counted()
-        rows = tuple(row_of(bundle, source, tally.decided) for source in bundle.policies.values())
+        policies = tuple(row_of(bundle, source, tally.decided) for source in bundle.policies.values())
         return PoliciesPage(
             in_force=self._in_force(bundle),
-            policies=rows,
+            policies=policies,
             tools=tuple(_tool(bundle, name) for name in sorted(bundle.manifests)),
             counted=tally.counted,
             counted_all=tally.all,
             shadow=await self._shadow(),
             events=await self._ctx.db.read(_events),
-            chosen=next((row for row in rows if row.policy_id == chosen), None),
+            chosen=next((row for row in policies if row.policy_id == chosen), None),
         )
 
     async def _counted(self) -> Tally:
@@ -78,12 +94,15 @@ class Policies:
         return self._tally
 
     def _in_force(self, bundle: Bundle) -> InForce:
-        status = self._ctx.active.status()
+        status, written = self._ctx.active.status(), bundle.source.written
         gates = sum(source.gate is not None for source in bundle.policies.values())
         return InForce(
             digest=bundle.digest,
             commit=bundle.commit,
             origin=bundle.source.origin,
+            author=None if written is None else written.author,
+            subject=None if written is None else written.message.strip().partition("\n")[0],
+            written_at=None if written is None else written.at,
             since=status.loaded_at,
             tools=len(bundle.manifests),
             policies=len(bundle.policies),
@@ -166,9 +185,7 @@ def _said(answer: dict[str, object]) -> str:
 
 
 def _events(conn: Connection) -> tuple[BundleEvent, ...]:
-    newest = (
-        select(*_lines.columns).where(_line.kind.in_(_TOLD)).order_by(_line.audit_id.desc()).limit(_EVENTS)
-    )
+    newest = select(*_lines.columns).where(ABOUT_BUNDLES).order_by(_lines.c.audit_id.desc()).limit(_EVENTS)
     return tuple(_event(row) for row in rows(conn, AuditRow, newest))
 
 
@@ -178,9 +195,12 @@ def _event(row: AuditRow) -> BundleEvent:
 
 
 def _said_of(body: Mapping[str, Any]) -> str:
-    problem = next(iter(body.get("problems", ())), None)
-    words = body.get("override") or body.get("reason") or problem or body.get("why") or ""
-    return str(words)
+    """What a line says beside the commit: an operator's reason, or what was wrong and where."""
+    if "file" in body:
+        return f"does not load: {body['file']}:{body['line'] or 1}"
+    if "why" in body:
+        return _WHY.get(body["why"], str(body["why"]))
+    return str(body.get("override") or body.get("reason") or "")
 
 
 def _count(conn: Connection, now: datetime) -> Tally:

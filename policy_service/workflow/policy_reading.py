@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from policy_service.workflow.reading import FactLine
 
+EventKind: TypeAlias = Literal["activated", "refused", "allowed"]
 PolicyKind: TypeAlias = Literal["permit", "forbid", "gate", "approving", "settling"]
 
 
@@ -18,6 +19,9 @@ class InForce:
     digest: str
     commit: str
     origin: str
+    author: str | None
+    subject: str | None  # the first line of its message
+    written_at: datetime | None
     since: datetime | None
     tools: int
     policies: int
@@ -90,10 +94,10 @@ class InShadow:
 
 @dataclass(frozen=True, slots=True)
 class BundleEvent:
-    """A bundle came into force, or was refused."""
+    """A commit came into force, was refused, or was allowed by an operator."""
 
     at: datetime
-    kind: Literal["activated", "refused"]
+    kind: EventKind
     commit: str
     text: str
 

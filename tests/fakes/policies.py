@@ -57,7 +57,10 @@ def page(**changes: Any) -> PoliciesPage:
     force = InForce(
         digest=hexed("bundle"),
         commit=COMMIT,
-        origin="refs/heads/main of acme/policies",
+        origin="git.example/acme/policies main",
+        author="Ingrid Vik <ingrid@example.com>",
+        subject="Ask finance from $50, not $75",
+        written_at=NOW - timedelta(days=7),
         since=NOW - timedelta(days=7),
         tools=2,
         policies=len(ROWS),

@@ -37,7 +37,7 @@ from policy_service.pap.git.objects import (
     open_repository,
 )
 from policy_service.pap.problems import BundleError, Problem
-from policy_service.pap.source import BundleFiles
+from policy_service.pap.source import BundleFiles, Written
 
 _FOLDER, _LINK, _SUBMODULE = 0o040000, 0o120000, 0o160000
 _FILES: Final = frozenset({0o100644, 0o100755, 0o100664})
@@ -113,7 +113,8 @@ def files_at(objects: Objects, commit: str, subfolder: str, origin: str) -> Bund
         BundleError: it holds what does not belong, or objects are missing or damaged.
     """
     try:
-        top = _folder(objects, commit_at(objects, commit).tree, subfolder)
+        found = commit_at(objects, commit)
+        top = _folder(objects, found.tree, subfolder)
         entries = _wanted(objects, top)
         _require_bounded(objects, entries, subfolder)
     except ObjectError as error:
@@ -121,7 +122,8 @@ def files_at(objects: Objects, commit: str, subfolder: str, origin: str) -> Bund
     files, problems = _read(objects, entries)
     if problems:
         raise BundleError(problems)
-    return BundleFiles(files, bundle_digest(files), commit, origin)
+    written = Written(found.author, found.message, found.at)
+    return BundleFiles(files, bundle_digest(files), commit, origin, written=written)
 
 
 def commit_at(objects: Objects, name: str) -> Commit:

@@ -447,9 +447,14 @@ def engine() -> str:
 @asynccontextmanager
 async def two(tmp_path: Path, rules: Rules, database: dict[str, str]) -> AsyncIterator[list[World]]:
     async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(following(tmp_path / "data-0", rules, **database))
+        await first.service.sequencer.number()
+        await first.service.mark.write()  # a replica begins with the keys folder of another one
+        shutil.copytree(tmp_path / "data-0" / "keys", tmp_path / "keys")
+        keys = {"key_dir": tmp_path / "keys"}
         yield [
-            await stack.enter_async_context(following(tmp_path / f"data-{n}", rules, **database))
-            for n in range(2)
+            first,
+            await stack.enter_async_context(following(tmp_path / "data-1", rules, **database, **keys)),
         ]
 
 

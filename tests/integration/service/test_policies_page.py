@@ -15,6 +15,7 @@ from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.tables import DecisionRow
 from policy_service.workflow import shadow
 from tests.fakes.payments import ANYBODY, Payments, gate, plain_forbid
+from tests.fakes.repository import Repository
 from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.effects import pay
 
@@ -143,3 +144,20 @@ async def test_the_shadow_is_on_the_page(tmp_path: Path, folder: Payments) -> No
         text = words((await maya.get("/policies")).text)
     assert "0 the same 0 stricter 1 looser 0 ask others" in text
     assert "pay robot review by 1 of finance release, looser large" in text
+
+
+async def test_commits_that_came_and_were_refused_are_told(tmp_path: Path) -> None:
+    folder = Payments(tmp_path / "rules")
+    repository = Repository(folder.path)
+    first = repository.commit("Ask finance\n\nfrom 100 on")
+    given = {"policies_repository": str(folder.path), "policies_poll_s": 3600}
+    async with running(tmp_path / "data", tmp_path / "none", **given) as bank:
+        folder.policies(ANYBODY + '@id("x") @aproval("finance")\nforbid (principal, action, resource);\n')
+        bad = repository.commit("A slip")
+        await bank.activate()
+        maya = await bank.person("maya")
+        text = words((await maya.get("/policies")).text)
+    assert "Ask finance Maya <maya@example.com>, " in text
+    assert "from 100 on" not in text
+    assert re.search(f"{bad[:4]} .* refused does not load: rules.cedar:2", text)
+    assert re.search(f"{first[:4]} .* in force", text)

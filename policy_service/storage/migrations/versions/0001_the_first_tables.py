@@ -58,6 +58,13 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("audit_id"),
     )
     with op.batch_alter_table("audit", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_audit_bundles",
+            ["audit_id"],
+            unique=False,
+            sqlite_where=sa.text("kind IN ('bundle_activated', 'bundle_refused', 'bundle_override')"),
+            postgresql_where=sa.text("kind IN ('bundle_activated', 'bundle_refused', 'bundle_override')"),
+        )
         batch_op.create_index(batch_op.f("ix_audit_effect_id"), ["effect_id"], unique=False)
         batch_op.create_index(batch_op.f("ix_audit_idx"), ["idx"], unique=True)
         batch_op.create_index("ix_audit_txn", ["txn", "audit_id"], unique=False)
