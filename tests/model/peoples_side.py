@@ -156,11 +156,11 @@ def _due(effect: Effect) -> float:
 
 def _ask_to_take_back(book: Book, txn: Transaction) -> None:
     """Something fired, its siblings did not, it could be taken back, and nobody has asked: somebody is told, once."""
-    settled = not any(effect.state in {E.REDEEMED, E.COMPENSATING} for effect in txn.everything)
-    if txn.state is not T.REDEEMED or not settled:
+    open_ = {E.REDEEMED, E.COMPENSATING, E.UNKNOWN}
+    if txn.state not in {T.REDEEMED, T.UNSETTLED} or any(effect.state in open_ for effect in txn.everything):
         return
     for effect in txn.effects:
         told = any((i, kind) == (effect.id, "compensation_due") for i, kind, _ in book.tasks)
         due = book.now >= effect.changed_at + timedelta(seconds=GRACE)
-        if effect.state is E.FIRED and due and not told:
+        if effect.state is E.FIRED and effect.can_be_undone and due and not told:
             book.open_task(effect, "compensation_due")
