@@ -53,7 +53,7 @@ def read_policies(
     if len(statements) > MAX_POLICIES:  # before any is parsed: a hundred thousand take a minute
         return {}, [
             *problems,
-            Problem("*.cedar", None, f"{len(statements)} policies; {MAX_POLICIES} is the limit"),
+            Problem("*.cedar", None, f"more than {MAX_POLICIES} policies; a bundle holds that many at most"),
         ]
     for statement in statements:
         policy = _read(statement, groups, problems)
@@ -97,6 +97,8 @@ def _statements(files: Mapping[str, bytes], problems: list[Problem]) -> list[Sta
             continue
         statements += found
         problems += [*hidden_characters(name, text), *wrong]
+        if len(statements) > MAX_POLICIES:
+            break  # it is refused whatever else is in it
     return statements
 
 

@@ -288,7 +288,7 @@ def _count_moves(moves: Counter[tuple[Any, Any]], before: Mapping[Any, Any], now
 
 
 LEFT_OUT = frozenset({"impossible_quorum"})
-"""Tasks the model has not: who could ever serve a gate is weighed in tests/integration/service/together."""
+"""Tasks the model has not: who could ever serve a gate is weighed in together/test_quorum_watch.py."""
 
 
 def _held(tables: Tables) -> dict[str, Any]:
