@@ -51,6 +51,7 @@ from policy_service.channels.http import (
 from policy_service.channels.http import log as log_routes
 from policy_service.channels.http.answer_headers import AnswerHeaders
 from policy_service.channels.http.gate import Gate
+from policy_service.channels.http.webhooks import require_usable
 from policy_service.channels.operator.socket import embedded_lock, open_database
 from policy_service.channels.web import routes as web
 from policy_service.channels.web.source import ReviewFeed, SignedInSessions, WorkflowPolicies, WorkflowQueue
@@ -188,7 +189,7 @@ class Service:
         source = _shadow_source(self.settings, self.health.now)
         if source is None:
             return None
-        candidate = Candidate(source, self.health.signal("shadow"), outside)
+        candidate = Candidate(source, self.health.signal("shadow"), outside.untold())
         self._closing.callback(candidate.close)
         return candidate
 
@@ -220,13 +221,9 @@ class Service:
         candidate = self.ctx.candidate
         if candidate is None:
             return []
-        return [
-            Job(
-                "shadow",
-                self.settings.poll_bundle_s,
-                lambda: shadow.follow(self.ctx, candidate, self._holder),
-            )
-        ]
+        settings = self.settings
+        every_s = settings.policies_poll_s if settings.shadow_ref else settings.poll_bundle_s
+        return [Job("shadow", every_s, lambda: shadow.follow(self.ctx, candidate, self._holder))]
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -328,7 +325,7 @@ def _metrics_token(settings: Settings) -> bytes | None:
 
 def _webhook_secret(settings: Settings) -> bytes | None:
     file = settings.policies_webhook_secret_file
-    return None if file is None else read_secret(file).strip()
+    return None if file is None else require_usable(read_secret(file).strip())
 
 
 async def _stop(tasks: list[asyncio.Task[None]]) -> None:

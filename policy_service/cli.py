@@ -61,6 +61,17 @@ add_author_verbs(app)
 app.command("backup")(backing_up.backup)
 app.command("restored")(restoring.restored)
 
+_OWN_LOGS = frozenset({"serve", "dev"})
+
+
+@app.callback()
+def _begin(context: typer.Context) -> None:
+    """The policy service of Countersign."""
+    # What a verb prints is read by programs: whatever is logged on the way goes to stderr.
+    if context.invoked_subcommand not in _OWN_LOGS:
+        set_up_logs()
+
+
 KeyOut = Annotated[Path | None, typer.Option(help="Write a fresh private key here (PEM, mode 0600).")]
 Jwk = Annotated[str | None, typer.Option(help="The public key as a JWK, when the agent made its own.")]
 

@@ -8,6 +8,7 @@ is noticed at the moment of counting and not by a timer. Nothing here is a bundl
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -97,6 +98,12 @@ class Outside:
         ]
         self.directory = directory
         self.health = health
+
+    def untold(self) -> Outside:
+        """The same places for a bundle whose failing sources are nobody's trouble: one in shadow."""
+        other = copy.copy(self)
+        other.health = None
+        return other
 
     def place_for(self, url: str) -> tuple[Place, asyncio.Semaphore] | None:
         """The entry of the allowlist that covers an address, the longest of several; None when none does."""

@@ -75,8 +75,8 @@ def put_in_force(tx: Tx, source: str, bundle: Bundle, standing: Standing, *, sta
     reason = None if used is None else used.reason
     if not _moved(tx, row, source, bundle, standing, reason, starting=starting):
         return False
-    over = [_REFUSED] if used is None else [_REFUSED, _OVERRIDE]
-    tx.conn.execute(delete(PolicyHeadRow).where(col(PolicyHeadRow.what).in_(over)))
+    # A word for one commit was about the commit in force then: whatever came since, it is over.
+    tx.conn.execute(delete(PolicyHeadRow).where(col(PolicyHeadRow.what).in_([_REFUSED, _OVERRIDE])))
     before = {} if row is None or row.source != source else {"before": row.commit}
     why = {} if reason is None else {"override": reason}
     body = {"commit": bundle.commit, "bundle": bundle.digest, **before, **why}

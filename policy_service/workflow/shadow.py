@@ -126,6 +126,8 @@ async def _compare(
 
     async def said_by(bundle: Bundle) -> Decision:
         facts = await gather_facts(bundle, [effect], ctx.clock())
+        if (failed := facts[effect_id].failed) is not None:
+            raise LookupError(f"facts could not be read: {failed}")  # which says nothing about the rules
         sight = await ctx.db.read(lambda conn: look_back(conn, bundle, effect, line.at))
         question = question_about(
             ctx,

@@ -104,6 +104,9 @@ class World:
 
     # -- PolicySource -------------------------------------------------------------------------------------------
 
+    def in_force(self) -> str:
+        return self.policies.in_force.commit
+
     async def policies_page(self, chosen: str | None) -> PoliciesPage:
         page = self.policies
         return replace(page, chosen=next((row for row in page.policies if row.policy_id == chosen), None))

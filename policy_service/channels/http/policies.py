@@ -67,7 +67,7 @@ def _view(active: ActiveBundle, *, in_words: bool) -> PoliciesView:
     status, bundle = active.status(), active.current
     error = status.error
     return PoliciesView(
-        source=active.origin,
+        source=active.origin if in_words else None,
         active_commit=bundle.commit,
         active_bundle=bundle.digest,
         active_since=status.loaded_at,

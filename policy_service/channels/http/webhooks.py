@@ -6,17 +6,39 @@ Rules kept here: compared in constant time; without a secret nobody is believed;
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import hmac
 from collections.abc import Mapping
 from typing import Final
 
-from policy_service.errors import UnauthenticatedError
+from policy_service.errors import StartError, UnauthenticatedError
 
 _GITHUB, _GITLAB, _STANDARD = "x-hub-signature-256", "x-gitlab-token", "webhook-signature"
 _PREFIX: Final = b"whsec_"
+_MIN_SECRET_BYTES: Final = 16
 _MAX_SIGNATURES: Final = 8  # while a secret is changed there are two
+
+
+def require_usable(secret: bytes) -> bytes:
+    """A secret nobody guesses, in the shape it says it has.
+
+    Raises:
+        StartError: it is not.
+    """
+    try:
+        key = base64.b64decode(secret.removeprefix(_PREFIX), validate=True) if _is_encoded(secret) else secret
+    except ValueError:
+        key = b""
+    if len(key) < _MIN_SECRET_BYTES:
+        raise StartError(
+            f"the secret in policies_webhook_secret_file has fewer than {_MIN_SECRET_BYTES} bytes, or begins with "
+            "whsec_ and goes on in something that is no base64; make one: openssl rand -hex 32"
+        )
+    return secret
+
+
+def _is_encoded(secret: bytes) -> bool:
+    return secret.startswith(_PREFIX)
 
 
 def is_webhook(headers: Mapping[str, str]) -> bool:
@@ -45,10 +67,7 @@ def require_signed(secret: bytes | None, headers: Mapping[str, str], body: bytes
 
 
 def _standard(secret: bytes, headers: Mapping[str, str], body: bytes) -> bool:
-    try:
-        key = base64.b64decode(secret.removeprefix(_PREFIX)) if secret.startswith(_PREFIX) else secret
-    except binascii.Error:
-        key = secret
+    key = base64.b64decode(secret.removeprefix(_PREFIX)) if _is_encoded(secret) else secret
     signed = f"{headers.get('webhook-id', '')}.{headers.get('webhook-timestamp', '')}.".encode() + body
     wanted = "v1," + base64.b64encode(hmac.new(key, signed, hashlib.sha256).digest()).decode()
     return any(_equal(one, wanted) for one in headers[_STANDARD].split()[:_MAX_SIGNATURES])

@@ -53,7 +53,14 @@ def router(gate: Gate, findings: Callable[[], Sequence[Finding]], metrics_token:
             HealthFinding(check=one.check, stops=one.stops, wrong=one.wrong, since=one.since, do=one.do)
             for one in found
         )
-        health = Health(status="down" if down else "degraded" if told else "ok", findings=told)
+        active = gate.ctx.active.status()
+        health = Health(
+            status="down" if down else "degraded" if told else "ok",
+            findings=told,
+            commit=active.active_commit,
+            bundle=active.active_digest,
+            head=active.head_commit if active.head_commit != active.active_commit else None,
+        )
         return answer(health, 503 if down else 200)
 
     @routes.get(

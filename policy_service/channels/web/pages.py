@@ -28,13 +28,17 @@ _THEMES = frozenset({"light", "dark"})
 class Pages:
     """Draws pages for one site."""
 
-    def __init__(self, public_url: str, sessions: Sessions, clock: Clock) -> None:
+    def __init__(
+        self, public_url: str, sessions: Sessions, clock: Clock, in_force: Callable[[], str] = str
+    ) -> None:
+        """``in_force`` names the commit of the policies that decide now."""
         folder = web_folder()
         self.site: Site = site_of(public_url)
         self.assets: Mapping[str, Asset] = load_assets(folder / "static")
         self._templates = templates_of(folder / "templates")
         self._sessions = sessions
         self._clock = clock
+        self._in_force = in_force
 
     async def session(self, request: Request, *, touch: bool = True) -> Session | None:
         """The live session behind the request's cookie; `touch`: the request shows that its person is there."""
@@ -64,6 +68,7 @@ class Pages:
             "assets": self.assets,
             "theme": theme if theme in _THEMES else "",
             "here": here(request),
+            "in_force": self._in_force(),
             **context,
         }
         html = await self.beside(heavy, lambda: self._templates.render(template, **everything))

@@ -151,6 +151,9 @@ class QueueSource(Protocol):
 class PolicySource(Protocol):
     """What is in force, and what it would say."""
 
+    def in_force(self) -> str:
+        """The commit of the policies that decide now."""
+
     async def policies_page(self, chosen: str | None) -> PoliciesPage:
         """The bundle in force, with one policy in full when it is there."""
 

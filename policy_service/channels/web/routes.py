@@ -52,7 +52,8 @@ def web_router(
     clock: Clock,
 ) -> APIRouter:
     """The router, complete with its own error pages; include it without a prefix."""
-    return _router(Pages(settings.public_url, sessions, clock), source, policies, sessions, feed, settings)
+    pages = Pages(settings.public_url, sessions, clock, policies.in_force)
+    return _router(pages, source, policies, sessions, feed, settings)
 
 
 def install(
@@ -66,7 +67,7 @@ def install(
     clock: Clock,
 ) -> None:
     """Give an application the queue. Call it last: pages for lost visitors go in front of its handlers."""
-    pages = Pages(settings.public_url, sessions, clock)
+    pages = Pages(settings.public_url, sessions, clock, policies.in_force)
     app.include_router(_router(pages, source, policies, sessions, feed, settings))
     tell_people(app, pages)
 

@@ -144,6 +144,10 @@ class WorkflowPolicies:
         self._ctx = ctx
         self._policies = Policies(ctx)
 
+    def in_force(self) -> str:
+        """The commit that decides now."""
+        return self._ctx.active.status().active_commit or ""
+
     async def policies_page(self, chosen: str | None) -> PoliciesPage:
         """The bundle in force."""
         return await self._policies.page(chosen)

@@ -73,9 +73,13 @@ def read_yaml(file: str, raw: bytes) -> Any:
 
 
 def _require_shallow(file: str, text: str) -> None:
-    """Count before composing: that step calls itself for each level."""
-    depth = 0
+    """Count before composing: that step calls itself for each level, and takes as long as there are values."""
+    depth = values = 0
     for event in yaml.parse(text, Loader=yaml.BaseLoader):
+        values += isinstance(event, yaml.ScalarEvent | yaml.AliasEvent | yaml.CollectionStartEvent)
+        if values > MAX_VALUES:
+            line = event.start_mark.line + 1 if event.start_mark else None
+            raise YamlError(file, line, f"more than {MAX_VALUES} values; split it")
         if isinstance(event, yaml.CollectionStartEvent):
             depth += 1
         elif isinstance(event, yaml.CollectionEndEvent):

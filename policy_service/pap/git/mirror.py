@@ -83,6 +83,9 @@ class Mirror:
             yield asking
         except HeadError:
             raise
+        except ObjectError as error:
+            why = f"what the repository holds cannot be taken: {asking.scrub(str(error))}"
+            raise HeadError(self._place.shown, why, "invalid") from error
         except Exception as error:
             # A server may say anything, and dulwich raises a dozen kinds of errors at what it says.
             said = asking.scrub(f"{type(error).__name__}: {error}")

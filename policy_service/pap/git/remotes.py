@@ -38,6 +38,13 @@ class TooSlowError(Exception):
     """An answer was not over in its time."""
 
 
+class RedirectedError(Exception):
+    """Somebody else would be asked than the operator named."""
+
+
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+
+
 @dataclass(frozen=True)
 class Place:
     """A repository as the settings name it. ``shown`` is what people and logs may see of it."""
@@ -155,8 +162,11 @@ class Asking:
         send = made.pool_manager.request
 
         def sent(*args: Any, **more: Any) -> Any:
-            answer = send(*args, **more)
+            # Wherever it points, it is not the address the operator named.
+            answer = send(*args, **(more | {"redirect": False}))
             self._answers.append(answer)
+            if answer.status in _REDIRECTS:
+                raise RedirectedError("it redirects elsewhere; write where it is as policies_repository")
             return answer
 
         made.pool_manager.request = sent  # type: ignore[method-assign]

@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import select
 from typer.testing import CliRunner
 
+from policy_service.channels.http.webhooks import require_usable
 from policy_service.cli import app
 from policy_service.errors import InvalidRequestError, StartError
 from policy_service.pap.git import mirror as mirrors
@@ -331,6 +332,32 @@ async def test_only_a_head_signed_by_somebody_named_comes_into_force(tmp_path: P
         assert commit_of(world) == head
 
 
+async def test_a_word_for_a_commit_is_over_once_another_is_in_force(world: World, rules: Rules) -> None:
+    second = rules.push()
+    await world.activate()
+    await world.operator("policies-accept", {"commit": rules.first, "reason": "we may go back tonight"})
+    third = rules.push("other")
+    await world.activate()
+    rules.repository.rewind(rules.first)
+    await world.activate()
+    assert commit_of(world) == third != second
+    assert "does not descend" in finding(world)
+
+
+async def test_a_commit_that_was_allowed_once_is_not_allowed_again(world: World, rules: Rules) -> None:
+    rules.push()
+    await world.activate()
+    rules.repository.rewind(rules.first)
+    await world.operator("policies-accept", {"commit": rules.first, "reason": "back for now"})
+    await world.activate()
+    assert commit_of(world) == rules.first
+    later = rules.push("other")
+    await world.activate()
+    rules.repository.rewind(rules.first)
+    await world.activate()
+    assert commit_of(world) == later
+
+
 # -- the operator's word ---------------------------------------------------------------------------------------------
 
 
@@ -356,7 +383,7 @@ def test_the_command_says_what_it_did_and_where(tmp_path: Path, rules: Rules) ->
 
 # -- the word that there may be something new ------------------------------------------------------------------------
 
-SECRET = "a shared secret"
+SECRET = "a secret both sides share"
 
 
 @pytest.fixture
@@ -546,3 +573,16 @@ async def test_what_was_recorded_and_not_swapped_is_in_force_after_a_restart(
 
 async def _dies(bundle: object) -> bool:
     raise RuntimeError("died")
+
+
+@pytest.mark.parametrize("secret", ["short", "whsec_", "whsec_----------------------------", "whsec_AAAA"])
+def test_a_secret_that_anybody_guesses_is_refused_at_the_start(
+    tmp_path: Path, rules: Rules, secret: str
+) -> None:
+    with pytest.raises(StartError, match="openssl rand -hex 32"):
+        require_usable(secret.encode())
+
+
+def test_a_secret_in_either_shape_is_taken() -> None:
+    assert require_usable(b"0123456789abcdef")
+    assert require_usable(b"whsec_MDEyMzQ1Njc4OWFiY2RlZg==")

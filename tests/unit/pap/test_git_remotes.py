@@ -293,3 +293,20 @@ def test_what_a_killed_fetch_left_is_cleared_away(repository: Repository, tmp_pa
     repository.commit("more")
     copy.newest()
     assert not left.exists()
+
+
+def test_who_redirects_elsewhere_is_not_followed(repository: Repository, tmp_path: Path) -> None:
+    asked: list[str] = []
+    with served(repository) as good:
+
+        def elsewhere(environ: dict[str, Any], start: Any) -> list[bytes]:
+            asked.append(environ["PATH_INFO"])
+            start("302 Found", [("Location", f"{good}{environ['PATH_INFO']}?{environ['QUERY_STRING']}")])
+            return []
+
+        with make_server("127.0.0.1", 0, elsewhere, handler_class=_Quiet) as server:
+            threading.Thread(target=server.serve_forever, daemon=True).start()
+            with pytest.raises(HeadError, match="it redirects elsewhere"):
+                mirror(tmp_path, f"http://127.0.0.1:{server.server_port}/repo").newest()
+            server.shutdown()
+    assert len(asked) == 1

@@ -74,6 +74,7 @@ def _test(name: str | None, mutate_rules: bool, coverage: bool, junit: Path | No
     finally:
         loaded.close()
     if junit is not None:
+        _require_apart(junit, loaded)
         _write(junit, junit_of(answered))
     wrong = [each for each in answered if not each.holds]
     passed = bool(answered) and not wrong and (tried is None or tried.passed)
@@ -87,6 +88,14 @@ def _try_mutants(loaded: Bundle, prepared: list[Prepared], answered: list[Answer
     acknowledged = acknowledged_in(loaded.source.files)
     mutation = mutate(loaded, prepared, answered)
     return _Tried(mutation, *unacknowledged(mutation.survived, acknowledged))
+
+
+def _require_apart(file: Path, loaded: Bundle) -> None:
+    folder = loaded.source.folder
+    if folder is not None and file.resolve().is_relative_to(folder.resolve()):
+        raise StartError(
+            f"{str(file)!r} lies in the bundle, where a report does not belong; name another --junit FILE"
+        )
 
 
 def _write(file: Path, report: bytes) -> None:

@@ -117,6 +117,14 @@ def test_junit_is_written_also_when_cases_do_not_hold(folder: BundleFolder, tmp_
     assert Xml.parse(report).getroot().get("failures") == "1"
 
 
+def test_junit_never_replaces_a_file_of_the_bundle(folder: BundleFolder) -> None:
+    rules = (folder.path / "rules.cedar").read_text()
+    result = run(folder.write("cases/a.yaml", HOLDS), "--junit", str(folder.path / "rules.cedar"))
+    assert result.exit_code == 1
+    assert "lies in the bundle" in result.output
+    assert (folder.path / "rules.cedar").read_text() == rules
+
+
 def test_junit_that_cannot_be_written_is_a_refusal(folder: BundleFolder, tmp_path: Path) -> None:
     result = run(folder.write("cases/a.yaml", HOLDS), "--junit", str(tmp_path / "none" / "report.xml"))
     assert result.exit_code == 1

@@ -295,6 +295,11 @@ class Health(WireModel):
 
     status: Literal["ok", "degraded", "down"]
     findings: Many[HealthFinding] = ()
+    commit: str | None = Field(default=None, description="Of the policies in force; `/readyz` only.")
+    bundle: Digest | None = Field(default=None, description="Digest of those policies.")
+    head: str | None = Field(
+        default=None, description="The newest commit where it is another one; a finding says why."
+    )
 
 
 class PolicyProblem(WireModel):
@@ -308,8 +313,9 @@ class PolicyProblem(WireModel):
 class PoliciesView(WireModel):
     """`GET /v1/policies`: what is in force, what is newest, and why they differ."""
 
-    source: str = Field(
-        description="Where the policies come from: a folder, or a repository and its branch or tag."
+    source: str | None = Field(
+        default=None,
+        description="Where the policies come from, for people only: a folder, or a repository and its branch or tag.",
     )
     active_commit: str
     active_bundle: str = Field(description="Digest of the bundle in force.")
