@@ -341,6 +341,7 @@ url = "https://facts.example/accounts"
 
 def test_an_address_is_a_note_and_no_warning(folder: BundleFolder) -> None:
     """Only a service's settings can allow it, so a bundle with a lookup would never pass `check --strict`."""
+    (folder.path / "facts/accounts.json").unlink()
     folder.write("facts.toml", HTTP_FACTS)
     assert codes(folder, "") == []
     assert codes(folder, "", level="note").count("asks-outside") == 1
