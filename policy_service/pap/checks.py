@@ -24,7 +24,9 @@ def warnings_about(
         yield from _named("not-built", _not_built(policy))
         yield from _named("unknown-unseen", _unknown_unseen(parts, policy))
     if not allowed_outside:
-        yield from _named("asks-outside", _asks_outside(parts))
+        # No fault of the bundle's, and nothing its author could write would mend it.
+        for problem in _asks_outside(parts):
+            yield problem.as_finding("asks-outside", "note")
     yield from _named("nobody-sees-unseen", _nobody_looks_at_unseen(parts))
     yield from _named("tool-without-permit", _tools_without_permit(parts, policies))
     yield from _named("nobody-may-approve", _nobody_may_approve(policies))

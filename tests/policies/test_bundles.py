@@ -1,4 +1,6 @@
-"""Every bundle we ship: its cases hold, and they notice every small slip in its rules but those that are explained."""
+"""Every bundle we ship: nothing about it looks wrong, it is laid out, its cases hold, and they notice every small slip
+in its rules but those that are explained.
+"""
 
 from pathlib import Path
 
@@ -12,7 +14,27 @@ from policy_service.pap.cases.reading import cases_in
 from policy_service.pap.cases.running import prepare_cases
 
 POLICIES = Path(__file__).resolve().parents[2] / "policies"
-BUNDLES = {"support desk": POLICIES, "airline": POLICIES / "examples/airline"}
+READY = {folder.name: folder for folder in sorted((POLICIES / "library").iterdir()) if folder.is_dir()}
+BUNDLES = {"support desk": POLICIES, "airline": POLICIES / "examples/airline"} | READY
+
+
+@pytest.mark.parametrize("folder", READY.values(), ids=READY)
+@pytest.mark.parametrize("command", [["check", "--strict"], ["fmt", "--check"]], ids=" ".join)
+def test_a_ready_rule_looks_right_and_is_laid_out(folder: Path, command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, str(folder)])
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("folder", READY.values(), ids=READY)
+def test_a_ready_rule_says_what_it_needs_and_does_not_catch_and_is_in_the_index(folder: Path) -> None:
+    readme, index = (folder / "README.md").read_text(), (POLICIES / "library/README.md").read_text()
+    assert readme.startswith("# ")
+    assert [
+        said
+        for said in ("**It needs**", "**Change before use:**", "**It does not catch**")
+        if said not in readme
+    ] == []
+    assert f"| [{folder.name}]({folder.name}/README.md): " in index
 
 
 @pytest.mark.parametrize("folder", BUNDLES.values(), ids=BUNDLES)

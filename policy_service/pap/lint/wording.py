@@ -40,13 +40,15 @@ def mixed_alphabets(subject: Subject) -> Iterator[Problem]:
 
 
 def empty_groups(parts: Parts, subject: Subject) -> Iterator[Problem]:
-    """A gate may ask several groups; one of them without people is a name nobody answers to."""
+    """A gate may ask several groups; one of them without people is a name nobody answers to. Who is in a directory's
+    group is not known here.
+    """
     gate = subject.policy.source.gate
     if gate is None:
         return
     for annotation, groups in (("approval", gate.groups), ("escalate", gate.escalate)):
         for group in sorted(groups):
-            if not parts.directory.members(group):
+            if group not in parts.directory.elsewhere and not parts.directory.members(group):
                 message = f"@{annotation} names {group!r}, which has no members in groups.toml"
                 yield subject.finding("empty-group", message, "warning", annotation)
 

@@ -194,12 +194,33 @@ def test_missing_data_ends_in_a_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+TOLD = (BUNDLE / "README.md").read_text()
+
+
+def shown_table() -> list[str]:
+    """The table of the bundle's README, line by line as `make airline` prints it."""
+    return [line.rstrip() for line in TOLD.partition("```text\n")[2].partition("\n```")[0].splitlines()]
+
+
+def test_the_words_of_the_readme_are_the_sums_of_its_table() -> None:
+    rows = [line.split()[1:] for line in shown_table()[2:]]
+    sums = [sum(int(cell) for row in rows if (cell := row[column]) != ".") for column in range(6)]
+    words = " ".join(TOLD.split())
+
+    assert f"{sum(sums)} calls in them write" in words
+    assert "{} are released, {} wait for people, and {} are denied".format(*sums[:3]) in words
+    assert f"{sums[5]} are denied and {sums[4]} wait for people; the {sums[3]} that are released" in words
+
+
 @pytest.mark.long
-def test_no_recorded_write_that_is_right_is_denied() -> None:
+def test_no_recorded_write_that_is_right_is_denied_and_the_readme_shows_the_table() -> None:
     folder = (REPOSITORY / os.environ.get(data.VARIABLE, data.DEFAULT)).resolve()
     found = folder if (folder / "trajectories.jsonl").is_file() else None
-    told = last_line(run(require("tau-airline data", found, data.HOW_TO_OBTAIN)))
+    done = run(require("tau-airline data", found, data.HOW_TO_OBTAIN))
+    told = last_line(done)
 
+    printed = done.stdout.partition("\n\n")[0].splitlines()
+    assert [line.rstrip() for line in printed] == shown_table()
     assert told["gold"]["denied"] == 0
     assert told["gold"]["released"] >= 2 * told["gold"]["reviewed"]
     assert sum(told["gold"].values()) + sum(told["other"].values()) == told["calls"]

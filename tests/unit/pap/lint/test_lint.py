@@ -9,7 +9,7 @@ import pytest
 
 from policy_service.pap.lint.run import findings_about
 from policy_service.pap.source import FolderSource
-from tests.fakes.bundles import PAY_ARGS, PERMIT_ALL, BundleFolder, pay_manifest
+from tests.fakes.bundles import GROUPS, PAY_ARGS, PERMIT_ALL, BundleFolder, pay_manifest
 
 ARGS = PAY_ARGS | {
     "required": ["account", "amount", "currency"],
@@ -326,3 +326,29 @@ BUNDLES: dict[str, Any] = {"shipped": "policies", "airline": "policies/examples/
 def test_the_shipped_bundles_have_no_warning(name: str) -> None:
     found = findings_about(FolderSource(Path(name)).read().files)
     assert [str(finding) for finding in found if finding.level != "note"] == []
+
+
+HTTP_FACTS = """
+[entities.Account.attributes]
+balance = "Long"
+[[source]]
+name = "accounts"
+kind = "http"
+entity = "Account"
+url = "https://facts.example/accounts"
+"""
+
+
+def test_an_address_is_a_note_and_no_warning(folder: BundleFolder) -> None:
+    """Only a service's settings can allow it, so a bundle with a lookup would never pass `check --strict`."""
+    (folder.path / "facts/accounts.json").unlink()
+    folder.write("facts.toml", HTTP_FACTS)
+    assert codes(folder, "") == []
+    assert codes(folder, "", level="note").count("asks-outside") == 1
+
+
+def test_a_directory_of_groups_is_a_note_and_no_warning(folder: BundleFolder) -> None:
+    folder.write("groups.toml", GROUPS + '[directory.groups]\naudit = "Audit"\n')
+    gate = '@id("g") @approval("audit") forbid (principal, action == Action::"pay", resource);'
+    assert codes(folder, gate) == []
+    assert codes(folder, "", level="note").count("asks-outside") == 1
