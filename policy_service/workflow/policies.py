@@ -108,6 +108,7 @@ class Policies:
             policies=len(bundle.policies),
             gates=gates,
             head=status.head_digest if status.head_digest != bundle.digest else None,
+            why=None if status.error is None else status.error.why,
             problems=() if status.error is None else tuple(map(str, status.error.problems)),
             failed_at=status.failed_at,
             warnings=tuple(map(str, bundle.warnings)),

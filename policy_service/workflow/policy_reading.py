@@ -27,6 +27,7 @@ class InForce:
     policies: int
     gates: int
     head: str | None  # digest of the newest bytes, where they are not these
+    why: str | None  # the newest is not in force: invalid, force_push, ...
     problems: tuple[str, ...]
     failed_at: datetime | None
     warnings: tuple[str, ...]

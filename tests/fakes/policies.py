@@ -66,6 +66,7 @@ def page(**changes: Any) -> PoliciesPage:
         policies=len(ROWS),
         gates=2,
         head=None,
+        why=None,
         problems=(),
         failed_at=None,
         warnings=("refunds.cedar:14: asks for 2 of finance, which has 1; nobody can ever meet it",),

@@ -379,3 +379,9 @@ async def test_what_is_told_quotes_nothing_of_the_folder(bank: World, folder: Pa
     answer = await bank.http.get("/readyz")
     assert json.loads(answer.text)["status"] == "degraded"
     assert "hunter2" not in answer.text
+
+
+async def test_it_names_the_policies_in_force(bank: World) -> None:
+    told, active = (await bank.http.get("/readyz")).json(), bank.service.active.current
+    assert (told["commit"], told["bundle"]) == (active.commit, active.digest)
+    assert "head" not in told

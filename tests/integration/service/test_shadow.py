@@ -234,3 +234,16 @@ async def test_the_oldest_candidates_are_forgotten(
 
 async def test_nobody_who_is_not_signed_in_reads_it(bank: World) -> None:
     assert (await bank.http.get("/v1/policies/shadow")).status_code == 401
+
+
+async def test_a_source_that_fails_is_no_difference_and_nobodys_trouble(
+    bank: World, robot: Agent, candidate: Payments
+) -> None:
+    facts = '[entities.Account.attributes]\nstate = "String"\n[[source]]\nname = "gone"\nkind = "sql"\n'
+    candidate.write("facts.toml", facts + 'url_env = "NOT_SET"\nquery = "SELECT 1"\nentity = "Account"\n')
+    await look(bank)
+    await submit(bank, robot, 5)
+    await look(bank)
+    told = await seen(bank)
+    assert counts(told) == {"failed": 1}
+    assert (await bank.http.get("/readyz")).json()["findings"] == []

@@ -335,3 +335,8 @@ async def test_https_sites_have_host_cookies_and_transport_security(world: World
         }
         assert "Domain" not in cookie
         assert "max-age=63072000" in answer.headers["strict-transport-security"]
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_every_page_names_the_policies_in_force(visitor: Visitor, path: str) -> None:
+    assert "Policies at" in (await visitor.get(path)).text

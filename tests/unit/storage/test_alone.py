@@ -10,11 +10,11 @@ from datetime import datetime
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, event, text
 
 from policy_service.errors import ForbiddenError, StorageUnavailableError
 from policy_service.storage import postgres
-from policy_service.storage.alone import act_for, alone_with, require_alone, stop
+from policy_service.storage.alone import act_for, alone_with, count_alone, require_alone, stop
 from policy_service.storage.database import Database, StorageLimits, Tx
 from policy_service.workflow.parties import require_deciding
 from policy_service.workflow.revoke import revoke_approver
@@ -175,3 +175,20 @@ def test_the_locks_of_a_replica_that_is_gone_are_given_back(
         assert replica.write_sync(lambda tx: alone_with(tx, ONE).alone_with) == ONE
         with pytest.raises(StorageUnavailableError):
             held.let_go()
+
+
+def test_those_a_submission_is_counted_for_are_asked_for_in_one_order(replica: Database) -> None:
+    """Two processes order a set of names each by its own: the order of what is locked must be nobody's accident."""
+    asked: list[list[int]] = []
+
+    def ask(tx: Tx, names: list[str]) -> None:
+        keys: list[int] = []
+        event.listen(tx.conn, "before_cursor_execute", lambda *said: keys.append(said[3]["key"]))
+        count_alone(tx, names)
+        asked.append(keys)
+
+    names = [f"agent {n}" for n in range(9)]
+    for given in (names, names[::-1]):
+        replica.write_sync(lambda tx, given=given: ask(tx, given))  # type: ignore[misc]
+    assert asked[0] == asked[1] == sorted(asked[0])
+    assert len(asked[0]) == (0 if replica.dialect == "sqlite" else len(names))
