@@ -75,8 +75,12 @@ class Preparer:
             BundleError: everything that is wrong with it; it does not pass its cases; or reading it took too long or
                 ended the process that read it.
         """
-        held = source.files if cases is None or cases.active is None else {**source.files, **cases.active.files}
-        weight = sum(len(raw) for name, raw in held.items() if name.endswith((".cedar", ".json", ".yaml", ".yml")))
+        held = (
+            source.files if cases is None or cases.active is None else {**source.files, **cases.active.files}
+        )
+        weight = sum(
+            len(raw) for name, raw in held.items() if name.endswith((".cedar", ".json", ".yaml", ".yml"))
+        )
         if weight <= self.small_bytes:
             return self._here(source, cases)
         return self._apart(source, cases)
@@ -121,12 +125,16 @@ class Preparer:
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
-            raise _ended(f"reading it took longer than {self.max_seconds:g} seconds; make it smaller") from None
+            raise _ended(
+                f"reading it took longer than {self.max_seconds:g} seconds; make it smaller"
+            ) from None
         finally:
             with self._lock:
                 self._running.discard(process)
         if process.returncode != 0:
-            raise _ended(f"the process that read it ended ({_how(process.returncode)}); make it smaller or simpler")
+            raise _ended(
+                f"the process that read it ended ({_how(process.returncode)}); make it smaller or simpler"
+            )
         return said
 
     def _start(self) -> subprocess.Popen[bytes]:
