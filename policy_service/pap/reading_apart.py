@@ -6,6 +6,7 @@ nothing but its answer; every set of policies it sends was taken by the engine h
 
 from __future__ import annotations
 
+import copyreg
 import json
 import os
 import pickle
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, Final
 
-from cedarpy import policies_to_json_str
+from cedarpy import policies_to_json_str, pst
 
 from policy_service.pap.bundle import Bundle, assemble, prepare_bundle
 from policy_service.pap.cases.guarding import Guarded, guard
@@ -29,6 +30,8 @@ MAX_MEMORY_BYTES: Final = 4 * 1024**3
 
 _NICE: Final = 5
 _AT_A_TIME: Final = 25  # policies in one piece: what holds up the service at most is the reading of one
+
+copyreg.pickle(pst.FrozenMap, lambda frozen: (pst.FrozenMap, (dict(frozen),)))  # else it is filled after it is made
 
 
 @dataclass(frozen=True)
