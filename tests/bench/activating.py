@@ -1,4 +1,4 @@
-"""D2 and A1: what policies that speak of other tools cost a decision, and what a new bundle costs whoever asks meanwhile.
+"""D2 and A1: what policies that speak of other tools cost a decision, and what a new bundle costs requests meanwhile.
 
 A1 counts how late an event loop is that wants to decide every millisecond, while 1,000 policies are prepared beside it.
 A machine that has other work makes it late as well: how late it is with nothing to prepare is the row A0.
@@ -91,7 +91,11 @@ def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
             found.append(_decide(name, generated(folder / str(count), policies // _OF_THE_TOOL, policies)))
     if any("activate" in name for name in wanted):
         bundle = generated(folder / "activate", 50)
-        found += [_decide("one decision of 1,000", bundle), *_activating(bundle), Case("activate nothing", _idle)]
+        found += [
+            _decide("one decision of 1,000", bundle),
+            *_activating(bundle),
+            Case("activate nothing", _idle),
+        ]
     yield [case for case in found if case.name in wanted]
 
 
