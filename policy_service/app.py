@@ -137,6 +137,7 @@ class Service:
             signal=self.health.signal("bundle"),
             activation=self.health.signal("activation"),
             outside=outside,
+            require_cases=settings.cases_required,
         )
         self._closing.callback(self.active.close)
         # the mark follows the feed, which follows whichever replica numbers

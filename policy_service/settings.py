@@ -76,6 +76,11 @@ class Settings(BaseSettings):
     policies_webhook_secret_file: Path | None = Field(
         None, description="the secret that a webhook to /v1/policies/sync is signed with"
     )
+    policies_require_cases: bool | None = Field(
+        None,
+        description="new policies must pass their own cases and those in force; empty: on with policies_repository, "
+        "off in dev and for a folder",
+    )
     policies_timeout_s: float = Field(
         30, gt=0, le=600, description="one look at the repository takes no longer"
     )
@@ -290,6 +295,13 @@ class Settings(BaseSettings):
     def rows(self, limit: int | None) -> int:
         """How many rows a page has for a caller who asks for ``limit``, or for none in particular."""
         return min(limit or self.page_size, self.max_page_size)
+
+    @property
+    def cases_required(self) -> bool:
+        """Whether a bundle has to pass cases before it comes into force."""
+        if self.policies_require_cases is not None:
+            return self.policies_require_cases
+        return bool(self.policies_repository) and self.environment != "dev"
 
     @property
     def iss(self) -> str:

@@ -46,6 +46,16 @@ class InputCodec:
         self._secret = frozenset(pointer_tokens(pointer)[0] for pointer in manifest.secret)
         self._tool = manifest.tool
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the validator, which is made anew: another process that has checked a manifest sends its codec."""
+        return {name: value for name, value in self.__dict__.items() if name != "_validator"} | {
+            "schema": self._validator.schema
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._validator = _Validator(state.pop("schema"), registry=referencing.Registry())
+        self.__dict__.update(state)
+
     @property
     def cedar_type(self) -> Mapping[str, Any]:
         """The type of `context.input` for the Cedar schema."""

@@ -16,7 +16,9 @@ from typing import Final
 
 from policy_service.facts.outside import DirectoryReader, Outside
 from policy_service.health import Signal
-from policy_service.pap.bundle import Bundle, prepare_bundle
+from policy_service.pap.apart import Cases, EndedError, Preparer
+from policy_service.pap.bundle import Bundle
+from policy_service.pap.cases.guarding import Guarded
 from policy_service.pap.problems import BundleError, Problem, Why
 from policy_service.pap.source import BundleFiles, BundleSource, Standing
 
@@ -50,6 +52,8 @@ class BundleStatus:
     loaded_at: datetime | None
     error: BundleError | None
     failed_at: datetime | None
+    guarded: Guarded | None = None
+    """Cases the active bundle passed before it came into force; None where none were asked for."""
 
 
 class ActiveBundle:
@@ -62,12 +66,17 @@ class ActiveBundle:
         signal: Signal | None = None,
         activation: Signal | None = None,
         outside: Outside | None = None,
+        *,
+        require_cases: bool = False,
     ) -> None:
         """``signal`` is told of a folder that does not load, ``activation`` of open effects not asked about yet.
 
-        ``outside`` is what its sources and groups may be read from.
+        ``outside`` is what its sources and groups may be read from. With ``require_cases`` another bundle comes into
+        force only where it passes its own cases and those of the one that is.
         """
         self._outside = outside
+        self._preparer = Preparer(outside)
+        self._require_cases = require_cases
         self._source = source
         self._clock = clock
         self._signal = signal or Signal()
@@ -76,7 +85,8 @@ class ActiveBundle:
         self._current: Bundle | None = None
         self._head: str | None = None
         self._error: BundleError | None = None
-        self._refused: tuple[str, BundleError] | None = None
+        self._refused: tuple[_Asked, BundleError] | None = None
+        self._guarded: Guarded | None = None
         self._loaded_at: datetime | None = None
         self._failed_at: datetime | None = None
         self.asked_in_full: str | None = None
@@ -167,6 +177,7 @@ class ActiveBundle:
             loaded_at=self._loaded_at,
             error=self._error,
             failed_at=self._failed_at,
+            guarded=self._guarded,
         )
 
     def tell_how_far(self) -> None:
@@ -184,6 +195,8 @@ class ActiveBundle:
         """Anybody may read this: the place of the first problem, not its text."""
         first, current = error.problems[0], self._current
         stays = f"; {current.digest} at {current.commit} stays in force" if current else ""
+        if error.why == "cases" and self._source.identity is None:
+            return f"the folder ({self._head}) does not pass its cases: {first.file}:{first.line or 1}{stays}"
         if error.why != "invalid":
             return (
                 f"the head {self._source.head or '(unknown)'} is not in force: {_IN_WORDS[error.why]}{stays}"
@@ -193,7 +206,8 @@ class ActiveBundle:
         return f"{what} ({head}) does not load: {first.file}:{first.line or 1}{stays}"
 
     def close(self) -> None:
-        """Let go of the active bundle's fact sources."""
+        """Let go of the active bundle's fact sources, and of whatever still reads another."""
+        self._preparer.close()
         if self._current is not None:
             self._current.close()
 
@@ -205,7 +219,16 @@ class ActiveBundle:
         current = self._current
         if current is not None and (current.digest, current.commit) == (found.digest, found.commit):
             return current
-        return self._prepared(found)
+        return self._prepared(found, self._cases_for(found))
+
+    def _cases_for(self, found: BundleFiles) -> Cases | None:
+        """What these bytes have to pass; nothing where nobody asks for cases, or an operator let this commit follow."""
+        standing = self._source.standing
+        if not self._require_cases or found.commit in (standing.accepted, standing.allowed):
+            return None
+        if self._current is not None:
+            return Cases(self._current.source)
+        return Cases(self._source.read_accepted())
 
     async def read_directory(self) -> None:
         """Look again who is in the directory's groups. Where somebody came or went, decisions begin anew with it."""
@@ -244,17 +267,25 @@ class ActiveBundle:
 
     def _load_accepted(self) -> Bundle | None:
         found = self._source.read_accepted()
-        return None if found is None else self._prepared(found)
+        return None if found is None else self._prepared(found, None)
 
-    def _prepared(self, found: BundleFiles) -> Bundle:
-        """A commit that was refused is refused again unread; a folder's facts may have changed beside its bytes."""
-        if self._refused is not None and found.folder is None and self._refused[0] == found.commit:
+    def _prepared(self, found: BundleFiles, cases: Cases | None) -> Bundle:
+        """A commit that was refused is refused again unread, until it has to pass something else; a folder's facts may
+        have changed beside its bytes.
+        """
+        against = None if cases is None or cases.active is None else cases.active.digest
+        asked = (found.commit, cases is not None, against)
+        if self._refused is not None and found.folder is None and self._refused[0] == asked:
             raise self._refused[1]
         try:
-            return prepare_bundle(found, self._outside)
+            bundle, self._guarded = self._preparer.prepare(found, cases)
+        except EndedError:
+            raise  # it may do better at the next look
         except BundleError as error:
-            self._refused = (found.commit, error)
-            raise
+            error = _with_advice(error, found)
+            self._refused = (asked, error)
+            raise error from None
+        return bundle
 
     async def _swap(self, bundle: Bundle) -> bool:
         before = self._current
@@ -269,6 +300,10 @@ class ActiveBundle:
         return before is None or before.digest != bundle.digest
 
 
+_Asked = tuple[str, bool, str | None]
+"""A commit, whether it had to pass cases, and the digest of the bundle whose cases they were beside its own."""
+
+
 class UnreadableError(BundleError):
     """What is wrong with the newest bytes and, after a start, with those that stand."""
 
@@ -277,10 +312,19 @@ class UnreadableError(BundleError):
         self.why = why
 
 
+def _with_advice(error: BundleError, found: BundleFiles) -> BundleError:
+    """Who means to loosen rules says so, as for a rewritten history."""
+    if error.why != "cases" or found.folder is not None:
+        return error
+    advice = f'if that is meant: policy-service policies accept {found.commit} --reason "..."'
+    return UnreadableError([*error.problems, Problem("cases", None, advice, "cases")], error.why)
+
+
 _IN_WORDS: Final[dict[Why, str]] = {
     "invalid": "it does not load",
     "unreachable": "the repository cannot be reached or read",
     "gone": "the branch or tag is not there",
     "force_push": "it does not descend from the commit in force",
     "unsigned": "it is not signed by one of policies_allowed_signers",
+    "cases": "it does not pass the cases it has to",
 }

@@ -20,15 +20,13 @@ from policy_service.facts.groups import Directory
 from policy_service.facts.meters import Meter
 from policy_service.facts.outside import Outside
 from policy_service.facts.sources import FactSources
-from policy_service.pap.checks import warnings_about
-from policy_service.pap.compile import approving_schema, compile_rules, schema_of, shapes_in
-from policy_service.pap.parts import Parts, read_parts
-from policy_service.pap.policies import MAX_OF_ONE_TOOL, Policy, read_policies, validate
+from policy_service.pap.checking import Checked, check_files
+from policy_service.pap.compile import compile_rules
+from policy_service.pap.parts import outside_problems
 from policy_service.pap.problems import BundleError, Problem
 from policy_service.pap.source import BundleFiles, FolderSource
 from policy_service.pap.tools import ToolVersion
 from policy_service.pdp.rules import UNKNOWN_TOOL, UNKNOWN_TOOL_GATE, UNSEEN, UNSEEN_GATE, PolicySource, Rules
-from policy_service.pdp.slices import may_match
 
 
 @dataclass(frozen=True)
@@ -147,78 +145,31 @@ def prepare_bundle(source: BundleFiles, outside: Outside | None = None) -> Bundl
     Raises:
         BundleError: everything that is wrong with them.
     """
-    parts, problems = read_parts(source.files, outside)
-    policies, policy_problems = read_policies(source.files, parts.directory.groups)
-    problems += policy_problems
-    if not problems:
-        problems = _schema_problems(parts, policies)
-    if problems:
-        raise BundleError(problems)
-    return _bundle(source, parts, policies, outside)
+    return assemble(source, check_files(source.files, outside), outside)
 
 
-def _schema_problems(parts: Parts, policies: Mapping[str, Policy]) -> list[Problem]:
-    try:
-        schema = schema_of(shapes_in(parts), parts.config)
-    except ValueError as error:
-        return [Problem("tools", None, f"these manifests and facts make no Cedar schema: {error}")]
-    # A folder without tools is a beginning: no rule about tools can be weighed there yet, and every call is denied.
-    weighed = [policy for policy in policies.values() if parts.tools or policy.about_people]
-    problems = validate(weighed, schema, approving_schema())
-    for version in parts.tools:
-        if version.label is not None and not problems:
-            problems = _other_version_problems(parts, version, policies)
-    return problems
-
-
-def _other_version_problems(
-    parts: Parts, version: ToolVersion, policies: Mapping[str, Policy]
-) -> list[Problem]:
-    """What a version beside the current one has against the rules that weigh its calls as well."""
-    try:
-        schema = schema_of(shapes_in(parts, version), parts.config)
-    except ValueError as error:
-        return [Problem(version.file, None, f"this manifest makes no Cedar schema: {error}")]
-    weighed = [
-        policy
-        for policy in policies.values()
-        if not policy.about_people and may_match(policy.tree, version.tool, version.manifest.groups)
-    ]
-    advice = "ask `has` first, or write a rule for each; take the file away when the rollout is over"
-    return [
-        replace(problem, message=f"{problem.message} (in {version.file}, a version still in force: {advice})")
-        for problem in validate(weighed, schema, approving_schema())
-    ]
-
-
-def _too_long_to_decide(rules: Rules) -> list[Problem]:
-    """A decision cannot be interrupted inside the engine, so what it may cost is bounded before it is in force."""
-    return [
-        Problem(
-            f"tools/{name}.json",
-            None,
-            f"{len(tool.everything)} policies can match this tool, and {MAX_OF_ONE_TOOL} is the limit: each call "
-            "weighs them all; let them name their actions, or put what differs into facts",
-        )
-        for (name, _), tool in rules.versions.items()
-        if len(tool.everything) > MAX_OF_ONE_TOOL
-    ]
-
-
-def _bundle(
-    source: BundleFiles, parts: Parts, policies: Mapping[str, Policy], outside: Outside | None
+def assemble(
+    source: BundleFiles, checked: Checked, outside: Outside | None, pause: Callable[[], None] = lambda: None
 ) -> Bundle:
+    """The bundle of these bytes, made of what checking them found.
+
+    ``pause`` is called between two pieces of work: a thread that prepares lets others go on.
+
+    Raises:
+        BundleError: it asks what this service may not ask.
+    """
+    parts = checked.parts
+    if outside is not None and (problems := outside_problems(parts.directory, parts.config, outside)):
+        raise BundleError(problems)
     rules = compile_rules(
         digest=source.digest,
         commit=source.commit,
-        tools=parts.tools,
-        policies=policies,
-        config=parts.config,
-        groups_of=parts.directory.groups_of,
-        meters=parts.meters,
+        parts=parts,
+        policies=checked.policies,
+        tools=checked.tools,
+        people=checked.people,
+        pause=pause,
     )
-    if problems := _too_long_to_decide(rules):
-        raise BundleError(problems)
     return Bundle(
         source=source,
         rules=rules,
@@ -233,5 +184,5 @@ def _bundle(
             None if outside is None else outside.health,
         ),
         meters=parts.meters,
-        warnings=tuple(warnings_about(parts, policies, allowed_outside=outside is not None)),
+        warnings=checked.warnings,
     )

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from cedarpy import Schema
+from cedarpy import PolicySet, Schema, pst
 
 from countersign.contract import ToolManifest
 from policy_service.facts.config import AGENT, FactsConfig
@@ -21,7 +21,7 @@ from policy_service.facts.schema import APPROVE, SETTLE, ToolShape, approval_sch
 from policy_service.pap.parts import Parts, read_parts
 from policy_service.pap.policies import Policy
 from policy_service.pap.tools import ToolVersion
-from policy_service.pdp.rules import PeopleRules, Rules, ToolRules
+from policy_service.pdp.rules import PeopleRules, PolicySource, Rules, ToolRules
 from policy_service.pdp.slices import may_match, policy_set
 
 
@@ -64,67 +64,117 @@ def approving_schema() -> Schema:
     return Schema.from_json_str(json.dumps(approval_schema()))
 
 
+WrittenSet = str | Mapping[str, pst.Template]
+"""Policies by our ids, before the engine has them: as its JSON, or as its trees."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenTool:
+    """One version of a tool as `ToolRules` is made from it: the schema as JSON, the two sets, and what is in them."""
+
+    name: str
+    schema: str
+    guards: WrittenSet
+    written: WrittenSet
+    everything: tuple[str, ...]
+    gates: frozenset[str]
+    permits: tuple[str, ...]
+
+
+def written_tool(version: ToolVersion, policies: Mapping[str, Policy], parts: Parts) -> WrittenTool:
+    """What one version of a tool is decided with, under these policies about tools; they have been validated."""
+    shape = shape_of(version, parts.meters.get(version.tool, ()))
+    schema = json.dumps(schema_json([shape], parts.config))
+    matching = _matching(version.manifest, policies)
+    guards = {name: policy.tree for name, policy in matching.items() if policy.source.gate is None}
+    return WrittenTool(
+        name=version.tool,
+        schema=schema,
+        guards=guards,
+        written={name: policy.tree for name, policy in matching.items()},
+        everything=tuple(matching),
+        gates=frozenset(matching) - frozenset(guards),
+        permits=_permits(matching),
+    )
+
+
+def engine_set(written: WrittenSet) -> PolicySet:
+    """The engine's handle. From JSON nobody waits meanwhile; trees are read while all other threads stand still."""
+    if isinstance(written, str):
+        return PolicySet.from_json_str(written, release_gil=True)
+    return policy_set(written)
+
+
 def compile_rules(
     *,
     digest: str,
     commit: str,
-    tools: Sequence[ToolVersion],
-    policies: Mapping[str, Policy],
-    config: FactsConfig,
-    groups_of: Callable[[str], frozenset[str]],
-    meters: Mapping[str, Sequence[Meter]],
+    parts: Parts,
+    policies: Mapping[str, PolicySource],
+    tools: Sequence[WrittenTool],
+    people: Mapping[str, WrittenSet],
+    pause: Callable[[], None] = lambda: None,
 ) -> Rules:
-    """Prepare everything decisions need. The parts have been validated."""
-    about_tools = {name: policy for name, policy in policies.items() if not policy.about_people}
-    prepared = [
-        (version, _tool_rules(version, about_tools, config, meters.get(version.tool, ())))
-        for version in tools
-    ]
+    """Prepare everything decisions need, of what has been checked."""
+    prepared = []
+    for version, written in zip(parts.tools, tools, strict=True):
+        prepared.append((version, _tool_rules(version, written, parts, pause)))
+        pause()
     return Rules(
         digest=digest,
         commit=commit,
         tools={version.tool: ready for version, ready in prepared if version.label is None},
         versions={(version.tool, version.manifest.digest): ready for version, ready in prepared},
-        policies={name: policy.source for name, policy in policies.items()},
-        groups_of=groups_of,
-        approval=people_rules(policies, APPROVE),
-        settling=people_rules(policies, SETTLE),
-        asked=frozenset().union(
-            *(policy.source.gate.groups for policy in policies.values() if policy.source.gate)
-        ),
+        policies=policies,
+        groups_of=parts.directory.groups_of,
+        approval=_people_rules(people[APPROVE]),
+        settling=_people_rules(people[SETTLE]),
+        asked=frozenset().union(*(source.gate.groups for source in policies.values() if source.gate)),
     )
 
 
 def _tool_rules(
-    version: ToolVersion, policies: Mapping[str, Policy], config: FactsConfig, meters: Sequence[Meter]
+    version: ToolVersion, written: WrittenTool, parts: Parts, pause: Callable[[], None]
 ) -> ToolRules:
-    manifest = version.manifest
+    manifest, config = version.manifest, parts.config
+    schema = Schema.from_json_str(written.schema, release_gil=True)
+    pause()
+    guards = engine_set(written.guards)
+    pause()
     return ToolRules(
         manifest=manifest,
         codec=version.codec,
-        schema=schema_of([shape_of(version, meters)], config),
-        **_sets(manifest, policies),
+        schema=schema,
+        guards=guards,
+        gates=written.gates,
+        everything=engine_set(written.written),
+        permits=written.permits,
         resource_attributes=_always(config, manifest.resource.type),
         agent_attributes=_always(config, AGENT),
-        meters=tuple(meter.name for meter in meters),
+        meters=tuple(meter.name for meter in parts.meters.get(version.tool, ())),
     )
 
 
 def with_policies(tool: ToolRules, policies: Mapping[str, Policy]) -> ToolRules:
     """The same tool under other policies about tools; they have been validated."""
-    return replace(tool, **_sets(tool.manifest, policies))
-
-
-def _sets(manifest: ToolManifest, policies: Mapping[str, Policy]) -> dict[str, Any]:
-    """The policies whose action can match this tool's, as the sets a decision asks."""
-    matching = {n: p for n, p in policies.items() if may_match(p.tree, manifest.tool, manifest.groups)}
+    matching = _matching(tool.manifest, policies)
     guards = {name: policy.tree for name, policy in matching.items() if policy.source.gate is None}
-    return {
-        "guards": policy_set(guards),
-        "gates": frozenset(matching) - frozenset(guards),
-        "everything": policy_set({name: policy.tree for name, policy in matching.items()}),
-        "permits": tuple(name for name, policy in matching.items() if policy.source.effect == "permit"),
-    }
+    return replace(
+        tool,
+        guards=policy_set(guards),
+        gates=frozenset(matching) - frozenset(guards),
+        everything=policy_set({name: policy.tree for name, policy in matching.items()}),
+        permits=_permits(matching),
+    )
+
+
+def _matching(manifest: ToolManifest, policies: Mapping[str, Policy]) -> dict[str, Policy]:
+    """The policies whose action can match this tool's, in the order of the files."""
+    return {n: p for n, p in policies.items() if may_match(p.tree, manifest.tool, manifest.groups)}
+
+
+def _permits(matching: Mapping[str, Policy]) -> tuple[str, ...]:
+    return tuple(name for name, policy in matching.items() if policy.source.effect == "permit")
 
 
 def _always(config: FactsConfig, entity: str) -> frozenset[str]:
@@ -133,5 +183,10 @@ def _always(config: FactsConfig, entity: str) -> frozenset[str]:
 
 def people_rules(policies: Mapping[str, Policy], action: str) -> PeopleRules | None:
     """The rules about one thing people do; None where there is none."""
-    about = {name: policy.tree for name, policy in policies.items() if action in policy.about_people}
-    return PeopleRules(approving_schema(), policy_set(about)) if about else None
+    return _people_rules(
+        {name: policy.tree for name, policy in policies.items() if action in policy.about_people}
+    )
+
+
+def _people_rules(written: WrittenSet) -> PeopleRules | None:
+    return PeopleRules(approving_schema(), engine_set(written)) if written else None

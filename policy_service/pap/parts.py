@@ -108,11 +108,12 @@ def read_parts(files: Mapping[str, bytes], outside: Outside | None = None) -> tu
     meters = _meters(files, tools, problems)
     problems += _tool_problems(tools, config)
     if outside is not None:
-        problems += _outside_problems(directory, config, outside)
+        problems += outside_problems(directory, config, outside)
     return Parts(tools, directory, config, rows, meters), problems
 
 
-def _outside_problems(directory: Directory, config: FactsConfig, outside: Outside) -> list[Problem]:
+def outside_problems(directory: Directory, config: FactsConfig, outside: Outside) -> list[Problem]:
+    """What of the world outside this service may not ask for them."""
     problems = [
         Problem(
             "facts.toml",

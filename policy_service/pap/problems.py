@@ -11,7 +11,7 @@ from typing import Literal
 Level = Literal["error", "warning", "note"]
 """An error keeps a bundle from becoming active; a warning looks wrong; a note is worth knowing."""
 
-Why = Literal["invalid", "unreachable", "gone", "force_push", "unsigned"]
+Why = Literal["invalid", "unreachable", "gone", "force_push", "unsigned", "cases"]
 """Why the newest bytes of a source are not in force, for programs."""
 
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from policy_service.facts.outside import Outside
 from policy_service.health import Signal
-from policy_service.pap.bundle import Bundle, prepare_bundle
+from policy_service.pap.apart import Preparer
+from policy_service.pap.bundle import Bundle
 from policy_service.pap.problems import BundleError
 from policy_service.pap.source import BundleSource
 
@@ -35,6 +36,7 @@ class Candidate:
         """``signal`` is told of a candidate that does not load; ``outside`` is what its sources may ask."""
         self._source = source
         self._outside = outside
+        self._preparer = Preparer(outside)
         self._signal = signal or Signal()
         self._bundle: Bundle | None = None
         self._error: BundleError | None = None
@@ -70,7 +72,8 @@ class Candidate:
         )
 
     def close(self) -> None:
-        """Let go of the candidate's fact sources."""
+        """Let go of the candidate's fact sources, and of whatever still reads another."""
+        self._preparer.close()
         self._put(None)
 
     def _load(self) -> Bundle:
@@ -78,7 +81,7 @@ class Candidate:
         current = self._bundle
         if current is not None and (current.digest, current.commit) == (files.digest, files.commit):
             return current
-        return prepare_bundle(files, self._outside)
+        return self._preparer.prepare(files)[0]
 
     def _with_groups(self, bundle: Bundle) -> Bundle:
         """With the directory's groups as the active bundle's were last read: nobody is asked for a candidate."""

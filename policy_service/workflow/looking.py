@@ -77,4 +77,9 @@ def _tell(ctx: Context, before: str | None) -> None:
     if status.active_commit is None or status.active_digest is None or status.active_commit == before:
         return
     metrics.in_force(status.active_digest, status.active_commit)
-    log.info("bundle_activated", bundle=status.active_digest, commit=status.active_commit)
+    passed = (
+        {}
+        if status.guarded is None
+        else {"cases": status.guarded.run, "cases_not_run": status.guarded.not_run}
+    )
+    log.info("bundle_activated", bundle=status.active_digest, commit=status.active_commit, **passed)

@@ -50,6 +50,7 @@ _TOLD: Final[dict[str, EventKind]] = {
 _WHY: Final = {
     "force_push": "does not descend from the commit in force",
     "unsigned": "is not signed by one of those who may",
+    "cases": "does not pass its own cases and those that were in force",
     "gone": "the branch or tag is not there",
 }
 _decisions, _lines = table(DecisionRow).c, table(AuditRow)

@@ -132,13 +132,13 @@ def note_refused(tx: Tx, source: str, head: str, error: BundleError) -> bool:
         written = change(tx.conn, PolicyHeadRow, {"what": _REFUSED, "seq": row.seq}, changes) == 1
     if written:
         first = error.problems[0]
-        place = {} if error.why != "invalid" else {"file": first.file, "line": first.line}
+        place = {} if error.why not in {"invalid", "cases"} else {"file": first.file, "line": first.line}
         append(tx, "bundle_refused", actor=SERVICE, body={"commit": head, "why": error.why, **place})
     return written
 
 
 def allow(tx: Tx, commit: str, reason: str) -> None:
-    """Let a commit follow the one in force once, though it does not descend from it.
+    """Let a commit follow the one in force once, though it does not descend from it or does not pass the cases.
 
     Raises:
         InvalidRequestError: it is no commit, or there is no reason.

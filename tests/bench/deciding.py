@@ -37,15 +37,17 @@ ROWS = (
 )  # fmt: skip
 
 
-def generated(folder: Path, tools: int) -> Bundle:
-    """1,000 policies: for each tool one permit, and gates that look at two arguments and do not fire."""
+def generated(folder: Path, tools: int, policies: int = POLICIES) -> Bundle:
+    """So many policies: for each tool one permit, and gates that look at two arguments and do not fire."""
     bundle = BundleFolder(folder)
     bundle.write("tools/pay.json", pay_manifest())
     names = ["pay", *(f"pay{number}" for number in range(1, tools))]
     for name in names:
         bundle.write(f"tools/{name}.json", pay_manifest(tool=name))
-    each = POLICIES // tools
-    return bundle.policies("".join(_policies(name, each) for name in names)).load()
+    each = policies // tools
+    for name in names:
+        bundle.write(f"{name}.cedar", _policies(name, each))
+    return bundle.load()
 
 
 def _policies(tool: str, count: int) -> str:
@@ -57,13 +59,19 @@ def _policies(tool: str, count: int) -> str:
     return f'@id("{tool}") permit (principal, action == Action::"{tool}", resource);\n' + "".join(gates)
 
 
-def _case(name: str, bundle: Bundle, tool: str, args: dict[str, Any]) -> Case:
+def question_about(name: str, bundle: Bundle, tool: str, args: dict[str, Any]) -> Question:
+    """A question this bundle lets through."""
     raw = json.dumps(args).encode()
     facts = asyncio.run(bundle.facts_for(tool, args, raw, agent=AGENT.name, now=NOW))
     question = Question(AGENT, tool, bundle.manifests[tool].digest, args, facts, NOW)
     decision = decide(bundle.rules, question)
     if decision.outcome is not Verdict.RELEASE:
         raise BenchError(f"{name}: {decision.outcome} {decision.reasons}")
+    return question
+
+
+def _case(name: str, bundle: Bundle, tool: str, args: dict[str, Any]) -> Case:
+    question = question_about(name, bundle, tool, args)
     return cpu_case(f"decide, {name}", lambda: decide(bundle.rules, question))
 
 

@@ -8,19 +8,16 @@ explanation of a slip no case notices that is new.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Final
+from dataclasses import replace
 
-from policy_service.domain.decision import Decision
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.cases.case import AnyCase, Case, PeopleCase
+from policy_service.pap.cases.failing import STRICTNESS, Failure, failure_of
 from policy_service.pap.cases.reading import cases_in
-from policy_service.pap.cases.running import Answered, prepare_cases
+from policy_service.pap.cases.running import prepare_cases
 from policy_service.pap.changes.findings import Finding, Way
 from policy_service.pap.files import MUTANTS_FILE
 from policy_service.pap.problems import BundleError
-
-_STRICTNESS: Final = {"release": 0, "review": 1, "deny": 2}
 
 Cases = dict[str, AnyCase]
 
@@ -63,7 +60,7 @@ def _changed_case(it: str, old: AnyCase, new: AnyCase) -> Finding:
 
 def _only_stricter(old: AnyCase, new: AnyCase) -> bool:
     if isinstance(old, Case) and isinstance(new, Case):
-        stricter = _STRICTNESS[new.expected.outcome] > _STRICTNESS[old.expected.outcome]
+        stricter = STRICTNESS[new.expected.outcome] > STRICTNESS[old.expected.outcome]
         return stricter and _meaning(replace(old, expected=new.expected)) == _meaning(new)
     if isinstance(old, PeopleCase) and isinstance(new, PeopleCase):
         refused = old.allowed and not new.allowed
@@ -118,14 +115,6 @@ def _slips(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> Iterator[
 # -- what comes of them ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Failure:
-    """Why a case does not hold; ``stricter`` when the answer is a stricter one."""
-
-    words: str
-    stricter: bool = False
-
-
 def _run(
     before: Bundle, after: Bundle, mine: Mapping[str, bytes], theirs: Mapping[str, bytes]
 ) -> Iterator[Finding]:
@@ -146,23 +135,15 @@ def _run(
             yield _finding(Way.LOOSENING, "own-case-fails", it, words)
 
 
-def _runs(bundle: Bundle, files: Mapping[str, bytes]) -> dict[str, _Failure]:
+def _runs(bundle: Bundle, files: Mapping[str, bytes]) -> dict[str, Failure]:
     """The cases in ``files`` that do not hold in the bundle, each with why."""
     try:
         named = _by_name(files)
         prepared = prepare_cases(bundle, list(named.values()))
     except BundleError as error:
-        return {"cases": _Failure(str(error))}
+        return {"cases": Failure(str(error))}
     answers = ((it, case.ask(bundle.rules)) for it, case in zip(named, prepared, strict=True))
-    return {it: _failure(answered) for it, answered in answers if not answered.holds}
-
-
-def _failure(answered: Answered) -> _Failure:
-    words, case, answer = "; ".join(answered.differences), answered.case, answered.answer
-    if isinstance(case, Case) and isinstance(answer, Decision):
-        stricter = _STRICTNESS[answer.outcome.value] > _STRICTNESS[case.expected.outcome]
-        return _Failure(words, stricter)
-    return _Failure(words, isinstance(case, PeopleCase) and case.allowed)
+    return {it: failure_of(answered) for it, answered in answers if not answered.holds}
 
 
 def _finding(way: Way, kind: str, it: str, words: str, case: AnyCase | None = None) -> Finding:

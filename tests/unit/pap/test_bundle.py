@@ -253,7 +253,7 @@ def _many(count: int, action: str) -> str:
 def test_what_one_decision_weighs_is_bounded_when_the_bundle_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("policy_service.pap.bundle.MAX_OF_ONE_TOOL", 20)
+    monkeypatch.setattr("policy_service.pap.checking.MAX_OF_ONE_TOOL", 20)
     folder = BundleFolder(tmp_path).write("tools/other.json", pay_manifest(tool="other"))
     folder.policies(PERMIT_ALL + _many(19, "pay") + _many(19, "other"))
     assert folder.problems() == [], "what other tools' calls weigh does not count"

@@ -324,7 +324,7 @@ class PoliciesView(WireModel):
     head_bundle: str | None = Field(default=None, description="Digest of its bundle, where it could be read.")
     differs: str | None = Field(
         default=None,
-        description="Why the newest is not in force: invalid, unreachable, gone, force_push or unsigned.",
+        description="Why the newest is not in force: invalid, unreachable, gone, force_push, unsigned or cases.",
     )
     differs_since: Instant | None = None
     problems: Many[PolicyProblem] = ()
