@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -108,6 +108,7 @@ class FactSources:
         self._health = health
         self._readers = dict(readers)
         self._bundle = bundle
+        self._unasked: frozenset[str] = frozenset()
         self._pool: ThreadPoolExecutor | None = None
         if any(isinstance(reader, SqlReader) for reader in self._readers.values()):
             self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="facts")
@@ -152,6 +153,13 @@ class FactSources:
     def config(self) -> FactsConfig:
         """What facts.toml declares."""
         return self._config
+
+    def ask_only(self, known: Collection[SourceSpec]) -> None:
+        """Ask nobody but whom these sources ask already, in the same words. A bundle that nobody has reviewed could
+        otherwise send what it likes of a call where it likes.
+        """
+        others = (spec for spec in self._config.source if spec.file is None and spec not in known)
+        self._unasked = frozenset(spec.name for spec in others)
 
     def in_files(self, tool: str, resource: Resource, agent: str) -> tuple[dict[str, Any], dict[str, Any]]:
         """What the bundle's own files say of the resource and of the agent, as written; nothing else is asked."""
@@ -212,6 +220,10 @@ class FactSources:
 
     async def _rows(self, spec: SourceSpec, values: Mapping[str, str], now: datetime) -> _Read:
         reader = self._readers[spec.name]
+        if spec.name in self._unasked:
+            raise SourceFailedError(
+                "the bundle in force does not ask it so, and a candidate asks nobody else"
+            )
         if isinstance(reader, HttpReader):
             answer, again = await reader.ask(values, now)
             rows = [] if answer.row is None else [answer.row]

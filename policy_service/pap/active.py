@@ -138,6 +138,13 @@ class ActiveBundle:
             changed = await self._swap(bundle)
             return Reloaded(self._current, changed)
 
+    def displaced(self) -> None:
+        """Another replica follows another repository, branch or folder: what this one has cannot come into force."""
+        self._signal.bad(
+            "another replica has other policies in force (its policies_repository, policies_ref or policies_subfolder "
+            "differ): nothing is redeemed here; restart this one with the same settings"
+        )
+
     async def follow(self, standing: Standing) -> bool:
         """Put in force what another replica has, where this one holds its bytes; whether it is in force now."""
         async with self._lock:

@@ -13,7 +13,7 @@ from policy_service.pap.active import Reloaded
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.problems import BundleError
 from policy_service.workflow.context import Context
-from policy_service.workflow.policy_heads import is_noted, note_refused, put_in_force, standing_of
+from policy_service.workflow.policy_heads import active_row, is_noted, note_refused, put_in_force, standing_of
 
 log = structlog.get_logger(__name__)
 
@@ -22,14 +22,18 @@ async def look(ctx: Context, *, starting: bool = False) -> Reloaded:
     """Look once. What is valid and may follow is in force afterwards, unless another replica was first: then the next
     look follows it.
     """
-    source, before = ctx.active.source, ctx.active.status().active_commit
+    source, status = ctx.active.source, ctx.active.status()
+    before, known = status.active_commit, str(status.error)
     if source is None:
         reloaded = await ctx.active.reload()
     else:
         reloaded = await _look_at(ctx, source, starting=starting)
     if reloaded.error is not None:
         metrics.BUNDLE_REFUSED.inc()
-        log.error("bundle_refused", problems=str(reloaded.error), active=ctx.active.status().active_digest)
+        if str(reloaded.error) != known:  # once, not at every look
+            log.error(
+                "bundle_refused", problems=str(reloaded.error), active=ctx.active.status().active_digest
+            )
     _tell(ctx, before)
     return reloaded
 
@@ -62,6 +66,9 @@ async def _look_at(ctx: Context, source: str, *, starting: bool) -> Reloaded:
     reloaded = await ctx.active.reload(standing, accept)
     if reloaded.error is not None and reloaded.error.why != "unreachable":
         await _note(ctx, source, reloaded.error)
+    row = await ctx.db.read(active_row)
+    if row is not None and row.source != source:
+        ctx.active.displaced()
     return reloaded
 
 

@@ -61,6 +61,7 @@ async def follow(ctx: Context, candidate: Candidate, holder: str) -> int:
     bundle = await candidate.reload()
     if bundle is None or bundle.digest == ctx.active.current.digest:
         return 0
+    bundle.facts.ask_only(ctx.active.current.facts.config.source)
     begun = await ctx.db.write(lambda tx: _begin(tx, bundle, holder))
     if begun is None:
         return 0

@@ -509,6 +509,21 @@ async def test_a_replica_never_redeems_under_a_commit_it_does_not_know(
         assert len(await told(one)) == 2  # one of them put it in force, and said so
 
 
+async def test_a_replica_with_other_settings_than_the_newest_is_told_so(
+    tmp_path: Path, rules: Rules, database: dict[str, str]
+) -> None:
+    rules.repository.git("branch", "newer")
+    async with two(tmp_path, rules, database) as (first, _):
+        await first.activate()
+        assert finding(first) == ""
+        keys = {"key_dir": tmp_path / "keys", "policies_ref": "newer"}
+        async with following(tmp_path / "data-2", rules, **database, **keys) as third:
+            rules.push()
+            await first.activate()
+            assert "restart this one with the same settings" in finding(first)
+            assert finding(third) == ""
+
+
 async def test_a_replica_that_holds_the_commit_follows_before_it_redeems(
     tmp_path: Path, rules: Rules, database: dict[str, str]
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import update
 
+from policy_service.facts.sql import SqlReader
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
@@ -234,6 +235,22 @@ async def test_the_oldest_candidates_are_forgotten(
 
 async def test_nobody_who_is_not_signed_in_reads_it(bank: World) -> None:
     assert (await bank.http.get("/v1/policies/shadow")).status_code == 401
+
+
+async def test_a_source_the_bundle_in_force_does_not_ask_is_not_asked(
+    bank: World, robot: Agent, candidate: Payments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(SqlReader, "read", lambda self, values: asked.append(values["args"]) or [])
+    candidate.write("facts/copy.sqlite", b"")
+    facts = '[entities.Account.attributes]\nstate = "String"\n[[source]]\nname = "own"\nkind = "sql"\n'
+    candidate.write(
+        "facts.toml", facts + 'path = "facts/copy.sqlite"\nquery = "SELECT :args"\nentity = "Account"\n'
+    )
+    await look(bank)
+    await submit(bank, robot, 5)
+    await look(bank)
+    assert (counts(await seen(bank)), asked) == ({"failed": 1}, [])
 
 
 async def test_a_source_that_fails_is_no_difference_and_nobodys_trouble(

@@ -14,7 +14,10 @@ from policy_service.pap.problems import BundleError, Problem
 
 BundleName = Annotated[
     str | None,
-    typer.Argument(metavar="[BUNDLE]", help="The bundle's folder; without one that of the settings."),
+    typer.Argument(
+        metavar="[BUNDLE]",
+        help="Its folder, or FOLDER@REVISION for a commit of it; without one that of the settings.",
+    ),
 ]
 
 

@@ -184,6 +184,10 @@ policy-service test --mutate .
 policy-service diff .@origin/main .
 ```
 
+The last one fails on whatever would be allowed that was not, and prints an id beside it. Where that is meant, put a
+line `Policy-Ack: ID` at the end of the commit's message: whoever reviews the change sees what it allows and who says
+so.
+
 Write the case first. A rule without a case that turns red when the rule is changed is held by nothing, and `--mutate`
 says so.
 
@@ -237,7 +241,10 @@ jobs:
         if: github.event_name == 'pull_request'
         env:
           BASE: ${{ github.base_ref }}
-        run: policy-service diff ".@origin/$BASE" .
+        # What is meant to be allowed, somebody acknowledges in a commit's message: Policy-Ack: ID
+        run: |
+          acks=$(git log "origin/$BASE.." --format='%(trailers:key=Policy-Ack,valueonly)' | sed '/^$/d; s/^/--ack /')
+          policy-service diff ".@origin/$BASE" . $acks
 """
 
 STARTER: Final[Mapping[str, str]] = MappingProxyType(

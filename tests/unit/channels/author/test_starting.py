@@ -36,7 +36,7 @@ def test_its_workflow_runs_what_its_page_says(made: Path) -> None:
     workflow = yaml.safe_load((made / ".github/workflows/policies.yml").read_text())
     steps = [step.get("run", "") for step in workflow["jobs"]["policies"]["steps"]]
     for verb in ("check", "fmt --check", "test --mutate", "diff"):
-        assert any(step.startswith(f"policy-service {verb}") for step in steps), verb
+        assert any(f"policy-service {verb}" in step for step in steps), verb
     page = (made / "README.md").read_text()
     for verb in ("check", "fmt", "test --mutate", "diff"):
         assert f"policy-service {verb} " in page
