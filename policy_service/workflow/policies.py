@@ -6,6 +6,7 @@ ten screens reads them once.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import Counter
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from sqlalchemy import Connection, select
 
 from policy_service.facts.schema import APPROVE, SETTLE
 from policy_service.pap.bundle import Bundle
+from policy_service.pap.cases.holding import Held, held
 from policy_service.pdp.rules import PolicySource
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import ABOUT_BUNDLES, AuditRow, ShadowDifferenceRow
@@ -42,6 +44,7 @@ _KEPT_FOR: Final = timedelta(minutes=1)
 _DIFFERENCES: Final = 50
 _PEOPLES: Final[dict[str, PolicyKind]] = {APPROVE: "approving", SETTLE: "settling"}
 _EVENTS: Final = 12
+_NO_CASES: Final = Held()
 _TOLD: Final[dict[str, EventKind]] = {
     "bundle_activated": "activated",
     "bundle_refused": "refused",
@@ -72,13 +75,15 @@ class Policies:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self._tally: Tally | None = None
+        self._held: tuple[str, Held] = ("", Held())
 
     async def page(self, chosen: str | None) -> PoliciesPage:
         """The page, with one policy in full when it is named and there."""
         bundle, tally = self._ctx.active.current, await self._counted()
-        policies = tuple(row_of(bundle, source, tally.decided) for source in bundle.policies.values())
+        cases = await self._cases(bundle)
+        policies = tuple(row_of(bundle, source, tally.decided, cases) for source in bundle.policies.values())
         return PoliciesPage(
-            in_force=self._in_force(bundle),
+            in_force=self._in_force(bundle, cases),
             policies=policies,
             tools=tuple(_tool(bundle, name) for name in sorted(bundle.manifests)),
             counted=tally.counted,
@@ -94,7 +99,13 @@ class Policies:
             self._tally = await self._ctx.db.read(lambda conn: _count(conn, now))
         return self._tally
 
-    def _in_force(self, bundle: Bundle) -> InForce:
+    async def _cases(self, bundle: Bundle) -> Held:
+        """Run once for each bundle, beside the loop."""
+        if self._held[0] != bundle.digest:
+            self._held = (bundle.digest, await asyncio.to_thread(held, bundle))
+        return self._held[1]
+
+    def _in_force(self, bundle: Bundle, cases: Held) -> InForce:
         status, written = self._ctx.active.status(), bundle.source.written
         gates = sum(source.gate is not None for source in bundle.policies.values())
         return InForce(
@@ -113,6 +124,8 @@ class Policies:
             problems=() if status.error is None else tuple(map(str, status.error.problems)),
             failed_at=status.failed_at,
             warnings=tuple(map(str, bundle.warnings)),
+            cases=cases.cases,
+            cases_say=_cases_say(cases),
         )
 
     async def _shadow(self) -> InShadow | None:
@@ -131,7 +144,7 @@ class Policies:
         )
 
 
-def row_of(bundle: Bundle, source: PolicySource, decided: Counter[str]) -> PolicyRow:
+def row_of(bundle: Bundle, source: PolicySource, decided: Counter[str], cases: Held = _NO_CASES) -> PolicyRow:
     """One policy as the page shows it."""
     return PolicyRow(
         policy_id=source.id,
@@ -143,7 +156,17 @@ def row_of(bundle: Bundle, source: PolicySource, decided: Counter[str]) -> Polic
         text=source.text,
         doc=source.doc,
         decided=decided[source.id],
+        cases=cases.by_policy.get(source.id, 0),
     )
+
+
+def _cases_say(cases: Held) -> str:
+    if cases.problem is not None:
+        return f"cases cannot be read: {cases.problem}"
+    if not cases.cases:
+        return "cases: nothing holds these rules"
+    passed = "all pass" if not cases.failing else f"{cases.failing} do not hold"
+    return f"cases, {passed}" + (f", {cases.not_run} need sources and were not run" if cases.not_run else "")
 
 
 def kind_of(source: PolicySource) -> PolicyKind:

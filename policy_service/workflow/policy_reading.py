@@ -31,11 +31,15 @@ class InForce:
     problems: tuple[str, ...]
     failed_at: datetime | None
     warnings: tuple[str, ...]
+    cases: int
+    cases_say: str  # whether they hold, in a few words
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyRow:
-    """One policy of the bundle in force. ``decided``: how often it determined an answer lately."""
+    """One policy of the bundle in force. ``decided``: how often it determined an answer lately. ``cases``: of how many
+    of the bundle's own.
+    """
 
     policy_id: str
     title: str
@@ -46,6 +50,7 @@ class PolicyRow:
     text: str
     doc: str
     decided: int
+    cases: int
 
 
 @dataclass(frozen=True, slots=True)

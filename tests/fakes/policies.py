@@ -22,7 +22,7 @@ from tests.fakes.reviews import NOW, REFUND_GATE, hexed
 COMMIT = hexed("in force")[:40]
 
 GATE = PolicyRow(
-    "refund-needs-finance", "Refunds above 50", "gate", "Finance", "refunds.cedar", 9, REFUND_GATE, "", 88
+    "refund-needs-finance", "Refunds above 50", "gate", "Finance", "refunds.cedar", 9, REFUND_GATE, "", 88, 17
 )
 ROWS = (
     PolicyRow(
@@ -35,6 +35,7 @@ ROWS = (
         '@id("support-may-refund")\npermit (principal, action, resource);',
         "",
         1_204,
+        12,
     ),
     GATE,
     replace(GATE, policy_id="large-refund-needs-two", asks="Finance, 2, passkey", line=14, decided=4),
@@ -47,6 +48,7 @@ ROWS = (
         20,
         '@id("never-to-closed-accounts")\nforbid (principal, action, resource)\nwhen { resource.closed };',
         "Closed accounts get nothing back.",
+        0,
         0,
     ),
 )
@@ -69,6 +71,8 @@ def page(**changes: Any) -> PoliciesPage:
         why=None,
         problems=(),
         failed_at=None,
+        cases=214,
+        cases_say="cases, all pass",
         warnings=("refunds.cedar:14: asks for 2 of finance, which has 1; nobody can ever meet it",),
     )
     tools = (

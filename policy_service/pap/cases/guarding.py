@@ -80,7 +80,7 @@ def _in_force(files: Mapping[str, bytes] | None) -> list[AnyCase]:
 
 def _failing(bundle: Bundle, cases: Sequence[AnyCase]) -> tuple[Failing, int, int]:
     """The cases that do not hold, how many were run, and how many were not."""
-    asked = [case for case in cases if not _needs_others(bundle, case)]
+    asked = [case for case in cases if not needs_others(bundle, case)]
     try:
         prepared = prepare_cases(bundle, asked)
     except BundleError as error:  # facts or meters that this bundle does not have
@@ -90,7 +90,7 @@ def _failing(bundle: Bundle, cases: Sequence[AnyCase]) -> tuple[Failing, int, in
     return failing, len(asked), len(cases) - len(asked)
 
 
-def _needs_others(bundle: Bundle, case: AnyCase) -> bool:
+def needs_others(bundle: Bundle, case: AnyCase) -> bool:
     """Whether its facts are in a database or at a host: written facts are the case's own."""
     if not isinstance(case, Case) or case.facts is not None or case.tool not in bundle.manifests:
         return False

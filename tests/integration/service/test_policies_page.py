@@ -56,7 +56,7 @@ async def test_the_page_says_what_is_in_force_and_how_often_it_decided(bank: Wor
     text = words((await maya.get("/policies")).text)
     bundle = bank.service.active.current
     assert bundle.commit in text
-    assert re.search(r"large rules.cedar, line 2 gate finance 3 ", text)
+    assert re.search(r"large rules.cedar, line 2 gate finance 3 none", text)
     assert re.search(r"huge rules.cedar, line \d+ gate finance, 2 not lately", text)
     assert "3 decisions in 7 days" in text
 
@@ -161,3 +161,21 @@ async def test_commits_that_came_and_were_refused_are_told(tmp_path: Path) -> No
     assert "from 100 on" not in text
     assert re.search(f"{bad[:4]} .* refused does not load: rules.cedar:2", text)
     assert re.search(f"{first[:4]} .* in force", text)
+
+
+async def test_the_cases_that_hold_the_rules_are_counted(bank: World, folder: Payments) -> None:
+    maya = await bank.person("maya")
+    assert "0 cases: nothing holds these rules" in words((await maya.get("/policies")).text)
+    case = "agents: { robot: { name: robot } }\ncases:\n  - it: a large payment asks\n    agent: robot\n    tool: pay\n"
+    args = "    args: { account: a1, amount: 500 }\n    expect: review\n"
+    folder.write("cases/pay.yaml", case + args + "    needs: { finance: 1 }\n")
+    await bank.activate()
+    text = words((await maya.get("/policies")).text)
+    assert "1 cases, all pass" in text
+    assert re.search(r"large rules.cedar, line 2 gate finance not lately 1 ", text)
+    folder.write("cases/pay.yaml", case + args + "    needs: { cfo: 1 }\n")
+    await bank.activate()
+    assert "1 cases, 1 do not hold" in words((await maya.get("/policies")).text)
+    folder.write("cases/pay.yaml", "cases: [")
+    await bank.activate()
+    assert "cases cannot be read: cases/pay.yaml:" in words((await maya.get("/policies")).text)
