@@ -9,7 +9,7 @@ import typer
 
 from policy_service.channels.operator.author.naming import bundle_named
 from policy_service.channels.operator.author.recorded import read_recorded, said_of_bad_lines
-from policy_service.channels.operator.speaking import AsJson, say, sentences, visible
+from policy_service.channels.operator.speaking import AsJson, problem_told, say, sentences, visible
 from policy_service.pap.bundle import Bundle, prepare_bundle
 from policy_service.pap.changes.comparing import Report, compare
 from policy_service.pap.changes.findings import Finding, Way
@@ -33,7 +33,7 @@ def diff(old: Old, new: New, ack: Acknowledged = None, calls: Calls = None, as_j
     """Say what NEW permits that OLD did not; 0 when nothing does that was not acknowledged by its id."""
     with sentences():
         before, after = _prepared(old, as_json), _prepared(new, as_json)
-        recorded, bad = ([], []) if calls is None else read_recorded(calls)
+        recorded, bad = ([], []) if calls is None else read_recorded(calls, (before, after))
         try:
             more = (
                 findings_of(differing(replay(before, recorded), replay(after, recorded))) if recorded else []
@@ -64,7 +64,7 @@ def _prepared(name: str, as_json: bool) -> Bundle:
     try:
         return prepare_bundle(bundle_named(name))
     except BundleError as error:
-        problems = [{"file": p.file, "line": p.line, "message": p.message} for p in error.problems]
+        problems = [problem_told(each) for each in error.problems]
         say({"ok": False, "bundle": name, "problems": problems}, as_json, f"{name} does not load:\n{error}")
         raise typer.Exit(1) from None
 
