@@ -126,6 +126,7 @@ async def test_an_explained_effect_keeps_its_secrets_whatever_the_manifest_says_
     manifest: str,
 ) -> None:
     found = await bank.operator("recorded-call", {"effect_id": transfer})
+    assert sorted(found["secret"]) == ["/card/number", "/pin"]
     assert PIN in json.dumps(found)  # the search for what would release it needs it
     if manifest == "another":
         folder.write("tools/transfer.json", {**TRANSFER, "secret": []})
