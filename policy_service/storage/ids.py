@@ -20,6 +20,11 @@ def new_id(prefix: str, now: datetime) -> str:
     return f"{prefix}_{_encode(number)}"
 
 
+def first_id(prefix: str, at: datetime) -> str:
+    """What every id of that kind made at this moment or later is not less than."""
+    return f"{prefix}_{_encode(int(at.timestamp() * 1000) << _RANDOM_BITS)}"
+
+
 def made_at(made: str) -> datetime:
     """When an id of :func:`new_id` was made, to the millisecond."""
     number = 0

@@ -214,6 +214,9 @@ class DecisionRow(Row, table=True):
     reasons: list[dict[str, Any]] = Field(sa_type=Json)
     unseen: list[str] = Field(sa_type=Json)
     facts: list[dict[str, Any]] = Field(default_factory=list, sa_type=Json)
+    history: dict[str, int] = Field(
+        default_factory=dict, sa_type=Json
+    )  # what each meter of its tool stood at
     bundle: str
     commit: str
     decided_at: datetime = Field(sa_type=UtcDateTime)

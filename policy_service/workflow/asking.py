@@ -215,14 +215,14 @@ def evaluate(
 
 def ask_first(
     tx: Tx, ctx: Context, bundle: Bundle, agent: AgentRow, effect: EffectRow, facts: Facts, **about: Any
-) -> tuple[Decision, Facts]:
-    """Ask about an effect that is not stored yet, and let it hold its part of the meters unless it is denied. With the
-    facts to record beside the answer. The unit is alone with those the effect is counted for."""
+) -> tuple[Decision, metering.Sight]:
+    """Ask about an effect that is not stored yet, and let it hold its part of the meters unless it is denied. With what
+    the meters showed, to be recorded. The unit is alone with those the effect is counted for."""
     sight = metering.look(tx.conn, bundle, effect, tx.now)
     decision = evaluate(ctx, bundle, agent, effect, facts, now=tx.now, history=sight.values, **about)
     if decision.outcome is not Verdict.DENY:
         effect.metered = metering.take(tx, bundle, effect, sight.missing)
-    return decision, sight.beside(facts)
+    return decision, sight
 
 
 def ask_again(
@@ -260,7 +260,7 @@ def ask_again(
         set_columns(tx, effect, metered=True)
     gates = () if approved_before(snapshot, effect) else gates_of(effect, decision.gates)
     counted = count(ctx, bundle, snapshot, effect, agent, gates, tx.now)
-    decision_id = record(tx, snapshot, effect, decision, sight.beside(facts), cause)
+    decision_id = record(tx, snapshot, effect, decision, facts, sight, cause)
     return Answer(decision, decision_id, gates, counted)
 
 
@@ -304,9 +304,15 @@ def count(
 
 
 def record(
-    tx: Tx, snapshot: Snapshot, effect: EffectRow, decision: Decision, facts: Facts, cause: Cause
+    tx: Tx,
+    snapshot: Snapshot,
+    effect: EffectRow,
+    decision: Decision,
+    facts: Facts,
+    sight: metering.Sight,
+    cause: Cause,
 ) -> str:
-    """Store one decision with the facts it was made on, and its line in the log. Its id."""
+    """Store one decision with the facts and the meters it was made on, and its line in the log. Its id."""
     decision_id = new_id("dec", tx.now)
     gates = [gate.policy_id for gate in decision.gates]
     body: dict[str, Any] = {
@@ -323,7 +329,8 @@ def record(
         rev=effect.rev,
         reasons=[asdict(reason) for reason in decision.reasons],
         unseen=list(decision.unseen),
-        facts=_shown(facts),
+        facts=_shown(sight.beside(facts)),
+        history=sight.values,
         decided_at=tx.now,
         **body,
     )

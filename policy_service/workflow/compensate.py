@@ -203,7 +203,7 @@ def _open(
     forward = _require_fired(snapshot, undo.compensates or "")
     agent = _agent(tx, forward.agent)
     be_alone(tx, bundle, [undo])
-    decision, facts = ask_first(
+    decision, sight = ask_first(
         tx,
         ctx,
         bundle,
@@ -222,7 +222,7 @@ def _open(
     if not asks:
         undo.gates = []  # met by the people who approved the forward effect, to whom this was shown
     log_effect(tx, undo, cause)
-    undo.decision_id = record(tx, snapshot, undo, decision, facts, cause)
+    undo.decision_id = record(tx, snapshot, undo, decision, facts, sight, cause)
     insert(tx, undo)
     snapshot.compensations.append(undo)
     move_effect(tx, forward, EffectState.COMPENSATING, cause)

@@ -25,7 +25,7 @@ from policy_service.storage.tables import AttemptRow, EffectRow, TransactionRow
 from policy_service.workflow import records
 from policy_service.workflow.asking import record
 from policy_service.workflow.effect_rows import decided, redemption_of, undecided
-from policy_service.workflow.metering import take_what_was_spent
+from policy_service.workflow.metering import Sight, take_what_was_spent
 from policy_service.workflow.moves import (
     Cause,
     agent_actor,
@@ -184,7 +184,7 @@ def _takes_back(effect: Effect, forward: EffectRow) -> bool:
 def _insert(tx: Tx, snapshot: Snapshot, effect: EffectRow, cause: Cause) -> EffectRow:
     decided(effect, EffectState.UNKNOWN, _FORGOTTEN, tx.now)
     log_effect(tx, effect, cause)
-    effect.decision_id = record(tx, snapshot, effect, _FORGOTTEN, Facts(bundle=""), cause)
+    effect.decision_id = record(tx, snapshot, effect, _FORGOTTEN, Facts(bundle=""), Sight(), cause)
     insert(tx, effect)
     where = f"{effect.resource_type} {effect.resource_id}"
     text = f"{effect.tool} for {where} was redeemed before the database was restored"

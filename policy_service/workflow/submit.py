@@ -27,7 +27,7 @@ from policy_service.workflow.context import Context
 from policy_service.workflow.effect_rows import decided, undecided
 from policy_service.workflow.endings import expire_if_over, expire_if_unanswered
 from policy_service.workflow.epochs import require_told
-from policy_service.workflow.metering import be_alone
+from policy_service.workflow.metering import Sight, be_alone
 from policy_service.workflow.moves import (
     Cause,
     agent_actor,
@@ -173,9 +173,10 @@ def _new_revision(tx: Tx, ctx: Context, submission: Submission, agent: AgentRow,
         snapshot.transaction.ready_at, snapshot.transaction.valid_until = ready_times(snapshot, tx.now)
     insert(tx, snapshot.transaction)
     _log_submission(tx, snapshot, cause, submission.trace)
-    for effect, (decision, facts) in zip(effects, answers, strict=True):
+    for effect, (decision, sight) in zip(effects, answers, strict=True):
         log_effect(tx, effect, cause)
-        effect.decision_id = record(tx, snapshot, effect, decision, facts, cause)
+        facts = submission.facts[effect.effect_id]
+        effect.decision_id = record(tx, snapshot, effect, decision, facts, sight, cause)
         insert(tx, effect)
         if decision.outcome is Verdict.REVIEW:
             open_review(tx, submission.bundle, snapshot, effect, gates_of(effect), cause)
@@ -204,7 +205,7 @@ def _transaction_row(tx: Tx, submission: Submission, rev: int, decisions: list[D
 
 def _decide(
     tx: Tx, ctx: Context, submission: Submission, agent: AgentRow, effect: EffectRow
-) -> tuple[Decision, Facts]:
+) -> tuple[Decision, Sight]:
     return ask_first(
         tx,
         ctx,

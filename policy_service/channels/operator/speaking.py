@@ -10,19 +10,36 @@ from typing import Annotated, Any
 import typer
 
 from policy_service.errors import ServiceError
-from policy_service.pap.problems import BundleError
+from policy_service.pap.problems import BundleError, Problem
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 
 
 @contextlib.contextmanager
-def sentences() -> Iterator[None]:
-    """End in a sentence, never in a trace, when the service refuses."""
+def sentences(as_json: bool = False) -> Iterator[None]:
+    """End in a sentence, never in a trace, when the service refuses; a bundle's problems as JSON when asked for."""
     try:
         yield
-    except (ServiceError, BundleError) as error:
+    except BundleError as error:
+        if not as_json:
+            typer.echo(f"policy-service: {error}", err=True)
+        else:
+            say({"ok": False, "problems": [problem_told(each) for each in error.problems]}, as_json, "")
+        raise typer.Exit(1) from None
+    except ServiceError as error:
         typer.echo(f"policy-service: {error}", err=True)
         raise typer.Exit(1) from None
+
+
+def problem_told(problem: Problem) -> dict[str, Any]:
+    """One problem of a bundle for machines."""
+    return {
+        "file": problem.file,
+        "line": problem.line,
+        "message": problem.message,
+        "code": problem.code,
+        "level": problem.level,
+    }
 
 
 def visible(text: str) -> str:

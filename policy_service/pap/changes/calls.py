@@ -1,15 +1,16 @@
 """Recorded calls: one JSON object a line, as a file of traffic keeps them.
 
 Rules kept here: a line that cannot be read is named by its number and keeps nothing else from being read; facts in a
-line are used as they stand there, in the types of the bundle; without them the bundle's own sources are asked; a value
-that was taken out because it is a secret makes a call that can no longer be replayed, and that is said.
+line are used as they stand there, in the types of the bundle; without them the bundle's own sources are asked. A call
+is of the version of its tool that the line names, else of the current one. What a rule would read and the line does not
+say, a secret that was taken out or a meter, makes a call that cannot be replayed, and that is said.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -18,23 +19,25 @@ from policy_service.domain.decision import Decision
 from policy_service.domain.question import AgentPrincipal, CallMethod, Claimed, Facts, Question
 from policy_service.facts.attributes import moment_of
 from policy_service.facts.config import AGENT
+from policy_service.facts.meters import MAX_TOTAL
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.parts import Parts
 from policy_service.pdp.engine import decide
 
 MEMBERS: Final = frozenset(
-    "agent tool args facts history now env txn_size claimed on_behalf_of method label id hidden decided".split()
+    "agent tool tool_digest args facts history now env txn_size claimed on_behalf_of method label id hidden secret "
+    "decided decisions".split()
 )
 """What a line may say; anything else is a slip and is told."""
 
-_HAS_HISTORY: Final = "history" in {each.name for each in fields(Question)}
 _OUTCOMES: Final = frozenset({"release", "review", "deny"})
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One recorded call. ``hidden`` are pointers to args whose values were taken out; ``decided`` is what was decided
-    then; ``facts`` are attributes by `resource` and `agent`.
+    """One recorded call. ``hidden`` are pointers to args whose values were taken out; ``secret`` to those
+    that are not to be shown; ``decided`` is what was decided at submission, ``decisions`` everything that was decided
+    about it; ``facts`` are attributes by `resource` and `agent`, ``history`` is what the meters showed.
     """
 
     number: int
@@ -53,6 +56,9 @@ class Call:
     hidden: tuple[str, ...] = ()
     decided: str | None = None
     method: CallMethod = "key"
+    tool_digest: str | None = None
+    secret: tuple[str, ...] = ()
+    decisions: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,7 @@ def read_call(line: bytes | str, number: int = 1) -> Call:
         args=args,
         now=None if told.get("now") is None else moment_of(told["now"]),
         facts=None if told.get("facts") is None else _facts(_require(told, "facts", dict)),
-        history=told.get("history"),
+        history=None if told.get("history") is None else _history(_require(told, "history", dict)),
         env=str(told.get("env", "production")),
         txn_size=int(told.get("txn_size", 1)),
         claimed=Claimed(**(told.get("claimed") or {})),
@@ -113,6 +119,9 @@ def read_call(line: bytes | str, number: int = 1) -> Call:
         hidden=tuple(told.get("hidden", ())),
         decided=decided,
         method="api_key" if told.get("method") == "api_key" else "key",
+        tool_digest=None if told.get("tool_digest") is None else _require(told, "tool_digest", str),
+        secret=tuple(told.get("secret", ())),
+        decisions=_decisions(told.get("decisions", [])),
     )
 
 
@@ -145,28 +154,81 @@ def _facts(told: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {"resource": told}
 
 
+def _history(told: dict[str, Any]) -> dict[str, int]:
+    for name, value in told.items():
+        if type(value) is not int or not 0 <= value <= MAX_TOTAL:
+            raise ValueError(
+                f"history.{name} is {json.dumps(value)}; write a whole number from 0 to {MAX_TOTAL}: amounts of money "
+                "in their smallest unit"
+            )
+    return told
+
+
+def _decisions(told: Any) -> tuple[dict[str, Any], ...]:
+    known = {"outcome", "policies", "commit", "bundle", "decided_at", "cause"}
+    if not isinstance(told, list) or not all(
+        isinstance(each, dict) and each.keys() == known for each in told
+    ):
+        raise ValueError(f"decisions are objects with {', '.join(sorted(known))}, as the service tells them")
+    return tuple(told)
+
+
+def without_strange_meters(
+    calls: Iterable[Call], bundles: Sequence[Bundle]
+) -> tuple[list[Call], list[BadLine]]:
+    """The calls, and those that name a meter no bundle here has. A recorded call may: its bundle had it then."""
+    known = {meter.name for bundle in bundles for meters in bundle.meters.values() for meter in meters}
+    kept: list[Call] = []
+    bad: list[BadLine] = []
+    for call in calls:
+        strange = sorted((call.history or {}).keys() - known)
+        if strange and call.decided is None:
+            names = ", ".join(sorted(known)) or "none"
+            bad.append(
+                BadLine(call.number, f"history.{strange[0]}: there is no such meter; known are {names}")
+            )
+        else:
+            kept.append(call)
+    return kept, bad
+
+
+def digest_of(call: Call, bundle: Bundle) -> str:
+    """The version of its tool that a call is of."""
+    manifest = bundle.manifests.get(call.tool)
+    return call.tool_digest or (manifest.digest if manifest else "0" * 64)
+
+
+def missing_meters(call: Call, bundle: Bundle) -> list[str]:
+    """The meters that count the call's tool here, and of which it does not say what they stood at."""
+    if bundle.version(call.tool, digest_of(call, bundle)) is None:
+        return []  # the answer does not turn on them
+    return sorted({meter.name for meter in bundle.meters.get(call.tool, ())} - (call.history or {}).keys())
+
+
 async def question_of(call: Call, bundle: Bundle, parts: Parts) -> Question:
-    """The question a bundle is asked about a recorded call.
+    """The question a bundle is asked about a recorded call. A meter the call does not tell reads 0.
 
     Raises:
         ValueError: its facts are not of the types the bundle declares.
     """
-    manifest = bundle.manifests.get(call.tool)
+    digest = digest_of(call, bundle)
+    version = bundle.version(call.tool, digest)
     now = call.now or datetime.now(UTC)
-    if call.facts is None or manifest is None:
+    if call.facts is None or version is None:
         raw = _bytes_of(call.args)
-        facts = await bundle.facts_for(call.tool, call.args, raw, agent=call.agent.name, now=now)
+        facts = await bundle.facts_for(
+            call.tool, call.args, raw, agent=call.agent.name, now=now, tool_digest=digest
+        )
     else:
         facts = Facts(
             bundle.digest,
-            resource=_typed(parts, manifest.resource.type, call.facts.get("resource", {})),
+            resource=_typed(parts, version.manifest.resource.type, call.facts.get("resource", {})),
             agent=_typed(parts, AGENT, call.facts.get("agent", {})),
         )
-    extra: dict[str, Any] = {"history": call.history} if _HAS_HISTORY and call.history is not None else {}
     return Question(
         agent=call.agent,
         tool=call.tool,
-        tool_digest=manifest.digest if manifest else "0" * 64,
+        tool_digest=digest,
         args=call.args,
         facts=facts,
         now=now,
@@ -175,7 +237,7 @@ async def question_of(call: Call, bundle: Bundle, parts: Parts) -> Question:
         claimed=call.claimed,
         on_behalf_of=call.on_behalf_of,
         method=call.method,
-        **extra,
+        history=call.history or {},
     )
 
 
@@ -215,5 +277,5 @@ def reads_hidden(call: Call, bundle: Bundle, paths: Iterable[tuple[str, ...]]) -
 
 
 def _names_resource(call: Call, bundle: Bundle, names: set[str]) -> bool:
-    manifest = bundle.manifests.get(call.tool)
-    return manifest is not None and manifest.resource.id.lstrip("/").split("/")[0] in names
+    version = bundle.version(call.tool, digest_of(call, bundle))
+    return version is not None and version.manifest.resource.id.lstrip("/").split("/")[0] in names

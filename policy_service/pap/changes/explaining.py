@@ -66,6 +66,7 @@ class Explanation:
         decision = self.decision
         return {
             "outcome": decision.outcome.value,
+            "decided_by": list(decision.policies),
             "bundle": decision.bundle,
             "commit": decision.commit,
             "policies": [
@@ -91,8 +92,11 @@ class Explanation:
 def explain(bundle: Bundle, question: Question, hides: Hides, *, changes: bool = True) -> Explanation:
     """Explain what this bundle decides on a question. ``hides`` says whether a pointer is secret."""
     decision = decide(bundle.rules, question)
-    if question.tool not in bundle.rules.tools:
+    version = bundle.rules.versions.get((question.tool, question.tool_digest))
+    if version is None:  # denied for that, and no rule was asked
         return Explanation(decision)
+    tools = {**bundle.rules.tools, question.tool: version}
+    bundle = replace(bundle, rules=replace(bundle.rules, tools=tools))
     side = Side(bundle, read_parts(bundle.source.files)[0], question.tool)
     asked = side.asked_as(question)
     policies = tuple(_policies(side, asked)) if asked is not None else ()
@@ -209,7 +213,7 @@ def _value(side: Side, question: Question, path: Path) -> Any:
     tables: dict[str, Any] = {
         "input": question.args, "fact": question.facts.resource, "agentfact": question.facts.agent,
         "claimed": {"purpose": question.claimed.purpose, "reasoning": question.claimed.reasoning},
-        "history": getattr(question, "history", {}),
+        "history": question.history,
     }  # fmt: skip
     if head in tables:
         value = tables[head]
@@ -241,7 +245,8 @@ class _Search:
                 self._values[path] = [v for v in self._values[path] if v != _value(side, question, path)]
 
     def _beside_what_stands(self, read: Read) -> None:
-        """Values that would fit the other values of this very call, where rules compare two of them."""
+        """Values that would fit the other values of this very call, where rules compare two of them. Never those of a
+        secret: the change would tell it."""
         for alike in read.alike:
             standing = [value for path in sorted(alike) if isinstance(value := self._now(path), str | int)]
             for path in alike & self._values.keys():
@@ -254,7 +259,7 @@ class _Search:
                     self._values[path] += [] if solved is None else [solved - 1, solved, solved + 1]
 
     def _now(self, path: Path) -> Any:
-        return _value(self._side, self._question, path)
+        return None if _is_hidden(path, self._hides) else _value(self._side, self._question, path)
 
     def by_both(self) -> list[str]:
         """One change of each kind, for when neither alone is enough."""

@@ -1,6 +1,7 @@
 """Recorded calls through one bundle or two: what each comes to, counted by tool and by label, and where two differ.
 
-Rules kept here: a call whose hidden values some rule reads is counted as not replayable and never guessed; labels are
+Rules kept here: a call whose hidden values some rule reads, or that does not tell what a meter of its tool stood at,
+is counted as not replayable and never guessed; labels are
 carried to the report and read by nothing that decides.
 """
 
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from policy_service.domain.decision import Decision
 from policy_service.pap.bundle import Bundle
-from policy_service.pap.changes.calls import Call, decided, reads_hidden
+from policy_service.pap.changes.calls import Call, decided, digest_of, missing_meters, reads_hidden
 from policy_service.pap.changes.findings import Finding, Way
 from policy_service.pap.changes.outcomes import asked_of, laxer, stricter
 from policy_service.pap.changes.paths import Path
@@ -76,13 +77,12 @@ class Counts:
 def replay(bundle: Bundle, calls: Iterable[Call]) -> list[Replayed]:
     """Every call through the bundle, in order. Blocks while fact sources are read."""
     parts = read_parts(bundle.source.files)[0]
-    read: dict[str, frozenset[Path]] = {}
+    read: dict[tuple[str, str], frozenset[Path]] = {}
 
     async def all_of_them() -> list[Replayed]:
         found = []
         for call in calls:
-            if call.hidden and reads_hidden(call, bundle, _read_by(bundle, call.tool, read)):
-                why = f"a rule reads {', '.join(call.hidden)}, and the record holds no value of it"
+            if why := _why_not(bundle, call, read):
                 found.append(Replayed(call, None, why))
                 continue
             try:
@@ -94,12 +94,22 @@ def replay(bundle: Bundle, calls: Iterable[Call]) -> list[Replayed]:
     return asyncio.run(all_of_them())
 
 
-def _read_by(bundle: Bundle, tool: str, known: dict[str, frozenset[Path]]) -> frozenset[Path]:
-    if tool not in known:
-        rules = bundle.rules.tools.get(tool)
+def _why_not(bundle: Bundle, call: Call, read: dict[tuple[str, str], frozenset[Path]]) -> str:
+    if call.hidden and reads_hidden(call, bundle, _read_by(bundle, call, read)):
+        return f"a rule reads {', '.join(call.hidden)}, and the record holds no value of it"
+    if missing := missing_meters(call, bundle):
+        names = ", ".join(f"history.{name}" for name in missing)
+        return f"{call.tool} is counted by {names}, and the record does not say what it stood at"
+    return ""
+
+
+def _read_by(bundle: Bundle, call: Call, known: dict[tuple[str, str], frozenset[Path]]) -> frozenset[Path]:
+    version = call.tool, digest_of(call, bundle)
+    if version not in known:
+        rules = bundle.rules.versions.get(version)
         trees = {} if rules is None else rules.everything.to_pst().static_policies
-        known[tool] = frozenset(path for tree in trees.values() for path in read_policy(tree).literals)
-    return known[tool]
+        known[version] = frozenset(path for tree in trees.values() for path in read_policy(tree).literals)
+    return known[version]
 
 
 def counted(replayed: Iterable[Replayed]) -> Counts:

@@ -106,3 +106,32 @@ async def test_an_effect_is_submitted_voted_on_and_looked_at_without_reading_tho
         assert (await robot.see(view["txn"]))["state"] == "ready"
     assert any("votes" in asked for _, asked in found)
     assert scans(found) == []
+
+
+@pytest.mark.parametrize("verb", ["recorded-calls", "recorded-call"])
+async def test_recorded_calls_are_taken_out_without_reading_everything_there_ever_was(
+    bank: World, robot: Agent, verb: str
+) -> None:
+    for n in range(3):
+        view = (await robot.submit(await pay(bank, 500), await pay(bank, n + 1), run_key=f"r-{n}")).json()
+    about = {"effect_id": view["effects"][0]["effect_id"]}
+    args: dict[str, Any] = about if verb == "recorded-call" else {"days": 1, "with_secrets": False}
+    with plans(bank) as found:
+        answer = await bank.operator(verb, args)
+    calls = [answer] if verb == "recorded-call" else answer
+    assert [call["txn_size"] for call in calls] == [2] * len(calls)
+    assert len(calls) == (1 if verb == "recorded-call" else 6)
+    lines = [line for line, asked in found if "FROM decisions" in asked]
+    assert lines
+    assert scans(found) == []
+    # A whole group of every transaction is as bad as a scan, and so is sorting all decisions of many days.
+    bad = (
+        "MATERIALIZE",
+        "GroupAggregate",
+        "HashAggregate",
+        *(() if verb == "recorded-call" else ("B-TREE",)),
+    )
+    assert not [line for line in lines for name in bad if name in line], lines
+    key = ("sqlite_autoindex_decisions_1 (decision_id>?", "decisions_pkey")
+    used = ("ix_decisions_effect",) if verb == "recorded-call" else key
+    assert [line for line in lines for name in used if name in line], lines

@@ -1,13 +1,24 @@
-"""The record of submitted calls, as an operator takes it out for replaying."""
+"""The record of submitted calls, as an operator takes it out for replaying and for explaining one."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from policy_service.channels.operator.author import explaining, exporting
+from policy_service.cli import app
 from policy_service.pap.changes.calls import read_calls
-from tests.fakes.world import Agent, World
+from policy_service.workflow import recorded
+from tests.fakes.payments import Payments, gate
+from tests.fakes.world import Agent, World, running
+from tests.integration.service.effects import pay
+from tests.integration.service.metered import metered
+from tests.integration.service.test_secrets import CARD, PIN, TRANSFER, submitted
 
 pytestmark = pytest.mark.anyio
 
@@ -28,4 +39,148 @@ async def test_what_was_submitted_comes_out_as_calls_that_can_be_replayed(world:
         (effect_id, "refund", REFUND, "release")
     ]
     assert calls[0].agent.roles == {"support-agent"}
+    assert (calls[0].tool_digest, calls[0].history) == (digest, {})
     assert one["id"] == effect_id
+
+
+async def test_a_record_longer_than_a_page_comes_out_whole_and_in_order(
+    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recorded, "_PAGE", 2)
+    for n in range(5):
+        await robot.submit(await pay(bank, n + 1), run_key=f"r-{n}")
+        bank.clock.pass_(seconds=1)
+
+    everything = await bank.operator("recorded-calls", {"days": 1, "with_secrets": False})
+    bank.clock.pass_(hours=24, seconds=-2.5)
+    lately = await bank.operator("recorded-calls", {"days": 1, "with_secrets": False})
+
+    assert [call["args"]["amount"] for call in everything] == [1, 2, 3, 4, 5]
+    assert [call["args"]["amount"] for call in lately] == [4, 5]
+
+
+async def run(*args: str) -> Result:
+    """One command, in a thread: it has a loop of its own."""
+    return await asyncio.to_thread(CliRunner().invoke, app, list(args))
+
+
+class Printed:
+    """What an author's verb prints when the operator's socket is the service of this test."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: Any) -> None:
+        for module in (exporting, explaining):
+            monkeypatch.setattr(module, "load_settings", lambda: None)
+            monkeypatch.setattr(module, "run_verb", lambda _settings, _verb, _args: answer)
+
+    async def by(self, *args: str) -> str:
+        """Everything that is printed, on both streams."""
+        result = await run(*args)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+
+@pytest.fixture
+async def transfer(bank: World, folder: Payments, robot: Agent) -> str:
+    """A transfer with two secrets, which a rule reads, waits for finance; its effect's id."""
+    folder.write("tools/transfer.json", TRANSFER)
+    folder.rules(gate("look", "finance", f'context.input.pin == "{PIN}"', action="transfer"))
+    await bank.activate()
+    view = await submitted(bank, robot, "acct-1")
+    effect_id: str = view["effects"][0]["effect_id"]
+    return effect_id
+
+
+async def test_calls_leave_without_secrets_unless_they_are_asked_for(
+    bank: World, transfer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def answer(_settings: Any, verb: str, args: dict[str, Any]) -> Any:
+        asked.append(args)
+        return answers[bool(args["with_secrets"])]
+
+    answers = {
+        wanted: await bank.operator("recorded-calls", {"days": 7, "with_secrets": wanted})
+        for wanted in (False, True)
+    }
+    printed = Printed(monkeypatch, None)
+    monkeypatch.setattr(exporting, "run_verb", answer)
+
+    kept, told = await printed.by("calls"), await printed.by("calls", "--with-secrets")
+
+    assert PIN not in kept and CARD not in kept
+    assert json.loads(kept)["hidden"] == ["/card", "/pin"]
+    assert json.loads(kept)["id"] == transfer
+    assert PIN in told and CARD in told
+    assert [args["with_secrets"] for args in asked] == [False, True]
+
+
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+@pytest.mark.parametrize("manifest", ["the same", "another", "none"])
+async def test_an_explained_effect_keeps_its_secrets_whatever_the_manifest_says_today(
+    bank: World,
+    folder: Payments,
+    transfer: str,
+    monkeypatch: pytest.MonkeyPatch,
+    as_json: tuple[str, ...],
+    manifest: str,
+) -> None:
+    found = await bank.operator("recorded-call", {"effect_id": transfer})
+    assert sorted(found["secret"]) == ["/card/number", "/pin"]
+    assert PIN in json.dumps(found)  # the search for what would release it needs it
+    if manifest == "another":
+        folder.write("tools/transfer.json", {**TRANSFER, "secret": []})
+    if manifest == "none":
+        (folder.path / "tools/transfer.json").unlink()
+        folder.rules("")
+    folder.write("rules.cedar", (folder.path / "rules.cedar").read_text().replace(PIN, "another pin"))
+    printed = Printed(monkeypatch, found)
+
+    kept = await printed.by("explain", transfer, str(folder.path), *as_json)
+
+    assert PIN not in kept and CARD not in kept
+    assert transfer in kept
+    if manifest == "the same":
+        assert PIN in await printed.by("explain", transfer, str(folder.path), "--with-secrets", *as_json)
+
+
+async def test_meters_are_recorded_as_the_decision_saw_them(tmp_path: Path) -> None:
+    folder = metered(tmp_path / "bundle")
+    async with running(tmp_path / "data", folder.path) as bank:
+        robot = await bank.agent("robot")
+        await robot.submit(await pay(bank, 300), run_key="r-1")
+        denied = (await robot.submit(await pay(bank, 800), run_key="r-2")).json()
+
+        calls = await bank.operator("recorded-calls", {"days": 1, "with_secrets": False})
+        one = await bank.operator("recorded-call", {"effect_id": denied["effects"][0]["effect_id"]})
+
+    assert [call["history"] for call in calls] == [{"spent": 0, "shipped": 0}, {"spent": 300, "shipped": 1}]
+    assert [call["decided"] for call in calls] == ["release", "deny"]
+    assert one["history"] == {"spent": 300, "shipped": 1}
+    file = tmp_path / "calls.jsonl"
+    file.write_text("\n".join(map(json.dumps, calls)))
+    looser = metered(tmp_path / "looser").policies(
+        (folder.path / "rules.cedar").read_text().replace("> 1000", "> 2000")
+    )
+    same = await run("replay", str(file), str(folder.path), "--json")
+    against = await run("diff", str(folder.path), str(looser.path), "--calls", str(file))
+    assert [call["outcome"] for call in json.loads(same.stdout)["calls"]] == ["release", "deny"]
+    assert "1 recorded calls are answered otherwise" in against.stdout and against.exit_code == 1
+
+
+async def test_a_stored_effect_comes_with_everything_that_was_decided_about_it(
+    bank: World, robot: Agent
+) -> None:
+    maya = await bank.person("maya")
+    view = (await robot.submit(await pay(bank, 500))).json()
+    await maya.vote(view)
+    await robot.spend(await robot.see(view["txn"]))
+
+    one = await bank.operator("recorded-call", {"effect_id": view["effects"][0]["effect_id"]})
+
+    bundle = bank.service.active.current
+    assert one["decisions"][0]["cause"] == "submit"
+    assert len(one["decisions"]) > 1
+    assert {(each["commit"], each["bundle"]) for each in one["decisions"]} == {(bundle.commit, bundle.digest)}
+    assert one["decisions"][0]["decided_at"] == one["now"]
+    assert one["decisions"][0]["policies"] == view["effects"][0]["decision"]["policies"]

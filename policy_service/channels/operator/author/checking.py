@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from policy_service.channels.operator.author.naming import bundle_named
-from policy_service.channels.operator.speaking import AsJson, say, sentences
+from policy_service.channels.operator.speaking import AsJson, problem_told, say, sentences
 from policy_service.pap.bundle import prepare_bundle
 from policy_service.pap.lint.run import findings_about
-from policy_service.pap.problems import BundleError, Problem
+from policy_service.pap.problems import BundleError
 
 BundleName = Annotated[
     str | None,
@@ -32,12 +32,12 @@ def check(bundle: BundleName = None, strict: Strict = False, as_json: AsJson = F
             checked = prepare_bundle(files)
             findings = findings_about(files.files)
         except BundleError as error:
-            problems = [_told(problem) for problem in error.problems]
+            problems = [problem_told(problem) for problem in error.problems]
             say({"ok": False, "problems": problems}, as_json, str(error))
             raise typer.Exit(1) from None
         checked.close()
         warned = any(finding.level == "warning" for finding in findings)
-        told = [_told(finding) for finding in findings]
+        told = [problem_told(finding) for finding in findings]
         done = {
             "ok": not (strict and warned),
             "digest": checked.digest,
@@ -53,13 +53,3 @@ def check(bundle: BundleName = None, strict: Strict = False, as_json: AsJson = F
         say(done, as_json, "\n".join(lines))
         if strict and warned:
             raise typer.Exit(1)
-
-
-def _told(problem: Problem) -> dict[str, Any]:
-    return {
-        "file": problem.file,
-        "line": problem.line,
-        "message": problem.message,
-        "code": problem.code,
-        "level": problem.level,
-    }

@@ -9,7 +9,7 @@ import typer
 
 from policy_service.channels.operator.author.naming import bundle_named
 from policy_service.channels.operator.author.recorded import read_recorded, said_of_bad_lines
-from policy_service.channels.operator.speaking import AsJson, say, sentences, visible
+from policy_service.channels.operator.speaking import AsJson, problem_told, say, sentences, visible
 from policy_service.pap.bundle import Bundle, prepare_bundle
 from policy_service.pap.changes.comparing import Report, compare
 from policy_service.pap.changes.findings import Finding, Way
@@ -33,24 +33,24 @@ def diff(old: Old, new: New, ack: Acknowledged = None, calls: Calls = None, as_j
     """Say what NEW permits that OLD did not; 0 when nothing does that was not acknowledged by its id."""
     with sentences():
         before, after = _prepared(old, as_json), _prepared(new, as_json)
-        recorded, bad = ([], []) if calls is None else read_recorded(calls)
+        recorded, bad = ([], []) if calls is None else read_recorded(calls, (before, after))
         try:
-            more = (
-                findings_of(differing(replay(before, recorded), replay(after, recorded))) if recorded else []
-            )
-            report = compare(before, after, more)
+            answers = replay(before, recorded), replay(after, recorded)
+            report = compare(before, after, findings_of(differing(*answers)))
         finally:
             before.close()
             after.close()
         asked = report.not_acknowledged(ack or ())
         unused = sorted(set(ack or ()) - {finding.id for finding in report.of_way(Way.LOOSENING)})
-        say(
-            _json(report, asked, unused, len(recorded)) | {"bad_lines": [vars_of(each) for each in bad]},
-            as_json,
-            "\n".join(
-                [*said_of_bad_lines(bad), *_text(report, asked, unused, len(recorded), calls is not None)]
-            ),
+        unknown = sum(
+            one.decision is None or other.decision is None for one, other in zip(*answers, strict=True)
         )
+        value = _json(report, asked, unused, len(recorded)) | {
+            "not_replayable": unknown,
+            "bad_lines": [vars_of(each) for each in bad],
+        }
+        replayed = [] if calls is None else [_replayed(len(recorded), unknown)]
+        say(value, as_json, "\n".join([*said_of_bad_lines(bad), *_text(report, asked, unused, replayed)]))
         if asked or bad:
             raise typer.Exit(1)
 
@@ -64,7 +64,7 @@ def _prepared(name: str, as_json: bool) -> Bundle:
     try:
         return prepare_bundle(bundle_named(name))
     except BundleError as error:
-        problems = [{"file": p.file, "line": p.line, "message": p.message} for p in error.problems]
+        problems = [problem_told(each) for each in error.problems]
         say({"ok": False, "bundle": name, "problems": problems}, as_json, f"{name} does not load:\n{error}")
         raise typer.Exit(1) from None
 
@@ -93,9 +93,12 @@ _HEADS = {
 }
 
 
-def _text(
-    report: Report, asked: list[Finding], unused: list[str], recorded: int, replayed: bool
-) -> list[str]:
+def _replayed(count: int, unknown: int) -> str:
+    told = f"Replayed: {count} recorded calls; facts as recorded, else from each bundle's own sources"
+    return f"{told}; {unknown} of them cannot be replayed, see `replay`" if unknown else told
+
+
+def _text(report: Report, asked: list[Finding], unused: list[str], replayed: list[str]) -> list[str]:
     lines: list[str] = []
     open_ids = {finding.id for finding in asked}
     for way in Way:
@@ -110,10 +113,7 @@ def _text(
             lines.append(f"  {one.tool}: {one.how}, {one.count} made-up calls{why}")
     if report.same_in_meaning:
         lines.append(f"Differ in form only: {', '.join(report.same_in_meaning)}")
-    if replayed:
-        lines.append(
-            f"Replayed: {recorded} recorded calls; facts as recorded, else from each bundle's own sources"
-        )
+    lines += replayed
     lines += [f"--ack {name} names no loosening of this change; drop it" for name in unused]
     counted = len(report.of_way(Way.LOOSENING))
     if asked:

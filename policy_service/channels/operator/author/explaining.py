@@ -15,9 +15,17 @@ import typer
 from policy_service.channels.operator.author.naming import bundle_named
 from policy_service.channels.operator.socket import run_verb
 from policy_service.channels.operator.speaking import AsJson, say, sentences, visible
+from policy_service.domain.decision import Decision
 from policy_service.errors import InvalidRequestError
 from policy_service.pap.bundle import Bundle, prepare_bundle
-from policy_service.pap.changes.calls import Call, question_of, read_call
+from policy_service.pap.changes.calls import (
+    Call,
+    digest_of,
+    missing_meters,
+    question_of,
+    read_call,
+    without_strange_meters,
+)
 from policy_service.pap.changes.explaining import Explanation, explain
 from policy_service.pap.parts import read_parts
 from policy_service.settings import load_settings
@@ -44,25 +52,40 @@ def explain_call(
     what: What, bundle: BundleName = None, with_secrets: WithSecrets = False, as_json: AsJson = False
 ) -> None:
     """Say which rules held and which did not and why, whom the gates ask, and the smallest change that releases."""
-    with sentences():
+    with sentences(as_json):
         call = _call(what)
         prepared = prepare_bundle(bundle_named(bundle))
         try:
+            _require_known_meters(call, prepared)
             told = _explained(call, prepared, with_secrets)
+            unknown = missing_meters(call, prepared)
         except ValueError as error:
             raise InvalidRequestError(f"{what}: {error}") from None
         finally:
             prepared.close()
-        value = told.to_json() | {"decided_then": call.decided}
-        lines = _text(told, call)
+        value = told.to_json() | {
+            "id": call.name or None,
+            "decided_then": call.decided,
+            "decisions": list(call.decisions),
+            "differs": _differs(told.decision, call),
+            "meters_not_known": unknown,
+        }
+        lines = [*_then(told.decision, call), *_text(told, call, unknown)]
         say(value, as_json, "\n".join("\n".join(map(visible, line.split("\n"))) for line in lines))
 
 
 def _explained(call: Call, bundle: Bundle, with_secrets: bool) -> Explanation:
-    manifest = bundle.manifests.get(call.tool)
-    secret = () if manifest is None or with_secrets else tuple(manifest.secret)
+    """The call under today's bundle; what was secret on that day stays it, whatever the manifest says today."""
+    version = bundle.version(call.tool, digest_of(call, bundle))
+    said = () if version is None else tuple(version.manifest.secret)
+    secret = () if with_secrets else (*said, *call.secret)
     question = asyncio.run(question_of(call, bundle, read_parts(bundle.source.files)[0]))
     return explain(bundle, question, partial(is_hidden, secret))
+
+
+def _require_known_meters(call: Call, bundle: Bundle) -> None:
+    for bad in without_strange_meters([call], [bundle])[1]:
+        raise ValueError(bad.why)
 
 
 def _call(what: str) -> Call:
@@ -80,10 +103,38 @@ def _call(what: str) -> Call:
         raise InvalidRequestError(f"{what} holds no call: {error}") from None
 
 
-def _text(told: Explanation, call: Call) -> list[str]:
+def _differs(today: Decision, call: Call) -> bool | None:
+    """Whether today's answer is another than the first of that day, to the same question; None when none is stored."""
+    if not call.decisions:
+        return None
+    then = call.decisions[0]
+    return (today.outcome.value, list(today.policies)) != (then["outcome"], list(then["policies"]))
+
+
+def _then(today: Decision, call: Call) -> list[str]:
+    """What the service answered, by which rules of which commit, before what it would answer today."""
+    if not call.decisions:
+        return []
+    lines = [f"Decided about {call.name}, oldest first:"]
+    for each in call.decisions:
+        by = ", ".join(each["policies"]) or "no policy"
+        lines += [
+            f"  {each['decided_at']} {each['cause']}: {each['outcome']} by {by}",
+            f"      commit {each['commit']}, bundle {each['bundle']}",
+        ]
+    now = f"{today.outcome} by {', '.join(today.policies) or today.code}"
+    if _differs(today, call):
+        return [*lines, f"Today's bundle answers otherwise than at first: {now}", ""]
+    return [*lines, "Today's bundle answers as at first, by the same policies", ""]
+
+
+def _text(told: Explanation, call: Call, unknown: list[str]) -> list[str]:
     decision = told.decision
     then = f" (then: {call.decided})" if call.decided else ""
     lines = [f"{decision.outcome} of {call.tool} by {decision.bundle} at {decision.commit}{then}"]
+    lines += [
+        f"  history.{name} is not told and was read as 0; the answer may turn on it" for name in unknown
+    ]
     lines += [f"  {reason.text}" for reason in decision.reasons]
     lines += [f"  asks {each}" for each in told.asks]
     if decision.unseen:

@@ -23,7 +23,7 @@ Check = Annotated[
 
 def fmt(bundle: BundleName = None, check: Check = False, as_json: AsJson = False) -> None:
     """Lay out every policy file of a bundle; what the rules mean and every comment stay as they are."""
-    with sentences():
+    with sentences(as_json):
         source = bundle_named(bundle)
         if source.folder is None:
             raise BundleError([Problem(source.origin, None, "is no folder, so nothing can be written there")])

@@ -6,22 +6,25 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from policy_service.errors import InvalidRequestError
-from policy_service.pap.changes.calls import BadLine, Call, read_calls
+from policy_service.pap.bundle import Bundle
+from policy_service.pap.changes.calls import BadLine, Call, read_calls, without_strange_meters
 
 
-def read_recorded(file: Path) -> tuple[list[Call], list[BadLine]]:
-    """The calls of a file, and the lines that are none.
+def read_recorded(file: Path, bundles: Sequence[Bundle]) -> tuple[list[Call], list[BadLine]]:
+    """The calls of a file for these bundles, and the lines that are none.
 
     Raises:
         InvalidRequestError: there is no such file.
     """
     try:
         with file.open("rb") as lines:
-            return read_calls(lines)
+            calls, bad = read_calls(lines)
     except OSError as error:
         raise InvalidRequestError(
             f"{file} cannot be read: {error.strerror}; name a file of JSON lines"
         ) from None
+    calls, strange = without_strange_meters(calls, bundles)
+    return calls, sorted([*bad, *strange], key=lambda each: each.number)
 
 
 def said_of_bad_lines(bad: Sequence[BadLine]) -> list[str]:

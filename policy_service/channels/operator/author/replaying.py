@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,15 +38,13 @@ def replay_calls(
     file: File, bundle: BundleName = None, against: Against = None, as_json: AsJson = False
 ) -> None:
     """Decide recorded calls by a bundle, and count what they come to; 1 when a line is no call."""
-    with sentences():
-        calls, bad = read_recorded(file)
-        results = []
+    with sentences(as_json), ExitStack() as opened:
+        bundles = []
         for name in (bundle, against) if against is not None else (bundle,):
-            prepared = prepare_bundle(bundle_named(name))
-            try:
-                results.append(replay(prepared, calls))
-            finally:
-                prepared.close()
+            bundles.append(prepare_bundle(bundle_named(name)))
+            opened.callback(bundles[-1].close)
+        calls, bad = read_recorded(file, bundles)
+        results = [replay(each, calls) for each in bundles]
         first = results[0]
         differences = differing(first, results[1]) if len(results) > 1 else []
         value = _json(first, differences) | {
@@ -94,7 +93,7 @@ def _text(
         if each.decision is None
     ]
     if against is not None:
-        lines += ["", *_differences(differences, against)]
+        lines += ["", *_differences(differences, against, sum(each.decision is None for each in replayed))]
     own = sum(each.call.facts is None for each in replayed)
     lines.append(
         f"{len(replayed)} calls; for {own} of them facts were read from the bundle's own sources, as they are now"
@@ -102,7 +101,9 @@ def _text(
     return lines
 
 
-def _differences(differences: list[Difference], against: str) -> list[str]:
+def _differences(differences: list[Difference], against: str, unknown: int) -> list[str]:
+    if not differences and unknown:
+        return [f"{against} answers every call that can be replayed as before; {unknown} cannot be"]
     if not differences:
         return [f"{against} answers every call as before"]
     loose = sum(each.way is Way.LOOSENING for each in differences)

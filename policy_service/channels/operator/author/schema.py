@@ -28,7 +28,7 @@ def schema(
     bundle: BundleName = None, people: People = False, as_json: AsJsonSchema = False, out: Out = None
 ) -> None:
     """Write the schema that every rule of a bundle is validated against."""
-    with sentences():
+    with sentences(as_json):
         prepared = prepare_bundle(bundle_named(bundle))
         prepared.close()
         made: dict[str, Any] = approval_schema() if people else bundle_schema(prepared.source.files)

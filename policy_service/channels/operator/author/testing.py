@@ -20,7 +20,7 @@ from policy_service.pap.cases.mutants import Mutant
 from policy_service.pap.cases.mutating import Mutation, counted, mutate, noticing
 from policy_service.pap.cases.reading import cases_in
 from policy_service.pap.cases.running import Answered, Prepared, prepare_cases
-from policy_service.pap.problems import BundleError, Problem
+from policy_service.pap.problems import Problem
 
 WithMutants = Annotated[
     bool,
@@ -51,17 +51,8 @@ def run_cases(
     as_json: AsJson = False,
 ) -> None:
     """Run a bundle's cases. Refused unless there are cases, all hold and, with --mutate, every mutant is noticed."""
-    with sentences():
-        try:
-            _test(bundle, mutate_rules, coverage, junit, as_json)
-        except BundleError as error:
-            if not as_json:
-                raise
-            problems = [
-                {"file": each.file, "line": each.line, "message": each.message} for each in error.problems
-            ]
-            say({"ok": False, "problems": problems}, as_json, "")
-            raise typer.Exit(1) from None
+    with sentences(as_json):
+        _test(bundle, mutate_rules, coverage, junit, as_json)
 
 
 def _test(name: str | None, mutate_rules: bool, coverage: bool, junit: Path | None, as_json: bool) -> None:

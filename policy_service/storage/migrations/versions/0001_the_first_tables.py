@@ -81,6 +81,7 @@ def upgrade() -> None:
         sa.Column("reasons", Json, nullable=False),
         sa.Column("unseen", Json, nullable=False),
         sa.Column("facts", Json, nullable=False),
+        sa.Column("history", Json, nullable=False),
         sa.Column("bundle", sa.String(), nullable=False),
         sa.Column("commit", sa.String(), nullable=False),
         sa.Column("decided_at", UtcDateTime(), nullable=False),

@@ -68,7 +68,15 @@ def test_cases_that_cannot_be_read_are_told_with_their_line(folder: BundleFolder
     if as_json:
         assert told(result) == {
             "ok": False,
-            "problems": [{"file": "cases/a.yaml", "line": 8, "message": "a case needs `expect:`"}],
+            "problems": [
+                {
+                    "file": "cases/a.yaml",
+                    "line": 8,
+                    "message": "a case needs `expect:`",
+                    "code": "invalid",
+                    "level": "error",
+                }
+            ],
         }
     else:
         assert "cases/a.yaml:8: a case needs `expect:`" in result.stderr

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from countersign.contract import ToolManifest
 from policy_service.pap.changes.calls import read_calls
 from policy_service.pap.changes.findings import Way
 from policy_service.pap.changes.replaying import counted, differing, findings_of, replay
-from tests.fakes.bundles import PERMIT_ALL, BundleFolder, pay_manifest
+from tests.fakes.bundles import PAY_ARGS, PERMIT_ALL, BundleFolder, pay_manifest
 
 GATE = '@id("g") @approval("finance") forbid (principal, action, resource) when { context.input.amount > LIMIT };'
 
@@ -103,3 +104,75 @@ def test_facts_of_the_line_come_before_the_bundle_s_sources(tmp_path: Path) -> N
     outcomes = [each.outcome for each in replay(folder.load(), calls)]
 
     assert outcomes == ["deny", "release", "not replayable"]
+
+
+def test_a_call_is_of_the_version_it_was_staged_for(tmp_path: Path) -> None:
+    older = pay_manifest(
+        args={**PAY_ARGS, "properties": {**PAY_ARGS["properties"], "why": {"type": "string"}}}
+    )
+    older["resource"] = {"type": "Account", "id": "/why"}
+    digest = ToolManifest.model_validate(older).digest
+    folder = bundle(tmp_path, 50).write("tools/pay@old.json", older)
+    args = {"account": "a1", "amount": 60, "why": "so"}
+    calls, _ = read_calls(
+        [
+            line(args=args, tool_digest=digest),
+            line(args=args),
+            line(tool_digest="0" * 64),
+            line(args=args, tool_digest=digest, hidden=["/why"]),
+            line(hidden=["/why"]),
+        ]
+    )
+
+    told = [each.to_json() for each in replay(folder.load(), calls)]
+
+    assert [(each["outcome"], each["reasons"]) for each in told] == [
+        ("review", []),
+        ("deny", ["invalid_args"]),
+        ("deny", ["tool_changed"]),
+        ("not replayable", []),
+        ("review", []),
+    ]
+
+
+def test_facts_of_an_older_version_s_resource_are_read(tmp_path: Path) -> None:
+    older = pay_manifest(resource={"type": "Account", "id": "/currency"})
+    digest = ToolManifest.model_validate(older).digest
+    folder = BundleFolder(tmp_path).write("tools/pay@old.json", older)
+    folder.policies(PERMIT_ALL + '@id("shut") forbid (principal, action, resource) when { resource.shut };')
+    folder.write(
+        "facts.toml",
+        '[entities.Account.attributes]\nshut = "Bool"\n[[source]]\nname = "s"\nkind = "file"\n'
+        'file = "facts/s.json"\nentity = "Account"\n',
+    )
+    folder.write("facts/s.json", {"a1": {"shut": True}, "EUR": {"shut": False}})
+    args = {"account": "a1", "amount": 1, "currency": "EUR"}
+    calls, _ = read_calls([line(args=args), line(args=args, tool_digest=digest)])
+
+    assert [each.outcome for each in replay(folder.load(), calls)] == ["deny", "release"]
+
+
+def test_a_meter_is_what_the_record_says_and_never_guessed(tmp_path: Path) -> None:
+    amount = {"type": "integer", "minimum": 0}
+    folder = BundleFolder(tmp_path / "2").write(
+        "tools/pay.json",
+        pay_manifest(args={**PAY_ARGS, "properties": {**PAY_ARGS["properties"], "amount": amount}}),
+    )
+    folder.write(
+        "meters.toml", '[meters.spent]\nsum = "/amount"\nof = ["pay"]\nper = "principal"\nwindow = "24h"\n'
+    )
+    folder.policies(
+        PERMIT_ALL + '@id("cap") forbid (principal, action, resource) when { context.history.spent > 100 };'
+    )
+    calls, _ = read_calls(
+        [line(history={"spent": 101}), line(history={"spent": 100}), line(history={}), line()]
+    )
+    free = BundleFolder(tmp_path / "1").policies(PERMIT_ALL).load()
+
+    capped = replay(folder.load(), calls)
+
+    assert [each.outcome for each in capped] == ["deny", "release", "not replayable", "not replayable"]
+    assert "history.spent" in capped[2].why_not
+    assert [each.before.call.number for each in differing(replay(free, calls), capped)] == [1, 3, 4]
+    changed, _ = read_calls([line(tool_digest="0" * 64)])
+    assert [each.outcome for each in replay(folder.load(), changed)] == ["deny"]
