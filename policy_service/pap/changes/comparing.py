@@ -14,13 +14,17 @@ from policy_service.pap.bundle import Bundle
 from policy_service.pap.changes.cases_of_both import case_findings
 from policy_service.pap.changes.differences import tool_findings
 from policy_service.pap.changes.findings import Finding, Way, of_way
-from policy_service.pap.changes.manifests import manifest_findings
+from policy_service.pap.changes.groups_read import opened_by_leaving
 from policy_service.pap.changes.people import people_findings
 from policy_service.pap.changes.regions import Pair, Tried
+from policy_service.pap.changes.same_files import means_the_same
 from policy_service.pap.changes.sides import Side
 from policy_service.pap.changes.slices_of_both import meaning, same_ground, same_policy
-from policy_service.pap.changes.structure import fact_findings, group_findings, meter_findings
+from policy_service.pap.changes.structure import fact_findings, meter_findings
+from policy_service.pap.changes.versions import Versions, version_findings, versions_of_both
+from policy_service.pap.changes.who import group_findings
 from policy_service.pap.parts import Parts, read_parts
+from policy_service.pap.tools import ToolVersion
 from policy_service.pdp.rules import PolicySource
 
 
@@ -59,13 +63,15 @@ def compare(before: Bundle, after: Bundle, more: Iterable[Finding] = ()) -> Repo
     if before.digest == after.digest:
         return Report(before, after, tuple(more), ())
     parts = (read_parts(before.source.files)[0], read_parts(after.source.files)[0])
-    findings, tools = _rules(before, after, parts)
+    versions = versions_of_both(before, after)
+    findings, tools = _rules(before, after, parts, versions)
     exhaustive = frozenset(tool.tool for tool in tools if tool.how != "sampled")
     findings += people_findings(before, after)
-    findings += manifest_findings(before.manifests, after.manifests, exhaustive)
-    findings += group_findings(before.directory, after.directory)
+    findings += version_findings(versions, exhaustive)
+    opened = opened_by_leaving((before, after))
+    findings += group_findings(before.directory, after.directory, opened)
     findings += fact_findings(*parts)
-    findings += meter_findings(before.source.files, after.source.files)
+    findings += meter_findings(*parts)
     findings += case_findings(before, after)
     findings += _texts(before, after, findings)
     findings += more
@@ -76,12 +82,13 @@ def compare(before: Bundle, after: Bundle, more: Iterable[Finding] = ()) -> Repo
 
 
 def _rules(
-    before: Bundle, after: Bundle, parts: tuple[Parts, Parts]
+    before: Bundle, after: Bundle, parts: tuple[Parts, Parts], versions: Iterable[Versions]
 ) -> tuple[list[Finding], list[ToolTried]]:
     findings: list[Finding] = []
     tools: list[ToolTried] = []
-    for tool in sorted(before.manifests.keys() | after.manifests.keys()):
-        pair = (_side(before, parts[0], tool), _side(after, parts[1], tool))
+    for each in versions:
+        tool = each.name
+        pair = (_side(before, parts[0], each.before), _side(after, parts[1], each.after))
         if _is_unchanged(pair):
             tools.append(ToolTried(tool, "unchanged"))
             continue
@@ -92,8 +99,8 @@ def _rules(
     return findings, tools
 
 
-def _side(bundle: Bundle, parts: Parts, tool: str) -> Side | None:
-    return Side(bundle, parts, tool) if tool in bundle.manifests else None
+def _side(bundle: Bundle, parts: Parts, version: ToolVersion | None) -> Side | None:
+    return None if version is None else Side(bundle, parts, version.tool, version)
 
 
 def _is_unchanged(pair: Pair) -> bool:
@@ -177,21 +184,12 @@ def _rest(
     for name in differing:
         if name in accounted:
             continue
-        if _is_understood(name):
+        if means_the_same(name, (before, after), parts):
             same.append(name)
         else:
-            words = "this file differs, and this version does not know what it means"
+            words = "this file differs, and no comparison here tells how"
             content = [repr(mine.get(name)), repr(theirs.get(name))]
             unknown.append(
                 Finding(Way.LOOSENING, "unknown-file", name, words, content=content, files=frozenset({name}))
             )
     return same, unknown
-
-
-def _is_understood(name: str) -> bool:
-    """Whether the comparisons above read files of this kind in full, so that silence means sameness."""
-    return (
-        name.endswith(".cedar")
-        or name in ("groups.toml", "facts.toml", "meters.toml")
-        or name.startswith(("tools/", "facts/", "cases/"))
-    )

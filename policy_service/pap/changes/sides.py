@@ -25,6 +25,7 @@ from policy_service.pap.bundle import Bundle
 from policy_service.pap.changes.paths import Path
 from policy_service.pap.changes.samples import sample, settled
 from policy_service.pap.parts import Parts
+from policy_service.pap.tools import ToolVersion
 from policy_service.pdp.cedar import Request, entities_of
 from policy_service.pdp.engine import decide
 from policy_service.pdp.request import entities_for, request_for
@@ -52,13 +53,16 @@ class Side:
     bundle: Bundle
     parts: Parts
     tool: str
+    version: ToolVersion | None = None  # the tool's current one, unless another is named
     _encoded: dict[str, Encoded | None] = field(default_factory=dict)
     _entities: dict[str, Entities] = field(default_factory=dict)
 
     @property
     def rules(self) -> ToolRules:
         """What the bundle decides this tool with."""
-        return self.bundle.rules.tools[self.tool]
+        if self.version is None:
+            return self.bundle.rules.tools[self.tool]
+        return self.bundle.rules.versions[self.tool, self.version.manifest.digest]
 
     @property
     def manifest(self) -> ToolManifest:
