@@ -19,7 +19,7 @@ from policy_service.pap.changes.people import people_findings
 from policy_service.pap.changes.regions import Pair, Tried
 from policy_service.pap.changes.same_files import means_the_same
 from policy_service.pap.changes.sides import Side
-from policy_service.pap.changes.slices_of_both import meaning, same_ground, same_policy
+from policy_service.pap.changes.slices_of_both import meaning, only_stricter, same_ground, same_policy
 from policy_service.pap.changes.structure import fact_findings, meter_findings
 from policy_service.pap.changes.versions import Versions, version_findings, versions_of_both
 from policy_service.pap.changes.who import group_findings
@@ -123,13 +123,13 @@ def _told(tool: str, rounds: list[Tried]) -> ToolTried:
 def _unproved(tool: str, pair: Pair, found: list[Finding], rounds: list[Tried]) -> Iterator[Finding]:
     """Changed rules that could not be tried in full, and whose effect no made-up call showed."""
     inexact = {name for tried in rounds for name in tried.inexact_ids}
-    shown = {name for finding in found for name in finding.policies}
+    shown = {name for finding in of_way(found, Way.LOOSENING) for name in finding.policies}
     names = {name for side in pair if side is not None for name in side.trees}
     for name in sorted(names - shown):
         if same_policy(pair[0], pair[1], name) or (rounds and name not in inexact):
             continue
         old, new = (None if side is None else side.bundle.policies.get(name) for side in pair)
-        if _only_stricter(old if name in _trees(pair[0]) else None, new if name in _trees(pair[1]) else None):
+        if only_stricter(old if name in _trees(pair[0]) else None, new if name in _trees(pair[1]) else None):
             continue
         files = frozenset(policy.file for policy in (old, new) if policy is not None)
         words = f"the rule {name} changed, and no made-up call shows which way: it cannot be tried in full"
@@ -139,12 +139,6 @@ def _unproved(tool: str, pair: Pair, found: list[Finding], rounds: list[Tried]) 
 
 def _trees(side: Side | None) -> Any:
     return {} if side is None else side.trees
-
-
-def _only_stricter(old: PolicySource | None, new: PolicySource | None) -> bool:
-    if old is None:
-        return new is None or new.effect == "forbid"
-    return new is None and old.effect == "permit"
 
 
 def _where(old: PolicySource | None, new: PolicySource | None) -> tuple[str, ...]:

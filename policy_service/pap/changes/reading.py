@@ -84,6 +84,8 @@ def _entity(path: Path, entity: pst.EntityUid, read: Read) -> None:
     elif kind == "Group" and path in PEOPLE:
         read.see(path, InGroup(entity.id))
     else:
+        if kind == "Group":
+            read.doubt(f"groups of {told(path)}")
         read.see(path, entity.id)
 
 

@@ -17,10 +17,10 @@ from cedarpy import PolicySet
 
 from policy_service.pap.changes.paths import Path
 from policy_service.pap.changes.reading import read_policy
-from policy_service.pap.changes.sides import Side
+from policy_service.pap.changes.sides import ABSENT, Side
 from policy_service.pap.changes.slices_of_both import Part, parts_of, same_ground, same_policy
 from policy_service.pap.changes.states import Half, State, together
-from policy_service.pap.changes.trying import FRESH, is_whole, kind_of, values_to_try
+from policy_service.pap.changes.trying import is_whole, kind_of, literals_at, values_to_try
 from policy_service.pdp.cedar import ask
 
 MAX_TRIED: Final = 20_000
@@ -68,6 +68,7 @@ def try_tool(tool: str, pair: Pair, base: dict[str, Any]) -> Tried:
     )
     tried.states, complete = together(followed, unchanged)
     if not complete:
+        tried.inexact_ids |= {name for part in parts for name in part.ids[0] | part.ids[1]}
         tried.why_not.append("too many combinations of answers to follow them all")
     return tried
 
@@ -88,14 +89,10 @@ def _focus(
 def _doubts(tried: Tried, part: Part, sides: Sequence[Side], base: dict[str, Any]) -> None:
     doubts = list(part.read.inexact)
     for path, values in part.values.items():
-        literals = part.read.literals.get(path, set())
+        literals = literals_at(part.read, path, sides)
         if not is_whole(path, literals, sides):
             doubts.append("a set compared with many members")
-        if (
-            path[0] == "input"
-            and kind_of(path, sides) == "String"
-            and not _has_fresh(values, literals, path, sides)
-        ):
+        if kind_of(path, sides) == "String" and not _has_fresh(values, literals, path, sides):
             doubts.append(
                 f"{'.'.join(path)}: no text beside the named ones was found that the manifest takes"
             )
@@ -108,11 +105,10 @@ def _doubts(tried: Tried, part: Part, sides: Sequence[Side], base: dict[str, Any
 
 
 def _has_fresh(values: Sequence[Any], literals: set[Any], path: Path, sides: Sequence[Side]) -> bool:
-    closed = all(_is_closed(side, path) for side in sides)
-    return (
-        closed
-        or any(value not in literals for value in values if isinstance(value, str) and value != "")
-        or FRESH in values
+    if path in (("env",), ("proof",)) or (path[0] == "input" and all(_is_closed(s, path) for s in sides)):
+        return True
+    return any(
+        value not in literals for value in values if isinstance(value, str) and value not in ("", ABSENT)
     )
 
 

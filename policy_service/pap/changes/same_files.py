@@ -22,15 +22,15 @@ def means_the_same(name: str, bundles: tuple[Bundle, Bundle], parts: tuple[Parts
     before, after = bundles
     mine, theirs = parts
     if name == "groups.toml":
-        return _people(mine.directory) == _people(theirs.directory)
+        return bool(_people(mine.directory) == _people(theirs.directory))
     if name == "facts.toml":
-        return mine.config == theirs.config
+        return bool(mine.config == theirs.config)
     if name == "meters.toml":
         return meters_of(mine) == meters_of(theirs)
     if name.endswith(".cedar"):
         return _same_policies(name, before, after)
     if name.startswith("tools/"):
-        return _manifest(name, before) == _manifest(name, after)
+        return bool(_manifest(name, before) == _manifest(name, after))
     if name.startswith("facts/"):
         return name in before.source.files and name in after.source.files and _same_json(name, bundles)
     return name.startswith("cases/") and same_cases(name, before.source.files, after.source.files)

@@ -67,6 +67,13 @@ def meaning(policy: PolicySource) -> Any:
     return (policy.effect, gate, policy.unseen, body(policy))
 
 
+def only_stricter(old: PolicySource | None, new: PolicySource | None) -> bool:
+    """Whether a change of this kind can let nothing more through, whatever the rule says."""
+    if old is None:
+        return new is None or new.effect == "forbid"
+    return new is None and old.effect == "permit"
+
+
 def body(policy: PolicySource) -> Any:
     """Scope and conditions as the engine reads them: no comments, no layout, no annotations."""
     return _body(policy.text)

@@ -96,9 +96,9 @@ def _rows(
         content = [before.get(key), after[key]]
         yield _finding(Way.LOOSENING, "fact-row", f"{file} {key}", words, file, content)
     if rest := changed[_MAX_ROWS:]:
-        content = {key: [before.get(key), after.get(key)] for key in rest}
+        both = {key: [before.get(key), after.get(key)] for key in rest}
         way = Way.LOOSENING if any(key in after for key in rest) else gone
-        yield _finding(way, "fact-rows", file, f"{len(rest)} more rows differ", file, content)
+        yield _finding(way, "fact-rows", file, f"{len(rest)} more rows differ", file, both)
 
 
 def _whole(value: Any) -> str:
