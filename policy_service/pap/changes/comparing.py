@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from policy_service.pap.bundle import Bundle
+from policy_service.pap.changes.alone import never_laxer
+from policy_service.pap.changes.answers import answer_findings
 from policy_service.pap.changes.cases_of_both import case_findings
 from policy_service.pap.changes.differences import tool_findings
 from policy_service.pap.changes.findings import Finding, Way, of_way
@@ -67,6 +69,7 @@ def compare(before: Bundle, after: Bundle, more: Iterable[Finding] = ()) -> Repo
     findings, tools = _rules(before, after, parts, versions)
     exhaustive = frozenset(tool.tool for tool in tools if tool.how != "sampled")
     findings += people_findings(before, after)
+    findings += answer_findings(before, after, versions)
     findings += version_findings(versions, exhaustive)
     opened = opened_by_leaving((before, after))
     findings += group_findings(before.directory, after.directory, opened)
@@ -126,13 +129,18 @@ def _unproved(tool: str, pair: Pair, found: list[Finding], rounds: list[Tried]) 
     shown = {name for finding in of_way(found, Way.LOOSENING) for name in finding.policies}
     names = {name for side in pair if side is not None for name in side.trees}
     for name in sorted(names - shown):
-        if same_policy(pair[0], pair[1], name) or (rounds and name not in inexact):
+        if same_policy(pair[0], pair[1], name):
+            continue
+        is_tried = bool(rounds) and name not in inexact
+        if is_tried and (not shown or never_laxer(name, pair, [tried.base for tried in rounds])):
             continue
         old, new = (None if side is None else side.bundle.policies.get(name) for side in pair)
         if only_stricter(old if name in _trees(pair[0]) else None, new if name in _trees(pair[1]) else None):
             continue
         files = frozenset(policy.file for policy in (old, new) if policy is not None)
         words = f"the rule {name} changed, and no made-up call shows which way: it cannot be tried in full"
+        if is_tried:
+            words = f"the rule {name} changed beside others that loosen, and by itself it may let more through too"
         content = [None if policy is None else str(meaning(policy)) for policy in (old, new)]
         yield Finding(Way.LOOSENING, "unproved", tool, words, _where(old, new), (name,), content, files)
 

@@ -39,7 +39,7 @@ def manifest_changes(
     theirs: dict[str, Any] = new.model_dump(mode="json")
     for name in sorted(mine.keys() | theirs.keys()):
         before, after = mine.get(name), theirs.get(name)
-        if before == after:
+        if _exact(before) == _exact(after):
             continue
         if name == "args":
             changes = list(dict.fromkeys(_schema(before, after, "args")))
@@ -76,7 +76,7 @@ def _schema(before: Any, after: Any, place: str) -> Iterator[Change]:
         return
     for key in sorted(before.keys() | after.keys()):
         mine, theirs = before.get(key), after.get(key)
-        if mine == theirs and (key in before) is (key in after):
+        if _exact(mine) == _exact(theirs) and (key in before) is (key in after):
             continue
         if key in ("properties", "$defs") and isinstance(mine, dict) and isinstance(theirs, dict):
             yield from _properties(mine, theirs, f"{place}.{key}")
@@ -92,7 +92,7 @@ def _properties(before: dict[str, Any], after: dict[str, Any], place: str) -> It
             yield Way.LOOSENING, f"{place}.{name} is new: agents may send it"
         elif name not in after:
             yield Way.TIGHTENING, f"{place}.{name} is gone"
-        elif before[name] != after[name]:
+        elif _exact(before[name]) != _exact(after[name]):
             yield from _schema(before[name], after[name], f"{place}.{name}")
 
 
@@ -112,7 +112,7 @@ def _keyword(key: str, before: Any, after: Any, place: str, kind: Any) -> Change
             key == "enum"
             and isinstance(after, list)
             and isinstance(before, list)
-            and all(v in before for v in after)
+            and {_exact(v) for v in after} <= {_exact(v) for v in before}
         )
         or (key == "required" and isinstance(after, list) and set(before or ()) <= set(after))
     )
@@ -121,6 +121,11 @@ def _keyword(key: str, before: Any, after: Any, place: str, kind: Any) -> Change
 
 def _is_more(one: Any, other: Any) -> bool:
     return isinstance(one, int | float) and isinstance(other, int | float) and one > other
+
+
+def _exact(value: Any) -> str:
+    """A value to compare: Python calls `1` and `true` equal, and JSON does not."""
+    return json.dumps(value, sort_keys=True)
 
 
 def _short(value: Any) -> str:

@@ -16,9 +16,9 @@ from typing import Any, Final
 from cedarpy import PolicySet
 
 from policy_service.pap.changes.paths import Path
-from policy_service.pap.changes.reading import read_policy
+from policy_service.pap.changes.reading import Read, read_policy
 from policy_service.pap.changes.sides import ABSENT, Side
-from policy_service.pap.changes.slices_of_both import Part, parts_of, same_ground, same_policy
+from policy_service.pap.changes.slices_of_both import Part, part_of, parts_of, same_ground, same_policy
 from policy_service.pap.changes.states import Half, State, together
 from policy_service.pap.changes.trying import is_whole, kind_of, literals_at, values_to_try
 from policy_service.pdp.cedar import ask
@@ -71,6 +71,19 @@ def try_tool(tool: str, pair: Pair, base: dict[str, Any]) -> Tried:
         tried.inexact_ids |= {name for part in parts for name in part.ids[0] | part.ids[1]}
         tried.why_not.append("too many combinations of answers to follow them all")
     return tried
+
+
+def all_answers(name: str, pair: Pair, read: Read, base: dict[str, Any]) -> list[tuple[Half, Half]] | None:
+    """Every pair of answers one rule alone can give; None where not everything can be tried."""
+    sides = [side for side in pair if side is not None]
+    part = part_of(name, pair, read)
+    part.values = values_to_try(read, sides, base)
+    tried = Tried("", base)
+    _doubts(tried, part, sides, base)
+    if tried.why_not:
+        return None
+    dice = random.Random(0)  # never rolled: everything is tried  # noqa: S311
+    return [state.halves for state in _states(tried, part, pair, base, dice)]
 
 
 def _focus(

@@ -98,6 +98,15 @@ def parts_of(sides: Sequence[Side | None]) -> list[Part]:
     return parts
 
 
+def part_of(policy_id: str, sides: Sequence[Side | None], read: Read) -> Part:
+    """One policy by itself."""
+    chosen = [
+        _as_forbids({} if side is None else side.trees, {policy_id} if side is not None else set())
+        for side in sides
+    ]
+    return Part(read, ({policy_id}, {policy_id}), (chosen[0], chosen[1]))
+
+
 def _take(parts: list[Part], index: int, policy_id: str, tree: pst.Template, sides: Sequence[Side]) -> None:
     read = read_policy(tree)
     keys = _keys(read, sides)

@@ -115,3 +115,79 @@ def test_a_tool_that_a_rule_about_people_names_is_not_the_other_one_tried(tmp_pa
     report = report_of(tmp_path, APPROVE + before, APPROVE + rule.replace("CONDITION", after))
 
     assert "who-may-approve" in {finding.kind for finding in report.of_way(Way.LOOSENING)}
+
+
+LIMIT = '@id("p") forbid (principal, action, resource) when { context.input.amount > 5 };\n'
+NAMED = '@id("q") forbid (principal, action, resource) when { context.input.account == "z" };\n'
+
+
+def test_one_loosening_does_not_hide_another_behind_the_same_call(tmp_path: Path) -> None:
+    report = report_of(tmp_path, LIMIT + NAMED, LIMIT.replace("> 5", "> 6") + NAMED.replace('"z"', '"zz"'))
+
+    behind = {name for finding in report.of_way(Way.LOOSENING) for name in finding.policies}
+    assert behind == {"p", "q"}
+
+
+def test_a_rule_that_is_stricter_by_itself_needs_no_acknowledgement_beside_a_laxer_one(
+    tmp_path: Path,
+) -> None:
+    report = report_of(tmp_path, LIMIT + NAMED, LIMIT.replace("> 5", "> 4") + NAMED.replace('"z"', '"zz"'))
+
+    behind = {name for finding in report.of_way(Way.LOOSENING) for name in finding.policies}
+    assert behind == {"q"}
+
+
+GATES = (
+    '@id("a") @approval("finance") forbid (principal, action, resource) when { context.input.amount > 5 };\n'
+    '@id("b") @approval("cfo") forbid (principal, action, resource) when { context.input.amount > 3 };\n'
+)
+READS = '@id("w") permit (principal, action == Action::"approve", resource) when { CONDITION };\n'
+
+
+@pytest.mark.parametrize(("condition", "ids"), [
+    ('resource.gates.contains("a")', {"a"}),
+    ('!resource.gates.isEmpty()', {"a", "b"}),
+    ('["a", "b"].containsAll(resource.gates)', {"a", "b"}),
+    ('resource.tool == "pay"', set()),
+])  # fmt: skip
+def test_gates_that_exchange_their_ids_are_a_loosening_where_people_are_chosen_by_them(
+    tmp_path: Path, condition: str, ids: set[str]
+) -> None:
+    reads = READS.replace("CONDITION", condition)
+    swapped = GATES.replace('"a"', '"c"').replace('"b"', '"a"').replace('"c"', '"b"')
+
+    report = report_of(tmp_path, GATES + reads, swapped + reads)
+
+    assert {f.subject for f in report.of_way(Way.LOOSENING) if f.kind == "gate-id"} == ids
+
+
+@pytest.mark.parametrize(
+    ("condition", "is_read"), [('resource.risk == "high"', True), ('resource.tool == "pay"', False)]
+)
+def test_more_risk_may_open_where_people_are_chosen_by_it(
+    tmp_path: Path, condition: str, is_read: bool
+) -> None:
+    reads = READS.replace("CONDITION", condition)
+    made = [
+        folder(tmp_path / risk, reads).write("tools/pay.json", pay_manifest(risk=risk))
+        for risk in ("low", "high")
+    ]
+
+    report = compare(made[0].load(), made[1].load())
+
+    assert bool(report.of_way(Way.LOOSENING)) is is_read
+
+
+def test_a_truth_in_place_of_a_number_is_no_narrower_enum(tmp_path: Path) -> None:
+    args = pay_manifest()["args"]
+    made = [
+        folder(tmp_path / str(index), "").write(
+            "tools/pay.json",
+            pay_manifest(args={**args, "properties": {**args["properties"], "flag": {"enum": values}}}),
+        )
+        for index, values in enumerate(([0, 1], [False, True]))
+    ]
+
+    report = compare(made[0].load(), made[1].load())
+
+    assert "manifest-args" in {finding.kind for finding in report.of_way(Way.LOOSENING)}
