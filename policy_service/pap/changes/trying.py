@@ -16,7 +16,7 @@ from policy_service.facts.config import AGENT
 from policy_service.pap.changes.linear import Linear
 from policy_service.pap.changes.paths import PEOPLE, Path
 from policy_service.pap.changes.reading import InGroup, Later, Read, TimeOfDay
-from policy_service.pap.changes.samples import TRIED, settled
+from policy_service.pap.changes.samples import TRIED, sample, settled
 from policy_service.pap.changes.sides import ABSENT, BASE_NOW, Side
 
 FRESH: Final = "something-else"
@@ -241,6 +241,8 @@ def _of_args(path: Path, found: list[Any], sides: Sequence[Side], base: dict[str
     literals = list(found)
     for side in sides:
         node = _node(side, path)
+        if node.get("type") == "object" or "properties" in node:
+            found.append(sample(node, side.manifest.args))
         found += [node[key] for key in ("minimum", "maximum", "const", "default") if key in node]
         found += [
             node[key] + step

@@ -117,6 +117,31 @@ def test_a_tool_that_a_rule_about_people_names_is_not_the_other_one_tried(tmp_pa
     assert "who-may-approve" in {finding.kind for finding in report.of_way(Way.LOOSENING)}
 
 
+def test_an_object_that_may_be_left_out_is_tried_with_what_is_in_it(tmp_path: Path) -> None:
+    args = pay_manifest()["args"]
+    inner = {"type": "object", "additionalProperties": False, "properties": {"bank": {"type": "string"}}}
+    deep = pay_manifest(args={**args, "properties": {**args["properties"], "to": inner}})
+    rule = FORBID.replace(
+        "CONDITION", 'context.input has to && context.input.to has bank && context.input.to.bank != "b"'
+    )
+    made = [
+        folder(tmp_path / name, rules).write("tools/pay.json", deep)
+        for name, rules in (("before", rule), ("after", rule.replace("!=", "==")))
+    ]
+
+    report = compare(made[0].load(), made[1].load())
+
+    assert "deny-to-release" in {finding.kind for finding in report.of_way(Way.LOOSENING)}
+
+
+def test_what_nobody_can_claim_is_never_there(tmp_path: Path) -> None:
+    before = FORBID.replace("CONDITION", "context.claimed has nothing_like_this")
+
+    report = report_of(tmp_path, before, before.replace("forbid", "permit"))
+
+    assert report.not_acknowledged(()) == []
+
+
 LIMIT = '@id("p") forbid (principal, action, resource) when { context.input.amount > 5 };\n'
 NAMED = '@id("q") forbid (principal, action, resource) when { context.input.account == "z" };\n'
 
