@@ -97,7 +97,7 @@ def _rules(
             continue
         found, rounds = tool_findings(tool, pair)
         findings += found
-        findings += _unproved(tool, pair, found, rounds)
+        findings += _unproved(tool, pair, found, rounds, _rewritten(before, after))
         tools.append(_told(tool, rounds))
     return findings, tools
 
@@ -123,7 +123,16 @@ def _told(tool: str, rounds: list[Tried]) -> ToolTried:
     return ToolTried(tool, "sampled" if why_not else "exhaustive", count, why_not)
 
 
-def _unproved(tool: str, pair: Pair, found: list[Finding], rounds: list[Tried]) -> Iterator[Finding]:
+def _rewritten(before: Bundle, after: Bundle) -> frozenset[str]:
+    """The rules whose own words changed, wherever they match."""
+    mine, theirs = before.policies, after.policies
+    kept = {name for name in mine.keys() & theirs.keys() if meaning(mine[name]) == meaning(theirs[name])}
+    return frozenset(mine.keys() | theirs.keys()) - kept
+
+
+def _unproved(
+    tool: str, pair: Pair, found: list[Finding], rounds: list[Tried], rewritten: frozenset[str]
+) -> Iterator[Finding]:
     """Changed rules that could not be tried in full, and whose effect no made-up call showed."""
     inexact = {name for tried in rounds for name in tried.inexact_ids}
     shown = {name for finding in of_way(found, Way.LOOSENING) for name in finding.policies}
@@ -132,7 +141,8 @@ def _unproved(tool: str, pair: Pair, found: list[Finding], rounds: list[Tried]) 
         if same_policy(pair[0], pair[1], name):
             continue
         is_tried = bool(rounds) and name not in inexact
-        if is_tried and (not shown or never_laxer(name, pair, [tried.base for tried in rounds])):
+        beside_another = bool(shown) and name in rewritten
+        if is_tried and (not beside_another or never_laxer(name, pair, [tried.base for tried in rounds])):
             continue
         old, new = (None if side is None else side.bundle.policies.get(name) for side in pair)
         if only_stricter(old if name in _trees(pair[0]) else None, new if name in _trees(pair[1]) else None):

@@ -32,6 +32,9 @@ MAX_SAMPLED: Final = 1_000
 MAX_WORK: Final = 400_000
 """The same times the policies of the part: what keeps a thousand rules about one tool within a minute."""
 
+MAX_ALONE: Final = 500
+"""Assignments tried for one rule by itself: there may be as many of these as rules that changed."""
+
 Pair = tuple[Side | None, Side | None]
 
 
@@ -80,7 +83,7 @@ def all_answers(name: str, pair: Pair, read: Read, base: dict[str, Any]) -> list
     part.values = values_to_try(read, sides, base)
     tried = Tried("", base)
     _doubts(tried, part, sides, base)
-    if tried.why_not:
+    if tried.why_not or prod(len(values) for values in part.values.values()) > MAX_ALONE:
         return None
     dice = random.Random(0)  # never rolled: everything is tried  # noqa: S311
     return [state.halves for state in _states(tried, part, pair, base, dice)]

@@ -216,3 +216,13 @@ def test_a_truth_in_place_of_a_number_is_no_narrower_enum(tmp_path: Path) -> Non
     report = compare(made[0].load(), made[1].load())
 
     assert "manifest-args" in {finding.kind for finding in report.of_way(Way.LOOSENING)}
+
+
+def test_a_new_tool_is_told_by_its_calls_and_not_by_rules_that_stand_as_they_were(tmp_path: Path) -> None:
+    more = '@id("p2") permit (principal, action, resource) when { context.input.amount == 7 };'
+    old = folder(tmp_path / "before", more)
+    new = folder(tmp_path / "after", more).write("tools/send.json", pay_manifest(tool="send"))
+
+    report = compare(old.load(), new.load())
+
+    assert {finding.kind for finding in report.of_way(Way.LOOSENING)} == {"deny-to-release"}
