@@ -97,6 +97,16 @@ def _by_name(files: Mapping[str, bytes]) -> Cases:
     return found
 
 
+def same_cases(file: str, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> bool:
+    """Whether every case that either side writes in this file is one the other side has too, in the same words."""
+    try:
+        mine, theirs = _by_name(before), _by_name(after)
+    except BundleError:
+        return False
+    held = {it for cases in (mine, theirs) for it, case in cases.items() if case.file == file}
+    return all(it in mine and it in theirs and _meaning(mine[it]) == _meaning(theirs[it]) for it in held)
+
+
 def _case_files(files: Mapping[str, bytes]) -> dict[str, bytes]:
     return {name: raw for name, raw in files.items() if name.startswith("cases/") and name != MUTANTS_FILE}
 

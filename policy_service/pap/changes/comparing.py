@@ -11,16 +11,22 @@ from dataclasses import dataclass
 from typing import Any
 
 from policy_service.pap.bundle import Bundle
+from policy_service.pap.changes.alone import never_laxer
+from policy_service.pap.changes.answers import answer_findings
 from policy_service.pap.changes.cases_of_both import case_findings
 from policy_service.pap.changes.differences import tool_findings
 from policy_service.pap.changes.findings import Finding, Way, of_way
-from policy_service.pap.changes.manifests import manifest_findings
+from policy_service.pap.changes.groups_read import opened_by_leaving
 from policy_service.pap.changes.people import people_findings
 from policy_service.pap.changes.regions import Pair, Tried
+from policy_service.pap.changes.same_files import means_the_same
 from policy_service.pap.changes.sides import Side
-from policy_service.pap.changes.slices_of_both import meaning, same_ground, same_policy
-from policy_service.pap.changes.structure import fact_findings, group_findings, meter_findings
+from policy_service.pap.changes.slices_of_both import meaning, only_stricter, same_ground, same_policy
+from policy_service.pap.changes.structure import fact_findings, meter_findings
+from policy_service.pap.changes.versions import Versions, version_findings, versions_of_both
+from policy_service.pap.changes.who import group_findings
 from policy_service.pap.parts import Parts, read_parts
+from policy_service.pap.tools import ToolVersion
 from policy_service.pdp.rules import PolicySource
 
 
@@ -59,13 +65,16 @@ def compare(before: Bundle, after: Bundle, more: Iterable[Finding] = ()) -> Repo
     if before.digest == after.digest:
         return Report(before, after, tuple(more), ())
     parts = (read_parts(before.source.files)[0], read_parts(after.source.files)[0])
-    findings, tools = _rules(before, after, parts)
+    versions = versions_of_both(before, after)
+    findings, tools = _rules(before, after, parts, versions)
     exhaustive = frozenset(tool.tool for tool in tools if tool.how != "sampled")
     findings += people_findings(before, after)
-    findings += manifest_findings(before.manifests, after.manifests, exhaustive)
-    findings += group_findings(before.directory, after.directory)
+    findings += answer_findings(before, after, versions)
+    findings += version_findings(versions, exhaustive)
+    opened = opened_by_leaving((before, after))
+    findings += group_findings(before.directory, after.directory, opened)
     findings += fact_findings(*parts)
-    findings += meter_findings(before.source.files, after.source.files)
+    findings += meter_findings(*parts)
     findings += case_findings(before, after)
     findings += _texts(before, after, findings)
     findings += more
@@ -76,24 +85,25 @@ def compare(before: Bundle, after: Bundle, more: Iterable[Finding] = ()) -> Repo
 
 
 def _rules(
-    before: Bundle, after: Bundle, parts: tuple[Parts, Parts]
+    before: Bundle, after: Bundle, parts: tuple[Parts, Parts], versions: Iterable[Versions]
 ) -> tuple[list[Finding], list[ToolTried]]:
     findings: list[Finding] = []
     tools: list[ToolTried] = []
-    for tool in sorted(before.manifests.keys() | after.manifests.keys()):
-        pair = (_side(before, parts[0], tool), _side(after, parts[1], tool))
+    for each in versions:
+        tool = each.name
+        pair = (_side(before, parts[0], each.before), _side(after, parts[1], each.after))
         if _is_unchanged(pair):
             tools.append(ToolTried(tool, "unchanged"))
             continue
         found, rounds = tool_findings(tool, pair)
         findings += found
-        findings += _unproved(tool, pair, found, rounds)
+        findings += _unproved(tool, pair, found, rounds, _rewritten(before, after))
         tools.append(_told(tool, rounds))
     return findings, tools
 
 
-def _side(bundle: Bundle, parts: Parts, tool: str) -> Side | None:
-    return Side(bundle, parts, tool) if tool in bundle.manifests else None
+def _side(bundle: Bundle, parts: Parts, version: ToolVersion | None) -> Side | None:
+    return None if version is None else Side(bundle, parts, version.tool, version)
 
 
 def _is_unchanged(pair: Pair) -> bool:
@@ -113,31 +123,40 @@ def _told(tool: str, rounds: list[Tried]) -> ToolTried:
     return ToolTried(tool, "sampled" if why_not else "exhaustive", count, why_not)
 
 
-def _unproved(tool: str, pair: Pair, found: list[Finding], rounds: list[Tried]) -> Iterator[Finding]:
+def _rewritten(before: Bundle, after: Bundle) -> frozenset[str]:
+    """The rules whose own words changed, wherever they match."""
+    mine, theirs = before.policies, after.policies
+    kept = {name for name in mine.keys() & theirs.keys() if meaning(mine[name]) == meaning(theirs[name])}
+    return frozenset(mine.keys() | theirs.keys()) - kept
+
+
+def _unproved(
+    tool: str, pair: Pair, found: list[Finding], rounds: list[Tried], rewritten: frozenset[str]
+) -> Iterator[Finding]:
     """Changed rules that could not be tried in full, and whose effect no made-up call showed."""
     inexact = {name for tried in rounds for name in tried.inexact_ids}
-    shown = {name for finding in found for name in finding.policies}
+    shown = {name for finding in of_way(found, Way.LOOSENING) for name in finding.policies}
     names = {name for side in pair if side is not None for name in side.trees}
     for name in sorted(names - shown):
-        if same_policy(pair[0], pair[1], name) or (rounds and name not in inexact):
+        if same_policy(pair[0], pair[1], name):
+            continue
+        is_tried = bool(rounds) and name not in inexact
+        beside_another = bool(shown) and name in rewritten
+        if is_tried and (not beside_another or never_laxer(name, pair, [tried.base for tried in rounds])):
             continue
         old, new = (None if side is None else side.bundle.policies.get(name) for side in pair)
-        if _only_stricter(old if name in _trees(pair[0]) else None, new if name in _trees(pair[1]) else None):
+        if only_stricter(old if name in _trees(pair[0]) else None, new if name in _trees(pair[1]) else None):
             continue
         files = frozenset(policy.file for policy in (old, new) if policy is not None)
         words = f"the rule {name} changed, and no made-up call shows which way: it cannot be tried in full"
+        if is_tried:
+            words = f"the rule {name} changed beside others that loosen, and by itself it may let more through too"
         content = [None if policy is None else str(meaning(policy)) for policy in (old, new)]
         yield Finding(Way.LOOSENING, "unproved", tool, words, _where(old, new), (name,), content, files)
 
 
 def _trees(side: Side | None) -> Any:
     return {} if side is None else side.trees
-
-
-def _only_stricter(old: PolicySource | None, new: PolicySource | None) -> bool:
-    if old is None:
-        return new is None or new.effect == "forbid"
-    return new is None and old.effect == "permit"
 
 
 def _where(old: PolicySource | None, new: PolicySource | None) -> tuple[str, ...]:
@@ -177,21 +196,12 @@ def _rest(
     for name in differing:
         if name in accounted:
             continue
-        if _is_understood(name):
+        if means_the_same(name, (before, after), parts):
             same.append(name)
         else:
-            words = "this file differs, and this version does not know what it means"
+            words = "this file differs, and no comparison here tells how"
             content = [repr(mine.get(name)), repr(theirs.get(name))]
             unknown.append(
                 Finding(Way.LOOSENING, "unknown-file", name, words, content=content, files=frozenset({name}))
             )
     return same, unknown
-
-
-def _is_understood(name: str) -> bool:
-    """Whether the comparisons above read files of this kind in full, so that silence means sameness."""
-    return (
-        name.endswith(".cedar")
-        or name in ("groups.toml", "facts.toml", "meters.toml")
-        or name.startswith(("tools/", "facts/", "cases/"))
-    )

@@ -8,7 +8,7 @@ here is a loosening, so that a new one never slips through.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final
 
 from countersign.contract import ToolManifest
@@ -16,7 +16,9 @@ from policy_service.pap.changes.findings import Finding, Way
 
 _RISKS: Final = ("low", "medium", "high")
 _WORDS: Final = frozenset({"title", "description"})
-_KEPT_LISTS: Final = frozenset({"secret", "money", "recipients"})
+_KEPT_LISTS: Final = frozenset(
+    {"recipients"}
+)  # `secret` and `money` change what people see: always a loosening
 _WORDS_IN_ARGS: Final = frozenset(
     {"title", "description", "examples", "$comment", "deprecated", "readOnly", "writeOnly"}
 )
@@ -29,41 +31,25 @@ _NARROWS_WHEN_ADDED: Final = (
 Change = tuple[Way, str]
 
 
-def manifest_findings(
-    before: Mapping[str, ToolManifest], after: Mapping[str, ToolManifest], settled_by_trying: frozenset[str]
-) -> list[Finding]:
-    """What changed. ``settled_by_trying`` are the tools of which everything was tried."""
-    found: list[Finding] = []
-    for tool in sorted(before.keys() | after.keys()):
-        old, new = before.get(tool), after.get(tool)
-        if old is None or new is None:
-            words = (
-                "the tool is new; what its rules let through stands under it"
-                if old is None
-                else "the tool is gone"
-            )
-            found.append(_finding(Way.LOOK if old is None else Way.TIGHTENING, tool, "tool", words, old, new))
-        elif old.digest != new.digest:
-            found += _changed(old, new, tool in settled_by_trying)
-    return found
-
-
-def _changed(old: ToolManifest, new: ToolManifest, is_settled: bool) -> Iterator[Finding]:
+def manifest_changes(
+    old: ToolManifest, new: ToolManifest, subject: str, files: frozenset[str], is_settled: bool
+) -> Iterator[Finding]:
+    """What changed. ``is_settled`` says that everything its rules can tell apart was tried."""
     mine: dict[str, Any] = old.model_dump(mode="json")
     theirs: dict[str, Any] = new.model_dump(mode="json")
     for name in sorted(mine.keys() | theirs.keys()):
         before, after = mine.get(name), theirs.get(name)
-        if before == after:
+        if _exact(before) == _exact(after):
             continue
         if name == "args":
             changes = list(dict.fromkeys(_schema(before, after, "args")))
             for way in Way:
                 if told := "; ".join(text for each, text in changes if each is way):
-                    yield _finding(way, old.tool, "manifest-args", told, before, after)
+                    yield _finding(way, subject, "manifest-args", told, files, [before, after])
             continue
         way = _way(name, before, after, is_settled)
         words = f"{name} {_short(before)} becomes {_short(after)}"
-        yield _finding(way, old.tool, f"manifest-{name}", words, before, after)
+        yield _finding(way, subject, f"manifest-{name}", words, files, [before, after])
 
 
 def _way(name: str, before: Any, after: Any, is_settled: bool) -> Way:
@@ -71,7 +57,7 @@ def _way(name: str, before: Any, after: Any, is_settled: bool) -> Way:
         return Way.LOOK
     if name in _KEPT_LISTS:
         lost = [each for each in before if each not in after]
-        return Way.LOOSENING if lost else Way.TIGHTENING
+        return Way.LOOSENING if lost else Way.LOOK
     if name == "risk":
         return Way.TIGHTENING if _RISKS.index(after) > _RISKS.index(before) else Way.LOOSENING
     if name == "timeout_seconds":
@@ -90,7 +76,7 @@ def _schema(before: Any, after: Any, place: str) -> Iterator[Change]:
         return
     for key in sorted(before.keys() | after.keys()):
         mine, theirs = before.get(key), after.get(key)
-        if mine == theirs and (key in before) is (key in after):
+        if _exact(mine) == _exact(theirs) and (key in before) is (key in after):
             continue
         if key in ("properties", "$defs") and isinstance(mine, dict) and isinstance(theirs, dict):
             yield from _properties(mine, theirs, f"{place}.{key}")
@@ -106,7 +92,7 @@ def _properties(before: dict[str, Any], after: dict[str, Any], place: str) -> It
             yield Way.LOOSENING, f"{place}.{name} is new: agents may send it"
         elif name not in after:
             yield Way.TIGHTENING, f"{place}.{name} is gone"
-        elif before[name] != after[name]:
+        elif _exact(before[name]) != _exact(after[name]):
             yield from _schema(before[name], after[name], f"{place}.{name}")
 
 
@@ -126,7 +112,7 @@ def _keyword(key: str, before: Any, after: Any, place: str, kind: Any) -> Change
             key == "enum"
             and isinstance(after, list)
             and isinstance(before, list)
-            and all(v in before for v in after)
+            and {_exact(v) for v in after} <= {_exact(v) for v in before}
         )
         or (key == "required" and isinstance(after, list) and set(before or ()) <= set(after))
     )
@@ -137,12 +123,18 @@ def _is_more(one: Any, other: Any) -> bool:
     return isinstance(one, int | float) and isinstance(other, int | float) and one > other
 
 
+def _exact(value: Any) -> str:
+    """A value to compare: Python calls `1` and `true` equal, and JSON does not."""
+    return json.dumps(value, sort_keys=True)
+
+
 def _short(value: Any) -> str:
     text = "(nothing)" if value is None else json.dumps(value, sort_keys=True)
     return text if len(text) <= 120 else f"{text[:117]}..."
 
 
-def _finding(way: Way, tool: str, kind: str, words: str, before: Any, after: Any) -> Finding:
-    file = f"tools/{tool}.json"
-    content = [getattr(each, "digest", each) for each in (before, after)]
-    return Finding(way, kind, tool, words, (f"in {file}",), content=content, files=frozenset({file}))
+def _finding(
+    way: Way, subject: str, kind: str, words: str, files: frozenset[str], content: list[Any]
+) -> Finding:
+    lines = tuple(f"in {file}" for file in sorted(files))
+    return Finding(way, kind, subject, words, lines, content=content, files=files)

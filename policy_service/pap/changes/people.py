@@ -19,11 +19,14 @@ from policy_service.pap.changes.findings import Finding, Way
 from policy_service.pap.changes.paths import Path
 from policy_service.pap.changes.reading import Read, read_policy
 from policy_service.pap.changes.sides import ABSENT, BASE_NOW
-from policy_service.pap.changes.trying import FRESH, moments_to_try, sets_to_try
+from policy_service.pap.changes.slices_of_both import only_stricter
+from policy_service.pap.changes.trying import ENVIRONMENTS, FRESH, fresh_text, moments_to_try, sets_to_try
 from policy_service.pdp.approve import Approver, ReviewFacts, TaskFacts, can_approve, can_settle
 from policy_service.pdp.rules import PeopleRules
 
 _MAX_TRIED: Final = 4_000
+_MAX_GATES: Final = 4
+_PERSONS: Final[tuple[Path, ...]] = (("agent",), ("fact", "agent", "owner"))
 _RISKS: Final = ("low", "medium", "high")
 
 
@@ -51,7 +54,8 @@ def _about(
         return
     found: dict[Way, Finding] = {}
     count = 0
-    for values in _assignments(_read(pair)):
+    read = _read(pair)
+    for values in _assignments(read):
         count += 1
         may = [_may(bundle, action, values) for bundle in (before, after)]
         if may[0] is may[1]:
@@ -73,7 +77,12 @@ def _about(
         )
         found.setdefault(way, finding)
     yield from found.values()
-    if not found:
+    changed = [tuple(bundle.policies.get(name) for bundle in (before, after)) for name in names]
+    open_question = _why_unproved(read)
+    if Way.LOOSENING not in found and open_question and not all(only_stricter(*each) for each in changed):
+        words = f"the rules changed, and {count} made-up questions show no loosening: {open_question}"
+        yield Finding(Way.LOOSENING, "unproved", f'Action::"{action}"', words, (), tuple(names), texts, files)
+    elif not found:
         words = f"the rules changed; {count} made-up questions are answered as before"
         yield Finding(
             Way.LOOK, f"who-may-{action}", f'Action::"{action}"', words, (), tuple(names), texts, files
@@ -103,8 +112,26 @@ def _read(pair: Iterable[PeopleRules | None]) -> Read:
     return read
 
 
+def _columns(read: Read) -> dict[Path, list[Any]]:
+    return {path: _values(path, literals, read) for path, literals in sorted(read.literals.items())}
+
+
+def _why_unproved(read: Read) -> str:
+    """Why some question might be answered otherwise than those that were tried; empty where none can be."""
+    why = list(read.inexact)
+    if (size := prod(len(column) for column in _columns(read).values())) > _MAX_TRIED:
+        why.append(f"{size} combinations, {_MAX_TRIED} of them tried")
+    if len(_members(read.literals.get(("fact", "gates"), set()))) > _MAX_GATES:
+        why.append("a set compared with many members")
+    return "; ".join(why)
+
+
+def _members(literals: set[Any]) -> set[Any]:
+    return {each for value in literals for each in (value if isinstance(value, frozenset) else (value,))}
+
+
 def _assignments(read: Read) -> Iterator[dict[Path, Any]]:
-    columns = {path: _values(path, literals, read) for path, literals in sorted(read.literals.items())}
+    columns = _columns(read)
     if prod(len(column) for column in columns.values()) <= _MAX_TRIED:
         for row in product(*columns.values()):
             yield dict(zip(columns, row, strict=True))
@@ -121,21 +148,18 @@ def _values(path: Path, literals: set[Any], read: Read) -> list[Any]:
     if path == ("fact", "risk"):
         return list(_RISKS)
     if path == ("fact", "gates"):
-        return list(islice(sets_to_try(literals), 64))
+        return list(islice(sets_to_try(literals), 64))  # all there are of up to four
     if path in (("now",), ("fact", "opened_at")):
         return moments_to_try(literals)
     if path == ("assurance",):
         return ["oidc", "dev"]
-    if path == ("fact", "agent", "owner"):
-        return [
-            *texts,
-            ABSENT,
-            "someone|else",
-            *sorted(v for v in read.literals.get(("agent",), ()) if isinstance(v, str)),
-        ]
-    if path == ("agent",):
-        return [*texts, "someone|else"]
-    return [*texts, FRESH]
+    if path == ("env",):
+        return list(ENVIRONMENTS)
+    if path in _PERSONS:  # two that may be the same person, or others
+        both = {each for one in _PERSONS for each in read.literals.get(one, ()) if isinstance(each, str)}
+        nobody = [ABSENT] if path == _PERSONS[1] else []
+        return [*sorted(both), *nobody, fresh_text(both, "someone|else")]
+    return [*texts, fresh_text(texts)]
 
 
 def _may(bundle: Bundle, action: str, values: Mapping[Path, Any]) -> bool:

@@ -84,6 +84,8 @@ def _entity(path: Path, entity: pst.EntityUid, read: Read) -> None:
     elif kind == "Group" and path in PEOPLE:
         read.see(path, InGroup(entity.id))
     else:
+        if kind == "Group":
+            read.doubt(f"groups of {told(path)}")
         read.see(path, entity.id)
 
 
@@ -264,8 +266,8 @@ def _everything(expr: pst.Expr, why: str, read: Read) -> None:
     """All paths below, each with all literals below: tried, not proved."""
     if names := sorted({told(path) for path in _paths(expr)}):
         read.doubt(f"{why} ({', '.join(names)})")
-    values = [value for value in map(constant_of, _below(expr)) if value is not None]
-    entities = [each.value for each in _below(expr) if isinstance(each, pst.EntityLit)]
+    values = [value for value in map(constant_of, below(expr)) if value is not None]
+    entities = [each.value for each in below(expr) if isinstance(each, pst.EntityLit)]
     for path in _paths(expr):
         read.see(path, *values)
         for entity in entities:
@@ -281,10 +283,11 @@ def _paths(expr: pst.Expr) -> Iterator[Path]:
         yield from _paths(child)
 
 
-def _below(expr: pst.Expr) -> Iterator[pst.Expr]:
+def below(expr: pst.Expr) -> Iterator[pst.Expr]:
+    """The expression and everything in it."""
     yield expr
     for child in _children(expr):
-        yield from _below(child)
+        yield from below(child)
 
 
 def _children(expr: pst.Expr) -> list[pst.Expr]:

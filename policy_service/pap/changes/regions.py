@@ -16,11 +16,11 @@ from typing import Any, Final
 from cedarpy import PolicySet
 
 from policy_service.pap.changes.paths import Path
-from policy_service.pap.changes.reading import read_policy
-from policy_service.pap.changes.sides import Side
-from policy_service.pap.changes.slices_of_both import Part, parts_of, same_ground, same_policy
+from policy_service.pap.changes.reading import Read, read_policy
+from policy_service.pap.changes.sides import ABSENT, Side
+from policy_service.pap.changes.slices_of_both import Part, part_of, parts_of, same_ground, same_policy
 from policy_service.pap.changes.states import Half, State, together
-from policy_service.pap.changes.trying import FRESH, is_whole, kind_of, values_to_try
+from policy_service.pap.changes.trying import is_whole, kind_of, literals_at, values_to_try
 from policy_service.pdp.cedar import ask
 
 MAX_TRIED: Final = 20_000
@@ -31,6 +31,9 @@ MAX_SAMPLED: Final = 1_000
 
 MAX_WORK: Final = 400_000
 """The same times the policies of the part: what keeps a thousand rules about one tool within a minute."""
+
+MAX_ALONE: Final = 500
+"""Assignments tried for one rule by itself: there may be as many of these as rules that changed."""
 
 Pair = tuple[Side | None, Side | None]
 
@@ -68,8 +71,22 @@ def try_tool(tool: str, pair: Pair, base: dict[str, Any]) -> Tried:
     )
     tried.states, complete = together(followed, unchanged)
     if not complete:
+        tried.inexact_ids |= {name for part in parts for name in part.ids[0] | part.ids[1]}
         tried.why_not.append("too many combinations of answers to follow them all")
     return tried
+
+
+def all_answers(name: str, pair: Pair, read: Read, base: dict[str, Any]) -> list[tuple[Half, Half]] | None:
+    """Every pair of answers one rule alone can give; None where not everything can be tried."""
+    sides = [side for side in pair if side is not None]
+    part = part_of(name, pair, read)
+    part.values = values_to_try(read, sides, base)
+    tried = Tried("", base)
+    _doubts(tried, part, sides, base)
+    if tried.why_not or prod(len(values) for values in part.values.values()) > MAX_ALONE:
+        return None
+    dice = random.Random(0)  # never rolled: everything is tried  # noqa: S311
+    return [state.halves for state in _states(tried, part, pair, base, dice)]
 
 
 def _focus(
@@ -88,14 +105,10 @@ def _focus(
 def _doubts(tried: Tried, part: Part, sides: Sequence[Side], base: dict[str, Any]) -> None:
     doubts = list(part.read.inexact)
     for path, values in part.values.items():
-        literals = part.read.literals.get(path, set())
+        literals = literals_at(part.read, path, sides)
         if not is_whole(path, literals, sides):
             doubts.append("a set compared with many members")
-        if (
-            path[0] == "input"
-            and kind_of(path, sides) == "String"
-            and not _has_fresh(values, literals, path, sides)
-        ):
+        if kind_of(path, sides) == "String" and not _has_fresh(values, literals, path, sides):
             doubts.append(
                 f"{'.'.join(path)}: no text beside the named ones was found that the manifest takes"
             )
@@ -108,11 +121,10 @@ def _doubts(tried: Tried, part: Part, sides: Sequence[Side], base: dict[str, Any
 
 
 def _has_fresh(values: Sequence[Any], literals: set[Any], path: Path, sides: Sequence[Side]) -> bool:
-    closed = all(_is_closed(side, path) for side in sides)
-    return (
-        closed
-        or any(value not in literals for value in values if isinstance(value, str) and value != "")
-        or FRESH in values
+    if path in (("env",), ("proof",)) or (path[0] == "input" and all(_is_closed(s, path) for s in sides)):
+        return True
+    return any(
+        value not in literals for value in values if isinstance(value, str) and value not in ("", ABSENT)
     )
 
 

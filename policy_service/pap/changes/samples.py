@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-_TRIED: Final = (
+TRIED: Final = (
     "x",
     "a",
     "A",
@@ -20,6 +20,8 @@ _TRIED: Final = (
     "12:00",
     "a@example.com",
 )
+"""Texts that patterns of everyday arguments take."""
+
 _MAX_DEPTH: Final = 12
 
 
@@ -91,7 +93,7 @@ def _varied(value: Any, index: int) -> Any:
 
 def _text(schema: Mapping[str, Any]) -> str:
     least, most, pattern = schema.get("minLength", 0), schema.get("maxLength"), schema.get("pattern")
-    tried = [text if len(text) >= least else text + "x" * (least - len(text)) for text in _TRIED]
+    tried = [text if len(text) >= least else text + "x" * (least - len(text)) for text in TRIED]
     if most is not None:
         tried = [text for text in tried if len(text) <= most] or [""]
     if pattern is None:

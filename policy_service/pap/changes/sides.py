@@ -25,6 +25,7 @@ from policy_service.pap.bundle import Bundle
 from policy_service.pap.changes.paths import Path
 from policy_service.pap.changes.samples import sample, settled
 from policy_service.pap.parts import Parts
+from policy_service.pap.tools import ToolVersion
 from policy_service.pdp.cedar import Request, entities_of
 from policy_service.pdp.engine import decide
 from policy_service.pdp.request import entities_for, request_for
@@ -38,6 +39,9 @@ BASE_NOW: Final = datetime(2026, 1, 14, 12, 0, tzinfo=UTC)
 """A Wednesday noon: the time of a made-up call where no rule reads the clock."""
 
 _HAS_HISTORY: Final = "history" in {each.name for each in fields(Question)}
+_CLAIMED: Final = frozenset(each.name for each in fields(Claimed))
+"""What can be claimed; a rule may ask `has` of anything else, and nobody ever has it."""
+
 _BASE_FACTS: Final[Mapping[str, Any]] = {
     "String": "x", "Long": 0, "Bool": False, "decimal": Decimal("0"), "datetime": BASE_NOW, "Set<String>": [],
 }  # fmt: skip
@@ -52,13 +56,16 @@ class Side:
     bundle: Bundle
     parts: Parts
     tool: str
+    version: ToolVersion | None = None  # the tool's current one, unless another is named
     _encoded: dict[str, Encoded | None] = field(default_factory=dict)
     _entities: dict[str, Entities] = field(default_factory=dict)
 
     @property
     def rules(self) -> ToolRules:
         """What the bundle decides this tool with."""
-        return self.bundle.rules.tools[self.tool]
+        if self.version is None:
+            return self.bundle.rules.tools[self.tool]
+        return self.bundle.rules.versions[self.tool, self.version.manifest.digest]
 
     @property
     def manifest(self) -> ToolManifest:
@@ -143,7 +150,7 @@ class Side:
             now=values.get(("now",), BASE_NOW),
             env=values.get(("env",), "production"),
             txn_size=values.get(("txn",), 1),
-            claimed=Claimed(**_under(values, "claimed")),
+            claimed=Claimed(**{n: each for n, each in _under(values, "claimed").items() if n in _CLAIMED}),
             on_behalf_of=None if behalf == ABSENT else behalf,
             method=values.get(("proof",), "key"),
             **extra,
@@ -204,4 +211,4 @@ def _put(schema: Mapping[str, Any], args: dict[str, Any], steps: Path, value: An
     if value == ABSENT:
         args.pop(steps[-1], None)
     else:
-        args[steps[-1]] = value
+        args[steps[-1]] = copy.deepcopy(value)  # an object is filled in afterwards

@@ -67,6 +67,13 @@ def meaning(policy: PolicySource) -> Any:
     return (policy.effect, gate, policy.unseen, body(policy))
 
 
+def only_stricter(old: PolicySource | None, new: PolicySource | None) -> bool:
+    """Whether a change of this kind can let nothing more through, whatever the rule says."""
+    if old is None:
+        return new is None or new.effect == "forbid"
+    return new is None and old.effect == "permit"
+
+
 def body(policy: PolicySource) -> Any:
     """Scope and conditions as the engine reads them: no comments, no layout, no annotations."""
     return _body(policy.text)
@@ -89,6 +96,15 @@ def parts_of(sides: Sequence[Side | None]) -> list[Part]:
         chosen = [_as_forbids(trees[index], part.ids[index]) for index in (0, 1)]
         part.sets = (chosen[0], chosen[1])
     return parts
+
+
+def part_of(policy_id: str, sides: Sequence[Side | None], read: Read) -> Part:
+    """One policy by itself."""
+    chosen = [
+        _as_forbids({} if side is None else side.trees, {policy_id} if side is not None else set())
+        for side in sides
+    ]
+    return Part(read, ({policy_id}, {policy_id}), (chosen[0], chosen[1]))
 
 
 def _take(parts: list[Part], index: int, policy_id: str, tree: pst.Template, sides: Sequence[Side]) -> None:

@@ -16,15 +16,36 @@ from policy_service.facts.config import AGENT
 from policy_service.pap.changes.linear import Linear
 from policy_service.pap.changes.paths import PEOPLE, Path
 from policy_service.pap.changes.reading import InGroup, Later, Read, TimeOfDay
-from policy_service.pap.changes.samples import settled
+from policy_service.pap.changes.samples import TRIED, sample, settled
 from policy_service.pap.changes.sides import ABSENT, BASE_NOW, Side
 
 FRESH: Final = "something-else"
+"""What a text is that no rule names: written on with letters until none does (`fresh_text`)."""
+
+ENVIRONMENTS: Final = ("production", "staging", "dev")
+"""All there are, so all are tried."""
+
 _MILLISECOND: Final = timedelta(milliseconds=1)
 _STEP: Final = Decimal("0.0001")
 _MAX_SUBSETS_OF: Final = 4
 _INT64: Final = 2**63
 _MAX_SOLVED: Final = 60
+
+
+def fresh_text(taken: Iterable[Any], start: str = FRESH) -> str:
+    """A text that is none of these."""
+    known = frozenset(each for each in taken if isinstance(each, str))
+    while start in known:
+        start += "q"
+    return start
+
+
+def literals_at(read: Read, path: Path, sides: Sequence[Side]) -> set[Any]:
+    """What a path is compared with, also as the resource's id."""
+    found = set(read.literals.get(path, ()))
+    if any(side.resource_path() == path for side in sides):
+        found |= read.literals.get(("resource",), set())
+    return found
 
 
 def values_to_try(read: Read, sides: Sequence[Side], base: dict[str, Any]) -> dict[Path, list[Any]]:
@@ -51,11 +72,11 @@ def _values(path: Path, literals: set[Any], sides: Sequence[Side], base: dict[st
         return _people(literals, sides, absent=path != ("person",))
     found = _of_kind(kind, literals)
     if path == ("agent",):
-        found.append("some-agent")
+        found.append(fresh_text(found, "some-agent"))
     elif path == ("proof",):
         found = ["key", "api_key"]
     elif path == ("env",):
-        found += ["production"]
+        found = list(ENVIRONMENTS)
     elif path == ("txn",):
         found = [value for value in found if value >= 1] or [1]
     elif path[0] == "input":
@@ -117,9 +138,9 @@ def _of_kind(kind: str, literals: Iterable[Any]) -> list[Any]:
         case "Bool":
             return [False, True]
         case "Long":
-            numbers = sorted({value for value in literals if type(value) is int})
+            numbers = sorted({value for each in literals if (value := _whole_number(each)) is not None})
             near = (number + step for number in numbers or [0] for step in (-1, 0, 1))
-            return [value for value in near if -_INT64 <= value < _INT64]
+            return [value for value in _once(near) if -_INT64 <= value < _INT64]
         case "decimal":
             given = sorted({value for value in literals if isinstance(value, Decimal)}) or [Decimal(1)]
             steps = (-1, Decimal("-0.01"), -_STEP, 0, _STEP, Decimal("0.01"), 1)
@@ -130,7 +151,15 @@ def _of_kind(kind: str, literals: Iterable[Any]) -> list[Any]:
             return sets_to_try(literals)
         case "Record":
             return []
-    return [*sorted({value for value in literals if isinstance(value, str)}), FRESH]
+    texts = sorted({value for value in literals if isinstance(value, str)})
+    return [*texts, fresh_text([*texts, *TRIED])]
+
+
+def _whole_number(literal: Any) -> int | None:
+    """A number, also one that stands in a rule as the id of a resource."""
+    if isinstance(literal, str) and literal.lstrip("-").isdecimal() and len(literal) < 20:
+        return int(literal)
+    return literal if type(literal) is int else None
 
 
 def moments_to_try(literals: Iterable[Any]) -> list[datetime]:
@@ -159,7 +188,11 @@ def sets_to_try(literals: Iterable[Any]) -> list[list[Any]]:
     ordered = sorted(members, key=lambda each: (str(type(each)), str(each)))
     sizes = range(len(ordered) + 1) if len(ordered) <= _MAX_SUBSETS_OF else (0, 1, 2, len(ordered))
     chosen = [list(each) for size in sizes for each in combinations(ordered, size)]
-    fresh: Any = max(members) + 1 if members and all(isinstance(each, int) for each in members) else FRESH
+    fresh: Any = (
+        max(members) + 1
+        if members and all(isinstance(each, int) for each in members)
+        else fresh_text(members)
+    )
     return [*chosen, *([*each, fresh] for each in chosen)]
 
 
@@ -181,7 +214,14 @@ def _people(literals: set[Any], sides: Sequence[Side], *, absent: bool) -> list[
     for person in people:
         key = tuple(frozenset(side.bundle.rules.groups_of(person) & groups) for side in sides)
         by_groups.setdefault(key, person)
-    return _once([*named, *by_groups.values(), "someone|else", *([ABSENT] if absent else [])])
+    known = _everybody(sides)
+    fresh = fresh_text({*named, *people, *known}, "someone|else")
+    return _once([*named, *by_groups.values(), fresh, *([ABSENT] if absent else [])])
+
+
+def _everybody(sides: Sequence[Side]) -> set[str]:
+    directories = [side.bundle.directory for side in sides]
+    return {person for each in directories for group in each.groups for person in each.members(group)}
 
 
 def _may_be_absent(path: Path, sides: Sequence[Side]) -> bool:
@@ -201,6 +241,8 @@ def _of_args(path: Path, found: list[Any], sides: Sequence[Side], base: dict[str
     literals = list(found)
     for side in sides:
         node = _node(side, path)
+        if node.get("type") == "object" or "properties" in node:
+            found.append(sample(node, side.manifest.args))
         found += [node[key] for key in ("minimum", "maximum", "const", "default") if key in node]
         found += [
             node[key] + step
@@ -219,7 +261,11 @@ def _of_args(path: Path, found: list[Any], sides: Sequence[Side], base: dict[str
     if (standing := _standing(base, path)) is not None:
         found.append(standing)
     found.append(ABSENT)
-    return [value for value in _once(found) if any(_fits(side, base, path, value) for side in sides)]
+    fitting = [value for value in _once(found) if any(_fits(side, base, path, value) for side in sides)]
+    if kind_of(path, sides) == "String":
+        fresh = (text for text in TRIED if text not in literals)
+        fitting += [text for text in fresh if any(_fits(side, base, path, text) for side in sides)][:1]
+    return _once(fitting)
 
 
 def _is_number(value: Any) -> bool:

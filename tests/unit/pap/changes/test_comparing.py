@@ -91,7 +91,17 @@ def without(made: BundleFolder, name: str) -> BundleFolder:
     return made
 
 
+def laxer_version(label: str) -> Callable[[BundleFolder], BundleFolder]:
+    """A manifest beside the current one that takes more."""
+    free = {
+        **PAY_ARGS,
+        "properties": {**PAY_ARGS["properties"], "amount": {"type": "integer", "maximum": 10**9}},
+    }
+    return lambda made: made.write(f"tools/pay@{label}.json", MANIFEST | {"args": free})
+
+
 LOOSENINGS = {
+    "a version more": (laxer_version("next"), "tool-version"),
     "a gate asks later": (rules("> 50 }", "> 60 }"), "review-to-release"),
     "a gate is gone": (rules('@id("second") @approval("finance|cfo")', '@id("second") @approval("unseen")'), "groups"),
     "a group beside another": (rules('@approval("finance") @quorum', '@approval("finance|cfo") @quorum'), "groups"),
@@ -136,6 +146,13 @@ LOOSENINGS = {
     "enforced elsewhere": (manifest(aud=None), "manifest-aud"),
     "no recheck": (manifest(recheck=False), "manifest-recheck"),
     "less risk": (manifest(risk="low"), "manifest-risk"),
+    "more is hidden": (manifest(secret=["/note", "/account"]), "manifest-secret"),
+    "money said otherwise": (
+        manifest(money=[{"amount": "/amount", "currency": "const:JPY"}]), "manifest-money"),
+    "a person's name for another": (
+        text("groups.toml", GROUPS, 'name = "Maya"', 'name = "TOMAS "'), "person-name"),
+    "a group's name for another": (
+        text("groups.toml", GROUPS, "[groups.finance]", '[groups.finance]\ntitle = "CFO"'), "group-title"),
     "no secret": (manifest(secret=[]), "manifest-secret"),
     "no recipient": (manifest(recipients=[]), "manifest-recipients"),
     "another sentence": (manifest(sentence="Look at {account}"), "manifest-sentence"),
@@ -182,7 +199,7 @@ TIGHTENINGS = {
         '@id("closed")', '@id("never") forbid (principal, action, resource);\n@id("closed")'
     ),
     "a person fewer": text("groups.toml", GROUPS, 'members = ["maya", "tomas"]', 'members = ["tomas"]'),
-    "more risk, from low": manifest(secret=["/note", "/account"]),
+    "a shorter timeout": manifest(timeout_seconds=5),
     "a narrower enum": args(currency={"type": "string", "enum": ["USD"]}),
     "fresher facts": text("facts.toml", FACTS, 'max_age = "1h"', 'max_age = "5m"'),
 }
@@ -204,12 +221,142 @@ def test_a_tightening_needs_no_acknowledgement(tmp_path: Path, name: str) -> Non
         text("groups.toml", GROUPS, '["maya", "tomas"]', '["tomas", "maya"]'),
         lambda made: made.write("tools/pay.json", json.dumps(MANIFEST, indent=4, sort_keys=True)),
         text("cases/pay.yaml", CASES, "\ncases:", "\n# a remark\ncases:"),
+        text("facts/accounts.json", json.dumps(ROWS), "{", "{ "),
+        text("facts.toml", FACTS, "[[source]]", "# a remark\n[[source]]"),
     ],
 )
 def test_form_alone_is_no_change(tmp_path: Path, change: Callable[[BundleFolder], BundleFolder]) -> None:
     report = report_of(tmp_path, change)
 
     assert report.findings == ()
+
+
+OPEN_WORLD = FACTS.replace('as_of = "at"\nmax_age = "1h"', "optional = true").replace('"String"', '"String?"')
+FROZEN = (
+    '[entities.Agent.attributes]\nfrozen = "Bool?"\n[[source]]\nname = "ag"\nkind = "file"\n'
+    'file = "facts/ag.json"\nentity = "Agent"\noptional = true\n'
+)
+METER = '[meters.spent]\nsum = "/amount"\nof = ["money"]\nper = "principal"\nwindow = "24h"\n'
+AMOUNT = {**PAY_ARGS, "properties": {**PAY_ARGS["properties"], "amount": {"type": "integer", "minimum": 0}}}
+SENT = pay_manifest(tool="send", args=AMOUNT, groups=["money"])
+HELD_BACK = '[groups.suspended]\nmembers = ["maya"]\n'
+NOT_SUSPENDED = '@id("no") forbid (principal in Group::"suspended", action == Action::"approve", resource);\n'
+OF_SUSPENDED = (
+    '@id("no") forbid (principal, action, resource)\n'
+    'when { principal has owner && principal.owner in Group::"suspended" };\n'
+)
+
+
+@pytest.mark.parametrize(("file", "source"), [("facts/accounts.json", OPEN_WORLD), ("facts/ag.json", FROZEN)])
+def test_a_row_that_goes_away_opens_where_the_source_may_find_nothing(
+    tmp_path: Path, file: str, source: str
+) -> None:
+    rows = {"a1": {"state": "closed"}} if source is OPEN_WORLD else {"robot": {"frozen": True}}
+    made = [
+        BundleFolder(tmp_path / name).policies(WHO).write("facts.toml", source).write(file, held)
+        for name, held in (("before", rows), ("after", {}))
+    ]
+
+    report = compare(made[0].load(), made[1].load())
+
+    assert {finding.kind for finding in report.of_way(Way.LOOSENING)} == {"fact-row"}
+
+
+def test_a_row_that_goes_away_is_stricter_where_a_call_about_it_is_denied(tmp_path: Path) -> None:
+    report = report_of(tmp_path, lambda made: made.write("facts/accounts.json", {"a1": ROWS["a1"]}))
+
+    assert report.not_acknowledged(()) == []
+    assert "fact-row" in {finding.kind for finding in report.of_way(Way.TIGHTENING)}
+
+
+def test_a_tool_that_leaves_a_meter_by_its_action_group_loosens_it(tmp_path: Path) -> None:
+    made = [
+        folder(tmp_path / name)
+        .write("meters.toml", METER)
+        .write("tools/send.json", SENT | {"groups": groups})
+        .write("tools/pay.json", MANIFEST | {"args": AMOUNT})
+        for name, groups in (("before", ["money"]), ("after", []))
+    ]
+
+    report = compare(made[0].load(), made[1].load())
+
+    assert ("meter", "spent") in {(f.kind, f.subject) for f in report.of_way(Way.LOOSENING)}
+
+
+def test_a_new_meter_is_stricter_and_its_words_are_to_be_looked_at(tmp_path: Path) -> None:
+    texts = ["", METER, METER + 'doc = "What was paid"\n']
+    made = [
+        folder(tmp_path / str(number))
+        .write("tools/pay.json", MANIFEST | {"args": AMOUNT})
+        .write("meters.toml", each)
+        for number, each in enumerate(texts)
+    ]
+
+    first = compare(made[0].load(), made[1].load())
+    second = compare(made[1].load(), made[2].load())
+
+    assert [(f.kind, f.way) for f in first.findings] == [("meter", Way.TIGHTENING)]
+    assert [(f.kind, f.way) for f in second.findings] == [("meter", Way.LOOK)]
+
+
+@pytest.mark.parametrize("rule", [NOT_SUSPENDED, OF_SUSPENDED, OF_SUSPENDED.replace("when", "unless")])
+def test_leaving_a_group_opens_where_a_rule_holds_its_people_back(tmp_path: Path, rule: str) -> None:
+    is_held_back = "unless" not in rule
+    made = [
+        folder(tmp_path / name).policies(RULES + rule).write("groups.toml", GROUPS + held)
+        for name, held in (("before", HELD_BACK), ("after", HELD_BACK.replace('"maya"', "")))
+    ]
+
+    report = compare(made[0].load(), made[1].load())
+
+    kinds = {finding.kind for finding in report.of_way(Way.LOOSENING)}
+    assert ("group-left" in kinds) is is_held_back
+
+
+def test_a_person_who_is_called_anew_is_to_be_looked_at(tmp_path: Path) -> None:
+    report = report_of(tmp_path, text("groups.toml", GROUPS, 'name = "Maya"', 'name = "Maja"'))
+
+    assert [(f.kind, f.way) for f in report.findings] == [("person-name", Way.LOOK)]
+
+
+def test_each_version_in_force_is_held_against_one_that_was(tmp_path: Path) -> None:
+    old = laxer_version("next")(folder(tmp_path / "before"))
+    wider = MANIFEST | {"risk": "low"}
+    new = laxer_version("next")(folder(tmp_path / "after")).write("tools/pay@next.json", wider)
+
+    report = compare(old.load(), new.load())
+
+    assert ("manifest-risk", "pay@next") in {(f.kind, f.subject) for f in report.of_way(Way.LOOSENING)}
+    assert [one.tool for one in report.tools] == ["pay", "pay@next"]
+
+
+def test_a_rule_that_only_a_version_beside_can_reach_is_tried_on_it(tmp_path: Path) -> None:
+    rule = '@id("big") forbid (principal, action, resource) when { context.input.amount > 5000 };\n'
+    bounded = {
+        **PAY_ARGS,
+        "properties": {**PAY_ARGS["properties"], "amount": {"type": "integer", "maximum": 9}},
+    }
+    both = [
+        laxer_version("next")(folder(tmp_path / name)).write("tools/pay.json", MANIFEST | {"args": bounded})
+        for name in ("before", "after")
+    ]
+    both[0].policies(RULES + rule)
+    both[1].policies(RULES + rule.replace("> 5000", "> 6000"))
+
+    report = compare(both[0].load(), both[1].load())
+
+    assert {finding.subject for finding in report.of_way(Way.LOOSENING)} == {"pay@next"}
+
+
+def test_a_version_that_takes_the_current_ones_place_loosens_nothing(tmp_path: Path) -> None:
+    old = laxer_version("next")(folder(tmp_path / "before"))
+    raw = (old.path / "tools/pay@next.json").read_bytes()
+    new = folder(tmp_path / "after").write("tools/pay.json", raw)
+
+    report = compare(old.load(), new.load())
+
+    assert report.not_acknowledged(()) == []
+    assert ("tool", "pay") in {(f.kind, f.subject) for f in report.of_way(Way.TIGHTENING)}
 
 
 def test_an_acknowledgement_covers_exactly_this_change(tmp_path: Path) -> None:
