@@ -38,7 +38,6 @@ ABSENT: Final = "\N{NULL}absent"
 BASE_NOW: Final = datetime(2026, 1, 14, 12, 0, tzinfo=UTC)
 """A Wednesday noon: the time of a made-up call where no rule reads the clock."""
 
-_HAS_HISTORY: Final = "history" in {each.name for each in fields(Question)}
 _CLAIMED: Final = frozenset(each.name for each in fields(Claimed))
 """What can be claimed; a rule may ask `has` of anything else, and nobody ever has it."""
 
@@ -135,7 +134,6 @@ class Side:
     def question(self, base: dict[str, Any], values: Assignment) -> Question:
         """The call as the engine is asked about it."""
         owner, behalf = values.get(("owner",), ABSENT), values.get(("on_behalf_of",), ABSENT)
-        extra: dict[str, Any] = {"history": _under(values, "history")} if _HAS_HISTORY else {}
         return Question(
             agent=AgentPrincipal(
                 values.get(("agent",), "some-agent"),
@@ -153,7 +151,7 @@ class Side:
             claimed=Claimed(**{n: each for n, each in _under(values, "claimed").items() if n in _CLAIMED}),
             on_behalf_of=None if behalf == ABSENT else behalf,
             method=values.get(("proof",), "key"),
-            **extra,
+            history=_under(values, "history"),
         )
 
     def decided(self, base: dict[str, Any], values: Assignment) -> Decision:
