@@ -255,7 +255,9 @@ class AgentsAct(Protocol):
                 continue
             late = effect.fire_by is None or self.real.clock() >= effect.fire_by
             to = E.UNUSED if late and outcome is E.FIRED else outcome
-            if to is E.FIRED:
+            if effect.id in self.shop.fired:  # told already, and nobody took it: its journal remembers
+                to = E.FIRED
+            elif to is E.FIRED:
                 self.shop.fire(effect.id)
             told.append((effect, to, result > 0 and to is E.FIRED))
         self._report(attempt, told, attempt.party)
