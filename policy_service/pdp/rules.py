@@ -115,8 +115,14 @@ class Rules:
     approval: PeopleRules | None = None
     settling: PeopleRules | None = None
     asked: frozenset[str] = frozenset()  # the groups some gate names
+    places: Mapping[str, int] = field(init=False, repr=False)  # of each policy, by file and line
+
+    def __post_init__(self) -> None:
+        # Counted once: a decision must not walk through the policies of other tools.
+        places = {policy_id: place for place, policy_id in enumerate(self.policies)}
+        object.__setattr__(self, "places", places)
 
     def in_order(self, policy_ids: Any) -> tuple[str, ...]:
         """These ids in the order of the files, so that equal questions give equal answers."""
-        wanted = frozenset(policy_ids)
-        return tuple(policy_id for policy_id in self.policies if policy_id in wanted)
+        known = {policy_id for policy_id in policy_ids if policy_id in self.places}
+        return tuple(sorted(known, key=self.places.__getitem__))
