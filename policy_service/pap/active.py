@@ -245,7 +245,7 @@ class ActiveBundle:
             before = None if self._directory is None else self._directory.members
             await self._ask_directory(self._current)
             if self._directory is not None and self._directory.members is not before:
-                self._current = self._with_groups(self._current)
+                self._current = self._current.grouped(self._outside)
 
     @property
     def _directory(self) -> DirectoryReader | None:
@@ -256,7 +256,7 @@ class ActiveBundle:
         names = frozenset(bundle.directory.elsewhere.values())
         if not (names and self._directory is not None and self._directory.knows(names)):
             await self._ask_directory(bundle)
-        return self._with_groups(bundle)
+        return bundle.grouped(self._outside)
 
     async def _ask_directory(self, bundle: Bundle) -> None:
         if self._directory is None:
@@ -265,12 +265,6 @@ class ActiveBundle:
             await self._directory.read(names)
         else:
             self._directory.not_asked()
-
-    def _with_groups(self, bundle: Bundle) -> Bundle:
-        directory = self._directory
-        if directory is None or not bundle.directory.elsewhere:
-            return bundle
-        return bundle.with_groups(directory.members, directory.fresh)
 
     def _load_accepted(self) -> Bundle | None:
         found = self._source.read_accepted()

@@ -98,6 +98,13 @@ class Bundle:
         rules = replace(self.rules, groups_of=directory.groups_of)
         return replace(self, directory=directory, rules=rules)
 
+    def grouped(self, outside: Outside | None) -> Bundle:
+        """The same bundle with its groups as the directory was last read; itself where none of them is there."""
+        directory = None if outside is None else outside.directory
+        if directory is None or not self.directory.elsewhere:
+            return self
+        return self.with_groups(directory.members, directory.fresh)
+
     def close(self) -> None:
         """Let go of the fact sources' connections and threads."""
         self.facts.close()

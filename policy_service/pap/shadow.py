@@ -59,7 +59,8 @@ class Candidate:
         self._error = None
         self._signal.good()
         self._put(found)
-        return self._with_groups(found)
+        # As the active bundle's groups were last read: nobody is asked for a candidate.
+        return found.grouped(self._outside)
 
     def status(self) -> CandidateStatus:
         """What is in shadow, and what is wrong with it."""
@@ -82,13 +83,6 @@ class Candidate:
         if current is not None and (current.digest, current.commit) == (files.digest, files.commit):
             return current
         return self._preparer.prepare(files)[0]
-
-    def _with_groups(self, bundle: Bundle) -> Bundle:
-        """With the directory's groups as the active bundle's were last read: nobody is asked for a candidate."""
-        directory = None if self._outside is None else self._outside.directory
-        if directory is None or not bundle.directory.elsewhere:
-            return bundle
-        return bundle.with_groups(directory.members, directory.fresh)
 
     def _put(self, bundle: Bundle | None) -> None:
         before, self._bundle = self._bundle, bundle
