@@ -164,33 +164,8 @@ def question_about(
     )
 
 
-def evaluate(
-    ctx: Context,
-    bundle: Bundle,
-    agent: AgentRow,
-    effect: EffectRow,
-    facts: Facts,
-    *,
-    now: datetime,
-    txn_size: int,
-    claimed: Mapping[str, str],
-    history: Mapping[str, int],
-    redecided: bool = False,
-    method: str = "key",
-) -> Decision:
+def evaluate(bundle: Bundle, effect: EffectRow, question: Question) -> Decision:
     """Ask the bundle about one effect; nothing is stored."""
-    question = question_about(
-        ctx,
-        agent,
-        effect,
-        facts,
-        now=now,
-        txn_size=txn_size,
-        claimed=claimed,
-        redecided=redecided,
-        method=method,
-        history=history,
-    )
     decision = decide(bundle.rules, question)
     if decision.alarms:
         metrics.POLICY_ERRORS.inc()
@@ -219,7 +194,8 @@ def ask_first(
     """Ask about an effect that is not stored yet, and let it hold its part of the meters unless it is denied. With what
     the meters showed, to be recorded. The unit is alone with those the effect is counted for."""
     sight = metering.look(tx.conn, bundle, effect, tx.now)
-    decision = evaluate(ctx, bundle, agent, effect, facts, now=tx.now, history=sight.values, **about)
+    question = question_about(ctx, agent, effect, facts, now=tx.now, history=sight.values, **about)
+    decision = evaluate(bundle, effect, question)
     if decision.outcome is not Verdict.DENY:
         effect.metered = metering.take(tx, bundle, effect, sight.missing)
     return decision, sight
@@ -243,9 +219,8 @@ def ask_again(
     it: policy sees the weaker of the two proofs, so that a rule about API keys holds at the end as at the beginning.
     """
     sight = metering.look_again(tx, bundle, effect)
-    decision = evaluate(
+    question = question_about(
         ctx,
-        bundle,
         agent,
         effect,
         facts,
@@ -256,6 +231,7 @@ def ask_again(
         redecided=True,
         method=weaker_method(snapshot, caller),
     )
+    decision = evaluate(bundle, effect, question)
     if decision.outcome is not Verdict.DENY and metering.take(tx, bundle, effect, sight.missing):
         set_columns(tx, effect, metered=True)
     gates = () if approved_before(snapshot, effect) else gates_of(effect, decision.gates)

@@ -9,7 +9,7 @@ from policy_service.errors import ForbiddenError
 from policy_service.identity.callers import Caller
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow import metering, records
-from policy_service.workflow.asking import evaluate, gather_facts
+from policy_service.workflow.asking import evaluate, gather_facts, question_about
 from policy_service.workflow.context import Context
 from policy_service.workflow.effect_rows import undecided
 from policy_service.workflow.naming import name_transaction
@@ -41,9 +41,8 @@ async def evaluate_request(
     decisions: list[tuple[str, Decision]] = []
     going: list[EffectRow] = []  # the effects of one list see each other's parts
     for effect, sight in zip(effects, sights, strict=True):
-        decision = evaluate(
+        question = question_about(
             ctx,
-            bundle,
             agent,
             effect,
             facts[effect.effect_id],
@@ -53,6 +52,7 @@ async def evaluate_request(
             history=sight.after(going, effect).values,
             method=caller.method,
         )
+        decision = evaluate(bundle, effect, question)
         decisions.append((effect.tool, decision))
         if decision.outcome is not Verdict.DENY:
             going.append(effect)

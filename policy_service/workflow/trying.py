@@ -15,7 +15,7 @@ from policy_service.domain.question import Facts
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.pap.bundle import Bundle
 from policy_service.workflow import records
-from policy_service.workflow.asking import evaluate, gather_facts
+from policy_service.workflow.asking import evaluate, gather_facts, question_about
 from policy_service.workflow.context import Context
 from policy_service.workflow.effect_rows import undecided
 from policy_service.workflow.metering import look
@@ -53,9 +53,10 @@ async def try_effect(ctx: Context, agent: str, tool: str, args: JSON) -> TriedEf
     effect, now = undecided(bundle, named, 1), ctx.clock()
     facts = (await gather_facts(bundle, [effect], now))[effect.effect_id]
     sight = await ctx.db.read(lambda conn: look(conn, bundle, effect, now))
-    decision = evaluate(
-        ctx, bundle, known, effect, facts, now=now, txn_size=1, claimed={}, history=sight.values
+    question = question_about(
+        ctx, known, effect, facts, now=now, txn_size=1, claimed={}, history=sight.values
     )
+    decision = evaluate(bundle, effect, question)
     return _tried(bundle, decision, sight.beside(facts), now)
 
 
