@@ -171,7 +171,10 @@ class EverybodyActs(AgentsAct):
             "revoke-commit", {"commit": commit}, lambda: people.open_under(self.book, BUNDLES[bundle])
         )
         assert both[0]["open"] == both[1]
-        self.revoke_each(both[1])
+        for effect_id in both[1]:  # one after the other, as the command does
+            args = {"effect_id": effect_id, "reason": "because"}
+            done = self.real.do(self.real.world.operator, "revoke-effect-if-open", args)
+            assert done["ended"] is people.revoke_effect_if_open(self.book, effect_id)
 
     def revoke_the_cart(self) -> None:
         """An agent is ended for good."""

@@ -68,10 +68,20 @@ def revoke_if_open(book: Book, txn_id: str) -> bool:
     return False
 
 
+def revoke_effect_if_open(book: Book, effect_id: str) -> bool:
+    """End an effect or a compensation unless it ended by itself, or with a sibling."""
+    for txn in book.all_revisions():
+        for effect in txn.everything:
+            if effect.id == effect_id and effect.state in OPEN:
+                book.end(txn, effect, E.REVOKED)
+                return True
+    return False
+
+
 def open_under(book: Book, bundle: Bundle) -> list[str]:
-    """The transactions of which something open stands by a decision of this commit."""
+    """The effects, and compensations, that are open by a decision of this commit."""
     found = {
-        txn.id
+        effect.id
         for txn in book.all_revisions()
         for effect in txn.everything
         if effect.state in OPEN and effect.stands_by == bundle.name
