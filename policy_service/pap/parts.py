@@ -21,6 +21,7 @@ from policy_service.facts.http import HttpReader
 from policy_service.facts.manifests import InputCodec
 from policy_service.facts.meters import Meter, by_tool, read_meters
 from policy_service.facts.outside import Outside
+from policy_service.facts.rows import row_problems
 from policy_service.facts.schema import FOR_PEOPLE
 from policy_service.facts.sources import FactReader, FailedReader, FileReader
 from policy_service.facts.sql import SourceFailedError, SqlReader
@@ -207,6 +208,9 @@ def _fact_files(
             rows[file] = _rows(load(files[file], _FACTS_LIMITS))
         except ValueError as error:
             problems.append(unreadable(file, error))
+            continue
+        for spec in (source for source in config.source if source.file == file):
+            problems += [Problem(file, None, said) for said in row_problems(config, spec, rows[file])]
     return rows
 
 
