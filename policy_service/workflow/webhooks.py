@@ -238,7 +238,9 @@ def try_again(tx: Tx, settings: Settings, name: str) -> int:
     known = {webhook.name for webhook in settings.webhooks}
     mine = update(table(WebhookRow)).where(_hooks.name == name)
     awake = mine.values(failures=0, not_before=None, disabled_at=None)
-    if name not in known or not tx.conn.execute(awake).rowcount:
+    if name in known and not tx.conn.execute(awake).rowcount:
+        raise NotFoundError(f"the service has not met the webhook {name!r} yet; start it with these settings")
+    if name not in known:
         raise NotFoundError(
             f"there is no webhook {name!r}; the settings have {', '.join(sorted(known)) or 'none'}"
         )

@@ -20,7 +20,7 @@ from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow, WebhookRow
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, SessionRow
 from policy_service.tokens.keys import NEXT, PUBLISHED_FIRST_S
-from policy_service.tokens.webhook_keys import make_webhook_key
+from policy_service.tokens.webhook_keys import make_webhook_key, read_webhook_keys
 from policy_service.webhooks import Webhook
 from tests.counterparts import node
 from tests.crash.agent import AGENT
@@ -248,6 +248,10 @@ def sets_up(story: Story) -> None:
         if story.command("rotate-keys", *more) != 0:
             assert story.died  # in the middle of a rotation; the repeat finds no next key
         assert story.command("init") == 0
+    if story.command("webhooks", "secret", str(story.folder / "hook.secret")) != 0:
+        assert story.died  # the repeat finds the file, whole: a secret is never overwritten
+    (secret,) = read_webhook_keys(HOOK, [story.folder / "hook.secret"])
+    assert secret.public is None
     story.serve()
     story.live("two", "two")
     story.finish()

@@ -43,6 +43,7 @@ WHERE: dict[str, Chapter] = {
     "tokens.epoch:": fires,
     "tokens.files:": sets_up,
     "tokens.keys:": sets_up,
+    "tokens.webhook_keys:": sets_up,
     "workflow.activate:": activates,
     "workflow.compensate:": takes_back,
     "workflow.redeem:": asks,
