@@ -28,15 +28,13 @@ Network: TypeAlias = IPv4Network | IPv6Network
 _NAT64: Final = IPv6Network("64:ff9b::/96")  # an IPv4 address in disguise, as are mapped ones
 _PORTS: Final = {"https": 443, "http": 80}
 
-# What Python's own tables call global although it leads nowhere public, or did in some of its versions.
+# What Python's own tables call global, in some of its versions, although it leads nowhere public.
 _NOT_PUBLIC: Final = tuple(
     map(
         ip_network,
         (
-            "64:ff9b:1::/48",  # NAT64 of one's own network (RFC 8215)
             "fec0::/10",  # site-local (RFC 3879)
             "3fff::/20",  # documentation (RFC 9637)
-            "5f00::/16",  # segment routing (RFC 9602)
             "192.0.0.0/24",  # IETF protocol assignments (RFC 6890)
             "192.88.99.0/24",  # 6to4 relays (RFC 7526)
         ),

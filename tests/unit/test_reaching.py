@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
@@ -195,7 +196,8 @@ FAILS: dict[str, tuple[Step, str]] = {
 @pytest.mark.parametrize(("step", "error"), FAILS.values(), ids=FAILS.keys())
 async def test_whatever_is_not_taken_has_failed(step: Step, error: str, receiver: Receiver) -> None:
     receiver.plan = [step]
-    assert (await sent(hook(receiver.url, addresses=LOOPBACK))).error == error
+    async with asyncio.timeout(3):
+        assert (await sent(hook(receiver.url, addresses=LOOPBACK))).error == error
     assert len(receiver.got) == 1, "it was followed elsewhere"
 
 
