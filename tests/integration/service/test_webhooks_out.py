@@ -156,6 +156,14 @@ async def test_the_whole_thread_is_told_once_and_the_index_tells_the_order(
         assert word not in everything
 
 
+async def test_an_operators_words_stay_in_the_log(post: Post, receiver: Receiver) -> None:
+    async with post.open(post.hook("billing", receiver)) as world:
+        await world.operator("stop", {"tool": "pay", "reason": "canary-words"})
+        (got,) = await told(receiver, "stop_began")
+    assert got.event["data"]["what"] == "tool:pay"
+    assert b"canary-words" not in got.raw
+
+
 async def told_all(world: World, upto: int) -> bool:
     seen = await standing(world, "billing")
     return seen is not None and seen.upto >= upto and seen.waiting == 0
