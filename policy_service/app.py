@@ -67,6 +67,7 @@ from policy_service.issuers import SignInProvider
 from policy_service.jobs.marking import EpochMark, settle_epoch
 from policy_service.jobs.scheduler import Job, Scheduler
 from policy_service.jobs.sending import send_outbox
+from policy_service.jobs.telling import Telling
 from policy_service.jobs.watching import Watch
 from policy_service.logs import fault_of_the_loop, set_up_logs
 from policy_service.pap.active import ActiveBundle
@@ -126,6 +127,7 @@ class Service:
             outside = outside_of(settings, clock or utc_now, self.health, read_secret)
             self.metrics_token = _metrics_token(settings)
             self.webhook_secret = _webhook_secret(settings)
+            self.telling = Telling(settings, self.health)
             opened.callback(tracing.start())
             self._closing = opened.pop_all()
         # The lock says that an embedded database has one process: it goes on at once with what it led before a crash.
@@ -245,6 +247,7 @@ class Service:
                 self.watch.run,
                 self._ask_about_open,
                 self._look,
+                lambda: self.telling.run(self.ctx, self._holder),
             )
             started.push_async_callback(_stop, [asyncio.create_task(work()) for work in loops])
             started.callback(self.scheduler.stop)

@@ -18,7 +18,7 @@ from tests.crash.chapters import (
     works_live,
 )
 from tests.crash.story import Story
-from tests.crash.visitors import brings_a_key, operated, operated_alone, sets_up, signs_in
+from tests.crash.visitors import brings_a_key, operated, operated_alone, sets_up, signs_in, tells
 
 Chapter = Callable[[Story], None]
 
@@ -43,6 +43,7 @@ WHERE: dict[str, Chapter] = {
     "tokens.epoch:": fires,
     "tokens.files:": sets_up,
     "tokens.keys:": sets_up,
+    "tokens.webhook_keys:": sets_up,
     "workflow.activate:": activates,
     "workflow.compensate:": takes_back,
     "workflow.redeem:": asks,
@@ -60,6 +61,7 @@ WHERE: dict[str, Chapter] = {
     "workflow.sweep:_move[UNREPORTED]": expires,
     "workflow.sweep:_move[UNUSED]": expires,
     "workflow.vote:": asks,
+    "workflow.webhooks:": tells,
     "workflow.withdraw:": errs,
 }
 OPERATORS = frozenset({operated_alone, sets_up})

@@ -165,17 +165,20 @@ def upgrade() -> None:
     op.create_table(
         "outbox",
         sa.Column("outbox_id", sa.String(), nullable=False),
+        sa.Column("lane", sa.String(), nullable=False),
         sa.Column("kind", sa.String(), nullable=False),
         sa.Column("payload", Json, nullable=False),
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("attempts", sa.Integer(), nullable=False),
         sa.Column("next_at", UtcDateTime(), nullable=False),
         sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("give_up_at", UtcDateTime(), nullable=True),
         sa.Column("last_error", sa.String(), nullable=True),
         sa.PrimaryKeyConstraint("outbox_id"),
     )
     with op.batch_alter_table("outbox", schema=None) as batch_op:
         batch_op.create_index("ix_outbox_due", ["state", "next_at"], unique=False)
+        batch_op.create_index("ix_outbox_lane", ["lane", "state", "next_at"], unique=False)
 
     op.create_table(
         "people",
@@ -344,6 +347,16 @@ def upgrade() -> None:
         batch_op.create_index("ix_tasks_effect", ["effect_id", "kind"], unique=False)
         batch_op.create_index("ix_tasks_state", ["state", "task_id"], unique=False)
 
+    op.create_table(
+        "webhooks",
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("upto", sa.BigInteger(), nullable=False),
+        sa.Column("failures", sa.Integer(), nullable=False),
+        sa.Column("not_before", UtcDateTime(), nullable=True),
+        sa.Column("disabled_at", UtcDateTime(), nullable=True),
+        sa.Column("last_error", sa.String(), nullable=True),
+        sa.PrimaryKeyConstraint("name"),
+    )
     op.create_table(
         "agent_keys",
         sa.Column("kid", sa.String(), nullable=False),
