@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from copy import copy
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
@@ -177,7 +176,6 @@ def secret_now(bundle: Bundle, effect: EffectRow) -> list[str]:
 def _hidden_alike(bundle: Bundle, effect: EffectRow, then: EffectRow) -> EffectRow:
     """The earlier effect, with all that is secret in either of the two hidden. Beside a tool nobody describes any more
     nothing is shown."""
-    row = copy(then)
     known = manifest_for(bundle, then.tool, then.tool_digest) or bundle.manifests.get(then.tool)
-    row.secret = [*then.secret, *secret_now(bundle, effect)] if known is not None else [""]
-    return row
+    secret = [*then.secret, *secret_now(bundle, effect)] if known is not None else [""]
+    return EffectRow(**vars(then) | {"secret": secret})
