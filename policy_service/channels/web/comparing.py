@@ -63,8 +63,9 @@ def compare(then: Sequence[ArgRow], now: Sequence[ArgRow]) -> Comparison:
 def _cells(old: ArgRow | None, new: ArgRow | None) -> tuple[Cell | None, Cell | None]:
     shared = 0
     if old is not None and new is not None:
-        pairs = zip(old.value_text, new.value_text, strict=False)
-        shared = next((at for at, (one, other) in enumerate(pairs) if one != other), 0)
+        one, other = old.value_text, new.value_text
+        ends = min(len(one), len(other))  # the one may be the beginning of the other
+        shared = next((at for at in range(ends) if one[at] != other[at]), ends)
     return _cell(old, shared), _cell(new, shared)
 
 

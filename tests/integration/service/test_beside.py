@@ -407,7 +407,7 @@ async def test_a_spent_effect_shows_how(bank: World, robot: Agent) -> None:
 
 # ---------------------------------------------------------------------------------------------------------- costs
 
-AT_MOST = 30  # reading a review page, with session and frame
+AT_MOST = 19  # statements of a review page, with its session and frame; one more is a decision
 
 
 async def test_a_page_asks_no_more_however_much_there_was(bank: World, robot: Agent) -> None:
