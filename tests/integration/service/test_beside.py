@@ -235,7 +235,8 @@ SECRET = "hunter2-of-the-vault"
 
 
 def with_secret(folder: Payments, *pointers: str) -> None:
-    folder.write("tools/mail.json", {**MAIL, "secret": list(pointers)})
+    args = {**MAIL["args"], "required": ["to"]}
+    folder.write("tools/mail.json", {**MAIL, "args": args, "secret": list(pointers)})
     folder.rules(gate("letters", "finance", action="mail"))
 
 
@@ -252,6 +253,21 @@ async def test_a_secret_is_hidden_in_the_past_as_well(bank: World, robot: Agent,
     now = await asked(robot, await mail(bank, SECRET + "-new"), run="r-2")
     page = (await maya.get(f"/reviews/{review_id(now)}")).text
     assert "Compared with" in page
+    assert "Hidden values, not compared: <code>text</code>" in page
+    assert SECRET not in page
+
+
+async def test_a_secret_of_the_past_is_hidden_where_the_new_call_leaves_it_out(
+    bank: World, robot: Agent, folder: Payments
+) -> None:
+    with_secret(folder)
+    assert await bank.activate()
+    maya = await bank.person("maya")
+    assert (await maya.vote(await asked(robot, await mail(bank, SECRET), run="r-1"))).is_success
+    with_secret(folder, "/text")
+    assert await bank.activate()
+    now = await asked(robot, await call(bank, "mail", {"to": "acme"}), run="r-2")
+    page = (await maya.get(f"/reviews/{review_id(now)}")).text
     assert "Hidden values, not compared: <code>text</code>" in page
     assert SECRET not in page
 
