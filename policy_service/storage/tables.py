@@ -163,6 +163,9 @@ class EffectRow(Row, table=True):
         Index("ix_effects_txn", "txn", "rev", "seq"),
         Index("ix_effects_state", "state", "unknown_at"),
         Index("ix_effects_lapse", "state", "lapses_at"),
+        Index("ix_effects_kind", "agent", "tool", "asked_at"),
+        Index("ix_effects_resource", "tool", "resource_key", "asked_at"),
+        Index("ix_effects_recipients", "tool", "recipients_key", "asked_at"),
     )
 
     effect_id: str = Field(primary_key=True, min_length=64, max_length=64)
@@ -176,6 +179,8 @@ class EffectRow(Row, table=True):
     tool_digest: str
     resource_type: str
     resource_id: str
+    resource_key: str  # digest of both: an id may be longer than an index takes
+    recipients_key: str | None = None  # digest of whom the arguments name as recipients
     args: bytes = Field(sa_type=LargeBinary)
     args_digest: str
     effect_digest: str
@@ -195,6 +200,7 @@ class EffectRow(Row, table=True):
     taken_back: str | None = None  # the words of the requester's side, where it took it back with some
     settlements: list[dict[str, Any]] = Field(default_factory=list, sa_type=Json)  # what people said of it
     metered: bool = False  # it holds reservations, or has held some
+    asked_at: datetime = Field(sa_type=UtcDateTime)  # when this revision was first decided about
     changed_at: datetime = Field(sa_type=UtcDateTime)
 
 

@@ -9,7 +9,10 @@ Times are aware UTC.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:  # it is made of the values below
+    from policy_service.workflow.beside_reading import Beside
 
 PieceKind: TypeAlias = Literal["text", "money", "recipient", "value"]
 Risk: TypeAlias = Literal["low", "medium", "high"]
@@ -99,6 +102,9 @@ class GateView:
     file: str
     line: int
     doc: str = ""
+    could_sign: tuple[str, ...] = ()  # others than the reader, by name
+    could_sign_more: int = 0  # that many besides
+    barred: tuple[str, ...] = ()  # in the groups, but of the requester's side
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +127,9 @@ class EventLine:
     kind: str
     text: str
     actor: str
+    channel: str = ""  # "web", "api", "slack", "cli"; empty where the service itself did it
+    commit: str = ""  # of the rules that answered
+    line: str = ""  # its id in the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +150,7 @@ class Sibling:
     sentence: tuple[Piece, ...]
     state: str
     review_id: str | None = None
+    args: tuple[ArgRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +204,7 @@ class ReviewPage:
     reason_required: bool = False  # some gate wants a reason for approving too
     my_verdict: Ballot | None = None  # this person's counted vote on this revision
     rule_changes: tuple[RuleChange, ...] = ()  # what new rules changed while it waited, the newest first
+    beside: "Beside | None" = None  # what the service remembers, for people to weigh
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,28 +143,29 @@ def load(conn: Connection, txn: str, rev: int | None = None) -> Snapshot | None:
 def load_all(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Snapshot]:
     """Many transactions, each at its revision, by (txn, rev): the same few queries however many they are."""
     txns = sorted({txn for txn, _ in wanted})
-    transactions = _among(conn, TransactionRow, col(TransactionRow.txn), txns)
+    transactions = among(conn, TransactionRow, col(TransactionRow.txn), txns)
     heads = {row.txn: row.rev for row in sorted(transactions, key=lambda row: row.rev)}
     found = {(row.txn, row.rev): Snapshot(row, [], head_rev=heads[row.txn]) for row in transactions}
-    effects = _among(conn, EffectRow, col(EffectRow.txn), txns)
+    effects = among(conn, EffectRow, col(EffectRow.txn), txns)
     decided = [effect.decision_id for effect in effects]
-    decisions = {d.decision_id: d for d in _among(conn, DecisionRow, col(DecisionRow.decision_id), decided)}
+    decisions = {d.decision_id: d for d in among(conn, DecisionRow, col(DecisionRow.decision_id), decided)}
     for effect in sorted(effects, key=lambda effect: effect.seq):
         snapshot = found[effect.txn, effect.rev]
         (snapshot.effects if effect.kind == "effect" else snapshot.compensations).append(effect)
         snapshot.decisions[effect.decision_id] = decisions[effect.decision_id]
     named = [effect.effect_id for effect in effects]
-    reviews = {row.review_id: row for row in _among(conn, ReviewRow, col(ReviewRow.effect_id), named)}
+    reviews = {row.review_id: row for row in among(conn, ReviewRow, col(ReviewRow.effect_id), named)}
     for review in reviews.values():
         found[review.txn, review.rev].reviews[review.effect_id] = review
-    votes = _among(conn, VoteRow, col(VoteRow.review_id), sorted(reviews))
+    votes = among(conn, VoteRow, col(VoteRow.review_id), sorted(reviews))
     for vote in sorted(votes, key=lambda vote: vote.vote_id):
         review = reviews[vote.review_id]
         found[review.txn, review.rev].votes.setdefault(vote.review_id, []).append(vote)
     return {key: found[key] for key in wanted if key in found}
 
 
-def _among(conn: Connection, model: type[_Row], column: Any, values: Sequence[str]) -> list[_Row]:
+def among(conn: Connection, model: type[_Row], column: Any, values: Sequence[str]) -> list[_Row]:
+    """The rows whose column is one of these values, by one query."""
     return rows(conn, model, _all(model).where(column.in_(values)))
 
 
@@ -184,7 +185,7 @@ def require(conn: Connection, txn: str, rev: int | None = None) -> Snapshot:
 
 def agents_of(conn: Connection, names: Sequence[str]) -> dict[str, AgentRow]:
     """Enrolled parties by name."""
-    return {agent.name: agent for agent in _among(conn, AgentRow, col(AgentRow.name), sorted(set(names)))}
+    return {agent.name: agent for agent in among(conn, AgentRow, col(AgentRow.name), sorted(set(names)))}
 
 
 def agent_of(conn: Connection, name: str) -> AgentRow | None:

@@ -6,7 +6,7 @@ vote itself applies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, cast
 
@@ -17,14 +17,17 @@ from policy_service.domain.quorum import GateTally, Tally
 from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.rules import UNKNOWN_TOOL
-from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, VoteRow
+from policy_service.storage.core import find_one
+from policy_service.storage.tables import DecisionRow, EffectRow, RedemptionRow, ReviewRow, VoteRow
 from policy_service.workflow import records
 from policy_service.workflow.asking import count, manifest_for
+from policy_service.workflow.beside_reading import Beside, Proof
 from policy_service.workflow.cases import Case, read_case, read_cases
 from policy_service.workflow.context import Context
 from policy_service.workflow.cursors import read_cursor
 from policy_service.workflow.describing import arguments, first_money, sentence
 from policy_service.workflow.history import of_transaction
+from policy_service.workflow.past import before_it
 from policy_service.workflow.reading import (
     EventLine,
     FactLine,
@@ -38,8 +41,10 @@ from policy_service.workflow.reading import (
 )
 from policy_service.workflow.records import Snapshot
 from policy_service.workflow.rule_changes import changes_of
+from policy_service.workflow.signers import Signers, signers_of
 from policy_service.workflow.stops import list_stops
 from policy_service.workflow.timeline import event_line, person_of
+from policy_service.workflow.totals import told_by, totals
 from policy_service.workflow.vote import Voter, why_not
 
 _COUNT_CAP = 1_000  # exact counts are linear; nobody reads more than this
@@ -168,6 +173,7 @@ def _review_page(
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
     votes = snapshot.votes_on(effect)
+    beside = _beside(conn, bundle, effect, decision)
     return ReviewPage(
         review_id=review.review_id,
         effect_id=effect.effect_id,
@@ -184,7 +190,7 @@ def _review_page(
         tool_title=effect.tool if manifest is None else manifest.title,
         args=arguments(bundle, effect, decision.unseen),
         canonical=effect.args,
-        gates=_gates(bundle, case, counted),
+        gates=_gates(bundle, case, counted, signers_of(conn, ctx, bundle, case, voter, now)),
         votes=tuple(vote_view(vote, counted) for vote in votes),
         answer_by=review.answer_by,
         opened_at=review.opened_at,
@@ -193,7 +199,7 @@ def _review_page(
         agent_roles=tuple(case.agent.roles),
         key_kid=snapshot.transaction.jkt,
         claimed=dict(snapshot.transaction.claimed),
-        facts=_facts(decision),
+        facts=tuple(fact for fact in _facts(decision) if not told_by(fact.source, beside.meters)),
         siblings=siblings_of(bundle, snapshot, effect),
         commit=decision.commit,
         bundle=decision.bundle,
@@ -208,7 +214,18 @@ def _review_page(
         reason_required=any(gate.reason for gate in case.gates),
         my_verdict=_my_verdict(votes, voter),
         rule_changes=changes_of(conn, bundle, effect),
+        beside=beside,
     )
+
+
+def _beside(conn: Connection, bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> Beside:
+    last, past = before_it(conn, bundle, effect)
+    meters = totals(bundle, effect, decision)
+    spent = find_one(conn, RedemptionRow, effect_id=effect.effect_id, rev=effect.rev)
+    if spent is None:
+        return Beside(last, past, meters)
+    proof = Proof(spent.redeemer, spent.attempt_id, spent.redeemed_at, spent.jti, effect.fire_by)
+    return Beside(last, past, meters, proof)
 
 
 def _finality(case: Case) -> str:
@@ -219,16 +236,18 @@ def _finality(case: Case) -> str:
     return "This cannot be undone."
 
 
-def _gates(bundle: Bundle, case: Case, counted: Tally) -> tuple[GateView, ...]:
+def _gates(
+    bundle: Bundle, case: Case, counted: Tally, signers: Mapping[frozenset[str], Signers]
+) -> tuple[GateView, ...]:
     titles = {gate.policy_id: gate.title for gate in case.gates}
     return tuple(
-        _gate_view(bundle, entry, policy_id, titles[policy_id])
+        _gate_view(bundle, entry, policy_id, titles[policy_id], signers.get(entry.gate.voters, Signers()))
         for entry in counted.per_gate
         for policy_id in dict.fromkeys(entry.gate.gates)
     )
 
 
-def _gate_view(bundle: Bundle, entry: GateTally, policy_id: str, title: str) -> GateView:
+def _gate_view(bundle: Bundle, entry: GateTally, policy_id: str, title: str, signers: Signers) -> GateView:
     source = bundle.describe(policy_id)
     return GateView(
         policy_id=policy_id,
@@ -242,6 +261,9 @@ def _gate_view(bundle: Bundle, entry: GateTally, policy_id: str, title: str) -> 
         file="" if source is None else source.file,
         line=0 if source is None else source.line,
         doc="" if source is None else source.doc,
+        could_sign=signers.names,
+        could_sign_more=signers.more,
+        barred=signers.barred,
     )
 
 
@@ -281,6 +303,7 @@ def siblings_of(bundle: Bundle, snapshot: Snapshot, of: EffectRow) -> tuple[Sibl
             sentence=sentence(bundle, effect),
             state=effect.state,
             review_id=review.review_id if (review := snapshot.review_of(effect)) is not None else None,
+            args=arguments(bundle, effect, snapshot.decisions[effect.decision_id].unseen),
         )
         for effect in others
     )

@@ -20,7 +20,18 @@ def event_line(bundle: Bundle, row: AuditRow, names: Mapping[str, str]) -> Event
     body = load(row.body)
     if tell is None or not isinstance(body, dict):
         return None
-    return EventLine(at=row.at, kind=row.kind, text=tell(body), actor=_actor(bundle, row.actor, names))
+    return EventLine(
+        at=row.at,
+        kind=row.kind,
+        text=tell(body),
+        actor=_actor(bundle, row.actor, names),
+        channel=str(body.get("channel") or _CHANNELS.get(row.actor.partition(":")[0], "")),
+        commit=str(body.get("commit") or ""),
+        line=row.audit_id,
+    )
+
+
+_CHANNELS = {"agent": "api", "operator": "cli"}  # the one way each of them has; people have several
 
 
 def person_of(row: AuditRow) -> str | None:

@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 
 from policy_service.channels.streams import Streams
 from policy_service.channels.web import live
+from policy_service.channels.web.beside import weight
 from policy_service.channels.web.elsewhere import tell_people
 from policy_service.channels.web.forms import read_form
 from policy_service.channels.web.pages import Pages
@@ -148,9 +149,10 @@ def _add_review(router: APIRouter, pages: Pages, source: QueueSource, feed: Even
         page = await source.review_page(review_id, session.person)
         if page is None:
             raise NotFoundError(f"there is no review {review_id!r} that you may see")
-        context = await pages.beside(len(page.canonical), lambda: review_context(page, pages.now()))
+        size = len(page.canonical) + weight(page)
+        context = await pages.beside(size, lambda: review_context(page, pages.now()))
         context |= {"session": session, "index": index, "open_tasks": await source.count_tasks()}
-        return await pages.draw(request, "review.html", heavy=len(page.canonical), **context)
+        return await pages.draw(request, "review.html", heavy=size, **context)
 
     @router.get("/reviews/{review_id}/live")
     async def review_live(request: Request, review_id: str) -> Response:

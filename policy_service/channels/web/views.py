@@ -13,6 +13,7 @@ from policy_service.channels.web.arguments import (
     folded,
     same_bytes,
 )
+from policy_service.channels.web.beside import beside_view
 from policy_service.channels.web.forms import MAX_REASON_CHARS
 from policy_service.channels.web.marking import Marked, mark
 from policy_service.channels.web.standing import denial, outcome, quorum
@@ -79,6 +80,8 @@ class TimelineLine:
     icon: str
     dot: str
     clock: str
+    more: str = ""  # by whom, which way, under which rules
+    anchor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,7 @@ def _sentence_warnings(pieces: Iterable[Piece]) -> int:
 def review_context(page: ReviewPage, now: datetime) -> dict[str, Any]:
     """Everything `review.html` draws, but for what belongs to the session."""
     args = arg_views(page)
+    signatures = quorum(page)
     settled = outcome(page) if page.state != "open" or page.superseded_by is not None else None
     return {
         "page": page,
@@ -121,7 +125,8 @@ def review_context(page: ReviewPage, now: datetime) -> dict[str, Any]:
         "bytes": canonical_bytes(page),
         "broken": not same_bytes(page),
         "warnings": warnings_of(page, args),
-        "quorum": quorum(page),
+        "quorum": signatures,
+        "beside": beside_view(page, signatures.wanted, now),
         "shown": as_shown(page),
         "due": due(page.opened_at, page.answer_by, now),
         "outcome": settled,
@@ -172,7 +177,16 @@ def timeline_line(event: EventLine, now: datetime) -> TimelineLine:
     """An event, with the look of its kind."""
     icon, dot = next(((icon, dot) for word, icon, dot in _LINE_LOOKS if word in event.kind), ("log", ""))
     day = clock(event.at, now).removesuffix(f"{event.at:%H:%M}")
-    return TimelineLine(event, icon, dot, f"{day}{event.at:%H:%M:%S}")
+    more = filter(None, (event.actor, _WAYS.get(event.channel, event.channel), _under(event)))
+    anchor = f"log-{event.line}" if event.line else ""
+    return TimelineLine(event, icon, dot, f"{day}{event.at:%H:%M:%S}", ", ".join(more), anchor)
+
+
+_WAYS = {"web": "on the web", "api": "by the API", "slack": "in Slack", "cli": "on the command line"}
+
+
+def _under(event: EventLine) -> str:
+    return f"rules at {event.commit[:12]}" if event.commit else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,6 +103,8 @@ def upgrade() -> None:
         sa.Column("tool_digest", sa.String(), nullable=False),
         sa.Column("resource_type", sa.String(), nullable=False),
         sa.Column("resource_id", sa.String(), nullable=False),
+        sa.Column("resource_key", sa.String(), nullable=False),
+        sa.Column("recipients_key", sa.String(), nullable=True),
         sa.Column("args", sa.LargeBinary(), nullable=False),
         sa.Column("args_digest", sa.String(), nullable=False),
         sa.Column("effect_digest", sa.String(), nullable=False),
@@ -122,6 +124,7 @@ def upgrade() -> None:
         sa.Column("taken_back", sa.String(), nullable=True),
         sa.Column("settlements", Json, nullable=False),
         sa.Column("metered", sa.Boolean(), nullable=False),
+        sa.Column("asked_at", UtcDateTime(), nullable=False),
         sa.Column("changed_at", UtcDateTime(), nullable=False),
         sa.CheckConstraint("kind IN ('effect', 'compensate')", name="kind_known"),
         sa.CheckConstraint(
@@ -131,7 +134,10 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("effect_id", "rev"),
     )
     with op.batch_alter_table("effects", schema=None) as batch_op:
+        batch_op.create_index("ix_effects_kind", ["agent", "tool", "asked_at"], unique=False)
         batch_op.create_index("ix_effects_lapse", ["state", "lapses_at"], unique=False)
+        batch_op.create_index("ix_effects_recipients", ["tool", "recipients_key", "asked_at"], unique=False)
+        batch_op.create_index("ix_effects_resource", ["tool", "resource_key", "asked_at"], unique=False)
         batch_op.create_index("ix_effects_state", ["state", "unknown_at"], unique=False)
         batch_op.create_index("ix_effects_txn", ["txn", "rev", "seq"], unique=False)
 

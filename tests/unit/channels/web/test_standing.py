@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,9 @@ NOW = reviews.NOW
 
 def gate(groups: tuple[str, ...], need: int = 1, have: int = 0, *, shared: bool = False) -> GateView:
     base = reviews.refund().gates[0]
-    return replace(
-        base, policy_id="-".join(groups) + str(need), groups=groups, quorum=need, have=have, shared=shared
-    )
+    nobody: dict[str, Any] = {"could_sign": (), "could_sign_more": 0, "barred": ()}
+    name = "-".join(groups) + str(need)
+    return replace(base, policy_id=name, groups=groups, quorum=need, have=have, shared=shared, **nobody)
 
 
 def lines(*gates: GateView) -> list[str]:
@@ -51,7 +52,7 @@ def test_a_shared_gate_says_that_other_signatures_count() -> None:
 
 
 def test_somebody_who_may_not_vote_is_not_invited() -> None:
-    page = reviews.refund(why_not="You are on the asking side.")
+    page = reviews.refund(why_not="You are on the asking side.", gates=(gate(("finance",)),))
     assert [line.by for line in quorum(page).open_lines] == ["Anyone in finance"]
 
 
