@@ -11,7 +11,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import uvicorn
 from fastapi import FastAPI
@@ -324,10 +324,19 @@ def sample_world(clock: Callable[[], datetime] = lambda: reviews.NOW) -> World:
     return world
 
 
+def busy_world(clock: Callable[[], datetime] = lambda: reviews.NOW) -> World:
+    """A dozen reviews, some of them alike."""
+    world = sample_world(clock)
+    for n in range(5):
+        world.put(reviews.credit(n))
+    world.put(reviews.refund("rev_later", risk="medium", answer_by=reviews.NOW + timedelta(days=2)))
+    return world
+
+
 def main() -> None:
     """Serve the sample world, for a look with one's own eyes."""
     shift = datetime.now(UTC) - reviews.NOW
-    world = sample_world(lambda: datetime.now(UTC) - shift)
+    world = busy_world(lambda: datetime.now(UTC) - shift)
     settings = Settings("http://127.0.0.1:8765")
     print(f"{settings.public_url}/sign-in/dev?token={world.link()}", flush=True)
     uvicorn.run(create_app(world, settings), host="127.0.0.1", port=8765, log_level="warning")

@@ -61,4 +61,8 @@ button.addEventListener("click", () => dialog.showModal());
 
 // A link to #approve or #deny opens that disclosure, as the key does.
 const wanted = location.hash.slice(1);
-if (wanted === "approve" || wanted === "deny") openAct(wanted);
+if (wanted === "approve" || wanted === "deny") {
+  openAct(wanted);
+  // Going to the fragment takes the focus away again: back to the field, unless the reader is elsewhere by then.
+  addEventListener("load", () => { if (document.activeElement === document.body) openAct(wanted); }, { once: true });
+}

@@ -20,7 +20,9 @@ from policy_service.errors import InvalidRequestError, NotFoundError, ServiceErr
 from policy_service.workflow.alike import MAX_TOGETHER
 from policy_service.workflow.queue_reading import Wanted
 
-PAGE_OF_ROWS = 50  # about two screens on a desktop; the next ones are a link away
+PAGE_OF_ROWS = (
+    25  # about a screen on a desktop; the next ones are a link away, and a row costs as much as it shows
+)
 EVENTS_COUNTED = 200  # the pill says "200+" beyond
 _GATE_EXAMPLE = """@id("large-refunds-need-a-person") @approval("{group}")
 forbid (principal, action == Action::"refund", resource)
