@@ -100,7 +100,8 @@ def _arm(n: int, newest: bool, following: bool, personal: bool) -> Select[Any]:
     """The questions to one group, by an index to their first few: however many there are."""
     query = select(_row.review_id, _row.answer_by).where(_row.asked == bindparam(f"group_{n}"))
     if following:
-        at, last = bindparam("at", type_=UtcDateTime()), bindparam("after")
+        at: Any = bindparam("at", type_=UtcDateTime())
+        last: Any = bindparam("after")
         later = or_(_row.answer_by > at, and_(_row.answer_by == at, _row.review_id > last))
         query = query.where(_row.review_id < last if newest else later)
     if personal:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import structlog
@@ -208,9 +209,7 @@ class _Reader:
         """All of them at once; one by one only where one of them cannot be read."""
         together = _isolated("of a page", lambda: read_cases(self._conn, reviews))
         if together is None:
-            alone = (
-                _isolated(one.review_id, lambda one=one: read_cases(self._conn, [one])) for one in reviews
-            )
+            alone = (_isolated(one.review_id, partial(read_cases, self._conn, [one])) for one in reviews)
             together = [case for cases in alone for case in cases or ()]
         return {case.review.review_id: case for case in together}
 

@@ -234,7 +234,7 @@ async def test_an_empty_queue_teaches(world: World, visitor: Visitor) -> None:
     world.pages.clear()
     text = (await visitor.get("/")).text
     assert "Nothing waits for you." in text
-    program, shell, gate = (Elements(block).text for block in re.findall(r"(?s)<pre.*?</pre>", text))
+    program, gate, shell = (Elements(block).text for block in re.findall(r"(?s)<pre.*?</pre>", text))
     compile(program, "my_agent.py", "exec")
     assert 'if __name__ == "__main__":\n    with transaction(key=' in program  # else an import runs it
     assert '@approval("support-lead")' in gate
