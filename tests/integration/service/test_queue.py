@@ -324,3 +324,12 @@ async def test_who_may_not_vote_finds_nothing_to_tick(bank: World, folder: Payme
     assert "0 of 1 vote counted" in await send(
         ingrid, review_of(views[0]), verdict="approve", **{"line-1": value}
     )
+
+
+async def test_rows_of_two_agents_are_never_one_row(bank: World, folder: Payments, robot: Agent) -> None:
+    await calm(bank, folder)
+    await small(bank, robot, 2)
+    await small(bank, await bank.agent("other"), 2, 510)
+    text = (await (await bank.person("maya")).get("/")).text
+    assert len(re.findall(r'data-review="', text)) == 4
+    assert " alike" not in text
