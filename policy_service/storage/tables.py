@@ -238,6 +238,9 @@ class ReviewRow(Row, table=True):
             "state IN ('open', 'met', 'denied', 'expired', 'withdrawn', 'revoked')", name="review_state_known"
         ),
         Index("ix_reviews_due", "state", "answer_by", "review_id"),
+        Index("ix_reviews_newest", "state", "review_id"),
+        Index("ix_reviews_agent", "agent", "state", "answer_by", "review_id"),
+        Index("ix_reviews_settled", "settled_at", "review_id"),
     )
 
     review_id: str = Field(primary_key=True)

@@ -19,7 +19,7 @@ from countersign.contract import EffectState, ErrorCode, TaskKind, TxnState, req
 from policy_service.audit.log import append
 from policy_service.domain.settlement import stands_for_good, state_of_transaction
 from policy_service.errors import ConflictError
-from policy_service.storage import outbox
+from policy_service.storage import asked, outbox
 from policy_service.storage.alone import require_alone
 from policy_service.storage.core import Row, change, insert_row, table
 from policy_service.storage.database import Tx
@@ -88,6 +88,8 @@ def move_review(tx: Tx, review: ReviewRow, to: str, cause: Cause, **changes: Any
     require_alone(tx, review.txn)
     columns = {"state": to, "settled_at": None if to == "open" else tx.now, **changes}
     _change(tx, ReviewRow, {"review_id": review.review_id, "state": review.state}, columns)
+    if to != "open":
+        asked.forget(tx.conn, review.review_id)
     came_from = review.state
     _follow(review, columns)
     tell_review(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from policy_service.domain.gates import Gate, merge
 from policy_service.pap.bundle import Bundle
+from policy_service.storage import asked
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.tables import EffectRow, ReviewRow
@@ -29,6 +30,7 @@ def open_review(
     if known is not None:
         if known.state != "open":
             move_review(tx, known, "open", cause, answer_by=due)
+            ask_groups(tx, known, gates)
         return
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     review = ReviewRow(
@@ -44,8 +46,15 @@ def open_review(
         answer_by=due,
     )
     insert(tx, review)
+    ask_groups(tx, review, gates)
     snapshot.reviews[effect.effect_id] = review
     tell_review(tx, review, "review_opened", cause, gates=[gate.policy_id for gate in gates])
+
+
+def ask_groups(tx: Tx, review: ReviewRow, gates: Iterable[Gate]) -> None:
+    """Put the review into the queue of everybody these gates ask."""
+    groups = frozenset[str]().union(*(gate.voters for gate in merge(gates)))
+    asked.ask(tx.conn, review.review_id, groups=groups, answer_by=review.answer_by, agent=review.agent)
 
 
 def answer_by(gates: Sequence[Gate], now: datetime) -> datetime:

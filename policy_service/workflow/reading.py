@@ -53,41 +53,6 @@ class ArgRow:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRow:
-    """One open review in the list."""
-
-    review_id: str
-    effect_id: str
-    rev: int
-    txn: str
-    tool: str
-    title: str
-    sentence: tuple[Piece, ...]
-    risk: Risk
-    agent: str
-    owner: str | None
-    gates: tuple[str, ...]  # titles, or policy ids where a gate has none
-    amount: Money | None
-    have: int
-    need: int
-    answer_by: datetime
-    opened_at: datetime
-    can_vote: bool
-
-
-@dataclass(frozen=True, slots=True)
-class QueuePage:
-    """A page of open reviews, those that expire first in front; `next_cursor` is opaque, None at the end."""
-
-    rows: tuple[QueueRow, ...]
-    next_cursor: str | None = None
-    total: int = 0  # open reviews this person may see, capped
-    total_capped: bool = False
-    votable: int = 0  # of `total`, those that wait for this person
-    frozen: tuple[str, ...] = ()  # what an operator has stopped, in words
-
-
-@dataclass(frozen=True, slots=True)
 class GateView:
     """A gate that fired, with the policy text that made it fire."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, and_, bindparam, or_, select
+from sqlalchemy import Connection, Select, and_, bindparam, func, or_, select
 from sqlmodel import col
 
 from countersign.contract import EffectState, TaskAnswer
@@ -232,26 +232,25 @@ def open_reviews(conn: Connection, *, after: tuple[datetime, str] | None, limit:
     )
 
 
-def open_questions(conn: Connection, limit: int) -> list[tuple[ReviewRow, list[dict[str, Any]]]]:
-    """The open reviews that expire first, each with the gates of its effect, and nothing larger."""
-    reviews, effects = table(ReviewRow), table(EffectRow).c
-    query = (
-        select(*reviews.c, effects.gates)
-        .where(reviews.c.state == "open")
-        .where(effects.effect_id == reviews.c.effect_id, effects.rev == reviews.c.rev)
-        .order_by(reviews.c.answer_by, reviews.c.review_id)
-        .limit(limit)
-    )
-    names = [column.name for column in reviews.c]
-    return [(ReviewRow(**dict(zip(names, row, strict=False))), row.gates) for row in conn.execute(query)]
+def reviews_among(conn: Connection, review_ids: Sequence[str]) -> list[ReviewRow]:
+    """These reviews, in no order."""
+    return among(conn, ReviewRow, col(ReviewRow.review_id), review_ids)
 
 
-def answered_by(conn: Connection, iss: str, sub: str) -> set[str]:
-    """The open reviews that hold a vote of this person's: cast in time, and not revoked."""
-    votes, reviews = table(VoteRow).c, table(ReviewRow).c
-    query = select(votes.review_id).where(votes.review_id == reviews.review_id, reviews.state == "open")
-    query = query.where(votes.iss == iss, votes.sub == sub, votes.late.is_(False), votes.revoked_at.is_(None))
-    return set(conn.execute(query).scalars())
+_SEARCHED_BYTES = 16_384  # a larger effect's sentence is not searched
+
+
+def small_effects(conn: Connection, effect_ids: Sequence[str]) -> list[EffectRow]:
+    """These effects at every revision, but for the large ones."""
+    query = _all(EffectRow).where(col(EffectRow.effect_id).in_(effect_ids))
+    return rows(conn, EffectRow, query.where(func.length(col(EffectRow.args)) <= _SEARCHED_BYTES))
+
+
+def answered_among(conn: Connection, iss: str, sub: str, review_ids: Sequence[str]) -> set[str]:
+    """Which of these reviews hold a vote of this person's: cast in time, and not revoked."""
+    votes = table(VoteRow).c
+    query = select(votes.review_id).where(votes.review_id.in_(review_ids), votes.iss == iss, votes.sub == sub)
+    return set(conn.execute(query.where(votes.late.is_(False), votes.revoked_at.is_(None))).scalars())
 
 
 def tasks(

@@ -20,6 +20,7 @@ from policy_service.workflow.beside_reading import (
     PastEffect,
     Proof,
 )
+from policy_service.workflow.queue_reading import AlikeLine, QueueRow
 from policy_service.workflow.reading import (
     ArgRow,
     EventLine,
@@ -27,7 +28,6 @@ from policy_service.workflow.reading import (
     GateView,
     Money,
     Piece,
-    QueueRow,
     ReviewPage,
     Sibling,
     VoteView,
@@ -459,5 +459,38 @@ def row_of(page: ReviewPage) -> QueueRow:
         need=max(gate.quorum for gate in page.gates),
         answer_by=page.answer_by,
         opened_at=page.opened_at,
-        can_vote=page.why_not is None and page.my_verdict is None,
+        can_vote=page.state == "open" and page.why_not is None and page.my_verdict is None,
+        state=page.state,
+        effect_state=page.effect_state,
+        settled_at=None if page.state == "open" else page.votes[-1].at if page.votes else page.opened_at,
+        alike=f"{page.agent}-{page.tool}" if page.risk == "low" and page.why_not is None else "",
+    )
+
+
+def line_of(page: ReviewPage) -> AlikeLine:
+    """The line of a batch that belongs to a page."""
+    row = row_of(page)
+    return AlikeLine(
+        page.review_id, page.rev, page.effect_id, page.effect_digest, page.txn_digest, page.sentence, page.args,
+        page.canonical, row.amount, page.answer_by, page.opened_at, row.have, row.need,
+    )  # fmt: skip
+
+
+def credit(n: int, **changes: Any) -> ReviewPage:
+    """One of several small refunds of one kind."""
+    page = refund(f"rev_credit{n}", risk="low", agent="goodwill-desk", **changes)
+    page = replace(
+        page,
+        sentence=(
+            Piece("Refund "),
+            value(f"${5 + n}.00", "money"),
+            Piece(" parking credit to "),
+            value(f"cus_{n}"),
+        ),
+        answer_by=NOW + timedelta(hours=7, minutes=n),
+    )
+    return with_args(
+        page,
+        arg("customer", f"cus_{n}", "string"),
+        arg("amount_cents", 100 * (5 + n), "integer, minor units", money=usd(100 * (5 + n))),
     )

@@ -67,6 +67,7 @@ class Pages:
             "nonce": nonce,
             "assets": self.assets,
             "theme": theme if theme in _THEMES else "",
+            "keys_off": request.cookies.get(self.site.keys_cookie) == "off",
             "here": here(request),
             "in_force": self._in_force(),
             **context,

@@ -12,7 +12,8 @@ from typing import Protocol, TypeAlias
 from countersign.contract import JSON, TaskAnswer
 from policy_service.identity.oidc import Departure
 from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
-from policy_service.workflow.reading import Ballot, QueuePage, ReviewPage, VoteResult
+from policy_service.workflow.queue_reading import AlikePage, Count, QueuePage, Wanted
+from policy_service.workflow.reading import Ballot, ReviewPage, VoteResult
 from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
 
 Clock: TypeAlias = Callable[[], datetime]
@@ -102,10 +103,19 @@ class Said:
 class QueueSource(Protocol):
     """The reviews and tasks as one person sees them, and the two things a person does here: vote and settle."""
 
-    async def open_reviews(self, person: Person, cursor: str | None, limit: int) -> QueuePage:
-        """Open reviews, those that expire first in front.
+    async def queue_page(self, person: Person, wanted: Wanted, cursor: str | None, limit: int) -> QueuePage:
+        """A page of a tab of the queue.
 
         Raises ServiceError: `invalid_request` when the cursor is not one of ours.
+        """
+
+    async def count_waiting(self, person: Person) -> Count:
+        """How many reviews wait for this person, for the title."""
+
+    async def alike(self, person: Person, review_id: str) -> AlikePage:
+        """The reviews of this one's kind that wait for this person.
+
+        Raises ServiceError: `not_found`; `invalid_request` when it is to be decided on its own.
         """
 
     def group_to_ask(self, person: Person) -> str | None:

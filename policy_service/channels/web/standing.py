@@ -161,6 +161,15 @@ def outcome(page: ReviewPage) -> Outcome:
     return by_review or Outcome(f"Closed: {page.state}", "Nobody is asked any more.", "info", "", page.state)
 
 
+def short_outcome(state: str, effect_state: str) -> Outcome:
+    """What a list says of a review that is no longer open."""
+    return (
+        _BY_EFFECT.get(effect_state)
+        or _BY_REVIEW.get(state)
+        or Outcome(f"Closed: {state}", "", "info", "", state)
+    )
+
+
 def _approved(page: ReviewPage) -> Outcome:
     waiting = sum(1 for sibling in page.siblings if sibling.state == "review")
     if page.effect_state == "released" and not waiting:

@@ -1,8 +1,8 @@
-"""From read models to what a template needs: grouping, folding, marking, choosing words. Pure."""
+"""From read models to what a template needs: folding, marking, choosing words. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from policy_service.channels.web.arguments import (
@@ -15,10 +15,10 @@ from policy_service.channels.web.arguments import (
 )
 from policy_service.channels.web.beside import beside_view
 from policy_service.channels.web.forms import MAX_REASON_CHARS
-from policy_service.channels.web.marking import Marked, mark
+from policy_service.channels.web.marking import Marked
 from policy_service.channels.web.standing import denial, outcome, quorum
-from policy_service.channels.web.wording import Due, clock, due
-from policy_service.workflow.reading import EventLine, Money, Piece, QueueRow, ReviewPage
+from policy_service.channels.web.wording import clock, due
+from policy_service.workflow.reading import EventLine, Money, Piece, ReviewPage
 
 # The reasons people give most, one press on a phone; they name no tool, so they fit every effect.
 PICKS = ("Amount is wrong", "Wrong person or account", "Not enough proof", "Not now")
@@ -44,23 +44,6 @@ _LINE_LOOKS = (
     ("compensat", "refresh", ""),
     ("submit", "agent", ""),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class QueueEntry:
-    """A row with its time left and the number of things in it that can mislead."""
-
-    row: QueueRow
-    due: Due
-    warnings: int
-
-
-@dataclass(frozen=True, slots=True)
-class QueueGroup:
-    """Rows that expire in the same stretch of time."""
-
-    name: str
-    rows: tuple[QueueEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,28 +73,6 @@ class Claim:
 
     name: str
     text: Folded
-
-
-def queue_groups(rows: Sequence[QueueRow], now: datetime) -> tuple[QueueGroup, ...]:
-    """Rows in the order given, under the stretch of time in which they expire; no stretch comes twice."""
-    groups: dict[str, list[QueueEntry]] = {}
-    for row in rows:
-        entry = QueueEntry(row, due(row.opened_at, row.answer_by, now), _sentence_warnings(row.sentence))
-        groups.setdefault(_stretch(row.answer_by, now), []).append(entry)
-    return tuple(QueueGroup(name, tuple(entries)) for name, entries in groups.items())
-
-
-def _stretch(answer_by: datetime, now: datetime) -> str:
-    if answer_by <= now:
-        return "Time is up"
-    if answer_by - now <= timedelta(hours=1):
-        return "Within the hour"
-    return "Within a day" if answer_by - now <= timedelta(days=1) else "Later"
-
-
-def _sentence_warnings(pieces: Iterable[Piece]) -> int:
-    values = (mark(piece.text, address=piece.kind == "recipient") for piece in pieces if piece.value)
-    return sum(len(marked.findings) for marked in values)
 
 
 def review_context(page: ReviewPage, now: datetime) -> dict[str, Any]:

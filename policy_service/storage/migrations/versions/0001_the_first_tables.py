@@ -245,6 +245,18 @@ def upgrade() -> None:
         )
 
     op.create_table(
+        "review_groups",
+        sa.Column("asked", sa.String(), nullable=False),
+        sa.Column("review_id", sa.String(), nullable=False),
+        sa.Column("answer_by", UtcDateTime(), nullable=False),
+        sa.Column("agent", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("asked", "review_id"),
+    )
+    with op.batch_alter_table("review_groups", schema=None) as batch_op:
+        batch_op.create_index("ix_review_groups_due", ["asked", "answer_by", "review_id"], unique=False)
+        batch_op.create_index("ix_review_groups_review", ["review_id"], unique=False)
+
+    op.create_table(
         "reviews",
         sa.Column("review_id", sa.String(), nullable=False),
         sa.Column("effect_id", sa.String(), nullable=False),
@@ -264,7 +276,10 @@ def upgrade() -> None:
         sa.UniqueConstraint("effect_id", "rev", name="uq_reviews_effect"),
     )
     with op.batch_alter_table("reviews", schema=None) as batch_op:
+        batch_op.create_index("ix_reviews_agent", ["agent", "state", "answer_by", "review_id"], unique=False)
         batch_op.create_index("ix_reviews_due", ["state", "answer_by", "review_id"], unique=False)
+        batch_op.create_index("ix_reviews_newest", ["state", "review_id"], unique=False)
+        batch_op.create_index("ix_reviews_settled", ["settled_at", "review_id"], unique=False)
 
     op.create_table(
         "sessions",
