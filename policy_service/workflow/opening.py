@@ -10,6 +10,7 @@ from policy_service.pap.bundle import Bundle
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.tables import EffectRow, ReviewRow
+from policy_service.workflow import nudging
 from policy_service.workflow.asking import manifest_for
 from policy_service.workflow.moves import Cause, insert, move_review, tell_review
 from policy_service.workflow.records import Snapshot
@@ -28,7 +29,8 @@ def open_review(
     due = answer_by(gates, tx.now)
     if known is not None:
         if known.state != "open":
-            move_review(tx, known, "open", cause, answer_by=due)
+            times = nudging.times(gates, tx.now, due, escalated=known.escalated)
+            move_review(tx, known, "open", cause, answer_by=due, **times)
         return
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     review = ReviewRow(
@@ -42,6 +44,7 @@ def open_review(
         state="open",
         opened_at=tx.now,
         answer_by=due,
+        **nudging.times(gates, tx.now, due),
     )
     insert(tx, review)
     snapshot.reviews[effect.effect_id] = review

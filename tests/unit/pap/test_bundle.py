@@ -211,7 +211,7 @@ def test_unseen_fields_without_anybody_to_look_at_them_are_a_warning(folder: Bun
 
 
 @pytest.mark.parametrize(
-    "annotation", ['@step_up("passkey")', '@channel("#x")', '@remind("1h")', '@escalate("cfo")'], ids=str
+    "annotation", ['@step_up("passkey")', '@channel("#x")'], ids=str
 )
 def test_an_annotation_whose_feature_is_not_built_is_a_warning(folder: BundleFolder, annotation: str) -> None:
     text = f'@id("g") @approval("cfo") {annotation} forbid (principal, action, resource);'

@@ -8,6 +8,7 @@ from .answers import (
     AuditPage,
     AuditRow,
     BroughtKey,
+    CommentView,
     CompensationRef,
     CompensationView,
     DecisionView,
@@ -26,6 +27,7 @@ from .answers import (
     PoliciesView,
     PolicyProblem,
     Problem,
+    QuestionView,
     Reason,
     RedemptionView,
     RestoreView,
@@ -33,6 +35,7 @@ from .answers import (
     ReviewSummary,
     ReviewView,
     Settlement,
+    SiblingView,
     TransactionLine,
     TransactionPage,
     TransactionView,
@@ -40,8 +43,10 @@ from .answers import (
 )
 from .base import Digest, Instant, Jws, Many, WireModel, dump, parse
 from .requests import (
+    AnswerRequest,
     BringKeyRequest,
     Claimed,
+    CommentRequest,
     CompensateRequest,
     EvaluationRequest,
     Recall,
@@ -62,11 +67,14 @@ from .shadows import ShadowAnswer, ShadowDifference, ShadowView
 from .tasks import TaskChoice, TaskDetail, TaskPage, TaskView
 
 __all__ = [
+    "AnswerRequest",
     "AuditPage",
     "AuditRow",
     "BringKeyRequest",
     "BroughtKey",
     "Claimed",
+    "CommentRequest",
+    "CommentView",
     "CompensateRequest",
     "CompensationRef",
     "CompensationView",
@@ -91,6 +99,7 @@ __all__ = [
     "PoliciesView",
     "PolicyProblem",
     "Problem",
+    "QuestionView",
     "Reason",
     "Recall",
     "RecalledCompensation",
@@ -110,6 +119,7 @@ __all__ = [
     "ShadowAnswer",
     "ShadowDifference",
     "ShadowView",
+    "SiblingView",
     "SubmitRequest",
     "SubmittedEffect",
     "TaskChoice",

@@ -53,6 +53,7 @@ class Need(WireModel):
     have: int = Field(ge=0)
     step_up: str | None = None
     shared: bool = False
+    added: Many[str] = Field(default=(), description="Those of `groups` that escalation added.")
 
 
 class ReviewSummary(WireModel):
@@ -63,6 +64,24 @@ class ReviewSummary(WireModel):
     url: str = Field(description="Where people answer it.")
     answer_by: Instant
     needs: Many[Need] = ()
+    escalated_at: Instant | None = Field(default=None, description="Since when it asks further groups as well.")
+    reminded_at: Instant | None = Field(default=None, description="When people were last reminded.")
+    unanswerable: str | None = Field(
+        default=None, description="Why the people known now cannot approve it together, as last found."
+    )
+
+
+class QuestionView(WireModel):
+    """What a person asks the agent about one of its effects. `answer` is the agent's own word, a claim."""
+
+    question_id: Name
+    review_id: Name
+    effect_id: Digest
+    text: Text
+    asked_by: str
+    asked_at: Instant
+    answer: Text | None = None
+    answered_at: Instant | None = None
 
 
 class OutcomeView(WireModel):
@@ -134,6 +153,9 @@ class TransactionView(WireModel):
     releases: Many[Jws] = Field(default=(), description="Release tokens in the order of the effects.")
     receipt: Receipt | None = None
     attempt_id: Name | None = None
+    questions: Many[QuestionView] = Field(
+        default=(), description="What people ask the agent; those without an `answer` wait for one."
+    )
 
 
 class TransactionLine(WireModel):
@@ -197,6 +219,34 @@ class VoteView(WireModel):
     reason: Text | None = None
 
 
+class CommentView(WireModel):
+    """What somebody wrote about a review; a question is for the agent, whose `answer` is a claim."""
+
+    comment_id: Name
+    kind: Literal["comment", "question"]
+    person: str = Field(description="Issuer and subject.")
+    name: str
+    for_requester: bool = Field(description="Written by the agent's own side.")
+    text: Text
+    at: Instant
+    channel: str
+    assurance: Literal["oidc", "dev"]
+    answer: Text | None = None
+    answered_at: Instant | None = None
+
+
+class SiblingView(WireModel):
+    """Another effect of the same transaction: they commit or fall together, and a vote binds them all."""
+
+    effect_id: Digest
+    seq: int = Field(ge=1)
+    tool: Name
+    effect_digest: Digest
+    state: EffectState
+    args: Args
+    review_id: Name | None = None
+
+
 class ReviewView(WireModel):
     """The open question one effect asks at one revision."""
 
@@ -214,6 +264,8 @@ class ReviewView(WireModel):
     needs: Many[Need]
     owner: str | None = None
     votes: Many[VoteView] = ()
+    comments: Many[CommentView] = ()
+    siblings: Many[SiblingView] = ()
     claimed: dict[str, JsonValue] = Field(default_factory=dict)
 
 
