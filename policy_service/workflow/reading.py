@@ -99,6 +99,8 @@ class GateView:
     file: str
     line: int
     doc: str = ""
+    added: tuple[str, ...] = ()  # of `groups`, those that escalation added
+    added_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +113,21 @@ class VoteView:
     at: datetime
     counted: bool
     assurance: str  # "oidc" or "dev"
+
+
+@dataclass(frozen=True, slots=True)
+class CommentView:
+    """What somebody wrote. Of a question, the agent's answer is a claim of its own; None while it has said nothing."""
+
+    person_name: str
+    text: str
+    at: datetime
+    channel: str  # "web" or "api"
+    assurance: str
+    question: bool = False
+    for_requester: bool = False  # by the agent's own side
+    answer: str | None = None
+    answered_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +158,8 @@ class Sibling:
     sentence: tuple[Piece, ...]
     state: str
     review_id: str | None = None
+    args: tuple[ArgRow, ...] = ()
+    effect_digest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +213,11 @@ class ReviewPage:
     reason_required: bool = False  # some gate wants a reason for approving too
     my_verdict: Ballot | None = None  # this person's counted vote on this revision
     rule_changes: tuple[RuleChange, ...] = ()  # what new rules changed while it waited, the newest first
+    comments: tuple[CommentView, ...] = ()  # the oldest first
+    may_comment: bool = False
+    may_ask: bool = False  # put a question to the agent
+    reminded_at: datetime | None = None  # when its people were last reminded
+    unanswerable: str | None = None  # why all people known here could not approve it together
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,15 +17,17 @@ from policy_service.domain.quorum import GateTally, Tally
 from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.rules import UNKNOWN_TOOL
-from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, VoteRow
+from policy_service.storage.tables import CommentRow, DecisionRow, EffectRow, ReviewRow, VoteRow
 from policy_service.workflow import records
 from policy_service.workflow.asking import count, manifest_for
+from policy_service.workflow.ballots import requesters_side
 from policy_service.workflow.cases import Case, read_case, read_cases
 from policy_service.workflow.context import Context
 from policy_service.workflow.cursors import read_cursor
 from policy_service.workflow.describing import arguments, first_money, sentence
 from policy_service.workflow.history import of_transaction
 from policy_service.workflow.reading import (
+    CommentView,
     EventLine,
     FactLine,
     GateView,
@@ -168,6 +170,7 @@ def _review_page(
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
     votes = snapshot.votes_on(effect)
+    barred = why_not(ctx, bundle, case.agent, review, case.gates, voter, now)
     return ReviewPage(
         review_id=review.review_id,
         effect_id=effect.effect_id,
@@ -198,9 +201,7 @@ def _review_page(
         commit=decision.commit,
         bundle=decision.bundle,
         timeline=timeline_of(conn, bundle, effect),
-        why_not=why_not(ctx, bundle, case.agent, review, case.gates, voter, now)
-        if review.state == "open"
-        else None,
+        why_not=barred if review.state == "open" else None,
         warnings=_warnings(bundle, case),
         superseded_by=snapshot.superseded_by,
         seq=effect.seq,
@@ -208,6 +209,26 @@ def _review_page(
         reason_required=any(gate.reason for gate in case.gates),
         my_verdict=_my_verdict(votes, voter),
         rule_changes=changes_of(conn, bundle, effect),
+        comments=tuple(comment_view(one) for one in snapshot.comments_on(effect)),
+        may_comment=review.state == "open" and (barred is None or voter.key in requesters_side(case.agent)),
+        may_ask=review.state == "open" and barred is None,
+        reminded_at=review.reminded_at,
+        unanswerable=review.unanswerable if review.state == "open" else None,
+    )
+
+
+def comment_view(one: CommentRow) -> CommentView:
+    """One comment, as a page shows it."""
+    return CommentView(
+        person_name=one.name,
+        text=one.text,
+        at=one.written_at,
+        channel=one.channel,
+        assurance=one.assurance,
+        question=one.kind == "question",
+        for_requester=one.for_requester,
+        answer=one.answer,
+        answered_at=one.answered_at,
     )
 
 
@@ -222,14 +243,15 @@ def _finality(case: Case) -> str:
 def _gates(bundle: Bundle, case: Case, counted: Tally) -> tuple[GateView, ...]:
     titles = {gate.policy_id: gate.title for gate in case.gates}
     return tuple(
-        _gate_view(bundle, entry, policy_id, titles[policy_id])
+        _gate_view(bundle, case.review, entry, policy_id, titles[policy_id])
         for entry in counted.per_gate
         for policy_id in dict.fromkeys(entry.gate.gates)
     )
 
 
-def _gate_view(bundle: Bundle, entry: GateTally, policy_id: str, title: str) -> GateView:
-    source = bundle.describe(policy_id)
+def _gate_view(bundle: Bundle, review: ReviewRow, entry: GateTally, policy_id: str, title: str) -> GateView:
+    source, since = bundle.describe(policy_id), review.escalated.get(entry.gate.key)
+    added = entry.gate.added - entry.gate.groups
     return GateView(
         policy_id=policy_id,
         title=title,
@@ -242,6 +264,8 @@ def _gate_view(bundle: Bundle, entry: GateTally, policy_id: str, title: str) -> 
         file="" if source is None else source.file,
         line=0 if source is None else source.line,
         doc="" if source is None else source.doc,
+        added=tuple(bundle.directory.title_of(group) for group in sorted(added)),
+        added_at=None if since is None else datetime.fromisoformat(since),
     )
 
 
@@ -281,6 +305,8 @@ def siblings_of(bundle: Bundle, snapshot: Snapshot, of: EffectRow) -> tuple[Sibl
             sentence=sentence(bundle, effect),
             state=effect.state,
             review_id=review.review_id if (review := snapshot.review_of(effect)) is not None else None,
+            args=arguments(bundle, effect, snapshot.decisions[effect.decision_id].unseen),
+            effect_digest=effect.effect_digest,
         )
         for effect in others
     )

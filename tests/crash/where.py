@@ -14,6 +14,7 @@ from tests.crash.chapters import (
     shadows,
     starts_over,
     takes_back,
+    talks,
     tears,
     works_live,
 )
@@ -44,6 +45,8 @@ WHERE: dict[str, Chapter] = {
     "tokens.files:": sets_up,
     "tokens.keys:": sets_up,
     "workflow.activate:": activates,
+    "workflow.answer:": talks,
+    "workflow.comment:": talks,
     "workflow.compensate:": takes_back,
     "workflow.redeem:": asks,
     "workflow.release:": asks,
@@ -56,6 +59,8 @@ WHERE: dict[str, Chapter] = {
     "workflow.sweep:_forget": fires,
     "workflow.sweep:_move[LAPSED]": tears,
     "workflow.sweep:_move[TORN]": tears,
+    "workflow.sweep:_move[TO_ESCALATE]": talks,
+    "workflow.sweep:_move[TO_REMIND]": talks,
     "workflow.sweep:_move[UNANSWERED]": expires,
     "workflow.sweep:_move[UNREPORTED]": expires,
     "workflow.sweep:_move[UNUSED]": expires,
@@ -98,6 +103,7 @@ def chapter_of(point: str) -> Chapter | None:
 
 _SERVICE, _FIRING_J, _TXN = "client.Service", "journal.firing:Firing", "journal.transactions:Transactions"
 AGENT_WHERE: dict[str, Chapter] = {
+    f"{_SERVICE}.answer": talks,
     f"{_SERVICE}.compensate": takes_back,
     f"{_SERVICE}.jwks": fires,
     f"{_SERVICE}.manifest": fires,

@@ -22,7 +22,7 @@ from policy_service.channels.web.routes import web_router
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.oidc import Departure
 from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
-from policy_service.workflow.reading import Ballot, QueuePage, ReviewPage, VoteResult, VoteView
+from policy_service.workflow.reading import Ballot, CommentView, QueuePage, ReviewPage, VoteResult, VoteView
 from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
 from tests.fakes import policies, reviews, tasks
 
@@ -172,6 +172,18 @@ class World:
         if state != "open":
             self.tell("review_settled", review_id)
         return VoteResult(review_id, state, verdict, True)
+
+    async def write_comment(self, person: Person, review_id: str, text: str, *, question: bool) -> None:
+        page = self.pages.get(review_id)
+        if page is None:
+            raise NotFoundError(f"there is no review {review_id!r}")
+        if page.state != "open":
+            raise ConflictError("this review has settled", code="review_closed")
+        if not (page.may_ask if question else page.may_comment):
+            raise ForbiddenError("this waits for others", code="not_eligible")
+        mine = page.may_comment and not page.may_ask
+        said = CommentView(person.name, text, self.clock(), "web", person.assurance, question, mine)
+        self.put(replace(page, comments=(*page.comments, said)), "comment_written")
 
     async def count_tasks(self) -> OpenTasks:
         return OpenTasks(sum(page.state == "open" for page in self.tasks.values()))

@@ -12,10 +12,12 @@ from policy_service.channels.web.arguments import (
     canonical_bytes,
     folded,
     same_bytes,
+    views_of,
 )
 from policy_service.channels.web.forms import MAX_REASON_CHARS
 from policy_service.channels.web.marking import Marked, mark
 from policy_service.channels.web.standing import denial, outcome, quorum
+from policy_service.channels.web.talk import talked, thread
 from policy_service.channels.web.wording import Due, clock, due
 from policy_service.workflow.reading import EventLine, Money, Piece, QueueRow, ReviewPage
 
@@ -34,6 +36,10 @@ _LINE_LOOKS = (
     ("release", "key", "dot-ink"),
     ("denied", "deny", ""),
     ("vote", "sign", "dot-ink"),
+    ("reminded", "bell", ""),
+    ("escalated", "people", ""),
+    ("comment", "quote", ""),
+    ("question", "chat", ""),
     ("expired", "clock", ""),
     ("withdrawn", "close", ""),
     ("revoked", "close", ""),
@@ -131,6 +137,8 @@ def review_context(page: ReviewPage, now: datetime) -> dict[str, Any]:
         "signing": signing(page),
         "amount": _the_amount(page),
         "picks": PICKS,
+        "thread": thread(page),
+        "others": tuple((one, views_of(one.args, f"other-{one.seq}")) for one in page.siblings),
         "max_reason": MAX_REASON_CHARS,
     }
 
@@ -202,8 +210,8 @@ def as_shown(page: ReviewPage) -> str:
     would be told of it as news.
     """
     met = "-".join(str(gate.have) for gate in page.gates)
-    changes = len(page.rule_changes)
-    return f"{page.rev}-{page.superseded_by or 0}-{page.state}-{page.effect_state}-{len(page.votes)}-{met}-{changes}"
+    stands = f"{page.rev}-{page.superseded_by or 0}-{page.state}-{page.effect_state}"
+    return f"{stands}-{len(page.votes)}-{met}-{talked(page)}-{len(page.rule_changes)}"
 
 
 def changed_since(page: ReviewPage, shown: str) -> str:
@@ -216,4 +224,8 @@ def changed_since(page: ReviewPage, shown: str) -> str:
         return f"{outcome(page).heading} while you read, show it"
     if shown.rpartition("-")[2] not in ("", str(len(page.rule_changes))):
         return "The rules changed what they ask here, load again"
+    before, now = shown.split("-"), as_shown(page).split("-")
+    if before[:-2] == now[:-2]:  # neither votes nor states: what is told or who is asked
+        asks_more = before[-2].rpartition(".")[2] != now[-2].rpartition(".")[2]
+        return "More people are asked now, load again" if asks_more else "Somebody wrote here, load again"
     return f"A vote came in: {quorum(page).count} now, load again"

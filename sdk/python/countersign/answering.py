@@ -8,16 +8,20 @@ nothing that was staged and decides nothing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeAlias
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
 
+from countersign.contract import names
 from countersign.contract.codes import ErrorCode
 from countersign.contract.wire import TransactionView
 from countersign.engine import Engine
 from countersign.errors import MisuseError, ServiceRefused
 from countersign.reasons import Question, open_questions
 
-OnQuestion: TypeAlias = Callable[[Question], str | None | Awaitable[str | None]]
+if TYPE_CHECKING:
+    from countersign.runtime import Runtime
+
+OnQuestion: TypeAlias = Callable[[Question], str | Awaitable[str | None] | None]
 
 _TOO_LATE: Final = frozenset({ErrorCode.REVIEW_CLOSED, ErrorCode.ALREADY_ANSWERED, ErrorCode.NOT_FOUND})
 
@@ -27,7 +31,9 @@ class Answering:
 
     def __init__(self, on_question: OnQuestion | None = None) -> None:
         if on_question is not None and not callable(on_question):
-            raise MisuseError(f"on_question is called with each question; this is {type(on_question).__name__}")
+            raise MisuseError(
+                f"on_question is called with each question; this is {type(on_question).__name__}"
+            )
         self._on_question = on_question
         self._said: dict[str, str | None] = {}
         self.last_seen = ""  # the newest question, so that a wait is ended by newer ones only

@@ -107,7 +107,9 @@ def worker(
 @app.command()
 def answer(
     key: Annotated[str, typer.Argument(help="The run key of the step that people ask about.")],
-    text: Annotated[str | None, typer.Argument(help="What to say; without it, what they ask is shown.")] = None,
+    text: Annotated[
+        str | None, typer.Argument(help="What to say; without it, what they ask is shown.")
+    ] = None,
     question: Annotated[str | None, typer.Option(help="Which question, where several are open.")] = None,
     as_json: JsonOption = False,
 ) -> None:

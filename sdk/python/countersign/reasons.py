@@ -115,7 +115,9 @@ def pending_text(
     )
     if questions:
         asked += f". Before they decide, {'; '.join(map(str, questions))}"
-        after += " Answer what they ask: on_question=... of the transaction, or `countersign answer KEY TEXT`."
+        after += (
+            " Answer what they ask: on_question=... of the transaction, or `countersign answer KEY TEXT`."
+        )
     if not named:
         after += (
             " It has no key of its own, so running the block again asks people again: write "

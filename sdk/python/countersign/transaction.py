@@ -198,9 +198,7 @@ class Transaction:
             step.abort(note)
 
     async def _commit(self, step: Step) -> None:
-        await step.commit(
-            self._ready(), wait=self._wait, claimed=self._claimed, answering=self._answering
-        )
+        await step.commit(self._ready(), wait=self._wait, claimed=self._claimed, answering=self._answering)
 
     async def _commit_each(self) -> None:
         """Every effect for itself; one that is refused keeps none of the others from going through."""

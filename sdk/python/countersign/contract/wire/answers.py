@@ -64,7 +64,9 @@ class ReviewSummary(WireModel):
     url: str = Field(description="Where people answer it.")
     answer_by: Instant
     needs: Many[Need] = ()
-    escalated_at: Instant | None = Field(default=None, description="Since when it asks further groups as well.")
+    escalated_at: Instant | None = Field(
+        default=None, description="Since when it asks further groups as well."
+    )
     reminded_at: Instant | None = Field(default=None, description="When people were last reminded.")
     unanswerable: str | None = Field(
         default=None, description="Why the people known now cannot approve it together, as last found."
