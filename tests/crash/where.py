@@ -52,7 +52,8 @@ WHERE: dict[str, Chapter] = {
     "workflow.release:": asks,
     "workflow.renew:": fires,
     "workflow.report:": fires,
-    "workflow.impossible:": settles,
+    "workflow.impossible:_move#1": settles,
+    "workflow.impossible:_move#2": talks,
     "workflow.settle:": settles,
     "workflow.shadow:": shadows,
     "workflow.submit_and_redeem:": fires,
@@ -103,6 +104,7 @@ def chapter_of(point: str) -> Chapter | None:
 
 _SERVICE, _FIRING_J, _TXN = "client.Service", "journal.firing:Firing", "journal.transactions:Transactions"
 AGENT_WHERE: dict[str, Chapter] = {
+    "answering:_ask": talks,
     f"{_SERVICE}.answer": talks,
     f"{_SERVICE}.compensate": takes_back,
     f"{_SERVICE}.jwks": fires,

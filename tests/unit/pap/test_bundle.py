@@ -193,6 +193,12 @@ WARNINGS: dict[str, tuple[str, str]] = {
         '@id("not-at-night") forbid (principal, action == Action::"settle", resource) '
         'when { context.env == "night" };',
         'rules.cedar:1: there is no permit for Action::"settle" beside it'),
+    "a reminder that never comes": (
+        '@id("g") @approval("cfo") @remind("2h") @answer_within("1h") forbid (principal, action, resource);',
+        "reminds after the time to answer is over"),
+    "a reminder every second": (
+        '@id("g") @approval("cfo") @remind("5s") forbid (principal, action, resource);',
+        "reminds more often than once a minute"),
     "a forbid to approve for everybody": (
         GATED + '@id("may") permit (principal, action == Action::"approve", resource);\n'
                 '@id("lock") forbid (principal is User, action == Action::"approve", resource);',
