@@ -110,9 +110,10 @@ def _short_of(conn: Connection, ctx: Context, snapshot: Snapshot) -> list[str]:
     effects = [effect for effect in snapshot.effects if effect.effect_id in snapshot.reviews]
     cases = [Case(snapshot.reviews[e.effect_id], snapshot, e, agent) for e in effects] if agent else []
     short = [case for case in cases if case.review.state == "open"]
-    for known_by in (lambda _: [], list_people):
-        people = _People(ctx.active.current, known_by(conn)) if short else None
-        short = [case for case in short if people is not None and _missing(ctx, case, people)]
+    named = _People(ctx.active.current, ())
+    if short := [case for case in short if _missing(ctx, case, named)]:
+        everybody = _People(ctx.active.current, list_people(conn))
+        short = [case for case in short if _missing(ctx, case, everybody)]
     return [case.review.review_id for case in short]
 
 

@@ -8,7 +8,6 @@ from .answers import (
     AuditPage,
     AuditRow,
     BroughtKey,
-    CommentView,
     CompensationRef,
     CompensationView,
     DecisionView,
@@ -27,7 +26,6 @@ from .answers import (
     PoliciesView,
     PolicyProblem,
     Problem,
-    QuestionView,
     Reason,
     RedemptionView,
     RestoreView,
@@ -35,7 +33,6 @@ from .answers import (
     ReviewSummary,
     ReviewView,
     Settlement,
-    SiblingView,
     TransactionLine,
     TransactionPage,
     TransactionView,
@@ -64,6 +61,7 @@ from .requests import (
     WithdrawRequest,
 )
 from .shadows import ShadowAnswer, ShadowDifference, ShadowView
+from .talk import CommentView, QuestionView, SiblingView
 from .tasks import TaskChoice, TaskDetail, TaskPage, TaskView
 
 __all__ = [

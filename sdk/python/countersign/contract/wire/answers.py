@@ -17,6 +17,7 @@ from countersign.contract.states import (
 )
 
 from .base import Args, Digest, Instant, Jws, Many, Name, Receipt, Text, WireModel
+from .talk import CommentView, QuestionView, SiblingView
 
 
 class Reason(WireModel):
@@ -71,19 +72,6 @@ class ReviewSummary(WireModel):
     unanswerable: str | None = Field(
         default=None, description="Why the people known now cannot approve it together, as last found."
     )
-
-
-class QuestionView(WireModel):
-    """What a person asks the agent about one of its effects. `answer` is the agent's own word, a claim."""
-
-    question_id: Name
-    review_id: Name
-    effect_id: Digest
-    text: Text
-    asked_by: str
-    asked_at: Instant
-    answer: Text | None = None
-    answered_at: Instant | None = None
 
 
 class OutcomeView(WireModel):
@@ -219,34 +207,6 @@ class VoteView(WireModel):
     counted: bool
     assurance: Literal["oidc", "dev"]
     reason: Text | None = None
-
-
-class CommentView(WireModel):
-    """What somebody wrote about a review; a question is for the agent, whose `answer` is a claim."""
-
-    comment_id: Name
-    kind: Literal["comment", "question"]
-    person: str = Field(description="Issuer and subject.")
-    name: str
-    for_requester: bool = Field(description="Written by the agent's own side.")
-    text: Text
-    at: Instant
-    channel: str
-    assurance: Literal["oidc", "dev"]
-    answer: Text | None = None
-    answered_at: Instant | None = None
-
-
-class SiblingView(WireModel):
-    """Another effect of the same transaction: they commit or fall together, and a vote binds them all."""
-
-    effect_id: Digest
-    seq: int = Field(ge=1)
-    tool: Name
-    effect_digest: Digest
-    state: EffectState
-    args: Args
-    review_id: Name | None = None
 
 
 class ReviewView(WireModel):
