@@ -80,7 +80,7 @@ STRICTER = (
     '@id("closed") @doc("Closed for today.") forbid (principal, action == Action::"refund", resource);\n'
 )
 SLOW = """
-@id("slow") @approval("finance") @answer_within("30s") @remind("1s") @escalate("admin")
+@id("slow") @approval("finance") @answer_within("80s") @remind("1s") @escalate("admin")
 forbid (principal, action == Action::"refund", resource)
 when { context.input.order_id == "slow" };
 
