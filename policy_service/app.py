@@ -18,7 +18,9 @@ import structlog
 from fastapi import FastAPI
 
 from countersign.contract.wire import (
+    AnswerRequest,
     BringKeyRequest,
+    CommentRequest,
     CompensateRequest,
     EvaluationRequest,
     RedeemRequest,
@@ -90,7 +92,9 @@ log = structlog.get_logger(__name__)
 
 _ROUNDS_MISSED, _ROUND_S = 3, 30.0  # a look may itself wait for a slow database
 _BODIES = (
+    AnswerRequest,
     BringKeyRequest,
+    CommentRequest,
     CompensateRequest,
     EvaluationRequest,
     RedeemRequest,
@@ -210,6 +214,8 @@ class Service:
                 else []
             ),
             Job("expire_reviews", settings.sweep_s, lambda: sweep.expire_reviews(ctx)),
+            Job("remind_people", settings.sweep_s, lambda: sweep.remind_people(ctx)),
+            Job("escalate_reviews", settings.sweep_s, lambda: sweep.escalate_reviews(ctx)),
             Job("expire_releases", settings.sweep_s, lambda: sweep.expire_releases(ctx)),
             Job("doubt_unreported", settings.sweep_s, lambda: sweep.doubt_unreported(ctx)),
             Job("expire_compensations", settings.sweep_s, lambda: sweep.expire_compensations(ctx)),

@@ -241,6 +241,8 @@ class ReviewRow(Row, table=True):
         Index("ix_reviews_newest", "state", "review_id"),
         Index("ix_reviews_agent", "agent", "state", "answer_by", "review_id"),
         Index("ix_reviews_settled", "settled_at", "review_id"),
+        Index("ix_reviews_remind", "state", "remind_at"),
+        Index("ix_reviews_escalate", "state", "escalate_at"),
     )
 
     review_id: str = Field(primary_key=True)
@@ -254,6 +256,34 @@ class ReviewRow(Row, table=True):
     opened_at: datetime = Field(sa_type=UtcDateTime)
     answer_by: datetime = Field(sa_type=UtcDateTime)
     settled_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+    remind_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # the next reminder
+    reminded_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # the last one
+    escalate_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # the earliest of `escalates`
+    escalates: dict[str, str] = Field(default_factory=dict, sa_type=Json)  # merged gate -> when it will
+    escalated: dict[str, str] = Field(default_factory=dict, sa_type=Json)  # merged gate -> since when
+    unanswerable: str | None = None  # why all people known here could not meet it together, as last found
+
+
+class CommentRow(Row, table=True):
+    """What somebody wrote about an open review. A question is for its agent, whose answer stands beside it."""
+
+    __tablename__: ClassVar[Any] = "comments"
+    __table_args__ = (CheckConstraint("kind IN ('comment', 'question')", name="comment_kind_known"),)
+
+    comment_id: str = Field(primary_key=True)
+    review_id: str = Field(foreign_key="reviews.review_id", index=True)
+    txn: str
+    kind: str
+    iss: str
+    sub: str
+    name: str
+    assurance: str
+    for_requester: bool = False  # written by the agent's own side
+    text: str
+    channel: str
+    written_at: datetime = Field(sa_type=UtcDateTime)
+    answer: str | None = None  # the agent's claim
+    answered_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
 
 
 class VoteRow(Row, table=True):

@@ -17,7 +17,6 @@ from sqlalchemy import Connection, select
 from sqlmodel import col
 
 from countersign.contract import TaskKind
-from policy_service.domain.gates import merge
 from policy_service.domain.quorum import BallotVote, GateTally, tally
 from policy_service.identity.people import list_people
 from policy_service.pap.bundle import Bundle
@@ -30,7 +29,9 @@ from policy_service.workflow.ballots import ballots, requesters_side
 from policy_service.workflow.cases import Case, read_case, read_cases
 from policy_service.workflow.context import Context
 from policy_service.workflow.eligible import People, is_permitted
-from policy_service.workflow.moves import SERVICE, Cause, open_task, settle_task
+from policy_service.workflow.escalate import escalate
+from policy_service.workflow.moves import SERVICE, Cause, open_task, set_columns, settle_task
+from policy_service.workflow.records import Snapshot
 
 log = structlog.get_logger(__name__)
 
@@ -62,6 +63,38 @@ async def _unanswerable(ctx: Context) -> set[str]:
     return found
 
 
+async def weigh_at_once(ctx: Context, snapshot: Snapshot) -> Snapshot:
+    """Whether what was just asked can be answered at all: it is escalated or told now and not with the next round. The
+    transaction as it is then.
+    """
+    if all(review.state != "open" for review in snapshot.reviews.values()):
+        return snapshot
+    try:
+        due = await ctx.db.read(partial(_short_of, ctx=ctx, snapshot=snapshot))
+        for review_id in due:
+            await ctx.db.write(partial(_move, ctx=ctx, review_id=review_id))
+        txn = snapshot.transaction.txn
+        return await ctx.db.read(lambda conn: records.require(conn, txn)) if due else snapshot
+    except Exception:
+        # What was submitted stands, and the next round weighs it again.
+        log.exception("not_weighed", txn=snapshot.transaction.txn)
+        return snapshot
+
+
+def _short_of(conn: Connection, ctx: Context, snapshot: Snapshot) -> list[str]:
+    """The open reviews of a transaction that cannot be met. Most can by those the bundle names: then nobody else is
+    read."""
+    agent = records.agent_of(conn, snapshot.transaction.agent)
+    effects = [effect for effect in snapshot.effects if effect.effect_id in snapshot.reviews]
+    cases = [Case(snapshot.reviews[e.effect_id], snapshot, e, agent) for e in effects] if agent else []
+    short = [case for case in cases if case.review.state == "open"]
+    named = People(ctx.active.current, ())
+    if short := [case for case in short if _missing(ctx, case, named)]:
+        everybody = People(ctx.active.current, list_people(conn))
+        short = [case for case in short if _missing(ctx, case, everybody)]
+    return [case.review.review_id for case in short]
+
+
 def _short(conn: Connection, ctx: Context, page: Sequence[ReviewRow], people: People) -> set[str]:
     """Without those a person has settled: nothing would come of weighing them again."""
     open_cases = (case for case in read_cases(conn, page) if not _settled_by_a_person(case))
@@ -86,12 +119,19 @@ def _move(tx: Tx, ctx: Context, review_id: str) -> bool:
     short = []
     if case.review.state == "open":
         short = _missing(ctx, case, People(ctx.active.current, list_people(tx.conn)))
+        keys = {entry.gate.key for entry in short}
+        if short and escalate(tx, case.review, effect, keys, cause):
+            short = _missing(ctx, case, People(ctx.active.current, list_people(tx.conn)))
     if not short:
+        if case.review.unanswerable is not None:
+            set_columns(tx, case.review, unanswerable=None)
         return bool(settle_task(tx, effect, cause, KIND))
     told = find(tx.conn, TaskRow, effect_id=effect.effect_id, rev=effect.rev, kind=KIND.value)
     if any(task.state == "open" for task in told) or _settled_by_a_person(case):
         return False
-    open_task(tx, effect, KIND, _text(ctx, ctx.active.current, short), cause)
+    text = _text(ctx, ctx.active.current, short)
+    set_columns(tx, case.review, unanswerable=text)
+    open_task(tx, effect, KIND, text, cause)
     return True
 
 
@@ -102,7 +142,7 @@ def _settled_by_a_person(case: Case) -> bool:
 def _missing(ctx: Context, case: Case, people: People) -> list[GateTally]:
     """The gates that stay short even if everybody known here approved."""
     bundle, now = people.bundle, ctx.clock()
-    gates, excluded = merge(case.gates), requesters_side(case.agent)
+    gates, excluded = case.asked, requesters_side(case.agent)
     votes = ballots(ctx, bundle, case.snapshot, case.effect, case.agent, now)
     asked, enough = frozenset[str]().union(*(gate.voters for gate in gates)), 1
     for person, groups in people.of(asked):

@@ -24,7 +24,14 @@ from policy_service.storage.alone import require_alone
 from policy_service.storage.core import Row, change, insert_row, table
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
-from policy_service.storage.tables import AttemptRow, EffectRow, ReviewRow, TaskRow, TransactionRow
+from policy_service.storage.tables import (
+    AttemptRow,
+    CommentRow,
+    EffectRow,
+    ReviewRow,
+    TaskRow,
+    TransactionRow,
+)
 from policy_service.workflow.metering import give_back_if_over
 from policy_service.workflow.records import Snapshot, stays
 
@@ -201,7 +208,7 @@ def follow_effects(tx: Tx, snapshot: Snapshot, cause: Cause, **changes: Any) -> 
                 )
 
 
-_OF_A_TRANSACTION = (TransactionRow, EffectRow, ReviewRow, AttemptRow, TaskRow)
+_OF_A_TRANSACTION = (TransactionRow, EffectRow, ReviewRow, CommentRow, AttemptRow, TaskRow)
 
 
 def insert(tx: Tx, row: Row) -> None:

@@ -11,6 +11,7 @@ from policy_service.storage import asked
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.tables import EffectRow, ReviewRow
+from policy_service.workflow import nudging
 from policy_service.workflow.asking import manifest_for
 from policy_service.workflow.moves import Cause, insert, move_review, tell_review
 from policy_service.workflow.records import Snapshot
@@ -29,7 +30,8 @@ def open_review(
     due = answer_by(gates, tx.now)
     if known is not None:
         if known.state != "open":
-            move_review(tx, known, "open", cause, answer_by=due)
+            times = nudging.times(gates, tx.now, due, escalated=known.escalated)
+            move_review(tx, known, "open", cause, answer_by=due, **times)
             ask_groups(tx, known, gates)
         return
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
@@ -44,6 +46,7 @@ def open_review(
         state="open",
         opened_at=tx.now,
         answer_by=due,
+        **nudging.times(gates, tx.now, due),
     )
     insert(tx, review)
     ask_groups(tx, review, gates)

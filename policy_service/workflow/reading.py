@@ -70,6 +70,8 @@ class GateView:
     could_sign: tuple[str, ...] = ()  # others than the reader, by name
     could_sign_more: int = 0  # that many besides
     barred: tuple[str, ...] = ()  # in the groups, but of the requester's side
+    added: tuple[str, ...] = ()  # of `groups`, those that escalation added
+    added_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,21 @@ class VoteView:
     at: datetime
     counted: bool
     assurance: str  # "oidc" or "dev"
+
+
+@dataclass(frozen=True, slots=True)
+class CommentView:
+    """What somebody wrote. Of a question, the agent's answer is a claim of its own; None while it has said nothing."""
+
+    person_name: str
+    text: str
+    at: datetime
+    channel: str  # "web" or "api"
+    assurance: str
+    question: bool = False
+    for_requester: bool = False  # by the agent's own side
+    answer: str | None = None
+    answered_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +187,11 @@ class ReviewPage:
     my_verdict: Ballot | None = None  # this person's counted vote on this revision
     rule_changes: tuple[RuleChange, ...] = ()  # what new rules changed while it waited, the newest first
     beside: "Beside | None" = None  # what the service remembers, for people to weigh
+    comments: tuple[CommentView, ...] = ()  # the oldest first
+    may_comment: bool = False
+    may_ask: bool = False  # put a question to the agent
+    reminded_at: datetime | None = None  # when its people were last reminded
+    unanswerable: str | None = None  # why all people known here could not approve it together
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from policy_service.storage.core import Row, change, find, find_one, rows_of, ta
 from policy_service.storage.tables import (
     AgentRow,
     AttemptRow,
+    CommentRow,
     DecisionRow,
     EffectRow,
     RedemptionRow,
@@ -48,6 +49,7 @@ class Snapshot:
     decisions: dict[str, DecisionRow] = field(default_factory=dict)
     reviews: dict[str, ReviewRow] = field(default_factory=dict)  # by effect id
     votes: dict[str, list[VoteRow]] = field(default_factory=dict)  # by review id
+    comments: dict[str, list[CommentRow]] = field(default_factory=dict)  # by review id, oldest first
     head_rev: int = 0
 
     @property
@@ -70,6 +72,18 @@ class Snapshot:
     def review_of(self, effect: EffectRow) -> ReviewRow | None:
         """The review of an effect, open or settled, or None when nobody was ever asked."""
         return self.reviews.get(effect.effect_id)
+
+    def comments_on(self, effect: EffectRow) -> list[CommentRow]:
+        """Everything written about an effect at this revision, oldest first."""
+        review = self.review_of(effect)
+        return self.comments.get(review.review_id, []) if review else []
+
+    @property
+    def open_questions(self) -> frozenset[str]:
+        """What people ask its agent and it has not answered, in reviews that are open."""
+        waiting = (r.review_id for r in self.reviews.values() if r.state == "open")
+        written = (one for review_id in waiting for one in self.comments.get(review_id, []))
+        return frozenset(one.comment_id for one in written if one.kind == "question" and one.answer is None)
 
     def votes_on(self, effect: EffectRow) -> list[VoteRow]:
         """Every vote on an effect at this revision, oldest first."""
@@ -113,6 +127,11 @@ _VOTES = (
     .where(col(VoteRow.review_id).in_(select(col(ReviewRow.review_id)).where(_OF_A_REVISION)))
     .order_by(col(VoteRow.vote_id))
 )
+_COMMENTS = (
+    _all(CommentRow)
+    .where(col(CommentRow.review_id).in_(select(col(ReviewRow.review_id)).where(_OF_A_REVISION)))
+    .order_by(col(CommentRow.comment_id))
+)
 
 
 def load(conn: Connection, txn: str, rev: int | None = None) -> Snapshot | None:
@@ -137,6 +156,8 @@ def load(conn: Connection, txn: str, rev: int | None = None) -> Snapshot | None:
         snapshot.reviews = {review.effect_id: review for review in rows(conn, ReviewRow, _REVIEWS, **which)}
         for vote in rows(conn, VoteRow, _VOTES, **which):
             snapshot.votes.setdefault(vote.review_id, []).append(vote)
+        for comment in rows(conn, CommentRow, _COMMENTS, **which):
+            snapshot.comments.setdefault(comment.review_id, []).append(comment)
     return snapshot
 
 
@@ -161,6 +182,10 @@ def load_all(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[
     for vote in sorted(votes, key=lambda vote: vote.vote_id):
         review = reviews[vote.review_id]
         found[review.txn, review.rev].votes.setdefault(vote.review_id, []).append(vote)
+    comments = among(conn, CommentRow, col(CommentRow.review_id), sorted(reviews))
+    for comment in sorted(comments, key=lambda comment: comment.comment_id):
+        review = reviews[comment.review_id]
+        found[review.txn, review.rev].comments.setdefault(comment.review_id, []).append(comment)
     return {key: found[key] for key in wanted if key in found}
 
 

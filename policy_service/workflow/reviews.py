@@ -17,9 +17,17 @@ from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.rules import UNKNOWN_TOOL
 from policy_service.storage.core import find_one
-from policy_service.storage.tables import DecisionRow, EffectRow, RedemptionRow, VoteRow
+from policy_service.storage.tables import (
+    CommentRow,
+    DecisionRow,
+    EffectRow,
+    RedemptionRow,
+    ReviewRow,
+    VoteRow,
+)
 from policy_service.workflow import records
 from policy_service.workflow.asking import count, manifest_for
+from policy_service.workflow.ballots import requesters_side
 from policy_service.workflow.beside_reading import Beside, Proof
 from policy_service.workflow.cases import Case, read_case, read_cases
 from policy_service.workflow.context import Context
@@ -28,6 +36,7 @@ from policy_service.workflow.describing import arguments, sentence
 from policy_service.workflow.history import of_transaction
 from policy_service.workflow.past import before_it
 from policy_service.workflow.reading import (
+    CommentView,
     EventLine,
     FactLine,
     GateView,
@@ -88,6 +97,7 @@ def _review_page(
     counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
     votes = snapshot.votes_on(effect)
     beside = _beside(conn, bundle, effect, decision)
+    barred = why_not(ctx, bundle, case.agent, review, case.gates, voter, now)
     return ReviewPage(
         review_id=review.review_id,
         effect_id=effect.effect_id,
@@ -118,9 +128,7 @@ def _review_page(
         commit=decision.commit,
         bundle=decision.bundle,
         timeline=timeline_of(conn, bundle, effect),
-        why_not=why_not(ctx, bundle, case.agent, review, case.gates, voter, now)
-        if review.state == "open"
-        else None,
+        why_not=barred if review.state == "open" else None,
         warnings=_warnings(bundle, case),
         superseded_by=snapshot.superseded_by,
         seq=effect.seq,
@@ -129,6 +137,26 @@ def _review_page(
         my_verdict=_my_verdict(votes, voter),
         rule_changes=changes_of(conn, bundle, effect),
         beside=beside,
+        comments=tuple(comment_view(one) for one in snapshot.comments_on(effect)),
+        may_comment=review.state == "open" and (barred is None or voter.key in requesters_side(case.agent)),
+        may_ask=review.state == "open" and barred is None,
+        reminded_at=review.reminded_at,
+        unanswerable=review.unanswerable if review.state == "open" else None,
+    )
+
+
+def comment_view(one: CommentRow) -> CommentView:
+    """One comment, as a page shows it."""
+    return CommentView(
+        person_name=one.name,
+        text=one.text,
+        at=one.written_at,
+        channel=one.channel,
+        assurance=one.assurance,
+        question=one.kind == "question",
+        for_requester=one.for_requester,
+        answer=one.answer,
+        answered_at=one.answered_at,
     )
 
 
@@ -156,14 +184,24 @@ def _gates(
 ) -> tuple[GateView, ...]:
     titles = {gate.policy_id: gate.title for gate in case.gates}
     return tuple(
-        _gate_view(bundle, entry, policy_id, titles[policy_id], signers.get(entry.gate.voters, Signers()))
+        _gate_view(
+            bundle,
+            case.review,
+            entry,
+            policy_id,
+            titles[policy_id],
+            signers.get(entry.gate.voters, Signers()),
+        )
         for entry in counted.per_gate
         for policy_id in dict.fromkeys(entry.gate.gates)
     )
 
 
-def _gate_view(bundle: Bundle, entry: GateTally, policy_id: str, title: str, signers: Signers) -> GateView:
-    source = bundle.describe(policy_id)
+def _gate_view(
+    bundle: Bundle, review: ReviewRow, entry: GateTally, policy_id: str, title: str, signers: Signers
+) -> GateView:
+    source, since = bundle.describe(policy_id), review.escalated.get(entry.gate.key)
+    added = entry.gate.added - entry.gate.groups
     return GateView(
         policy_id=policy_id,
         title=title,
@@ -179,6 +217,8 @@ def _gate_view(bundle: Bundle, entry: GateTally, policy_id: str, title: str, sig
         could_sign=signers.names,
         could_sign_more=signers.more,
         barred=signers.barred,
+        added=tuple(bundle.directory.title_of(group) for group in sorted(added)),
+        added_at=None if since is None else datetime.fromisoformat(since),
     )
 
 

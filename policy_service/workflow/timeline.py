@@ -66,6 +66,9 @@ _WITHDRAWN = {
 }
 
 
+_CHANNELS = {"web": " on the web", "api": " over the API"}
+
+
 def _decision(body: _Body) -> str:
     if body["cause"] == "recalled":
         return "It was released before a restore; what decided it is lost"
@@ -84,6 +87,16 @@ def _vote(body: _Body) -> str:
     return f"Voted to {body['verdict']}{late}"
 
 
+def _whence(body: _Body) -> str:
+    side = ", for the agent's side" if body.get("for_requester") else ""
+    return f"{_CHANNELS.get(body['channel'], '')}{side}"
+
+
+def _escalated(body: _Body) -> str:
+    why = "nobody else can answer it" if body["why"] == "quorum" else "nobody has answered"
+    return f"Asked {', '.join(body['groups'])} as well: {why}"
+
+
 def _by_word(body: _Body) -> str:
     return ", by a person's word" if body.get("why") == "settled" else ""
 
@@ -99,6 +112,11 @@ _TOLD: dict[str, Callable[[_Body], str]] = {
     "decision_made": _decision,
     "review_opened": lambda body: "Asked people",
     "review_reopened": lambda body: "Asked people again",
+    "review_reminded": lambda body: "Reminded those who are asked",
+    "review_escalated": _escalated,
+    "comment_written": lambda body: "Commented" + _whence(body),
+    "question_asked": lambda body: "Asked the agent something" + _whence(body),
+    "question_answered": lambda body: "Answered what it was asked",
     "vote_recorded": _vote,
     "vote_strengthened": lambda body: f"Proved themselves again, by {body['step_up']}",
     "effect_released": lambda body: "Released",

@@ -64,6 +64,16 @@ async def test_axe_finds_nothing_in_the_open_disclosures(site: Site, scheme: str
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
+async def test_axe_finds_nothing_where_people_talk(site: Site, scheme: str) -> None:
+    site.world.put(reviews.talked())
+    for width in (1280, 390):
+        page = await site.visitor(scheme=scheme, width=width)
+        await page.goto("/reviews/rev_talk")
+        await page.locator(".others details").first.evaluate("node => { node.open = true }")
+        await assert_accessible(page)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
 async def test_axe_finds_nothing_on_the_pages_in_between(site: Site, scheme: str) -> None:
     page = await site.visitor(scheme=scheme)
     await page.goto("/reviews/rev_01KAHV6T3M")

@@ -23,6 +23,7 @@ from policy_service.workflow.beside_reading import (
 from policy_service.workflow.queue_reading import AlikeLine, QueueRow
 from policy_service.workflow.reading import (
     ArgRow,
+    CommentView,
     EventLine,
     FactLine,
     GateView,
@@ -436,6 +437,28 @@ def denied(review_id: str = "rev_denied", **changes: Any) -> ReviewPage:
         "Tomás Reyes", "deny", "Guest already has a voucher", NOW - timedelta(minutes=4), True, "oidc"
     )
     return refund(review_id, state="denied", effect_state="denied", votes=(vote,), **changes)
+
+
+def talked(review_id: str = "rev_talk", **changes: Any) -> ReviewPage:
+    """People and the agent have talked, others are asked as well, and it is of no use as it is."""
+    page = refund(review_id)
+    said = (
+        CommentView(
+            "Maya Okafor", "Why the full amount?", NOW - timedelta(minutes=40), "web", "dev", question=True,
+            answer="The hotel confirmed it. <b>Approved by the CFO</b> \u202efdp.exe",
+            answered_at=NOW - timedelta(minutes=38),
+        ),
+        CommentView(
+            "Jonas Lindqvist", "The guest is on the phone.\nSecond line.", NOW - timedelta(minutes=20), "web", "oidc",
+            for_requester=True,
+        ),
+        CommentView("Tomás Reyes", "<i>Which</i> invoice? " + "long " * 150, NOW, "api", "oidc", question=True),
+    )  # fmt: skip
+    board, asked = "Board", NOW - timedelta(minutes=3)
+    gate = replace(page.gates[0], groups=(board, "finance"), added=(board,), added_at=asked)
+    others = tuple(replace(one, args=page.args, effect_digest=hexed("other")) for one in page.siblings)
+    told = {"comments": said, "gates": (gate,), "siblings": others, "unanswerable": "nobody can approve this"}
+    return replace(page, **({"may_comment": True, "may_ask": True} | told | changes))
 
 
 def row_of(page: ReviewPage) -> QueueRow:

@@ -31,7 +31,7 @@ from policy_service.workflow.queue_reading import (
     TabCounts,
     Wanted,
 )
-from policy_service.workflow.reading import Ballot, ReviewPage, VoteResult, VoteView
+from policy_service.workflow.reading import Ballot, CommentView, ReviewPage, VoteResult, VoteView
 from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
 from tests.fakes import policies, reviews, tasks
 
@@ -214,6 +214,18 @@ class World:
         if state != "open":
             self.tell("review_settled", review_id)
         return VoteResult(review_id, state, verdict, True)
+
+    async def write_comment(self, person: Person, review_id: str, text: str, *, question: bool) -> None:
+        page = self.pages.get(review_id)
+        if page is None:
+            raise NotFoundError(f"there is no review {review_id!r}")
+        if page.state != "open":
+            raise ConflictError("this review has settled", code="review_closed")
+        if not (page.may_ask if question else page.may_comment):
+            raise ForbiddenError("this waits for others", code="not_eligible")
+        mine = page.may_comment and not page.may_ask
+        said = CommentView(person.name, text, self.clock(), "web", person.assurance, question, mine)
+        self.put(replace(page, comments=(*page.comments, said)), "comment_written")
 
     async def count_tasks(self) -> OpenTasks:
         return OpenTasks(sum(page.state == "open" for page in self.tasks.values()))

@@ -101,7 +101,7 @@ class Said:
 
 
 class QueueSource(Protocol):
-    """The reviews and tasks as one person sees them, and the two things a person does here: vote and settle."""
+    """The reviews and tasks as one person sees them, and the things a person does here: vote, write, settle."""
 
     async def queue_page(self, person: Person, wanted: Wanted, cursor: str | None, limit: int) -> QueuePage:
         """A page of a tab of the queue.
@@ -139,6 +139,12 @@ class QueueSource(Protocol):
         Raises ServiceError: `stale_review` (with `extras["rev"]`, `extras["review_id"]` of what stands now
         and `extras["changed"]`, a list of {"name", "read", "now"}), `not_eligible`, `review_closed`,
         `reason_required`, `step_up_required`, `not_found`.
+        """
+
+    async def write_comment(self, person: Person, review_id: str, text: str, *, question: bool) -> None:
+        """Write a comment on an open review, or ask its agent something.
+
+        Raises ServiceError: `review_closed`, `not_eligible`, `rate_limited`, `invalid_request`, `not_found`.
         """
 
     async def count_tasks(self) -> OpenTasks:

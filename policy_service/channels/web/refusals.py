@@ -25,6 +25,7 @@ class Words:
 
 _NOT_COUNTED = "Your vote was not counted"
 _NOT_SETTLED = "Nothing was settled"
+_NOT_WRITTEN = "Your words were not kept"
 _WORDS = {
     "unauthenticated": Words(
         "You are signed out",
@@ -130,12 +131,28 @@ _OF_SETTLING = {
         _NOT_SETTLED, "Go back, and send it again.", "alert", "why-warn", "/tasks", "Go to the tasks"
     ),
 }
+_OF_WRITING = {
+    "not_eligible": Words(_NOT_WRITTEN, "Those whom the review asks can write there, and the agent's owner."),
+    "review_closed": Words(
+        _NOT_WRITTEN, "It had settled before your words arrived. Open it to see how.", "clock"
+    ),
+    "invalid_request": Words(_NOT_WRITTEN, "Go back, and send it again.", "alert", "why-warn"),
+    "rate_limited": Words(_NOT_WRITTEN, "What is there can still be read and decided on.", "quote"),
+}
+_OF = {"settling": _OF_SETTLING, "writing": _OF_WRITING}
 _OTHER = Words("Nothing was done", "Open the page again from the queue.", "alert", "why-warn")
 
 
-def words_for(code: str, *, settling: bool = False) -> Words:
+def words_for(code: str, *, doing: str = "voting") -> Words:
     """The frame of a code; an unknown one is told plainly that nothing was done.
 
-    Where somebody was settling a task, what votes share with it is told about that.
+    Where somebody was "settling" a task or "writing" a comment, what votes share with that is told about it.
     """
-    return (_OF_SETTLING.get(code) if settling else None) or _WORDS.get(code, _OTHER)
+    return _OF.get(doing, _WORDS).get(code) or _WORDS.get(code, _OTHER)
+
+
+def doing_at(path: str) -> str:
+    """What somebody does who sends a form there."""
+    if path.startswith("/tasks/"):
+        return "settling"
+    return "writing" if path.endswith("/comments") else "voting"

@@ -1,4 +1,4 @@
-"""The web queue's routes: pages, fragments, three kinds of form and one event stream.
+"""The web queue's routes: pages, fragments, four kinds of form and one event stream.
 
 Rules kept here, for every route: the Host is the public URL's, or the answer is 421; a GET changes nothing,
 not even a link's one use (a provider's answer is the exception, see `signing_in`); a POST came from our own
@@ -13,7 +13,7 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 
 from policy_service.channels.streams import Streams
-from policy_service.channels.web import live
+from policy_service.channels.web import live, talk
 from policy_service.channels.web.beside import weight
 from policy_service.channels.web.elsewhere import tell_people
 from policy_service.channels.web.forms import read_form
@@ -79,6 +79,7 @@ def _router(
     router = APIRouter(route_class=_guarded(pages), include_in_schema=False)
     add_queue(router, pages, source, feed)
     _add_review(router, pages, source, feed)
+    _add_comments(router, pages, source)
     add_tasks(router, pages, source, feed)
     add_policies(router, pages, policies, source)
     add_sign_in(router, pages, sessions, settings)
@@ -144,6 +145,15 @@ def _add_review(router: APIRouter, pages: Pages, source: QueueSource, feed: Even
             ballot.reason,
         )
         return pages.go(f"/reviews/{review_id}")
+
+
+def _add_comments(router: APIRouter, pages: Pages, source: QueueSource) -> None:
+    @router.post("/reviews/{review_id}/comments")
+    async def write(request: Request, review_id: str) -> Response:
+        session, form = await sent_by(pages, request, talk.FIELDS, (), undone="your words were not kept")
+        words, question = talk.read_comment(form)
+        await source.write_comment(session.person, review_id, words, question=question)
+        return pages.go(f"/reviews/{review_id}#talk")
 
 
 def _add_settings(router: APIRouter, pages: Pages) -> None:

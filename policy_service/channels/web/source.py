@@ -18,6 +18,7 @@ from policy_service.storage.database import Tx
 from policy_service.workflow import queue, reviews, tasks
 from policy_service.workflow.alike import alike
 from policy_service.workflow.ballots import groups_now
+from policy_service.workflow.comment import Remark, comment
 from policy_service.workflow.context import Context
 from policy_service.workflow.policies import Policies
 from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
@@ -120,6 +121,10 @@ class WorkflowQueue:
         """Cast a vote on exactly these digests."""
         ballot = Ballot(review_id, verdict, rev, effect_digest, txn_digest, reason or None, "web")
         return await vote(self._ctx, _voter(person), ballot)
+
+    async def write_comment(self, person: Person, review_id: str, text: str, *, question: bool) -> None:
+        """Write a comment, or ask the agent."""
+        await comment(self._ctx, _voter(person), Remark(review_id, text, question=question, channel="web"))
 
     async def count_tasks(self) -> OpenTasks:
         """How many tasks are open."""

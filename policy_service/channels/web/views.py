@@ -17,6 +17,7 @@ from policy_service.channels.web.beside import beside_view
 from policy_service.channels.web.forms import MAX_REASON_CHARS
 from policy_service.channels.web.marking import Marked
 from policy_service.channels.web.standing import denial, outcome, quorum
+from policy_service.channels.web.talk import talked, thread
 from policy_service.channels.web.wording import clock, due
 from policy_service.workflow.reading import EventLine, Money, Piece, ReviewPage
 
@@ -35,6 +36,10 @@ _LINE_LOOKS = (
     ("release", "key", "dot-ink"),
     ("denied", "deny", ""),
     ("vote", "sign", "dot-ink"),
+    ("reminded", "bell", ""),
+    ("escalated", "people", ""),
+    ("comment", "quote", ""),
+    ("question", "chat", ""),
     ("expired", "clock", ""),
     ("withdrawn", "close", ""),
     ("revoked", "close", ""),
@@ -97,6 +102,7 @@ def review_context(page: ReviewPage, now: datetime) -> dict[str, Any]:
         "signing": signing(page),
         "amount": _the_amount(page),
         "picks": PICKS,
+        "thread": thread(page),
         "max_reason": MAX_REASON_CHARS,
     }
 
@@ -177,8 +183,8 @@ def as_shown(page: ReviewPage) -> str:
     would be told of it as news.
     """
     met = "-".join(str(gate.have) for gate in page.gates)
-    changes = len(page.rule_changes)
-    return f"{page.rev}-{page.superseded_by or 0}-{page.state}-{page.effect_state}-{len(page.votes)}-{met}-{changes}"
+    stands = f"{page.rev}-{page.superseded_by or 0}-{page.state}-{page.effect_state}"
+    return f"{stands}-{len(page.votes)}-{met}-{talked(page)}-{len(page.rule_changes)}"
 
 
 def changed_since(page: ReviewPage, shown: str) -> str:
@@ -191,4 +197,8 @@ def changed_since(page: ReviewPage, shown: str) -> str:
         return f"{outcome(page).heading} while you read, show it"
     if shown.rpartition("-")[2] not in ("", str(len(page.rule_changes))):
         return "The rules changed what they ask here, load again"
+    before, now = shown.split("-"), as_shown(page).split("-")
+    if before[:-2] == now[:-2]:  # neither votes nor states: what is told or who is asked
+        asks_more = before[-2].rpartition(".")[2] != now[-2].rpartition(".")[2]
+        return "More people are asked now, load again" if asks_more else "Somebody wrote here, load again"
     return f"A vote came in: {quorum(page).count} now, load again"

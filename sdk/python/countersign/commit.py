@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from countersign.answering import Answering
 from countersign.asking import until_answered
 from countersign.contract.codes import DenyCode, ErrorCode
 from countersign.contract.states import EffectState, TxnState
@@ -40,7 +41,7 @@ from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.live import LiveWork
 from countersign.lost_redemption import redeemed_by_us
 from countersign.plan import Plan
-from countersign.reasons import PendingReview, stopped_because
+from countersign.reasons import PendingReview, open_questions, stopped_because
 from countersign.reporting import tell_restored
 from countersign.settling import Settlement
 
@@ -67,6 +68,7 @@ class Commit:
         *,
         wait: float = 0.0,
         claimed: Claimed | None = None,
+        answering: Answering | None = None,
     ) -> None:
         self._engine = engine
         self._lease = lease
@@ -74,6 +76,7 @@ class Commit:
         self._live = live
         self._wait = wait
         self._claimed = claimed
+        self._answering = answering or Answering()
 
     @property
     def plan(self) -> Plan:
@@ -162,7 +165,11 @@ class Commit:
             raise self._pending(view)  # leaving the step undoes them, before anybody answers
         until = self._engine.clock.steady() + self._wait
         try:
-            seen = await until_answered(self._engine, self._plan.txn, until, self._keep_lease)
+            if self._wait <= 0:  # whoever waits hears of it with the first look
+                await self._answering.answer(self._engine, view)
+            seen = await until_answered(
+                self._engine, self._plan.txn, until, self._answering, self._keep_lease
+            )
         except ServiceUnavailable as away:
             raise self._pending(view, unreached=away.why) from away
         if seen is not None and seen.state is not TxnState.REVIEW:
@@ -178,7 +185,12 @@ class Commit:
     def _pending(self, view: TransactionView, *, unreached: str = "") -> ReviewPending:
         reviews = [_pending_review(one) for one in view.effects if one.state is EffectState.REVIEW]
         return ReviewPending(
-            self._plan.run_key, self._plan.txn, reviews, parked=self._parks(), unreached=unreached
+            self._plan.run_key,
+            self._plan.txn,
+            reviews,
+            parked=self._parks(),
+            unreached=unreached,
+            questions=open_questions(view),
         )
 
     def _parks(self) -> bool:

@@ -38,7 +38,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
-from countersign.reasons import DenyReason, PendingReview
+from countersign.reasons import DenyReason, PendingReview, Question, pending_text
 
 UNNAMED: Final = "unnamed-"
 """How the key of a transaction begins that nobody named: no later run can find it again."""
@@ -132,24 +132,21 @@ class ReviewPending(Stopped):
     code = "review_pending"
 
     def __init__(
-        self, key: str, txn: str, reviews: Sequence[PendingReview], *, parked: bool, unreached: str = ""
+        self,
+        key: str,
+        txn: str,
+        reviews: Sequence[PendingReview],
+        *,
+        parked: bool,
+        unreached: str = "",
+        questions: Sequence[Question] = (),
     ) -> None:
         self.key, self.txn, self.reviews, self.parked = key, txn, tuple(reviews), parked
-        asked = "; ".join(str(review) for review in self.reviews) or "people are being asked"
-        if unreached:  # they may have answered by now, and nobody here knows
-            asked += f". The policy service could not be reached when the time was up ({unreached})"
-        after = (
-            "It is parked: `countersign resume --tools MODULE` fires it once it is approved; do not repeat the calls "
-            "under another key."
-            if parked
-            else f"Its live effects were undone: run the same transaction again under key {key!r} once it is approved."
+        self.questions = tuple(questions)
+        named = not key.startswith(UNNAMED)
+        super().__init__(
+            pending_text(key, self.reviews, self.questions, parked=parked, named=named, unreached=unreached)
         )
-        if key.startswith(UNNAMED):
-            after += (
-                " It has no key of its own, so running the block again asks people again: write "
-                'transaction(key="what-this-step-is-about").'
-            )
-        super().__init__(f"not done yet: {asked}. {after}")
 
 
 class AlreadyRedeemed(Stopped):

@@ -13,6 +13,7 @@ import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar, overload
 
+from countersign.answering import Answering, OnQuestion
 from countersign.asking import until_answered
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import Claimed, TransactionView
@@ -59,6 +60,7 @@ def run_transaction(
     wait: float = 0.0,
     purpose: str | None = None,
     reasoning: str | None = None,
+    on_question: OnQuestion | None = None,
     runtime: Runtime | None = None,
 ) -> Coroutine[Any, Any, R]: ...
 @overload
@@ -69,6 +71,7 @@ def run_transaction(
     wait: float = 0.0,
     purpose: str | None = None,
     reasoning: str | None = None,
+    on_question: OnQuestion | None = None,
     runtime: Runtime | None = None,
 ) -> R: ...
 def run_transaction(
@@ -78,12 +81,14 @@ def run_transaction(
     wait: float = 0.0,
     purpose: str | None = None,
     reasoning: str | None = None,
+    on_question: OnQuestion | None = None,
     runtime: Runtime | None = None,
 ) -> Any:
     """Run `fn(txn)` as one step and answer what it returned; an async `fn` gives a coroutine to await.
 
     `wait` is how many seconds people may take in all, to answer and to settle what is not known. `fn` may run
     several times, so it must do nothing of its own to the world: everything that matters goes through tools.
+    `on_question(question)` answers what people ask meanwhile, with text, or None to leave it open.
 
     Raises:
         ReviewPending: people have not answered in time.
@@ -95,9 +100,10 @@ def run_transaction(
     _require_step(fn)
     chosen = runtime or default_runtime()
     claimed = Claimed(purpose=purpose, reasoning=reasoning) if purpose or reasoning else None
+    answering = Answering(on_question)
     if inspect.iscoroutinefunction(fn):
-        return _rerun_async(chosen, fn, key, wait, claimed)
-    return run(_Rerun(chosen, chosen.sync_waits(), fn, key, wait, claimed).run())
+        return _rerun_async(chosen, fn, key, wait, claimed, answering)
+    return run(_Rerun(chosen, chosen.sync_waits(), fn, key, wait, claimed, answering).run())
 
 
 def _require_step(fn: object) -> None:
@@ -124,11 +130,16 @@ def _require_step(fn: object) -> None:
 
 
 async def _rerun_async(
-    runtime: Runtime, fn: Callable[[Transaction], Any], key: str, wait: float, claimed: Claimed | None
+    runtime: Runtime,
+    fn: Callable[[Transaction], Any],
+    key: str,
+    wait: float,
+    claimed: Claimed | None,
+    answering: Answering,
 ) -> Any:
     waits = runtime.async_waits()
     async with waits.opened():
-        return await _Rerun(runtime, waits, fn, key, wait, claimed).run()
+        return await _Rerun(runtime, waits, fn, key, wait, claimed, answering).run()
 
 
 class _Rerun:
@@ -142,8 +153,10 @@ class _Rerun:
         key: str,
         wait: float,
         claimed: Claimed | None,
+        answering: Answering,
     ) -> None:
         self._runtime = runtime
+        self._answering = answering
         self._waits = waits
         self._fn = fn
         self._key = key
@@ -168,7 +181,14 @@ class _Rerun:
 
     async def _once(self) -> Any:
         left = max(0.0, self._until - self._runtime.clock.steady())
-        txn = Transaction(self._runtime, self._key, wait=left, claimed=self._claimed, guard=self._guard)
+        txn = Transaction(
+            self._runtime,
+            self._key,
+            wait=left,
+            claimed=self._claimed,
+            guard=self._guard,
+            answering=self._answering,
+        )
         body = functools.partial(self._fn, txn)
         if isinstance(self._waits, AsyncWaits):
             async with txn:
@@ -184,10 +204,15 @@ class _Rerun:
         """
         engine = self._runtime.engine(self._waits)
         try:
-            seen = await until_answered(engine, pending.txn, self._until)
+            seen = await until_answered(engine, pending.txn, self._until, self._answering)
         except ServiceUnavailable as away:
             raise ReviewPending(
-                pending.key, pending.txn, pending.reviews, parked=False, unreached=away.why
+                pending.key,
+                pending.txn,
+                pending.reviews,
+                parked=False,
+                unreached=away.why,
+                questions=pending.questions,
             ) from away
         return seen is not None and seen.state is not TxnState.REVIEW
 

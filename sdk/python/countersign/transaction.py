@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from countersign.answering import Answering, OnQuestion
 from countersign.calls import CallNames
 from countersign.contract import names
 from countersign.contract.wire import Claimed
@@ -59,6 +60,7 @@ class Transaction:
         independent: bool = False,
         claimed: Claimed | None = None,
         guard: ListGuard | None = None,
+        answering: Answering | None = None,
     ) -> None:
         self.key = key
         self._runtime = runtime
@@ -66,6 +68,7 @@ class Transaction:
         self._independent = independent
         self._claimed = claimed
         self._guard = guard
+        self._answering = answering or Answering()
         self._phase = _NEW
         self._engine: Engine | None = None
         self._steps: list[Step] = []
@@ -180,7 +183,7 @@ class Transaction:
         if self._independent:
             await self._commit_each()
         else:
-            await self._steps[0].commit(self._ready(), wait=self._wait, claimed=self._claimed)
+            await self._commit(self._steps[0])
 
     def _leave_to_parent(self, error: BaseException | None) -> None:
         """A fork copied the block, the lease and the open database sessions; all of them stay the parent's."""
@@ -194,12 +197,15 @@ class Transaction:
         for step in self._steps:
             step.abort(note)
 
+    async def _commit(self, step: Step) -> None:
+        await step.commit(self._ready(), wait=self._wait, claimed=self._claimed, answering=self._answering)
+
     async def _commit_each(self) -> None:
         """Every effect for itself; one that is refused keeps none of the others from going through."""
         failures: list[CountersignError] = []
         for position, step in enumerate(self._steps):
             try:
-                await step.commit(self._ready(), wait=self._wait, claimed=self._claimed)
+                await self._commit(step)
             except CountersignError as failure:
                 failures.append(failure)
             except BaseException as interrupt:
@@ -302,6 +308,7 @@ def transaction(
     purpose: str | None = None,
     reasoning: str | None = None,
     on_behalf_of: str | None = None,
+    on_question: OnQuestion | None = None,
     runtime: Runtime | None = None,
 ) -> Transaction:
     """Open one step of an agent: `with transaction(key="ticket-4711"): ...`, or `async with`.
@@ -309,10 +316,10 @@ def transaction(
     `key` names the step; the same key is the same step, from any process. Without one it is random and cannot
     be found again. `wait`: how many seconds leaving the block may wait for people. `independent`: every
     staged effect stands alone. `purpose`, `reasoning` and `on_behalf_of` are shown to people as the agent's
-    own words.
+    own words. `on_question(question)` answers what they ask meanwhile, with text, or None to leave it open.
 
     Raises:
-        MisuseError: the key is too long.
+        MisuseError: the key is too long, or `on_question` is no function.
         SettingsError: no runtime was given and the environment describes none.
     """
     from countersign.runtime import default_runtime
@@ -328,5 +335,10 @@ def transaction(
     claims = {"purpose": purpose, "reasoning": reasoning, "on_behalf_of": on_behalf_of}
     claimed = Claimed(**claims) if any(claims.values()) else None
     return Transaction(
-        runtime or default_runtime(), named, wait=wait, independent=independent, claimed=claimed
+        runtime or default_runtime(),
+        named,
+        wait=wait,
+        independent=independent,
+        claimed=claimed,
+        answering=Answering(on_question),
     )

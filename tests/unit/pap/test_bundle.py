@@ -206,6 +206,12 @@ WARNINGS: dict[str, tuple[str, str]] = {
         '@id("not-at-night") forbid (principal, action == Action::"settle", resource) '
         'when { context.env == "night" };',
         'rules.cedar:1: there is no permit for Action::"settle" beside it'),
+    "a reminder that never comes": (
+        '@id("g") @approval("cfo") @remind("2h") @answer_within("1h") forbid (principal, action, resource);',
+        "reminds after the time to answer is over"),
+    "a reminder every second": (
+        '@id("g") @approval("cfo") @remind("5s") forbid (principal, action, resource);',
+        "reminds more often than once a minute"),
     "a forbid to approve for everybody": (
         GATED + '@id("may") permit (principal, action == Action::"approve", resource);\n'
                 '@id("lock") forbid (principal is User, action == Action::"approve", resource);',
@@ -223,9 +229,7 @@ def test_unseen_fields_without_anybody_to_look_at_them_are_a_warning(folder: Bun
     assert any("no group 'unseen'" in str(warning) for warning in folder.load().warnings)
 
 
-@pytest.mark.parametrize(
-    "annotation", ['@step_up("passkey")', '@channel("#x")', '@remind("1h")', '@escalate("cfo")'], ids=str
-)
+@pytest.mark.parametrize("annotation", ['@step_up("passkey")', '@channel("#x")'], ids=str)
 def test_an_annotation_whose_feature_is_not_built_is_a_warning(folder: BundleFolder, annotation: str) -> None:
     text = f'@id("g") @approval("cfo") {annotation} forbid (principal, action, resource);'
     assert any("yet" in str(warning) for warning in folder.policies(text).load().warnings)

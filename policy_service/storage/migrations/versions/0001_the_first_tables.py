@@ -269,6 +269,12 @@ def upgrade() -> None:
         sa.Column("opened_at", UtcDateTime(), nullable=False),
         sa.Column("answer_by", UtcDateTime(), nullable=False),
         sa.Column("settled_at", UtcDateTime(), nullable=True),
+        sa.Column("remind_at", UtcDateTime(), nullable=True),
+        sa.Column("reminded_at", UtcDateTime(), nullable=True),
+        sa.Column("escalate_at", UtcDateTime(), nullable=True),
+        sa.Column("escalates", Json, nullable=False),
+        sa.Column("escalated", Json, nullable=False),
+        sa.Column("unanswerable", sa.String(), nullable=True),
         sa.CheckConstraint(
             "state IN ('open', 'met', 'denied', 'expired', 'withdrawn', 'revoked')", name="review_state_known"
         ),
@@ -278,7 +284,9 @@ def upgrade() -> None:
     with op.batch_alter_table("reviews", schema=None) as batch_op:
         batch_op.create_index("ix_reviews_agent", ["agent", "state", "answer_by", "review_id"], unique=False)
         batch_op.create_index("ix_reviews_due", ["state", "answer_by", "review_id"], unique=False)
+        batch_op.create_index("ix_reviews_escalate", ["state", "escalate_at"], unique=False)
         batch_op.create_index("ix_reviews_newest", ["state", "review_id"], unique=False)
+        batch_op.create_index("ix_reviews_remind", ["state", "remind_at"], unique=False)
         batch_op.create_index("ix_reviews_settled", ["settled_at", "review_id"], unique=False)
 
     op.create_table(
@@ -411,6 +419,32 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("api_keys", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_api_keys_agent"), ["agent"], unique=False)
+
+    op.create_table(
+        "comments",
+        sa.Column("comment_id", sa.String(), nullable=False),
+        sa.Column("review_id", sa.String(), nullable=False),
+        sa.Column("txn", sa.String(), nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("iss", sa.String(), nullable=False),
+        sa.Column("sub", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("assurance", sa.String(), nullable=False),
+        sa.Column("for_requester", sa.Boolean(), nullable=False),
+        sa.Column("text", sa.String(), nullable=False),
+        sa.Column("channel", sa.String(), nullable=False),
+        sa.Column("written_at", UtcDateTime(), nullable=False),
+        sa.Column("answer", sa.String(), nullable=True),
+        sa.Column("answered_at", UtcDateTime(), nullable=True),
+        sa.CheckConstraint("kind IN ('comment', 'question')", name="comment_kind_known"),
+        sa.ForeignKeyConstraint(
+            ["review_id"],
+            ["reviews.review_id"],
+        ),
+        sa.PrimaryKeyConstraint("comment_id"),
+    )
+    with op.batch_alter_table("comments", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_comments_review_id"), ["review_id"], unique=False)
 
     op.create_table(
         "redemptions",

@@ -117,6 +117,18 @@ def test_a_page_is_told_that_the_rules_ask_something_else() -> None:
     assert changed_since(page, as_shown(page)) == ""
 
 
+def test_a_page_is_told_that_somebody_wrote_or_that_more_people_are_asked() -> None:
+    silent, page = reviews.talked(comments=()), reviews.talked()
+    answered = replace(page.comments[2], answer="4711", answered_at=reviews.NOW)
+    wrote, more = "Somebody wrote here, load again", "More people are asked now, load again"
+    assert changed_since(page, as_shown(silent)) == wrote
+    assert changed_since(replace(page, comments=(*page.comments[:2], answered)), as_shown(page)) == wrote
+    plain = tuple(replace(gate, added=()) for gate in page.gates)
+    assert changed_since(page, as_shown(replace(page, gates=plain))) == more
+    voted = replace(page, votes=reviews.fired().votes)
+    assert changed_since(voted, as_shown(silent)).startswith("A vote came in")
+
+
 def test_what_is_signed_is_the_sentence_with_currency_codes() -> None:
     text = "".join(piece.text for piece in signing(reviews.refund()))
     assert text == "refund $1,240.00 USD to Dana Whitfield, card card_visa_4242"

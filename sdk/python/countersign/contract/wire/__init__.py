@@ -40,8 +40,10 @@ from .answers import (
 )
 from .base import Digest, Instant, Jws, Many, WireModel, dump, parse
 from .requests import (
+    AnswerRequest,
     BringKeyRequest,
     Claimed,
+    CommentRequest,
     CompensateRequest,
     EvaluationRequest,
     Recall,
@@ -59,14 +61,18 @@ from .requests import (
     WithdrawRequest,
 )
 from .shadows import ShadowAnswer, ShadowDifference, ShadowView
+from .talk import CommentView, QuestionView, SiblingView
 from .tasks import TaskChoice, TaskDetail, TaskPage, TaskView
 
 __all__ = [
+    "AnswerRequest",
     "AuditPage",
     "AuditRow",
     "BringKeyRequest",
     "BroughtKey",
     "Claimed",
+    "CommentRequest",
+    "CommentView",
     "CompensateRequest",
     "CompensationRef",
     "CompensationView",
@@ -91,6 +97,7 @@ __all__ = [
     "PoliciesView",
     "PolicyProblem",
     "Problem",
+    "QuestionView",
     "Reason",
     "Recall",
     "RecalledCompensation",
@@ -110,6 +117,7 @@ __all__ = [
     "ShadowAnswer",
     "ShadowDifference",
     "ShadowView",
+    "SiblingView",
     "SubmitRequest",
     "SubmittedEffect",
     "TaskChoice",
