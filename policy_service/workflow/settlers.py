@@ -14,9 +14,10 @@ from datetime import datetime
 from typing import Literal, cast
 
 from countersign.contract import TaskKind
+from policy_service.domain.people import SETTLE
 from policy_service.domain.question import AgentPrincipal
 from policy_service.pap.bundle import Bundle
-from policy_service.pdp.approve import Approver, TaskFacts, can_settle
+from policy_service.pdp.approve import Approver, TaskFacts, can_do
 from policy_service.pdp.rules import UNSEEN
 from policy_service.workflow.asking import manifest_for
 from policy_service.workflow.ballots import groups_now, requesters_side
@@ -34,7 +35,9 @@ def why_not_settle(ctx: Context, bundle: Bundle, case: TaskCase, voter: Voter, n
         return f"you own {case.agent.name}; nobody settles for their own side"
     groups = groups_now(bundle, voter.key, voter.groups)
     person = Approver(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
-    granted = can_settle(bundle.rules, person, _facts(bundle, case), now=now, env=ctx.settings.environment)
+    granted = can_do(
+        bundle.rules, SETTLE, person, _facts(bundle, case), now=now, env=ctx.settings.environment
+    )
     if granted is None:
         return _not_asked(bundle, case, groups)
     if granted:
