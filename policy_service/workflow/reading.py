@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 PieceKind: TypeAlias = Literal["text", "money", "recipient", "value"]
 Risk: TypeAlias = Literal["low", "medium", "high"]
-Ballot: TypeAlias = Literal["approve", "deny"]
+Ballot: TypeAlias = Literal["approve", "deny", "break_glass"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +154,16 @@ class RuleChange:
 
 
 @dataclass(frozen=True, slots=True)
+class BreakGlassView:
+    """Opening an effect in an emergency: who has signed, and what this person may do."""
+
+    signed: tuple[VoteView, ...] = ()
+    opened_at: datetime | None = None  # when that let it go
+    may: bool = False  # this person may sign now
+    alone: bool = False  # and nobody else is needed then
+
+
+@dataclass(frozen=True, slots=True)
 class ReviewPage:
     """Everything one person needs to decide one effect at one revision, and what became of it."""
 
@@ -194,6 +204,7 @@ class ReviewPage:
     reason_required: bool = False  # some gate wants a reason for approving too
     my_verdict: Ballot | None = None  # this person's counted vote on this revision
     rule_changes: tuple[RuleChange, ...] = ()  # what new rules changed while it waited, the newest first
+    break_glass: BreakGlassView | None = None
 
 
 @dataclass(frozen=True, slots=True)

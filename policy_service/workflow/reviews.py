@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 from sqlalchemy import Connection
 
 from policy_service.domain.gates import Gate
+from policy_service.domain.people import BREAK_GLASS
 from policy_service.domain.quorum import GateTally, Tally
 from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
@@ -20,12 +21,16 @@ from policy_service.pdp.rules import UNKNOWN_TOOL
 from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, VoteRow
 from policy_service.workflow import records
 from policy_service.workflow.asking import count, manifest_for
+from policy_service.workflow.break_glass import may_alone, why_not_open
 from policy_service.workflow.cases import Case, read_case, read_cases
 from policy_service.workflow.context import Context
 from policy_service.workflow.cursors import read_cursor
 from policy_service.workflow.describing import arguments, first_money, sentence
 from policy_service.workflow.history import of_transaction
+from policy_service.workflow.openings import signatures_on
 from policy_service.workflow.reading import (
+    Ballot,
+    BreakGlassView,
     EventLine,
     FactLine,
     GateView,
@@ -185,7 +190,7 @@ def _review_page(
         args=arguments(bundle, effect, decision.unseen),
         canonical=effect.args,
         gates=_gates(bundle, case, counted),
-        votes=tuple(vote_view(vote, counted) for vote in votes),
+        votes=tuple(vote_view(vote, counted) for vote in votes if vote.verdict != BREAK_GLASS),
         answer_by=review.answer_by,
         opened_at=review.opened_at,
         agent=effect.agent,
@@ -208,6 +213,24 @@ def _review_page(
         reason_required=any(gate.reason for gate in case.gates),
         my_verdict=_my_verdict(votes, voter),
         rule_changes=changes_of(conn, bundle, effect),
+        break_glass=_break_glass(ctx, bundle, case, counted, voter, now),
+    )
+
+
+def _break_glass(
+    ctx: Context, bundle: Bundle, case: Case, counted: Tally, voter: Voter, now: datetime
+) -> BreakGlassView | None:
+    """What was signed in an emergency, and whether this person may; None where there is nothing to show."""
+    signed = signatures_on(case.snapshot, case.effect)
+    person = (voter.key, voter.groups, voter.assurance)
+    may = case.review.state == "open" and why_not_open(ctx, bundle, case, *person, now) is None
+    if not signed and not may:
+        return None
+    return BreakGlassView(
+        signed=tuple(vote_view(vote, counted) for vote in signed),
+        opened_at=case.review.break_glass_at,
+        may=may and all((vote.iss, vote.sub) != (voter.iss, voter.sub) for vote in signed),
+        alone=may_alone(ctx, bundle, case, *person, now),
     )
 
 
@@ -249,7 +272,7 @@ def vote_view(vote: VoteRow, counted: Tally) -> VoteView:
     """One vote, and whether it matters now."""
     return VoteView(
         person_name=vote.name,
-        verdict=cast(Literal["approve", "deny"], vote.verdict),
+        verdict=cast(Ballot, vote.verdict),
         reason=vote.reason or "",
         at=vote.cast_at,
         counted=counted.counts(vote.vote_id),
@@ -308,7 +331,9 @@ def _warnings(bundle: Bundle, case: Case) -> tuple[str, ...]:
     return ()
 
 
-def _my_verdict(votes: list[VoteRow], voter: Voter) -> Literal["approve", "deny"] | None:
-    standing = (vote for vote in votes if not vote.late and vote.revoked_at is None)
+def _my_verdict(votes: list[VoteRow], voter: Voter) -> Ballot | None:
+    standing = (
+        vote for vote in votes if not vote.late and vote.revoked_at is None and vote.verdict != BREAK_GLASS
+    )
     mine = [vote for vote in standing if (vote.iss, vote.sub) == (voter.iss, voter.sub)]
-    return cast(Literal["approve", "deny"], mine[-1].verdict) if mine else None
+    return cast(Ballot, mine[-1].verdict) if mine else None
