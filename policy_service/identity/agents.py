@@ -215,6 +215,11 @@ def _why(reason: str | None) -> dict[str, str]:
     return {} if reason is None else {"reason": reason}
 
 
+def agent_names(conn: Connection, most: int) -> list[str]:
+    """The first names of those enrolled."""
+    return list(conn.execute(select(col(AgentRow.name)).order_by(col(AgentRow.name)).limit(most)).scalars())
+
+
 def find_agent(conn: Connection, name: str) -> AgentRow | None:
     """An enrolled party by name."""
     row = conn.execute(select(*_columns(AgentRow)).where(col(AgentRow.name) == name)).first()

@@ -81,7 +81,6 @@ class QueuePage:
     total: int = 0  # open reviews this person may see, capped
     total_capped: bool = False
     votable: int = 0  # of `total`, those that wait for this person
-    frozen: tuple[str, ...] = ()  # what an operator has stopped, in words
 
 
 @dataclass(frozen=True, slots=True)

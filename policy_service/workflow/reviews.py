@@ -43,7 +43,6 @@ from policy_service.workflow.reading import (
 )
 from policy_service.workflow.records import Snapshot
 from policy_service.workflow.rule_changes import changes_of
-from policy_service.workflow.stops import list_stops
 from policy_service.workflow.timeline import event_line, person_of
 from policy_service.workflow.vote import Voter, why_not
 
@@ -95,7 +94,6 @@ def _page(
         total=min(len(questions), _COUNT_CAP),
         total_capped=len(questions) > _COUNT_CAP,
         votable=len(waiting),
-        frozen=tuple(stop.words for stop in list_stops(conn)),
     )
 
 

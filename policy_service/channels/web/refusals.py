@@ -19,12 +19,13 @@ class Words:
 
     @property
     def alert(self) -> bool:
-        """Read out at once only when somebody's vote was not counted, or their word not taken."""
-        return self.heading in {_NOT_COUNTED, _NOT_SETTLED}
+        """Read out at once only when somebody's vote was not counted, or their word or their stop not taken."""
+        return self.heading in {_NOT_COUNTED, _NOT_SETTLED, _NOT_STOPPED}
 
 
 _NOT_COUNTED = "Your vote was not counted"
 _NOT_SETTLED = "Nothing was settled"
+_NOT_STOPPED = "Nothing was stopped"
 _WORDS = {
     "unauthenticated": Words(
         "You are signed out",
@@ -42,6 +43,9 @@ _WORDS = {
     ),
     "step_up_required": Words(
         _NOT_COUNTED, "This gate wants a passkey for an approval. Nothing was released.", "passkey"
+    ),
+    "frozen": Words(
+        _NOT_COUNTED, "A stop comes before any emergency. Nothing was released.", "pause", "why-bad"
     ),
     "review_closed": Words(
         _NOT_COUNTED, "It had settled before your vote arrived. Open it to see how.", "clock"
@@ -133,9 +137,29 @@ _OF_SETTLING = {
 _OTHER = Words("Nothing was done", "Open the page again from the queue.", "alert", "why-warn")
 
 
-def words_for(code: str, *, settling: bool = False) -> Words:
+def _of_a_stop(heading: str) -> dict[str, Words]:
+    frame = ("/stop", "Go to the stop")
+    return {
+        "not_eligible": Words(heading, "Somebody who may has to do this.", "people", "why-bad", *frame),
+        "reason_required": Words(
+            heading, "Go back, write why, and send it again.", "quote", "why-bad", *frame
+        ),
+        "invalid_request": Words(heading, "Go back, and send it again.", "alert", "why-bad", *frame),
+        "not_found": Words(heading, "Go back, and name one that is there.", "alert", "why-bad", *frame),
+    }
+
+
+_WHERE = {
+    "/tasks/": _OF_SETTLING,
+    "/stop": _of_a_stop(_NOT_STOPPED),
+    "/start-again": _of_a_stop("Nothing was started again"),
+}
+
+
+def words_for(code: str, path: str = "") -> Words:
     """The frame of a code; an unknown one is told plainly that nothing was done.
 
-    Where somebody was settling a task, what votes share with it is told about that.
+    Where somebody was doing something else than voting, what votes share with it is told about that.
     """
-    return (_OF_SETTLING.get(code) if settling else None) or _WORDS.get(code, _OTHER)
+    own = next((words for start, words in _WHERE.items() if path.startswith(start)), {})
+    return own.get(code) or _WORDS.get(code, _OTHER)

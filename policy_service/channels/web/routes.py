@@ -15,6 +15,8 @@ from fastapi.routing import APIRoute
 
 from policy_service.channels.streams import Streams
 from policy_service.channels.web import live
+from policy_service.channels.web.agents import add_agents
+from policy_service.channels.web.audit import add_audit
 from policy_service.channels.web.elsewhere import tell_people
 from policy_service.channels.web.forms import read_form
 from policy_service.channels.web.pages import Pages
@@ -22,12 +24,14 @@ from policy_service.channels.web.policies import add_policies
 from policy_service.channels.web.ports import (
     Clock,
     EventFeed,
+    Oversight,
     PolicySource,
     QueueSource,
     Sessions,
     WebSettings,
 )
 from policy_service.channels.web.signing_in import add_sign_in, sent_by, signed_in
+from policy_service.channels.web.stopping import add_stopping
 from policy_service.channels.web.tasks import add_tasks
 from policy_service.channels.web.views import changed_since, queue_groups, review_context
 from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot, require_csrf
@@ -45,6 +49,7 @@ when {{ context.input.amount_cents > 5000 }};"""
 def web_router(
     source: QueueSource,
     policies: PolicySource,
+    oversight: Oversight,
     sessions: Sessions,
     feed: EventFeed,
     settings: WebSettings,
@@ -52,14 +57,15 @@ def web_router(
     clock: Clock,
 ) -> APIRouter:
     """The router, complete with its own error pages; include it without a prefix."""
-    pages = Pages(settings.public_url, sessions, clock, policies.in_force)
-    return _router(pages, source, policies, sessions, feed, settings)
+    pages = Pages(settings.public_url, sessions, clock, policies.in_force, oversight.alarms)
+    return _router(pages, source, policies, oversight, sessions, feed, settings)
 
 
 def install(
     app: FastAPI,
     source: QueueSource,
     policies: PolicySource,
+    oversight: Oversight,
     sessions: Sessions,
     feed: EventFeed,
     settings: WebSettings,
@@ -67,8 +73,8 @@ def install(
     clock: Clock,
 ) -> None:
     """Give an application the queue. Call it last: pages for lost visitors go in front of its handlers."""
-    pages = Pages(settings.public_url, sessions, clock, policies.in_force)
-    app.include_router(_router(pages, source, policies, sessions, feed, settings))
+    pages = Pages(settings.public_url, sessions, clock, policies.in_force, oversight.alarms)
+    app.include_router(_router(pages, source, policies, oversight, sessions, feed, settings))
     tell_people(app, pages)
 
 
@@ -76,6 +82,7 @@ def _router(
     pages: Pages,
     source: QueueSource,
     policies: PolicySource,
+    oversight: Oversight,
     sessions: Sessions,
     feed: EventFeed,
     settings: WebSettings,
@@ -85,6 +92,9 @@ def _router(
     _add_review(router, pages, source, feed)
     add_tasks(router, pages, source, feed)
     add_policies(router, pages, policies, source)
+    add_agents(router, pages, oversight, source)
+    add_audit(router, pages, oversight, source)
+    add_stopping(router, pages, oversight, source)
     add_sign_in(router, pages, sessions, settings)
     _add_theme(router, pages)
     _add_stream(router, pages, sessions, feed)
@@ -122,7 +132,6 @@ def _add_queue(router: APIRouter, pages: Pages, source: QueueSource, feed: Event
         cursor = request.query_params.get("cursor")
         page = await source.open_reviews(session.person, cursor, PAGE_OF_ROWS)
         frame: dict[str, Any] = {"session": session, "index": index, "open_tasks": await source.count_tasks()}
-        frame["frozen"] = page.frozen
         if not page.rows and cursor is None:
             gate = _GATE_EXAMPLE.format(group=source.group_to_ask(session.person) or "GROUP")
             return await pages.draw(request, "empty.html", gate_example=gate, **frame)

@@ -70,7 +70,8 @@ class SeenSession:
     csrf: str
 
 
-def _voter(person: Person) -> Voter:
+def voter_of(person: Person) -> Voter:
+    """Who acts, as their session knows them."""
     if not isinstance(person, SeenPerson):
         raise TypeError("people come from our own sessions")
     signed_in = person.signed_in
@@ -85,17 +86,17 @@ class WorkflowQueue:
 
     async def open_reviews(self, person: Person, cursor: str | None, limit: int) -> QueuePage:
         """Open reviews, those that expire first in front."""
-        return await reviews.open_reviews(self._ctx, _voter(person), cursor, limit)
+        return await reviews.open_reviews(self._ctx, voter_of(person), cursor, limit)
 
     def group_to_ask(self, person: Person) -> str | None:
         """A group that a first gate may ask."""
-        bundle, voter = self._ctx.active.current, _voter(person)
+        bundle, voter = self._ctx.active.current, voter_of(person)
         known = bundle.directory.groups - {UNSEEN}  # those look at what policy cannot weigh
         return min(known & groups_now(bundle, voter.key, voter.groups) or known, default=None)
 
     async def review_page(self, review_id: str, person: Person) -> ReviewPage | None:
         """One review, or None."""
-        return await reviews.review_page(self._ctx, _voter(person), review_id)
+        return await reviews.review_page(self._ctx, voter_of(person), review_id)
 
     async def cast_vote(
         self,
@@ -109,7 +110,7 @@ class WorkflowQueue:
     ) -> VoteResult:
         """Cast a vote on exactly these digests."""
         ballot = Ballot(review_id, verdict, rev, effect_digest, txn_digest, reason or None, "web")
-        return await vote(self._ctx, _voter(person), ballot)
+        return await vote(self._ctx, voter_of(person), ballot)
 
     async def count_tasks(self) -> OpenTasks:
         """How many tasks are open."""
@@ -117,11 +118,11 @@ class WorkflowQueue:
 
     async def task_list(self, person: Person, state: str, cursor: str | None, limit: int) -> TaskList:
         """Tasks in a state, the oldest in front."""
-        return await tasks.task_list(self._ctx, _voter(person), state, cursor, limit)
+        return await tasks.task_list(self._ctx, voter_of(person), state, cursor, limit)
 
     async def task_page(self, task_id: str, person: Person) -> TaskPage | None:
         """One task, or None."""
-        return await tasks.task_page(self._ctx, _voter(person), task_id)
+        return await tasks.task_page(self._ctx, voter_of(person), task_id)
 
     async def settle_task(self, person: Person, task_id: str, said: Said) -> None:
         """Settle a task by exactly this word."""
@@ -134,7 +135,7 @@ class WorkflowQueue:
             channel="web",
             result=said.result,
         )
-        await settle(self._ctx, _voter(person), word)
+        await settle(self._ctx, voter_of(person), word)
 
 
 class WorkflowPolicies:

@@ -19,7 +19,10 @@ PEOPLE = {**GROUPS, "oncall": ("ingrid", "jonas"), "captain": ("jonas",)}
 TWO = (
     '@id("oncall-opens") permit\n(principal in Group::"oncall", action == Action::"break_glass", resource);\n'
 )
-ALONE = '@id("captain-opens-alone") permit\n(principal in Group::"captain", action == Action::"break_glass_alone", resource);\n'
+ALONE = (
+    '@id("captain-opens-alone") permit\n'
+    '(principal in Group::"captain", action == Action::"break_glass_alone", resource);\n'
+)
 
 
 @pytest.fixture
