@@ -57,7 +57,7 @@ async def test_a_person_whom_a_gate_asks_stops_it_at_once(
         text = words((await ingrid.get(path)).text)
         assert "by Maya : “it goes out twice”" in text or "by Maya: “it goes out twice”" in text, path
     refused = await send(maya, "/start-again", **stop)
-    assert (refused.status_code, "no permit" in refused.text) == (403, True)
+    assert (refused.status_code, "no permit" in words(refused.text).lower()) == (403, True)
     assert (await robot.redeem(tokens)).status_code == 403
     assert (await send(ingrid, "/start-again", **stop)).status_code == 303
     assert (await robot.redeem(tokens)).status_code == 200
@@ -73,7 +73,7 @@ async def test_without_a_rule_nobody_starts_again_from_here(bank: World, robot: 
     assert (await send(maya, "/stop", what="everything")).status_code == 303
     answer = await send(maya, "/start-again", what="everything")
     assert answer.status_code == 403
-    assert "no policy says who starts again" in words(answer.text)
+    assert "No policy says who starts again" in words(answer.text)
     assert (await robot.submit(await pay(bank, 5))).json()["code"] == "frozen"
     await bank.operator("go-on", {"tool": None})
     assert (await robot.submit(await pay(bank, 5))).status_code == 201
@@ -82,16 +82,14 @@ async def test_without_a_rule_nobody_starts_again_from_here(bank: World, robot: 
 async def test_whoever_no_gate_asks_and_no_rule_names_stops_nothing(bank: World, robot: Agent) -> None:
     jonas = await bank.person("jonas")
     answer = await send(jonas, "/stop", what="everything")
-    assert (
-        answer.status_code,
-        "you are in no group" in answer.text or "in no group" in words(answer.text),
-    ) == (403, True)
+    assert (answer.status_code, "are in no group" in words(answer.text)) == (403, True)
     assert "You cannot" in words((await jonas.get("/stop")).text)
     assert (await robot.submit(await pay(bank, 5))).status_code == 201
 
 
 async def test_a_rule_about_stopping_says_who(bank: World, folder: Payments, robot: Agent) -> None:
-    only = '@id("legal-stops") permit (principal in Group::"legal", action == Action::"stop", resource) when { resource.what == "tool" };'
+    where = 'permit (principal in Group::"legal", action == Action::"stop", resource)'
+    only = f'@id("legal-stops") {where} when {{ resource.what == "tool" }};'
     folder.rules(only)
     await bank.activate()
     maya, ingrid = await bank.person("maya"), await bank.person("ingrid")
@@ -206,11 +204,8 @@ async def test_the_log_is_searched_by_whatever_a_line_tells(bank: World, robot: 
     assert of_effect[-1] == "effect_submitted"
     assert {"vote_recorded", "effect_released"} <= set(of_effect)
     assert set(of_effect) < set(await found(maya, f"about={view['txn']}"))
-    assert await found(maya, f"person={person('maya')}") == [
-        "effect_released",
-        "vote_recorded",
-        "signed_in",
-    ] or "vote_recorded" in await found(maya, f"person={person('maya')}")
+    by_maya = await found(maya, f"person={person('maya')}")
+    assert "vote_recorded" in by_maya and "effect_submitted" not in by_maya
     mine, others = await found(maya, "agent=robot"), await found(maya, "agent=other")
     assert "vote_recorded" in mine and "vote_recorded" not in others and "effect_submitted" in others
     assert set(await found(maya, "kind=vote_recorded&agent=robot")) == {"vote_recorded"}
@@ -231,7 +226,7 @@ async def test_a_page_leads_to_the_next_and_no_line_is_on_two(bank: World, robot
         following = re.search(r'href="(/audit\?agent=robot&amp;cursor=[0-9a-f]+)"', text)
         path = unescape(following.group(1)) if following else ""
     indexes = [int(index.replace(",", "")) for index in seen]
-    assert len(indexes) > 100
+    assert len(indexes) > 50  # more than one page
     assert indexes == sorted(set(indexes), reverse=True)
 
 
@@ -253,7 +248,7 @@ async def test_what_is_rare_beside_much_is_looked_for_so_far_and_no_further(
         following = re.search(r'href="(/audit\?[^"]*cursor=[0-9a-f]+)"', text)
         path = unescape(following.group(1)) if following else ""
     assert kinds == ["vote_recorded"]
-    assert pages > 3
+    assert pages > 2
 
 
 @pytest.mark.parametrize(
