@@ -18,7 +18,7 @@ from tests.crash.chapters import (
     works_live,
 )
 from tests.crash.story import Story
-from tests.crash.visitors import brings_a_key, operated, operated_alone, sets_up, signs_in
+from tests.crash.visitors import brings_a_key, operated, operated_alone, sets_up, signs_in, stops
 
 Chapter = Callable[[Story], None]
 
@@ -52,6 +52,7 @@ WHERE: dict[str, Chapter] = {
     "workflow.impossible:": settles,
     "workflow.settle:": settles,
     "workflow.shadow:": shadows,
+    "workflow.stopping:": stops,
     "workflow.submit_and_redeem:": fires,
     "workflow.sweep:_forget": fires,
     "workflow.sweep:_move[LAPSED]": tears,

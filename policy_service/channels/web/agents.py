@@ -25,8 +25,8 @@ def add_agents(router: APIRouter, pages: Pages, oversight: Oversight, queue: Que
             return pages.go("/sign-in?next=/agents")
         cursor = request.query_params.get("cursor")
         found = await oversight.agent_list(cursor, _PAGE_OF_AGENTS)
-        frame = {"session": session, "open_tasks": await queue.count_tasks()}
-        return await pages.draw(request, "agents.html", agents=found, **frame)
+        tasks = await queue.count_tasks()
+        return await pages.draw(request, "agents.html", agents=found, session=session, open_tasks=tasks)
 
     @router.api_route("/agents/{name}", methods=["GET", "HEAD"])
     async def agent(request: Request, name: str) -> Response:
