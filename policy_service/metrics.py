@@ -55,6 +55,9 @@ EFFECT_MOVES = _counter(
     "effect_moves_total", "Effects that entered a state; redeemed is a redemption.", "state"
 )
 VOTES = _counter("votes_total", "Votes recorded; a late one changed nothing.", "verdict", "late")
+BREAK_GLASS = _counter(
+    "break_glass_total", "Effects opened in an emergency without the people their gates ask.", "people"
+)
 REVIEW_TIME = _histogram(
     "review_duration_seconds", "From asking people to the end of the question.", _PEOPLE, "result"
 )

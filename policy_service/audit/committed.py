@@ -89,6 +89,8 @@ class Committed:
             metrics.EFFECT_MOVES.labels(body["to"]).inc()
         elif kind == "vote_recorded":
             metrics.VOTES.labels(body["verdict"], "yes" if body["late"] else "no").inc()
+        elif kind == "break_glass_opened":
+            metrics.BREAK_GLASS.labels(str(body["people"])).inc()
         elif kind == "review_settled":
             metrics.REVIEW_TIME.labels(body["state"]).observe(
                 (line.at - made_at(body["review_id"])).total_seconds()

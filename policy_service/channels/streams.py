@@ -26,7 +26,9 @@ class Streams:
     def __init__(self) -> None:
         self._open: Counter[str] = Counter()
 
-    def answer(self, who: str, body: AsyncIterator[bytes], headers: Mapping[str, str]) -> StreamingResponse:
+    def answer(
+        self, who: str, body: AsyncIterator[bytes], headers: Mapping[str, str], media: str = EVENT_STREAM
+    ) -> StreamingResponse:
         """An answer that streams, and takes one of the caller's places until it is over.
 
         Raises:
@@ -37,14 +39,19 @@ class Streams:
                 f"you hold {MOST_OF_ONE} open event streams; close one before you open another",
                 code=ErrorCode.RATE_LIMITED,
             )
-        return _Held(self._open, who, body, headers)
+        return _Held(self._open, who, body, headers, media)
 
 
 class _Held(StreamingResponse):
     def __init__(
-        self, open_streams: Counter[str], who: str, body: AsyncIterator[bytes], headers: Mapping[str, str]
+        self,
+        open_streams: Counter[str],
+        who: str,
+        body: AsyncIterator[bytes],
+        headers: Mapping[str, str],
+        media: str,
     ) -> None:
-        super().__init__(body, headers=headers, media_type=EVENT_STREAM)
+        super().__init__(body, headers=headers, media_type=media)
         self._open, self._who = open_streams, who
         self._open[who] += 1
 

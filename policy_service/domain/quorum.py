@@ -13,9 +13,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from policy_service.domain.break_glass import Opening
 from policy_service.domain.gates import MergedGate, is_stronger, step_up_suffices
 
-VoteVerdict: TypeAlias = Literal["approve", "deny"]
+VoteVerdict: TypeAlias = Literal["approve", "deny", "break_glass"]
+"""A signature of break-glass serves no gate; `break_glass.py` weighs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +50,34 @@ class GateTally:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """What the votes come to. `counted` are the approving votes in the matching or on a shared gate."""
+    """What the votes come to. `counted` are the approving votes in the matching or on a shared gate; `opening` are the
+    signatures that stand in for the quorums, in an emergency.
+    """
 
     met: bool
     per_gate: tuple[GateTally, ...]
     denied_by: str | None
     counted: tuple[str, ...]
+    opening: Opening | None = None
+
+    @property
+    def opened(self) -> Opening | None:
+        """What lets it go where its quorums do not: without them, and nobody denying."""
+        return None if self.met or self.denied_by is not None else self.opening
+
+    @property
+    def lets_go(self) -> bool:
+        """Whether people let it go: by every quorum, or in an emergency without them."""
+        return self.met or self.opened is not None
+
+    @property
+    def signed(self) -> tuple[str, ...]:
+        """The votes it goes by, or would."""
+        return self.counted if self.opened is None else self.opened.vote_ids
 
     def counts(self, vote_id: str) -> bool:
         """Whether a vote matters now: an approval that is used, or the deny that ended it."""
-        return vote_id in self.counted or vote_id == self.denied_by
+        return vote_id in self.counted or vote_id in self.signed or vote_id == self.denied_by
 
 
 def could_serve(gate: MergedGate, vote: BallotVote) -> bool:

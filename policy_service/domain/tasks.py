@@ -24,6 +24,7 @@ ANSWERS: Final[Mapping[TaskKind, tuple[TaskAnswer, ...]]] = MappingProxyType(
         _K.STANDING: (_A.COMPENSATED, _A.LEFT_STANDING),
         _K.CONTRADICTION: (_A.RECORD_HOLDS, _A.REPORT_HOLDS),
         _K.IMPOSSIBLE_QUORUM: (_A.WITHDRAWN, _A.LEFT_WAITING),
+        _K.BREAK_GLASS_REVIEW: (_A.JUSTIFIED, _A.NOT_JUSTIFIED),
     }
 )
 """The answers each kind of task takes."""

@@ -13,16 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from policy_service.domain.people import ABOUT
 from policy_service.facts.attributes import AttributeType
-
-APPROVE: Final = "approve"
-"""The action that asks whether a person may vote; no tool or group may take its name."""
-
-SETTLE: Final = "settle"
-"""The action that asks whether a person may settle a task; nor may one take this."""
-
-FOR_PEOPLE: Final = frozenset({APPROVE, SETTLE})
-"""What people do here, apart from what agents' tools do."""
 
 READ: Final = "read"
 """The action group of tools that change nothing; every bundle knows it, so a rule may name it before a tool does.
@@ -65,7 +57,7 @@ def tools_schema(
 
 
 def approval_schema() -> dict[str, Any]:
-    """The schema of what people do: may this User approve this Review, or settle this Task?"""
+    """The schema of what people do: may this User approve this Review, settle this Task, begin this Stop?"""
     asked = {
         "agent": {"type": "Entity", "name": "Agent"},
         "tool": _TEXT,
@@ -73,11 +65,15 @@ def approval_schema() -> dict[str, Any]:
         "gates": {"type": "Set", "element": _TEXT},
         "opened_at": _DATETIME,
     }
-    shapes = {"Review": {"shape": _record(asked)}, "Task": {"shape": _record({**asked, "kind": _TEXT})}}
+    shapes = {
+        "Review": {"shape": _record(asked)},
+        "Task": {"shape": _record({**asked, "kind": _TEXT})},
+        "Stop": {"shape": _record({"what": _TEXT, "name": _TEXT})},
+    }
     context = _record({"assurance": _TEXT, "now": _DATETIME, "env": _TEXT})
     actions = {
         action: {"appliesTo": {"principalTypes": ["User"], "resourceTypes": [about], "context": context}}
-        for action, about in ((APPROVE, "Review"), (SETTLE, "Task"))
+        for action, about in ABOUT.items()
     }
     return {"": {"entityTypes": {**_people({}), **shapes}, "actions": actions}}
 

@@ -60,7 +60,7 @@ def enroll(
     if tx.conn.execute(insert_unless_there(tx.conn, table(AgentRow)).values(row)).rowcount == 0:
         raise ConflictError(f"the agent {name!r} is enrolled already; add a key with `agent key add`")
     body = {"agent": name, "owner": owner, "roles": list(roles), "teams": list(teams)}
-    append(tx, "agent_enrolled", actor=OPERATOR, body=body)
+    append(tx, "agent_enrolled", actor=OPERATOR, agent=name, body=body)
 
 
 def add_key(tx: Tx, name: str, key: PublicKey) -> None:
@@ -74,7 +74,7 @@ def add_key(tx: Tx, name: str, key: PublicKey) -> None:
     row = {"kid": key.kid, "agent": name, "x": key.jwk()["x"], "added_at": tx.now}
     if tx.conn.execute(insert_unless_there(tx.conn, table(AgentKeyRow)).values(row)).rowcount == 0:
         raise ConflictError(f"the key {key.kid} was given to a party already; make a new one")
-    append(tx, "agent_key_added", actor=OPERATOR, body={"agent": name, "kid": key.kid})
+    append(tx, "agent_key_added", actor=OPERATOR, agent=name, body={"agent": name, "kid": key.kid})
 
 
 def bring_key(tx: Tx, key: PublicKey, voucher: Voucher) -> None:
@@ -109,7 +109,13 @@ def bring_key(tx: Tx, key: PublicKey, voucher: Voucher) -> None:
         ):
             raise ConflictError(f"the key {key.kid} was given to a party already; make a new one")
     body = {"agent": agent, "kid": key.kid, "issuer": issuer, "subject": voucher.subject}
-    append(tx, "agent_key_brought", actor=f"agent:{agent}", body={**body, "until": time_text(voucher.until)})
+    append(
+        tx,
+        "agent_key_brought",
+        actor=f"agent:{agent}",
+        agent=agent,
+        body={**body, "until": time_text(voucher.until)},
+    )
 
 
 def _brought(voucher: Voucher) -> tuple[ColumnElement[bool], ...]:
@@ -159,11 +165,17 @@ def _end_keys(tx: Tx, name: str, which: ColumnElement[bool], reason: str | None 
     ended = update(AgentKeyRow).where(*where).values(revoked_at=tx.now).returning(col(AgentKeyRow.kid))
     kids = sorted(tx.conn.execute(ended).scalars())
     for kid in kids:
-        append(tx, "agent_key_revoked", actor=OPERATOR, body={"agent": name, "kid": kid, **_why(reason)})
+        append(
+            tx,
+            "agent_key_revoked",
+            actor=OPERATOR,
+            agent=name,
+            body={"agent": name, "kid": kid, **_why(reason)},
+        )
     return kids
 
 
-def freeze(tx: Tx, name: str, reason: str | None = None) -> None:
+def freeze(tx: Tx, name: str, reason: str | None = None, *, actor: str = OPERATOR) -> None:
     """Stop a party: it stages, redeems and renews nothing until it is unfrozen. Taking back what fired goes on.
     Freezing it again changes nothing. Once this is committed nothing it had begun is committed after it.
 
@@ -173,11 +185,12 @@ def freeze(tx: Tx, name: str, reason: str | None = None) -> None:
     _require(tx.conn, name)
     stop(tx, name)
     where = (col(AgentRow.name) == name, col(AgentRow.frozen_at).is_(None))
-    if tx.conn.execute(update(AgentRow).where(*where).values(frozen_at=tx.now)).rowcount:
-        append(tx, "agent_frozen", actor=OPERATOR, body={"agent": name, **_why(reason)})
+    frozen = {"frozen_at": tx.now, "frozen_by": actor, "frozen_reason": reason}
+    if tx.conn.execute(update(AgentRow).where(*where).values(frozen)).rowcount:
+        append(tx, "agent_frozen", actor=actor, agent=name, body={"agent": name, **_why(reason)})
 
 
-def unfreeze(tx: Tx, name: str) -> None:
+def unfreeze(tx: Tx, name: str, reason: str | None = None, *, actor: str = OPERATOR) -> None:
     """Let a frozen party act again. What lapsed meanwhile stays lapsed; unfreezing it again changes nothing.
 
     Raises:
@@ -185,12 +198,26 @@ def unfreeze(tx: Tx, name: str) -> None:
     """
     _require(tx.conn, name)
     where = (col(AgentRow.name) == name, col(AgentRow.frozen_at).is_not(None))
-    if tx.conn.execute(update(AgentRow).where(*where).values(frozen_at=None)).rowcount:
-        append(tx, "agent_unfrozen", actor=OPERATOR, body={"agent": name})
+    thawed = {"frozen_at": None, "frozen_by": None, "frozen_reason": None}
+    if tx.conn.execute(update(AgentRow).where(*where).values(thawed)).rowcount:
+        append(tx, "agent_unfrozen", actor=actor, agent=name, body={"agent": name, **_why(reason)})
+
+
+def frozen_agents(conn: Connection) -> list[AgentRow]:
+    """The parties that are frozen now, by name."""
+    query = (
+        select(*_columns(AgentRow)).where(col(AgentRow.frozen_at).is_not(None)).order_by(col(AgentRow.name))
+    )
+    return [AgentRow(**row._mapping) for row in conn.execute(query)]
 
 
 def _why(reason: str | None) -> dict[str, str]:
     return {} if reason is None else {"reason": reason}
+
+
+def agent_names(conn: Connection, most: int) -> list[str]:
+    """The first names of those enrolled."""
+    return list(conn.execute(select(col(AgentRow.name)).order_by(col(AgentRow.name)).limit(most)).scalars())
 
 
 def find_agent(conn: Connection, name: str) -> AgentRow | None:

@@ -30,7 +30,7 @@ def make_api_key(tx: Tx, agent: str) -> str:
     secret = _PREFIX + secrets.token_urlsafe(_BYTES)
     row = {"key_hash": _hash(secret), "agent": agent, "created_at": tx.now}
     tx.conn.execute(table(ApiKeyRow).insert().values(row))
-    append(tx, "api_key_made", actor=OPERATOR, body={"agent": agent, "key": _hash(secret)[:12]})
+    append(tx, "api_key_made", actor=OPERATOR, agent=agent, body={"agent": agent, "key": _hash(secret)[:12]})
     return secret
 
 
@@ -55,7 +55,7 @@ def revoke_api_keys(tx: Tx, agent: str) -> int:
     where = (col(ApiKeyRow.agent) == agent, col(ApiKeyRow.revoked_at).is_(None))
     ended = tx.conn.execute(update(ApiKeyRow).where(*where).values(revoked_at=tx.now)).rowcount
     if ended:
-        append(tx, "api_keys_revoked", actor=OPERATOR, body={"agent": agent, "keys": ended})
+        append(tx, "api_keys_revoked", actor=OPERATOR, agent=agent, body={"agent": agent, "keys": ended})
     return ended
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from policy_service.domain.people import ABOUT
 from policy_service.facts.outside import Outside
-from policy_service.facts.schema import APPROVE, SETTLE
 from policy_service.pap.checks import warnings_about
 from policy_service.pap.compile import (
     WrittenSet,
@@ -67,7 +67,7 @@ def check_files(
         parts=parts,
         policies={name: policy.source for name, policy in policies.items()},
         tools=tools,
-        people={action: _about(policies, action) for action in (APPROVE, SETTLE)},
+        people={action: _about(policies, action) for action in ABOUT},
         warnings=tuple(warnings_about(parts, policies, allowed_outside=known)),
     )
 

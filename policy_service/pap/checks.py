@@ -8,7 +8,7 @@ from datetime import timedelta
 from cedarpy import pst
 
 from countersign.contract import manifest_file
-from policy_service.facts.schema import APPROVE, SETTLE
+from policy_service.domain.people import APPROVE, SETTLE, STOP
 from policy_service.pap.parts import Parts
 from policy_service.pap.policies import Policy
 from policy_service.pap.problems import Problem
@@ -32,7 +32,8 @@ def warnings_about(
     yield from _named("nobody-sees-unseen", _nobody_looks_at_unseen(parts))
     yield from _named("tool-without-permit", _tools_without_permit(parts, policies))
     yield from _named("nobody-may-approve", _nobody_may_approve(policies))
-    yield from _named("nobody-may-settle", _nobody_may_settle(policies))
+    yield from _named("nobody-may-settle", _only_forbids(policies, SETTLE, "settle a task"))
+    yield from _named("nobody-may-stop", _only_forbids(policies, STOP, "stop anything"))
 
 
 def _named(code: str, found: Iterable[Problem]) -> Iterator[Problem]:
@@ -138,11 +139,11 @@ def _nobody_may_approve(policies: Mapping[str, Policy]) -> Iterator[Problem]:
             yield policy.statement.problem("nobody may approve anything: this holds for everybody, always")
 
 
-def _nobody_may_settle(policies: Mapping[str, Policy]) -> Iterator[Problem]:
-    """The first rule about settling makes plain Cedar decide who may, as above."""
-    about = [policy for policy in policies.values() if SETTLE in policy.about_people]
+def _only_forbids(policies: Mapping[str, Policy], action: str, doing: str) -> Iterator[Problem]:
+    """The first rule about this makes plain Cedar decide who may, as above."""
+    about = [policy for policy in policies.values() if action in policy.about_people]
     if about and all(policy.source.effect == "forbid" for policy in about):
-        message = 'there is no permit for Action::"settle" beside it, so nobody may settle a task'
+        message = f'there is no permit for Action::"{action}" beside it, so nobody may {doing}'
         yield about[0].statement.problem(message)
 
 

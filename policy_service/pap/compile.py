@@ -15,9 +15,10 @@ from typing import Any
 from cedarpy import PolicySet, Schema, pst
 
 from countersign.contract import ToolManifest
+from policy_service.domain.people import ABOUT
 from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.facts.meters import Meter
-from policy_service.facts.schema import APPROVE, SETTLE, ToolShape, approval_schema, tools_schema
+from policy_service.facts.schema import ToolShape, approval_schema, tools_schema
 from policy_service.pap.parts import Parts, read_parts
 from policy_service.pap.policies import Policy
 from policy_service.pap.tools import ToolVersion
@@ -127,8 +128,7 @@ def compile_rules(
         versions={(version.tool, version.manifest.digest): ready for version, ready in prepared},
         policies=policies,
         groups_of=parts.directory.groups_of,
-        approval=_people_rules(people[APPROVE]),
-        settling=_people_rules(people[SETTLE]),
+        people=_all_people_rules(people),
         asked=frozenset().union(*(source.gate.groups for source in policies.values() if source.gate)),
     )
 
@@ -181,12 +181,18 @@ def _always(config: FactsConfig, entity: str) -> frozenset[str]:
     return frozenset(name for name, kind in config.attribute_types(entity).items() if not kind.optional)
 
 
-def people_rules(policies: Mapping[str, Policy], action: str) -> PeopleRules | None:
-    """The rules about one thing people do; None where there is none."""
-    return _people_rules(
-        {name: policy.tree for name, policy in policies.items() if action in policy.about_people}
-    )
+def people_rules(policies: Mapping[str, Policy]) -> dict[str, PeopleRules]:
+    """The rules about what people do, by what it is; nothing where there is none."""
+    return _all_people_rules({action: _about(policies, action) for action in ABOUT})
 
 
-def _people_rules(written: WrittenSet) -> PeopleRules | None:
-    return PeopleRules(approving_schema(), engine_set(written)) if written else None
+def _about(policies: Mapping[str, Policy], action: str) -> WrittenSet:
+    return {name: policy.tree for name, policy in policies.items() if action in policy.about_people}
+
+
+def _all_people_rules(written: Mapping[str, WrittenSet]) -> dict[str, PeopleRules]:
+    return {
+        action: PeopleRules(approving_schema(), engine_set(rules))
+        for action, rules in written.items()
+        if rules
+    }

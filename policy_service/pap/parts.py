@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from countersign.contract import Limits, ToolManifest, load
+from policy_service.domain.people import FOR_PEOPLE
 from policy_service.facts.config import BUILT_IN_TYPES, FactsConfig, SourceSpec, parse_facts_config
 from policy_service.facts.groups import Directory, parse_groups
 from policy_service.facts.http import HttpReader
@@ -22,7 +23,6 @@ from policy_service.facts.manifests import InputCodec
 from policy_service.facts.meters import Meter, by_tool, read_meters
 from policy_service.facts.outside import Outside
 from policy_service.facts.rows import row_problems
-from policy_service.facts.schema import FOR_PEOPLE
 from policy_service.facts.sources import FactReader, FailedReader, FileReader
 from policy_service.facts.sql import SourceFailedError, SqlReader
 from policy_service.pap.files import MAX_FILE_BYTES

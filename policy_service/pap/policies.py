@@ -3,7 +3,8 @@ schema.
 
 Rules kept here: every policy has a unique `@id`, and that id is what the engine's reasons and errors carry; a
 template is refused (nothing links it, so it would be a rule that never applies); a policy about what people do
-(approving, settling) is about nothing else and asks no people; the generated schema validates each one, strictly.
+(approving, settling, stopping) is about nothing else and asks no people; the generated schema validates each one,
+strictly.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final, cast
 
 from cedarpy import Schema, policies_to_pst, pst, validate_policies
 
-from policy_service.facts.schema import FOR_PEOPLE
+from policy_service.domain.people import FOR_PEOPLE
 from policy_service.pap.annotations import read_annotations
 from policy_service.pap.problems import Problem
 from policy_service.pap.scan import Statement, hidden_characters, scan
@@ -151,6 +152,6 @@ def _people_problems(policy: Policy) -> list[Problem]:
             policy.statement.problem(f'a rule about Action::"{action}" may name no other action; write two')
         ]
     if "approval" in policy.source.annotations:
-        doing = {"approve": "approving", "settle": "settling"}[action]
-        return [policy.statement.problem(f"nobody approves {doing}; drop @approval", "approval")]
+        message = f'nobody is asked about Action::"{action}"; drop @approval'
+        return [policy.statement.problem(message, "approval")]
     return []

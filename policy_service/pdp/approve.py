@@ -1,9 +1,9 @@
-"""Who may do what people do here, as far as Cedar says: `Action::"approve"` on a review, `Action::"settle"` on a task;
-the principal is the person.
+"""Who may do what people do here, as far as Cedar says: `Action::"approve"` on a review, `Action::"settle"` on a task,
+`Action::"stop"` on what is to be stopped; the principal is the person.
 
 Rules kept here: the requester's side, and the groups a gate asks, are decided before and apart from it; a bundle
 without any rule about approving narrows nothing; with one, plain Cedar decides, and doubt is a no. A bundle without any
-rule about settling says nothing about it, and the caller must have a rule of its own.
+rule about something else says nothing about it, and the caller must have a rule of its own.
 """
 
 from __future__ import annotations
@@ -15,12 +15,11 @@ from typing import Any, Literal
 
 from policy_service.domain.cedar_values import datetime_value
 from policy_service.domain.decision import Reason
+from policy_service.domain.people import ABOUT, APPROVE
 from policy_service.domain.question import AgentPrincipal
 from policy_service.pdp.cedar import Answer, Request, ask, entities_of, entity, uid
 from policy_service.pdp.request import person_entity
 from policy_service.pdp.rules import PeopleRules, Rules
-
-_ABOUT = {"approve": "Review", "settle": "Task"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +51,14 @@ class TaskFacts(ReviewFacts):
 
 
 @dataclass(frozen=True, slots=True)
+class StopFacts:
+    """What is to be stopped, or to go on: an `agent` or a `tool` by name, or `everything`."""
+
+    what: Literal["agent", "tool", "everything"]
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Permission:
     """Whether Cedar lets this person do it; truthy when it does. `alarms` are for the operator."""
 
@@ -68,22 +75,32 @@ def can_approve(
     rules: Rules, approver: Approver, review: ReviewFacts, *, now: datetime, env: str = "production"
 ) -> Permission:
     """Ask the bundle's rules about approving."""
-    if rules.approval is None:
-        return Permission(True)
-    return _permission(rules, rules.approval, "approve", approver, review, now, env)
+    granted = can_do(rules, APPROVE, approver, review, now=now, env=env)
+    return Permission(True) if granted is None else granted
 
 
-def can_settle(
-    rules: Rules, person: Approver, task: TaskFacts, *, now: datetime, env: str = "production"
+def can_do(
+    rules: Rules,
+    action: str,
+    person: Approver,
+    what: ReviewFacts | StopFacts,
+    *,
+    now: datetime,
+    env: str = "production",
 ) -> Permission | None:
-    """Ask the bundle's rules about settling; None when it has none."""
-    if rules.settling is None:
-        return None
-    return _permission(rules, rules.settling, "settle", person, task, now, env)
+    """Ask the bundle's rules about something people do; None when it has none."""
+    about = rules.people.get(action)
+    return None if about is None else _permission(rules, about, action, person, what, now, env)
 
 
 def _permission(
-    rules: Rules, about: PeopleRules, action: str, who: Approver, what: ReviewFacts, now: datetime, env: str
+    rules: Rules,
+    about: PeopleRules,
+    action: str,
+    who: Approver,
+    what: ReviewFacts | StopFacts,
+    now: datetime,
+    env: str,
 ) -> Permission:
     answer = _ask(rules, about, action, who, what, now, env)
     if answer.errors:
@@ -102,7 +119,7 @@ def _refusal(rules: Rules, action: str, forbids: tuple[str, ...], who: Approver)
     if not forbids:
         person = json.dumps(who.person, ensure_ascii=False)
         line = f'permit (principal == User::{person}, action == Action::"{action}", resource);'
-        text = f'no permit for Action::"{action}" covers this person and this {_ABOUT[action].lower()}'
+        text = f'no permit for Action::"{action}" covers this person and this {ABOUT[action].lower()}'
         return Reason("not_eligible", f'{text}; if one should, add `@id("...") {line}`')
     policy = rules.policies[forbids[0]]
     return Reason("not_eligible", policy.doc or f"{policy.title} ({policy.place})", policy=policy.id)
@@ -113,25 +130,41 @@ def _ask(
     about: PeopleRules,
     action: str,
     approver: Approver,
-    review: ReviewFacts,
+    what: ReviewFacts | StopFacts,
     now: datetime,
     env: str,
 ) -> Answer:
+    asked = (
+        _stop_entities(approver, what)
+        if isinstance(what, StopFacts)
+        else _entities(rules, action, approver, what)
+    )
     context = {"assurance": approver.assurance, "now": datetime_value(now), "env": env}
     request = Request(
         principal=uid("User", approver.person),
         action=uid("Action", action),
-        resource=uid(_ABOUT[action], review.review_id),
+        resource=uid(ABOUT[action], _id_of(what)),
         context=json.dumps(context),
     )
     try:
-        entities = entities_of(_entities(rules, _ABOUT[action], approver, review), about.schema)
+        entities = entities_of(asked, about.schema)
     except ValueError as error:
         return Answer(False, errors=(f"entities do not fit the schema: {error}",))
     return ask(about.policies, request, entities, about.schema)
 
 
-def _entities(rules: Rules, kind: str, approver: Approver, review: ReviewFacts) -> list[dict[str, Any]]:
+def _id_of(what: ReviewFacts | StopFacts) -> str:
+    if isinstance(what, ReviewFacts):
+        return what.review_id
+    return f"{what.what}:{what.name}" if what.name else what.what
+
+
+def _stop_entities(person: Approver, what: StopFacts) -> list[dict[str, Any]]:
+    attributes = {"what": what.what, "name": what.name}
+    return [person_entity(person.person, person.groups), entity(uid("Stop", _id_of(what)), attributes)]
+
+
+def _entities(rules: Rules, action: str, approver: Approver, review: ReviewFacts) -> list[dict[str, Any]]:
     agent = review.agent
     agent_attributes: dict[str, Any] = {}
     people = [person_entity(approver.person, approver.groups)]
@@ -153,5 +186,5 @@ def _entities(rules: Rules, kind: str, approver: Approver, review: ReviewFacts) 
     return [
         *people,
         entity(uid("Agent", agent.name), agent_attributes, parents),
-        entity(uid(kind, review.review_id), attributes),
+        entity(uid(ABOUT[action], review.review_id), attributes),
     ]

@@ -60,7 +60,7 @@ class PolicySource:
     annotations: Mapping[str, str] = field(default_factory=dict)
     gate: Gate | None = None
     unseen: frozenset[str] = frozenset()
-    people_do: str | None = None  # what people do that it is about, not tools: approve, settle
+    people_do: str | None = None  # what people do that it is about, not tools: approve, settle, stop, ...
 
     @property
     def title(self) -> str:
@@ -96,7 +96,7 @@ class ToolRules:
 
 @dataclass(frozen=True, slots=True)
 class PeopleRules:
-    """The policies about one thing people do: `Action::"approve"`, `Action::"settle"`."""
+    """The policies about one thing people do: `Action::"approve"`, `Action::"stop"`."""
 
     schema: Schema
     policies: PolicySet
@@ -112,8 +112,9 @@ class Rules:
     versions: Mapping[tuple[str, str], ToolRules]
     policies: Mapping[str, PolicySource]
     groups_of: Callable[[str], frozenset[str]]
-    approval: PeopleRules | None = None
-    settling: PeopleRules | None = None
+    people: Mapping[str, PeopleRules] = field(
+        default_factory=dict
+    )  # by what they do: approve, settle, stop, ...
     asked: frozenset[str] = frozenset()  # the groups some gate names
     places: Mapping[str, int] = field(init=False, repr=False)  # of each policy, by file and line
 

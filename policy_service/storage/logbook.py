@@ -33,15 +33,16 @@ def append(
     txn: str | None = None,
     effect_id: str | None = None,
     rev: int | None = None,
+    agent: str | None = None,
 ) -> None:
-    """Write a line.
+    """Write a line. ``agent`` is whose it is, for those who search.
 
     Raises:
         AdmissionError: the body is no plain JSON; the unit must not go on.
     """
     line = {
         "kind": kind, "actor": actor, "txn": txn, "effect_id": effect_id, "rev": rev,
-        "body": canonicalize(dict(body)), "at": tx.now,
+        "agent": agent, "body": canonicalize(dict(body)), "at": tx.now,
     }  # fmt: skip
     tx.lines.append(Line(kind, txn, effect_id, rev, tx.now, body))
     rest = f"{next(_counter) & 0xFFFF_FFFF:08x}{secrets.token_hex(4)}"

@@ -19,6 +19,10 @@ ABOUT_BUNDLES: Final = text("kind IN ('bundle_activated', 'bundle_refused', 'bun
 """Lines of the log about which policies are in force: some among millions, so they have an index of their own."""
 
 
+BY_PEOPLE: Final = text("substr(actor, 1, 7) = 'person:'")
+"""Lines of the log that tell what a person did: few beside those of agents and the service."""
+
+
 class IdempotencyRow(Row, table=True):
     """What a key made: the resource's id and the digest of the body, never the answer."""
 
@@ -38,6 +42,10 @@ class AuditRow(Row, table=True):
     __tablename__: ClassVar[Any] = "audit"
     __table_args__ = (
         Index("ix_audit_txn", "txn", "audit_id"),
+        # What people search the log by. An id sorts by time, so a page of any search is a stretch of one index.
+        Index("ix_audit_agent", "agent", "audit_id"),
+        Index("ix_audit_kind", "kind", "audit_id"),
+        Index("ix_audit_person", "actor", "audit_id", sqlite_where=BY_PEOPLE, postgresql_where=BY_PEOPLE),
         Index("ix_audit_bundles", "audit_id", sqlite_where=ABOUT_BUNDLES, postgresql_where=ABOUT_BUNDLES),
     )
 
@@ -48,6 +56,9 @@ class AuditRow(Row, table=True):
     txn: str | None = None
     effect_id: str | None = Field(default=None, index=True)
     rev: int | None = None
+    agent: str | None = (
+        None  # whose transaction it is about, or which agent: to search by, and no part of the record
+    )
     body: bytes = Field(sa_type=LargeBinary)  # canonical JSON
     at: datetime = Field(sa_type=UtcDateTime)
 

@@ -41,6 +41,15 @@ class AgentRow(Row, table=True):
     """An enrolled party: an agent, or an executor that redeems for agents (its name is then their ``aud``)."""
 
     __tablename__: ClassVar[Any] = "agents"
+    __table_args__ = (
+        # Every page asks which are frozen: few of many.
+        Index(
+            "ix_agents_frozen",
+            "name",
+            sqlite_where=sql("frozen_at IS NOT NULL"),
+            postgresql_where=sql("frozen_at IS NOT NULL"),
+        ),
+    )
 
     name: str = Field(primary_key=True, max_length=200)
     owner: str | None = Field(default=None)  # "iss|sub" of a person
@@ -48,6 +57,8 @@ class AgentRow(Row, table=True):
     teams: list[str] = Field(default_factory=list, sa_type=Json)
     enrolled_at: datetime = Field(sa_type=UtcDateTime)
     frozen_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+    frozen_by: str | None = None  # as the log names who did it
+    frozen_reason: str | None = None
 
 
 class AgentKeyRow(Row, table=True):
@@ -243,6 +254,13 @@ class ReviewRow(Row, table=True):
         Index("ix_reviews_settled", "settled_at", "review_id"),
         Index("ix_reviews_remind", "state", "remind_at"),
         Index("ix_reviews_escalate", "state", "escalate_at"),
+        # Every page asks which were opened by break-glass lately: hardly any.
+        Index(
+            "ix_reviews_break_glass",
+            "break_glass_at",
+            sqlite_where=sql("break_glass_at IS NOT NULL"),
+            postgresql_where=sql("break_glass_at IS NOT NULL"),
+        ),
     )
 
     review_id: str = Field(primary_key=True)
@@ -256,6 +274,9 @@ class ReviewRow(Row, table=True):
     opened_at: datetime = Field(sa_type=UtcDateTime)
     answer_by: datetime = Field(sa_type=UtcDateTime)
     settled_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+    break_glass_at: datetime | None = Field(
+        default=None, sa_type=UtcDateTime
+    )  # last opened without its quorum
     remind_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # the next reminder
     reminded_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # the last one
     escalate_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # the earliest of `escalates`
@@ -287,7 +308,7 @@ class CommentRow(Row, table=True):
 
 
 class VoteRow(Row, table=True):
-    """One person's answer. Late ones are kept and change nothing."""
+    """One person's answer, or their signature for break-glass. Late ones are kept and change nothing."""
 
     __tablename__: ClassVar[Any] = "votes"
     __table_args__ = (
@@ -303,7 +324,7 @@ class VoteRow(Row, table=True):
             sqlite_where=sql("revoked_at IS NULL"),
             postgresql_where=sql("revoked_at IS NULL"),
         ),
-        CheckConstraint("verdict IN ('approve', 'deny')", name="verdict_known"),
+        CheckConstraint("verdict IN ('approve', 'deny', 'break_glass')", name="verdict_known"),
     )
 
     vote_id: str = Field(primary_key=True)
@@ -368,6 +389,14 @@ class TaskRow(Row, table=True):
     __table_args__ = (
         Index("ix_tasks_effect", "effect_id", "kind"),
         Index("ix_tasks_state", "state", "task_id"),
+        # Every page asks which openings nobody has reviewed yet: hardly any of what may be thousands.
+        Index(
+            "ix_tasks_break_glass",
+            "state",
+            "task_id",
+            sqlite_where=sql("kind = 'break_glass_review'"),
+            postgresql_where=sql("kind = 'break_glass_review'"),
+        ),
         _one_of("kind", TaskKind),
     )
 
@@ -389,4 +418,5 @@ class StopRow(Row, table=True):
 
     what: str = Field(primary_key=True)
     reason: str
+    by: str  # as the log names who did it
     at: datetime = Field(sa_type=UtcDateTime)

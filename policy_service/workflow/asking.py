@@ -6,7 +6,7 @@ Facts are gathered before the deciding unit of work and handed in; the answer is
   refuses and the whole question is asked again;
 - asking again only adds: the gates of an effect are all that ever fired on it, merged, and its times the shortest;
 - an effect may be released when the policy does not deny and every gate it ever met is met now, by votes of people who
-  may still cast them.
+  may still cast them, or opened in an emergency by people who still may.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
@@ -22,8 +22,10 @@ import structlog
 
 from countersign.contract import Effect, ToolManifest, Verdict, load, reads_result
 from policy_service import metrics
+from policy_service.domain.break_glass import VALID_FOR
 from policy_service.domain.decision import Decision
 from policy_service.domain.gates import Gate, merge
+from policy_service.domain.people import BREAK_GLASS
 from policy_service.domain.question import AgentPrincipal, Claimed, Facts, Question
 from policy_service.domain.quorum import Tally, tally
 from policy_service.errors import StorageUnavailableError
@@ -40,6 +42,7 @@ from policy_service.workflow.ballots import ballots, requesters_side
 from policy_service.workflow.context import Context
 from policy_service.workflow.looking import follow
 from policy_service.workflow.moves import SERVICE, Cause, insert, log_about, set_columns
+from policy_service.workflow.openings import opening_of
 from policy_service.workflow.policy_heads import BundleBehindError
 from policy_service.workflow.records import Snapshot
 
@@ -48,6 +51,7 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 FactsByEffect = Mapping[str, Facts]
 _POLICY_ID = re.compile(r"policy `([^`]+)`")
+_LET_GO = frozenset({"approve", BREAK_GLASS})
 _SWAPS_BORNE = 5  # activations in a row during one request; more means somebody is pushing in a loop
 
 
@@ -72,12 +76,13 @@ class Answer:
     @property
     def releases(self) -> bool:
         """Whether the effect may be released now."""
-        return not self.denied and (not self.gates or self.tally.met)
+        return not self.denied and (not self.gates or self.tally.lets_go)
 
     @property
     def valid_for(self) -> timedelta:
         """How long a release may be used: the shortest that ever applied."""
-        return min([self.decision.valid_for, *(gate.valid_for for gate in self.gates)])
+        emergency = [] if self.tally.opened is None else [VALID_FOR]
+        return min([self.decision.valid_for, *(gate.valid_for for gate in self.gates), *emergency])
 
 
 async def with_one_bundle(ctx: Context, work: Callable[[Bundle], Awaitable[T]]) -> T:
@@ -256,7 +261,7 @@ def approved_before(snapshot: Snapshot, effect: EffectRow) -> bool:
     # What comes from the result was not known when they voted, and it is the agent that reports it.
     if reads_result(forward.compensation["map"]):
         return False
-    approvals = (vote for vote in snapshot.votes_on(forward) if vote.verdict == "approve")
+    approvals = (vote for vote in snapshot.votes_on(forward) if vote.verdict in _LET_GO)
     return any(not vote.late and vote.revoked_at is None for vote in approvals)
 
 
@@ -274,11 +279,13 @@ def count(
     gates: Sequence[Gate],
     now: datetime,
 ) -> Tally:
-    """Count the votes on an effect as they stand now: still in the group, still permitted, stepped up as asked."""
+    """Count the votes on an effect as they stand now: still in the group, still permitted, stepped up as asked. Beside
+    them stands what was signed in an emergency."""
     votes = ballots(ctx, bundle, snapshot, effect, agent, now)
     review = snapshot.review_of(effect)
     asked = merge(gates, () if review is None else review.escalated)
-    return tally(asked, votes, excluded=requesters_side(agent))
+    counted = tally(asked, votes, excluded=requesters_side(agent))
+    return replace(counted, opening=opening_of(ctx, bundle, snapshot, effect, agent, gates, now))
 
 
 def record(

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Literal, cast
 
 from policy_service.domain.gates import Gate
+from policy_service.domain.people import BREAK_GLASS
 from policy_service.domain.question import AgentPrincipal
 from policy_service.domain.quorum import BallotVote
 from policy_service.pap.bundle import Bundle
@@ -53,16 +54,21 @@ def permission(
     return can_approve(
         bundle.rules,
         Approver(person, groups, cast(Literal["oidc", "dev"], assurance)),
-        ReviewFacts(
-            review_id=review.review_id,
-            agent=AgentPrincipal(agent.name, agent.owner, frozenset(agent.roles), frozenset(agent.teams)),
-            tool=review.tool,
-            risk=review.risk,
-            gates=frozenset(gate.policy_id for gate in gates),
-            opened_at=review.opened_at,
-        ),
+        review_facts(agent, review, gates),
         now=now,
         env=ctx.settings.environment,
+    )
+
+
+def review_facts(agent: AgentRow, review: ReviewRow, gates: Iterable[Gate]) -> ReviewFacts:
+    """The review as policies see it."""
+    return ReviewFacts(
+        review_id=review.review_id,
+        agent=AgentPrincipal(agent.name, agent.owner, frozenset(agent.roles), frozenset(agent.teams)),
+        tool=review.tool,
+        risk=review.risk,
+        gates=frozenset(gate.policy_id for gate in gates),
+        opened_at=review.opened_at,
     )
 
 
@@ -77,7 +83,7 @@ def ballots(
     return [
         _ballot(ctx, bundle, agent, review, gates, vote, now)
         for vote in snapshot.votes_on(effect)
-        if not vote.late and vote.revoked_at is None
+        if not vote.late and vote.revoked_at is None and vote.verdict != BREAK_GLASS
     ]
 
 

@@ -84,20 +84,29 @@ def describe(
                 tx.now,
                 until,
                 jtis[effect.effect_id],
-                _votes(tx, ctx, snapshot, effect),
+                _people(tx, ctx, snapshot, effect),
             ),
         )
         for effect in effects
     ]
 
 
-def _votes(tx: Tx, ctx: Context, snapshot: Snapshot, effect: EffectRow) -> list[VoteRow]:
-    """The approvals that count now."""
+@dataclass(frozen=True)
+class _People:
+    """How people let an effect go, and by which votes."""
+
+    mode: Mode
+    votes: Sequence[VoteRow] = ()
+
+
+def _people(tx: Tx, ctx: Context, snapshot: Snapshot, effect: EffectRow) -> _People:
+    """The votes that count now: approvals, or the signatures that stand in for them."""
     agent = agent_of(tx.conn, effect.agent) if effect.gates else None
     if agent is None:
-        return []
-    counted = count(ctx, ctx.active.current, snapshot, effect, agent, gates_of(effect), tx.now).counted
-    return [vote for vote in snapshot.votes_on(effect) if vote.vote_id in counted]
+        return _People(Mode.REVIEW if effect.gates else Mode.AUTO)
+    tally = count(ctx, ctx.active.current, snapshot, effect, agent, gates_of(effect), tx.now)
+    votes = [vote for vote in snapshot.votes_on(effect) if vote.vote_id in tally.signed]
+    return _People(Mode.REVIEW if tally.opened is None else Mode.BREAK_GLASS, votes)
 
 
 def _claims(
@@ -108,7 +117,7 @@ def _claims(
     now: datetime,
     until: datetime,
     jti: str,
-    votes: Sequence[VoteRow],
+    people: _People,
 ) -> ReleaseClaims:
     transaction = snapshot.transaction
     issued = int(now.timestamp())
@@ -136,21 +145,21 @@ def _claims(
             resource=Resource(effect.resource_type, effect.resource_id),
             call_key=effect.call_key,
         ),
-        decision=_decision(snapshot, effect, votes),
+        decision=_decision(snapshot, effect, people),
     )
 
 
-def _decision(snapshot: Snapshot, effect: EffectRow, votes: Sequence[VoteRow]) -> DecisionClaims:
+def _decision(snapshot: Snapshot, effect: EffectRow, people: _People) -> DecisionClaims:
     decision = snapshot.decisions[effect.decision_id]
     return DecisionClaims(
         id=effect.decision_id,
-        mode=Mode.REVIEW if effect.gates else Mode.AUTO,
+        mode=people.mode,
         commit=decision.commit,
         bundle=decision.bundle,
         policies=tuple(decision.policies),
-        votes=tuple(vote.vote_id for vote in votes),
+        votes=tuple(vote.vote_id for vote in people.votes),
         rev=effect.rev,
-        assurance=_assurance(votes),
+        assurance=_assurance(people.votes),
     )
 
 

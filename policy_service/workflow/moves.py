@@ -64,7 +64,16 @@ def person_actor(iss: str, sub: str) -> str:
 
 def log_about(tx: Tx, about: EffectRow | ReviewRow, kind: str, actor: str, body: Mapping[str, Any]) -> None:
     """Write a line of the log about an effect at its revision."""
-    append(tx, kind, actor=actor, txn=about.txn, effect_id=about.effect_id, rev=about.rev, body=body)
+    append(
+        tx,
+        kind,
+        actor=actor,
+        txn=about.txn,
+        effect_id=about.effect_id,
+        rev=about.rev,
+        agent=about.agent,
+        body=body,
+    )
 
 
 def move_effect(tx: Tx, effect: EffectRow, to: EffectState, cause: Cause, **changes: Any) -> None:
@@ -129,6 +138,7 @@ def move_transaction(tx: Tx, transaction: TransactionRow, to: TxnState, cause: C
         actor=cause.actor,
         txn=transaction.txn,
         rev=transaction.rev,
+        agent=transaction.agent,
         body={"from": came_from.value, "to": to.value, "why": cause.why},
     )
 

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 
 from sqlalchemy import Connection, select
 
-from policy_service.facts.schema import APPROVE, SETTLE
+from policy_service.domain.people import APPROVE, BREAK_GLASS, BREAK_GLASS_ALONE, SETTLE, START_AGAIN, STOP
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.cases.holding import Held, held
 from policy_service.pdp.rules import PolicySource
@@ -42,7 +42,14 @@ _WEEK: Final = timedelta(days=7)
 _COUNTED: Final = 10_000  # decisions; some 50 ms of a reader's time
 _KEPT_FOR: Final = timedelta(minutes=1)
 _DIFFERENCES: Final = 50
-_PEOPLES: Final[dict[str, PolicyKind]] = {APPROVE: "approving", SETTLE: "settling"}
+_PEOPLES: Final[dict[str, PolicyKind]] = {
+    APPROVE: "approving",
+    SETTLE: "settling",
+    STOP: "stopping",
+    START_AGAIN: "starting",
+    BREAK_GLASS: "break-glass",
+    BREAK_GLASS_ALONE: "break-glass",
+}
 _EVENTS: Final = 12
 _NO_CASES: Final = Held()
 _TOLD: Final[dict[str, EventKind]] = {

@@ -9,7 +9,9 @@ from typing import Literal, TypeAlias
 from policy_service.workflow.reading import FactLine
 
 EventKind: TypeAlias = Literal["activated", "refused", "allowed"]
-PolicyKind: TypeAlias = Literal["permit", "forbid", "gate", "approving", "settling"]
+PolicyKind: TypeAlias = Literal[
+    "permit", "forbid", "gate", "approving", "settling", "stopping", "starting", "break-glass"
+]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:  # it is made of the values below
 
 PieceKind: TypeAlias = Literal["text", "money", "recipient", "value"]
 Risk: TypeAlias = Literal["low", "medium", "high"]
-Ballot: TypeAlias = Literal["approve", "deny"]
+Ballot: TypeAlias = Literal["approve", "deny", "break_glass"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +146,16 @@ class RuleChange:
 
 
 @dataclass(frozen=True, slots=True)
+class BreakGlassView:
+    """Opening an effect in an emergency: who has signed, and what this person may do."""
+
+    signed: tuple[VoteView, ...] = ()
+    opened_at: datetime | None = None  # when that let it go
+    may: bool = False  # this person may sign now
+    alone: bool = False  # and nobody else is needed then
+
+
+@dataclass(frozen=True, slots=True)
 class ReviewPage:
     """Everything one person needs to decide one effect at one revision, and what became of it."""
 
@@ -192,6 +202,7 @@ class ReviewPage:
     may_ask: bool = False  # put a question to the agent
     reminded_at: datetime | None = None  # when its people were last reminded
     unanswerable: str | None = None  # why all people known here could not approve it together
+    break_glass: BreakGlassView | None = None
 
 
 @dataclass(frozen=True, slots=True)

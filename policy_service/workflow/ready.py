@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from countersign.contract import EffectState, TxnState
+from countersign.contract import EffectState, TaskKind, TxnState
+from policy_service.domain.break_glass import Opening
 from policy_service.domain.gates import Gate
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.database import Tx
-from policy_service.storage.tables import EffectRow
+from policy_service.storage.tables import EffectRow, ReviewRow
 from policy_service.workflow import nudging
 from policy_service.workflow.asking import Answer, gates_of
 from policy_service.workflow.effect_rows import lapses_at
@@ -19,6 +20,7 @@ from policy_service.workflow.moves import (
     follow_effects,
     move_effect,
     move_review,
+    open_task,
     set_columns,
     tell_review,
 )
@@ -51,6 +53,7 @@ def settle_answer(
         move_effect(tx, effect, EffectState.RELEASED, cause, decision_id=answer.decision_id, lapses_at=until)
         review = snapshot.review_of(effect)
         if review is not None and review.state == "open":
+            note_opening(tx, snapshot, effect, review, answer.tally.opened, cause)
             move_review(tx, review, "met", cause)
     elif not answer.releases and state is EffectState.RELEASED:
         move_effect(
@@ -60,6 +63,21 @@ def settle_answer(
     elif not answer.releases and late:
         hasten(tx, snapshot, effect, late, cause)
     bring_along(tx, snapshot, effect, cause)
+
+
+def note_opening(
+    tx: Tx, snapshot: Snapshot, effect: EffectRow, review: ReviewRow, opened: Opening | None, cause: Cause
+) -> None:
+    """Say aloud that this goes without the people its gates ask. One person alone owes a review afterwards."""
+    if opened is None:
+        return
+    set_columns(tx, review, break_glass_at=tx.now)
+    detail = {"people": len(opened.vote_ids), "votes": list(opened.vote_ids)}
+    tell_review(tx, review, "break_glass_opened", cause, effect_digest=effect.effect_digest, **detail)
+    if opened.alone:
+        (name,) = (vote.name for vote in snapshot.votes_on(effect) if vote.vote_id in opened.vote_ids)
+        text = f"{name} opened this alone, without the people its gates ask"
+        open_task(tx, effect, TaskKind.BREAK_GLASS_REVIEW, text, cause)
 
 
 def keep_gates(tx: Tx, effect: EffectRow, answer: Answer) -> list[Gate]:

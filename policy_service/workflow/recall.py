@@ -153,7 +153,9 @@ def _new_revision(tx: Tx, bundle: Bundle, recalled: Recalled, cause: Cause) -> S
     effects = [effect.effect_id for effect in recalled.effects]
     body = {"txn_digest": claims.txn_digest, "run_key": recalled.run_key, "effects": effects, "aud": claims.aud,
             "to": transaction.state, "why": cause.why}  # fmt: skip
-    append(tx, "transaction_submitted", actor=cause.actor, txn=claims.txn, rev=rev, body=body)
+    append(
+        tx, "transaction_submitted", actor=cause.actor, txn=claims.txn, rev=rev, agent=claims.sub, body=body
+    )
     snapshot = Snapshot(transaction, [], head_rev=rev)
     rows = [undecided(bundle, effect, rev) for effect in recalled.effects]
     take_what_was_spent(tx, bundle, rows, _moment(claims.iat))

@@ -64,7 +64,7 @@ def _review(ctx: Context, case: Case) -> ReviewView:
             VoteView(
                 vote_id=vote.vote_id,
                 person=person_key(vote.iss, vote.sub),
-                verdict=cast(Literal["approve", "deny"], vote.verdict),
+                verdict=cast(Literal["approve", "deny", "break_glass"], vote.verdict),
                 at=vote.cast_at,
                 counted=counted.counts(vote.vote_id),
                 assurance=cast(Literal["oidc", "dev"], vote.assurance),

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Literal, cast
+from typing import cast
 
 from sqlalchemy import Connection
 
+from policy_service.domain.people import BREAK_GLASS
 from policy_service.domain.quorum import GateTally, Tally
 from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
@@ -29,13 +30,17 @@ from policy_service.workflow import records
 from policy_service.workflow.asking import count, manifest_for
 from policy_service.workflow.ballots import requesters_side
 from policy_service.workflow.beside_reading import Beside, Proof
+from policy_service.workflow.break_glass import may_alone, why_not_open
 from policy_service.workflow.cases import Case, read_case, read_cases
 from policy_service.workflow.context import Context
 from policy_service.workflow.cursors import read_cursor
 from policy_service.workflow.describing import arguments, sentence
 from policy_service.workflow.history import of_transaction
+from policy_service.workflow.openings import signatures_on
 from policy_service.workflow.past import before_it
 from policy_service.workflow.reading import (
+    Ballot,
+    BreakGlassView,
     CommentView,
     EventLine,
     FactLine,
@@ -115,7 +120,7 @@ def _review_page(
         args=arguments(bundle, effect, decision.unseen),
         canonical=effect.args,
         gates=_gates(bundle, case, counted, signers_of(conn, ctx, bundle, case, voter, now)),
-        votes=tuple(vote_view(vote, counted) for vote in votes),
+        votes=tuple(vote_view(vote, counted) for vote in votes if vote.verdict != BREAK_GLASS),
         answer_by=review.answer_by,
         opened_at=review.opened_at,
         agent=effect.agent,
@@ -142,6 +147,24 @@ def _review_page(
         may_ask=review.state == "open" and barred is None,
         reminded_at=review.reminded_at,
         unanswerable=review.unanswerable if review.state == "open" else None,
+        break_glass=_break_glass(ctx, bundle, case, counted, voter, now),
+    )
+
+
+def _break_glass(
+    ctx: Context, bundle: Bundle, case: Case, counted: Tally, voter: Voter, now: datetime
+) -> BreakGlassView | None:
+    """What was signed in an emergency, and whether this person may; None where there is nothing to show."""
+    signed = signatures_on(case.snapshot, case.effect)
+    person = (voter.key, voter.groups, voter.assurance)
+    may = case.review.state == "open" and why_not_open(ctx, bundle, case, *person, now) is None
+    if not signed and not may:
+        return None
+    return BreakGlassView(
+        signed=tuple(vote_view(vote, counted) for vote in signed),
+        opened_at=case.review.break_glass_at,
+        may=may and all((vote.iss, vote.sub) != (voter.iss, voter.sub) for vote in signed),
+        alone=may_alone(ctx, bundle, case, *person, now),
     )
 
 
@@ -226,7 +249,7 @@ def vote_view(vote: VoteRow, counted: Tally) -> VoteView:
     """One vote, and whether it matters now."""
     return VoteView(
         person_name=vote.name,
-        verdict=cast(Literal["approve", "deny"], vote.verdict),
+        verdict=cast(Ballot, vote.verdict),
         reason=vote.reason or "",
         at=vote.cast_at,
         counted=counted.counts(vote.vote_id),
@@ -286,7 +309,9 @@ def _warnings(bundle: Bundle, case: Case) -> tuple[str, ...]:
     return ()
 
 
-def _my_verdict(votes: list[VoteRow], voter: Voter) -> Literal["approve", "deny"] | None:
-    standing = (vote for vote in votes if not vote.late and vote.revoked_at is None)
+def _my_verdict(votes: list[VoteRow], voter: Voter) -> Ballot | None:
+    standing = (
+        vote for vote in votes if not vote.late and vote.revoked_at is None and vote.verdict != BREAK_GLASS
+    )
     mine = [vote for vote in standing if (vote.iss, vote.sub) == (voter.iss, voter.sub)]
-    return cast(Literal["approve", "deny"], mine[-1].verdict) if mine else None
+    return cast(Ballot, mine[-1].verdict) if mine else None

@@ -111,7 +111,9 @@ def revoke_agent(tx: Tx, name: str, reason: str) -> list[str]:
     """
     freeze(tx, name)
     keys = revoke_keys_of(tx, name) + revoke_api_keys(tx, name)
-    append(tx, "agent_revoked", actor=OPERATOR, body={"agent": name, "keys": keys, "reason": reason})
+    append(
+        tx, "agent_revoked", actor=OPERATOR, agent=name, body={"agent": name, "keys": keys, "reason": reason}
+    )
     open_ones = select(col(EffectRow.txn)).where(
         col(EffectRow.agent) == name, col(EffectRow.state).in_(_OPEN)
     )

@@ -1,10 +1,10 @@
 """Who may settle a task.
 
 Rules: nobody settles for their own side, whatever the bundle says: a word of theirs would turn what they asked for into
-truth. Then policy decides, in git like everything else: where the bundle has rules about ``Action::"settle"``, plain
-Cedar alone says who. Without such a rule it is whoever a gate of the effect asks, or, where no gate ever asked about
-it, whoever some gate of the bundle asks: people already trusted to weigh effects. A bundle that asks nobody about
-anything has to name them.
+truth; and whoever opened something alone does not review that. Then policy decides, in git like everything else: where
+the bundle has rules about ``Action::"settle"``, plain Cedar alone says who. Without such a rule it is whoever a gate of
+the effect asks, or, where no gate ever asked about it, whoever some gate of the bundle asks: people already trusted to
+weigh effects. A bundle that asks nobody about anything has to name them.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from datetime import datetime
 from typing import Literal, cast
 
 from countersign.contract import TaskKind
+from policy_service.domain.people import SETTLE
 from policy_service.domain.question import AgentPrincipal
 from policy_service.pap.bundle import Bundle
-from policy_service.pdp.approve import Approver, TaskFacts, can_settle
+from policy_service.pdp.approve import Approver, TaskFacts, can_do
 from policy_service.pdp.rules import UNSEEN
 from policy_service.workflow.asking import manifest_for
-from policy_service.workflow.ballots import groups_now, requesters_side
+from policy_service.workflow.ballots import groups_now, person_key, requesters_side
 from policy_service.workflow.context import Context
+from policy_service.workflow.openings import signatures_on
 from policy_service.workflow.task_cases import TaskCase
 from policy_service.workflow.vote import Voter
 
@@ -32,9 +34,13 @@ def why_not_settle(ctx: Context, bundle: Bundle, case: TaskCase, voter: Voter, n
     """The sentence that tells this person why they may not settle it, or None when they may."""
     if voter.key in requesters_side(case.agent):
         return f"you own {case.agent.name}; nobody settles for their own side"
+    if case.kind is TaskKind.BREAK_GLASS_REVIEW and voter.key in _who_opened(case):
+        return "you opened this; somebody else says whether that was justified"
     groups = groups_now(bundle, voter.key, voter.groups)
     person = Approver(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
-    granted = can_settle(bundle.rules, person, _facts(bundle, case), now=now, env=ctx.settings.environment)
+    granted = can_do(
+        bundle.rules, SETTLE, person, _facts(bundle, case), now=now, env=ctx.settings.environment
+    )
     if granted is None:
         return _not_asked(bundle, case, groups)
     if granted:
@@ -42,6 +48,11 @@ def why_not_settle(ctx: Context, bundle: Bundle, case: TaskCase, voter: Voter, n
     return (
         granted.reason.text if granted.reason is not None else "the policy about settling does not permit you"
     )
+
+
+def _who_opened(case: TaskCase) -> set[str]:
+    signed = signatures_on(case.snapshot, case.effect)
+    return {person_key(vote.iss, vote.sub) for vote in signed}
 
 
 def _facts(bundle: Bundle, case: TaskCase) -> TaskFacts:

@@ -49,7 +49,7 @@ def require_going(tx: Tx, tools: Iterable[str]) -> None:
             )
 
 
-def freeze_tool(tx: Tx, tool: str | None, reason: str) -> bool:
+def freeze_tool(tx: Tx, tool: str | None, reason: str, *, actor: str = OPERATOR) -> bool:
     """Stop a tool, or everything; whether it was going until now.
 
     Raises:
@@ -57,14 +57,14 @@ def freeze_tool(tx: Tx, tool: str | None, reason: str) -> bool:
     """
     what = _what(tool)
     stop(tx, _STOPS)
-    row = {"what": what, "reason": reason, "at": tx.now}
+    row = {"what": what, "reason": reason, "by": actor, "at": tx.now}
     began = tx.conn.execute(insert_unless_there(tx.conn, table(StopRow)).values(row)).rowcount == 1
     if began:
-        append(tx, "stop_began", actor=OPERATOR, body={"what": what, "reason": reason})
+        append(tx, "stop_began", actor=actor, body={"what": what, "reason": reason})
     return began
 
 
-def unfreeze_tool(tx: Tx, tool: str | None) -> bool:
+def unfreeze_tool(tx: Tx, tool: str | None, reason: str | None = None, *, actor: str = OPERATOR) -> bool:
     """End such a stop; whether there was one. What lapsed meanwhile stays lapsed.
 
     Raises:
@@ -73,17 +73,19 @@ def unfreeze_tool(tx: Tx, tool: str | None) -> bool:
     what = _what(tool)
     ended = tx.conn.execute(delete(StopRow).where(col(StopRow.what) == what)).rowcount == 1
     if ended:
-        append(tx, "stop_ended", actor=OPERATOR, body={"what": what})
+        why = {} if reason is None else {"reason": reason}
+        append(tx, "stop_ended", actor=actor, body={"what": what, **why})
     return ended
 
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """An emergency stop that holds now; ``tool``: None for everything."""
+    """An emergency stop that holds now; ``tool``: None for everything; ``by``: as the log names them."""
 
     tool: str | None
     reason: str
     since: datetime
+    by: str = OPERATOR
 
     @property
     def words(self) -> str:
@@ -100,7 +102,12 @@ def list_stops(conn: Connection) -> list[Stop]:
     """Every stop that holds, everything first."""
     rows = conn.execute(select(*table(StopRow).columns).order_by(col(StopRow.what)))
     return [
-        Stop(None if row.what == EVERYTHING else row.what.removeprefix(_of_tool("")), row.reason, row.at)
+        Stop(
+            None if row.what == EVERYTHING else row.what.removeprefix(_of_tool("")),
+            row.reason,
+            row.at,
+            row.by,
+        )
         for row in rows
     ]
 

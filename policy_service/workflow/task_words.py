@@ -52,6 +52,8 @@ _TEXTS = {
     TaskAnswer.REPORT_HOLDS: "The later report is right",
     TaskAnswer.WITHDRAWN: "Withdraw it",
     TaskAnswer.LEFT_WAITING: "Leave it waiting",
+    TaskAnswer.JUSTIFIED: "Opening it was justified",
+    TaskAnswer.NOT_JUSTIFIED: "Opening it was not justified",
 }
 
 
@@ -77,6 +79,9 @@ def _follows(case: TaskCase, answer: TaskAnswer) -> str:
         TaskAnswer.WITHDRAWN: f"It{beside} withdrawn. Nothing fires, and the agent is told.",
         TaskAnswer.LEFT_WAITING: "It goes on waiting, and expires unfired when its time is up. Enough people in these "
         "groups before that, and it goes on by itself.",
+        TaskAnswer.JUSTIFIED: f"Nothing moves: {tool} stays recorded as {case.effect.state}, with your word beside it.",
+        TaskAnswer.NOT_JUSTIFIED: f"Nothing moves: {tool} stays recorded as {case.effect.state}, with your word "
+        "beside it. To stop what has not fired yet, press Stop at the top; what fired is taken back by hand.",
     }[answer]
 
 

@@ -49,6 +49,7 @@ def _actor(bundle: Bundle, actor: str, names: Mapping[str, str]) -> str:
 
 _ASKED = {  # by what made us ask again; at first it is just asked
     "vote": "Asked again after the vote, the policy",
+    "break_glass": "Asked again after an emergency signature, the policy",
     "activation": "Asked again under new rules, the policy",
     "redeem": "Asked again before it was spent, the policy",
     "renew": "Asked again for more time to fire, the policy",
@@ -83,8 +84,15 @@ def _unknown(body: _Body) -> str:
 
 
 def _vote(body: _Body) -> str:
-    late = ", too late: it changed nothing" if body.get("late") else ""
-    return f"Voted to {body['verdict']}{late}"
+    return f"Voted to {body['verdict']}{_late(body)}"
+
+
+def _late(body: _Body) -> str:
+    return ", too late: it changed nothing" if body.get("late") else ""
+
+
+def _opened(body: _Body) -> str:
+    return "BREAK-GLASS: opened " + ("by one person alone" if body["people"] == 1 else "by two people")
 
 
 def _whence(body: _Body) -> str:
@@ -118,6 +126,8 @@ _TOLD: dict[str, Callable[[_Body], str]] = {
     "question_asked": lambda body: "Asked the agent something" + _whence(body),
     "question_answered": lambda body: "Answered what it was asked",
     "vote_recorded": _vote,
+    "break_glass_signed": lambda body: "Signed to open it without the people its gates ask" + _late(body),
+    "break_glass_opened": _opened,
     "vote_strengthened": lambda body: f"Proved themselves again, by {body['step_up']}",
     "effect_released": lambda body: "Released",
     "effect_review": lambda body: "Waits for people again",

@@ -169,7 +169,9 @@ def settlement_view(said: Mapping[str, Any], *, for_people: bool = False) -> Set
 def _decision(snapshot: Snapshot, effect: EffectRow) -> DecisionView:
     row = snapshot.decisions[effect.decision_id]
     state = EffectState(effect.state)
-    mode = Mode.REVIEW if effect.gates else Mode.AUTO
+    review = snapshot.review_of(effect)
+    opened = review is not None and review.break_glass_at is not None
+    mode = Mode.BREAK_GLASS if opened else Mode.REVIEW if effect.gates else Mode.AUTO
     return DecisionView(
         decision_id=row.decision_id,
         outcome=Verdict(row.outcome),

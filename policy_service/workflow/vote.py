@@ -5,10 +5,11 @@ Numbered as they run:
 1. the review exists, and the vote names its revision and digests: otherwise the person read something else (409);
 2. the person is not of the requester's side, serves one of the gates, and Cedar permits it;
 3. a review that is settled or whose time is over takes the vote for the record and changes nothing;
-4. a deny needs a reason, and so does an approve where a gate says so;
+4. a deny needs a reason, and so do an opening and, where a gate says so, an approve;
 5. until the review settles an approve may become a deny; the same vote again is the same vote, and an approve repeated
    with a stronger step-up counts with that from then on;
-6. a deny is final; an approve that meets every gate makes the policy be asked once more before anything is released.
+6. a deny is final; an approve that meets every gate, or a signature that opens it in an emergency, makes the policy be
+   asked once more before anything is released.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Literal
 
 from countersign.contract import ErrorCode
 from policy_service.domain.gates import Gate, is_stronger, merge
+from policy_service.domain.people import BREAK_GLASS
 from policy_service.domain.question import Facts
 from policy_service.domain.quorum import BallotVote, could_serve, serves
 from policy_service.errors import ForbiddenError, InvalidRequestError
@@ -37,12 +38,14 @@ from policy_service.workflow.asking import (
     with_one_bundle,
 )
 from policy_service.workflow.ballots import groups_now, permission, person_key, requesters_side
+from policy_service.workflow.break_glass import require_openable
 from policy_service.workflow.cases import Case, read_case
 from policy_service.workflow.changes import stale_review
 from policy_service.workflow.context import Context
 from policy_service.workflow.endings import deny_by_person, expire_effect
 from policy_service.workflow.moves import Cause, insert, person_actor, tell_review
 from policy_service.workflow.parties import require_deciding
+from policy_service.workflow.reading import Ballot as Verdict
 from policy_service.workflow.reading import VoteResult
 from policy_service.workflow.ready import settle_answer
 
@@ -69,7 +72,7 @@ class Ballot:
     """What is voted, and on what."""
 
     review_id: str
-    verdict: str  # "approve" or "deny"
+    verdict: Verdict
     rev: int
     effect_digest: str
     txn_digest: str
@@ -105,13 +108,13 @@ def _vote(
     require_deciding(tx, voter.iss, voter.sub)
     case = read_case(tx.conn, ballot.review_id)
     _require_same_bytes(tx, case, ballot)
-    cause = Cause(person_actor(voter.iss, voter.sub), "vote")
+    cause = Cause(person_actor(voter.iss, voter.sub), BREAK_GLASS if opens(ballot) else "vote")
     _require_eligible(tx, ctx, bundle, case, voter, ballot)
     if case.review.state == "open" and tx.now >= case.review.answer_by:
         expire_effect(tx, case.snapshot, case.effect)
     if case.review.state != "open":
         _record(tx, case, voter, ballot, cause, late=True)
-        return VoteResult(ballot.review_id, case.review.state, _verdict(ballot), counted=False)
+        return VoteResult(ballot.review_id, case.review.state, ballot.verdict, counted=False)
     _require_reason(case, ballot)
     cast = _already_cast(case, voter, ballot)
     if cast is None:
@@ -120,11 +123,12 @@ def _vote(
         _strengthen(tx, case, cast, voter, cause)
     # also after the same vote again: it may meet by now what it did not meet then
     _settle(tx, ctx, bundle, case, ballot, facts, cause)
-    return VoteResult(ballot.review_id, case.review.state, _verdict(ballot), counted=True)
+    return VoteResult(ballot.review_id, case.review.state, ballot.verdict, counted=True)
 
 
-def _verdict(ballot: Ballot) -> Literal["approve", "deny"]:
-    return "approve" if ballot.verdict == "approve" else "deny"
+def opens(ballot: Ballot) -> bool:
+    """Whether it is a signature for an opening by break-glass, and no vote on a gate."""
+    return ballot.verdict == BREAK_GLASS
 
 
 def _require_same_bytes(tx: Tx, case: Case, ballot: Ballot) -> None:
@@ -135,6 +139,9 @@ def _require_same_bytes(tx: Tx, case: Case, ballot: Ballot) -> None:
 
 
 def _require_eligible(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: Voter, ballot: Ballot) -> None:
+    if opens(ballot):
+        require_openable(tx, ctx, bundle, case, voter.key, voter.groups, voter.assurance, voter.step_up)
+        return
     reason = why_not(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
     if reason is not None:
         raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
@@ -189,10 +196,11 @@ def why_not(
 
 
 def _require_reason(case: Case, ballot: Ballot) -> None:
-    wanted = ballot.verdict == "deny" or any(gate.reason for gate in case.gates)
+    wanted = ballot.verdict != "approve" or any(gate.reason for gate in case.gates)
     if wanted and not (ballot.reason or "").strip():
+        doing = "open" if opens(ballot) else ballot.verdict
         raise InvalidRequestError(
-            f"say why: a reason is required to {ballot.verdict} this effect", code=ErrorCode.REASON_REQUIRED
+            f"say why: a reason is required to {doing} this effect", code=ErrorCode.REASON_REQUIRED
         )
 
 
@@ -236,7 +244,8 @@ def _record(tx: Tx, case: Case, voter: Voter, ballot: Ballot, cause: Cause, *, l
     insert(tx, row)
     case.snapshot.votes.setdefault(row.review_id, []).append(row)
     detail = {"vote_id": row.vote_id, "verdict": row.verdict, "late": late, "channel": row.channel}
-    tell_review(tx, case.review, "vote_recorded", cause, effect_digest=row.effect_digest, **detail)
+    kind = "break_glass_signed" if opens(ballot) else "vote_recorded"
+    tell_review(tx, case.review, kind, cause, effect_digest=row.effect_digest, **detail)
 
 
 def _votes(case: Case) -> list[VoteRow]:
@@ -250,6 +259,6 @@ def _settle(
         deny_by_person(tx, case.snapshot, case.effect, cause)
         return
     counted = count(ctx, bundle, case.snapshot, case.effect, case.agent, case.gates, tx.now)
-    if counted.met:
+    if counted.lets_go:
         answer = ask_again(tx, ctx, bundle, case.agent, case.snapshot, case.effect, facts, cause)
         settle_answer(tx, bundle, case.snapshot, case.effect, answer, cause)

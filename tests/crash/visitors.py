@@ -66,6 +66,29 @@ def _leave(story: Story) -> None:
         person._send(form, {})
 
 
+def stops(story: Story) -> None:
+    """A person stops a tool from its page; an operator starts it again, and what had waited goes on."""
+    story.begin()
+    said = story.live("large", "stopped")
+    story.patiently(lambda: _stop(story))
+    story.operator("go-on", {"tool": "refund"})
+    if said["raised"] == "ReviewPending":
+        story.answer("maya", said["reviews"][0])
+    story.live("resume")
+    story.finish()
+    happened(story, refund=1)
+
+
+def _stop(story: Story) -> None:
+    with Person(story.url) as person:
+        person.sign_in(story.operator("sign-in-link", {"sub": "maya", "name": "Maya"})["url"])
+        page = person._get("/stop")
+        forms = _Forms()
+        forms.feed(page.text)
+        form: Form = next(one for one in forms.found if one.fields.get("what") == "tool")
+        person._send(form, {"name": "refund", "reason": "it goes out twice"})
+
+
 def brings_a_key(story: Story) -> None:
     """An agent shows its platform's token and brings a key."""
     with node.token_factory() as factory:

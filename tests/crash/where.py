@@ -19,7 +19,7 @@ from tests.crash.chapters import (
     works_live,
 )
 from tests.crash.story import Story
-from tests.crash.visitors import brings_a_key, operated, operated_alone, sets_up, signs_in, tells
+from tests.crash.visitors import brings_a_key, operated, operated_alone, sets_up, signs_in, stops, tells
 
 Chapter = Callable[[Story], None]
 
@@ -57,6 +57,7 @@ WHERE: dict[str, Chapter] = {
     "workflow.impossible:_move#2": talks,
     "workflow.settle:": settles,
     "workflow.shadow:": shadows,
+    "workflow.stopping:": stops,
     "workflow.submit_and_redeem:": fires,
     "workflow.sweep:_forget": fires,
     "workflow.sweep:_move[LAPSED]": tears,

@@ -65,7 +65,7 @@ class Replay:
         elif row.kind == "task_settled":
             self.tasks[(body["task_id"],)] = "settled"
         for name in ("decision_id", "vote_id"):
-            if row.kind in {"decision_made", "vote_recorded"} and name in body:
+            if row.kind in {"decision_made", "vote_recorded", "break_glass_signed"} and name in body:
                 self.named[(name, body[name])] += 1
         if row.kind in {"effect_redeemed", "redemption_recalled"}:
             self.named[("jti", body["jti"])] += 1

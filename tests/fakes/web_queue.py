@@ -34,6 +34,7 @@ from policy_service.workflow.queue_reading import (
 from policy_service.workflow.reading import Ballot, CommentView, ReviewPage, VoteResult, VoteView
 from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
 from tests.fakes import policies, reviews, tasks
+from tests.fakes.oversight import FakeOversight
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,7 @@ class World:
     cast: list[tuple[str, Ballot, int, str, str, str]] = field(default_factory=list)
     policies: PoliciesPage = field(default_factory=policies.page)
     tried: list[tuple[str, str, JSON]] = field(default_factory=list)
+    oversight: FakeOversight = field(default_factory=FakeOversight)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _left: bool = False
 
@@ -321,7 +323,7 @@ def create_app(world: World, settings: Settings) -> FastAPI:
         world.closing = True
 
     app = FastAPI(lifespan=lifespan)
-    app.include_router(web_router(world, world, world, world, settings, clock=world.clock))
+    app.include_router(web_router(world, world, world.oversight, world, world, settings, clock=world.clock))
     return app
 
 

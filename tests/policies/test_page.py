@@ -31,6 +31,7 @@ def test_its_cases_about_people_are_read() -> None:
     assert [case.it for case in cases_in({"cases/a.yaml": ABOUT_PEOPLE.encode()})] == [
         "finance may",
         "nobody signed in for development may",
+        "an administrator starts a tool again",
     ]
 
 

@@ -79,7 +79,7 @@ def router(gate: Gate) -> APIRouter:
         wish = read_model(VoteRequest, body)
         ballot = Ballot(
             review_id=review_id,
-            verdict=wish.verdict,
+            verdict="approve" if wish.verdict == "approve" else "deny",  # the wire takes no other
             rev=wish.rev,
             effect_digest=wish.effect_digest,
             txn_digest=wish.txn_digest,

@@ -68,7 +68,7 @@ def freeze_list(as_json: AsJson = False) -> None:
         found = run_verb(settings, "stop-list", {})
         lines = [
             " ".join([one["what"], *([one["name"]] if one["name"] else [])])
-            + f"  since {one['since']}{'  ' + one['reason'] if one['reason'] else ''}"
+            + f"  since {one['since']} by {one['by']}{'  ' + one['reason'] if one['reason'] else ''}"
             for one in found
         ]
         say(found, as_json, "\n".join([*lines, *([] if lines else ["nothing is frozen"])]))

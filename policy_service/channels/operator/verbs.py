@@ -101,12 +101,20 @@ def _list_stops(tx: Tx, settings: Settings, args: Arguments) -> Any:
             "name": stop.tool,
             "since": time_text(stop.since),
             "reason": stop.reason,
+            "by": stop.by,
         }
         for stop in stops.list_stops(tx.conn)
     ]
-    frozen = [(row.name, row.frozen_at) for row in agents.list_agents(tx.conn) if row.frozen_at is not None]
-    return held + [  # why is in the log
-        {"what": "agent", "name": name, "since": time_text(since), "reason": None} for name, since in frozen
+    frozen = [(row, row.frozen_at) for row in agents.frozen_agents(tx.conn) if row.frozen_at is not None]
+    return held + [
+        {
+            "what": "agent",
+            "name": row.name,
+            "since": time_text(since),
+            "reason": row.frozen_reason,
+            "by": row.frozen_by,
+        }
+        for row, since in frozen
     ]
 
 

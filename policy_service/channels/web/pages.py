@@ -1,7 +1,7 @@
 """Answer with a page: its nonce, its headers, its session and theme. Nothing is decided here."""
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any, TypeVar
@@ -13,11 +13,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from policy_service.channels.web.assets import Asset, load_assets, web_folder
 from policy_service.channels.web.headers import asset_headers, common_headers, page_headers
 from policy_service.channels.web.ports import Clock, Session, Sessions
-from policy_service.channels.web.refusals import doing_at, words_for
+from policy_service.channels.web.refusals import words_for
 from policy_service.channels.web.rendering import templates_of
 from policy_service.channels.web.views import change_views
 from policy_service.errors import RETRY_AFTER_S, ServiceError
 from policy_service.identity.origin import Site, cookie_of, local_path, site_of
+from policy_service.workflow.alarms import Alarms
 
 T = TypeVar("T")
 
@@ -29,9 +30,14 @@ class Pages:
     """Draws pages for one site."""
 
     def __init__(
-        self, public_url: str, sessions: Sessions, clock: Clock, in_force: Callable[[], str] = str
+        self,
+        public_url: str,
+        sessions: Sessions,
+        clock: Clock,
+        in_force: Callable[[], str],
+        alarms: Callable[[], Awaitable[Alarms]],
     ) -> None:
-        """``in_force`` names the commit of the policies that decide now."""
+        """``in_force`` names the commit of the policies that decide now, ``alarms`` what every page says aloud."""
         folder = web_folder()
         self.site: Site = site_of(public_url)
         self.assets: Mapping[str, Asset] = load_assets(folder / "static")
@@ -39,6 +45,7 @@ class Pages:
         self._sessions = sessions
         self._clock = clock
         self._in_force = in_force
+        self._alarms = alarms
 
     async def session(self, request: Request, *, touch: bool = True) -> Session | None:
         """The live session behind the request's cookie; `touch`: the request shows that its person is there."""
@@ -70,10 +77,18 @@ class Pages:
             "keys_off": request.cookies.get(self.site.keys_cookie) == "off",
             "here": here(request),
             "in_force": self._in_force(),
+            "alarms": await self._said_aloud() if "session" in context else None,
             **context,
         }
         html = await self.beside(heavy, lambda: self._templates.render(template, **everything))
         return HTMLResponse(html, status, page_headers(self.site, nonce))
+
+    async def _said_aloud(self) -> Alarms | None:
+        """What is stopped; None when that cannot be read, which the page then says: it may be all of it."""
+        try:
+            return await self._alarms()
+        except ServiceError:
+            return None
 
     async def refuse(self, request: Request, error: ServiceError) -> Response:
         """The page of a refusal, in the frame of whoever asks."""
@@ -81,7 +96,7 @@ class Pages:
         code = str(error.code)
         if code == "stale_review" and session is not None:
             return await self._stale(request, session, error)
-        words = words_for(code, doing=doing_at(request.url.path))
+        words = words_for(code, request.url.path)
         context: dict[str, Any] = asdict(words) | {"alert": words.alert, "detail": sentence(error.detail)}
         if code == "misdirected_host":
             context |= {"href": self.site.origin + "/", "label": f"Go to {self.site.origin}"}

@@ -4,16 +4,20 @@ The channel translates: it never decides, never reads a table and never mints an
 objects of these shapes. Every refusal arrives as a `ServiceError` with a stable code and leaves as a page.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol, TypeAlias
 
 from countersign.contract import JSON, TaskAnswer
 from policy_service.identity.oidc import Departure
+from policy_service.workflow.agent_pages import AgentList, AgentPage
+from policy_service.workflow.alarms import Alarms
 from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
 from policy_service.workflow.queue_reading import AlikePage, Count, QueuePage, Wanted
 from policy_service.workflow.reading import Ballot, ReviewPage, VoteResult
+from policy_service.workflow.searching import Found, LogLine, LogSearch
+from policy_service.workflow.stopping import StopPage, Target
 from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
 
 Clock: TypeAlias = Callable[[], datetime]
@@ -178,6 +182,43 @@ class PolicySource(Protocol):
 
         Raises ServiceError: `invalid_request` and the codes of admission, `not_found` for an agent nobody enrolled.
         """
+
+
+class Oversight(Protocol):
+    """What people watch and stop: agents, the log, the emergency stop."""
+
+    async def alarms(self) -> Alarms:
+        """What every page says aloud."""
+
+    async def stop_page(self, person: Person) -> StopPage:
+        """What can be stopped, and what this person may."""
+
+    async def stop(self, person: Person, target: Target, reason: str) -> None:
+        """Stop it.
+
+        Raises ServiceError: `not_eligible`, `reason_required`, `invalid_request`, `not_found`.
+        """
+
+    async def start_again(self, person: Person, target: Target, reason: str) -> None:
+        """End a stop.
+
+        Raises ServiceError: as above.
+        """
+
+    async def agent_list(self, cursor: str | None, limit: int) -> AgentList:
+        """Agents by name."""
+
+    async def agent_page(self, name: str, person: Person) -> tuple[AgentPage, StopPage] | None:
+        """One agent, and whether this person may stop it; None when nobody enrolled it."""
+
+    async def search(self, wanted: LogSearch, cursor: str | None, limit: int) -> Found:
+        """Lines of the log, the newest first.
+
+        Raises ServiceError: `invalid_request` when the cursor is not one of ours.
+        """
+
+    def export(self, wanted: LogSearch) -> AsyncIterator[LogLine]:
+        """Every line that fits, the newest first."""
 
 
 @dataclass(frozen=True, slots=True)

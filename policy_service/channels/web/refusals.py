@@ -19,13 +19,14 @@ class Words:
 
     @property
     def alert(self) -> bool:
-        """Read out at once only when somebody's vote was not counted, or their word not taken."""
-        return self.heading in {_NOT_COUNTED, _NOT_SETTLED}
+        """Read out at once only when somebody's vote was not counted, or their word or their stop not taken."""
+        return self.heading in {_NOT_COUNTED, _NOT_SETTLED, _NOT_STOPPED}
 
 
 _NOT_COUNTED = "Your vote was not counted"
 _NOT_SETTLED = "Nothing was settled"
 _NOT_WRITTEN = "Your words were not kept"
+_NOT_STOPPED = "Nothing was stopped"
 _WORDS = {
     "unauthenticated": Words(
         "You are signed out",
@@ -43,6 +44,9 @@ _WORDS = {
     ),
     "step_up_required": Words(
         _NOT_COUNTED, "This gate wants a passkey for an approval. Nothing was released.", "passkey"
+    ),
+    "frozen": Words(
+        _NOT_COUNTED, "A stop comes before any emergency. Nothing was released.", "pause", "why-bad"
     ),
     "review_closed": Words(
         _NOT_COUNTED, "It had settled before your vote arrived. Open it to see how.", "clock"
@@ -139,20 +143,36 @@ _OF_WRITING = {
     "invalid_request": Words(_NOT_WRITTEN, "Go back, and send it again.", "alert", "why-warn"),
     "rate_limited": Words(_NOT_WRITTEN, "What is there can still be read and decided on.", "quote"),
 }
-_OF = {"settling": _OF_SETTLING, "writing": _OF_WRITING}
+
+
 _OTHER = Words("Nothing was done", "Open the page again from the queue.", "alert", "why-warn")
 
 
-def words_for(code: str, *, doing: str = "voting") -> Words:
+def _of_a_stop(heading: str) -> dict[str, Words]:
+    frame = ("/stop", "Go to the stop")
+    return {
+        "not_eligible": Words(heading, "Somebody who may has to do this.", "people", "why-bad", *frame),
+        "reason_required": Words(
+            heading, "Go back, write why, and send it again.", "quote", "why-bad", *frame
+        ),
+        "invalid_request": Words(heading, "Go back, and send it again.", "alert", "why-bad", *frame),
+        "not_found": Words(heading, "Go back, and name one that is there.", "alert", "why-bad", *frame),
+    }
+
+
+_WHERE = {
+    "/tasks/": _OF_SETTLING,
+    "/stop": _of_a_stop(_NOT_STOPPED),
+    "/start-again": _of_a_stop("Nothing was started again"),
+}
+
+
+def words_for(code: str, path: str = "") -> Words:
     """The frame of a code; an unknown one is told plainly that nothing was done.
 
-    Where somebody was "settling" a task or "writing" a comment, what votes share with that is told about it.
+    Where somebody was doing something else than voting, what votes share with it is told about that.
     """
-    return _OF.get(doing, _WORDS).get(code) or _WORDS.get(code, _OTHER)
-
-
-def doing_at(path: str) -> str:
-    """What somebody does who sends a form there."""
-    if path.startswith("/tasks/"):
-        return "settling"
-    return "writing" if path.endswith("/comments") else "voting"
+    own = next((words for start, words in _WHERE.items() if path.startswith(start)), {})
+    if path.endswith("/comments"):
+        own = _OF_WRITING
+    return own.get(code) or _WORDS.get(code, _OTHER)

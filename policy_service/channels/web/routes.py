@@ -14,6 +14,8 @@ from fastapi.routing import APIRoute
 
 from policy_service.channels.streams import Streams
 from policy_service.channels.web import live, talk
+from policy_service.channels.web.agents import add_agents
+from policy_service.channels.web.audit import add_audit
 from policy_service.channels.web.beside import weight
 from policy_service.channels.web.elsewhere import tell_people
 from policy_service.channels.web.forms import read_form
@@ -22,6 +24,7 @@ from policy_service.channels.web.policies import add_policies
 from policy_service.channels.web.ports import (
     Clock,
     EventFeed,
+    Oversight,
     PolicySource,
     QueueSource,
     Sessions,
@@ -29,6 +32,7 @@ from policy_service.channels.web.ports import (
 )
 from policy_service.channels.web.queue import add_queue
 from policy_service.channels.web.signing_in import add_sign_in, sent_by, signed_in
+from policy_service.channels.web.stopping import add_stopping
 from policy_service.channels.web.tasks import add_tasks
 from policy_service.channels.web.views import changed_since, review_context
 from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot, require_csrf
@@ -41,6 +45,7 @@ _SETTING_FOR = timedelta(days=365)
 def web_router(
     source: QueueSource,
     policies: PolicySource,
+    oversight: Oversight,
     sessions: Sessions,
     feed: EventFeed,
     settings: WebSettings,
@@ -48,14 +53,15 @@ def web_router(
     clock: Clock,
 ) -> APIRouter:
     """The router, complete with its own error pages; include it without a prefix."""
-    pages = Pages(settings.public_url, sessions, clock, policies.in_force)
-    return _router(pages, source, policies, sessions, feed, settings)
+    pages = Pages(settings.public_url, sessions, clock, policies.in_force, oversight.alarms)
+    return _router(pages, source, policies, oversight, sessions, feed, settings)
 
 
 def install(
     app: FastAPI,
     source: QueueSource,
     policies: PolicySource,
+    oversight: Oversight,
     sessions: Sessions,
     feed: EventFeed,
     settings: WebSettings,
@@ -63,8 +69,8 @@ def install(
     clock: Clock,
 ) -> None:
     """Give an application the queue. Call it last: pages for lost visitors go in front of its handlers."""
-    pages = Pages(settings.public_url, sessions, clock, policies.in_force)
-    app.include_router(_router(pages, source, policies, sessions, feed, settings))
+    pages = Pages(settings.public_url, sessions, clock, policies.in_force, oversight.alarms)
+    app.include_router(_router(pages, source, policies, oversight, sessions, feed, settings))
     tell_people(app, pages)
 
 
@@ -72,6 +78,7 @@ def _router(
     pages: Pages,
     source: QueueSource,
     policies: PolicySource,
+    oversight: Oversight,
     sessions: Sessions,
     feed: EventFeed,
     settings: WebSettings,
@@ -82,6 +89,9 @@ def _router(
     _add_comments(router, pages, source)
     add_tasks(router, pages, source, feed)
     add_policies(router, pages, policies, source)
+    add_agents(router, pages, oversight, source)
+    add_audit(router, pages, oversight, source)
+    add_stopping(router, pages, oversight, source)
     add_sign_in(router, pages, sessions, settings)
     _add_settings(router, pages)
     _add_stream(router, pages, sessions, feed)

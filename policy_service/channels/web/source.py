@@ -73,7 +73,8 @@ class SeenSession:
     csrf: str
 
 
-def _voter(person: Person) -> Voter:
+def voter_of(person: Person) -> Voter:
+    """Who acts, as their session knows them."""
     if not isinstance(person, SeenPerson):
         raise TypeError("people come from our own sessions")
     signed_in = person.signed_in
@@ -88,25 +89,25 @@ class WorkflowQueue:
 
     async def queue_page(self, person: Person, wanted: Wanted, cursor: str | None, limit: int) -> QueuePage:
         """A page of a tab of the queue."""
-        return await queue.queue_page(self._ctx, _voter(person), wanted, cursor, limit)
+        return await queue.queue_page(self._ctx, voter_of(person), wanted, cursor, limit)
 
     async def count_waiting(self, person: Person) -> Count:
         """How many reviews wait for this person."""
-        return await queue.count_waiting(self._ctx, _voter(person))
+        return await queue.count_waiting(self._ctx, voter_of(person))
 
     async def alike(self, person: Person, review_id: str) -> AlikePage:
         """The reviews of this one's kind that wait for this person."""
-        return await alike(self._ctx, _voter(person), review_id)
+        return await alike(self._ctx, voter_of(person), review_id)
 
     def group_to_ask(self, person: Person) -> str | None:
         """A group that a first gate may ask."""
-        bundle, voter = self._ctx.active.current, _voter(person)
+        bundle, voter = self._ctx.active.current, voter_of(person)
         known = bundle.directory.groups - {UNSEEN}  # those look at what policy cannot weigh
         return min(known & groups_now(bundle, voter.key, voter.groups) or known, default=None)
 
     async def review_page(self, review_id: str, person: Person) -> ReviewPage | None:
         """One review, or None."""
-        return await reviews.review_page(self._ctx, _voter(person), review_id)
+        return await reviews.review_page(self._ctx, voter_of(person), review_id)
 
     async def cast_vote(
         self,
@@ -120,11 +121,11 @@ class WorkflowQueue:
     ) -> VoteResult:
         """Cast a vote on exactly these digests."""
         ballot = Ballot(review_id, verdict, rev, effect_digest, txn_digest, reason or None, "web")
-        return await vote(self._ctx, _voter(person), ballot)
+        return await vote(self._ctx, voter_of(person), ballot)
 
     async def write_comment(self, person: Person, review_id: str, text: str, *, question: bool) -> None:
         """Write a comment, or ask the agent."""
-        await comment(self._ctx, _voter(person), Remark(review_id, text, question=question, channel="web"))
+        await comment(self._ctx, voter_of(person), Remark(review_id, text, question=question, channel="web"))
 
     async def count_tasks(self) -> OpenTasks:
         """How many tasks are open."""
@@ -132,11 +133,11 @@ class WorkflowQueue:
 
     async def task_list(self, person: Person, state: str, cursor: str | None, limit: int) -> TaskList:
         """Tasks in a state, the oldest in front."""
-        return await tasks.task_list(self._ctx, _voter(person), state, cursor, limit)
+        return await tasks.task_list(self._ctx, voter_of(person), state, cursor, limit)
 
     async def task_page(self, task_id: str, person: Person) -> TaskPage | None:
         """One task, or None."""
-        return await tasks.task_page(self._ctx, _voter(person), task_id)
+        return await tasks.task_page(self._ctx, voter_of(person), task_id)
 
     async def settle_task(self, person: Person, task_id: str, said: Said) -> None:
         """Settle a task by exactly this word."""
@@ -149,7 +150,7 @@ class WorkflowQueue:
             channel="web",
             result=said.result,
         )
-        await settle(self._ctx, _voter(person), word)
+        await settle(self._ctx, voter_of(person), word)
 
 
 class WorkflowPolicies:

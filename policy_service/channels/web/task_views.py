@@ -30,6 +30,9 @@ _QUESTIONS = {
     "compensation_due": Question("This fired, and nobody has taken it back", "To undo", "refresh"),
     "standing": Question("This fired, and what belongs to it did not", "Stands", "alert"),
     "contradiction": Question("Two reports of this differ", "Two reports", "swap"),
+    "break_glass_review": Question(
+        "One person opened this alone, in an emergency: was it justified?", "Break-glass", "alert"
+    ),
     "impossible_quorum": Question("Nobody can approve this as things stand", "No quorum", "people"),
 }
 _UNDO = Question("We do not know whether this was taken back", "Unknown", "unknown")

@@ -99,6 +99,8 @@ def _verdict(value: str) -> Ballot:
         return "approve"
     if value == "deny":
         return "deny"
+    if value == "break_glass":
+        return "break_glass"
     raise InvalidRequestError(f"a vote is 'approve' or 'deny', not {value!r}")
 
 
@@ -114,4 +116,6 @@ def _reason(fields: Mapping[str, str], verdict: Ballot) -> str:
         )
     if verdict == "deny" and not (pick or words):
         raise InvalidRequestError("a denial needs a reason: the agent reads it", code="reason_required")
+    if verdict == "break_glass" and not words:
+        raise InvalidRequestError("an emergency needs a reason: others will read it", code="reason_required")
     return ": ".join(part for part in (pick, words) if part)

@@ -83,19 +83,21 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class PeopleCase:
-    """One person who wants to approve an effect or to settle its task."""
+    """One person who wants to do something here: approve an effect, settle its task, stop its tool."""
 
     file: str
     line: int
     it: str
-    action: Literal["approve", "settle"]
+    action: str  # as `Action::"..."` names it
     person: str
     groups: frozenset[str]
     assurance: Literal["oidc", "dev"]
     agent: AgentPrincipal
     tool: str
     gates: frozenset[str]
-    kind: str
+    kind: str  # of a task
+    what: str  # of a stop
+    name: str
     now: datetime
     opened_at: datetime
     env: str

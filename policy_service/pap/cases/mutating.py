@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from cedarpy import Schema, validate_policies
 
 from policy_service.domain.decision import Decision
-from policy_service.facts.schema import APPROVE, SETTLE
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.cases.case import Case
 from policy_service.pap.cases.comparing import determining
@@ -110,8 +109,7 @@ class _Changed:
         self._rules = replace(
             rules,
             policies={name: policy.source for name, policy in policies.items()},
-            approval=people_rules(policies, APPROVE) if self._people else rules.approval,
-            settling=people_rules(policies, SETTLE) if self._people else rules.settling,
+            people=people_rules(policies) if self._people else rules.people,
         )
 
     def touches(self, prepared: Prepared) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from policy_service.domain.people import ABOUT
 from policy_service.domain.question import AgentPrincipal
 from policy_service.pap.cases import fields
 from policy_service.pap.cases.agents import agents_of
@@ -27,7 +28,8 @@ MAX_CASES: Final = 20_000
 _DEFAULTS: Final = frozenset(
     "agent tool args facts history claimed now env txn_size on_behalf_of method person groups assurance".split()
 )
-_LISTS: Final = ("cases", "approve", "settle")
+_OF_PEOPLE: Final = frozenset("agent tool now env person groups assurance".split())
+_LISTS: Final = ("cases", *ABOUT)
 
 
 def cases_in(files: Mapping[str, bytes]) -> list[AnyCase]:
@@ -76,9 +78,9 @@ def _read(name: str, document: Any, problems: list[Problem]) -> list[AnyCase]:
 
 def _defaulted(kind: str, defaults: Table) -> Table:
     """The defaults that a case of this kind can have: one file may hold cases about calls and about people."""
-    not_its = {"person", "groups", "assurance"} if kind == "cases" else _DEFAULTS - {
-        "agent", "tool", "now", "env", "person", "groups", "assurance",
-    }  # fmt: skip
+    not_its = {"person", "groups", "assurance"} if kind == "cases" else _DEFAULTS - _OF_PEOPLE
+    if ABOUT.get(kind) == "Stop":
+        not_its = not_its | {"agent", "tool"}
     kept = Table(defaults.line)
     kept.update({key: value for key, value in defaults.items() if key not in not_its})
     kept.lines.update(defaults.lines)

@@ -9,17 +9,26 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, cast
 
 from countersign.contract import ContractError, Resource
 from policy_service.domain.decision import Decision
+from policy_service.domain.people import ABOUT, APPROVE
 from policy_service.domain.question import Facts, Question
 from policy_service.facts.config import AGENT, FactsConfig
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.cases.case import AnyCase, Case, PeopleCase
 from policy_service.pap.cases.comparing import decision_differences, permission_differences
 from policy_service.pap.problems import BundleError, Problem
-from policy_service.pdp.approve import Approver, Permission, ReviewFacts, TaskFacts, can_approve, can_settle
+from policy_service.pdp.approve import (
+    Approver,
+    Permission,
+    ReviewFacts,
+    StopFacts,
+    TaskFacts,
+    can_approve,
+    can_do,
+)
 from policy_service.pdp.engine import decide
 from policy_service.pdp.rules import Rules
 
@@ -152,7 +161,25 @@ def _typed(
 
 def _permission(rules: Rules, case: PeopleCase) -> Permission:
     approver = Approver(case.person, case.groups, case.assurance)
-    asked: dict[str, Any] = {
+    if case.action == APPROVE:
+        return can_approve(rules, approver, ReviewFacts(**_asked(rules, case)), now=case.now, env=case.env)
+    granted = can_do(rules, case.action, approver, _what(rules, case), now=case.now, env=case.env)
+    # Without a rule about it the service has one of its own; the bundle says nothing, so neither does a case.
+    return Permission(False) if granted is None else granted
+
+
+def _what(rules: Rules, case: PeopleCase) -> ReviewFacts | StopFacts:
+    match ABOUT[case.action]:
+        case "Stop":
+            return StopFacts(cast("Literal['agent', 'tool', 'everything']", case.what), case.name)
+        case "Task":
+            return TaskFacts(**_asked(rules, case), kind=case.kind)
+        case _:
+            return ReviewFacts(**_asked(rules, case))
+
+
+def _asked(rules: Rules, case: PeopleCase) -> dict[str, Any]:
+    return {
         "review_id": "case",
         "agent": case.agent,
         "tool": case.tool,
@@ -160,11 +187,6 @@ def _permission(rules: Rules, case: PeopleCase) -> Permission:
         "gates": case.gates,
         "opened_at": case.opened_at,
     }
-    if case.action == "approve":
-        return can_approve(rules, approver, ReviewFacts(**asked), now=case.now, env=case.env)
-    task = TaskFacts(**asked, kind=case.kind)
-    # Without a rule about settling the service has one of its own; the bundle says nothing, so neither does a case.
-    return can_settle(rules, approver, task, now=case.now, env=case.env) or Permission(False)
 
 
 def _risk(rules: Rules, tool: str) -> str:

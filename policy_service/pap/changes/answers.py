@@ -52,8 +52,8 @@ def _risks(versions: Iterable[Versions]) -> Iterator[Finding]:
 def _read_of_people(bundles: tuple[Bundle, Bundle]) -> Read:
     read = Read()
     for bundle in bundles:
-        for rules in (bundle.rules.approval, bundle.rules.settling):
-            for tree in {} if rules is None else rules.policies.to_pst().static_policies.values():
+        for rules in bundle.rules.people.values():
+            for tree in rules.policies.to_pst().static_policies.values():
                 read.add(read_policy(tree))
     return read
 

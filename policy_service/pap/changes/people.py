@@ -1,7 +1,7 @@
-"""Who may approve and who may settle: the rules about people on both sides, tried like those about tools.
+"""Who may do what people do here (approve, settle, stop, break the glass): rules tried like those about tools.
 
 Rules kept here: a bundle without rules about approving narrows nothing, so dropping the last one lets everybody of the
-asked groups answer; a bundle that begins or ceases to say who settles is told in any case.
+asked groups answer; a bundle that begins or ceases to say who does something else is told in any case.
 """
 
 from __future__ import annotations
@@ -13,6 +13,15 @@ from itertools import islice, product
 from math import prod
 from typing import Any, Final
 
+from policy_service.domain.people import (
+    ABOUT,
+    APPROVE,
+    BREAK_GLASS,
+    BREAK_GLASS_ALONE,
+    SETTLE,
+    START_AGAIN,
+    STOP,
+)
 from policy_service.domain.question import AgentPrincipal
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.changes.findings import Finding, Way
@@ -21,21 +30,40 @@ from policy_service.pap.changes.reading import Read, read_policy
 from policy_service.pap.changes.sides import ABSENT, BASE_NOW
 from policy_service.pap.changes.slices_of_both import only_stricter
 from policy_service.pap.changes.trying import ENVIRONMENTS, FRESH, fresh_text, moments_to_try, sets_to_try
-from policy_service.pdp.approve import Approver, ReviewFacts, TaskFacts, can_approve, can_settle
+from policy_service.pdp.approve import Approver, ReviewFacts, StopFacts, TaskFacts, can_approve, can_do
 from policy_service.pdp.rules import PeopleRules
 
 _MAX_TRIED: Final = 4_000
 _MAX_GATES: Final = 4
 _PERSONS: Final[tuple[Path, ...]] = (("agent",), ("fact", "agent", "owner"))
-_RISKS: Final = ("low", "medium", "high")
+_WORDS: Final[Mapping[Path, tuple[str, ...]]] = {
+    ("fact", "risk"): ("low", "medium", "high"),
+    ("fact", "what"): ("agent", "tool", "everything"),
+}
+_LOOSENS, _TIGHTENS = Way.LOOSENING, Way.TIGHTENING
+_BEGUN: Final = {
+    APPROVE: (_TIGHTENS, "the bundle begins to narrow who of the asked groups may approve"),
+    SETTLE: (_LOOSENS, "the bundle begins to say who may settle, instead of the service"),
+    STOP: (_LOOSENS, "the bundle begins to say who may stop, instead of everybody a gate asks"),
+    START_AGAIN: (_LOOSENS, "people may end a stop from the web, where only an operator could"),
+    BREAK_GLASS: (_LOOSENS, "two people may open what a gate holds, in an emergency"),
+    BREAK_GLASS_ALONE: (_LOOSENS, "one person alone may open what a gate holds, in an emergency"),
+}
+"""What the first rule about something means; without one the service has a rule of its own."""
+
+_ENDED: Final = {
+    APPROVE: (_LOOSENS, "the bundle no longer narrows who may approve"),
+    SETTLE: (_LOOSENS, "the bundle no longer narrows who may settle"),
+    STOP: (_LOOSENS, "the bundle no longer says who may stop; everybody a gate asks may"),
+    START_AGAIN: (_TIGHTENS, "nobody may end a stop from the web any more"),
+    BREAK_GLASS: (_TIGHTENS, "nobody may open what a gate holds as one of two any more"),
+    BREAK_GLASS_ALONE: (_TIGHTENS, "nobody may open what a gate holds alone any more"),
+}
 
 
 def people_findings(before: Bundle, after: Bundle) -> list[Finding]:
-    """What changes about who may approve and who may settle."""
-    pairs = {
-        "approve": (before.rules.approval, after.rules.approval),
-        "settle": (before.rules.settling, after.rules.settling),
-    }
+    """What changes about who may do what people do."""
+    pairs = {action: (before.rules.people.get(action), after.rules.people.get(action)) for action in ABOUT}
     return [finding for action, pair in pairs.items() for finding in _about(action, pair, before, after)]
 
 
@@ -50,7 +78,8 @@ def _about(
         policy.file for bundle in (before, after) for name in names if (policy := bundle.policies.get(name))
     )
     if pair[0] is None or pair[1] is None:
-        yield _begun_or_ended(action, pair[0] is None, names, files, texts)
+        way, words = (_BEGUN if pair[0] is None else _ENDED)[action]
+        yield Finding(way, f"who-may-{action}", f'Action::"{action}"', words, (), tuple(names), texts, files)
         return
     found: dict[Way, Finding] = {}
     count = 0
@@ -87,16 +116,6 @@ def _about(
         yield Finding(
             Way.LOOK, f"who-may-{action}", f'Action::"{action}"', words, (), tuple(names), texts, files
         )
-
-
-def _begun_or_ended(action: str, begun: bool, names: list[str], files: frozenset[str], texts: Any) -> Finding:
-    if begun and action == "approve":
-        way, words = Way.TIGHTENING, "the bundle begins to narrow who of the asked groups may approve"
-    elif begun:
-        way, words = Way.LOOSENING, "the bundle begins to say who may settle, instead of the service"
-    else:
-        way, words = Way.LOOSENING, f"the bundle no longer narrows who may {action}"
-    return Finding(way, f"who-may-{action}", f'Action::"{action}"', words, (), tuple(names), texts, files)
 
 
 def _texts(bundle: Bundle, rules: PeopleRules | None) -> dict[str, str]:
@@ -145,8 +164,8 @@ def _values(path: Path, literals: set[Any], read: Read) -> list[Any]:
     texts = sorted(value for value in literals if isinstance(value, str))
     if path[0] in ("team", "agent-role", "agent-team", "role"):
         return [False, True]
-    if path == ("fact", "risk"):
-        return list(_RISKS)
+    if path in _WORDS:
+        return list(_WORDS[path])
     if path == ("fact", "gates"):
         return list(islice(sets_to_try(literals), 64))  # all there are of up to four
     if path in (("now",), ("fact", "opened_at")):
@@ -165,6 +184,18 @@ def _values(path: Path, literals: set[Any], read: Read) -> list[Any]:
 def _may(bundle: Bundle, action: str, values: Mapping[Path, Any]) -> bool:
     groups = frozenset(path[1] for path, value in values.items() if path[0] == "team" and value is True)
     who = Approver(values.get(("agent",), "someone|else"), groups, values.get(("assurance",), "oidc"))
+    if ABOUT[action] == "Stop":
+        stop = StopFacts(values.get(("fact", "what"), "agent"), values.get(("fact", "name"), FRESH))
+        return bool(
+            can_do(
+                bundle.rules,
+                action,
+                who,
+                stop,
+                now=values.get(("now",), BASE_NOW),
+                env=values.get(("env",), "production"),
+            )
+        )
     owner = values.get(("fact", "agent", "owner"), ABSENT)
     agent = AgentPrincipal(
         values.get(("fact", "agent"), "some-agent"),
@@ -181,7 +212,8 @@ def _may(bundle: Bundle, action: str, values: Mapping[Path, Any]) -> bool:
         "opened_at": values.get(("fact", "opened_at"), BASE_NOW),
     }
     now, env = values.get(("now",), BASE_NOW), values.get(("env",), "production")
-    if action == "approve":
+    if action == APPROVE:
         return bool(can_approve(bundle.rules, who, ReviewFacts(**about), now=now, env=env))
     task = TaskFacts(**about, kind=values.get(("fact", "kind"), "unknown"))
-    return bool(can_settle(bundle.rules, who, task, now=now, env=env))
+    what = task if ABOUT[action] == "Task" else ReviewFacts(**about)
+    return bool(can_do(bundle.rules, action, who, what, now=now, env=env))

@@ -15,9 +15,10 @@ from typing import Any, Final, TypeAlias
 from cedarpy import pst
 
 from countersign.contract import MAX_SAFE_INTEGER, ToolManifest
+from policy_service.domain.people import ABOUT
 from policy_service.facts.config import FactsConfig
 from policy_service.facts.meters import MAX_TOTAL, Meter
-from policy_service.facts.schema import APPROVE, approval_schema
+from policy_service.facts.schema import approval_schema
 from policy_service.pap.compile import schema_json, shape_of
 from policy_service.pap.tools import ToolVersion
 
@@ -30,6 +31,7 @@ _CONST: Final = "const:"
 _PROOFS: Final = frozenset({"key", "api_key"})
 _ENVIRONMENTS: Final = frozenset({"production", "staging", "dev"})
 _RISKS: Final = frozenset({"low", "medium", "high"})
+_STOPPABLE: Final = frozenset({"agent", "tool", "everything"})
 
 
 @dataclass(frozen=True)
@@ -110,18 +112,22 @@ def domain_of(version: ToolVersion, config: FactsConfig, meters: Sequence[Meter]
 
 
 def people_domain(action: str) -> Domain:
-    """What is known whenever a person approves or settles."""
+    """What is known whenever a person does what rules about people are about."""
     schema = approval_schema()
     return Domain(
         action=action,
         groups=frozenset(),
         types={
             "principal": {"type": "Entity", "name": "User"},
-            "resource": {"type": "Entity", "name": "Review" if action == APPROVE else "Task"},
+            "resource": {"type": "Entity", "name": ABOUT[action]},
             "context": schema[""]["actions"][action]["appliesTo"]["context"],
         },
         entities=_entities(schema),
-        texts={("context", "env"): _ENVIRONMENTS, ("resource", "risk"): _RISKS},
+        texts={
+            ("context", "env"): _ENVIRONMENTS,
+            ("resource", "risk"): _RISKS,
+            ("resource", "what"): _STOPPABLE,
+        },
     )
 
 

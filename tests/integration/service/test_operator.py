@@ -267,10 +267,10 @@ def test_what_is_frozen_can_be_listed(up: Operated) -> None:
     assert [(one["what"], one["name"], one["reason"]) for one in told] == [
         ("everything", None, "it pays twice"),
         ("tool", "pay", "slow"),
-        ("agent", "held", None),
+        ("agent", "held", "x"),
     ]
     lines = verb(up.env, "freeze", "list")[1].splitlines()
-    assert lines[1] == f"tool pay  since {told[1]['since']}  slow"
+    assert lines[1] == f"tool pay  since {told[1]['since']} by operator  slow"
     for words in (("everything",), ("tool", "pay"), ("agent", "held")):
         verb(up.env, "unfreeze", *words)
     assert verb(up.env, "freeze", "list") == (0, "nothing is frozen")

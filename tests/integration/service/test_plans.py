@@ -59,6 +59,16 @@ def _reads_all(line: str, name: str) -> bool:
     return line == f"SCAN {name}" or f"Seq Scan on {name} " in line
 
 
+_PERSON = "person=urn:countersign:dev%7Cmaya"
+_SEARCHES = [
+    "agent=robot",
+    "kind=vote_recorded",
+    _PERSON,
+    "about=" + "e" * 64,
+    f"{_PERSON}&agent=robot&kind=x",
+]
+
+
 @pytest.mark.parametrize(
     "path",
     [
@@ -76,6 +86,11 @@ def _reads_all(line: str, name: str) -> bool:
         "/v1/reviews?limit=5",
         "/v1/tasks",
         "/v1/audit?limit=5",
+        "/agents",
+        "/agents/robot",
+        "/audit",
+        "/audit?since=2026-01-01T00:00&until=2199-01-01",
+        *(f"/audit?{search}" for search in _SEARCHES),
     ],
 )
 async def test_a_page_reads_no_table_from_end_to_end(bank: World, robot: Agent, path: str) -> None:
@@ -101,6 +116,28 @@ async def open_ones(bank: World, limit: int) -> list[str]:
     """Reviews that are open."""
     found = await bank.service.db.read(lambda conn: records.open_reviews(conn, after=None, limit=limit))
     return [review.review_id for review in found]
+
+
+_INDEX = {
+    "agent=robot": "ix_audit_agent",
+    "kind=vote_recorded": "ix_audit_kind",
+    _PERSON: "ix_audit_person",
+    f"{_PERSON}&agent=robot&kind=x": "ix_audit_person",
+}
+
+
+@pytest.mark.parametrize(("search", "index"), _INDEX.items(), ids=range(len(_INDEX)))
+async def test_a_search_of_the_log_is_a_stretch_of_one_index(
+    bank: World, robot: Agent, search: str, index: str
+) -> None:
+    maya = await bank.person("maya")
+    await robot.submit(await pay(bank, 500))
+    with plans(bank) as found:
+        assert (await maya.get(f"/audit?{search}")).status_code == 200
+    lines = [line for line, asked in found if "FROM audit" in asked and "audit" in line]
+    assert lines
+    assert any(index in line for line in lines), lines
+    assert not [line for line in lines if "TEMP B-TREE" in line or "Seq Scan" in line]
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,11 @@ unless { action in Action::"read" };
 @doc("This customer asked to be left alone. Write a note for the team instead.")
 forbid (principal, action == Action::"send_message", resource)
 when { resource.blocked };
+
+@id("operations-starts-again")
+@title("Operations starts again")
+@doc("Whoever a gate asks may stop an agent, a tool or everything; this says who ends such a stop.")
+permit (principal in Group::"operations", action == Action::"start_again", resource);
 """
 
 _GROUPS: Final = """\
@@ -158,6 +163,10 @@ cases:
       - { it: writing, tool: send_message, args: { text: Hello. } }
     expect: deny
     reasons: [no_permit]
+
+start_again:
+  - { it: operations ends a stop, groups: [operations], expect: allowed, policies: [operations-starts-again] }
+  - { it: whoever is not in operations ends none, groups: [unseen], expect: refused }
 """
 
 _README: Final = """\

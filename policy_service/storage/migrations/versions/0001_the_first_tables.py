@@ -27,8 +27,19 @@ def upgrade() -> None:
         sa.Column("teams", Json, nullable=False),
         sa.Column("enrolled_at", UtcDateTime(), nullable=False),
         sa.Column("frozen_at", UtcDateTime(), nullable=True),
+        sa.Column("frozen_by", sa.String(), nullable=True),
+        sa.Column("frozen_reason", sa.String(), nullable=True),
         sa.PrimaryKeyConstraint("name"),
     )
+    with op.batch_alter_table("agents", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_agents_frozen",
+            ["name"],
+            unique=False,
+            sqlite_where=sa.text("frozen_at IS NOT NULL"),
+            postgresql_where=sa.text("frozen_at IS NOT NULL"),
+        )
+
     op.create_table(
         "attempts",
         sa.Column("redeemer", sa.String(), nullable=False),
@@ -53,11 +64,13 @@ def upgrade() -> None:
         sa.Column("txn", sa.String(), nullable=True),
         sa.Column("effect_id", sa.String(), nullable=True),
         sa.Column("rev", sa.Integer(), nullable=True),
+        sa.Column("agent", sa.String(), nullable=True),
         sa.Column("body", sa.LargeBinary(), nullable=False),
         sa.Column("at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("audit_id"),
     )
     with op.batch_alter_table("audit", schema=None) as batch_op:
+        batch_op.create_index("ix_audit_agent", ["agent", "audit_id"], unique=False)
         batch_op.create_index(
             "ix_audit_bundles",
             ["audit_id"],
@@ -67,6 +80,14 @@ def upgrade() -> None:
         )
         batch_op.create_index(batch_op.f("ix_audit_effect_id"), ["effect_id"], unique=False)
         batch_op.create_index(batch_op.f("ix_audit_idx"), ["idx"], unique=True)
+        batch_op.create_index("ix_audit_kind", ["kind", "audit_id"], unique=False)
+        batch_op.create_index(
+            "ix_audit_person",
+            ["actor", "audit_id"],
+            unique=False,
+            sqlite_where=sa.text("substr(actor, 1, 7) = 'person:'"),
+            postgresql_where=sa.text("substr(actor, 1, 7) = 'person:'"),
+        )
         batch_op.create_index("ix_audit_txn", ["txn", "audit_id"], unique=False)
 
     op.create_table(
@@ -269,6 +290,7 @@ def upgrade() -> None:
         sa.Column("opened_at", UtcDateTime(), nullable=False),
         sa.Column("answer_by", UtcDateTime(), nullable=False),
         sa.Column("settled_at", UtcDateTime(), nullable=True),
+        sa.Column("break_glass_at", UtcDateTime(), nullable=True),
         sa.Column("remind_at", UtcDateTime(), nullable=True),
         sa.Column("reminded_at", UtcDateTime(), nullable=True),
         sa.Column("escalate_at", UtcDateTime(), nullable=True),
@@ -283,6 +305,13 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("reviews", schema=None) as batch_op:
         batch_op.create_index("ix_reviews_agent", ["agent", "state", "answer_by", "review_id"], unique=False)
+        batch_op.create_index(
+            "ix_reviews_break_glass",
+            ["break_glass_at"],
+            unique=False,
+            sqlite_where=sa.text("break_glass_at IS NOT NULL"),
+            postgresql_where=sa.text("break_glass_at IS NOT NULL"),
+        )
         batch_op.create_index("ix_reviews_due", ["state", "answer_by", "review_id"], unique=False)
         batch_op.create_index("ix_reviews_escalate", ["state", "escalate_at"], unique=False)
         batch_op.create_index("ix_reviews_newest", ["state", "review_id"], unique=False)
@@ -352,6 +381,7 @@ def upgrade() -> None:
         "stops",
         sa.Column("what", sa.String(), nullable=False),
         sa.Column("reason", sa.String(), nullable=False),
+        sa.Column("by", sa.String(), nullable=False),
         sa.Column("at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("what"),
     )
@@ -367,12 +397,19 @@ def upgrade() -> None:
         sa.Column("opened_at", UtcDateTime(), nullable=False),
         sa.Column("settled_at", UtcDateTime(), nullable=True),
         sa.CheckConstraint(
-            "kind IN ('unknown', 'restored', 'compensation_failed', 'compensation_due', 'standing', 'contradiction', 'impossible_quorum')",
+            "kind IN ('unknown', 'restored', 'compensation_failed', 'compensation_due', 'standing', 'contradiction', 'impossible_quorum', 'break_glass_review')",
             name="kind_known",
         ),
         sa.PrimaryKeyConstraint("task_id"),
     )
     with op.batch_alter_table("tasks", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_tasks_break_glass",
+            ["state", "task_id"],
+            unique=False,
+            sqlite_where=sa.text("kind = 'break_glass_review'"),
+            postgresql_where=sa.text("kind = 'break_glass_review'"),
+        )
         batch_op.create_index("ix_tasks_effect", ["effect_id", "kind"], unique=False)
         batch_op.create_index("ix_tasks_state", ["state", "task_id"], unique=False)
 
@@ -515,7 +552,7 @@ def upgrade() -> None:
         sa.Column("late", sa.Boolean(), nullable=False),
         sa.Column("cast_at", UtcDateTime(), nullable=False),
         sa.Column("revoked_at", UtcDateTime(), nullable=True),
-        sa.CheckConstraint("verdict IN ('approve', 'deny')", name="verdict_known"),
+        sa.CheckConstraint("verdict IN ('approve', 'deny', 'break_glass')", name="verdict_known"),
         sa.ForeignKeyConstraint(
             ["review_id"],
             ["reviews.review_id"],

@@ -16,7 +16,7 @@ down_revision = "0001"
 branch_labels = None
 depends_on = None
 
-_FROZEN = ("audit_id", "kind", "actor", "txn", "effect_id", "rev", "body", "at")
+_FROZEN = ("audit_id", "kind", "actor", "txn", "effect_id", "rev", "agent", "body", "at")
 
 _SQLITE = (
     """

@@ -80,6 +80,7 @@ class TaskKind(StrEnum):
     STANDING = "standing"
     CONTRADICTION = "contradiction"
     IMPOSSIBLE_QUORUM = "impossible_quorum"
+    BREAK_GLASS_REVIEW = "break_glass_review"
 
 
 class TaskAnswer(StrEnum):
@@ -93,6 +94,8 @@ class TaskAnswer(StrEnum):
     REPORT_HOLDS = "report_holds"
     WITHDRAWN = "withdrawn"
     LEFT_WAITING = "left_waiting"
+    JUSTIFIED = "justified"
+    NOT_JUSTIFIED = "not_justified"
 
 
 _E = EffectState

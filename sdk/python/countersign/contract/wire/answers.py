@@ -202,7 +202,7 @@ class VoteView(WireModel):
 
     vote_id: Name
     person: str
-    verdict: Literal["approve", "deny"]
+    verdict: Literal["approve", "deny", "break_glass"]
     at: Instant
     counted: bool
     assurance: Literal["oidc", "dev"]

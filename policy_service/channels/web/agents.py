@@ -1,0 +1,69 @@
+"""The agents: a list, and a page for each with what it did lately and the stop for it."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+
+from policy_service.channels.web.forms import MAX_REASON_CHARS
+from policy_service.channels.web.pages import Pages
+from policy_service.channels.web.ports import Oversight, QueueSource
+from policy_service.channels.web.wording import span_words
+from policy_service.errors import NotFoundError
+from policy_service.workflow.agent_pages import RECENT
+
+_PAGE_OF_AGENTS = 50
+_BAR_WIDTH, _BAR_STEP, _TALLEST = 8, 10, 48
+
+
+def add_agents(router: APIRouter, pages: Pages, oversight: Oversight, queue: QueueSource) -> None:
+    """Give a router the pages about agents."""
+
+    @router.api_route("/agents", methods=["GET", "HEAD"])
+    async def agents(request: Request) -> Response:
+        session = await pages.session(request)
+        if session is None:
+            return pages.go("/sign-in?next=/agents")
+        cursor = request.query_params.get("cursor")
+        found = await oversight.agent_list(cursor, _PAGE_OF_AGENTS)
+        tasks = await queue.count_tasks()
+        return await pages.draw(request, "agents.html", agents=found, session=session, open_tasks=tasks)
+
+    @router.api_route("/agents/{name}", methods=["GET", "HEAD"])
+    async def agent(request: Request, name: str) -> Response:
+        session = await pages.session(request)
+        if session is None:
+            return pages.go("/sign-in?next=/agents")
+        found = await oversight.agent_page(name, session.person)
+        if found is None:
+            raise NotFoundError(f"no agent {name!r} is enrolled here")
+        page, may = found
+        return await pages.draw(
+            request,
+            "agent.html",
+            session=session,
+            open_tasks=await queue.count_tasks(),
+            page=page,
+            may=may,
+            bars=bars(page.hours),
+            recent=RECENT,
+            decided_in=None if page.decided_in is None else span_words(page.decided_in),
+            max_reason=MAX_REASON_CHARS,
+        )
+
+
+def bars(hours: tuple[int, ...]) -> tuple[dict[str, int], ...]:
+    """A column for each hour: where it stands, how high, and how many it means. Any submission at all can be seen."""
+    most = max((*hours, 1))
+    drawn = []
+    for place, count in enumerate(hours):
+        height = 0 if count == 0 else max(2, round(_TALLEST * count / most))
+        drawn.append(
+            {
+                "x": place * _BAR_STEP,
+                "y": _TALLEST - height,
+                "width": _BAR_WIDTH,
+                "height": height,
+                "count": count,
+            }
+        )
+    return tuple(drawn)

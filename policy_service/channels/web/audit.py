@@ -1,0 +1,117 @@
+"""The log as people search it, and take it along as JSON lines or as a table.
+
+Rule: what leaves as a table is text to every spreadsheet. A cell that one would take for a formula begins with an
+apostrophe, and every cell is quoted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import urlencode
+
+from fastapi import APIRouter, Request, Response
+
+from policy_service.channels.streams import Streams
+from policy_service.channels.web.pages import Pages
+from policy_service.channels.web.ports import Oversight, QueueSource
+from policy_service.channels.web.signing_in import signed_in
+from policy_service.errors import InvalidRequestError, NotFoundError
+from policy_service.workflow.searching import LogLine, LogSearch, as_json
+
+_PAGE_OF_LINES: Final = 50
+_TEXTS: Final = ("agent", "about", "kind", "person")
+_MAX_CHARS: Final = 500
+_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")
+_COLUMNS: Final = ("index", "at", "kind", "actor", "agent", "txn", "effect_id", "record")
+_MEDIA: Final = {"jsonl": "application/jsonl", "csv": "text/csv; charset=utf-8"}
+
+
+def add_audit(router: APIRouter, pages: Pages, oversight: Oversight, queue: QueueSource) -> None:
+    """Give a router the log's pages."""
+    exports = Streams()
+
+    @router.api_route("/audit", methods=["GET", "HEAD"])
+    async def audit(request: Request) -> Response:
+        session = await pages.session(request)
+        if session is None:
+            return pages.go("/sign-in?next=/audit")
+        asked = _asked(request.query_params)
+        found = await oversight.search(wanted_of(asked), request.query_params.get("cursor"), _PAGE_OF_LINES)
+        return await pages.draw(
+            request,
+            "audit.html",
+            session=session,
+            open_tasks=await queue.count_tasks(),
+            asked=asked,
+            query=urlencode({name: value for name, value in asked.items() if value}),
+            found=found,
+        )
+
+    @router.get("/audit/export.{form}")
+    async def export(request: Request, form: str) -> Response:
+        session = await signed_in(pages, request)
+        if form not in _MEDIA:
+            raise NotFoundError(f"the log leaves as {' or '.join(_MEDIA)}, not as {form!r}")
+        lines = oversight.export(wanted_of(_asked(request.query_params)))
+        body = as_table(lines) if form == "csv" else as_json_lines(lines)
+        name = f"countersign-log-{pages.now():%Y%m%dT%H%M%SZ}.{form}"
+        headers = pages.headers() | {"Content-Disposition": f'attachment; filename="{name}"'}
+        return exports.answer(f"{session.person.iss}|{session.person.sub}", body, headers, _MEDIA[form])
+
+
+def _asked(query: Mapping[str, str]) -> dict[str, str]:
+    """What the address asks, as it was typed."""
+    asked = {name: query.get(name, "").strip() for name in (*_TEXTS, "since", "until")}
+    if any(len(value) > _MAX_CHARS for value in asked.values()):
+        raise InvalidRequestError(f"a search holds {_MAX_CHARS} characters in each field at most")
+    return asked
+
+
+def wanted_of(asked: Mapping[str, str]) -> LogSearch:
+    """The search an address asks for.
+
+    Raises:
+        InvalidRequestError: a time that is none.
+    """
+    texts = {name: asked[name] for name in _TEXTS}
+    return LogSearch(**texts, since=_moment(asked["since"]), until=_moment(asked["until"], ends=True))
+
+
+def _moment(text: str, *, ends: bool = False) -> datetime | None:
+    """A time as a browser's field sends it, in UTC; a day that ends a search is in it whole."""
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+        return moment + timedelta(days=1) if ends and len(text) == len("2026-01-31") else moment
+    except (ValueError, OverflowError) as error:
+        raise InvalidRequestError(f"{text!r} is no time; write 2026-01-31 or 2026-01-31T17:00") from error
+
+
+async def as_json_lines(lines: AsyncIterator[LogLine]) -> AsyncIterator[bytes]:
+    """One line of canonical JSON for each: its index, and the record that index is of."""
+    async for line in lines:
+        yield as_json(line) + b"\n"
+
+
+async def as_table(lines: AsyncIterator[LogLine]) -> AsyncIterator[bytes]:
+    """RFC 4180, every cell quoted."""
+    yield _row(_COLUMNS)
+    async for line in lines:
+        at = f"{line.at:%Y-%m-%dT%H:%M:%S.%fZ}"
+        about = (line.agent, line.txn, line.effect_id, line.record.decode())
+        yield _row((line.index, at, line.kind, line.actor, *about))
+
+
+def _row(cells: tuple[Any, ...]) -> bytes:
+    return (",".join(_cell(cell) for cell in cells) + "\r\n").encode()
+
+
+def _cell(value: Any) -> str:
+    text = "" if value is None else str(value)
+    if text.startswith(_FORMULA):
+        text = f"'{text}"
+    return '"' + text.replace('"', '""') + '"'

@@ -1,0 +1,87 @@
+"""Break-glass: who may open what a gate holds without the people it asks.
+
+A signature is a vote of its own kind (``vote.py``): it names the same bytes and is cast, kept and counted anew like
+every vote. What is different stands here: who may give one, and that a stop comes before any emergency.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from countersign.contract import ErrorCode
+from policy_service.domain.gates import merge, step_up_suffices
+from policy_service.domain.people import BREAK_GLASS, BREAK_GLASS_ALONE
+from policy_service.errors import ForbiddenError
+from policy_service.pap.bundle import Bundle
+from policy_service.storage.database import Tx
+from policy_service.workflow.ballots import groups_now, requesters_side
+from policy_service.workflow.cases import Case
+from policy_service.workflow.context import Context
+from policy_service.workflow.openings import is_named
+from policy_service.workflow.parties import agent_behind
+from policy_service.workflow.stops import require_going
+
+
+def why_not_open(
+    ctx: Context,
+    bundle: Bundle,
+    case: Case,
+    person: str,
+    from_token: frozenset[str],
+    assurance: str,
+    now: datetime,
+) -> str | None:
+    """The sentence that tells this person why they may not open it in an emergency, or None when they may."""
+    if person in requesters_side(case.agent):
+        return f"you own {case.agent.name}; nobody opens what their own side asks for"
+    groups = groups_now(bundle, person, from_token)
+    asked = (
+        is_named(ctx, bundle, case.agent, case.review, case.gates, action, person, groups, assurance, now)
+        for action in (BREAK_GLASS, BREAK_GLASS_ALONE)
+    )
+    if any(asked):
+        return None
+    return 'no permit for Action::"break_glass" covers you and this review, and without one nobody may'
+
+
+def require_openable(
+    tx: Tx,
+    ctx: Context,
+    bundle: Bundle,
+    case: Case,
+    person: str,
+    from_token: frozenset[str],
+    assurance: str,
+    step_up: str | None,
+) -> None:
+    """Refuse a signature that could not count. A stop comes before any emergency: what is frozen, nobody opens.
+
+    Raises:
+        ForbiddenError: not_eligible, step_up_required, frozen.
+    """
+    reason = why_not_open(ctx, bundle, case, person, from_token, assurance, tx.now)
+    if reason is not None:
+        raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
+    if not all(step_up_suffices(step_up, gate.step_up) for gate in merge(case.gates)):
+        raise ForbiddenError(
+            "a gate here asks for a passkey, and an emergency does not do without it; passkeys are not set up on "
+            "this deployment yet",
+            code=ErrorCode.STEP_UP_REQUIRED,
+        )
+    agent_behind(tx, case.effect.agent, case.effect.kind)
+    require_going(tx, [case.effect.tool])
+
+
+def may_alone(
+    ctx: Context,
+    bundle: Bundle,
+    case: Case,
+    person: str,
+    from_token: frozenset[str],
+    assurance: str,
+    now: datetime,
+) -> bool:
+    """Whether this person's signature is enough by itself, with a review afterwards."""
+    groups = groups_now(bundle, person, from_token)
+    about = (ctx, bundle, case.agent, case.review, case.gates)
+    return is_named(*about, BREAK_GLASS_ALONE, person, groups, assurance, now)

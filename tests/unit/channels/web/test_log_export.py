@@ -1,0 +1,35 @@
+"""A table of the log is text to every spreadsheet, whatever somebody called themselves."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import pytest
+
+from policy_service.channels.web.agents import bars
+from policy_service.channels.web.audit import as_table
+from policy_service.workflow.searching import LogLine
+from tests.fakes.oversight import line
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("begins", ["=", "+", "-", "@", "\t", "\r", "\n"])
+async def test_no_cell_is_a_formula(begins: str) -> None:
+    async def lines() -> AsyncIterator[LogLine]:
+        yield replace(line(1), agent=f'{begins}cmd|"/c calc"!A1', kind=f"{begins}1")
+
+    table = b"".join([row async for row in as_table(lines())]).decode()
+    (row,) = csv.DictReader(io.StringIO(table, newline=""))
+    assert row["agent"] == f'\'{begins}cmd|"/c calc"!A1'
+    assert row["kind"] == f"'{begins}1"
+    assert table.count('"') % 2 == 0
+
+
+def test_an_hour_with_anything_in_it_can_be_seen() -> None:
+    drawn = bars((0, 1, 10_000))
+    assert [bar["height"] for bar in drawn] == [0, 2, 48]
+    assert all(bar["y"] + bar["height"] == 48 for bar in drawn)
