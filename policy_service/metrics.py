@@ -89,6 +89,9 @@ REQUESTS = _histogram(
     "status",
 )
 REFUSALS = _counter("refusals_total", "Requests answered with a problem, by its code.", "code")
+QUOTA_REFUSALS = _counter(
+    "quota_refusals_total", "Requests of agents that reached a limit, by the setting that is it.", "setting"
+)
 STREAMS = _gauge("event_streams", "Event streams that are open.", "channel")
 LONG_POLLS = _gauge("long_polls", "Requests that wait for people by Prefer: wait.")
 

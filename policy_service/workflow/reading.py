@@ -154,6 +154,17 @@ class RuleChange:
 
 
 @dataclass(frozen=True, slots=True)
+class DeniedBefore:
+    """Nearly the same was denied by a person. `differs` names the arguments that are others now."""
+
+    review_id: str
+    at: datetime
+    person_name: str
+    reason: str
+    differs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReviewPage:
     """Everything one person needs to decide one effect at one revision, and what became of it."""
 
@@ -193,6 +204,7 @@ class ReviewPage:
     undoable: bool = False  # the manifest names a compensation
     reason_required: bool = False  # some gate wants a reason for approving too
     my_verdict: Ballot | None = None  # this person's counted vote on this revision
+    denied_before: tuple[DeniedBefore, ...] = ()  # by people, a short while ago, the newest first
     rule_changes: tuple[RuleChange, ...] = ()  # what new rules changed while it waited, the newest first
 
 

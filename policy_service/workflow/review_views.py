@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, cast
 
 from sqlalchemy import Connection
 
+from countersign.contract.wire import EarlierDenial as EarlierDenialView
 from countersign.contract.wire import ReviewPageView, ReviewView, VoteView
 from policy_service.workflow import records
 from policy_service.workflow.asking import count, manifest_for
 from policy_service.workflow.ballots import person_key
 from policy_service.workflow.cases import Case, read_case
 from policy_service.workflow.context import Context
+from policy_service.workflow.denied_before import EarlierDenial, denied_before, period_of
 from policy_service.workflow.reviews import open_cases
 from policy_service.workflow.view import effect_view, needs, review_url
 
@@ -23,20 +26,25 @@ async def page(ctx: Context, cursor: str | None, limit: int) -> ReviewPageView:
         InvalidRequestError: the cursor is not one of ours.
     """
     cases, following = await open_cases(ctx, cursor, limit)
-    return ReviewPageView(reviews=tuple(_review(ctx, case) for case in cases), next=following)
+    denials = await ctx.db.read(lambda conn: denied_before(conn, cases, period_of(ctx)))
+    reviews = tuple(_review(ctx, case, denials[case.review.review_id]) for case in cases)
+    return ReviewPageView(reviews=reviews, next=following)
 
 
 async def review(ctx: Context, review_id: str) -> ReviewView | None:
     """One review, or None."""
 
-    def find(conn: Connection) -> Case | None:
-        return None if records.review_by_id(conn, review_id) is None else read_case(conn, review_id)
+    def find(conn: Connection) -> tuple[Case, tuple[EarlierDenial, ...]] | None:
+        if records.review_by_id(conn, review_id) is None:
+            return None
+        case = read_case(conn, review_id)
+        return case, denied_before(conn, [case], period_of(ctx))[review_id]
 
-    case = await ctx.db.read(find)
-    return None if case is None else _review(ctx, case)
+    found = await ctx.db.read(find)
+    return None if found is None else _review(ctx, *found)
 
 
-def _review(ctx: Context, case: Case) -> ReviewView:
+def _review(ctx: Context, case: Case, denials: Sequence[EarlierDenial]) -> ReviewView:
     bundle, now = ctx.active.current, ctx.clock()
     row, effect, snapshot = case.review, case.effect, case.snapshot
     counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
@@ -68,4 +76,15 @@ def _review(ctx: Context, case: Case) -> ReviewView:
             for vote in snapshot.votes_on(effect)
         ),
         claimed=dict(snapshot.transaction.claimed),
+        earlier_denials=tuple(
+            EarlierDenialView(
+                review_id=denial.review_id,
+                txn=denial.txn,
+                at=denial.at,
+                person=person_key(denial.iss, denial.sub),
+                reason=denial.reason,
+                differs=denial.differs,
+            )
+            for denial in denials
+        ),
     )

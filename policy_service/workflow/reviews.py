@@ -23,9 +23,11 @@ from policy_service.workflow.asking import count, manifest_for
 from policy_service.workflow.cases import Case, read_case, read_cases
 from policy_service.workflow.context import Context
 from policy_service.workflow.cursors import read_cursor
+from policy_service.workflow.denied_before import denied_before, period_of
 from policy_service.workflow.describing import arguments, first_money, sentence
 from policy_service.workflow.history import of_transaction
 from policy_service.workflow.reading import (
+    DeniedBefore,
     EventLine,
     FactLine,
     GateView,
@@ -208,6 +210,10 @@ def _review_page(
         reason_required=any(gate.reason for gate in case.gates),
         my_verdict=_my_verdict(votes, voter),
         rule_changes=changes_of(conn, bundle, effect),
+        denied_before=tuple(
+            DeniedBefore(one.review_id, one.at, one.person_name, one.reason or "", one.differs)
+            for one in denied_before(conn, [case], period_of(ctx))[review_id]
+        ),
     )
 
 

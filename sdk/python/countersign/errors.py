@@ -23,6 +23,7 @@
       WorldError               the world's fault: try again later
         ServiceUnavailable       the service does not answer, or not sensibly
         ServiceRefused           the service answered with a problem; `.code` is the problem's
+          OverQuota                more than this agent may ask for at once; `.retry_after` says when it may
         TransactionBusy          another process owns this transaction
         WorkerStopping           this process was asked to stop and begins nothing more
         JournalError             the journal cannot be read or written
@@ -320,6 +321,25 @@ class ServiceRefused(WorldError):
         self.status, self.problem_code, self.detail = status, problem_code, detail
         self.extras = dict(extras or {})
         super().__init__(f"the policy service refused the request ({status} {problem_code}): {detail}")
+
+
+class OverQuota(ServiceRefused):
+    """This agent asked for more than it may at once, and for longer than a call waits: nothing was taken, nothing
+    fired. `retry_after` is in seconds; `setting` is what an operator would change.
+    """
+
+    code = "over_quota"
+
+    @property
+    def setting(self) -> str | None:
+        """The service's setting that is the limit, where it says so."""
+        return str(self.extras["setting"]) if "setting" in self.extras else None
+
+    @property
+    def retry_after(self) -> int | None:
+        """Seconds after which the same request may be taken, where the service says so."""
+        seconds = self.extras.get("retry_after_seconds")
+        return seconds if type(seconds) is int else None
 
 
 class TransactionBusy(WorldError):
