@@ -109,6 +109,9 @@ JOB_SUCCESS = _gauge("job_last_success_timestamp_seconds", "When a job last succ
 ROW_FAILURES = _counter(
     "sweep_row_failures_total", "Rows a sweep could not move; the next round tries again."
 )
+ROWS_BROKEN = _counter(
+    "rows_broken_total", "Readings of a review that cannot be read any more; the log names it."
+)
 DELIVERIES = _counter("outbox_deliveries_total", "Attempts to deliver a message.", "result")
 BUNDLE = _gauge("bundle_info", "The bundle in force: always 1.", "digest", "commit")
 BUNDLE_REFUSED = _counter("bundle_refusals_total", "Looks at a bundle that may not come into force.")

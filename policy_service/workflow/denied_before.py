@@ -10,15 +10,17 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
 from sqlalchemy import Connection, literal_column, select
 from sqlmodel import col
 
-from countersign.contract import JSON, load
+from countersign.contract import ContractError
 from policy_service.storage.core import table
 from policy_service.storage.tables import EffectRow, ReviewRow, VoteRow
 from policy_service.workflow.cases import Case
 from policy_service.workflow.context import Context
+from policy_service.workflow.effect_rows import args_in
 
 MOST = 5  # the newest; whoever was told no five times in a day needs no sixth line
 
@@ -55,35 +57,36 @@ def period_of(ctx: Context) -> timedelta:
     return timedelta(hours=ctx.settings.denied_before_hours)
 
 
-def denied_before(
-    conn: Connection, cases: Sequence[Case], period: timedelta
-) -> dict[str, tuple[EarlierDenial, ...]]:
-    """The denials of this period before each review was opened, by review, the newest first; one query for all."""
-    if not cases:
-        return {}
-    effects = [case.effect for case in cases]
-    query = _DENIALS.where(
-        col(EffectRow.agent).in_({effect.agent for effect in effects}),
-        col(EffectRow.tool).in_({effect.tool for effect in effects}),
-        col(EffectRow.resource_type).in_({effect.resource_type for effect in effects}),
-        col(EffectRow.resource_id).in_({effect.resource_id for effect in effects}),
-        col(EffectRow.changed_at) >= min(case.review.opened_at for case in cases) - period,
-    )
-    found = defaultdict(list)
-    for row in conn.execute(query):
-        found[row.agent, row.tool, row.resource_type, row.resource_id].append(row)
-    return {
-        case.review.review_id: tuple(
+class Denials:
+    """The denials that may be about some cases; one query for all of them."""
+
+    def __init__(self, conn: Connection, cases: Sequence[Case], period: timedelta) -> None:
+        self._period = period
+        self._found: defaultdict[tuple[str, ...], list[Any]] = defaultdict(list)
+        if not cases:
+            return
+        effects = [case.effect for case in cases]
+        query = _DENIALS.where(
+            col(EffectRow.agent).in_({effect.agent for effect in effects}),
+            col(EffectRow.tool).in_({effect.tool for effect in effects}),
+            col(EffectRow.resource_type).in_({effect.resource_type for effect in effects}),
+            col(EffectRow.resource_id).in_({effect.resource_id for effect in effects}),
+            col(EffectRow.changed_at) >= min(case.review.opened_at for case in cases) - period,
+        )
+        for row in conn.execute(query):
+            self._found[row.agent, row.tool, row.resource_type, row.resource_id].append(row)
+
+    def before(self, case: Case) -> tuple[EarlierDenial, ...]:
+        """Those of the period before this review was opened, and while it was open; the newest first."""
+        return tuple(
             EarlierDenial(
                 *(row.review_id, row.txn, row.changed_at, row.iss, row.sub, row.name, row.reason),
                 _differing(row.args, case.effect.args),
             )
-            for row in found[_of(case.effect)]
+            for row in self._found[_of(case.effect)]
             if (row.effect_id, row.rev) != (case.effect.effect_id, case.effect.rev)
-            and _is_of(case.review, row.changed_at, period)
+            and _is_of(case.review, row.changed_at, self._period)
         )[:MOST]
-        for case in cases
-    }
 
 
 def _of(effect: EffectRow) -> tuple[str, str, str, str]:
@@ -97,7 +100,11 @@ def _is_of(review: ReviewRow, at: datetime, period: timedelta) -> bool:
 
 def _differing(before: bytes, now: bytes) -> tuple[str, ...]:
     """The arguments that are not the same, by name; of secret ones too, whose values are told nowhere."""
-    then, given = _members(before), _members(now)
+    given = args_in(now)
+    try:
+        then = args_in(before)
+    except (ContractError, TypeError):
+        then = {}  # from what cannot be read any more, everything differs
     return tuple(
         sorted(
             name
@@ -105,8 +112,3 @@ def _differing(before: bytes, now: bytes) -> tuple[str, ...]:
             if (name in then) != (name in given) or then.get(name) != given.get(name)
         )
     )
-
-
-def _members(args: bytes) -> dict[str, JSON]:
-    value = load(args)
-    return value if isinstance(value, dict) else {}

@@ -14,7 +14,6 @@ from countersign.contract import (
     PointerError,
     ToolManifest,
     canonicalize,
-    load,
     pointer_to,
     resolve_pointer,
 )
@@ -38,7 +37,7 @@ _TYPES = {
 
 def sentence(bundle: Bundle, effect: EffectRow) -> tuple[Piece, ...]:
     """What will happen, with the values filled in."""
-    manifest, args = manifest_for(bundle, effect.tool, effect.tool_digest), load(effect.args)
+    manifest, args = manifest_for(bundle, effect.tool, effect.tool_digest), args_of(effect)
     if manifest is None:
         return (
             Piece("Call "),
@@ -79,7 +78,7 @@ def first_money(bundle: Bundle, effect: EffectRow) -> Money | None:
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     if manifest is None or not manifest.money or is_hidden(effect.secret, manifest.money[0].amount):
         return None
-    return money_at(manifest, load(effect.args), manifest.money[0].amount)
+    return money_at(manifest, args_of(effect), manifest.money[0].amount)
 
 
 def _currency(field: MoneyField, args: JSON) -> str:

@@ -12,9 +12,10 @@ from countersign.contract.wire import ReviewPageView, ReviewView, VoteView
 from policy_service.workflow import records
 from policy_service.workflow.asking import count, manifest_for
 from policy_service.workflow.ballots import person_key
+from policy_service.workflow.broken import SetApart
 from policy_service.workflow.cases import Case, read_case
 from policy_service.workflow.context import Context
-from policy_service.workflow.denied_before import EarlierDenial, denied_before, period_of
+from policy_service.workflow.denied_before import Denials, EarlierDenial, period_of
 from policy_service.workflow.reviews import open_cases
 from policy_service.workflow.view import effect_view, needs, review_url
 
@@ -26,9 +27,16 @@ async def page(ctx: Context, cursor: str | None, limit: int) -> ReviewPageView:
         InvalidRequestError: the cursor is not one of ours.
     """
     cases, following = await open_cases(ctx, cursor, limit)
-    denials = await ctx.db.read(lambda conn: denied_before(conn, cases, period_of(ctx)))
-    reviews = tuple(_review(ctx, case, denials[case.review.review_id]) for case in cases)
-    return ReviewPageView(reviews=reviews, next=following)
+    denials = await ctx.db.read(lambda conn: Denials(conn, cases, period_of(ctx)))
+    views = (_readable(ctx, case, denials) for case in cases)
+    return ReviewPageView(reviews=tuple(view for view in views if view is not None), next=following)
+
+
+def _readable(ctx: Context, case: Case, denials: Denials) -> ReviewView | None:
+    """A review of a list; one that cannot be read is left out, and told."""
+    with SetApart(case.review):
+        return _review(ctx, case, denials.before(case))
+    return None
 
 
 async def review(ctx: Context, review_id: str) -> ReviewView | None:
@@ -38,7 +46,7 @@ async def review(ctx: Context, review_id: str) -> ReviewView | None:
         if records.review_by_id(conn, review_id) is None:
             return None
         case = read_case(conn, review_id)
-        return case, denied_before(conn, [case], period_of(ctx))[review_id]
+        return case, Denials(conn, [case], period_of(ctx)).before(case)
 
     found = await ctx.db.read(find)
     return None if found is None else _review(ctx, *found)

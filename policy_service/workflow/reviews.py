@@ -17,13 +17,14 @@ from policy_service.domain.quorum import GateTally, Tally
 from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.rules import UNKNOWN_TOOL
-from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, VoteRow
+from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, ReviewRow, VoteRow
 from policy_service.workflow import records
 from policy_service.workflow.asking import count, manifest_for
+from policy_service.workflow.broken import SetApart
 from policy_service.workflow.cases import Case, read_case, read_cases
 from policy_service.workflow.context import Context
 from policy_service.workflow.cursors import read_cursor
-from policy_service.workflow.denied_before import denied_before, period_of
+from policy_service.workflow.denied_before import Denials, period_of
 from policy_service.workflow.describing import arguments, first_money, sentence
 from policy_service.workflow.history import of_transaction
 from policy_service.workflow.reading import (
@@ -31,6 +32,7 @@ from policy_service.workflow.reading import (
     EventLine,
     FactLine,
     GateView,
+    Piece,
     QueuePage,
     QueueRow,
     ReviewPage,
@@ -87,7 +89,7 @@ def _page(
     questions = records.open_questions(conn, _COUNT_CAP + 1)
     waiting = _waiting_for(conn, ctx, bundle, voter, questions[:_COUNT_CAP], now)
     return QueuePage(
-        rows=tuple(_row(ctx, bundle, case, now, case.review.review_id in waiting) for case in cases),
+        rows=tuple(_row_or_broken(ctx, bundle, case, now, waiting) for case in cases),
         next_cursor=following,
         total=min(len(questions), _COUNT_CAP),
         total_capped=len(questions) > _COUNT_CAP,
@@ -111,15 +113,54 @@ def _waiting_for(
         review.review_id
         for review, stored in questions
         if review.review_id not in answered
-        and why_not(
-            ctx, bundle, agents[review.agent], review, [Gate.from_json(gate) for gate in stored], voter, now
-        )
-        is None
+        and _may_vote(ctx, bundle, agents[review.agent], review, stored, voter, now)
     }
+
+
+def _may_vote(
+    ctx: Context,
+    bundle: Bundle,
+    agent: AgentRow,
+    review: ReviewRow,
+    stored: Sequence[dict[str, Any]],
+    voter: Voter,
+    now: datetime,
+) -> bool:
+    """Whether a review waits for this person; one whose gates cannot be read waits for nobody."""
+    with SetApart(review):
+        gates = [Gate.from_json(gate) for gate in stored]
+        return why_not(ctx, bundle, agent, review, gates, voter, now) is None
+    return False
 
 
 def _write_cursor(answer_by: datetime, review_id: str) -> str:
     return f"{answer_by.isoformat()}~{review_id}"
+
+
+def _row_or_broken(ctx: Context, bundle: Bundle, case: Case, now: datetime, waiting: set[str]) -> QueueRow:
+    """A row of the queue; of what cannot be read only that, so that the others can be."""
+    review = case.review
+    with SetApart(review):
+        return _row(ctx, bundle, case, now, review.review_id in waiting)
+    return QueueRow(
+        review_id=review.review_id,
+        effect_id=review.effect_id,
+        rev=review.rev,
+        txn=review.txn,
+        tool=review.tool,
+        title=review.tool,
+        sentence=(Piece("This one cannot be read. Nothing of it fires; tell the operator of this service"),),
+        risk=cast(Risk, review.risk),
+        agent=review.agent,
+        owner=None,
+        gates=(),
+        amount=None,
+        have=0,
+        need=0,
+        answer_by=review.answer_by,
+        opened_at=review.opened_at,
+        can_vote=False,
+    )
 
 
 def _row(ctx: Context, bundle: Bundle, case: Case, now: datetime, waits: bool) -> QueueRow:
@@ -212,7 +253,7 @@ def _review_page(
         rule_changes=changes_of(conn, bundle, effect),
         denied_before=tuple(
             DeniedBefore(one.review_id, one.at, one.person_name, one.reason or "", one.differs)
-            for one in denied_before(conn, [case], period_of(ctx))[review_id]
+            for one in Denials(conn, [case], period_of(ctx)).before(case)
         ),
     )
 
