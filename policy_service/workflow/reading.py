@@ -16,6 +16,10 @@ Risk: TypeAlias = Literal["low", "medium", "high"]
 Ballot: TypeAlias = Literal["approve", "deny"]
 
 
+NOT_IN_THE_SCHEMA = "not in the schema"
+"""The type of an argument that the reviewed schema does not know."""
+
+
 @dataclass(frozen=True, slots=True)
 class Money:
     """An amount in minor units with its ISO 4217 code, and the one way we print it."""

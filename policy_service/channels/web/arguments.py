@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from policy_service.channels.web.findings import Finding
+from policy_service.channels.web.keys import findings_of_names
 from policy_service.channels.web.marking import Marked, mark
 from policy_service.channels.web.wording import counted
 from policy_service.workflow.reading import ArgRow
@@ -48,9 +49,11 @@ class ArgView:
     name: Marked
     value: Folded
 
+    of_names: tuple[Finding, ...] = ()  # what its name is to those of the other rows
+
     @property
     def findings(self) -> tuple[Finding, ...]:
-        return self.name.findings + (() if self.row.secret else self.value.whole.findings)
+        return self.of_names + self.name.findings + (() if self.row.secret else self.value.whole.findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +65,15 @@ class Bytes:
 
 
 def arg_views(page: Sheet) -> tuple[ArgView, ...]:
+    about = findings_of_names(page.args)
     return tuple(
-        ArgView(f"arg-{place}", row, mark(row.name), folded(row.value_text, address=row.recipient))
+        ArgView(
+            f"arg-{place}",
+            row,
+            mark(row.name),
+            folded(row.value_text, address=row.recipient),
+            about.get(row.name, ()),
+        )
         for place, row in enumerate(page.args, start=1)
     )
 
