@@ -12,6 +12,7 @@ const provider = new Provider(issuer, {
   features: {
     devInteractions: { enabled: true },
     clientCredentials: { enabled: true },
+    backchannelLogout: { enabled: true },
     resourceIndicators: {
       enabled: true,
       getResourceServerInfo: (ctx, resource) => ({
