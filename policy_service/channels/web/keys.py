@@ -22,7 +22,7 @@ def findings_of_names(rows: Sequence[ArgRow]) -> dict[str, tuple[Finding, ...]]:
         unknown = set()
     found: dict[str, tuple[Finding, ...]] = {}
     for row in rows:
-        about = ()
+        about: tuple[Finding, ...] = ()
         if row.name in unknown:
             about += (
                 Finding(
