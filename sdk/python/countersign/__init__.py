@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         NotStageable,
         OutcomeUnknown,
         OutsideTransaction,
-        OverQuota,
         PartlyFired,
         PlaceholderUsed,
         RegistrationError,
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
         WorldError,
     )
     from countersign.placeholder import Placeholder
+    from countersign.quotas import OverQuota
     from countersign.reasons import DenyReason, PendingReview
     from countersign.rerun import run_transaction
     from countersign.resuming import resume, resume_async
@@ -87,6 +87,7 @@ _HOMES = {
         *("ServiceUnavailable", "SettingsError", "Stopped", "TransactionBusy", "WorldError"),
     ),
     "placeholder": ("Placeholder",),
+    "quotas": ("OverQuota",),
     "reasons": ("DenyReason", "PendingReview"),
     "rerun": ("run_transaction",),
     "resuming": ("resume", "resume_async"),

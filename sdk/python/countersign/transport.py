@@ -25,7 +25,8 @@ from countersign.contract.errors import ContractError
 from countersign.contract.keys import PrivateKey
 from countersign.contract.proof import make_proof
 from countersign.contract.wire import BroughtKey, WireModel, parse
-from countersign.errors import OverQuota, ServiceRefused, ServiceUnavailable
+from countersign.errors import ServiceRefused, ServiceUnavailable
+from countersign.quotas import OverQuota
 from countersign.settings import TOKEN_VARIABLE, URL_VARIABLE, Settings
 from countersign.waiting import Answered, Asked, Waits
 
