@@ -46,6 +46,7 @@ from policy_service.channels.http import (
     redemptions,
     reviews,
     shadows,
+    signing_out,
     tasks,
     transactions,
     wellknown,
@@ -383,6 +384,7 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         shadows.router(gate),
         log_routes.router(gate),
         agent_keys.router(gate, service.trusted_issuers),
+        signing_out.router(gate, service.sign_in),
         policies.router(gate, service.webhook_secret),
         wellknown.router(gate, service.health.findings, service.metrics_token),
     ):

@@ -153,8 +153,12 @@ def _uvicorn_config(asgi: Any, settings: Settings) -> uvicorn.Config:
     # The whole house; every verb that does not serve starts in half the time without it.
     import uvicorn
 
+    from policy_service.channels.http.connections import BoundedConnection
+
     return uvicorn.Config(
         asgi,
+        http=BoundedConnection,
+        ws="none",
         host=settings.host,
         port=settings.port,
         log_config=None,

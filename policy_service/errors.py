@@ -9,6 +9,7 @@ what happened, to which thing, what to do next. One table turns codes into HTTP 
         ForbiddenError          not you
         NotFoundError           not here
         InvalidRequestError     not like this
+        QuotaError              not so much at once
         ConflictError           not now, or not any more
       WorldError              the caller did nothing wrong (5xx)
         StorageUnavailableError the change was not made, or nobody knows: ask again by the same key
@@ -49,7 +50,7 @@ _BY_STATUS: dict[int, tuple[str, ...]] = {
     415: ("unsupported_media_type",),
     421: ("misdirected_host",),
     422: ("mixed_audience", "idempotency_key_reused"),
-    429: ("rate_limited",),
+    429: ("rate_limited", "too_many_open"),
     500: ("internal",),
     503: ("storage_unavailable", "issuer_unavailable", "policies_behind"),
 }  # fmt: skip
@@ -131,6 +132,29 @@ class InvalidRequestError(RequestError):
 
     statuses = frozenset({400, 405, 406, 413, 415, 421, 422, 429})
     default_code = "invalid_request"
+
+
+class QuotaError(RequestError):
+    """An agent reached a limit of its own. The problem's members say which setting it is, and when to ask again."""
+
+    statuses = frozenset({429})
+    default_code = "rate_limited"
+
+    def __init__(
+        self,
+        detail: str,
+        *,
+        setting: str,
+        limit: int,
+        retry_after_seconds: int,
+        code: ErrorCode | None = None,
+    ) -> None:
+        told = f"{detail}. An operator changes the limit by the setting {setting}"
+        super().__init__(
+            told, code=code, setting=setting, limit=limit, retry_after_seconds=retry_after_seconds
+        )
+        self.setting = setting
+        self.retry_after_seconds = retry_after_seconds
 
 
 class ConflictError(RequestError):

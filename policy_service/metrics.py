@@ -99,6 +99,9 @@ REQUESTS = _histogram(
     "status",
 )
 REFUSALS = _counter("refusals_total", "Requests answered with a problem, by its code.", "code")
+QUOTA_REFUSALS = _counter(
+    "quota_refusals_total", "Requests of agents that reached a limit, by the setting that is it.", "setting"
+)
 STREAMS = _gauge("event_streams", "Event streams that are open.", "channel")
 LONG_POLLS = _gauge("long_polls", "Requests that wait for people by Prefer: wait.")
 
@@ -115,6 +118,9 @@ JOB_FAILURES = _counter("job_failures_total", "Ticks of a job that raised.", "jo
 JOB_SUCCESS = _gauge("job_last_success_timestamp_seconds", "When a job last succeeded, Unix time.", "job")
 ROW_FAILURES = _counter(
     "sweep_row_failures_total", "Rows a sweep could not move; the next round tries again."
+)
+ROWS_BROKEN = _counter(
+    "rows_broken_total", "Readings of a review that cannot be read any more; the log names it."
 )
 DELIVERIES = _counter("outbox_deliveries_total", "Attempts to deliver a message.", "result")
 WEBHOOK_DELIVERIES = _counter(

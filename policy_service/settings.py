@@ -112,6 +112,21 @@ class Settings(BaseSettings):
     # -- admission -----------------------------------------------------------------------------------------
     max_body_bytes: int = Field(4_194_304, gt=0, description="one request; 16 effects with the largest args")
     max_wait_s: int = Field(30, ge=0, description="longest Prefer: wait; proxies give up at 60")
+    submissions_per_minute: int = Field(
+        6_000, gt=0, description="of one agent, dry runs included, on each replica; more are 429"
+    )
+    open_reviews_per_agent: int = Field(
+        200, gt=0, description="questions one agent may have before people, on all replicas; more are 429"
+    )
+    denied_before_hours: int = Field(
+        24,
+        gt=0,
+        le=720,
+        description="a review tells of people's denials of the same tool and resource so long",
+    )
+    waits_per_agent: int = Field(
+        1_000, gt=0, description="requests of one agent that wait at once, on each replica"
+    )
     page_size: int = Field(50, gt=0, le=200, description="rows of a page when the caller names no limit")
     max_page_size: int = Field(200, gt=0, le=1000, description="rows of a page at most")
 

@@ -5,6 +5,8 @@ A currency we do not know gets its code and no symbol; the number of its decimal
 
 from __future__ import annotations
 
+import re
+
 _NO_DECIMALS = frozenset(
     {
         "BIF",
@@ -27,6 +29,14 @@ _NO_DECIMALS = frozenset(
 )
 _THREE_DECIMALS = frozenset({"BHD", "IQD", "JOD", "KWD", "LYD", "OMR", "TND"})
 _SYMBOLS = {"USD": "$", "EUR": "€", "GBP": "£", "JPY": "¥"}
+
+
+_CODE = re.compile(r"[A-Z]{3}", re.ASCII)
+
+
+def is_currency(code: str) -> bool:
+    """Whether this has the form of an ISO 4217 code; nothing else may stand beside an amount."""
+    return _CODE.fullmatch(code) is not None
 
 
 def decimals(currency: str) -> int:

@@ -54,6 +54,7 @@ from policy_service.identity.issuer_keys import (
     http_client,
     unavailable,
 )
+from policy_service.identity.logout import TYPES, Logout, read_logout
 from policy_service.issuers import SignInProvider
 
 log = structlog.get_logger(__name__)
@@ -73,6 +74,7 @@ class Identity:
     email: str | None
     groups: frozenset[str] | None
     trust: str  # the provider's settings as they are, in a digest
+    sid: str | None = None  # the provider's own session
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +221,23 @@ class SignIn:
             email,
             groups_in(provider, claims),
             provider.trust,
+            text_claim(claims, "sid", LONGEST["sub"]) if "sid" in claims else None,
         )
+
+    async def back_channel(self, name: str, token: str) -> Logout:
+        """What a provider's logout token says.
+
+        Raises:
+            NotFoundError: no such provider, or one that signs no tokens.
+            UntrustedTokenError: it proves nothing.
+            WorldError: issuer_unavailable.
+        """
+        provider, _ = self._find(name)
+        if provider.kind == "github":
+            raise NotFoundError(f"{name!r} sends no logout tokens")
+        now = self._clock()
+        seen = await verify(token, self._keys[name], algorithms=provider.algorithms, types=TYPES, now=now)
+        return read_logout(provider, seen.claims, now)
 
     async def _exchange(self, provider: SignInProvider, code: str, note: _Note) -> Mapping[str, Any]:
         endpoint = await self._endpoint(provider, "token_endpoint")

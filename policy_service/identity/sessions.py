@@ -40,8 +40,17 @@ def hashed(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()
 
 
-def open_session(tx: Tx, iss: str, sub: str, assurance: str, *, max_s: int, trust: str | None = None) -> str:
-    """A fresh session; the cookie's value, once.
+def open_session(
+    tx: Tx,
+    iss: str,
+    sub: str,
+    assurance: str,
+    *,
+    max_s: int,
+    trust: str | None = None,
+    sid: str | None = None,
+) -> str:
+    """A fresh session; the cookie's value, once. ``sid`` is what the provider calls its own, which it may end.
 
     Raises:
         ForbiddenError: an operator took this person out of every decision.
@@ -55,6 +64,7 @@ def open_session(tx: Tx, iss: str, sub: str, assurance: str, *, max_s: int, trus
         "sub": sub,
         "assurance": assurance,
         "trust": trust,
+        "sid": sid,
         "csrf_token": secrets.token_urlsafe(_BYTES),
         "created_at": tx.now,
         "seen_at": tx.now,
@@ -120,6 +130,11 @@ def end_session(tx: Tx, cookie: str | None) -> None:
 def end_sessions_of(tx: Tx, iss: str, sub: str) -> int:
     """End every session of a person; how many were open."""
     return _end(tx, and_(col(SessionRow.iss) == iss, col(SessionRow.sub) == sub))
+
+
+def end_sessions(tx: Tx, which: ColumnElement[bool]) -> int:
+    """End the sessions that are so; how many were open."""
+    return _end(tx, which)
 
 
 def end_every_session(tx: Tx) -> int:

@@ -7,7 +7,8 @@ afterwards: it may have waited, and a unit that runs later must not have the ear
 
 A unit is alone with one transaction at most, and asks for that before anything else is locked: so nobody waits in a
 ring. Parties come after (an agent by name, a person by issuer and subject), shared by those who act for them and alone
-for those who stop them. Last come those a submission is counted for, in the order of their numbers.
+for those who stop them. Then come those a submission is counted for, in the order of their numbers, and last the
+agent that has people asked.
 """
 
 from __future__ import annotations
@@ -77,6 +78,13 @@ def count_alone(tx: Tx, counted: Iterable[str]) -> None:
     if tx.conn.dialect.name != "sqlite":
         for key in sorted({_key(f"counted {name}") for name in counted}):
             tx.conn.execute(_ALONE, {"key": key})
+
+
+def ask_alone(tx: Tx, agent: str) -> None:
+    """Be the only one who counts what this agent has people asked, until the unit ends. Nothing is locked after it, so
+    nobody waits in a ring."""
+    if tx.conn.dialect.name != "sqlite":
+        tx.conn.execute(_ALONE, {"key": _key(f"asking {agent}")})
 
 
 def _key(name: str) -> int:

@@ -107,17 +107,29 @@ class SessionRow(Row, table=True):
     """A signed-in browser; the cookie's value is stored hashed."""
 
     __tablename__: ClassVar[Any] = "sessions"
+    __table_args__ = (Index("ix_sessions_person", "iss", "sub"), Index("ix_sessions_sid", "iss", "sid"))
 
     id_hash: str = Field(primary_key=True)
     iss: str
     sub: str
     assurance: str  # "oidc" or "dev"
     trust: str | None = None  # the provider's settings then; under others the session is over
+    sid: str | None = None  # what the provider calls its own session, which it may end
     csrf_token: str
     created_at: datetime = Field(sa_type=UtcDateTime)
     seen_at: datetime = Field(sa_type=UtcDateTime)
     expires_at: datetime = Field(sa_type=UtcDateTime)
     revoked_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+
+
+class LogoutTokenRow(Row, table=True):
+    """A provider's logout token that was obeyed; each is once."""
+
+    __tablename__: ClassVar[Any] = "logout_tokens"
+
+    iss: str = Field(primary_key=True)
+    jti: str = Field(primary_key=True)
+    expires_at: datetime = Field(sa_type=UtcDateTime)
 
 
 class SignInLinkRow(Row, table=True):
@@ -177,6 +189,16 @@ class EffectRow(Row, table=True):
         Index("ix_effects_kind", "agent", "tool", "asked_at"),
         Index("ix_effects_resource", "tool", "resource_key", "asked_at"),
         Index("ix_effects_recipients", "tool", "recipients_key", "asked_at"),
+        Index(
+            "ix_effects_denied",
+            "agent",
+            "tool",
+            "resource_type",
+            "resource_id",
+            "changed_at",
+            sqlite_where=sql("state = 'denied'"),
+            postgresql_where=sql("state = 'denied'"),
+        ),
     )
 
     effect_id: str = Field(primary_key=True, min_length=64, max_length=64)
@@ -260,6 +282,12 @@ class ReviewRow(Row, table=True):
             "break_glass_at",
             sqlite_where=sql("break_glass_at IS NOT NULL"),
             postgresql_where=sql("break_glass_at IS NOT NULL"),
+        ),
+        Index(
+            "ix_reviews_open_of",
+            "agent",
+            sqlite_where=sql("state = 'open'"),
+            postgresql_where=sql("state = 'open'"),
         ),
     )
 

@@ -14,17 +14,16 @@ from countersign.contract import (
     PointerError,
     ToolManifest,
     canonicalize,
-    load,
     pointer_to,
     resolve_pointer,
 )
-from policy_service.domain.money import money_text
+from policy_service.domain.money import is_currency, money_text
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.asking import manifest_for
 from policy_service.workflow.effect_rows import args_of
 from policy_service.workflow.hiding import is_hidden
-from policy_service.workflow.reading import ArgRow, Money, Piece
+from policy_service.workflow.reading import NOT_IN_THE_SCHEMA, ArgRow, Money, Piece
 
 _CONST = "const:"
 _TYPES = {
@@ -38,7 +37,7 @@ _TYPES = {
 
 def sentence(bundle: Bundle, effect: EffectRow) -> tuple[Piece, ...]:
     """What will happen, with the values filled in."""
-    manifest, args = manifest_for(bundle, effect.tool, effect.tool_digest), load(effect.args)
+    manifest, args = manifest_for(bundle, effect.tool, effect.tool_digest), args_of(effect)
     if manifest is None:
         return (
             Piece("Call "),
@@ -65,12 +64,15 @@ def _value_piece(manifest: ToolManifest, args: JSON, pointer: str, *, hidden: bo
 
 
 def money_at(manifest: ToolManifest, args: JSON, pointer: str) -> Money | None:
-    """The amount at ``pointer``, if the manifest says it is money and the value is a whole number."""
+    """The amount at ``pointer``, if the manifest says it is money, the value is a whole number and the currency a
+    code: what looks like one could move the point or add a digit."""
     field = next((field for field in manifest.money if field.amount == pointer), None)
     minor = _at(args, pointer)
     if field is None or isinstance(minor, bool) or not isinstance(minor, int):
         return None
     currency = _currency(field, args)
+    if not is_currency(currency):
+        return None  # nobody can say how many decimals it has: the numbers stand as they are
     return Money(minor, currency, money_text(minor, currency))
 
 
@@ -79,14 +81,14 @@ def first_money(bundle: Bundle, effect: EffectRow) -> Money | None:
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     if manifest is None or not manifest.money or is_hidden(effect.secret, manifest.money[0].amount):
         return None
-    return money_at(manifest, load(effect.args), manifest.money[0].amount)
+    return money_at(manifest, args_of(effect), manifest.money[0].amount)
 
 
 def _currency(field: MoneyField, args: JSON) -> str:
     if field.currency.startswith(_CONST):
         return field.currency.removeprefix(_CONST)
     found = _at(args, field.currency)
-    return found if isinstance(found, str) else "?"
+    return found if isinstance(found, str) else ""
 
 
 def _at(args: JSON, pointer: str) -> JSON:
@@ -140,7 +142,7 @@ def _row(
 
 def _type_text(schema: Any, *, is_money: bool) -> str:
     if not isinstance(schema, dict):
-        return "not in the schema"
+        return NOT_IN_THE_SCHEMA
     if is_money:
         return "integer, minor units"
     if isinstance(schema.get("enum"), list):

@@ -116,7 +116,16 @@ def args_of(effect: EffectRow) -> dict[str, JSON]:
     Raises:
         TypeError: they are no object, which nothing that was admitted can be.
     """
-    args = load(effect.args)
+    return args_in(effect.args)
+
+
+def args_in(stored: bytes) -> dict[str, JSON]:
+    """The same, of the bytes alone.
+
+    Raises:
+        TypeError: they are no object.
+    """
+    args = load(stored)
     if not isinstance(args, dict):
         raise TypeError("stored args are always an object")
     return args

@@ -26,6 +26,7 @@ from policy_service.storage.database import Tx
 from policy_service.storage.tables import ReviewRow, TaskRow
 from policy_service.workflow import records
 from policy_service.workflow.ballots import ballots, requesters_side
+from policy_service.workflow.broken import SetApart
 from policy_service.workflow.cases import Case, read_case, read_cases
 from policy_service.workflow.context import Context
 from policy_service.workflow.eligible import People, is_permitted
@@ -98,7 +99,13 @@ def _short_of(conn: Connection, ctx: Context, snapshot: Snapshot) -> list[str]:
 def _short(conn: Connection, ctx: Context, page: Sequence[ReviewRow], people: People) -> set[str]:
     """Without those a person has settled: nothing would come of weighing them again."""
     open_cases = (case for case in read_cases(conn, page) if not _settled_by_a_person(case))
-    return {case.review.review_id for case in open_cases if _missing(ctx, case, people)}
+    return {case.review.review_id for case in open_cases if _is_short(ctx, case, people)}
+
+
+def _is_short(ctx: Context, case: Case, people: People) -> bool:
+    with SetApart(case.review):
+        return bool(_missing(ctx, case, people))
+    return False
 
 
 def _told(conn: Connection) -> set[str]:

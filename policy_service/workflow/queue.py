@@ -11,13 +11,11 @@ there. What cannot be read of a review (its rows were damaged) makes its row say
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import Any, TypeVar, cast
 
-import structlog
 from sqlalchemy import Connection, Select, and_, func, or_, select
 from sqlalchemy.exc import SQLAlchemyError
 from sqlmodel import col
@@ -30,6 +28,7 @@ from policy_service.workflow import records
 from policy_service.workflow.alike import kind_of
 from policy_service.workflow.asking import count, manifest_for
 from policy_service.workflow.ballots import groups_now
+from policy_service.workflow.broken import SetApart
 from policy_service.workflow.cases import Case, read_cases
 from policy_service.workflow.context import Context
 from policy_service.workflow.cursors import read_cursor
@@ -39,8 +38,6 @@ from policy_service.workflow.reading import Piece, Risk
 from policy_service.workflow.reviews import owner_name
 from policy_service.workflow.stops import list_stops
 from policy_service.workflow.vote import Voter, why_not
-
-log = structlog.get_logger(__name__)
 
 COUNT_CAP = 1_000  # nobody reads more than this
 DECIDED_CAP = 99  # settled reviews are many and nobody waits for them
@@ -164,11 +161,14 @@ class _Reader:
         effects = records.small_effects(self._conn, [review.effect_id for review in reviews])
         named = {(effect.effect_id, effect.rev): effect for effect in effects}
         found = ((review, named.get((review.effect_id, review.rev))) for review in reviews)
-        return [review for review, effect in found if effect is not None and text in self._said(effect)]
+        return [
+            review for review, effect in found if effect is not None and text in self._said(review, effect)
+        ]
 
-    def _said(self, effect: EffectRow) -> str:
-        pieces = _isolated(effect.effect_id, lambda: sentence(self._bundle, effect)) or ()
-        return "".join(piece.text for piece in pieces).casefold()
+    def _said(self, review: ReviewRow, effect: EffectRow) -> str:
+        with SetApart(review):
+            return "".join(piece.text for piece in sentence(self._bundle, effect)).casefold()
+        return ""
 
     def _key(self, review: ReviewRow) -> _Key:
         if self._wanted.tab is Tab.DECIDED:
@@ -207,20 +207,27 @@ class _Reader:
 
     def _cases(self, reviews: Sequence[ReviewRow]) -> dict[str, Case]:
         """All of them at once; one by one only where one of them cannot be read."""
-        together = _isolated("of a page", lambda: read_cases(self._conn, reviews))
-        if together is None:
-            alone = (_isolated(one.review_id, partial(read_cases, self._conn, [one])) for one in reviews)
-            together = [case for cases in alone for case in cases or ()]
+        try:
+            together = read_cases(self._conn, reviews)
+        except SQLAlchemyError:
+            raise
+        except Exception:  # noqa: BLE001 - one of them, which is told when each is read by itself
+            together = [case for one in reviews for case in self._alone(one)]
         return {case.review.review_id: case for case in together}
+
+    def _alone(self, review: ReviewRow) -> list[Case]:
+        with SetApart(review):
+            return read_cases(self._conn, [review])
+        return []
 
     def _row(self, review: ReviewRow, case: Case | None, answered: set[str]) -> QueueRow | None:
         """The row; a broken one where it cannot be described; None where it does not wait for this person."""
         if case is None:
             return _broken(review)
-        described = _isolated(review.review_id, lambda: self._described(case, answered))
-        if described is None:
-            return _broken(review)
-        return described if described.can_vote or self._wanted.tab is not Tab.ME else None
+        with SetApart(review):
+            row = self._described(case, answered)
+            return row if row.can_vote or self._wanted.tab is not Tab.ME else None
+        return _broken(review)
 
     def _described(self, case: Case, answered: set[str]) -> QueueRow:
         ctx, bundle, now = self._ctx, self._bundle, self._now
@@ -273,18 +280,6 @@ def _before(column: Any, key: _Key | None) -> tuple[Any, ...]:
 
 def _capped(number: int, cap: int) -> Count:
     return Count(min(number, cap), number > cap)
-
-
-def _isolated(named: str, describe: Callable[[], _T]) -> _T | None:
-    """What it describes, or None, and a line in the log of the process, where that fails: one review that cannot be
-    read must not keep people from all the others. A database that does not answer fails them all."""
-    try:
-        return describe()
-    except SQLAlchemyError:
-        raise
-    except Exception:
-        log.exception("review_not_readable", review=named)
-        return None
 
 
 def _broken(review: ReviewRow) -> QueueRow:

@@ -19,6 +19,10 @@ Risk: TypeAlias = Literal["low", "medium", "high"]
 Ballot: TypeAlias = Literal["approve", "deny", "break_glass"]
 
 
+NOT_IN_THE_SCHEMA = "not in the schema"
+"""The type of an argument that the reviewed schema does not know."""
+
+
 @dataclass(frozen=True, slots=True)
 class Money:
     """An amount in minor units with its ISO 4217 code, and the one way we print it."""
@@ -156,6 +160,17 @@ class BreakGlassView:
 
 
 @dataclass(frozen=True, slots=True)
+class DeniedBefore:
+    """Nearly the same was denied by a person. `differs` names the arguments that are others now."""
+
+    review_id: str
+    at: datetime
+    person_name: str
+    reason: str
+    differs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class ReviewPage:
     """Everything one person needs to decide one effect at one revision, and what became of it."""
 
@@ -195,6 +210,7 @@ class ReviewPage:
     undoable: bool = False  # the manifest names a compensation
     reason_required: bool = False  # some gate wants a reason for approving too
     my_verdict: Ballot | None = None  # this person's counted vote on this revision
+    denied_before: tuple[DeniedBefore, ...] = ()  # by people, a short while ago, the newest first
     rule_changes: tuple[RuleChange, ...] = ()  # what new rules changed while it waited, the newest first
     beside: "Beside | None" = None  # what the service remembers, for people to weigh
     comments: tuple[CommentView, ...] = ()  # the oldest first

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, cast
 
 from sqlalchemy import Connection
 
 from countersign.contract import EffectState
 from countersign.contract.wire import CommentView, ReviewPageView, ReviewView, SiblingView, VoteView
+from countersign.contract.wire import EarlierDenial as EarlierDenialView
 from policy_service.storage.tables import CommentRow, EffectRow
 from policy_service.workflow import records
 from policy_service.workflow.asking import count, manifest_for
 from policy_service.workflow.ballots import person_key
+from policy_service.workflow.broken import SetApart
 from policy_service.workflow.cases import Case, read_case
 from policy_service.workflow.context import Context
+from policy_service.workflow.denied_before import Denials, EarlierDenial, period_of
 from policy_service.workflow.effect_rows import args_of
 from policy_service.workflow.hiding import without_secrets
 from policy_service.workflow.records import Snapshot
@@ -28,20 +32,32 @@ async def page(ctx: Context, cursor: str | None, limit: int) -> ReviewPageView:
         InvalidRequestError: the cursor is not one of ours.
     """
     cases, following = await open_cases(ctx, cursor, limit)
-    return ReviewPageView(reviews=tuple(_review(ctx, case) for case in cases), next=following)
+    denials = await ctx.db.read(lambda conn: Denials(conn, cases, period_of(ctx)))
+    views = (_readable(ctx, case, denials) for case in cases)
+    return ReviewPageView(reviews=tuple(view for view in views if view is not None), next=following)
+
+
+def _readable(ctx: Context, case: Case, denials: Denials) -> ReviewView | None:
+    """A review of a list; one that cannot be read is left out, and told."""
+    with SetApart(case.review):
+        return _review(ctx, case, denials.before(case))
+    return None
 
 
 async def review(ctx: Context, review_id: str) -> ReviewView | None:
     """One review, or None."""
 
-    def find(conn: Connection) -> Case | None:
-        return None if records.review_by_id(conn, review_id) is None else read_case(conn, review_id)
+    def find(conn: Connection) -> tuple[Case, tuple[EarlierDenial, ...]] | None:
+        if records.review_by_id(conn, review_id) is None:
+            return None
+        case = read_case(conn, review_id)
+        return case, Denials(conn, [case], period_of(ctx)).before(case)
 
-    case = await ctx.db.read(find)
-    return None if case is None else _review(ctx, case)
+    found = await ctx.db.read(find)
+    return None if found is None else _review(ctx, *found)
 
 
-def _review(ctx: Context, case: Case) -> ReviewView:
+def _review(ctx: Context, case: Case, denials: Sequence[EarlierDenial]) -> ReviewView:
     bundle, now = ctx.active.current, ctx.clock()
     row, effect, snapshot = case.review, case.effect, case.snapshot
     counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
@@ -75,6 +91,17 @@ def _review(ctx: Context, case: Case) -> ReviewView:
         comments=tuple(_comment(one) for one in snapshot.comments_on(effect)),
         siblings=tuple(_sibling(snapshot, other) for other in snapshot.effects if other is not effect),
         claimed=dict(snapshot.transaction.claimed),
+        earlier_denials=tuple(
+            EarlierDenialView(
+                review_id=denial.review_id,
+                txn=denial.txn,
+                at=denial.at,
+                person=person_key(denial.iss, denial.sub),
+                reason=denial.reason,
+                differs=denial.differs,
+            )
+            for denial in denials
+        ),
     )
 
 

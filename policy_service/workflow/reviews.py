@@ -34,6 +34,7 @@ from policy_service.workflow.break_glass import may_alone, why_not_open
 from policy_service.workflow.cases import Case, read_case, read_cases
 from policy_service.workflow.context import Context
 from policy_service.workflow.cursors import read_cursor
+from policy_service.workflow.denied_before import Denials, period_of
 from policy_service.workflow.describing import arguments, sentence
 from policy_service.workflow.history import of_transaction
 from policy_service.workflow.openings import signatures_on
@@ -42,6 +43,7 @@ from policy_service.workflow.reading import (
     Ballot,
     BreakGlassView,
     CommentView,
+    DeniedBefore,
     EventLine,
     FactLine,
     GateView,
@@ -148,6 +150,10 @@ def _review_page(
         reminded_at=review.reminded_at,
         unanswerable=review.unanswerable if review.state == "open" else None,
         break_glass=_break_glass(ctx, bundle, case, counted, voter, now),
+        denied_before=tuple(
+            DeniedBefore(one.review_id, one.at, one.person_name, one.reason or "", one.differs)
+            for one in Denials(conn, [case], period_of(ctx)).before(case)
+        ),
     )
 
 

@@ -22,6 +22,7 @@ from policy_service.pap.bundle import Bundle
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import AgentRow, EffectRow, TransactionRow
 from policy_service.workflow import idempotency, records
+from policy_service.workflow.asked import require_room
 from policy_service.workflow.asking import ask_first, gates_of, gather_facts, record, require_current
 from policy_service.workflow.context import Context
 from policy_service.workflow.effect_rows import decided, undecided
@@ -181,6 +182,8 @@ def _new_revision(tx: Tx, ctx: Context, submission: Submission, agent: AgentRow,
         if decision.outcome is Verdict.REVIEW:
             open_review(tx, submission.bundle, snapshot, effect, gates_of(effect), cause)
     _end_if_denied(tx, snapshot, cause)
+    if snapshot.transaction.state == TxnState.REVIEW.value:
+        require_room(tx, ctx.settings, agent.name)
     return snapshot
 
 

@@ -12,6 +12,7 @@ const provider = new Provider(issuer, {
   features: {
     devInteractions: { enabled: true },
     clientCredentials: { enabled: true },
+    backchannelLogout: { enabled: true },
     resourceIndicators: {
       enabled: true,
       getResourceServerInfo: (ctx, resource) => ({
@@ -19,6 +20,8 @@ const provider = new Provider(issuer, {
       }),
     },
   },
+  // it refuses to call loopback addresses, where everything of a test is
+  fetch: (url, { dispatcher, ...options }) => fetch(url, options),
   pkce: { required: () => true },
   findAccount: async (ctx, login) => (people[login] ? { accountId: login, claims: async () => ({ sub: login, ...people[login] }) } : undefined),
 });

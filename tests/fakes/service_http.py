@@ -2,7 +2,7 @@
 
 `face.transport` serves httpx2 clients in this process, blocking and async; `serving(face)` serves other
 processes over a loopback socket. `face.faults` maps a path's beginning to what goes wrong there:
-"lost_request", "lost_answer", a status, or a callable.
+"lost_request", "lost_answer", a status, a refusal with its seconds, or a callable.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from countersign.contract.wire import (
 )
 from tests.fakes.service import FakeService, Refused
 
-Fault = str | int | Callable[[], None]
+Fault = str | int | Refused | Callable[[], None]
 
 
 class Face:
@@ -60,6 +60,8 @@ class Face:
         fault = self._fault(path)
         if fault == "lost_request":
             raise httpx2.ConnectError("the wire was cut")
+        if isinstance(fault, Refused):
+            return self._refused(fault, {"Retry-After": str(fault.extras["retry_after_seconds"])})
         if isinstance(fault, int):
             return httpx2.Response(
                 fault, json={"code": "storage_unavailable", "detail": "disk full"}, headers=self._problem()
@@ -81,16 +83,19 @@ class Face:
         try:
             return self._route(request, path)
         except Refused as refused:
-            body = {
-                "type": f"urn:countersign:problem:{refused.code}",
-                "title": refused.code,
-                "code": refused.code,
-            }
-            body |= {"status": refused.status, "detail": refused.detail, **refused.extras}
-            return httpx2.Response(refused.status, content=json.dumps(body), headers=self._problem())
+            return self._refused(refused, {})
         except ContractError as error:
             body = {"code": "invalid_request", "detail": str(error), "title": "invalid", "status": 422}
             return httpx2.Response(422, content=json.dumps(body), headers=self._problem())
+
+    def _refused(self, refused: Refused, headers: dict[str, str]) -> httpx2.Response:
+        body = {
+            "type": f"urn:countersign:problem:{refused.code}",
+            "title": refused.code,
+            "code": refused.code,
+        }
+        body |= {"status": refused.status, "detail": refused.detail, **refused.extras}
+        return httpx2.Response(refused.status, content=json.dumps(body), headers=self._problem() | headers)
 
     def _problem(self) -> dict[str, str]:
         return {"Content-Type": "application/problem+json", "Agent-Nonce": self.nonce}

@@ -34,11 +34,16 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 def require_json(request: Request) -> None:
-    """Refuse a body that does not say it is JSON.
+    """Refuse a body that does not say it is JSON, or that would have to be unpacked: a small one may be huge then.
 
     Raises:
         InvalidRequestError: unsupported_media_type.
     """
+    packed = request.headers.get("content-encoding", "identity")
+    if packed.strip().lower() != "identity":
+        raise InvalidRequestError(
+            f"send the body as it is, not as {packed[:50]!r}", code=ErrorCode.UNSUPPORTED_MEDIA_TYPE
+        )
     given = request.headers.get("content-type", "")
     kind, _, parameters = given.partition(";")
     charset = parameters.strip().lower()

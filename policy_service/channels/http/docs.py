@@ -27,7 +27,7 @@ _MEANINGS = {
     415: "Not JSON.",
     421: "The request names another host than the public one.",
     422: "A body that cannot be: mixed audience, or an idempotency key used for another one.",
-    429: "You hold too many open streams; `Retry-After` says when to ask again.",
+    429: "More than one caller may have; `Retry-After` says when to ask again, `setting` what limits it.",
     503: "Nothing was acknowledged; repeat it under the same key.",
 }
 

@@ -12,6 +12,7 @@ from fastapi import Request
 
 from countersign.contract import ErrorCode, PublicKey
 from policy_service.channels.http.bodies import read_body, require_json
+from policy_service.channels.http.paces import Paces
 from policy_service.errors import ForbiddenError, UnauthenticatedError
 from policy_service.identity.callers import Caller
 from policy_service.identity.origin import cookie_of, require_host, require_own_page, site_of
@@ -30,6 +31,7 @@ class Gate:
         self._authenticator = authenticator
         self._sessions = sessions
         self._site = site_of(ctx.settings.public_url)
+        self.paces = Paces(ctx.settings)
 
     async def agent(self, request: Request) -> tuple[Caller, bytes]:
         """The agent or executor behind a request, and the raw body its proof covers.

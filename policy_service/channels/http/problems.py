@@ -17,6 +17,7 @@ from policy_service.errors import (
     RETRY_AFTER_S,
     InternalError,
     InvalidRequestError,
+    QuotaError,
     ServiceError,
     StorageUnavailableError,
 )
@@ -49,6 +50,9 @@ def problem(error: ServiceError, request: Request) -> Response:
         headers["WWW-Authenticate"] = "Agent-Proof"
     if error.status == 429:
         headers["Retry-After"] = str(RETRY_AFTER_S)
+    if isinstance(error, QuotaError):
+        headers["Retry-After"] = str(error.retry_after_seconds)
+        metrics.QUOTA_REFUSALS.labels(error.setting).inc()
     if error.code is ErrorCode.POLICIES_BEHIND:
         headers["Retry-After"] = str(POLICIES_RETRY_S)
     return JSONResponse(error.to_problem(request.url.path), error.status, headers, media_type=PROBLEM_TYPE)

@@ -97,11 +97,12 @@ def router(gate: Gate) -> APIRouter:
         "/evaluations",
         response_model=EvaluationView,
         summary="What would be decided now; nothing is stored",
-        responses=docs.problems(400, 401, 403, 413, 415, 421, 422, 503),
+        responses=docs.problems(400, 401, 403, 413, 415, 421, 422, 429, 503),
         openapi_extra=docs.body_of(EvaluationRequest) | {"security": docs.AGENT},
     )
     async def evaluate(request: Request) -> Response:
         caller, body = await gate.agent(request)
+        gate.paces.submit(caller.agent)
         wish = read_model(EvaluationRequest, body)
         return answer(evaluation_view(await evaluate_request(ctx, caller, wish)))
 

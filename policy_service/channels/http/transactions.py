@@ -95,18 +95,23 @@ def router(gate: Gate) -> APIRouter:
                 "headers": docs.LOCATION,
             },
             201: {"description": "A new revision.", "headers": docs.LOCATION},
-            **docs.problems(400, 401, 403, 409, 413, 415, 421, 422, 503),
+            **docs.problems(400, 401, 403, 409, 413, 415, 421, 422, 429, 503),
         },
         openapi_extra=docs.with_parameters(docs.body_of(SubmitRequest), _KEY, _PREFER)
         | {"security": docs.AGENT},
     )
     async def submit_transaction(request: Request) -> Response:
         caller, body = await gate.agent(request)
+        gate.paces.submit(caller.agent)
         key = idempotency_key(request, caller.agent, body)
         submitted = await submit_and_redeem(ctx, caller, read_model(SubmitRequest, body), key)
         snapshot = submitted.snapshot
-        if seconds := wanted_wait(request, ctx.settings.max_wait_s):
-            snapshot = await wait_while_in_review(ctx, snapshot.transaction.txn, seconds)
+        seconds = wanted_wait(request, ctx.settings.max_wait_s)
+        if seconds and gate.paces.may_wait(
+            caller.agent
+        ):  # it is submitted by now, and a wait was a preference
+            with gate.paces.wait(caller.agent, seconds):
+                snapshot = await wait_while_in_review(ctx, snapshot.transaction.txn, seconds)
         view = await telling.transaction(snapshot, releases=submitted.releases, receipt=submitted.receipt)
         return answer(view, 201 if submitted.created else 200, {"Location": f"/v1/transactions/{view.txn}"})
 
@@ -131,7 +136,7 @@ def router(gate: Gate) -> APIRouter:
         "/{txn}",
         response_model=TransactionView,
         summary="A transaction as it is",
-        responses=docs.problems(400, 401, 403, 404, 413, 421, 503),
+        responses=docs.problems(400, 401, 403, 404, 413, 421, 429, 503),
         openapi_extra={"parameters": [_PREFER], "security": docs.AGENT},
     )
     async def get_transaction(
@@ -139,7 +144,8 @@ def router(gate: Gate) -> APIRouter:
     ) -> Response:
         caller, _ = await gate.agent(request)
         seconds = wanted_wait(request, ctx.settings.max_wait_s)
-        found = await wait_for_people(ctx, caller, txn, seconds, asked_after)
+        with gate.paces.wait(caller.agent, seconds):
+            found = await wait_for_people(ctx, caller, txn, seconds, asked_after)
         return answer(await telling.transaction(found))
 
     @routes.post(

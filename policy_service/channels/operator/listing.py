@@ -18,7 +18,7 @@ def agents(as_json: AsJson = False) -> None:
 
 def agent_text(found: list[dict[str, Any]]) -> str:
     """The agents in lines, each key on one of its own."""
-    return "\n".join(line for agent in found for line in (_head(agent), *map(_key, agent["keys"])))
+    return "\n".join(visible(line) for agent in found for line in (_head(agent), *map(_key, agent["keys"])))
 
 
 def _head(agent: dict[str, Any]) -> str:

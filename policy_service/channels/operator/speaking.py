@@ -22,12 +22,12 @@ def sentences(as_json: bool = False) -> Iterator[None]:
         yield
     except BundleError as error:
         if not as_json:
-            typer.echo(f"policy-service: {error}", err=True)
+            typer.echo(in_lines(f"policy-service: {error}"), err=True)
         else:
             say({"ok": False, "problems": [problem_told(each) for each in error.problems]}, as_json, "")
         raise typer.Exit(1) from None
     except ServiceError as error:
-        typer.echo(f"policy-service: {error}", err=True)
+        typer.echo(in_lines(f"policy-service: {error}"), err=True)
         raise typer.Exit(1) from None
 
 
@@ -49,5 +49,10 @@ def visible(text: str) -> str:
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
+def in_lines(text: str) -> str:
+    """The same for a text of lines, which stay lines. Whoever puts a foreign word into one makes it visible first."""
+    return "\n".join(map(visible, text.split("\n")))
+
+
 def say(value: Any, as_json: bool, text: str) -> None:
-    typer.echo(json.dumps(value) if as_json else text)
+    typer.echo(json.dumps(value) if as_json else in_lines(text))

@@ -7,11 +7,11 @@ Pure. Rules kept here:
 """
 
 import json
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from policy_service.channels.web.findings import Finding
+from policy_service.channels.web.keys import findings_of_names
 from policy_service.channels.web.marking import Marked, mark
 from policy_service.channels.web.wording import counted
 from policy_service.workflow.reading import ArgRow
@@ -49,9 +49,11 @@ class ArgView:
     name: Marked
     value: Folded
 
+    of_names: tuple[Finding, ...] = ()  # what its name is to those of the other rows
+
     @property
     def findings(self) -> tuple[Finding, ...]:
-        return self.name.findings + (() if self.row.secret else self.value.whole.findings)
+        return self.of_names + self.name.findings + (() if self.row.secret else self.value.whole.findings)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,14 +65,16 @@ class Bytes:
 
 
 def arg_views(page: Sheet) -> tuple[ArgView, ...]:
-    return views_of(page.args, "arg")
-
-
-def views_of(rows: Sequence[ArgRow], anchor: str) -> tuple[ArgView, ...]:
-    """Arguments as rows of a table whose anchors begin like this."""
+    about = findings_of_names(page.args)
     return tuple(
-        ArgView(f"{anchor}-{place}", row, mark(row.name), folded(row.value_text, address=row.recipient))
-        for place, row in enumerate(rows, start=1)
+        ArgView(
+            f"arg-{place}",
+            row,
+            mark(row.name),
+            folded(row.value_text, address=row.recipient),
+            about.get(row.name, ()),
+        )
+        for place, row in enumerate(page.args, start=1)
     )
 
 

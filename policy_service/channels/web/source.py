@@ -212,7 +212,8 @@ class SignedInSessions:
     def _open(self, tx: Tx, who: Identity, old_cookie: str | None) -> str:
         end_session(tx, old_cookie)
         remember(tx, who.iss, who.sub, who.name, email=who.email, groups=who.groups)
-        return open_session(tx, who.iss, who.sub, "oidc", max_s=self._settings.session_max_s, trust=who.trust)
+        max_s = self._settings.session_max_s
+        return open_session(tx, who.iss, who.sub, "oidc", max_s=max_s, trust=who.trust, sid=who.sid)
 
     async def sign_in(self, token: str, old_cookie: str | None) -> NewSession:
         """Spend a one-time link."""

@@ -14,6 +14,7 @@ from policy_service.pap.lint.matching import given_up, never_matching, outside_t
 from policy_service.pap.lint.missing import missing_entities
 from policy_service.pap.lint.overflow import overflowing
 from policy_service.pap.lint.subject import Subject, subjects_of
+from policy_service.pap.lint.windows import short_windows
 from policy_service.pap.lint.wording import empty_groups, mixed_alphabets, patterns
 from policy_service.pap.parts import Parts, read_parts
 from policy_service.pap.policies import Policy, read_policies
@@ -54,6 +55,7 @@ def _about(parts: Parts, subject: Subject) -> Iterable[Problem]:
     yield from patterns(subject)
     yield from mixed_alphabets(subject)
     yield from empty_groups(parts, subject)
+    yield from short_windows(subject)
     yield from given_up(subject)
 
 

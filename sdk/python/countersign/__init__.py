@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         WorldError,
     )
     from countersign.placeholder import Placeholder
+    from countersign.quotas import OverQuota
     from countersign.reasons import DenyReason, PendingReview, Question
     from countersign.rerun import run_transaction
     from countersign.resuming import resume, resume_async
@@ -67,7 +68,14 @@ _HOMES = {
             "Moved",
             "NotDone",
         ),
-        *("NotStageable", "OutcomeUnknown", "OutsideTransaction", "PartlyFired", "PlaceholderUsed"),
+        *(
+            "NotStageable",
+            "OutcomeUnknown",
+            "OutsideTransaction",
+            "OverQuota",
+            "PartlyFired",
+            "PlaceholderUsed",
+        ),
         *(
             "RegistrationError",
             "ReleaseLapsed",
@@ -79,6 +87,7 @@ _HOMES = {
         *("ServiceUnavailable", "SettingsError", "Stopped", "TransactionBusy", "WorldError"),
     ),
     "placeholder": ("Placeholder",),
+    "quotas": ("OverQuota",),
     "reasons": ("DenyReason", "PendingReview", "Question"),
     "rerun": ("run_transaction",),
     "resuming": ("resume", "resume_async"),
@@ -110,6 +119,7 @@ __all__ = [
     "NotStageable",
     "OutcomeUnknown",
     "OutsideTransaction",
+    "OverQuota",
     "PartlyFired",
     "PendingReview",
     "Placeholder",

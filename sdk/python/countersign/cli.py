@@ -10,6 +10,7 @@ composition happens here; every decision is somewhere else.
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -289,7 +290,7 @@ def _teller(as_json: bool) -> Callable[[Resumed], None]:
 
     def tell(one: Resumed) -> None:
         told = {name: getattr(one, name) for name in Resumed.__dataclass_fields__}
-        typer.echo(orjson.dumps(told).decode() if as_json else _line(one))
+        typer.echo(_json_text(told) if as_json else _line(one))
         sys.stdout.flush()
 
     return tell
@@ -332,7 +333,12 @@ def _told() -> Iterator[None]:
 
 
 def _print_json(value: Any) -> None:
-    typer.echo(orjson.dumps(value, option=orjson.OPT_INDENT_2).decode())
+    typer.echo(_json_text(value, indent=2))
+
+
+def _json_text(value: Any, indent: int | None = None) -> str:
+    """JSON in ASCII: what an agent wrote moves no cursor of whoever reads it on a terminal."""
+    return json.dumps(orjson.loads(orjson.dumps(value)), indent=indent)
 
 
 def _print_table(columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:

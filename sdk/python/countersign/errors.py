@@ -23,6 +23,7 @@
       WorldError               the world's fault: try again later
         ServiceUnavailable       the service does not answer, or not sensibly
         ServiceRefused           the service answered with a problem; `.code` is the problem's
+          OverQuota                more than this agent may ask for at once; `.retry_after` says when it may
         TransactionBusy          another process owns this transaction
         WorkerStopping           this process was asked to stop and begins nothing more
         JournalError             the journal cannot be read or written

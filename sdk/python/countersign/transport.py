@@ -26,6 +26,7 @@ from countersign.contract.keys import PrivateKey
 from countersign.contract.proof import make_proof
 from countersign.contract.wire import BroughtKey, WireModel, parse
 from countersign.errors import ServiceRefused, ServiceUnavailable
+from countersign.quotas import OverQuota
 from countersign.settings import TOKEN_VARIABLE, URL_VARIABLE, Settings
 from countersign.waiting import Answered, Asked, Waits
 
@@ -120,7 +121,7 @@ class Transport:
     async def _persist(self, call: Call) -> Answered:
         answer = await self._try(call)
         for tried in range(self._settings.retries):
-            if not isinstance(answer, Exception) and not _is_busy(answer):
+            if not isinstance(answer, Exception) and (not _is_busy(answer) or self._is_over_quota(answer)):
                 break
             await self._waits.sleep(self._pause(tried, answer))
             answer = await self._try(call)
@@ -129,6 +130,10 @@ class Transport:
         if answer.status >= 300:
             raise self._problem(call, answer)
         return answer
+
+    def _is_over_quota(self, answer: Answered) -> bool:
+        """Whether we would have to come back later than a call may wait: before that, the answer is the same."""
+        return answer.status == 429 and _asked_pause(answer) > self._settings.retry_max_seconds
 
     def _unreached(self, error: httpx2.TransportError) -> str:
         why = f"{type(error).__name__} {error}".strip()
@@ -207,10 +212,16 @@ class Transport:
         """Doubling, half of it random; the service may ask for longer within our limit."""
         longest = self._settings.retry_max_seconds
         pause: float = min(self._settings.retry_base_seconds * 2.0**tried, longest)
-        asked = "" if isinstance(answer, Exception) else answer.headers.get("Retry-After", "")
-        if asked.isascii() and asked.isdigit():
-            pause = min(max(pause, int(asked)), longest)
-        return pause * (0.5 + secrets.randbelow(1000) / 2000)
+        asked = 0 if isinstance(answer, Exception) else _asked_pause(answer)
+        if not isinstance(answer, Exception) and answer.status == 429:
+            return max(asked, pause) * (1 + secrets.randbelow(1000) / 2000)  # earlier is refused again
+        return min(max(pause, asked), longest) * (0.5 + secrets.randbelow(1000) / 2000)
+
+
+def _asked_pause(answer: Answered) -> int:
+    """The seconds of Retry-After; a date there is passed over."""
+    asked = answer.headers.get("Retry-After", "")
+    return int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else 0
 
 
 def _is_busy(answer: Answered) -> bool:
@@ -258,7 +269,8 @@ def _problem(call: Call, answer: Answered) -> ServiceRefused | ServiceUnavailabl
         said = detail if isinstance(detail, str) else "no problem details"
         return ServiceUnavailable(str(call), f"it answered {answer.status} ({_short(said)})")
     extras = {name: value for name, value in members.items() if name not in {"type", "title", "status"}}
-    return ServiceRefused(answer.status, code, _short(str(detail or members.get("title", ""))), extras)
+    kind = OverQuota if answer.status == 429 else ServiceRefused
+    return kind(answer.status, code, _short(str(detail or members.get("title", ""))), extras)
 
 
 def _short(text: str) -> str:

@@ -74,6 +74,15 @@ class Browser:
                 return url
         raise AssertionError("the provider never sent the browser back")
 
+    def sign_out_there(self, issuer: str) -> None:
+        """End this browser's session at the provider, by its own page."""
+        answer = self.http.get(f"{issuer}/session/end")
+        assert answer.status_code == 200, answer.text
+        form = _Forms(answer.text).found[0]
+        fields = form.fields | {"logout": "yes"}
+        answer = self.http.post(urljoin(str(answer.url), form.action), data=fields)
+        assert answer.is_redirect, answer.text
+
     def _submit(self, base: str, html: str, choose: str, typed: dict[str, str]) -> httpx2.Response:
         forms = _Forms(html).found
         form = next((form for form in forms if choose and choose in form.words), forms[0])

@@ -40,7 +40,12 @@ class Deployment(Listening):
 def acme_deployment(data: Path) -> Iterator[Deployment]:
     """A deployment whose people sign in with `oidc-provider`."""
     port = free_port()
-    with node.oidc_provider(f"http://127.0.0.1:{port}/sign-in/acme/callback", PEOPLE) as issuer:
+    here = f"http://127.0.0.1:{port}/sign-in/acme"
+    logout = {
+        "backchannel_logout_uri": f"{here}/backchannel-logout",
+        "backchannel_logout_session_required": True,
+    }
+    with node.oidc_provider(f"{here}/callback", PEOPLE, **logout) as issuer:
         provider = OIDC | {
             "issuer": issuer,
             "groups_claim": "groups",
@@ -276,3 +281,13 @@ def test_the_shapes_of_the_vendors(tmp_path: Path, vendor: str) -> None:
             assert answer.status_code == 200, answer.text
             assert "Maya Okafor" in answer.text
             browser.close()
+
+
+def test_who_signs_out_at_the_provider_is_signed_out_here(acme: Deployment, browser: Browser) -> None:
+    other = Browser(acme.url)
+    assert "Maya Okafor" in signed_in(browser, "maya").get("/").text
+    assert "Maya Okafor" in signed_in(other, "maya").get("/").text
+    browser.sign_out_there(acme.world.settings.providers[0].issuer)
+    assert "Maya Okafor" not in browser.get(acme.url + "/").text
+    assert "Maya Okafor" in other.get(acme.url + "/").text  # another session of hers over there
+    other.close()

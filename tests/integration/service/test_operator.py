@@ -454,6 +454,35 @@ def test_what_people_call_themselves_moves_no_cursor(monkeypatch: pytest.MonkeyP
     assert (code, said) == (0, r"idp|m  Maya\x1b[2K\r  REVOKED  a\nb")
 
 
+ESCAPES = "\x1b[2K\x1b]0;owned\x07\x9b1A\u202e"
+
+
+def test_no_list_and_no_refusal_moves_a_cursor(monkeypatch: pytest.MonkeyPatch) -> None:
+    key = {"kid": "k", "revoked": False, "until": None, "issuer": ESCAPES, "revoked_at": None, "over": False}
+    agent = {
+        "agent": f"a{ESCAPES}\nb",
+        "owner": ESCAPES,
+        "roles": [ESCAPES],
+        "teams": [],
+        "frozen": False,
+        "keys": [key],
+    }
+    monkeypatch.setattr(listing, "run_verb", lambda *_: [agent])
+    for words in (("agent", "list"), ("agent", "list", "--json")):
+        code, said = verb({}, *words)
+        assert code == 0
+        assert said.isascii()
+        assert not {"\x1b", "\x07", "\x9b"} & set(said)
+    assert len(verb({}, "agent", "list")[1].splitlines()) == 2
+
+    def refuse(*_: object) -> None:
+        raise StartError(f"no agent {ESCAPES}")
+
+    monkeypatch.setattr(listing, "run_verb", refuse)
+    code, said = verb({}, "agent", "list")
+    assert (code, said) == (1, r"policy-service: no agent \x1b[2K\x1b]0;owned\x07\x9b1A\u202e")
+
+
 @pytest.mark.parametrize("words", [("revoke", "key"), ("agent", "key", "revoke")])
 @pytest.mark.parametrize("kid", ["-j3x", "--x7", "-Rq"])
 def test_a_key_id_that_begins_with_a_hyphen_is_no_option(

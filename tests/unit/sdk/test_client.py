@@ -12,10 +12,19 @@ from typing import Any
 import httpx2
 import pytest
 
-from countersign import AlreadyRedeemed, Runtime, ServiceRefused, ServiceUnavailable, resume, transaction
+from countersign import (
+    AlreadyRedeemed,
+    OverQuota,
+    Runtime,
+    ServiceRefused,
+    ServiceUnavailable,
+    resume,
+    transaction,
+)
 from countersign.client import Client
 from countersign.contract import ErrorCode, KeySet, PrivateKey, txn_id
 from tests.fakes.desk import AGENT, Desk, refund_tool
+from tests.fakes.service import Refused
 
 UNKNOWN = "0" * 64
 
@@ -145,6 +154,52 @@ def test_an_overloaded_service_is_tried_again_and_then_given_up(desk: Desk) -> N
         refund("o-2", 100)
     assert desk.done == [("refund", "o-1", 100)]
     assert len(desk.face.faults["/v1/transactions"]) == 10 - 1 - desk.runtime.settings.retries
+
+
+def over(seconds: int) -> Refused:
+    more = {"setting": "open_reviews_per_agent", "limit": 200, "retry_after_seconds": seconds}
+    return Refused(429, ErrorCode.TOO_MANY_OPEN, "so many", **more)
+
+
+def test_what_is_too_much_for_a_moment_is_sent_again_when_the_service_says(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slept: list[float] = []
+    monkeypatch.setattr("countersign.waiting.time.sleep", slept.append)
+    asked = iter((1, 2))
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if (seconds := next(asked, None)) is not None:
+            desk.face.faults["/v1/epoch"] = [over(seconds)]
+        return desk.face.answer(request)
+
+    client = client_with(desk, answer, retry_max_seconds=2.0)
+    assert client.epoch().epoch == 1
+    assert len(slept) == 2
+    assert all(wanted <= pause <= 1.5 * wanted for wanted, pause in zip((1, 2), slept, strict=True))
+
+
+def test_what_is_too_much_for_longer_ends_at_once_in_an_error_that_says_so(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    desk.face.faults["/v1/transactions"] = [over(60)]
+    with pytest.raises(OverQuota) as refused, transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+    assert (refused.value.problem_code, refused.value.retry_after) == ("too_many_open", 60)
+    assert refused.value.setting == "open_reviews_per_agent"
+    assert desk.face.asked("/v1/transactions") == 1
+    assert desk.done == []
+    with transaction("t-1", runtime=desk.runtime):  # later, under the same key
+        refund("o-1", 100)
+    assert desk.done == [("refund", "o-1", 100)]
+
+
+def test_a_service_that_is_never_free_is_given_up(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    desk.face.faults["/v1/transactions"] = [over(0)] * 10
+    with pytest.raises(OverQuota), transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+    assert len(desk.face.faults["/v1/transactions"]) == 10 - 1 - desk.runtime.settings.retries
+    assert desk.done == []
 
 
 @pytest.mark.parametrize(

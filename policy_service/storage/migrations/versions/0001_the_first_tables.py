@@ -155,6 +155,13 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("effect_id", "rev"),
     )
     with op.batch_alter_table("effects", schema=None) as batch_op:
+        batch_op.create_index(
+            "ix_effects_denied",
+            ["agent", "tool", "resource_type", "resource_id", "changed_at"],
+            unique=False,
+            sqlite_where=sa.text("state = 'denied'"),
+            postgresql_where=sa.text("state = 'denied'"),
+        )
         batch_op.create_index("ix_effects_kind", ["agent", "tool", "asked_at"], unique=False)
         batch_op.create_index("ix_effects_lapse", ["state", "lapses_at"], unique=False)
         batch_op.create_index("ix_effects_recipients", ["tool", "recipients_key", "asked_at"], unique=False)
@@ -182,6 +189,13 @@ def upgrade() -> None:
         sa.Column("fence", sa.Integer(), nullable=False),
         sa.Column("expires_at", UtcDateTime(), nullable=False),
         sa.PrimaryKeyConstraint("name"),
+    )
+    op.create_table(
+        "logout_tokens",
+        sa.Column("iss", sa.String(), nullable=False),
+        sa.Column("jti", sa.String(), nullable=False),
+        sa.Column("expires_at", UtcDateTime(), nullable=False),
+        sa.PrimaryKeyConstraint("iss", "jti"),
     )
     op.create_table(
         "meta",
@@ -315,6 +329,13 @@ def upgrade() -> None:
         batch_op.create_index("ix_reviews_due", ["state", "answer_by", "review_id"], unique=False)
         batch_op.create_index("ix_reviews_escalate", ["state", "escalate_at"], unique=False)
         batch_op.create_index("ix_reviews_newest", ["state", "review_id"], unique=False)
+        batch_op.create_index(
+            "ix_reviews_open_of",
+            ["agent"],
+            unique=False,
+            sqlite_where=sa.text("state = 'open'"),
+            postgresql_where=sa.text("state = 'open'"),
+        )
         batch_op.create_index("ix_reviews_remind", ["state", "remind_at"], unique=False)
         batch_op.create_index("ix_reviews_settled", ["settled_at", "review_id"], unique=False)
 
@@ -325,6 +346,7 @@ def upgrade() -> None:
         sa.Column("sub", sa.String(), nullable=False),
         sa.Column("assurance", sa.String(), nullable=False),
         sa.Column("trust", sa.String(), nullable=True),
+        sa.Column("sid", sa.String(), nullable=True),
         sa.Column("csrf_token", sa.String(), nullable=False),
         sa.Column("created_at", UtcDateTime(), nullable=False),
         sa.Column("seen_at", UtcDateTime(), nullable=False),
@@ -332,6 +354,10 @@ def upgrade() -> None:
         sa.Column("revoked_at", UtcDateTime(), nullable=True),
         sa.PrimaryKeyConstraint("id_hash"),
     )
+    with op.batch_alter_table("sessions", schema=None) as batch_op:
+        batch_op.create_index("ix_sessions_person", ["iss", "sub"], unique=False)
+        batch_op.create_index("ix_sessions_sid", ["iss", "sid"], unique=False)
+
     op.create_table(
         "shadow_differences",
         sa.Column("candidate", sa.String(), nullable=False),

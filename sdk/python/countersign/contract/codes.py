@@ -68,6 +68,7 @@ class ErrorCode(StrEnum):
     FROZEN = "frozen"
     INTERNAL = "internal"
     RATE_LIMITED = "rate_limited"
+    TOO_MANY_OPEN = "too_many_open"
     ISSUER_UNAVAILABLE = "issuer_unavailable"
     POLICIES_BEHIND = "policies_behind"
     STORAGE_UNAVAILABLE = "storage_unavailable"

@@ -194,3 +194,16 @@ async def test_the_words_of_who_takes_it_back_are_no_error_of_the_tool(bank: Wor
     query = text("SELECT error, taken_back FROM effects WHERE txn = :txn")
     found = await bank.service.db.read(lambda conn: tuple(conn.execute(query, {"txn": view["txn"]}).one()))
     assert found == (None, "the customer called")
+
+
+async def test_an_agent_cannot_shorten_the_time_people_have(bank: World, robot: Agent) -> None:
+    asked = await pay(bank, 500)
+    for more in ({"answer_within": "1s"}, {"answer_by": "2026-01-01T00:00:00Z"}, {"deadline": 1}):
+        refused = await robot.submit(asked, run_key="hurry", **more)
+        assert (refused.status_code, refused.json()["code"]) == (400, "unknown_field")
+        refused = await robot.submit({**asked, **more}, run_key="hurry")
+        assert (refused.status_code, refused.json()["code"]) == (400, "unknown_field")
+    claimed = {"purpose": "answer within one second", "reasoning": "@answer_within(1s)"}
+    view = (await robot.submit(asked, run_key="hurry", claimed=claimed)).json()
+    review = view["effects"][0]["review"]
+    assert datetime.fromisoformat(review["answer_by"]) - bank.clock() > timedelta(hours=23)

@@ -6,7 +6,8 @@ import pytest
 
 from policy_service.channels.web.arguments import arg_views, canonical_bytes, folded, same_bytes
 from policy_service.channels.web.rendering import shown
-from policy_service.workflow.reading import ReviewPage
+from policy_service.channels.web.views import warned
+from policy_service.workflow.reading import NOT_IN_THE_SCHEMA, ArgRow, ReviewPage
 from tests.fakes import reviews
 
 
@@ -103,3 +104,38 @@ def test_a_secret_with_hidden_characters_tells_nothing_of_them() -> None:
         replace(reviews.refund(), args=(reviews.arg("key", "a\u200bb", "string", secret=True),))
     )
     assert view.findings == ()
+
+
+def said_of(*rows: ArgRow) -> dict[str, list[str]]:
+    """What is said of each name."""
+    views = arg_views(replace(reviews.refund(), args=rows))
+    return {view.row.name: [finding.short for finding in view.of_names] for view in views}
+
+
+LIKE = ["amount ", "Amount", "am\u200bount", "\u0430mount", "a_mount", "amount.", "ａmount"]
+
+
+@pytest.mark.parametrize("other", LIKE)
+def test_a_name_that_reads_like_another_is_told_at_both(other: str) -> None:
+    rows = (
+        reviews.arg("amount", 1, "integer"),
+        reviews.arg(other, 9, "integer"),
+        reviews.arg("to", "x", "string"),
+    )
+    assert said_of(*rows) == {"amount": ["a name like another"], other: ["a name like another"], "to": []}
+
+
+def test_a_name_the_schema_does_not_know_is_told() -> None:
+    rows = (reviews.arg("amount", 1, "integer"), reviews.arg("more", 9, NOT_IN_THE_SCHEMA))
+    assert said_of(*rows) == {"amount": [], "more": ["not in the schema"]}
+
+
+def test_of_a_tool_without_a_schema_no_name_is_told_apart() -> None:
+    rows = (reviews.arg("amount", 1, NOT_IN_THE_SCHEMA), reviews.arg("to", 9, NOT_IN_THE_SCHEMA))
+    assert said_of(*rows) == {"amount": [], "to": []}
+
+
+def test_what_is_said_of_a_name_counts_among_the_warnings() -> None:
+    rows = (reviews.arg("amount", 1, "integer"), reviews.arg("Amount", 9, "integer"))
+    page = replace(reviews.refund(), args=rows)
+    assert [warning.text for warning in warned(arg_views(page))] == ["a name like another"] * 2

@@ -352,3 +352,15 @@ def test_a_directory_of_groups_is_a_note_and_no_warning(folder: BundleFolder) ->
     gate = '@id("g") @approval("audit") forbid (principal, action == Action::"pay", resource);'
     assert codes(folder, gate) == []
     assert codes(folder, "", level="note").count("asks-outside") == 1
+
+
+@pytest.mark.parametrize(
+    ("within", "found"), [("299s", ["short-window"]), ("1m", ["short-window"]), ("5m", []), ("4h", [])]
+)
+def test_a_question_nobody_could_read_in_time_is_found(
+    folder: BundleFolder, within: str, found: list[str]
+) -> None:
+    gate = (
+        f'@id("it") @approval("finance") @answer_within("{within}") forbid (principal, action, resource);\n'
+    )
+    assert codes(folder, gate) == found

@@ -209,6 +209,19 @@ class VoteView(WireModel):
     reason: Text | None = None
 
 
+class EarlierDenial(WireModel):
+    """A person denied nearly the same a short while ago: this agent, tool and resource. It decides nothing."""
+
+    review_id: Name
+    txn: Digest
+    at: Instant
+    person: str
+    reason: str | None = None
+    differs: Many[str] = Field(
+        default=(), description="Arguments that are others now; none: exactly the same were denied."
+    )
+
+
 class ReviewView(WireModel):
     """The open question one effect asks at one revision."""
 
@@ -229,6 +242,7 @@ class ReviewView(WireModel):
     comments: Many[CommentView] = ()
     siblings: Many[SiblingView] = ()
     claimed: dict[str, JsonValue] = Field(default_factory=dict)
+    earlier_denials: Many[EarlierDenial] = ()
 
 
 class ReviewPageView(WireModel):

@@ -1,0 +1,241 @@
+"""What one agent may ask for at once: it is told which limit it met and when to come back, and nobody else notices."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from countersign.contract import EffectState
+from policy_service import metrics
+from policy_service.channels.http.paces import Paces
+from policy_service.errors import QuotaError
+from policy_service.settings import load_settings
+from tests.fakes.payments import ANYBODY, Payments, gate
+from tests.fakes.world import Agent, World, running
+from tests.integration.service.effects import mail, pay
+from tests.integration.service.engines import ENGINES
+from tests.integration.service.test_plans import plans
+
+pytestmark = pytest.mark.anyio
+
+OPEN = 3
+
+
+@pytest.fixture
+def database(database: dict[str, str]) -> dict[str, Any]:
+    """Limits a test reaches in a moment."""
+    return {
+        **database,
+        "open_reviews_per_agent": OPEN,
+        "submissions_per_minute": 20,
+        "waits_per_agent": 2,
+    }
+
+
+def refusal(answer: httpx2.Response) -> tuple[int, str, str, int]:
+    body = answer.json()
+    return answer.status_code, body["code"], body["setting"], body["limit"]
+
+
+def counted(setting: str) -> float:
+    return metrics.REGISTRY.get_sample_value("countersign_quota_refusals_total", {"setting": setting}) or 0.0
+
+
+# -- questions before people -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_an_agent_has_no_more_questions_open_than_it_may(bank: World, robot: Agent) -> None:
+    before = counted("open_reviews_per_agent")
+    views = [(await robot.submit(await pay(bank, 500), run_key=f"r-{n}")).json() for n in range(OPEN)]
+    over = await robot.submit(await pay(bank, 500), run_key="one-more")
+    assert refusal(over) == (429, "too_many_open", "open_reviews_per_agent", OPEN)
+    assert over.headers["retry-after"] == "60"
+    assert "COUNTERSIGN_" not in over.json()["detail"]
+    assert "open_reviews_per_agent" in over.json()["detail"]
+    assert counted("open_reviews_per_agent") == before + 1
+
+    maya = await bank.person("maya")
+    assert len((await maya.get("/v1/reviews")).json()["reviews"]) == OPEN
+    assert (await maya.vote(views[0], "deny", reason="no")).status_code == 200
+    assert (await robot.submit(await pay(bank, 500), run_key="one-more")).status_code == 201
+
+
+async def test_what_is_refused_leaves_nothing_and_may_be_sent_again_under_its_key(
+    bank: World, robot: Agent
+) -> None:
+    views = [(await robot.submit(await pay(bank, 500), run_key=f"r-{n}")).json() for n in range(OPEN)]
+    again: dict[str, Any] = {"run_key": "one-more", "idempotency_key": "the-same"}
+    over = await robot.submit(await pay(bank, 500), **again)
+    assert over.status_code == 429
+    page = (await robot.send("GET", "/v1/transactions")).json()["transactions"]
+    assert {one["run_key"] for one in page} == {"r-0", "r-1", "r-2"}
+    await robot.send("POST", f"/v1/transactions/{views[0]['txn']}/withdraw", {})
+    taken = await robot.submit(await pay(bank, 500), **again)
+    assert (taken.status_code, taken.json()["state"]) == (201, "review")
+
+
+async def test_a_transaction_that_asks_too_much_is_refused_whole(bank: World, robot: Agent) -> None:
+    many = [await pay(bank, 500 + n) for n in range(OPEN + 1)]
+    assert (await robot.submit(*many)).status_code == 429
+    assert (await robot.submit(*many[:OPEN])).status_code == 201
+
+
+async def test_what_nobody_is_asked_about_goes_on(bank: World, robot: Agent) -> None:
+    for n in range(OPEN):
+        await robot.submit(await pay(bank, 500), run_key=f"r-{n}")
+    small = await robot.submit(await pay(bank, 5), run_key="small", attempt_id="a-1")
+    assert small.json()["state"] == "redeemed"
+
+
+async def test_what_the_agent_asks_in_place_of_its_own_question_is_no_more(bank: World, robot: Agent) -> None:
+    for n in range(OPEN):
+        await robot.submit(await pay(bank, 500), run_key=f"r-{n}")
+    other = await robot.submit(await pay(bank, 501), run_key="r-0")
+    assert (other.status_code, other.json()["rev"]) == (201, 2)
+
+
+async def test_a_flood_of_one_agent_is_nothing_to_another(bank: World, robot: Agent) -> None:
+    other = await bank.agent("other")
+    calls = [await pay(bank, 500 + n) for n in range(30)]
+    await robot.send("GET", "/v1/epoch")  # for a nonce
+    answers = await asyncio.gather(*(robot.submit(one, run_key=f"r-{n}") for n, one in enumerate(calls)))
+    assert sorted({answer.status_code for answer in answers}) == [201, 429]
+    assert sum(answer.status_code == 201 for answer in answers) == OPEN
+    asked = await other.submit(await pay(bank, 500))
+    assert (asked.status_code, asked.json()["state"]) == (201, "review")
+
+
+async def test_new_rules_ask_again_whatever_an_agent_has_open(
+    bank: World, robot: Agent, folder: Payments
+) -> None:
+    for n in range(OPEN):
+        await robot.submit(await pay(bank, 500), run_key=f"r-{n}")
+    late = (await robot.submit(await pay(bank, 5), run_key="small")).json()
+    folder.policies(ANYBODY + gate("all", "finance"))
+    await bank.activate()
+    assert (await robot.see(late["txn"]))["effects"][0]["state"] == EffectState.REVIEW.value
+
+
+@pytest.mark.parametrize("engine", ["postgresql"])
+async def test_two_replicas_together_never_have_more_open_than_one_agent_may(
+    bank: World, robot: Agent, tmp_path: Path, folder: Payments, database: dict[str, Any]
+) -> None:
+    async with running(tmp_path / "beyond", folder.path, clock=bank.clock, **database) as beyond:
+        there = Agent(robot.name, robot.key, beyond.http, robot.clock)
+        for one in (robot, there):
+            await one.send("GET", "/v1/epoch")
+        answers = await asyncio.gather(
+            *[
+                one.submit(await pay(bank, 500 + n), run_key=f"{name}-{n}")
+                for name, one in (("here", robot), ("there", there))
+                for n in range(8)
+            ]
+        )
+        assert sum(answer.status_code == 201 for answer in answers) == OPEN, [a.text for a in answers]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_open_questions_are_counted_by_an_index(bank: World, robot: Agent) -> None:
+    with plans(bank) as found:
+        await robot.submit(await pay(bank, 500))
+    lines = [line for line, asked in found if "count(" in asked and "FROM reviews" in asked]
+    assert [line for line in lines if "ix_reviews_open_of" in line], lines
+
+
+# -- the rate --------------------------------------------------------------------------------------------------------
+
+
+async def test_an_agent_that_submits_too_fast_is_told_when_to_come_back(bank: World, robot: Agent) -> None:
+    await robot.send("GET", "/v1/epoch")
+    answers = [await robot.submit(await pay(bank, n + 1), run_key=f"r-{n}") for n in range(21)]
+    assert [answer.status_code for answer in answers[:20]] == [201] * 20
+    assert refusal(answers[-1]) == (429, "rate_limited", "submissions_per_minute", 20)
+    assert 1 <= int(answers[-1].headers["retry-after"]) <= 3
+    asked = await robot.send("POST", "/v1/evaluations", {"effects": [await pay(bank)], "run_key": "dry"})
+    assert asked.status_code == 429
+    view = answers[0].json()
+    assert (await robot.release(view)).status_code == 200  # what it has, it can finish
+    other = await bank.agent("other")
+    assert (await other.submit(await pay(bank))).status_code == 201
+
+
+async def test_who_cannot_prove_who_they_are_uses_up_nobodys_minute(bank: World, robot: Agent) -> None:
+    stranger = Agent(robot.name, (await bank.agent("stranger")).key, bank.http, bank.clock)
+    for n in range(30):
+        assert (await stranger.submit(await pay(bank), run_key=f"r-{n}")).status_code == 401
+    assert (await robot.submit(await pay(bank))).status_code == 201
+
+
+def test_a_bucket_fills_again_evenly() -> None:
+    now = [0.0]
+    paces = Paces(load_settings(submissions_per_minute=60), lambda: now[0])
+    for _ in range(60):
+        paces.submit("a")
+    with pytest.raises(QuotaError) as refused:
+        paces.submit("a")
+    assert refused.value.retry_after_seconds == 1
+    paces.submit("b")
+    now[0] = 0.9
+    with pytest.raises(QuotaError):
+        paces.submit("a")
+    now[0] = 2.0
+    paces.submit("a")
+    paces.submit("a")
+    with pytest.raises(QuotaError):
+        paces.submit("a")
+    now[0] = 10_000.0
+    for _ in range(60):
+        paces.submit("a")
+    with pytest.raises(QuotaError):
+        paces.submit("a")
+
+
+# -- waiting ---------------------------------------------------------------------------------------------------------
+
+
+async def test_one_agent_waits_only_so_often_at_once_and_others_wait_as_before(
+    bank: World, robot: Agent
+) -> None:
+    view = (await robot.submit(await pay(bank, 500))).json()
+    other = await bank.agent("other")
+    theirs = (await other.submit(await pay(bank, 500))).json()
+    path = f"/v1/transactions/{view['txn']}"
+    waiting = [asyncio.create_task(robot.see(view["txn"], wait=20)) for _ in range(2)]
+    await _until_waiting(2)
+    over = await robot.send("GET", path, headers={"Prefer": "wait=20"})
+    assert refusal(over) == (429, "rate_limited", "waits_per_agent", 2)
+    assert (await robot.send("GET", path)).status_code == 200  # to look is no wait
+    # what is submitted is submitted: it is told how it stands at once
+    submitted = await robot.submit(await mail(bank), await pay(bank, 600), run_key="r-2", wait=20)
+    assert (submitted.status_code, submitted.json()["state"]) == (201, "review")
+    asked = asyncio.create_task(other.see(theirs["txn"], wait=20))
+    await _until_waiting(3)
+    maya = await bank.person("maya")
+    await maya.vote(view)
+    await maya.vote(theirs)
+    assert {one["state"] for one in await asyncio.gather(*waiting, asked)} == {"ready"}
+    assert (await robot.see(submitted.json()["txn"], wait=1))[
+        "state"
+    ] == "review"  # the places are free again
+
+
+async def _until_waiting(count: int) -> None:
+    for _ in range(500):
+        if metrics.REGISTRY.get_sample_value("countersign_long_polls") == count:
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("nobody waits")
+
+
+def test_the_limits_are_no_accident_of_this_test() -> None:
+    usual = load_settings()
+    assert (usual.submissions_per_minute, usual.open_reviews_per_agent, usual.waits_per_agent) == (
+        6_000,
+        200,
+        1_000,
+    )

@@ -1,0 +1,162 @@
+"""Strangers that are slow, or long, on purpose: they get no more than a connection and a moment, and hold up nobody."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import uvicorn
+
+from policy_service.channels.http import connections
+from policy_service.channels.http.connections import MAX_HEAD_BYTES, BoundedConnection
+from policy_service.cli import _uvicorn_config
+from tests.fakes.operated import free_port
+from tests.fakes.world import Agent, World
+from tests.integration.service.effects import pay
+
+pytestmark = pytest.mark.anyio
+
+SOON = 0.3
+HOST = b"Host: 127.0.0.1:8420\r\n"
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BoundedConnection, "head_s", SOON)
+    monkeypatch.setattr(BoundedConnection, "body_s", SOON)
+
+
+@asynccontextmanager
+async def door(world: World) -> AsyncIterator[int]:
+    """The public door as `serve` opens it."""
+    port = free_port()
+    settings = world.settings.model_copy(update={"port": port})
+    server = uvicorn.Server(_uvicorn_config(world.app, settings))
+    serving = asyncio.create_task(server._serve())
+    while not server.started:  # noqa: ASYNC110  uvicorn tells it by nothing else
+        await asyncio.sleep(0.01)
+    try:
+        yield port
+    finally:
+        server.should_exit = True
+        await serving
+
+
+async def spoken(port: int, *parts: bytes, every: float = 0.0) -> tuple[bytes, float]:
+    """What is answered until the connection ends, and how long that took."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    begun = time.monotonic()
+
+    async def speak() -> None:
+        for part in parts:
+            try:
+                writer.write(part)
+                await writer.drain()
+            except ConnectionError:
+                return
+            await asyncio.sleep(every)
+
+    speaking = asyncio.create_task(speak())
+    try:
+        async with asyncio.timeout(10):
+            answer = await reader.read()
+    except ConnectionError:
+        answer = b""
+    took = time.monotonic() - begun
+    speaking.cancel()
+    writer.close()
+    return answer, took
+
+
+SLOW = {
+    "says nothing": (),
+    "a head that never ends": (b"GET /healthz HTTP/1.1\r\n", *[b"X-A: b\r\n"] * 100),
+    "a body that never ends": (
+        b"POST /v1/transactions HTTP/1.1\r\n" + HOST + b"Content-Length: 1000\r\n\r\n",
+        *[b"{"] * 100,
+    ),
+    "a second head that never ends": (
+        b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n",
+        b"GET /healthz HTTP/1.1\r\n",
+        *[b"X-A: b\r\n"] * 100,
+    ),
+}
+
+
+@pytest.mark.parametrize("parts", SLOW.values(), ids=SLOW)
+@pytest.mark.usefixtures("impatient")
+async def test_who_is_slow_on_purpose_is_let_go(bank: World, parts: tuple[bytes, ...]) -> None:
+    async with door(bank) as port:
+        _, took = await spoken(port, *parts, every=0.1)
+        assert SOON * 0.9 <= took < 5
+        answer, _ = await spoken(port, b"GET /healthz HTTP/1.1\r\nConnection: close\r\n" + HOST + b"\r\n")
+        assert answer.startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_an_answer_may_take_its_time_and_so_may_the_pause_between_two(
+    bank: World, robot: Agent
+) -> None:
+    view = (await robot.submit(await pay(bank, 500))).json()
+    path = f"/v1/transactions/{view['txn']}"
+    async with door(bank) as port:
+        ask = (
+            f"GET {path} HTTP/1.1\r\nPrefer: wait=1\r\nAgent-Proof: {robot.proof('GET', path)}\r\n"
+            "Connection: close\r\n"
+        )
+        answer, took = await spoken(port, ask.encode() + HOST + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 200")
+    assert took > SOON * 2
+
+
+HUGE = {
+    "one header": b"GET /healthz HTTP/1.1\r\nX-A: " + b"a" * 4 * MAX_HEAD_BYTES,
+    "many headers": b"GET /healthz HTTP/1.1\r\n" + b"X-A: b\r\n" * MAX_HEAD_BYTES,
+    "an address": b"GET /" + b"a" * 4 * MAX_HEAD_BYTES,
+    "a head that is whole": b"GET /healthz HTTP/1.1\r\n"
+    + HOST
+    + b"X-A: "
+    + b"a" * (MAX_HEAD_BYTES + 1)
+    + b"\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("head", HUGE.values(), ids=HUGE)
+async def test_a_head_that_is_too_long_is_refused_before_it_ends(bank: World, head: bytes) -> None:
+    async with door(bank) as port:
+        answer, took = await spoken(port, head)
+        assert answer == b"" or answer.startswith(b"HTTP/1.1 400")
+        assert took < 5
+
+
+async def test_a_large_body_in_the_same_breath_is_no_long_head(bank: World) -> None:
+    body = b" " * (3 * MAX_HEAD_BYTES)
+    head = f"POST /v1/transactions HTTP/1.1\r\nContent-Length: {len(body)}\r\nConnection: close\r\n".encode()
+    async with door(bank) as port:
+        answer, _ = await spoken(port, head + b"Content-Type: application/json\r\n" + HOST + b"\r\n" + body)
+    assert answer.startswith(b"HTTP/1.1 401")
+
+
+@pytest.mark.parametrize("path", ["/v1/transactions", "/v1/evaluations"])
+async def test_nothing_packed_is_unpacked(bank: World, robot: Agent, path: str) -> None:
+    bomb = gzip.compress(b" " * 50_000_000 + json.dumps({"run_key": "x", "effects": []}).encode())
+    answer = await robot.send(
+        "POST", path, bomb, headers={"Content-Encoding": "gzip", "Idempotency-Key": "k"}
+    )
+    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
+
+
+async def test_a_body_said_to_be_itself_is_read(bank: World, robot: Agent) -> None:
+    body = {"run_key": "x", "effects": [await pay(bank)]}
+    headers = {"Content-Encoding": "identity", "Idempotency-Key": "k"}
+    assert (await robot.send("POST", "/v1/transactions", body, headers=headers)).status_code == 201
+
+
+def test_the_usual_patience_is_that_of_people_on_a_bad_line() -> None:
+    assert (connections.HEAD_S, connections.BODY_S) == (15.0, 60.0)
+    assert (BoundedConnection.head_s, BoundedConnection.body_s) == (15.0, 60.0)
