@@ -52,7 +52,6 @@ def _too_few_people(parts: Parts, policy: Policy) -> Iterator[Problem]:
 
 
 _NOT_BUILT = {
-    "step_up": "asks for a passkey, which nobody can show yet: nobody can meet it",
     "channel": "names a channel, and none is built yet: people are asked on the web",
     "remind": "asks for reminders, which are not built yet",
     "escalate": "names groups to escalate to, which is not built yet",

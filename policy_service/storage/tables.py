@@ -103,6 +103,8 @@ class SessionRow(Row, table=True):
     assurance: str  # "oidc" or "dev"
     trust: str | None = None  # the provider's settings then; under others the session is over
     csrf_token: str
+    auth_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # when they last proved who they are
+    told_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # what changed before, they have seen
     created_at: datetime = Field(sa_type=UtcDateTime)
     seen_at: datetime = Field(sa_type=UtcDateTime)
     expires_at: datetime = Field(sa_type=UtcDateTime)
@@ -280,6 +282,7 @@ class VoteRow(Row, table=True):
     reason: str | None = None
     assurance: str
     step_up: str | None = None
+    view_digest: str | None = None  # what its person was shown
     groups: list[str] = Field(sa_type=Json)  # of the token; readable sources are asked anew
     channel: str
     late: bool = False

@@ -14,6 +14,7 @@ from typing import Literal, TypeAlias
 PieceKind: TypeAlias = Literal["text", "money", "recipient", "value"]
 Risk: TypeAlias = Literal["low", "medium", "high"]
 Ballot: TypeAlias = Literal["approve", "deny"]
+StepUp: TypeAlias = Literal["none", "asked", "missing"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,9 @@ class ReviewPage:
     undoable: bool = False  # the manifest names a compensation
     reason_required: bool = False  # some gate wants a reason for approving too
     my_verdict: Ballot | None = None  # this person's counted vote on this revision
+    step_up: StepUp = (
+        "none"  # whether this person's approval asks for their passkey, and whether they have one
+    )
     rule_changes: tuple[RuleChange, ...] = ()  # what new rules changed while it waited, the newest first
 
 

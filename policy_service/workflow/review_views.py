@@ -7,13 +7,14 @@ from typing import Literal, cast
 from sqlalchemy import Connection
 
 from countersign.contract.wire import ReviewPageView, ReviewView, VoteView
-from policy_service.workflow import records
 from policy_service.workflow.asking import count, manifest_for
 from policy_service.workflow.ballots import person_key
 from policy_service.workflow.cases import Case, read_case
 from policy_service.workflow.context import Context
-from policy_service.workflow.reviews import open_cases
+from policy_service.workflow.reviews import open_cases, read_page
+from policy_service.workflow.shown import API, view_of
 from policy_service.workflow.view import effect_view, needs, review_url
+from policy_service.workflow.vote import Voter
 
 
 async def page(ctx: Context, cursor: str | None, limit: int) -> ReviewPageView:
@@ -26,17 +27,18 @@ async def page(ctx: Context, cursor: str | None, limit: int) -> ReviewPageView:
     return ReviewPageView(reviews=tuple(_review(ctx, case) for case in cases), next=following)
 
 
-async def review(ctx: Context, review_id: str) -> ReviewView | None:
-    """One review, or None."""
+async def review(ctx: Context, voter: Voter, review_id: str) -> ReviewView | None:
+    """One review as a program of this person's reads it, or None."""
 
-    def find(conn: Connection) -> Case | None:
-        return None if records.review_by_id(conn, review_id) is None else read_case(conn, review_id)
+    def find(conn: Connection) -> tuple[Case, str] | None:
+        page = read_page(conn, ctx, voter, review_id, ctx.clock())
+        return None if page is None else (read_case(conn, review_id), view_of(page, API).digest)
 
-    case = await ctx.db.read(find)
-    return None if case is None else _review(ctx, case)
+    found = await ctx.db.read(find)
+    return None if found is None else _review(ctx, *found)
 
 
-def _review(ctx: Context, case: Case) -> ReviewView:
+def _review(ctx: Context, case: Case, view_digest: str | None = None) -> ReviewView:
     bundle, now = ctx.active.current, ctx.clock()
     row, effect, snapshot = case.review, case.effect, case.snapshot
     counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
@@ -64,8 +66,11 @@ def _review(ctx: Context, case: Case) -> ReviewView:
                 counted=counted.counts(vote.vote_id),
                 assurance=cast(Literal["oidc", "dev"], vote.assurance),
                 reason=vote.reason,
+                step_up=vote.step_up,
+                view_digest=vote.view_digest,
             )
             for vote in snapshot.votes_on(effect)
         ),
         claimed=dict(snapshot.transaction.claimed),
+        view_digest=view_digest,
     )

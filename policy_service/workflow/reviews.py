@@ -40,7 +40,7 @@ from policy_service.workflow.records import Snapshot
 from policy_service.workflow.rule_changes import changes_of
 from policy_service.workflow.stops import list_stops
 from policy_service.workflow.timeline import event_line, person_of
-from policy_service.workflow.vote import Voter, why_not
+from policy_service.workflow.vote import Voter, step_up_of, why_not
 
 _COUNT_CAP = 1_000  # exact counts are linear; nobody reads more than this
 
@@ -154,12 +154,13 @@ def owner_name(bundle: Bundle, owner: str | None) -> str | None:
 async def review_page(ctx: Context, voter: Voter, review_id: str) -> ReviewPage | None:
     """One review, open or settled; None when there is no such review."""
     now = ctx.clock()
-    return await ctx.db.read(lambda conn: _review_page(conn, ctx, voter, review_id, now))
+    return await ctx.db.read(lambda conn: read_page(conn, ctx, voter, review_id, now))
 
 
-def _review_page(
+def read_page(
     conn: Connection, ctx: Context, voter: Voter, review_id: str, now: datetime
 ) -> ReviewPage | None:
+    """The same, within a unit of work: a vote reads again what its person was shown."""
     if records.review_by_id(conn, review_id) is None:
         return None
     bundle, case = ctx.active.current, read_case(conn, review_id)
@@ -208,6 +209,7 @@ def _review_page(
         reason_required=any(gate.reason for gate in case.gates),
         my_verdict=_my_verdict(votes, voter),
         rule_changes=changes_of(conn, bundle, effect),
+        step_up=step_up_of(conn, ctx, bundle, case, voter, now),
     )
 
 

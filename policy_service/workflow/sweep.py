@@ -16,6 +16,7 @@ import structlog
 from countersign.contract import EffectState
 from policy_service import metrics
 from policy_service.identity.dev_signin import forget_links
+from policy_service.identity.passkeys import forget_challenges
 from policy_service.identity.sessions import forget_sessions
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
@@ -79,6 +80,7 @@ def _forget(tx: Tx, keep_hours: int) -> int:
         + forget_sent(tx, before)
         + forget_sessions(tx, before)
         + forget_links(tx, before)
+        + forget_challenges(tx, before)
     )
 
 

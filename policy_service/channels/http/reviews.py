@@ -11,6 +11,7 @@ from policy_service.channels.http.gate import Gate
 from policy_service.errors import NotFoundError
 from policy_service.identity.people import Person
 from policy_service.workflow import review_views
+from policy_service.workflow.reviews import read_page
 from policy_service.workflow.vote import Ballot, Voter, vote
 
 ReviewId = Path(min_length=1, max_length=64, description="The review's id.")
@@ -52,8 +53,8 @@ def router(gate: Gate) -> APIRouter:
         openapi_extra={"security": docs.PERSON},
     )
     async def get_review(request: Request, review_id: str = ReviewId) -> Response:
-        await gate.person(request)
-        return answer(await _review(review_id))
+        session = await gate.person(request)
+        return answer(await _review(session.person, review_id))
 
     @routes.post(
         "/reviews/{review_id}/votes",
@@ -74,12 +75,13 @@ def router(gate: Gate) -> APIRouter:
             txn_digest=wish.txn_digest,
             reason=wish.reason,
             channel="api",
+            view_digest=wish.view_digest,
         )
-        await vote(ctx, voter_of(session.person), ballot)
-        return answer(await _review(review_id))
+        await vote(ctx, voter_of(session.person), ballot, read_page)
+        return answer(await _review(session.person, review_id))
 
-    async def _review(review_id: str) -> ReviewView:
-        view = await review_views.review(ctx, review_id)
+    async def _review(person: Person, review_id: str) -> ReviewView:
+        view = await review_views.review(ctx, voter_of(person), review_id)
         if view is None:
             raise NotFoundError(f"there is no review {review_id!r}")
         return view

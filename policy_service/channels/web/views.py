@@ -18,6 +18,7 @@ from policy_service.channels.web.marking import Marked, mark
 from policy_service.channels.web.standing import denial, outcome, quorum
 from policy_service.channels.web.wording import Due, clock, due
 from policy_service.workflow.reading import EventLine, Money, Piece, QueueRow, ReviewPage
+from policy_service.workflow.shown import WEB, view_of
 
 # The reasons people give most, one press on a phone; they name no tool, so they fit every effect.
 PICKS = ("Amount is wrong", "Wrong person or account", "Not enough proof", "Not now")
@@ -111,9 +112,9 @@ def _sentence_warnings(pieces: Iterable[Piece]) -> int:
     return sum(len(marked.findings) for marked in values)
 
 
-def review_context(page: ReviewPage, now: datetime) -> dict[str, Any]:
-    """Everything `review.html` draws, but for what belongs to the session."""
-    args = arg_views(page)
+def review_context(page: ReviewPage, now: datetime, *, full: bool = False) -> dict[str, Any]:
+    """Everything `review.html` draws, but for what belongs to the session; ``full``: nothing is folded."""
+    args, view = arg_views(page, full=full), view_of(page, WEB, full=full)
     settled = outcome(page) if page.state != "open" or page.superseded_by is not None else None
     return {
         "page": page,
@@ -127,11 +128,15 @@ def review_context(page: ReviewPage, now: datetime) -> dict[str, Any]:
         "outcome": settled,
         "denial": denial(page) if page.state == "denied" else None,
         "timeline": tuple(timeline_line(event, now) for event in page.timeline),
-        "claims": tuple(Claim(name, folded(str(text))) for name, text in page.claimed.items() if text),
+        "claims": tuple(
+            Claim(name, folded(str(text), full=full)) for name, text in page.claimed.items() if text
+        ),
         "signing": signing(page),
         "amount": _the_amount(page),
         "picks": PICKS,
         "max_reason": MAX_REASON_CHARS,
+        "view": view,
+        "unread": tuple(arg for arg in args if arg.value.preview is not None and not arg.row.secret),
     }
 
 

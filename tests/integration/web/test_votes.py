@@ -242,12 +242,12 @@ async def test_a_method_override_is_not_listened_to(world: World, visitor: Visit
 
 async def test_a_gate_that_wants_a_reason_asks_for_one_on_the_form(world: World, visitor: Visitor) -> None:
     world.put(reviews.refund("rev_reason", reason_required=True))
-    text = (await visitor.get("/reviews/rev_reason")).text
+    text = (await visitor.get("/reviews/rev_reason?full=1")).text
     assert 'name="reason" maxlength="2000" required' in text.split('id="approve"')[1]
 
 
 async def test_the_last_signature_says_that_it_releases(visitor: Visitor) -> None:
     last = (await visitor.get("/reviews/rev_01KAHX04QE")).text
-    first = (await visitor.get("/reviews/rev_hostile")).text
+    first = (await visitor.get("/reviews/rev_hostile?full=1")).text
     assert "Countersign and release" in last
     assert "Countersign and release" not in first

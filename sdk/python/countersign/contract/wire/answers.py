@@ -195,6 +195,8 @@ class VoteView(WireModel):
     counted: bool
     assurance: Literal["oidc", "dev"]
     reason: Text | None = None
+    step_up: str | None = None
+    view_digest: Digest | None = Field(default=None, description="What the person was shown.")
 
 
 class ReviewView(WireModel):
@@ -215,6 +217,10 @@ class ReviewView(WireModel):
     owner: str | None = None
     votes: Many[VoteView] = ()
     claimed: dict[str, JsonValue] = Field(default_factory=dict)
+    view_digest: Digest | None = Field(
+        default=None,
+        description="Of all this as a program reads it: send it with a vote. In lists there is none.",
+    )
 
 
 class ReviewPageView(WireModel):
