@@ -152,7 +152,7 @@ FORGED = {
 async def test_an_answer_to_anything_else_is_refused(
     bank: World, robot: Agent, maya: Holder, other: dict[str, str]
 ) -> None:
-    view, asked = await _asked(bank, robot, maya)
+    _, asked = await _asked(bank, robot, maya)
     answer = await maya.answer(asked, maya.passkeys[0].get(asked.options), **other)
     assert answer.status_code == 403
     assert "confirm anew" in told(answer)
