@@ -19,7 +19,15 @@ import typer
 from sqlalchemy import make_url
 
 from countersign.contract import PrivateKey, PublicKey
-from policy_service.channels.operator import backing_up, governing, listing, passkeys, restoring, stopping
+from policy_service.channels.operator import (
+    backing_up,
+    governing,
+    listing,
+    passkeys,
+    restoring,
+    stopping,
+    verifying,
+)
 from policy_service.channels.operator.author.naming import bundle_of
 from policy_service.channels.operator.author.verbs import add_author_verbs
 from policy_service.channels.operator.socket import embedded_lock, open_database, run_verb
@@ -59,6 +67,7 @@ key_app.command("revoke", context_settings=stopping.KEY_IDS)(stopping.revoke_key
 agent_app.command("list")(listing.agents)
 app.command("people")(listing.people)
 add_author_verbs(app)
+app.command("verify-review")(verifying.verify_review)
 app.command("backup")(backing_up.backup)
 app.command("restored")(restoring.restored)
 

@@ -109,6 +109,9 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
     words: dict[str, dict[str, Any]] = {
         "agent-list": {},
         "people-list": {},
+        "passkey-list": {},
+        "passkey-revoke": {"passkey_id": "pk_none", "reason": "stolen"},
+        "passkeys-reset": {"person": person, "reason": "lost"},
         "policies-accept": {"commit": "a" * 40, "reason": "we rewrote it"},
         "sign-in-link": {"sub": "tomas", "name": "Tomas"},
         "agent-enroll": {"name": "second", "roles": [], "owner": person},

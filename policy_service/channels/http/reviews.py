@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from countersign.contract import canonicalize
 from countersign.contract.wire import ReviewPageView, ReviewView, VoteRequest
 from policy_service.channels.http import docs
-from policy_service.channels.http.bodies import answer, read_model
+from policy_service.channels.http.bodies import JSON_TYPE, answer, read_model
 from policy_service.channels.http.gate import Gate
 from policy_service.errors import NotFoundError
 from policy_service.identity.people import Person
 from policy_service.workflow import review_views
+from policy_service.workflow.exporting import export
 from policy_service.workflow.reviews import read_page
 from policy_service.workflow.vote import Ballot, Voter, vote
 
@@ -55,6 +57,22 @@ def router(gate: Gate) -> APIRouter:
     async def get_review(request: Request, review_id: str = ReviewId) -> Response:
         session = await gate.person(request)
         return answer(await _review(session.person, review_id))
+
+    @routes.get(
+        "/reviews/{review_id}/export",
+        summary="One review as a file that proves itself: `policy-service verify-review` checks it offline",
+        responses=docs.problems(400, 401, 404, 421, 503),
+        openapi_extra={"security": docs.PERSON},
+    )
+    async def export_review(request: Request, review_id: str = ReviewId) -> Response:
+        await gate.person(request)
+        file = await export(ctx, review_id)
+        if file is None:
+            raise NotFoundError(f"there is no review {review_id!r}")
+        named = {"Content-Disposition": f'attachment; filename="review-{review_id}.json"'}
+        return Response(
+            canonicalize(file), headers={"Cache-Control": "no-store", **named}, media_type=JSON_TYPE
+        )
 
     @routes.post(
         "/reviews/{review_id}/votes",

@@ -135,6 +135,7 @@ OPERATIONS = [
     ("GET", "/v1/tools/{tool}"),
     ("GET", "/v1/reviews"),
     ("GET", "/v1/reviews/{review_id}"),
+    ("GET", "/v1/reviews/{review_id}/export"),
     ("POST", "/v1/reviews/{review_id}/votes"),
     ("GET", "/v1/tasks"),
     ("GET", "/v1/tasks/{task_id}"),
