@@ -12,7 +12,6 @@ The rule, against somebody who holds a stolen session and nothing else:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Literal, TypeAlias
@@ -21,6 +20,7 @@ from countersign.contract import ErrorCode
 from policy_service.errors import ForbiddenError
 from policy_service.identity import passkeys
 from policy_service.identity.ceremonies import (
+    Enrolled,
     UnprovenError,
     ask_to_enrol,
     ask_to_sign,
@@ -149,22 +149,18 @@ async def finish(ctx: Context, session: Session, nonce: str, answer: str) -> Cer
         return await _finish_enrolment(ctx, session, spent, nonce, answer)
     spent = require_for(spent, "vouch", session.person.key, session.key, ctx.clock())
     older = await _vouching(ctx, session, nonce, answer)
-    return await ctx.db.write(_vouched(ctx, session, older, spent))
+    return await ctx.db.write(lambda tx: _vouched(tx, ctx, session, older, spent))
 
 
 def _vouched(
-    ctx: Context, session: Session, older: tuple[PasskeyRow, int], spent: Spent
-) -> Callable[[Tx], Ceremony | None]:
+    tx: Tx, ctx: Context, session: Session, older: tuple[PasskeyRow, int], spent: Spent
+) -> Ceremony | None:
     passkey, counter = older
-
-    def unit(tx: Tx) -> Ceremony | None:
-        passkeys.used(tx, passkey, counter)
-        if spent.about["do"] == "add":
-            return _ask_new(tx, ctx, session, spent.about["name"], vouched_by=passkey.passkey_id)
-        _remove(tx, session, passkeys.own(tx.conn, session, spent.about["passkey_id"]))
-        return None
-
-    return unit
+    passkeys.used(tx, passkey, counter)
+    if spent.about["do"] == "add":
+        return _ask_new(tx, ctx, session, spent.about["name"], vouched_by=passkey.passkey_id)
+    _remove(tx, session, passkeys.own(tx.conn, session, spent.about["passkey_id"]))
+    return None
 
 
 async def _finish_enrolment(ctx: Context, session: Session, spent: Spent, nonce: str, answer: str) -> None:
@@ -174,17 +170,18 @@ async def _finish_enrolment(ctx: Context, session: Session, spent: Spent, nonce:
     except UnprovenError as error:
         raise again(str(error)) from error
 
-    def unit(tx: Tx) -> None:
-        person, vouched_by = session.person, spent.about["vouched_by"]
-        passkeys.require_room(tx.conn, person.iss, person.sub)
-        if vouched_by is None and passkeys.counting(tx.conn, person.iss, person.sub, tx.now):
-            raise again("another passkey of yours was enrolled meanwhile: let it vouch for this one")
-        if vouched_by is not None:
-            passkeys.own(tx.conn, session, vouched_by)  # removed meanwhile: its word is worth nothing
-        wait_s = ctx.settings.passkey_wait_s
-        passkeys.enrol(tx, session, made, spent.about["name"], vouched_by=vouched_by, wait_s=wait_s)
+    await ctx.db.write(lambda tx: _enrol(tx, ctx, session, made, spent))
 
-    await ctx.db.write(unit)
+
+def _enrol(tx: Tx, ctx: Context, session: Session, made: Enrolled, spent: Spent) -> None:
+    person, vouched_by = session.person, spent.about["vouched_by"]
+    passkeys.require_room(tx.conn, person.iss, person.sub)
+    if vouched_by is None and passkeys.counting(tx.conn, person.iss, person.sub, tx.now):
+        raise again("another passkey of yours was enrolled meanwhile: let it vouch for this one")
+    if vouched_by is not None:
+        passkeys.own(tx.conn, session, vouched_by)  # removed meanwhile: its word is worth nothing
+    wait_s = ctx.settings.passkey_wait_s
+    passkeys.enrol(tx, session, made, spent.about["name"], vouched_by=vouched_by, wait_s=wait_s)
 
 
 async def _vouching(ctx: Context, session: Session, nonce: str, answer: str) -> tuple[PasskeyRow, int]:

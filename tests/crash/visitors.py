@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
@@ -16,7 +17,8 @@ from countersign.contract import PrivateKey, make_proof, names
 from examples.person import Form, Person, _Forms
 from policy_service.channels.operator.verbs import VERBS
 from policy_service.identity.dev_signin import DEV_ISSUER
-from policy_service.storage.core import table
+from policy_service.storage.core import insert_row, table
+from policy_service.storage.proof_tables import PasskeyRow
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, SessionRow
 from policy_service.tokens.keys import NEXT, PUBLISHED_FIRST_S
 from tests.counterparts import node
@@ -106,11 +108,13 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
         )
         commit = conn.scalar(select(table(DecisionRow).c.commit))
     person = f"{DEV_ISSUER}|tomas"
+    stolen, lost = _enrolled(story, "stolen"), _enrolled(story, "lost")
+    assert stolen != lost
     words: dict[str, dict[str, Any]] = {
         "agent-list": {},
         "people-list": {},
         "passkey-list": {},
-        "passkey-revoke": {"passkey_id": "pk_none", "reason": "stolen"},
+        "passkey-revoke": {"passkey_id": stolen, "reason": "stolen"},
         "passkeys-reset": {"person": person, "reason": "lost"},
         "policies-accept": {"commit": "a" * 40, "reason": "we rewrote it"},
         "sign-in-link": {"sub": "tomas", "name": "Tomas"},
@@ -140,6 +144,19 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
         say(verb, args)
     with story.reading() as conn:
         assert "second" in conn.scalars(select(table(AgentRow).c.name)).all()
+
+
+def _enrolled(story: Story, name: str) -> str:
+    """A passkey as its person left it; how they enrol is a chapter of its own."""
+    now = datetime.now(UTC)
+    row = PasskeyRow(
+        passkey_id=f"pk_{name}", credential_id=name, key_digest=name, public_key=b"", iss=DEV_ISSUER, sub="tomas",
+        name=name, sign_count=0, created_by="", created_at=now, counts_from=now,
+    )  # fmt: skip
+    with story.reading() as conn:
+        insert_row(conn, row)
+        conn.commit()
+    return row.passkey_id
 
 
 def operated(story: Story) -> None:
