@@ -146,7 +146,8 @@ async def finish(ctx: Context, session: Session, nonce: str, answer: str) -> Cer
     """
     spent = await ctx.db.write(lambda tx: spend(tx, nonce))
     if spent is not None and spent.purpose == "enrol":
-        return await _finish_enrolment(ctx, session, spent, nonce, answer)
+        await _finish_enrolment(ctx, session, spent, nonce, answer)
+        return None
     spent = require_for(spent, "vouch", session.person.key, session.key, ctx.clock())
     older = await _vouching(ctx, session, nonce, answer)
     return await ctx.db.write(lambda tx: _vouched(tx, ctx, session, older, spent))

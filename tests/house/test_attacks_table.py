@@ -15,7 +15,12 @@ TESTS = ROOT / "tests"
 TABLE: dict[str, dict[str, Any]] = tomllib.loads((TESTS / "attacks.toml").read_text())
 # How many cases each group has; a case is never taken away, it gets a reason.
 GROUPS = {"A": 12, "B": 11, "C": 20, "D": 15, "E": 16, "F": 14, "H": 18, "K": 8, "N": 18, "P": 10}
-EVERY = [f"{group}{number}" for group, count in GROUPS.items() for number in range(1, count + 1)]
+BEGUN = {"I": (6, 9, 10)}  # of a group whose other cases are not in the table yet
+EVERY = [
+    f"{group}{number}"
+    for group, numbers in sorted({**{g: range(1, count + 1) for g, count in GROUPS.items()}, **BEGUN}.items())
+    for number in numbers
+]
 
 
 @cache

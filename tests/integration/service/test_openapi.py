@@ -164,6 +164,7 @@ KNOWN = {  # paths of what is there, so that answers of every kind are seen
     "/v1/tools/{tool}": ("GET", "tool"),
     "/v1/redemptions/{attempt_id}/renew": ("POST", "attempt_id"),
     "/v1/reviews/{review_id}": ("GET", "review_id"),
+    "/v1/reviews/{review_id}/export": ("GET", "review_id"),
     "/v1/reviews/{review_id}/votes": ("POST", "review_id"),
     "/v1/tasks/{task_id}": ("GET", "task_id"),
     "/v1/tasks/{task_id}/settle": ("POST", "task_id"),
