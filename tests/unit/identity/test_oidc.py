@@ -100,8 +100,8 @@ async def test_a_fresh_sign_in_asks_the_provider_to_make_sure_of_them_anew() -> 
 
 @pytest.mark.parametrize(
     ("said", "ago"),
-    [(0, 0), (-40, 40), (3600, 0), (None, None), ("1", None), (True, None), (1.5, None)],
-    ids=["now", "a while ago", "in the future", "not said", "text", "true", "a fraction"],
+    [(0, 0), (-40, 40), (3600, 0), (None, None), (True, None), (1.5, None)],
+    ids=["now", "a while ago", "in the future", "not said", "true", "a fraction"],
 )
 async def test_when_they_proved_who_they_are_is_what_the_provider_says(said: object, ago: int | None) -> None:
     """Never later than now: what lies ahead would stay fresh for longer than it may."""
