@@ -128,7 +128,8 @@ class Person:
         return [html.unescape(re.sub(r"<[^>]+>", "", block)) for block in blocks]
 
     def _vote(self, review_url: str, verdict: str, reason: str) -> None:
-        form = self._form(self._get(review_url), _REVIEW_FIELD)
+        # The page with nothing folded: an approval of anything that was not opened is refused.
+        form = self._form(self._get(f"{review_url}?full=1"), _REVIEW_FIELD)
         self._send(form, {"verdict": verdict, "reason": reason})
 
     def _get(self, url: str) -> httpx2.Response:

@@ -58,6 +58,7 @@ from policy_service.channels.http.webhooks import require_usable
 from policy_service.channels.operator.socket import embedded_lock, open_database
 from policy_service.channels.web import routes as web
 from policy_service.channels.web.overseeing import WorkflowOversight
+from policy_service.channels.web.passkey_source import WorkflowPasskeys
 from policy_service.channels.web.source import ReviewFeed, SignedInSessions, WorkflowPolicies, WorkflowQueue
 from policy_service.errors import StartError
 from policy_service.facts.outside import Outside, outside_of
@@ -397,6 +398,7 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         SignedInSessions(service.ctx, service.sessions, service.sign_in),
         ReviewFeed(service.feed),
         settings,
+        WorkflowPasskeys(service.ctx),
         clock=service.ctx.clock,
     )
     docs.describe(app, _BODIES)

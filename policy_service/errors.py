@@ -32,7 +32,7 @@ from countersign.contract import PROBLEM_TYPE_PREFIX, ErrorCode
 _BY_STATUS: dict[int, tuple[str, ...]] = {
     400: (
         "invalid_request", "unknown_field", "idempotency_key_required", "call_key_mismatch",
-        "resource_mismatch", "reason_required", "wrong_answer", "bad_token", "expired_token",
+        "resource_mismatch", "reason_required", "view_incomplete", "wrong_answer", "bad_token", "expired_token",
         "bom", "duplicate_key", "float_refused", "integer_out_of_range", "lone_surrogate", "not_a_json_value",
         "not_finite", "not_json", "not_utf8", "reserved_key", "too_deep", "too_many_nodes",
     ),

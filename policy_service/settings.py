@@ -154,6 +154,17 @@ class Settings(BaseSettings):
     sign_in_link_s: int = Field(600, gt=0, le=3_600, description="life of a development sign-in link")
     max_group_age_s: int = Field(43_200, gt=0, description="age of groups from a token when a vote is cast")
 
+    # -- passkeys: docs/passkeys.md -------------------------------------------------------------------------
+    fresh_sign_in_s: int = Field(
+        300, gt=0, le=3_600, description="age of a sign-in that may enrol a first passkey"
+    )
+    challenge_s: int = Field(300, gt=0, le=900, description="a passkey answers within this, once")
+    passkey_wait_s: int = Field(
+        86_400,
+        ge=0,
+        description="a passkey in place of lost ones counts after this; vouched for by an older one, at once",
+    )
+
     # -- agents without an enrolled key --------------------------------------------------------------------
     trusted_issuers: tuple[TrustedIssuer, ...] = Field(
         (), description="[[trusted_issuers]]: whose tokens let an agent bring a key; docs/agents.md"
@@ -331,6 +342,14 @@ class Settings(BaseSettings):
     def iss(self) -> str:
         """The issuer of everything this deployment signs; it tells deployments apart."""
         return self.public_url
+
+    @property
+    def rp_id(self) -> str | None:
+        """The name passkeys of this deployment are bound to; None where people reach it by a bare address, because
+        browsers give an address none.
+        """
+        host = urlsplit(self.public_url).hostname or ""
+        return None if not host or ":" in host or host.replace(".", "").isdigit() else host
 
     @property
     def loopback(self) -> bool:

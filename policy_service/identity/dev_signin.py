@@ -86,7 +86,7 @@ def spend_link(tx: Tx, settings: Settings, token: str) -> SignedIn:
     if tx.conn.execute(update(SignInLinkRow).where(*where).values(used_at=tx.now)).rowcount != 1:
         raise InvalidRequestError("this sign-in link was used a moment ago", code=ErrorCode.BAD_TOKEN)
     remember(tx, link.iss, link.sub, link.name)
-    cookie = open_session(tx, link.iss, link.sub, "dev", max_s=settings.session_max_s)
+    cookie = open_session(tx, link.iss, link.sub, "dev", max_s=settings.session_max_s, auth_at=tx.now)
     return SignedIn(cookie, settings.session_max_s)
 
 

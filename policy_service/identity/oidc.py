@@ -75,6 +75,7 @@ class Identity:
     groups: frozenset[str] | None
     trust: str  # the provider's settings as they are, in a digest
     sid: str | None = None  # the provider's own session
+    auth_at: datetime | None = None  # when they proved who they are, where the provider says (`auth_time`)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +129,8 @@ class SignIn:
         """Close the connections to the providers."""
         await self._client.aclose()
 
-    async def begin(self, name: str, next_path: str) -> Departure:
-        """Send somebody to their provider.
+    async def begin(self, name: str, next_path: str, *, fresh: bool = False) -> Departure:
+        """Send somebody to their provider; ``fresh`` asks it to make sure of them anew, and to say when it did.
 
         Raises:
             NotFoundError: no such provider.
@@ -146,6 +147,8 @@ class SignIn:
         )
         endpoint = await self._endpoint(provider, "authorization_endpoint")
         asked = {} if provider.kind == "github" else {"nonce": note.nonce}
+        if fresh and asked:
+            asked |= {"prompt": "login", "max_age": "0"}
         url = prepare_grant_uri(
             endpoint,
             provider.client_id,
@@ -222,6 +225,7 @@ class SignIn:
             groups_in(provider, claims),
             provider.trust,
             text_claim(claims, "sid", LONGEST["sub"]) if "sid" in claims else None,
+            _auth_at(claims, self._clock()),
         )
 
     async def back_channel(self, name: str, token: str) -> Logout:
@@ -351,6 +355,14 @@ class SignIn:
             return _Note(**json.loads(opened.plaintext or b""))
         except (JoseError, ValueError, TypeError):
             return None
+
+
+def _auth_at(claims: Mapping[str, Any], now: datetime) -> datetime | None:
+    """``auth_time``, never later than now: what lies ahead would be fresh for longer than it may."""
+    said = claims.get("auth_time")
+    if type(said) is not int or said < 0:
+        return None
+    return datetime.fromtimestamp(min(said, int(now.timestamp())), now.tzinfo)
 
 
 def _start_again(why: str) -> InvalidRequestError:

@@ -18,13 +18,24 @@ from sqlmodel import col
 from policy_service.errors import ForbiddenError
 from policy_service.identity.people import Person, find_person, is_revoked
 from policy_service.settings import Settings
-from policy_service.storage.core import table
+from policy_service.storage.core import find, table
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.logbook import append
+from policy_service.storage.proof_tables import PasskeyRow
 from policy_service.storage.tables import SessionRow
 from policy_service.storage.unit import Clock, utc_now
 
 _BYTES = 32
+_TOLD_FOR = timedelta(days=7)  # a change of passkeys is told on every page for so long, session by session
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """That a passkey of this person was added or removed in another session, and not long ago."""
+
+    what: str  # "added" or "removed"
+    name: str
+    at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +44,9 @@ class Session:
 
     person: Person
     csrf: str
+    key: str = ""  # its id's hash: names it, opens nothing
+    auth_at: datetime | None = None  # when its person last proved who they are, where that is known
+    notices: tuple[Notice, ...] = ()
 
 
 def hashed(secret: str) -> str:
@@ -49,8 +63,10 @@ def open_session(
     max_s: int,
     trust: str | None = None,
     sid: str | None = None,
+    auth_at: datetime | None = None,
 ) -> str:
-    """A fresh session; the cookie's value, once. ``sid`` is what the provider calls its own, which it may end.
+    """A fresh session; the cookie's value, once. ``sid`` is what the provider calls its own, which it may end;
+    ``auth_at``: when its person proved who they are, where it is known.
 
     Raises:
         ForbiddenError: an operator took this person out of every decision.
@@ -66,6 +82,7 @@ def open_session(
         "trust": trust,
         "sid": sid,
         "csrf_token": secrets.token_urlsafe(_BYTES),
+        "auth_at": auth_at,
         "created_at": tx.now,
         "seen_at": tx.now,
         "expires_at": tx.now + timedelta(seconds=max_s),
@@ -93,16 +110,18 @@ class Sessions:
         found = await self._db.read(lambda conn: self._live(conn, cookie, now))
         if found is None:
             return None
-        row, person = found
+        row, person, notices = found
         if touch and (now - row.seen_at).total_seconds() >= self._settings.session_touch_s:
             await self._db.write(lambda tx: _touch(tx, row.id_hash))
-        return Session(person, row.csrf_token)
+        return Session(person, row.csrf_token, row.id_hash, row.auth_at, notices)
 
     async def sign_out(self, cookie: str, *, everywhere: bool = False) -> None:
         """End a session, or every session of its person. An unknown cookie is ignored."""
         await self._db.write(lambda tx: _end_all(tx, cookie) if everywhere else end_session(tx, cookie))
 
-    def _live(self, conn: Connection, cookie: str, now: datetime) -> tuple[SessionRow, Person] | None:
+    def _live(
+        self, conn: Connection, cookie: str, now: datetime
+    ) -> tuple[SessionRow, Person, tuple[Notice, ...]] | None:
         columns = table(SessionRow).columns
         row = conn.execute(select(*columns).where(col(SessionRow.id_hash) == hashed(cookie))).first()
         if row is None or row.revoked_at is not None or now >= row.expires_at:
@@ -114,7 +133,24 @@ class Sessions:
         if (now - row.seen_at).total_seconds() >= self._settings.session_idle_s:
             return None
         person = find_person(conn, row.iss, row.sub, row.assurance, now, self._settings.max_group_age_s)
-        return None if person is None else (SessionRow(**row._mapping), person)
+        if person is None:
+            return None
+        live = SessionRow(**row._mapping)
+        return live, person, _notices(conn, live, now)
+
+
+def _notices(conn: Connection, session: SessionRow, now: datetime) -> tuple[Notice, ...]:
+    """What others did to this person's passkeys lately, and this session has not been told."""
+    since = max(now - _TOLD_FOR, session.told_at or session.created_at - _TOLD_FOR)
+    found = []
+    for row in find(conn, PasskeyRow, iss=session.iss, sub=session.sub):
+        changes = (("added", row.created_at, row.created_by), ("removed", row.removed_at, row.removed_by))
+        found += [
+            Notice(what, row.name, at)
+            for what, at, by in changes
+            if at is not None and at > since and by != session.id_hash
+        ]
+    return tuple(sorted(found, key=lambda notice: notice.at))
 
 
 def _touch(tx: Tx, id_hash: str) -> None:

@@ -69,7 +69,6 @@ def _reminders(policy: Policy) -> Iterator[Problem]:
 
 
 _NOT_BUILT = {
-    "step_up": "asks for a passkey, which nobody can show yet: nobody can meet it",
     "channel": "names a channel, and none is built yet: people are asked on the web",
 }
 

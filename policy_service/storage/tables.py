@@ -116,6 +116,8 @@ class SessionRow(Row, table=True):
     trust: str | None = None  # the provider's settings then; under others the session is over
     sid: str | None = None  # what the provider calls its own session, which it may end
     csrf_token: str
+    auth_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # when they last proved who they are
+    told_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # what changed before, they have seen
     created_at: datetime = Field(sa_type=UtcDateTime)
     seen_at: datetime = Field(sa_type=UtcDateTime)
     expires_at: datetime = Field(sa_type=UtcDateTime)
@@ -368,6 +370,7 @@ class VoteRow(Row, table=True):
     reason: str | None = None
     assurance: str
     step_up: str | None = None
+    view_digest: str | None = None  # what its person was shown
     groups: list[str] = Field(sa_type=Json)  # of the token; readable sources are asked anew
     channel: str
     late: bool = False

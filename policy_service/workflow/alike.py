@@ -24,7 +24,8 @@ from policy_service.workflow.cases import Case, read_case, read_cases
 from policy_service.workflow.context import Context
 from policy_service.workflow.describing import arguments, first_money, sentence
 from policy_service.workflow.queue_reading import AlikeLine, AlikePage
-from policy_service.workflow.reviews import finality, owner_name
+from policy_service.workflow.reviews import finality, owner_name, read_view
+from policy_service.workflow.shown import BATCH, view_of
 from policy_service.workflow.vote import Voter, why_not
 
 MAX_TOGETHER = 50  # lines a page shows, and votes of one form
@@ -87,7 +88,7 @@ def _alike(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> Alik
         title=first.review.tool if manifest is None else manifest.title,
         gates=tuple(dict.fromkeys(gate.title or gate.policy_id for gate in first.gates)),
         finality=finality(first),
-        lines=tuple(_line(ctx, bundle, case) for case in same),
+        lines=tuple(_line(conn, ctx, voter, bundle, case) for case in same),
         more=len(found) == _LOOKED_AT,
     )
 
@@ -103,8 +104,9 @@ def _of_the_same_tool(conn: Connection, like: ReviewRow) -> list[ReviewRow]:
     return records.rows(conn, ReviewRow, query)
 
 
-def _line(ctx: Context, bundle: Bundle, case: Case) -> AlikeLine:
+def _line(conn: Connection, ctx: Context, voter: Voter, bundle: Bundle, case: Case) -> AlikeLine:
     effect = case.effect
+    page = read_view(conn, ctx, voter, case.review.review_id, ctx.clock())
     decision = case.snapshot.decisions[effect.decision_id]
     counted = count(ctx, bundle, case.snapshot, effect, case.agent, case.gates, ctx.clock())
     return AlikeLine(
@@ -113,6 +115,7 @@ def _line(ctx: Context, bundle: Bundle, case: Case) -> AlikeLine:
         effect_id=effect.effect_id,
         effect_digest=effect.effect_digest,
         txn_digest=case.snapshot.transaction.txn_digest,
+        view_digest="" if page is None else view_of(page, BATCH).digest,
         sentence=sentence(bundle, effect),
         args=arguments(bundle, effect, decision.unseen),
         canonical=effect.args,

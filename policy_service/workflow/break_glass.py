@@ -64,8 +64,7 @@ def require_openable(
         raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
     if not all(step_up_suffices(step_up, gate.step_up) for gate in merge(case.gates)):
         raise ForbiddenError(
-            "a gate here asks for a passkey, and an emergency does not do without it; passkeys are not set up on "
-            "this deployment yet",
+            "a gate here asks for a passkey, and an emergency does not do without it: confirm with yours",
             code=ErrorCode.STEP_UP_REQUIRED,
         )
     agent_behind(tx, case.effect.agent, case.effect.kind)

@@ -1,7 +1,8 @@
 """Questions nobody can answer: an open review whose gates all the people known here could not meet together.
 
 It expires by itself, but until then everybody who waits should know that waiting does not help. Rules: the people are
-those the bundle's groups name and those who ever signed in, as they stand now, never the requester's side; the task
+those the bundle's groups name and those who ever signed in, as they stand now, never the requester's side; a gate that
+asks for a passkey is not impossible because somebody has none: they may enrol one; the task
 closes by itself as soon as there are enough of them, or nobody is asked any more; what a person has settled for a
 revision ("leave it waiting") is not asked again.
 """
@@ -33,6 +34,7 @@ from policy_service.workflow.eligible import People, is_permitted
 from policy_service.workflow.escalate import escalate
 from policy_service.workflow.moves import SERVICE, Cause, open_task, set_columns, settle_task
 from policy_service.workflow.records import Snapshot
+from policy_service.workflow.stepping_up import PASSKEY
 
 log = structlog.get_logger(__name__)
 
@@ -151,11 +153,13 @@ def _missing(ctx: Context, case: Case, people: People) -> list[GateTally]:
     bundle, now = people.bundle, ctx.clock()
     gates, excluded = case.asked, requesters_side(case.agent)
     votes = ballots(ctx, bundle, case.snapshot, case.effect, case.agent, now)
+    # Whoever has no passkey may enrol one; where the deployment's address allows none, nobody may.
+    step_up = None if ctx.settings.rp_id is None else PASSKEY
     asked, enough = frozenset[str]().union(*(gate.voters for gate in gates)), 1
     for person, groups in people.of(asked):
         if not is_permitted(ctx, bundle, case, person, groups, now):
             continue
-        votes.append(BallotVote(f"nobody yet: {person}", person, groups, "approve"))
+        votes.append(BallotVote(f"nobody yet: {person}", person, groups, "approve", step_up))
         if len(votes) >= enough:  # counted at every doubling: the first few people are enough for most gates
             enough = 2 * len(votes)
             if tally(gates, votes, excluded=excluded).met:
@@ -171,4 +175,6 @@ def _text(ctx: Context, bundle: Bundle, short: Sequence[GateTally]) -> str:
         for entry in short
     )
     known = "; whoever signs in for the first time counts from then on" if ctx.settings.providers else ""
-    return f"nobody can approve this as things stand: {told}{known}"
+    asks = any(entry.gate.step_up for entry in short) and ctx.settings.rp_id is None
+    where = "; passkeys cannot be used at this deployment's address: docs/passkeys.md" if asks else ""
+    return f"nobody can approve this as things stand: {told}{known}{where}"

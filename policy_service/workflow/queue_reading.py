@@ -112,6 +112,7 @@ class AlikeLine:
     effect_id: str
     effect_digest: str
     txn_digest: str
+    view_digest: str
     sentence: tuple[Piece, ...]
     args: tuple[ArgRow, ...]
     canonical: bytes

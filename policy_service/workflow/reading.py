@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # it is made of the values below
 PieceKind: TypeAlias = Literal["text", "money", "recipient", "value"]
 Risk: TypeAlias = Literal["low", "medium", "high"]
 Ballot: TypeAlias = Literal["approve", "deny", "break_glass"]
-
+StepUp: TypeAlias = Literal["none", "asked", "missing"]
 
 NOT_IN_THE_SCHEMA = "not in the schema"
 """The type of an argument that the reviewed schema does not know."""
@@ -211,6 +211,9 @@ class ReviewPage:
     reason_required: bool = False  # some gate wants a reason for approving too
     my_verdict: Ballot | None = None  # this person's counted vote on this revision
     denied_before: tuple[DeniedBefore, ...] = ()  # by people, a short while ago, the newest first
+    step_up: StepUp = (
+        "none"  # whether this person's approval asks for their passkey, and whether they have one
+    )
     rule_changes: tuple[RuleChange, ...] = ()  # what new rules changed while it waited, the newest first
     beside: "Beside | None" = None  # what the service remembers, for people to weigh
     comments: tuple[CommentView, ...] = ()  # the oldest first

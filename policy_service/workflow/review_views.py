@@ -11,7 +11,6 @@ from countersign.contract import EffectState
 from countersign.contract.wire import CommentView, ReviewPageView, ReviewView, SiblingView, VoteView
 from countersign.contract.wire import EarlierDenial as EarlierDenialView
 from policy_service.storage.tables import CommentRow, EffectRow
-from policy_service.workflow import records
 from policy_service.workflow.asking import count, manifest_for
 from policy_service.workflow.ballots import person_key
 from policy_service.workflow.broken import SetApart
@@ -21,8 +20,10 @@ from policy_service.workflow.denied_before import Denials, EarlierDenial, period
 from policy_service.workflow.effect_rows import args_of
 from policy_service.workflow.hiding import without_secrets
 from policy_service.workflow.records import Snapshot
-from policy_service.workflow.reviews import open_cases
+from policy_service.workflow.reviews import open_cases, read_view
+from policy_service.workflow.shown import API, view_of
 from policy_service.workflow.view import effect_view, needs, review_url
+from policy_service.workflow.vote import Voter
 
 
 async def page(ctx: Context, cursor: str | None, limit: int) -> ReviewPageView:
@@ -44,20 +45,23 @@ def _readable(ctx: Context, case: Case, denials: Denials) -> ReviewView | None:
     return None
 
 
-async def review(ctx: Context, review_id: str) -> ReviewView | None:
-    """One review, or None."""
+async def review(ctx: Context, voter: Voter, review_id: str) -> ReviewView | None:
+    """One review as a program of this person's reads it, or None."""
 
-    def find(conn: Connection) -> tuple[Case, tuple[EarlierDenial, ...]] | None:
-        if records.review_by_id(conn, review_id) is None:
+    def find(conn: Connection) -> tuple[Case, tuple[EarlierDenial, ...], str] | None:
+        page = read_view(conn, ctx, voter, review_id, ctx.clock())
+        if page is None:
             return None
         case = read_case(conn, review_id)
-        return case, Denials(conn, [case], period_of(ctx)).before(case)
+        return case, Denials(conn, [case], period_of(ctx)).before(case), view_of(page, API).digest
 
     found = await ctx.db.read(find)
     return None if found is None else _review(ctx, *found)
 
 
-def _review(ctx: Context, case: Case, denials: Sequence[EarlierDenial]) -> ReviewView:
+def _review(
+    ctx: Context, case: Case, denials: Sequence[EarlierDenial], view_digest: str | None = None
+) -> ReviewView:
     bundle, now = ctx.active.current, ctx.clock()
     row, effect, snapshot = case.review, case.effect, case.snapshot
     counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
@@ -85,6 +89,8 @@ def _review(ctx: Context, case: Case, denials: Sequence[EarlierDenial]) -> Revie
                 counted=counted.counts(vote.vote_id),
                 assurance=cast(Literal["oidc", "dev"], vote.assurance),
                 reason=vote.reason,
+                step_up=vote.step_up,
+                view_digest=vote.view_digest,
             )
             for vote in snapshot.votes_on(effect)
         ),
@@ -102,6 +108,7 @@ def _review(ctx: Context, case: Case, denials: Sequence[EarlierDenial]) -> Revie
             )
             for denial in denials
         ),
+        view_digest=view_digest,
     )
 
 

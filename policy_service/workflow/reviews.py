@@ -29,7 +29,7 @@ from policy_service.storage.tables import (
 from policy_service.workflow import records
 from policy_service.workflow.asking import count, manifest_for
 from policy_service.workflow.ballots import requesters_side
-from policy_service.workflow.beside_reading import Beside, Proof
+from policy_service.workflow.beside_reading import Beside, MeterLine, Proof
 from policy_service.workflow.break_glass import may_alone, why_not_open
 from policy_service.workflow.cases import Case, read_case, read_cases
 from policy_service.workflow.context import Context
@@ -57,7 +57,7 @@ from policy_service.workflow.rule_changes import changes_of
 from policy_service.workflow.signers import Signers, signers_of
 from policy_service.workflow.timeline import event_line, person_of
 from policy_service.workflow.totals import told_by, totals
-from policy_service.workflow.vote import Voter, why_not
+from policy_service.workflow.vote import Voter, step_up_of, why_not
 
 
 async def open_cases(ctx: Context, cursor: str | None, limit: int) -> tuple[list[Case], str | None]:
@@ -89,12 +89,20 @@ def owner_name(bundle: Bundle, owner: str | None) -> str | None:
 async def review_page(ctx: Context, voter: Voter, review_id: str) -> ReviewPage | None:
     """One review, open or settled; None when there is no such review."""
     now = ctx.clock()
-    return await ctx.db.read(lambda conn: _review_page(conn, ctx, voter, review_id, now))
+    return await ctx.db.read(lambda conn: read_page(conn, ctx, voter, review_id, now))
 
 
-def _review_page(
+def read_view(
     conn: Connection, ctx: Context, voter: Voter, review_id: str, now: datetime
 ) -> ReviewPage | None:
+    """Only what `shown` puts into a view: for a vote, which reads again what its person was shown."""
+    return read_page(conn, ctx, voter, review_id, now, whole=False)
+
+
+def read_page(
+    conn: Connection, ctx: Context, voter: Voter, review_id: str, now: datetime, *, whole: bool = True
+) -> ReviewPage | None:
+    """The same, on a connection. Not ``whole``: without what stands beside the sheet."""
     if records.review_by_id(conn, review_id) is None:
         return None
     bundle, case = ctx.active.current, read_case(conn, review_id)
@@ -103,7 +111,8 @@ def _review_page(
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
     votes = snapshot.votes_on(effect)
-    beside = _beside(conn, bundle, effect, decision)
+    meters = totals(bundle, effect, decision)
+    signers = signers_of(conn, ctx, bundle, case, voter, now) if whole else {}
     barred = why_not(ctx, bundle, case.agent, review, case.gates, voter, now)
     return ReviewPage(
         review_id=review.review_id,
@@ -121,7 +130,7 @@ def _review_page(
         tool_title=effect.tool if manifest is None else manifest.title,
         args=arguments(bundle, effect, decision.unseen),
         canonical=effect.args,
-        gates=_gates(bundle, case, counted, signers_of(conn, ctx, bundle, case, voter, now)),
+        gates=_gates(bundle, case, counted, signers),
         votes=tuple(vote_view(vote, counted) for vote in votes if vote.verdict != BREAK_GLASS),
         answer_by=review.answer_by,
         opened_at=review.opened_at,
@@ -130,11 +139,11 @@ def _review_page(
         agent_roles=tuple(case.agent.roles),
         key_kid=snapshot.transaction.jkt,
         claimed=dict(snapshot.transaction.claimed),
-        facts=tuple(fact for fact in _facts(decision) if not told_by(fact.source, beside.meters)),
+        facts=tuple(fact for fact in _facts(decision) if not told_by(fact.source, meters)),
         siblings=siblings_of(bundle, snapshot, effect),
         commit=decision.commit,
         bundle=decision.bundle,
-        timeline=timeline_of(conn, bundle, effect),
+        timeline=timeline_of(conn, bundle, effect) if whole else (),
         why_not=barred if review.state == "open" else None,
         warnings=_warnings(bundle, case),
         superseded_by=snapshot.superseded_by,
@@ -142,8 +151,8 @@ def _review_page(
         undoable=effect.compensation is not None,
         reason_required=any(gate.reason for gate in case.gates),
         my_verdict=_my_verdict(votes, voter),
-        rule_changes=changes_of(conn, bundle, effect),
-        beside=beside,
+        rule_changes=changes_of(conn, bundle, effect) if whole else (),
+        beside=_beside(conn, bundle, effect, meters) if whole else None,
         comments=tuple(comment_view(one) for one in snapshot.comments_on(effect)),
         may_comment=review.state == "open" and (barred is None or voter.key in requesters_side(case.agent)),
         may_ask=review.state == "open" and barred is None,
@@ -152,8 +161,9 @@ def _review_page(
         break_glass=_break_glass(ctx, bundle, case, counted, voter, now),
         denied_before=tuple(
             DeniedBefore(one.review_id, one.at, one.person_name, one.reason or "", one.differs)
-            for one in Denials(conn, [case], period_of(ctx)).before(case)
+            for one in (Denials(conn, [case], period_of(ctx)).before(case) if whole else ())
         ),
+        step_up=step_up_of(conn, ctx, bundle, case, voter, now),
     )
 
 
@@ -189,9 +199,8 @@ def comment_view(one: CommentRow) -> CommentView:
     )
 
 
-def _beside(conn: Connection, bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> Beside:
+def _beside(conn: Connection, bundle: Bundle, effect: EffectRow, meters: tuple[MeterLine, ...]) -> Beside:
     last, past = before_it(conn, bundle, effect)
-    meters = totals(bundle, effect, decision)
     spent = find_one(conn, RedemptionRow, effect_id=effect.effect_id, rev=effect.rev)
     if spent is None:
         return Beside(last, past, meters)

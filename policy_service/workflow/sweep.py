@@ -17,6 +17,7 @@ from countersign.contract import EffectState
 from policy_service import metrics
 from policy_service.identity.dev_signin import forget_links
 from policy_service.identity.logout import forget_logouts
+from policy_service.identity.passkeys import forget_challenges
 from policy_service.identity.sessions import forget_sessions
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
@@ -97,6 +98,7 @@ def _forget(tx: Tx, keep_hours: int) -> int:
         + forget_sessions(tx, before)
         + forget_links(tx, before)
         + forget_logouts(tx, tx.now)
+        + forget_challenges(tx, before)
     )
 
 

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import httpx2
@@ -16,8 +17,9 @@ from countersign.contract import PrivateKey, make_proof, names
 from examples.person import Form, Person, _Forms
 from policy_service.channels.operator.verbs import VERBS
 from policy_service.identity.dev_signin import DEV_ISSUER
-from policy_service.storage.core import table
+from policy_service.storage.core import insert_row, table
 from policy_service.storage.plumbing import AuditRow, WebhookRow
+from policy_service.storage.proof_tables import PasskeyRow
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, SessionRow
 from policy_service.tokens.keys import NEXT, PUBLISHED_FIRST_S
 from policy_service.tokens.webhook_keys import make_webhook_key, read_webhook_keys
@@ -133,9 +135,14 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
         )
         commit = conn.scalar(select(table(DecisionRow).c.commit))
     person = f"{DEV_ISSUER}|tomas"
+    stolen, lost = _enrolled(story, "stolen"), _enrolled(story, "lost")
+    assert stolen != lost
     words: dict[str, dict[str, Any]] = {
         "agent-list": {},
         "people-list": {},
+        "passkey-list": {},
+        "passkey-revoke": {"passkey_id": stolen, "reason": "stolen"},
+        "passkeys-reset": {"person": person, "reason": "lost"},
         "policies-accept": {"commit": "a" * 40, "reason": "we rewrote it"},
         "sign-in-link": {"sub": "tomas", "name": "Tomas"},
         "agent-enroll": {"name": "second", "roles": [], "owner": person},
@@ -166,6 +173,19 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
         say(verb, args)
     with story.reading() as conn:
         assert "second" in conn.scalars(select(table(AgentRow).c.name)).all()
+
+
+def _enrolled(story: Story, name: str) -> str:
+    """A passkey as its person left it; how they enrol is a chapter of its own."""
+    now = datetime.now(UTC)
+    row = PasskeyRow(
+        passkey_id=f"pk_{name}", credential_id=name, key_digest=name, public_key=b"", iss=DEV_ISSUER, sub="tomas",
+        name=name, sign_count=0, created_by="", created_at=now, counts_from=now,
+    )  # fmt: skip
+    with story.reading() as conn:
+        insert_row(conn, row)
+        conn.commit()
+    return row.passkey_id
 
 
 def operated(story: Story) -> None:

@@ -18,6 +18,7 @@ from tests.crash.chapters import (
     tears,
     works_live,
 )
+from tests.crash.holders import steps_up
 from tests.crash.story import Story
 from tests.crash.visitors import brings_a_key, operated, operated_alone, sets_up, signs_in, stops, tells
 
@@ -30,6 +31,7 @@ WHERE: dict[str, Chapter] = {
     "channels.operator.socket:VERBS[": operated_alone,
     "channels.operator.socket:verb[": operated,
     "channels.operator.socket:open_database>migrate": sets_up,
+    "channels.web.passkey_source:": steps_up,
     "channels.web.source:_open": signs_in,
     "channels.web.source:spend": asks,
     "cli:_make_key>create_secret": sets_up,
@@ -49,6 +51,7 @@ WHERE: dict[str, Chapter] = {
     "workflow.answer:": talks,
     "workflow.comment:": talks,
     "workflow.compensate:": takes_back,
+    "workflow.passkeys:": steps_up,
     "workflow.redeem:": asks,
     "workflow.release:": asks,
     "workflow.renew:": fires,
@@ -58,6 +61,7 @@ WHERE: dict[str, Chapter] = {
     "workflow.settle:": settles,
     "workflow.shadow:": shadows,
     "workflow.stopping:": stops,
+    "workflow.stepping_up:": steps_up,
     "workflow.submit_and_redeem:": fires,
     "workflow.sweep:_forget": fires,
     "workflow.sweep:_move[LAPSED]": tears,

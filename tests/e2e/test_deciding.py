@@ -16,7 +16,7 @@ REVIEW = "/reviews/rev_01KAHV6T3M"
 
 
 async def approve(page: Page, path: str = REVIEW) -> None:
-    await page.goto(path)
+    await page.goto(f"{path}?full=1")
     await page.locator("#approve > summary").click()
     await page.get_by_role("button", name="Countersign").click()
 
@@ -27,6 +27,8 @@ async def test_from_the_terminals_link_to_an_approval(site: Site, heard: list[st
     await page.get_by_role("button", name="Sign in").click()
     await expect(page).to_have_title("(3) Queue · Countersign")
     await page.get_by_role("link", name="Refund $1,240.00").first.click()
+    await page.get_by_text("Approve $1,240.00…").click()
+    await page.get_by_role("link", name="Show everything").click()
     await page.get_by_text("Approve $1,240.00…").click()
     await page.get_by_label("Note").fill("ticket 48811")
     await page.get_by_role("button", name="Countersign and release").click()
@@ -69,7 +71,7 @@ async def test_everything_works_without_scripts(site: Site) -> None:
 
 async def test_a_page_that_went_stale_is_refused_with_its_difference(site: Site) -> None:
     page = await site.visitor()
-    await page.goto(REVIEW)
+    await page.goto(f"{REVIEW}?full=1")
     site.world.pages["rev_01KAHV6T3M"] = replace(site.world.pages["rev_01KAHV6T3M"], rev=2)
     site.world.changed = [{"name": "amount_cents", "read": "124000", "now": "142000"}]
     await page.locator("#approve > summary").click()
@@ -87,7 +89,7 @@ async def test_the_first_press_only_opens_and_the_second_lands_elsewhere(site: S
     """A double click on approve must not approve, on a desk or on a phone."""
     for width, height in ((1280, 880), (390, 844)):
         page = await site.visitor(width=width, height=height)
-        await page.goto(REVIEW)
+        await page.goto(f"{REVIEW}?full=1")
         for name in ("approve", "deny"):
             shut = await page.locator(f"#{name} > summary").bounding_box()
             await page.locator(f"#{name} > summary").dblclick()
@@ -102,7 +104,7 @@ async def test_the_first_press_only_opens_and_the_second_lands_elsewhere(site: S
 
 async def test_the_enter_key_in_a_field_decides_nothing(site: Site) -> None:
     page = await site.visitor()
-    await page.goto("/reviews/rev_hostile")
+    await page.goto("/reviews/rev_hostile?full=1")
     for name, field in (
         ("deny", "[name=pick]"),
         ("approve", "[name=seen]"),
@@ -112,13 +114,13 @@ async def test_the_enter_key_in_a_field_decides_nothing(site: Site) -> None:
         await page.locator(f"#{name}").evaluate("node => { node.open = true }")
         await page.locator(f"#{name} {field}").first.press("Enter")
     await page.wait_for_timeout(200)
-    assert page.url.endswith("/reviews/rev_hostile")
+    assert page.url.endswith("/reviews/rev_hostile?full=1")
     assert site.world.cast == []
 
 
 async def test_bytes_with_warnings_must_be_ticked_as_read(site: Site) -> None:
     page = await site.visitor()
-    await page.goto("/reviews/rev_hostile")
+    await page.goto("/reviews/rev_hostile?full=1")
     await page.locator("#approve > summary").click()
     await page.get_by_role("button", name="Countersign").click()
     await page.wait_for_timeout(200)
@@ -131,7 +133,7 @@ async def test_bytes_with_warnings_must_be_ticked_as_read(site: Site) -> None:
 async def test_an_approval_may_become_a_denial_until_it_settles(site: Site) -> None:
     site.world.put(reviews.hostile("rev_two", votes=()))
     page = await site.visitor()
-    await page.goto("/reviews/rev_two")
+    await page.goto("/reviews/rev_two?full=1")
     await page.locator("#approve > summary").click()
     await page.get_by_label("I have read").check()
     await page.get_by_role("button", name="Countersign").click()
@@ -139,3 +141,47 @@ async def test_an_approval_may_become_a_denial_until_it_settles(site: Site) -> N
     await page.get_by_label("Wrong person or account").check()
     await page.get_by_role("button", name="Deny this effect").click()
     await expect(page.get_by_role("heading", name="Denied by Maya Okafor")).to_be_visible()
+
+
+async def test_what_stands_folded_is_opened_before_it_is_approved(site: Site) -> None:
+    """One key opens nothing to approve while an argument is folded, and says why."""
+    page = await site.visitor()
+    await page.goto(REVIEW)
+    await page.keyboard.press("a")
+    said = page.locator("#keys-said")
+    await expect(said).to_have_text("1 of 1 folded arguments not opened yet: open them before you approve.")
+    assert await page.locator("#approve").get_attribute("open") is None
+    await expect(page.locator(".args details.fold summary")).to_be_focused()
+    await page.keyboard.press("Enter")
+    await page.keyboard.press("a")
+    await expect(page).to_have_url(f"{site.url}{REVIEW}?full=1#approve")
+    await expect(page.locator("#approve")).to_have_attribute("open", "")
+    await page.get_by_role("button", name="Countersign and release").click()
+    await expect(page.get_by_role("status").filter(has_text="Approved")).to_be_visible()
+    assert [vote[1] for vote in site.world.cast] == ["approve"]
+
+
+async def test_without_scripts_the_folded_page_has_no_form_to_approve_with(site: Site) -> None:
+    page = await site.visitor(js=False)
+    await page.goto(REVIEW)
+    await page.locator("#approve > summary").click()
+    await expect(page.locator("#approve form")).to_have_count(0)
+    await page.get_by_role("link", name="Show everything").click()
+    await expect(page.locator(".args details.fold")).to_have_count(0)
+    await page.locator("#approve > summary").click()
+    await page.get_by_role("button", name="Countersign and release").click()
+    await expect(page.get_by_role("status").filter(has_text="Approved")).to_be_visible()
+
+
+async def test_a_page_whose_rules_changed_says_what_moved(site: Site) -> None:
+    page = await site.visitor()
+    await page.goto(f"{REVIEW}?full=1")
+    stands = site.world.pages["rev_01KAHV6T3M"]
+    gate = replace(stands.gates[0], cedar_text="forbid (principal, action, resource);")
+    site.world.pages["rev_01KAHV6T3M"] = replace(stands, gates=(gate,))
+    await page.locator("#approve > summary").click()
+    await page.get_by_role("button", name="Countersign").click()
+    await expect(
+        page.get_by_text("Something else on the page is another now: the rules that ask.")
+    ).to_be_visible()
+    assert site.world.cast == []

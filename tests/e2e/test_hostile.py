@@ -79,7 +79,7 @@ async def test_markup_that_got_in_would_find_htmx_deaf(site: Site, markup: str) 
 async def test_a_script_that_got_in_cannot_vote(site: Site) -> None:
     """Even with the form's own token a fetch is refused: a vote is a navigation."""
     page = await site.visitor()
-    await page.goto("/reviews/rev_01KAHV6T3M")
+    await page.goto("/reviews/rev_01KAHV6T3M?full=1")
     status = await page.evaluate(
         """async () => {
             const form = document.querySelector("#approve form");
@@ -115,7 +115,7 @@ async def test_inline_scripts_and_markup_sinks_are_refused_by_the_browser(site: 
 async def test_another_origin_cannot_post_a_vote(site: Site) -> None:
     """The cookie is Lax and the origin is checked: a foreign page's form does nothing."""
     page = await site.visitor()
-    await page.goto("/reviews/rev_01KAHV6T3M")
+    await page.goto("/reviews/rev_01KAHV6T3M?full=1")
     fields = await page.locator("#approve form").evaluate("form => [...new FormData(form)]")
     inputs = "".join(
         f'<input name="{name}" value="{value}">' for name, value in [*fields, ("verdict", "approve")]

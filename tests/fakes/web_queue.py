@@ -17,10 +17,21 @@ import uvicorn
 from fastapi import FastAPI
 
 from countersign.contract import JSON
-from policy_service.channels.web.ports import EventBatch, NewSession, Person, QueueEvent, Said
+from policy_service.channels.web.ports import (
+    BallotForm,
+    EventBatch,
+    NewSession,
+    Person,
+    QueueEvent,
+    Said,
+    Session,
+    Shown,
+)
 from policy_service.channels.web.routes import web_router
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.oidc import Departure
+from policy_service.identity.sessions import Notice
+from policy_service.workflow.passkeys import Ceremony, PasskeyPage
 from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
 from policy_service.workflow.queue_reading import (
     AlikePage,
@@ -32,6 +43,8 @@ from policy_service.workflow.queue_reading import (
     Wanted,
 )
 from policy_service.workflow.reading import Ballot, CommentView, ReviewPage, VoteResult, VoteView
+from policy_service.workflow.shown import WEB, folded_args, view_of
+from policy_service.workflow.stepping_up import Proof
 from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
 from tests.fakes import policies, reviews, tasks
 from tests.fakes.oversight import FakeOversight
@@ -50,6 +63,7 @@ class Somebody:
 class LiveSession:
     person: Person
     csrf: str
+    notices: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,6 +94,7 @@ class World:
     tried: list[tuple[str, str, JSON]] = field(default_factory=list)
     oversight: FakeOversight = field(default_factory=FakeOversight)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
+    dismissed: int = 0
     _left: bool = False
 
     # -- what happens -------------------------------------------------------------------------------------------
@@ -192,6 +207,9 @@ class World:
         effect_digest: str,
         txn_digest: str,
         reason: str,
+        *,
+        shown: Shown,
+        proof: Proof | None = None,
     ) -> VoteResult:
         page = self.pages.get(review_id)
         if page is None:
@@ -206,6 +224,7 @@ class World:
                 review_id=review_id,
                 changed=self.changed,
             )
+        self._require_read(page, verdict, shown)
         if page.why_not:
             raise ForbiddenError(page.why_not, code="not_eligible")
         if page.state != "open":
@@ -228,6 +247,13 @@ class World:
         mine = page.may_comment and not page.may_ask
         said = CommentView(person.name, text, self.clock(), "web", person.assurance, question, mine)
         self.put(replace(page, comments=(*page.comments, said)), "comment_written")
+
+    def _require_read(self, page: ReviewPage, verdict: Ballot, shown: Shown) -> None:
+        whole, first = view_of(page, WEB, full=True), view_of(page, WEB)
+        if verdict == "approve" and shown.digest not in (whole.digest, first.digest):
+            raise ConflictError("the page has changed", code="stale_review", moved=whole.moved(shown.parts))
+        if verdict == "approve" and folded_args(first) and shown.digest == first.digest:
+            raise InvalidRequestError("open it in full and read it first", code="view_incomplete")
 
     async def count_tasks(self) -> OpenTasks:
         return OpenTasks(sum(page.state == "open" for page in self.tasks.values()))
@@ -269,7 +295,7 @@ class World:
     def providers(self) -> Sequence[tuple[str, str]]:
         return self.ways_in
 
-    async def begin(self, name: str, next_path: str) -> Departure:
+    async def begin(self, name: str, next_path: str, *, fresh: bool = False) -> Departure:
         raise NotFoundError(f"there is no way to sign in called {name!r}")
 
     async def finish(
@@ -285,6 +311,32 @@ class World:
 
     async def sign_out(self, cookie: str, *, everywhere: bool) -> None:
         self.sessions.pop(cookie, None)
+
+    # -- Passkeys: this world is at an address, and has none ------------------------------------------------------
+
+    async def page(self, session: Session) -> PasskeyPage:
+        return PasskeyPage((), fresh=False, vouchable=False, cannot="passkeys are bound to a name")
+
+    def fresh_ways(self) -> Sequence[tuple[str, str]]:
+        return []
+
+    async def begin_adding(self, session: Session, name: str) -> Ceremony:
+        raise ForbiddenError("passkeys are bound to a name", code="step_up_required")
+
+    async def begin_removing(self, session: Session, passkey_id: str) -> Ceremony | None:
+        raise NotFoundError(f"you have no passkey {passkey_id!r}")
+
+    async def answer(self, session: Session, nonce: str, credential: str) -> Ceremony | None:
+        raise ForbiddenError("this confirmation was never one", code="step_up_required")
+
+    async def dismiss(self, session: Session) -> None:
+        self.dismissed += 1
+
+    async def ask_step_up(self, session: Session, review_id: str, ballot: BallotForm) -> Ceremony:
+        raise ForbiddenError("passkeys are bound to a name", code="step_up_required")
+
+    def proof(self, session: Session, ballot: BallotForm) -> Proof | None:
+        return None
 
     # -- EventFeed ----------------------------------------------------------------------------------------------
 
@@ -324,6 +376,7 @@ def create_app(world: World, settings: Settings) -> FastAPI:
 
     app = FastAPI(lifespan=lifespan)
     app.include_router(web_router(world, world, world.oversight, world, world, settings, clock=world.clock))
+    app.include_router(web_router(world, world, world, world, settings, world, clock=world.clock))
     return app
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from countersign.contract import canonicalize
 from countersign.contract.wire import (
     AnswerRequest,
     CommentRequest,
@@ -14,13 +15,15 @@ from countersign.contract.wire import (
     VoteRequest,
 )
 from policy_service.channels.http import docs
-from policy_service.channels.http.bodies import answer, read_model
+from policy_service.channels.http.bodies import JSON_TYPE, answer, read_model
 from policy_service.channels.http.gate import Gate
 from policy_service.errors import NotFoundError
 from policy_service.identity.people import Person
 from policy_service.workflow import answer as answers
 from policy_service.workflow import review_views
 from policy_service.workflow.comment import Remark, comment
+from policy_service.workflow.exporting import export
+from policy_service.workflow.reviews import read_view
 from policy_service.workflow.telling import Telling
 from policy_service.workflow.vote import Ballot, Voter, vote
 
@@ -63,8 +66,24 @@ def router(gate: Gate) -> APIRouter:
         openapi_extra={"security": docs.PERSON},
     )
     async def get_review(request: Request, review_id: str = ReviewId) -> Response:
+        session = await gate.person(request)
+        return answer(await _review(session.person, review_id))
+
+    @routes.get(
+        "/reviews/{review_id}/export",
+        summary="One review as a file that proves itself: `policy-service verify-review` checks it offline",
+        responses=docs.problems(400, 401, 404, 421, 503),
+        openapi_extra={"security": docs.PERSON},
+    )
+    async def export_review(request: Request, review_id: str = ReviewId) -> Response:
         await gate.person(request)
-        return answer(await _review(review_id))
+        file = await export(ctx, review_id)
+        if file is None:
+            raise NotFoundError(f"there is no review {review_id!r}")
+        named = {"Content-Disposition": f'attachment; filename="review-{review_id}.json"'}
+        return Response(
+            canonicalize(file), headers={"Cache-Control": "no-store", **named}, media_type=JSON_TYPE
+        )
 
     @routes.post(
         "/reviews/{review_id}/votes",
@@ -85,9 +104,10 @@ def router(gate: Gate) -> APIRouter:
             txn_digest=wish.txn_digest,
             reason=wish.reason,
             channel="api",
+            view_digest=wish.view_digest,
         )
-        await vote(ctx, voter_of(session.person), ballot)
-        return answer(await _review(review_id))
+        await vote(ctx, voter_of(session.person), ballot, read_view)
+        return answer(await _review(session.person, review_id))
 
     @routes.post(
         "/reviews/{review_id}/comments",
@@ -102,7 +122,7 @@ def router(gate: Gate) -> APIRouter:
         wish = read_model(CommentRequest, body)
         remark = Remark(review_id, wish.text, question=wish.question, channel="api")
         await comment(ctx, voter_of(session.person), remark)
-        return answer(await _review(review_id))
+        return answer(await _review(session.person, review_id))
 
     @routes.post(
         "/reviews/{review_id}/answers",
@@ -117,8 +137,8 @@ def router(gate: Gate) -> APIRouter:
         snapshot = await answers.answer(ctx, caller, review_id, wish.question_id, wish.text)
         return answer(await telling.transaction(snapshot))
 
-    async def _review(review_id: str) -> ReviewView:
-        view = await review_views.review(ctx, review_id)
+    async def _review(person: Person, review_id: str) -> ReviewView:
+        view = await review_views.review(ctx, voter_of(person), review_id)
         if view is None:
             raise NotFoundError(f"there is no review {review_id!r}")
         return view

@@ -15,9 +15,11 @@ from countersign.contract import PublicKey
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.identity import agents, api_keys, dev_signin, people
 from policy_service.settings import Settings
+from policy_service.storage.core import find
 from policy_service.storage.database import Tx
+from policy_service.storage.proof_tables import PasskeyRow
 from policy_service.storage.types import time_text
-from policy_service.workflow import policy_heads, recorded, revoke, stops, webhooks
+from policy_service.workflow import lost_passkeys, policy_heads, recorded, revoke, stops, webhooks
 
 Arguments = dict[str, Any]
 Verb = Callable[[Tx, Settings, Arguments], Any]
@@ -176,6 +178,32 @@ def _list_people(tx: Tx, settings: Settings, args: Arguments) -> Any:
     ]
 
 
+def _list_passkeys(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    return [
+        {
+            "passkey_id": row.passkey_id,
+            "person": f"{row.iss}|{row.sub}",
+            "name": row.name,
+            "key": row.key_digest,
+            "created_at": time_text(row.created_at),
+            "counts_from": time_text(row.counts_from),
+            "last_used_at": None if row.last_used_at is None else time_text(row.last_used_at),
+            "removed_at": None if row.removed_at is None else time_text(row.removed_at),
+        }
+        for row in sorted(find(tx.conn, PasskeyRow), key=lambda row: row.passkey_id)
+    ]
+
+
+def _revoke_passkey(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    votes = lost_passkeys.revoke_passkey(tx, args["passkey_id"], args["reason"])
+    return {"passkey_id": args["passkey_id"], "votes": votes}
+
+
+def _reset_passkeys(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    iss, _, sub = args["person"].partition("|")
+    return {"person": args["person"], "removed": lost_passkeys.reset_passkeys(tx, iss, sub, args["reason"])}
+
+
 def _accept_policies(tx: Tx, settings: Settings, args: Arguments) -> Any:
     policy_heads.allow(tx, args["commit"], args["reason"])
     return {"commit": args["commit"]}
@@ -238,6 +266,9 @@ VERBS: dict[str, Verb] = {
     "api-key-revoke": _revoke_api_keys,
     "freeze": _freeze,
     "go-on": _go_on,
+    "passkey-list": _list_passkeys,
+    "passkey-revoke": _revoke_passkey,
+    "passkeys-reset": _reset_passkeys,
     "people-list": _list_people,
     "policies-accept": _accept_policies,
     "recorded-call": _recorded_call,

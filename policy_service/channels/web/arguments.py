@@ -15,9 +15,8 @@ from policy_service.channels.web.keys import findings_of_names
 from policy_service.channels.web.marking import Marked, mark
 from policy_service.channels.web.wording import counted
 from policy_service.workflow.reading import ArgRow
+from policy_service.workflow.shown import FOLD_ABOVE_LINES, is_long, line_count
 
-FOLD_ABOVE_BYTES = 320  # about five lines on a phone
-FOLD_ABOVE_LINES = 6
 _PREVIEW_CHARS = 240
 _PREVIEW_LINES = 5
 
@@ -64,27 +63,27 @@ class Bytes:
     stretches: tuple[Marked | int, ...]
 
 
-def arg_views(page: Sheet) -> tuple[ArgView, ...]:
+def arg_views(page: Sheet, *, full: bool = False) -> tuple[ArgView, ...]:
+    """The rows; ``full``: none is folded."""
     about = findings_of_names(page.args)
     return tuple(
         ArgView(
             f"arg-{place}",
             row,
             mark(row.name),
-            folded(row.value_text, address=row.recipient),
+            folded(row.value_text, address=row.recipient, full=full),
             about.get(row.name, ()),
         )
         for place, row in enumerate(page.args, start=1)
     )
 
 
-def folded(text: str, *, address: bool = False) -> Folded:
-    """Fold a text that is longer than a reader takes in at a glance."""
+def folded(text: str, *, address: bool = False, full: bool = False) -> Folded:
+    """Fold a text that is longer than a reader takes in at a glance, unless they asked for all of it."""
     whole = mark(text, block=True, address=address)
-    size = len(text.encode())
-    lines = 1 + sum(span.text.count("\n") for span in whole.spans if span.kind == "plain")
-    if size <= FOLD_ABOVE_BYTES and lines <= FOLD_ABOVE_LINES:
+    if full or not is_long(text):
         return Folded(whole)
+    size, lines = len(text.encode()), line_count(text)
     shown_lines = text.split("\n")[:_PREVIEW_LINES]
     preview = "\n".join(shown_lines)[:_PREVIEW_CHARS]
     label = f"Show all {counted(size, 'byte')}"

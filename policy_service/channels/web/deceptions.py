@@ -14,12 +14,10 @@ from policy_service.channels.web.lookalikes import (
     is_unseen,
     twin_of,
 )
+from policy_service.workflow.shown import PADDING
 
-MAX_LINE_BREAKS = 3  # in a row; more is padding
-MAX_SPACES = 15  # in a row; more is padding
 MAX_STACKED_MARKS = 4  # on one letter: Vietnamese needs 2, pointed Hebrew up to 4
 
-PADDING = re.compile(rf"[ \t]{{{MAX_SPACES + 1},}}|(?:[ \t]*\n){{{MAX_LINE_BREAKS + 1},}}")
 _FOLDED_BY_A_PAGE = re.compile(r"[\t\n]+| {2,}")
 _WORD = re.compile(r"[^\W_]+")
 _TOKEN = re.compile(r"[^\s<>\"'()\[\]{},;|]+")

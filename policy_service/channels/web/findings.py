@@ -8,7 +8,7 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from policy_service.channels.web.deceptions import PADDING, address_spans
+from policy_service.channels.web.deceptions import address_spans
 from policy_service.channels.web.lookalikes import (
     code_point,
     is_direction,
@@ -17,6 +17,7 @@ from policy_service.channels.web.lookalikes import (
     name_of,
     twin_of,
 )
+from policy_service.workflow.shown import PADDING
 
 FindingKind: TypeAlias = Literal["hidden", "padding", "stacked", "lookalike", "userinfo", "markup"]
 

@@ -118,6 +118,7 @@ class Pages:
             rev=error.extras.get("rev"),
             review_id=str(error.extras.get("review_id", "")),
             changed=change_views(error.extras.get("changed", ())),
+            moved=error.extras.get("moved", ()),
         )
 
     async def _session_or_none(self, request: Request) -> Session | None:

@@ -11,12 +11,15 @@ from typing import Protocol, TypeAlias
 
 from countersign.contract import JSON, TaskAnswer
 from policy_service.identity.oidc import Departure
+from policy_service.identity.sessions import Notice
 from policy_service.workflow.agent_pages import AgentList, AgentPage
 from policy_service.workflow.alarms import Alarms
+from policy_service.workflow.passkeys import Ceremony, PasskeyPage
 from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
 from policy_service.workflow.queue_reading import AlikePage, Count, QueuePage, Wanted
 from policy_service.workflow.reading import Ballot, ReviewPage, VoteResult
 from policy_service.workflow.searching import Found, LogLine, LogSearch
+from policy_service.workflow.stepping_up import Proof
 from policy_service.workflow.stopping import StopPage, Target
 from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
 
@@ -45,6 +48,8 @@ class Session(Protocol):
     def person(self) -> Person: ...
     @property
     def csrf(self) -> str: ...
+    @property
+    def notices(self) -> Sequence[Notice]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +72,8 @@ class Sessions(Protocol):
     def providers(self) -> Sequence[tuple[str, str]]:
         """Where people may sign in: name and title of each."""
 
-    async def begin(self, name: str, next_path: str) -> Departure:
-        """Send somebody to a provider.
+    async def begin(self, name: str, next_path: str, *, fresh: bool = False) -> Departure:
+        """Send somebody to a provider; ``fresh`` asks it to make sure of them anew.
 
         Raises ServiceError: `not_found`, `issuer_unavailable`.
         """
@@ -104,6 +109,56 @@ class Said:
     result: bytes | None = None  # canonical JSON
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What the page said it showed, as its form carries it."""
+
+    digest: str | None
+    parts: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class BallotForm:
+    """What a person pressed, on exactly which bytes, shown how, and what their passkey answered."""
+
+    verdict: Ballot
+    rev: int
+    effect_digest: str
+    txn_digest: str
+    reason: str
+    shown: Shown
+    nonce: str = ""
+    credential: str = ""
+
+
+class Passkeys(Protocol):
+    """A person's passkeys; every refusal of a ceremony is `step_up_required`."""
+
+    async def page(self, session: Session) -> PasskeyPage:
+        """What this person has."""
+
+    def fresh_ways(self) -> Sequence[tuple[str, str]]:
+        """Where a fresh sign-in can be had: name and title of each provider."""
+
+    async def begin_adding(self, session: Session, name: str) -> Ceremony:
+        """Begin to add one. Raises ServiceError: `step_up_required`, `invalid_request`, `illegal_state`."""
+
+    async def begin_removing(self, session: Session, passkey_id: str) -> Ceremony | None:
+        """Begin to remove one; None when it is done. Raises ServiceError: `step_up_required`, `not_found`."""
+
+    async def answer(self, session: Session, nonce: str, credential: str) -> Ceremony | None:
+        """Take an answer; the next question, or None. Raises ServiceError: `step_up_required`, `illegal_state`."""
+
+    async def dismiss(self, session: Session) -> None:
+        """This session has read what changed."""
+
+    async def ask_step_up(self, session: Session, review_id: str, ballot: BallotForm) -> Ceremony:
+        """Ask for a passkey's word on this vote. Raises ServiceError: `step_up_required`."""
+
+    def proof(self, session: Session, ballot: BallotForm) -> Proof | None:
+        """What came with a vote."""
+
+
 class QueueSource(Protocol):
     """The reviews and tasks as one person sees them, and the things a person does here: vote, write, settle."""
 
@@ -137,12 +192,15 @@ class QueueSource(Protocol):
         effect_digest: str,
         txn_digest: str,
         reason: str,
+        *,
+        shown: Shown,
+        proof: Proof | None = None,
     ) -> VoteResult:
         """Record a vote on exactly these digests at this revision.
 
-        Raises ServiceError: `stale_review` (with `extras["rev"]`, `extras["review_id"]` of what stands now
-        and `extras["changed"]`, a list of {"name", "read", "now"}), `not_eligible`, `review_closed`,
-        `reason_required`, `step_up_required`, `not_found`.
+        Raises ServiceError: `stale_review` (with `extras["rev"]`, `extras["review_id"]` of what stands now,
+        `extras["changed"]`, a list of {"name", "read", "now"}, and `extras["moved"]`, a list of words), `not_eligible`,
+        `review_closed`, `reason_required`, `step_up_required`, `view_incomplete`, `not_found`.
         """
 
     async def write_comment(self, person: Person, review_id: str, text: str, *, question: bool) -> None:

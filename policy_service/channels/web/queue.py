@@ -11,7 +11,7 @@ from policy_service.channels.web.filters import address, chips, cleared, other_o
 from policy_service.channels.web.forms import MAX_REASON_CHARS
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.pages import sentence as as_sentence
-from policy_service.channels.web.ports import EventFeed, QueueSource, Session
+from policy_service.channels.web.ports import EventFeed, QueueSource, Session, Shown
 from policy_service.channels.web.queue_views import line_views, queue_groups
 from policy_service.channels.web.signing_in import sent_by, signed_in
 from policy_service.channels.web.views import PICKS, review_context
@@ -148,6 +148,7 @@ def _add_alike(router: APIRouter, pages: Pages, source: QueueSource) -> None:
                 result = await source.cast_vote(
                     session.person, named, batch.verdict, int(line["rev"]),
                     line["effect_digest"], line["txn_digest"], batch.reason,
+                    shown=Shown(line["view_digest"], ""), proof=None,
                 )  # fmt: skip
                 told.append({"review_id": named, "state": result.state, "refused": ""})
             except ServiceError as error:

@@ -20,11 +20,13 @@ from policy_service.channels.web.beside import weight
 from policy_service.channels.web.elsewhere import tell_people
 from policy_service.channels.web.forms import read_form
 from policy_service.channels.web.pages import Pages
+from policy_service.channels.web.passkeys import add_passkeys
 from policy_service.channels.web.policies import add_policies
 from policy_service.channels.web.ports import (
     Clock,
     EventFeed,
     Oversight,
+    Passkeys,
     PolicySource,
     QueueSource,
     Sessions,
@@ -49,12 +51,13 @@ def web_router(
     sessions: Sessions,
     feed: EventFeed,
     settings: WebSettings,
+    passkeys: Passkeys,
     *,
     clock: Clock,
 ) -> APIRouter:
     """The router, complete with its own error pages; include it without a prefix."""
     pages = Pages(settings.public_url, sessions, clock, policies.in_force, oversight.alarms)
-    return _router(pages, source, policies, oversight, sessions, feed, settings)
+    return _router(pages, source, policies, oversight, sessions, feed, settings, passkeys)
 
 
 def install(
@@ -65,12 +68,13 @@ def install(
     sessions: Sessions,
     feed: EventFeed,
     settings: WebSettings,
+    passkeys: Passkeys,
     *,
     clock: Clock,
 ) -> None:
     """Give an application the queue. Call it last: pages for lost visitors go in front of its handlers."""
     pages = Pages(settings.public_url, sessions, clock, policies.in_force, oversight.alarms)
-    app.include_router(_router(pages, source, policies, oversight, sessions, feed, settings))
+    app.include_router(_router(pages, source, policies, oversight, sessions, feed, settings, passkeys))
     tell_people(app, pages)
 
 
@@ -82,10 +86,12 @@ def _router(
     sessions: Sessions,
     feed: EventFeed,
     settings: WebSettings,
+    passkeys: Passkeys,
 ) -> APIRouter:
     router = APIRouter(route_class=_guarded(pages), include_in_schema=False)
     add_queue(router, pages, source, feed)
-    _add_review(router, pages, source, feed)
+    _add_review(router, pages, source, feed, passkeys)
+    add_passkeys(router, pages, passkeys, source)
     _add_comments(router, pages, source)
     add_tasks(router, pages, source, feed)
     add_policies(router, pages, policies, source)
@@ -119,7 +125,9 @@ def _guarded(pages: Pages) -> type[APIRoute]:
     return Guarded
 
 
-def _add_review(router: APIRouter, pages: Pages, source: QueueSource, feed: EventFeed) -> None:
+def _add_review(
+    router: APIRouter, pages: Pages, source: QueueSource, feed: EventFeed, passkeys: Passkeys
+) -> None:
     @router.api_route("/reviews/{review_id}", methods=["GET", "HEAD"])
     async def review(request: Request, review_id: str) -> Response:
         session = await pages.session(request)
@@ -129,8 +137,8 @@ def _add_review(router: APIRouter, pages: Pages, source: QueueSource, feed: Even
         page = await source.review_page(review_id, session.person)
         if page is None:
             raise NotFoundError(f"there is no review {review_id!r} that you may see")
-        size = len(page.canonical) + weight(page)
-        context = await pages.beside(size, lambda: review_context(page, pages.now()))
+        size, full = len(page.canonical) + weight(page), request.query_params.get("full") == "1"
+        context = await pages.beside(size, lambda: review_context(page, pages.now(), full=full))
         context |= {"session": session, "index": index, "open_tasks": await source.count_tasks()}
         return await pages.draw(request, "review.html", heavy=size, **context)
 
@@ -153,6 +161,8 @@ def _add_review(router: APIRouter, pages: Pages, source: QueueSource, feed: Even
             ballot.effect_digest,
             ballot.txn_digest,
             ballot.reason,
+            shown=ballot.shown,
+            proof=passkeys.proof(session, ballot),
         )
         return pages.go(f"/reviews/{review_id}")
 

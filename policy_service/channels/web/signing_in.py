@@ -77,7 +77,8 @@ def add_sign_in(router: APIRouter, pages: Pages, sessions: Sessions, settings: W
 def _add_providers(router: APIRouter, pages: Pages, sessions: Sessions) -> None:
     @router.get("/sign-in/{name}")
     async def leave(request: Request, name: str) -> Response:
-        departure = await sessions.begin(name, local_path(request.query_params.get("next", "/")))
+        fresh = request.query_params.get("fresh") == "yes"
+        departure = await sessions.begin(name, local_path(request.query_params.get("next", "/")), fresh=fresh)
         answer = RedirectResponse(departure.url, 303, pages.headers())
         pages.set_cookie(answer, pages.site.note_cookie, departure.note, NOTE_S)
         return answer

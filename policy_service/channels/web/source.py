@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from countersign.contract import JSON
 from policy_service.audit.feed import PEOPLE, Event, Feed
-from policy_service.channels.web.ports import EventBatch, NewSession, Person, QueueEvent, Said
+from policy_service.channels.web.ports import EventBatch, NewSession, Person, QueueEvent, Said, Shown
 from policy_service.identity import dev_signin
 from policy_service.identity.oidc import Departure, Identity, SignIn
 from policy_service.identity.people import Person as SignedIn
 from policy_service.identity.people import remember
-from policy_service.identity.sessions import Sessions, end_session, open_session
+from policy_service.identity.sessions import Notice, Session, Sessions, end_session, open_session
 from policy_service.pdp.rules import UNSEEN
 from policy_service.storage.database import Tx
 from policy_service.workflow import queue, reviews, tasks
@@ -26,6 +26,7 @@ from policy_service.workflow.queue_reading import AlikePage, Count, QueuePage, W
 from policy_service.workflow.reading import Ballot as Verdict
 from policy_service.workflow.reading import ReviewPage, VoteResult
 from policy_service.workflow.settle import Word, settle
+from policy_service.workflow.stepping_up import Proof
 from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
 from policy_service.workflow.trying import try_effect
 from policy_service.workflow.vote import Ballot, Voter, vote
@@ -69,8 +70,18 @@ class SeenPerson:
 class SeenSession:
     """A session whose person is as a page shows them."""
 
+    signed_in: Session
     person: SeenPerson
-    csrf: str
+
+    @property
+    def csrf(self) -> str:
+        """Its form token."""
+        return self.signed_in.csrf
+
+    @property
+    def notices(self) -> tuple[Notice, ...]:
+        """What changed of its person's passkeys, elsewhere."""
+        return self.signed_in.notices
 
 
 def voter_of(person: Person) -> Voter:
@@ -118,10 +129,24 @@ class WorkflowQueue:
         effect_digest: str,
         txn_digest: str,
         reason: str,
+        *,
+        shown: Shown,
+        proof: Proof | None = None,
     ) -> VoteResult:
         """Cast a vote on exactly these digests."""
-        ballot = Ballot(review_id, verdict, rev, effect_digest, txn_digest, reason or None, "web")
-        return await vote(self._ctx, voter_of(person), ballot)
+        ballot = Ballot(
+            review_id,
+            verdict,
+            rev,
+            effect_digest,
+            txn_digest,
+            reason or None,
+            "web",
+            view_digest=shown.digest,
+            view_parts=shown.parts,
+            proof=proof,
+        )
+        return await vote(self._ctx, voter_of(person), ballot, reviews.read_view)
 
     async def write_comment(self, person: Person, review_id: str, text: str, *, question: bool) -> None:
         """Write a comment, or ask the agent."""
@@ -186,7 +211,7 @@ class SignedInSessions:
     async def find(self, cookie: str, *, touch: bool = True) -> SeenSession | None:
         """The live session of a cookie."""
         session = await self._sessions.find(cookie, touch=touch)
-        return None if session is None else SeenSession(self._seen(session.person), session.csrf)
+        return None if session is None else SeenSession(session, self._seen(session.person))
 
     def _seen(self, person: SignedIn) -> SeenPerson:
         directory = self._active.current.directory
@@ -197,9 +222,9 @@ class SignedInSessions:
         """Where people may sign in."""
         return self._providers.choices
 
-    async def begin(self, name: str, next_path: str) -> Departure:
+    async def begin(self, name: str, next_path: str, *, fresh: bool = False) -> Departure:
         """Send somebody to a provider."""
-        return await self._providers.begin(name, next_path)
+        return await self._providers.begin(name, next_path, fresh=fresh)
 
     async def finish(
         self, name: str, answer: Mapping[str, str], note: str | None, old_cookie: str | None
@@ -212,8 +237,16 @@ class SignedInSessions:
     def _open(self, tx: Tx, who: Identity, old_cookie: str | None) -> str:
         end_session(tx, old_cookie)
         remember(tx, who.iss, who.sub, who.name, email=who.email, groups=who.groups)
-        max_s = self._settings.session_max_s
-        return open_session(tx, who.iss, who.sub, "oidc", max_s=max_s, trust=who.trust, sid=who.sid)
+        return open_session(
+            tx,
+            who.iss,
+            who.sub,
+            "oidc",
+            max_s=self._settings.session_max_s,
+            trust=who.trust,
+            sid=who.sid,
+            auth_at=who.auth_at,
+        )
 
     async def sign_in(self, token: str, old_cookie: str | None) -> NewSession:
         """Spend a one-time link."""

@@ -20,6 +20,7 @@ from policy_service.channels.web.standing import denial, outcome, quorum
 from policy_service.channels.web.talk import talked, thread
 from policy_service.channels.web.wording import clock, due
 from policy_service.workflow.reading import EventLine, Money, Piece, ReviewPage
+from policy_service.workflow.shown import WEB, view_of
 
 # The reasons people give most, one press on a phone; they name no tool, so they fit every effect.
 PICKS = ("Amount is wrong", "Wrong person or account", "Not enough proof", "Not now")
@@ -80,9 +81,9 @@ class Claim:
     text: Folded
 
 
-def review_context(page: ReviewPage, now: datetime) -> dict[str, Any]:
-    """Everything `review.html` draws, but for what belongs to the session."""
-    args = arg_views(page)
+def review_context(page: ReviewPage, now: datetime, *, full: bool = False) -> dict[str, Any]:
+    """Everything `review.html` draws, but for what belongs to the session; ``full``: nothing is folded."""
+    args, view = arg_views(page, full=full), view_of(page, WEB, full=full)
     signatures = quorum(page)
     settled = outcome(page) if page.state != "open" or page.superseded_by is not None else None
     return {
@@ -98,12 +99,16 @@ def review_context(page: ReviewPage, now: datetime) -> dict[str, Any]:
         "outcome": settled,
         "denial": denial(page) if page.state == "denied" else None,
         "timeline": tuple(timeline_line(event, now) for event in page.timeline),
-        "claims": tuple(Claim(name, folded(str(text))) for name, text in page.claimed.items() if text),
+        "claims": tuple(
+            Claim(name, folded(str(text), full=full)) for name, text in page.claimed.items() if text
+        ),
         "signing": signing(page),
         "amount": _the_amount(page),
         "picks": PICKS,
         "thread": thread(page),
         "max_reason": MAX_REASON_CHARS,
+        "view": view,
+        "unread": tuple(arg for arg in args if arg.value.preview is not None and not arg.row.secret),
     }
 
 

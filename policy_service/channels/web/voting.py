@@ -5,24 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from policy_service.channels.web.forms import MAX_REASON_CHARS, whole_number
-from policy_service.channels.web.ports import Session
+from policy_service.channels.web.ports import BallotForm, Session, Shown
 from policy_service.channels.web.views import PICKS
 from policy_service.errors import ForbiddenError, InvalidRequestError
 from policy_service.workflow.reading import Ballot
 
 FIELDS = frozenset({"csrf_token", "verdict", "rev", "effect_digest", "txn_digest"})
-OPTIONAL = frozenset({"reason", "pick", "seen"})
-
-
-@dataclass(frozen=True, slots=True)
-class BallotForm:
-    """What a person pressed, on exactly which bytes."""
-
-    verdict: Ballot
-    rev: int
-    effect_digest: str
-    txn_digest: str
-    reason: str
+OPTIONAL = frozenset({"reason", "pick", "seen", "view_digest", "view_parts", "nonce", "credential"})
 
 
 def read_ballot(fields: dict[str, str]) -> BallotForm:
@@ -37,11 +26,14 @@ def read_ballot(fields: dict[str, str]) -> BallotForm:
         effect_digest=fields["effect_digest"],
         txn_digest=fields["txn_digest"],
         reason=_reason(fields, verdict),
+        shown=Shown(fields.get("view_digest") or None, fields.get("view_parts", "")),
+        nonce=fields.get("nonce", ""),
+        credential=fields.get("credential", ""),
     )
 
 
 # What a ballot names of what was read, in the order a batch's line holds it: one place for every form.
-LINE = ("review_id", "rev", "effect_digest", "txn_digest")
+LINE = ("review_id", "rev", "effect_digest", "txn_digest", "view_digest")
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,14 @@ def hidden_fields(html: str, verdict: str) -> dict[str, str]:
     """The fields of the form behind the approve or the deny disclosure."""
     form = html.split(f'id="{verdict}"')[1].split("</form>")[0]
     fields = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form)
-    assert {name for name, _ in fields} == {"csrf_token", "rev", "effect_digest", "txn_digest"}
+    assert {name for name, _ in fields} == {
+        "csrf_token",
+        "rev",
+        "effect_digest",
+        "txn_digest",
+        "view_digest",
+        "view_parts",
+    }
     return dict(fields) | {"verdict": verdict}
 
 
@@ -41,7 +48,7 @@ class Visitor:
         return await self.client.get(path)
 
     async def form(self, review_id: str, verdict: str) -> dict[str, str]:
-        return hidden_fields((await self.get(f"/reviews/{review_id}")).text, verdict)
+        return hidden_fields((await self.get(f"/reviews/{review_id}?full=1")).text, verdict)
 
     async def vote(self, review_id: str, fields: dict[str, str], **headers: str) -> httpx2.Response:
         return await self.client.post(f"/reviews/{review_id}/votes", data=fields, headers=OWN_PAGE | headers)

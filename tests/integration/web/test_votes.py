@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes import reviews
 from tests.fakes.web_queue import World
-from tests.integration.web.conftest import OWN_PAGE, Visitor
+from tests.integration.web.conftest import OWN_PAGE, Visitor, hidden_fields
 
 pytestmark = pytest.mark.anyio
 
@@ -242,12 +242,23 @@ async def test_a_method_override_is_not_listened_to(world: World, visitor: Visit
 
 async def test_a_gate_that_wants_a_reason_asks_for_one_on_the_form(world: World, visitor: Visitor) -> None:
     world.put(reviews.refund("rev_reason", reason_required=True))
-    text = (await visitor.get("/reviews/rev_reason")).text
+    text = (await visitor.get("/reviews/rev_reason?full=1")).text
     assert 'name="reason" maxlength="2000" required' in text.split('id="approve"')[1]
 
 
 async def test_the_last_signature_says_that_it_releases(visitor: Visitor) -> None:
     last = (await visitor.get("/reviews/rev_01KAHX04QE")).text
-    first = (await visitor.get("/reviews/rev_hostile")).text
+    first = (await visitor.get("/reviews/rev_hostile?full=1")).text
     assert "Countersign and release" in last
     assert "Countersign and release" not in first
+
+
+async def test_what_stands_folded_is_not_approved(world: World, visitor: Visitor) -> None:
+    folded = (await visitor.get(f"/reviews/{REVIEW}")).text
+    assert 'name="verdict" value="approve"' not in folded
+    deny = hidden_fields(folded, "deny")
+    answer = await visitor.vote(REVIEW, deny | {"verdict": "approve"})
+    assert answer.status_code == 400
+    assert "read it first" in answer.text
+    assert world.cast == []
+    assert (await visitor.vote(REVIEW, deny | {"reason": "no"})).status_code == 303

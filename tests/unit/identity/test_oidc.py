@@ -90,6 +90,29 @@ async def test_the_request_asks_for_a_code_with_a_challenge_a_state_and_a_nonce_
     assert len(set(seen)) == 6
 
 
+async def test_a_fresh_sign_in_asks_the_provider_to_make_sure_of_them_anew() -> None:
+    browser = Browser()
+    query = parse_qs(urlsplit((await browser.sign_in.begin("acme", "/passkeys", fresh=True)).url).query)
+    assert (query["prompt"], query["max_age"]) == (["login"], ["0"])
+    query = parse_qs(urlsplit((await browser.sign_in.begin("acme", "/")).url).query)
+    assert not {"prompt", "max_age"} & query.keys()
+
+
+@pytest.mark.parametrize(
+    ("said", "ago"),
+    [(0, 0), (-40, 40), (3600, 0), (None, None), (True, None), (1.5, None)],
+    ids=["now", "a while ago", "in the future", "not said", "true", "a fraction"],
+)
+async def test_when_they_proved_who_they_are_is_what_the_provider_says(said: object, ago: int | None) -> None:
+    """Never later than now: what lies ahead would stay fresh for longer than it may."""
+    browser = Browser()
+    now = int(browser.now.timestamp())
+    told = now + said if type(said) is int else said
+    browser.provider.id_token = {} if told is None else {"auth_time": told}
+    auth_at = (await browser.through()).auth_at
+    assert (None if auth_at is None else now - int(auth_at.timestamp())) == ago
+
+
 WRONG_TOKENS = {
     "another issuer": {"id_token": {"iss": "https://evil.example"}},
     "no issuer": {"id_token": {"iss": None}},

@@ -91,6 +91,23 @@ def upgrade() -> None:
         batch_op.create_index("ix_audit_txn", ["txn", "audit_id"], unique=False)
 
     op.create_table(
+        "challenges",
+        sa.Column("nonce_hash", sa.String(), nullable=False),
+        sa.Column("purpose", sa.String(), nullable=False),
+        sa.Column("iss", sa.String(), nullable=False),
+        sa.Column("sub", sa.String(), nullable=False),
+        sa.Column("session", sa.String(), nullable=False),
+        sa.Column("about", Json, nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("expires_at", UtcDateTime(), nullable=False),
+        sa.Column("used_at", UtcDateTime(), nullable=True),
+        sa.CheckConstraint("purpose IN ('enrol', 'vouch', 'vote')", name="purpose_known"),
+        sa.PrimaryKeyConstraint("nonce_hash"),
+    )
+    with op.batch_alter_table("challenges", schema=None) as batch_op:
+        batch_op.create_index("ix_challenges_over", ["expires_at"], unique=False)
+
+    op.create_table(
         "decisions",
         sa.Column("decision_id", sa.String(), nullable=False),
         sa.Column("effect_id", sa.String(), nullable=False),
@@ -222,6 +239,30 @@ def upgrade() -> None:
         batch_op.create_index("ix_outbox_lane", ["lane", "state", "next_at"], unique=False)
 
     op.create_table(
+        "passkeys",
+        sa.Column("passkey_id", sa.String(), nullable=False),
+        sa.Column("credential_id", sa.String(), nullable=False),
+        sa.Column("key_digest", sa.String(), nullable=False),
+        sa.Column("public_key", sa.LargeBinary(), nullable=False),
+        sa.Column("iss", sa.String(), nullable=False),
+        sa.Column("sub", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("sign_count", sa.Integer(), nullable=False),
+        sa.Column("vouched_by", sa.String(), nullable=True),
+        sa.Column("created_by", sa.String(), nullable=False),
+        sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("counts_from", UtcDateTime(), nullable=False),
+        sa.Column("last_used_at", UtcDateTime(), nullable=True),
+        sa.Column("removed_at", UtcDateTime(), nullable=True),
+        sa.Column("removed_by", sa.String(), nullable=True),
+        sa.PrimaryKeyConstraint("passkey_id"),
+        sa.UniqueConstraint("credential_id"),
+        sa.UniqueConstraint("key_digest"),
+    )
+    with op.batch_alter_table("passkeys", schema=None) as batch_op:
+        batch_op.create_index("ix_passkeys_person", ["iss", "sub"], unique=False)
+
+    op.create_table(
         "people",
         sa.Column("iss", sa.String(), nullable=False),
         sa.Column("sub", sa.String(), nullable=False),
@@ -348,6 +389,8 @@ def upgrade() -> None:
         sa.Column("trust", sa.String(), nullable=True),
         sa.Column("sid", sa.String(), nullable=True),
         sa.Column("csrf_token", sa.String(), nullable=False),
+        sa.Column("auth_at", UtcDateTime(), nullable=True),
+        sa.Column("told_at", UtcDateTime(), nullable=True),
         sa.Column("created_at", UtcDateTime(), nullable=False),
         sa.Column("seen_at", UtcDateTime(), nullable=False),
         sa.Column("expires_at", UtcDateTime(), nullable=False),
@@ -439,6 +482,12 @@ def upgrade() -> None:
         batch_op.create_index("ix_tasks_effect", ["effect_id", "kind"], unique=False)
         batch_op.create_index("ix_tasks_state", ["state", "task_id"], unique=False)
 
+    op.create_table(
+        "views",
+        sa.Column("view_digest", sa.String(64), nullable=False),
+        sa.Column("material", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("view_digest"),
+    )
     op.create_table(
         "webhooks",
         sa.Column("name", sa.String(), nullable=False),
@@ -573,6 +622,7 @@ def upgrade() -> None:
         sa.Column("reason", sa.String(), nullable=True),
         sa.Column("assurance", sa.String(), nullable=False),
         sa.Column("step_up", sa.String(), nullable=True),
+        sa.Column("view_digest", sa.String(), nullable=True),
         sa.Column("groups", Json, nullable=False),
         sa.Column("channel", sa.String(), nullable=False),
         sa.Column("late", sa.Boolean(), nullable=False),
@@ -594,3 +644,27 @@ def upgrade() -> None:
             sqlite_where=sa.text("revoked_at IS NULL"),
             postgresql_where=sa.text("revoked_at IS NULL"),
         )
+
+    op.create_table(
+        "assertions",
+        sa.Column("vote_id", sa.String(), nullable=False),
+        sa.Column("passkey_id", sa.String(), nullable=False),
+        sa.Column("credential_id", sa.String(), nullable=False),
+        sa.Column("public_key", sa.LargeBinary(), nullable=False),
+        sa.Column("authenticator_data", sa.LargeBinary(), nullable=False),
+        sa.Column("client_data", sa.LargeBinary(), nullable=False),
+        sa.Column("signature", sa.LargeBinary(), nullable=False),
+        sa.Column("signed", Json, nullable=False),
+        sa.Column("made_at", UtcDateTime(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["passkey_id"],
+            ["passkeys.passkey_id"],
+        ),
+        sa.ForeignKeyConstraint(
+            ["vote_id"],
+            ["votes.vote_id"],
+        ),
+        sa.PrimaryKeyConstraint("vote_id"),
+    )
+    with op.batch_alter_table("assertions", schema=None) as batch_op:
+        batch_op.create_index("ix_assertions_passkey", ["passkey_id"], unique=False)

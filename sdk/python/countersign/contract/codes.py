@@ -51,6 +51,7 @@ class ErrorCode(StrEnum):
     STALE_REVIEW = "stale_review"
     STEP_UP_REQUIRED = "step_up_required"
     SUPERSEDED = "superseded"
+    VIEW_INCOMPLETE = "view_incomplete"
     # tasks
     STALE_TASK = "stale_task"
     TASK_SETTLED = "task_settled"

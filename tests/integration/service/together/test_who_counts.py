@@ -39,7 +39,7 @@ async def approve(bank: World, view: dict[str, Any], name: str, step_up: str | N
         None,
         "test",
     )
-    return await vote(bank.service.ctx, voter(name, step_up), ballot)
+    return await vote(bank.service.ctx, voter(name, step_up), ballot, reviews.read_page)
 
 
 async def kept(bank: World, review_id: str) -> list[tuple[str, str | None]]:

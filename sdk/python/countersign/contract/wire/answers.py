@@ -207,6 +207,8 @@ class VoteView(WireModel):
     counted: bool
     assurance: Literal["oidc", "dev"]
     reason: Text | None = None
+    step_up: str | None = None
+    view_digest: Digest | None = Field(default=None, description="What the person was shown.")
 
 
 class EarlierDenial(WireModel):
@@ -243,6 +245,10 @@ class ReviewView(WireModel):
     siblings: Many[SiblingView] = ()
     claimed: dict[str, JsonValue] = Field(default_factory=dict)
     earlier_denials: Many[EarlierDenial] = ()
+    view_digest: Digest | None = Field(
+        default=None,
+        description="Of all this as a program reads it: send it with a vote. In lists there is none.",
+    )
 
 
 class ReviewPageView(WireModel):

@@ -173,6 +173,9 @@ class VoteRequest(WireModel):
     rev: int = Field(ge=1)
     effect_digest: Digest
     txn_digest: Digest
+    view_digest: Digest | None = Field(
+        default=None, description="Of the review as it was read; another one is stale. Kept with the vote."
+    )
     reason: Text | None = None
 
 

@@ -1,0 +1,257 @@
+"""Passkeys of people, and the challenges they answer.
+
+Rules kept here: a challenge is 256 random bits, stored hashed, for one person in one session, spent by one UPDATE and
+over after minutes; a credential or key that anybody ever enrolled is never enrolled again, by them or by anybody else
+(two people with one device would be one person with two votes); a passkey counts from the moment its row says, until it
+is removed; a counter that does not rise is a copy of the key at work: refused, and told to the operator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from sqlalchemy import Connection, delete, update
+from sqlmodel import col
+
+from countersign.contract import ErrorCode
+from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
+from policy_service.identity.ceremonies import Enrolled, key_digest
+from policy_service.identity.sessions import Session
+from policy_service.storage.core import change, find, find_one, insert_row, insert_unless_taken, table
+from policy_service.storage.database import Tx
+from policy_service.storage.ids import new_id
+from policy_service.storage.logbook import append
+from policy_service.storage.proof_tables import ChallengeRow, PasskeyRow
+from policy_service.storage.tables import SessionRow
+
+log = structlog.get_logger(__name__)
+
+OPERATOR = "operator"
+_LONGEST_NAME = 60  # characters: one line on a phone
+_MOST = 20  # passkeys of one person
+_BYTES = 32
+_HANDLE_LABEL = b"countersign/passkey-handle/v1\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """A challenge that was open a moment ago and is not any more."""
+
+    purpose: str
+    person: str
+    session: str
+    about: Mapping[str, Any]
+    expires_at: datetime
+
+
+def handle_of(iss: str, sub: str) -> bytes:
+    """What an authenticator keeps of a person: it finds them again and says nothing of them."""
+    return hashlib.sha256(_HANDLE_LABEL + f"{iss}|{sub}".encode()).digest()
+
+
+def passkeys_of(conn: Connection, iss: str, sub: str) -> list[PasskeyRow]:
+    """Every passkey a person has or had, oldest first."""
+    return sorted(find(conn, PasskeyRow, iss=iss, sub=sub), key=lambda row: (row.created_at, row.passkey_id))
+
+
+def counting(conn: Connection, iss: str, sub: str, now: datetime) -> list[PasskeyRow]:
+    """Those whose word counts now."""
+    return [row for row in passkeys_of(conn, iss, sub) if counts(row, now)]
+
+
+def counts(row: PasskeyRow, now: datetime) -> bool:
+    """Whether a passkey's word counts: enrolled for long enough, and not removed."""
+    return row.removed_at is None and now >= row.counts_from
+
+
+def passkey_named(conn: Connection, credential_id: str) -> PasskeyRow | None:
+    """The passkey of a credential, removed or not."""
+    return find_one(conn, PasskeyRow, credential_id=credential_id)
+
+
+def issue(tx: Tx, session: Session, purpose: str, about: Mapping[str, Any], *, life_s: int) -> str:
+    """A fresh challenge for this person in this session; its nonce, once."""
+    nonce = secrets.token_urlsafe(_BYTES)
+    row = ChallengeRow(
+        nonce_hash=_hashed(nonce),
+        purpose=purpose,
+        iss=session.person.iss,
+        sub=session.person.sub,
+        session=session.key,
+        about=dict(about),
+        created_at=tx.now,
+        expires_at=tx.now + timedelta(seconds=life_s),
+    )
+    insert_row(tx.conn, row)
+    return nonce
+
+
+def challenge_of(nonce: str) -> bytes:
+    """What is signed where nothing but the nonce is at stake: an enrolment, and a word for one."""
+    return hashlib.sha256(nonce.encode()).digest()
+
+
+def spend(tx: Tx, nonce: str) -> Spent | None:
+    """Spend a challenge, whatever comes of it; None for one that is unknown or was spent before."""
+    row = find_one(tx.conn, ChallengeRow, nonce_hash=_hashed(nonce))
+    if row is None:
+        return None
+    claim = update(table(ChallengeRow)).where(
+        col(ChallengeRow.nonce_hash) == row.nonce_hash, col(ChallengeRow.used_at).is_(None)
+    )
+    if tx.conn.execute(claim.values(used_at=tx.now)).rowcount != 1:
+        return None
+    return Spent(row.purpose, f"{row.iss}|{row.sub}", row.session, row.about, row.expires_at)
+
+
+def require_for(spent: Spent | None, purpose: str, person: str, session: str, now: datetime) -> Spent:
+    """That a spent challenge was for this.
+
+    Raises:
+        ForbiddenError: step_up_required; it was not.
+    """
+    if spent is None:
+        raise again("this confirmation was used before, or never was one")
+    if spent.person != person or spent.session != session:
+        raise again("this confirmation was begun by another person or in another session")
+    if spent.purpose != purpose:
+        raise again("this confirmation was begun for something else")
+    if now >= spent.expires_at:
+        raise again("this confirmation took too long")
+    return spent
+
+
+def again(why: str) -> ForbiddenError:
+    """Nothing was proved; the way on is to begin again."""
+    return ForbiddenError(f"{why}; open the page again and confirm anew", code=ErrorCode.STEP_UP_REQUIRED)
+
+
+def enrol(
+    tx: Tx, session: Session, made: Enrolled, name: str, *, vouched_by: str | None, wait_s: int
+) -> PasskeyRow:
+    """Keep a fresh passkey. One in place of lost ones that no older one vouches for counts only after ``wait_s``.
+
+    Raises:
+        ConflictError: somebody has enrolled this device already.
+    """
+    person, digest = session.person, key_digest(made.public_key)
+    replaces = vouched_by is None and bool(passkeys_of(tx.conn, person.iss, person.sub))
+    row = PasskeyRow(
+        passkey_id=new_id("pk", tx.now),
+        credential_id=made.credential_id,
+        key_digest=digest,
+        public_key=made.public_key,
+        iss=person.iss,
+        sub=person.sub,
+        name=name,
+        sign_count=made.sign_count,
+        vouched_by=vouched_by,
+        created_by=session.key,
+        created_at=tx.now,
+        counts_from=tx.now + timedelta(seconds=wait_s if replaces else 0),
+    )
+    if not insert_unless_taken(tx.conn, row):
+        raise ConflictError(
+            "this passkey was enrolled before, by you or by somebody else: each is one person's"
+        )
+    body = {"passkey_id": row.passkey_id, "key": digest, "vouched_by": vouched_by, "waits": replaces}
+    append(tx, "passkey_enrolled", actor=f"person:{person.key}", body={"person": person.key, **body})
+    return row
+
+
+def require_name(name: str) -> str:
+    """What a person calls a passkey.
+
+    Raises:
+        InvalidRequestError: nobody could read it.
+    """
+    name = name.strip()
+    if not 0 < len(name) <= _LONGEST_NAME or not name.isprintable():
+        raise InvalidRequestError(f"call the passkey by 1 to {_LONGEST_NAME} letters, for example 'blue key'")
+    return name
+
+
+def require_room(conn: Connection, iss: str, sub: str) -> None:
+    """Refuse more passkeys than anybody needs.
+
+    Raises:
+        ConflictError: there are as many.
+    """
+    if sum(row.removed_at is None for row in passkeys_of(conn, iss, sub)) >= _MOST:
+        raise ConflictError(f"{_MOST} passkeys are enough for one person; remove one first")
+
+
+def own(conn: Connection, session: Session, passkey_id: str) -> PasskeyRow:
+    """A passkey this person has now.
+
+    Raises:
+        NotFoundError: they have none of that id.
+    """
+    row = find_one(conn, PasskeyRow, passkey_id=passkey_id)
+    if row is None or (row.iss, row.sub) != (session.person.iss, session.person.sub) or row.removed_at:
+        raise NotFoundError(f"you have no passkey {passkey_id!r}")
+    return row
+
+
+def remove(tx: Tx, row: PasskeyRow, *, by: str, actor: str, reason: str | None = None) -> bool:
+    """Let a passkey count no more; whether it still did exist. What was voted with it stands."""
+    where = (col(PasskeyRow.passkey_id) == row.passkey_id, col(PasskeyRow.removed_at).is_(None))
+    gone = update(table(PasskeyRow)).where(*where).values(removed_at=tx.now, removed_by=by)
+    if tx.conn.execute(gone).rowcount != 1:
+        return False
+    body = {"person": f"{row.iss}|{row.sub}", "passkey_id": row.passkey_id, "key": row.key_digest}
+    append(tx, "passkey_removed", actor=actor, body=body if reason is None else body | {"reason": reason})
+    return True
+
+
+def used(tx: Tx, row: PasskeyRow, counter: int) -> None:
+    """Note that a passkey has answered, and what its counter said. The row is as it was read.
+
+    Raises:
+        ForbiddenError: step_up_required; it was removed or used in the meantime.
+    """
+    where = (
+        col(PasskeyRow.passkey_id) == row.passkey_id,
+        col(PasskeyRow.removed_at).is_(None),
+        col(PasskeyRow.sign_count) == row.sign_count,
+    )
+    noted = update(table(PasskeyRow)).where(*where).values(sign_count=counter, last_used_at=tx.now)
+    if tx.conn.execute(noted).rowcount != 1:
+        raise again("this passkey was removed or used elsewhere a moment ago")
+
+
+def regressed(row: PasskeyRow, counter: int) -> bool:
+    """Whether a counter does not rise (WebAuthn section 6.1.1); authenticators without one say 0 for ever."""
+    return (counter > 0 or row.sign_count > 0) and counter <= row.sign_count
+
+
+def alarm(tx: Tx, row: PasskeyRow, counter: int) -> None:
+    """Tell the operator that a copy of somebody's passkey may be at work."""
+    body = {
+        "person": f"{row.iss}|{row.sub}",
+        "passkey_id": row.passkey_id,
+        "was": row.sign_count,
+        "said": counter,
+    }
+    append(tx, "passkey_counter_regressed", actor=f"person:{row.iss}|{row.sub}", body=body)
+    log.error("passkey_counter_regressed", **body)
+
+
+def dismiss(tx: Tx, session: Session) -> None:
+    """This session has been told what changed; the person's others have not."""
+    change(tx.conn, SessionRow, {"id_hash": session.key}, {"told_at": tx.now})
+
+
+def forget_challenges(tx: Tx, before: datetime) -> int:
+    """Delete challenges that were over before that moment; how many."""
+    return tx.conn.execute(delete(ChallengeRow).where(col(ChallengeRow.expires_at) < before)).rowcount
+
+
+def _hashed(nonce: str) -> str:
+    return hashlib.sha256(nonce.encode("utf-8", "replace")).hexdigest()

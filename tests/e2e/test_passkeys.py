@@ -1,0 +1,170 @@
+"""A real browser with a virtual authenticator, a real provider and the real service: enrol, step up, be refused."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, BrowserContext, CDPSession, Page, expect
+
+from policy_service.storage.core import find
+from policy_service.storage.proof_tables import AssertionRow
+from tests.counterparts import node
+from tests.e2e.conftest import SCHEMES, TIMEOUT_MS
+from tests.e2e.test_signing_in import sign_in
+from tests.fakes.listening import Listening
+from tests.fakes.operated import free_port
+from tests.fakes.payments import ANYBODY, Payments, gate
+from tests.fakes.world import Agent, World
+from tests.integration.identity.test_people import OIDC, PEOPLE
+from tests.integration.service.effects import pay
+
+pytestmark = pytest.mark.anyio
+
+DEVICE = {
+    "protocol": "ctap2",
+    "transport": "internal",
+    "hasResidentKey": True,
+    "hasUserVerification": True,
+    "isUserVerified": True,
+    "automaticPresenceSimulation": True,
+}
+
+
+class Deployment(Listening):
+    """The service at a name: browsers bind no passkey to a bare address."""
+
+    def __init__(self, data: Path, bundle: Path, port: int, **settings: Any) -> None:
+        super().__init__(data, bundle, dev_signin=False, **settings)
+        self.url = f"http://localhost:{port}"
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Iterator[Deployment]:
+    bundle = Payments(tmp_path / "bundle")
+    bundle.policies(ANYBODY + gate("careful", "finance", step_up="passkey"))
+    port = free_port()
+    with node.oidc_provider(f"http://localhost:{port}/sign-in/acme/callback", PEOPLE) as issuer:
+        more = {"groups_claim": "groups", "scopes": ["openid", "profile", "email", "groups"]}
+        provider = OIDC | {"issuer": issuer} | more
+        with Deployment(tmp_path / "data", bundle.path, port, providers=(provider,)) as running:
+            yield running
+
+
+async def _stage(world: World) -> tuple[Agent, dict[str, Any]]:
+    agent = await world.agent("robot")
+    return agent, (await agent.submit(await pay(world, 500))).json()
+
+
+async def _assertions(world: World) -> list[AssertionRow]:
+    return await world.service.db.read(lambda conn: find(conn, AssertionRow))
+
+
+async def window(deployment: Deployment, browser: Browser, **more: Any) -> tuple[BrowserContext, Page]:
+    context = await browser.new_context(base_url=deployment.url, reduced_motion="reduce", **more)
+    context.set_default_timeout(TIMEOUT_MS)
+    return context, await context.new_page()
+
+
+async def device(page: Page) -> tuple[CDPSession, str]:
+    """A platform authenticator in this tab."""
+    cdp = await page.context.new_cdp_session(page)
+    await cdp.send("WebAuthn.enable", {"enableUI": False})
+    added = await cdp.send("WebAuthn.addVirtualAuthenticator", {"options": DEVICE})
+    return cdp, added["authenticatorId"]
+
+
+async def freshly_signed_in(context: BrowserContext, page: Page, login: str) -> Page:
+    """Signed in, then again because a first passkey wants that; a tab of its own, opened on our own page."""
+    await page.goto("/passkeys")
+    await sign_in(page, login)
+    await page.get_by_role("link", name="Sign in again with Acme SSO").click()
+    await page.locator("input[name=login]").fill(login)
+    await page.locator("input[name=password]").fill("anything")
+    await page.get_by_role("button", name="Sign-in").click()
+    await expect(page.get_by_role("heading", name="Add a passkey")).to_be_visible()
+    fresh = await context.new_page()
+    await fresh.goto("/passkeys")
+    return fresh
+
+
+async def enrol(page: Page, name: str) -> None:
+    await page.get_by_label("What do you call it?").fill(name)
+    await page.get_by_role("button", name="Add a passkey").click()
+    await page.get_by_role("button", name="Make the passkey").click()
+    await expect(page.locator(".keyrows li")).to_contain_text([name])
+
+
+async def no_faults(page: Page) -> None:
+    assert (await Axe().run(page)).response["violations"] == []
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+async def test_a_person_enrols_a_passkey_and_countersigns_with_it(
+    deployment: Deployment, browser: Browser, scheme: Any
+) -> None:
+    agent, staged = await asyncio.to_thread(deployment.do, _stage)
+    review = f"/reviews/{staged['effects'][0]['review']['review_id']}"
+    context, first = await window(deployment, browser, color_scheme=scheme)
+    page = await freshly_signed_in(context, first, "maya")
+    await no_faults(page)
+    cdp, authenticator = await device(page)
+    await enrol(page, "my laptop")
+    await no_faults(page)
+
+    await page.goto(review)
+    await page.locator("#approve > summary").click()
+    await page.get_by_role("button", name="Go on to your passkey").click()
+    await expect(page.get_by_role("heading", name="Confirm with your passkey")).to_be_visible()
+    await no_faults(page)
+
+    await cdp.send("WebAuthn.setUserVerified", {"authenticatorId": authenticator, "isUserVerified": False})
+    await page.get_by_role("button", name="Use my passkey").click()
+    await expect(page.locator("#told")).to_contain_text("Nothing was confirmed")
+    assert await asyncio.to_thread(deployment.do, _assertions) == []
+
+    await cdp.send("WebAuthn.setUserVerified", {"authenticatorId": authenticator, "isUserVerified": True})
+    await page.get_by_role("button", name="Use my passkey").click()
+    await expect(page.get_by_role("status").filter(has_text="Approved")).to_be_visible()
+    (kept,) = await asyncio.to_thread(deployment.do, _assertions)
+    assert kept.signed["effect_digest"] == staged["effects"][0]["effect_digest"]
+    view = await asyncio.to_thread(deployment.do, lambda world: agent.see(staged["txn"]))
+    assert view["effects"][0]["state"] == "released"
+
+    await first.goto("/")  # the same browser: it is the same session that did it
+    await expect(first.get_by_text("changed in another session")).to_have_count(0)
+    await context.close()
+
+
+async def test_another_browser_of_the_same_person_is_told_and_a_second_key_needs_the_first(
+    deployment: Deployment, browser: Browser
+) -> None:
+    elsewhere, other = await window(deployment, browser, viewport={"width": 390, "height": 844})
+    await other.goto("/passkeys")
+    await sign_in(other, "maya")
+    context, first = await window(deployment, browser)
+    page = await freshly_signed_in(context, first, "maya")
+    cdp, authenticator = await device(page)
+    await enrol(page, "my laptop")
+    await other.goto("/")
+    await expect(
+        other.get_by_role("heading", name="Your passkeys were changed in another session")
+    ).to_be_visible()
+    await no_faults(other)
+    await other.get_by_role("button", name="It was me").click()
+    await expect(other.get_by_text("changed in another session")).to_have_count(0)
+
+    await page.get_by_label("What do you call it?").fill("spare")
+    await page.get_by_role("button", name="Add a passkey").click()
+    await page.get_by_role("button", name="Use my passkey").click()
+    await cdp.send("WebAuthn.removeVirtualAuthenticator", {"authenticatorId": authenticator})
+    await cdp.send("WebAuthn.addVirtualAuthenticator", {"options": DEVICE | {"transport": "usb"}})
+    await page.get_by_role("button", name="Make the passkey").click()
+    await expect(page.locator(".keyrows li")).to_have_count(2)
+    await expect(page.locator(".keyrows li").nth(1)).to_contain_text("vouched for by an older one")
+    await context.close()
+    await elsewhere.close()

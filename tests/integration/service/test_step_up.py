@@ -1,0 +1,313 @@
+"""Step-up: a passkey signs exactly one vote, and nothing else passes for that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from webauthn.helpers import base64url_to_bytes
+
+from policy_service.identity.ceremonies import SIGNED, step_up_challenge
+from policy_service.storage.core import find, table
+from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.proof_tables import AssertionRow, PasskeyRow
+from policy_service.storage.tables import VoteRow
+from tests.fakes.authenticator import UP, UV, Passkey
+from tests.fakes.log_check import faults_of_log
+from tests.fakes.payments import ANYBODY, Payments, gate
+from tests.fakes.world import Agent, World, running
+from tests.integration.service.effects import pay
+from tests.integration.service.stepping_up import (
+    LOCALHOST,
+    Ceremony,
+    Holder,
+    ceremony,
+    holder,
+    review_of,
+    told,
+)
+
+pytestmark = pytest.mark.anyio
+
+CAREFUL = ANYBODY + gate("careful", "finance", step_up="passkey")
+
+
+@pytest.fixture
+async def bank(tmp_path: Path, folder: Payments, database: dict[str, str]) -> AsyncIterator[World]:
+    folder.policies(CAREFUL)
+    async with running(tmp_path / "data", folder.path, public_url=LOCALHOST, **database) as started:
+        yield started
+        assert await started.service.db.read(faults_of_log) == []
+
+
+@pytest.fixture
+async def maya(bank: World) -> Holder:
+    return await holder(bank, "maya")
+
+
+async def staged(bank: World, robot: Agent, *amounts: int, run_key: str = "run-1") -> dict[str, Any]:
+    effects = [await pay(bank, amount) for amount in amounts or (500,)]
+    view: dict[str, Any] = (await robot.submit(*effects, run_key=run_key)).json()
+    return view
+
+
+async def votes(bank: World) -> list[VoteRow]:
+    return await bank.service.db.read(lambda conn: find(conn, VoteRow))
+
+
+async def lines(bank: World, kind: str) -> list[dict[str, Any]]:
+    rows = table(AuditRow).c
+    found = await bank.service.db.read(
+        lambda conn: list(conn.execute(select(rows.body).where(rows.kind == kind)).scalars())
+    )
+    return [json.loads(body) for body in found]
+
+
+async def test_a_passkey_meets_a_gate_that_asks_for_one(bank: World, robot: Agent, maya: Holder) -> None:
+    view = await staged(bank, robot)
+    answer = await maya.approve(review_of(view))
+    assert answer.status_code == 303, answer.text
+    assert (await robot.see(view["txn"]))["effects"][0]["state"] == "released"
+    (vote,) = await votes(bank)
+    assert vote.step_up == "passkey"
+    (recorded,) = await lines(bank, "vote_recorded")
+    assert recorded["view_digest"] == vote.view_digest
+    assert recorded["passkey"] == (await maya.listed())[0]
+
+
+async def test_what_was_signed_is_kept_with_the_vote(bank: World, robot: Agent, maya: Holder) -> None:
+    view = await staged(bank, robot)
+    await maya.approve(review_of(view))
+    (kept,) = await bank.service.db.read(lambda conn: find(conn, AssertionRow))
+    (vote,) = await votes(bank)
+    assert kept.vote_id == vote.vote_id
+    assert set(kept.signed) == set(SIGNED)
+    seen = view["effects"][0]
+    assert kept.signed["effect_digest"] == seen["effect_digest"]
+    assert kept.signed["txn_digest"] == view["txn_digest"]
+    assert kept.signed["view_digest"] == vote.view_digest
+    said = json.loads(kept.client_data)
+    assert base64url_to_bytes(said["challenge"]) == step_up_challenge(kept.signed)
+    assert kept.public_key == maya.passkeys[0].public_key
+
+
+async def test_without_a_passkey_the_page_leads_to_enrolment_and_a_vote_is_refused(
+    bank: World, robot: Agent
+) -> None:
+    view = await staged(bank, robot)
+    tomas = Holder(await bank.person("tomas"))
+    page = await tomas.page(f"/reviews/{review_of(view)}")
+    assert "Your approval needs a passkey here" in page
+    assert 'href="/passkeys"' in page
+    answer = await tomas.visitor.vote(view)
+    assert (answer.status_code, answer.json()["code"]) == (403, "step_up_required")
+    assert "/passkeys" in answer.json()["detail"]
+    assert (await tomas.visitor.vote(view, "deny", reason="no")).json()["state"] == "denied"
+
+
+async def test_a_session_with_a_passkey_still_has_to_use_it(bank: World, robot: Agent, maya: Holder) -> None:
+    """F11: that somebody could step up is no step-up."""
+    view = await staged(bank, robot)
+    form = await maya.form(review_of(view))
+    answer = await maya.send(f"/reviews/{review_of(view)}/votes", **form)
+    assert answer.status_code == 403
+    assert "confirm with yours" in told(answer)
+    assert await votes(bank) == []
+
+
+async def test_a_gate_that_asks_for_none_gets_none(
+    bank: World, folder: Payments, robot: Agent, maya: Holder
+) -> None:
+    folder.policies(ANYBODY + gate("plain", "finance"))
+    await bank.activate()
+    view = await staged(bank, robot)
+    page = await maya.page(f"/reviews/{review_of(view)}")
+    assert "step-up" not in page
+    form = await maya.form(review_of(view))
+    assert (await maya.send(f"/reviews/{review_of(view)}/votes", **form)).status_code == 303
+    (vote,) = await votes(bank)
+    assert vote.step_up is None
+
+
+async def _asked(bank: World, robot: Agent, maya: Holder) -> tuple[dict[str, Any], Ceremony]:
+    view = await staged(bank, robot, 500, 600)
+    return view, await maya.begin(review_of(view))
+
+
+FORGED = {
+    "another effect": {"effect_digest": "0" * 64},
+    "another transaction": {"txn_digest": "0" * 64},
+    "another view": {"view_digest": "0" * 64},
+    "another revision": {"rev": "2"},
+    "another nonce": {"nonce": "x" * 43},
+    "no nonce": {"nonce": ""},
+}
+
+
+@pytest.mark.parametrize("other", FORGED.values(), ids=FORGED)
+async def test_an_answer_to_anything_else_is_refused(
+    bank: World, robot: Agent, maya: Holder, other: dict[str, str]
+) -> None:
+    _, asked = await _asked(bank, robot, maya)
+    answer = await maya.answer(asked, maya.passkeys[0].get(asked.options), **other)
+    assert answer.status_code == 403
+    assert "confirm anew" in told(answer)
+    assert await votes(bank) == []
+
+
+async def test_an_answer_for_another_review_is_refused(bank: World, robot: Agent, maya: Holder) -> None:
+    view, asked = await _asked(bank, robot, maya)
+    other = review_of(view, 1)
+    asked.action = f"/reviews/{other}/votes"
+    form = await maya.form(other)
+    answer = await maya.answer(asked, maya.passkeys[0].get(asked.options), **form)
+    assert "for another review" in told(answer)
+    assert await votes(bank) == []
+
+
+async def test_a_nonce_works_once(bank: World, robot: Agent, maya: Holder) -> None:
+    _, asked = await _asked(bank, robot, maya)
+    said = maya.passkeys[0].get(asked.options)
+    assert (await maya.answer(asked, said)).status_code == 303
+    answer = await maya.answer(asked, said)
+    assert "used before" in told(answer)
+    assert len(await votes(bank)) == 1
+
+
+async def test_a_failed_answer_spends_its_nonce(bank: World, robot: Agent, maya: Holder) -> None:
+    _, asked = await _asked(bank, robot, maya)
+    stranger = Passkey(credential_id=maya.passkeys[0].credential_id)
+    assert (await maya.answer(asked, stranger.get(asked.options))).status_code == 403
+    answer = await maya.answer(asked, maya.passkeys[0].get(asked.options))
+    assert "used before" in told(answer)
+
+
+async def test_a_nonce_is_over_after_five_minutes(bank: World, robot: Agent, maya: Holder) -> None:
+    _, asked = await _asked(bank, robot, maya)
+    bank.clock.pass_(seconds=300)
+    assert "took too long" in told(await maya.answer(asked, maya.passkeys[0].get(asked.options)))
+    asked = await maya.begin(asked.action.split("/")[2])
+    bank.clock.pass_(seconds=295)
+    assert (await maya.answer(asked, maya.passkeys[0].get(asked.options))).status_code == 303
+
+
+async def test_another_session_of_the_same_person_cannot_answer(
+    bank: World, robot: Agent, maya: Holder
+) -> None:
+    _, asked = await _asked(bank, robot, maya)
+    elsewhere = Holder(await bank.person("maya"), maya.passkeys)
+    answer = await elsewhere.answer(asked, maya.passkeys[0].get(asked.options))
+    assert "another session" in told(answer)
+
+
+async def test_another_person_cannot_answer(bank: World, robot: Agent, maya: Holder) -> None:
+    _, asked = await _asked(bank, robot, maya)
+    tomas = await holder(bank, "tomas")
+    assert "another person" in told(await tomas.answer(asked, maya.passkeys[0].get(asked.options)))
+
+
+async def test_somebody_elses_passkey_signs_nothing_for_me(bank: World, robot: Agent, maya: Holder) -> None:
+    _, asked = await _asked(bank, robot, maya)
+    tomas = await holder(bank, "tomas")
+    assert "not one of yours" in told(await maya.answer(asked, tomas.passkeys[0].get(asked.options)))
+    assert await votes(bank) == []
+
+
+LIES: dict[str, dict[str, Any]] = {
+    "another origin": {"origin": "http://localhost:9999"},
+    "an origin with a path": {"origin": LOCALHOST + "/"},
+    "another RP id": {"rp_id": "evil.example"},
+    "nobody was present": {"flags": UV},
+    "nobody was verified": {"flags": UP},
+    "asked from another site's frame": {"client": {"crossOrigin": True}},
+    "asked under another site": {"client": {"topOrigin": "https://evil.example"}},
+    "an enrolment's answer": {"client": {"type": "webauthn.create"}},
+    "another challenge": {"client": {"challenge": "AAAA"}},
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
+async def test_an_answer_that_does_not_hold_is_refused(
+    bank: World, robot: Agent, maya: Holder, lie: dict[str, Any]
+) -> None:
+    _, asked = await _asked(bank, robot, maya)
+    for name, value in lie.items():
+        setattr(maya.passkeys[0], name, value)
+    answer = await maya.answer(asked, maya.passkeys[0].get(asked.options))
+    assert answer.status_code == 403
+    assert "Your vote was not counted" in told(answer)
+    assert await votes(bank) == []
+
+
+@pytest.mark.parametrize(
+    "said", ["", "[]", "{}", "null", '{"id": 1}', "x" * 20_000, '{"id":"a","rawId":"a","type":"public-key"}']
+)
+async def test_an_answer_that_is_none_is_refused(bank: World, robot: Agent, maya: Holder, said: str) -> None:
+    _, asked = await _asked(bank, robot, maya)
+    assert (await maya.answer(asked, said)).status_code == 403
+    assert await votes(bank) == []
+
+
+async def test_a_counter_that_went_back_is_refused_and_told(bank: World, robot: Agent, maya: Holder) -> None:
+    view = await staged(bank, robot, 500, 600)
+    assert (await maya.approve(review_of(view))).status_code == 303
+    maya.passkeys[0].count -= 1
+    answer = await maya.approve(review_of(view, 1))
+    assert "the operator was told" in told(answer)
+    (alarm,) = await lines(bank, "passkey_counter_regressed")
+    assert (alarm["was"], alarm["said"]) == (1, 1)
+    assert len(await votes(bank)) == 1
+
+
+async def test_an_authenticator_without_a_counter_may_be_used_again(bank: World, robot: Agent) -> None:
+    maya = await holder(bank, "maya", step=0)
+    view = await staged(bank, robot, 500, 600)
+    for effect in (0, 1):
+        assert (await maya.approve(review_of(view, effect))).status_code == 303
+
+
+@pytest.mark.parametrize("kind", ["EdDSA", "RS256"])
+async def test_the_other_algorithms_sign_as_well(bank: World, robot: Agent, kind: str) -> None:
+    maya = await holder(bank, "maya", kind=kind)
+    view = await staged(bank, robot)
+    assert (await maya.approve(review_of(view))).status_code == 303
+
+
+async def test_a_passkey_that_was_removed_meanwhile_signs_nothing(
+    bank: World, robot: Agent, maya: Holder
+) -> None:
+    _, asked = await _asked(bank, robot, maya)
+    (passkey_id,) = await maya.listed()
+    await bank.operator("passkey-revoke", {"passkey_id": passkey_id, "reason": "stolen"})
+    assert "does not count" in told(await maya.answer(asked, maya.passkeys[0].get(asked.options)))
+    assert await votes(bank) == []
+
+
+async def test_votes_of_a_passkey_that_was_revoked_leave_the_count(
+    bank: World, robot: Agent, maya: Holder
+) -> None:
+    view = await staged(bank, robot)
+    await maya.approve(review_of(view))
+    (passkey_id,) = await maya.listed()
+    done = await bank.operator("passkey-revoke", {"passkey_id": passkey_id, "reason": "stolen"})
+    assert done["votes"] == 1
+    released = await robot.release(view)
+    redeemed = await robot.redeem(released.json()["releases"])
+    assert redeemed.json().get("redeemed") is not True
+    assert (await robot.see(view["txn"]))["state"] == "review"
+
+
+async def test_votes_of_a_passkey_its_person_removed_stand(bank: World, robot: Agent, maya: Holder) -> None:
+    view = await staged(bank, robot)
+    await maya.approve(review_of(view))
+    (passkey_id,) = await maya.listed()
+    answer = await maya.send("/passkeys/removals", passkey_id=passkey_id)
+    asked = ceremony(answer.text)
+    assert (await maya.answer(asked, maya.passkeys[0].get(asked.options))).status_code == 303
+    assert (await robot.spend(await robot.see(view["txn"])))["redeemed"] is True
+    (row,) = await bank.service.db.read(lambda conn: find(conn, PasskeyRow))
+    assert row.removed_at is not None

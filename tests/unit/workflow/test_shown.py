@@ -1,0 +1,116 @@
+"""What a person was shown, in one digest: another for all they read, the same for what merely moves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from policy_service.workflow.reading import EventLine, Piece, ReviewPage, RuleChange
+from policy_service.workflow.shown import API, WEB, folded_args, is_long, line_count, view_of
+from tests.fakes import reviews
+
+PAGE = reviews.deploy()
+GATE, FACT = PAGE.gates[0], PAGE.facts[0]
+
+READ: dict[str, dict[str, Any]] = {
+    "the effect's digest": {"effect_digest": "0" * 64},
+    "the transaction's digest": {"txn_digest": "0" * 64},
+    "the revision": {"rev": 9},
+    "the sentence": {"sentence": (Piece("Deploy nothing."),)},
+    "the finality": {"finality": "This can be undone."},
+    "the risk": {"risk": "low"},
+    "the tool's title": {"tool_title": "Something else"},
+    "the agent": {"agent": "another-bot"},
+    "the owner": {"agent_owner": "Somebody else"},
+    "a warning": {"warnings": ("UNKNOWN TOOL",)},
+    "a rule's text": {"gates": (replace(GATE, cedar_text="forbid (principal, action, resource);"),)},
+    "a rule's groups": {"gates": (replace(GATE, groups=("interns",)),)},
+    "a rule's quorum": {"gates": (replace(GATE, quorum=1),)},
+    "a rule's step-up": {"gates": (replace(GATE, step_up="passkey"),)},
+    "a rule's doc": {"gates": (replace(GATE, doc="Go ahead."),)},
+    "one rule more": {"gates": (GATE, replace(GATE, policy_id="more"))},
+    "a fact": {"facts": (replace(FACT, value="frozen"),)},
+    "a fact's source": {"facts": (replace(FACT, source="the agent"),)},
+    "a claim": {"claimed": {"reasoning": "Because."}},
+    "a sibling": {"siblings": reviews.refund().siblings},
+    "an argument": {"args": (replace(PAGE.args[0], value_text="other"), *PAGE.args[1:])},
+    "an argument's type": {"args": (replace(PAGE.args[0], type_text="secret"), *PAGE.args[1:])},
+    "the order of the arguments": {"args": PAGE.args[::-1]},
+    "that a value is hidden": {"args": (replace(PAGE.args[0], secret=True), *PAGE.args[1:])},
+    "another review": {"review_id": "rev_other"},
+}
+
+
+@pytest.mark.parametrize("changes", READ.values(), ids=READ)
+def test_whatever_is_read_is_in_the_digest(changes: dict[str, Any]) -> None:
+    assert view_of(replace(PAGE, **changes), WEB).digest != view_of(PAGE, WEB).digest
+
+
+MOVES: dict[str, dict[str, Any]] = {
+    "a vote came in": {"votes": ()},
+    "a gate counts one more": {"gates": (replace(GATE, have=2),)},
+    "time passed": {"facts": (replace(FACT, age=timedelta(hours=9)),)},
+    "something happened": {"timeline": (EventLine(PAGE.opened_at, "vote_recorded", "Voted", "Maya"),)},
+    "it settled": {"state": "met", "effect_state": "released"},
+    "another person reads": {"why_not": "you own it", "my_verdict": "approve", "step_up": "asked"},
+    "another commit says the same": {"commit": "abcdef0", "bundle": "0" * 64},
+    "the same rules were asked again": {"rule_changes": (RuleChange(PAGE.opened_at, "a", "b", "nothing"),)},
+    "it is late": {"answer_by": PAGE.opened_at},
+}
+
+
+@pytest.mark.parametrize("changes", MOVES.values(), ids=MOVES)
+def test_what_merely_moves_is_not(changes: dict[str, Any]) -> None:
+    assert view_of(replace(PAGE, **changes), WEB).digest == view_of(PAGE, WEB).digest
+
+
+def test_a_siblings_state_is_not_in_it() -> None:
+    page = reviews.refund()
+    moved = replace(page, siblings=tuple(replace(one, state="released") for one in page.siblings))
+    assert view_of(moved, WEB).digest == view_of(page, WEB).digest
+
+
+def test_how_it_was_drawn_is_in_it() -> None:
+    page = reviews.refund()
+    digests = {view_of(page, WEB).digest, view_of(page, WEB, full=True).digest, view_of(page, API).digest}
+    assert len(digests) == 3
+    assert folded_args(view_of(page, WEB)) == ["memo"]
+    assert folded_args(view_of(page, WEB, full=True)) == folded_args(view_of(page, API)) == []
+
+
+def test_a_secret_is_not_in_its_material() -> None:
+    text = view_of(PAGE, WEB).canonical.decode()
+    row = next(row for row in PAGE.args if row.secret)
+    assert row.value_text not in text
+    other = tuple(replace(one, value_text="x" * one.bytes) if one.secret else one for one in PAGE.args)
+    assert view_of(replace(PAGE, args=other), WEB).digest == view_of(PAGE, WEB).digest
+
+
+def test_parts_say_what_moved_and_nothing_where_they_are_not_ours() -> None:
+    page = reviews.refund()
+    view = view_of(page, WEB)
+    assert view.moved(view.parts) == []
+    warned: ReviewPage = replace(page, warnings=("careful",), claimed={})
+    assert view_of(warned, WEB).moved(view.parts) == ["the warnings", "what the agent says"]
+    for parts in ("", "nonsense", "other=1 =2"):
+        assert view_of(warned, WEB).moved(parts) == []
+
+
+LONG = {
+    "320 bytes": ("x" * 320, False),
+    "321 bytes": ("x" * 321, True),
+    "161 letters of two bytes": ("\u00e9" * 161, True),
+    "six lines": ("a\n" * 5 + "a", False),
+    "seven lines": ("a\n" * 6 + "a", True),
+    "padding is counted, not drawn": ("a" + "\n" * 64 + "b", False),
+    "nothing": ("", False),
+}
+
+
+@pytest.mark.parametrize(("text", "long"), LONG.values(), ids=LONG)
+def test_a_long_text_is_folded(text: str, long: bool) -> None:
+    assert is_long(text) is long
+    assert line_count("a\nb") == 2
