@@ -276,7 +276,7 @@ def count(
 ) -> Tally:
     """Count the votes on an effect as they stand now: still in the group, still permitted, stepped up as asked."""
     votes = ballots(ctx, bundle, snapshot, effect, agent, now)
-    return tally(merge(gates), votes, excluded=requesters_side(agent))
+    return tally(merge(gates), votes, excluded=requesters_side(agent, snapshot.transaction))
 
 
 def record(

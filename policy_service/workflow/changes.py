@@ -17,17 +17,20 @@ from policy_service.workflow.records import Snapshot
 _ABSENT = "(absent)"
 
 
-def stale_review(conn: Connection, read: Snapshot, effect: EffectRow) -> ConflictError:
-    """409: the vote was not counted, with the difference to what stands now."""
+def stale_review(
+    conn: Connection, read: Snapshot, effect: EffectRow, undone: str = "your vote was not counted"
+) -> ConflictError:
+    """409: what did not happen, with the difference to what stands now."""
     head = records.require(conn, read.transaction.txn)
     stands = head.find(effect.effect_id)
     review = head.review_of(stands) if stands is not None else None
     return ConflictError(
-        f"your vote was not counted: what you read is not what stands now (revision {head.transaction.rev})",
+        f"{undone}: what you read is not what stands now (revision {head.transaction.rev})",
         code=ErrorCode.STALE_REVIEW,
         rev=head.transaction.rev,
         review_id=review.review_id if review is not None else read_review_id(read, effect),
         changed=difference(effect, stands),
+        undone=undone,
     )
 
 

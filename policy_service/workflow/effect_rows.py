@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from countersign.contract import JSON, Effect, EffectState, load
+from countersign.contract import JSON, Compensation, Effect, EffectState, Resource, load
 from policy_service.domain.decision import Decision
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.rules import UNKNOWN_TOOL
@@ -50,6 +50,23 @@ def undecided(bundle: Bundle, effect: Effect, rev: int, *, compensates: str | No
         decision_id="",
         valid_for_s=0,
         changed_at=_UNDECIDED,
+    )
+
+
+def effect_of(row: EffectRow) -> Effect:
+    """The effect of the contract that a row holds."""
+    undo = row.compensation
+    return Effect(
+        agent=row.agent,
+        txn=row.txn,
+        effect_id=row.effect_id,
+        seq=row.seq,
+        tool=row.tool,
+        tool_digest=row.tool_digest,
+        resource=Resource(row.resource_type, row.resource_id),
+        args_bytes=row.args,
+        call_key=row.call_key,
+        compensation=None if undo is None else Compensation(undo["tool"], undo["tool_digest"], undo["map"]),
     )
 
 

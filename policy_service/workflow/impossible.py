@@ -124,7 +124,7 @@ def _settled_by_a_person(case: Case) -> bool:
 def _missing(ctx: Context, case: Case, people: _People) -> list[GateTally]:
     """The gates that stay short even if everybody known here approved."""
     bundle, now = people.bundle, ctx.clock()
-    gates, excluded = merge(case.gates), requesters_side(case.agent)
+    gates, excluded = merge(case.gates), requesters_side(case.agent, case.snapshot.transaction)
     votes = ballots(ctx, bundle, case.snapshot, case.effect, case.agent, now)
     asked, enough = frozenset[str]().union(*(gate.voters for gate in gates)), 1
     for person, groups in people.of(asked):

@@ -55,6 +55,16 @@ _WITHDRAWN = {
 }
 
 
+_DECLINED = {"taken_back": "Took back the proposed arguments"}
+_LAPSED = {"replaced": "Proposed something else instead"}
+
+
+def _submitted(body: _Body) -> str:
+    if body["to"] == "unknown":
+        return "Known again"
+    return "Submitted with changed arguments" if body.get("edits") else "Submitted"
+
+
 def _decision(body: _Body) -> str:
     if body["cause"] == "recalled":
         return "It was released before a restore; what decided it is lost"
@@ -84,12 +94,16 @@ def _task_settled(body: _Body) -> str:
 
 
 _TOLD: dict[str, Callable[[_Body], str]] = {
-    "effect_submitted": lambda body: "Submitted" if body["to"] != "unknown" else "Known again",
+    "effect_submitted": _submitted,
     "decision_made": _decision,
     "review_opened": lambda body: "Asked people",
     "review_reopened": lambda body: "Asked people again",
     "vote_recorded": _vote,
     "vote_strengthened": lambda body: f"Proved themselves again, by {body['step_up']}",
+    "proposal_opened": lambda body: "Proposed other arguments",
+    "proposal_accepted": lambda body: "Accepted the proposed arguments: a new revision is asked about",
+    "proposal_declined": lambda body: _DECLINED.get(body["why"], "Declined the proposed arguments"),
+    "proposal_lapsed": lambda body: _LAPSED.get(body["why"], "What was proposed lapsed with the question"),
     "effect_released": lambda body: "Released",
     "effect_review": lambda body: "Waits for people again",
     "effect_denied": lambda body: "Denied by policy" if body["why"] == "policy" else "Denied",

@@ -21,8 +21,9 @@ _GoesOn = Callable[[Snapshot], bool]
 
 
 async def wait_while_in_review(ctx: Context, txn: str, seconds: float) -> Snapshot:
-    """The transaction as soon as it no longer waits for people, or as it is when the time is up."""
-    return await _wait(ctx, txn, seconds, lambda _: _is_asked)
+    """The transaction as soon as it no longer waits for people, or they want something of its agent: that is other
+    arguments, proposed or put in force. Or as it is when the time is up."""
+    return await _wait(ctx, txn, seconds, _while_asked)
 
 
 async def wait_for_people(ctx: Context, caller: Caller, txn: str, seconds: float) -> Snapshot:
@@ -43,9 +44,20 @@ def _is_asked(snapshot: Snapshot) -> bool:
     return snapshot.transaction.state == TxnState.REVIEW.value
 
 
+def _while_asked(first: Snapshot) -> _GoesOn:
+    before = _proposed(first)
+    return lambda now: _is_asked(now) and _proposed(now) == before
+
+
+def _proposed(snapshot: Snapshot) -> tuple[int, list[str]]:
+    """What its agent may answer: which revision people are asked about, and what they would have instead."""
+    rows = [row for effect in snapshot.effects for row in snapshot.proposed_for(effect)]
+    return snapshot.transaction.rev, [row.proposal_id for row in rows]
+
+
 def _until_settled_further(first: Snapshot) -> _GoesOn:
     if first.transaction.state != TxnState.UNSETTLED.value:
-        return _is_asked
+        return _while_asked(first)
     before = _outcomes(first)
     return lambda now: _outcomes(now) == before
 

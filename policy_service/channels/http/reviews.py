@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from countersign.contract.wire import ReviewPageView, ReviewView, VoteRequest
+from countersign.contract.wire import ProposeRequest, ReviewPageView, ReviewView, VoteRequest
 from policy_service.channels.http import docs
 from policy_service.channels.http.bodies import answer, read_model
 from policy_service.channels.http.gate import Gate
 from policy_service.errors import NotFoundError
 from policy_service.identity.people import Person
 from policy_service.workflow import review_views
+from policy_service.workflow.propose import Proposed, propose
 from policy_service.workflow.vote import Ballot, Voter, vote
 
 ReviewId = Path(min_length=1, max_length=64, description="The review's id.")
@@ -77,6 +78,30 @@ def router(gate: Gate) -> APIRouter:
         )
         await vote(ctx, voter_of(session.person), ballot)
         return answer(await _review(review_id))
+
+    @routes.post(
+        "/reviews/{review_id}/proposals",
+        status_code=201,
+        response_model=ReviewView,
+        summary="Propose other arguments for exactly these bytes",
+        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
+        openapi_extra=docs.with_parameters(docs.body_of(ProposeRequest), CSRF, ORIGIN)
+        | {"security": docs.PERSON},
+    )
+    async def propose_args(request: Request, review_id: str = ReviewId) -> Response:
+        session, body = await gate.person_who_writes(request)
+        wish = read_model(ProposeRequest, body)
+        proposed = Proposed(
+            review_id=review_id,
+            rev=wish.rev,
+            effect_digest=wish.effect_digest,
+            txn_digest=wish.txn_digest,
+            args=wish.args,
+            reason=wish.reason,
+            channel="api",
+        )
+        await propose(ctx, voter_of(session.person), proposed)
+        return answer(await _review(review_id), 201)
 
     async def _review(review_id: str) -> ReviewView:
         view = await review_views.review(ctx, review_id)

@@ -39,6 +39,7 @@ from .answers import (
     VoteView,
 )
 from .base import Digest, Instant, Jws, Many, WireModel, dump, parse
+from .proposals import AcceptRequest, DeclineRequest, ProposalView, ProposeRequest
 from .requests import (
     BringKeyRequest,
     Claimed,
@@ -62,6 +63,7 @@ from .shadows import ShadowAnswer, ShadowDifference, ShadowView
 from .tasks import TaskChoice, TaskDetail, TaskPage, TaskView
 
 __all__ = [
+    "AcceptRequest",
     "AuditPage",
     "AuditRow",
     "BringKeyRequest",
@@ -71,6 +73,7 @@ __all__ = [
     "CompensationRef",
     "CompensationView",
     "DecisionView",
+    "DeclineRequest",
     "Digest",
     "EffectView",
     "EpochView",
@@ -91,6 +94,8 @@ __all__ = [
     "PoliciesView",
     "PolicyProblem",
     "Problem",
+    "ProposalView",
+    "ProposeRequest",
     "Reason",
     "Recall",
     "RecalledCompensation",

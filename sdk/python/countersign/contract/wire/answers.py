@@ -17,6 +17,7 @@ from countersign.contract.states import (
 )
 
 from .base import Args, Digest, Instant, Jws, Many, Name, Receipt, Text, WireModel
+from .proposals import ProposalView
 
 
 class Reason(WireModel):
@@ -63,6 +64,9 @@ class ReviewSummary(WireModel):
     url: str = Field(description="Where people answer it.")
     answer_by: Instant
     needs: Many[Need] = ()
+    proposals: Many[ProposalView] = Field(
+        default=(), description="Open proposals of other arguments, oldest first."
+    )
 
 
 class OutcomeView(WireModel):
@@ -113,6 +117,9 @@ class EffectView(WireModel):
     outcome: OutcomeView | None = None
     compensation: CompensationRef | None = None
     settlements: Many[Settlement] = Field(default=(), description="What people said of it, oldest first.")
+    edits: Many[ProposalView] = Field(
+        default=(), description="The accepted changes that made `args` of what was staged, oldest first."
+    )
 
 
 class TransactionView(WireModel):
