@@ -43,12 +43,13 @@ def edited_args(bundle: Bundle, effect: EffectRow, args: Mapping[str, JSON]) -> 
             )
     try:
         admitted = admit({**args, **hidden_args(effect)})
-        rules.codec.encode(admitted)
-        rules.manifest.resource_of(admitted)
-    except ArgsRefusedError as error:
-        raise InvalidRequestError(f"these arguments do not fit {effect.tool!r}: {error}") from error
     except ContractError as error:
         raise RequestError(str(error), code=error.code) from error
+    try:
+        rules.codec.encode(admitted)
+        rules.manifest.resource_of(admitted)
+    except (ArgsRefusedError, ContractError) as error:
+        raise InvalidRequestError(f"these arguments do not fit {effect.tool!r}: {error}") from error
     raw = canonicalize(admitted)
     if raw == effect.args:
         raise InvalidRequestError("these are the arguments as they are now; change at least one")

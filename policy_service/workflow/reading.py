@@ -154,6 +154,34 @@ class RuleChange:
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """One argument before and after a change, in canonical JSON; a hidden value as its byte count."""
+
+    name: str
+    read: str
+    now: str
+    recipient: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalCard:
+    """Other arguments that somebody proposed, and who took them."""
+
+    proposal_id: str
+    person_name: str
+    reason: str
+    at: datetime
+    assurance: str
+    sentence: tuple[Piece, ...]  # with the proposed arguments
+    changes: tuple[Change, ...]  # against the revision it was made on
+    rev: int
+    mine: bool  # this person made it
+    may_answer: bool  # this person may take it, or leave it
+    accepted_by: str | None = None
+    accepted_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ReviewPage:
     """Everything one person needs to decide one effect at one revision, and what became of it."""
 
@@ -194,15 +222,10 @@ class ReviewPage:
     reason_required: bool = False  # some gate wants a reason for approving too
     my_verdict: Ballot | None = None  # this person's counted vote on this revision
     rule_changes: tuple[RuleChange, ...] = ()  # what new rules changed while it waited, the newest first
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One difference between the revision a person read and the one that stands now."""
-
-    name: str
-    read: str
-    now: str
+    proposals: tuple[ProposalCard, ...] = ()  # open ones, the oldest first
+    edits: tuple[ProposalCard, ...] = ()  # accepted ones that made these arguments
+    since_staged: tuple[Change, ...] = ()  # what the agent staged, against what stands
+    may_propose: bool = False  # this person may propose other arguments
 
 
 @dataclass(frozen=True, slots=True)

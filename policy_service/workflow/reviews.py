@@ -24,6 +24,7 @@ from policy_service.workflow.cases import Case, read_case, read_cases
 from policy_service.workflow.context import Context
 from policy_service.workflow.cursors import read_cursor
 from policy_service.workflow.describing import arguments, first_money, sentence
+from policy_service.workflow.edit_views import edit_cards, may_propose, open_cards, since_staged
 from policy_service.workflow.history import of_transaction
 from policy_service.workflow.reading import (
     EventLine,
@@ -168,6 +169,7 @@ def _review_page(
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
     votes = snapshot.votes_on(effect)
+    why = why_not(ctx, bundle, case.agent, review, case.gates, voter, now) if review.state == "open" else None
     return ReviewPage(
         review_id=review.review_id,
         effect_id=effect.effect_id,
@@ -198,9 +200,7 @@ def _review_page(
         commit=decision.commit,
         bundle=decision.bundle,
         timeline=timeline_of(conn, bundle, effect),
-        why_not=why_not(ctx, bundle, case.agent, review, case.gates, voter, now)
-        if review.state == "open"
-        else None,
+        why_not=why,
         warnings=_warnings(bundle, case),
         superseded_by=snapshot.superseded_by,
         seq=effect.seq,
@@ -208,6 +208,10 @@ def _review_page(
         reason_required=any(gate.reason for gate in case.gates),
         my_verdict=_my_verdict(votes, voter),
         rule_changes=changes_of(conn, bundle, effect),
+        proposals=open_cards(bundle, case, voter),
+        edits=edit_cards(conn, bundle, case, voter),
+        since_staged=since_staged(conn, bundle, case),
+        may_propose=may_propose(bundle, case, why),
     )
 
 

@@ -17,10 +17,11 @@ import uvicorn
 from fastapi import FastAPI
 
 from countersign.contract import JSON
-from policy_service.channels.web.ports import EventBatch, NewSession, Person, QueueEvent, Said
+from policy_service.channels.web.ports import Edited, EventBatch, NewSession, Person, QueueEvent, Said
 from policy_service.channels.web.routes import web_router
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.oidc import Departure
+from policy_service.workflow.edit_views import EditForm, Preview
 from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
 from policy_service.workflow.reading import Ballot, QueuePage, ReviewPage, VoteResult, VoteView
 from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
@@ -172,6 +173,21 @@ class World:
         if state != "open":
             self.tell("review_settled", review_id)
         return VoteResult(review_id, state, verdict, True)
+
+    async def edit_form(self, person: Person, review_id: str) -> EditForm:
+        raise NotFoundError(f"nothing of {review_id!r} can be changed in this world")
+
+    async def preview_edit(self, person: Person, review_id: str, args: Mapping[str, JSON]) -> Preview:
+        raise NotFoundError(f"nothing of {review_id!r} can be changed in this world")
+
+    async def propose_edit(self, person: Person, edited: Edited) -> None:
+        raise NotFoundError(f"nothing of {edited.review_id!r} can be changed in this world")
+
+    async def accept_edit(self, person: Person, proposal_id: str) -> str:
+        raise NotFoundError(f"there is no proposal {proposal_id!r}")
+
+    async def decline_edit(self, person: Person, proposal_id: str, reason: str) -> str:
+        raise NotFoundError(f"there is no proposal {proposal_id!r}")
 
     async def count_tasks(self) -> OpenTasks:
         return OpenTasks(sum(page.state == "open" for page in self.tasks.values()))

@@ -80,7 +80,7 @@ class Pages:
         code = str(error.code)
         if code == "stale_review" and session is not None:
             return await self._stale(request, session, error)
-        words = words_for(code, settling=request.url.path.startswith("/tasks/"))
+        words = words_for(code, request.url.path)
         context: dict[str, Any] = asdict(words) | {"alert": words.alert, "detail": sentence(error.detail)}
         if code == "misdirected_host":
             context |= {"href": self.site.origin + "/", "label": f"Go to {self.site.origin}"}
@@ -98,6 +98,7 @@ class Pages:
             "stale.html",
             status=error.status,
             session=session,
+            undone=sentence(str(error.extras.get("undone", "your vote was not counted"))).rstrip("."),
             read_rev=error.extras.get("read_rev", "of an earlier state"),
             rev=error.extras.get("rev"),
             review_id=str(error.extras.get("review_id", "")),

@@ -11,6 +11,7 @@ from typing import Protocol, TypeAlias
 
 from countersign.contract import JSON, TaskAnswer
 from policy_service.identity.oidc import Departure
+from policy_service.workflow.edit_views import EditForm, Preview
 from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
 from policy_service.workflow.reading import Ballot, QueuePage, ReviewPage, VoteResult
 from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
@@ -99,8 +100,20 @@ class Said:
     result: bytes | None = None  # canonical JSON
 
 
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """Other arguments a person proposes, and in place of what they read."""
+
+    review_id: str
+    rev: int
+    effect_digest: str
+    txn_digest: str
+    args: Mapping[str, JSON]
+    reason: str
+
+
 class QueueSource(Protocol):
-    """The reviews and tasks as one person sees them, and the two things a person does here: vote and settle."""
+    """The reviews and tasks as one person sees them, and what a person does here: vote, propose and settle."""
 
     async def open_reviews(self, person: Person, cursor: str | None, limit: int) -> QueuePage:
         """Open reviews, those that expire first in front.
@@ -129,6 +142,37 @@ class QueueSource(Protocol):
         Raises ServiceError: `stale_review` (with `extras["rev"]`, `extras["review_id"]` of what stands now
         and `extras["changed"]`, a list of {"name", "read", "now"}), `not_eligible`, `review_closed`,
         `reason_required`, `step_up_required`, `not_found`.
+        """
+
+    async def edit_form(self, person: Person, review_id: str) -> EditForm:
+        """What this person may change of an effect.
+
+        Raises ServiceError: `not_found`, `not_eligible`.
+        """
+
+    async def preview_edit(self, person: Person, review_id: str, args: Mapping[str, JSON]) -> Preview:
+        """A proposal as it would be sent; nothing is written.
+
+        Raises ServiceError: as proposing it.
+        """
+
+    async def propose_edit(self, person: Person, edited: Edited) -> None:
+        """Propose other arguments.
+
+        Raises ServiceError: `not_found`, `not_eligible`, `stale_review`, `review_closed`, `reason_required`,
+        and what is wrong with the arguments.
+        """
+
+    async def accept_edit(self, person: Person, proposal_id: str) -> str:
+        """Accept a proposal for one's own agent; where it is asked about now.
+
+        Raises ServiceError: `not_found`, `not_eligible`, `proposal_closed`, `frozen`.
+        """
+
+    async def decline_edit(self, person: Person, proposal_id: str, reason: str) -> str:
+        """Decline a proposal, or take one's own back; the review it was made on.
+
+        Raises ServiceError: `not_found`, `not_eligible`, `proposal_closed`.
         """
 
     async def count_tasks(self) -> OpenTasks:

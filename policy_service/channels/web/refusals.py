@@ -133,9 +133,27 @@ _OF_SETTLING = {
 _OTHER = Words("Nothing was done", "Open the page again from the queue.", "alert", "why-warn")
 
 
-def words_for(code: str, *, settling: bool = False) -> Words:
+_NOT_PROPOSED = "Nothing was changed"
+_OF_PROPOSING = {
+    "not_eligible": Words(_NOT_PROPOSED, "Whoever may vote proposes, and the agent's side answers."),
+    "reason_required": Words(
+        _NOT_PROPOSED, "Go back, write why, and send it again. The agent and its owner read it.", "quote"
+    ),
+    "review_closed": Words(_NOT_PROPOSED, "Open the review to see how it ended.", "clock"),
+    "proposal_closed": Words(_NOT_PROPOSED, "Open the review to see what stands now.", "clock"),
+    "superseded": Words(_NOT_PROPOSED, "Open the review and read what stands now.", "refresh", "why-warn"),
+    "frozen": Words(_NOT_PROPOSED, "An operator has stopped it. Try again when that is over.", "clock"),
+}
+
+
+def words_for(code: str, path: str = "") -> Words:
     """The frame of a code; an unknown one is told plainly that nothing was done.
 
-    Where somebody was settling a task, what votes share with it is told about that.
+    Where somebody was settling a task or changing arguments, what votes share with that is told about it.
     """
-    return (_OF_SETTLING.get(code) if settling else None) or _WORDS.get(code, _OTHER)
+    own: dict[str, Words] = {}
+    if path.startswith("/tasks/"):
+        own = _OF_SETTLING
+    elif path.startswith("/proposals/") or path.endswith(("/propose", "/proposals")):
+        own = _OF_PROPOSING
+    return own.get(code) or _WORDS.get(code, _OTHER)

@@ -1,4 +1,4 @@
-"""The web queue's routes: pages, fragments, three kinds of form and one event stream.
+"""The web queue's routes: pages, fragments, forms and one event stream.
 
 Rules kept here, for every route: the Host is the public URL's, or the answer is 421; a GET changes nothing,
 not even a link's one use (a provider's answer is the exception, see `signing_in`); a POST came from our own
@@ -27,6 +27,7 @@ from policy_service.channels.web.ports import (
     Sessions,
     WebSettings,
 )
+from policy_service.channels.web.proposals import add_proposals
 from policy_service.channels.web.signing_in import add_sign_in, sent_by, signed_in
 from policy_service.channels.web.tasks import add_tasks
 from policy_service.channels.web.views import changed_since, queue_groups, review_context
@@ -83,6 +84,7 @@ def _router(
     router = APIRouter(route_class=_guarded(pages), include_in_schema=False)
     _add_queue(router, pages, source, feed)
     _add_review(router, pages, source, feed)
+    add_proposals(router, pages, source)
     add_tasks(router, pages, source, feed)
     add_policies(router, pages, policies, source)
     add_sign_in(router, pages, sessions, settings)

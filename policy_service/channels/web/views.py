@@ -13,11 +13,12 @@ from policy_service.channels.web.arguments import (
     folded,
     same_bytes,
 )
+from policy_service.channels.web.editing import ChangedArg, change_lines
 from policy_service.channels.web.forms import MAX_REASON_CHARS
 from policy_service.channels.web.marking import Marked, mark
 from policy_service.channels.web.standing import denial, outcome, quorum
 from policy_service.channels.web.wording import Due, clock, due
-from policy_service.workflow.reading import EventLine, Money, Piece, QueueRow, ReviewPage
+from policy_service.workflow.reading import EventLine, Money, Piece, ProposalCard, QueueRow, ReviewPage
 
 # The reasons people give most, one press on a phone; they name no tool, so they fit every effect.
 PICKS = ("Amount is wrong", "Wrong person or account", "Not enough proof", "Not now")
@@ -89,6 +90,19 @@ class Claim:
     text: Folded
 
 
+@dataclass(frozen=True, slots=True)
+class ProposedView:
+    """Other arguments that are proposed, with the difference marked."""
+
+    card: ProposalCard
+    changes: tuple[ChangedArg, ...]
+
+    @property
+    def warnings(self) -> int:
+        """How many things in it can mislead."""
+        return sum(len(change.findings) for change in self.changes)
+
+
 def queue_groups(rows: Sequence[QueueRow], now: datetime) -> tuple[QueueGroup, ...]:
     """Rows in the order given, under the stretch of time in which they expire; no stretch comes twice."""
     groups: dict[str, list[QueueEntry]] = {}
@@ -132,6 +146,8 @@ def review_context(page: ReviewPage, now: datetime) -> dict[str, Any]:
         "amount": _the_amount(page),
         "picks": PICKS,
         "max_reason": MAX_REASON_CHARS,
+        "proposed": tuple(ProposedView(card, change_lines(card.changes)) for card in page.proposals),
+        "since_staged": change_lines(page.since_staged),
     }
 
 
@@ -203,7 +219,9 @@ def as_shown(page: ReviewPage) -> str:
     """
     met = "-".join(str(gate.have) for gate in page.gates)
     changes = len(page.rule_changes)
-    return f"{page.rev}-{page.superseded_by or 0}-{page.state}-{page.effect_state}-{len(page.votes)}-{met}-{changes}"
+    proposed = "+".join(card.proposal_id[-8:] for card in page.proposals)
+    stands = f"{page.rev}-{proposed}-{page.superseded_by or 0}-{page.state}-{page.effect_state}"
+    return f"{stands}-{len(page.votes)}-{met}-{changes}"
 
 
 def changed_since(page: ReviewPage, shown: str) -> str:
@@ -216,4 +234,6 @@ def changed_since(page: ReviewPage, shown: str) -> str:
         return f"{outcome(page).heading} while you read, show it"
     if shown.rpartition("-")[2] not in ("", str(len(page.rule_changes))):
         return "The rules changed what they ask here, load again"
+    if shown.split("-")[1:2] != as_shown(page).split("-")[1:2]:
+        return "What is proposed has changed, load again"
     return f"A vote came in: {quorum(page).count} now, load again"

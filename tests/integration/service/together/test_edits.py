@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -276,7 +277,7 @@ async def test_a_question_only_the_editor_could_answer_is_told_as_impossible(
     await watch_quorums(bank.service.ctx)
     ingrid = await bank.person("ingrid")
     task = await ingrid.task(new, "impossible_quorum")
-    assert "finance" in task["text"].lower()
+    assert "can give 0 of 1" in json.dumps(task)
 
 
 BAD: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -288,7 +289,7 @@ BAD: dict[str, tuple[dict[str, Any], str, str]] = {
     "a reserved key": ({**LESS, "__entity": {"type": "User"}}, "reserved_key", "__entity"),
     "too large": ({"account": "a" * 300_000, "amount": 1}, "too_large", "bytes"),
     "too long for the schema": ({"account": "a" * 6_000, "amount": 1}, "invalid_request", "account"),
-    "no resource": ({"account": "", "amount": 1}, "bad_name", "resource"),
+    "no resource": ({"account": "", "amount": 1}, "invalid_request", "account"),
 }
 
 
@@ -368,22 +369,25 @@ async def test_a_frozen_agent_and_a_stopped_tool_take_no_change(bank: World, rob
     old = await asked(bank, robot)
     maya = await bank.person("maya")
     proposal = await maya.proposed(old, LESS)
-    await bank.operator("freeze", {"what": "tool", "name": "pay", "reason": "look"})
+    await bank.operator("stop", {"tool": "pay", "reason": "look"})
     stopped = await robot.accept(proposal)
     assert (stopped.status_code, stopped.json()["code"]) == (403, "frozen")
-    await bank.operator("unfreeze", {"what": "tool", "name": "pay"})
+    await bank.operator("go-on", {"tool": "pay"})
     assert (await robot.accept(proposal)).json()["rev"] == 2
 
 
 async def test_what_a_revoked_person_proposed_is_not_taken(
     bank: World, robot: Agent, folder: Payments
 ) -> None:
+    folder.people(GROUPS | {"finance": ("maya", "ingrid")})
+    await bank.activate()
     old = await asked(bank, robot)
-    tomas = await bank.person("tomas")
-    proposal = await tomas.proposed(old, LESS)
-    await bank.operator("revoke", {"what": "person", "name": person("tomas"), "reason": "left"})
+    ingrid = await bank.person("ingrid")
+    proposal = await ingrid.proposed(old, LESS)
+    await bank.operator("revoke-approver", {"person": person("ingrid"), "reason": "left"})
     late = await robot.accept(proposal)
     assert (late.status_code, late.json()["code"]) == (409, "proposal_closed")
+    await bank.operator("reinstate-approver", {"person": person("ingrid")})
 
 
 # -- more than one at a time ------------------------------------------------------------------------------------------
@@ -474,9 +478,8 @@ async def test_what_takes_something_back_cannot_be_changed(
     await robot.report(
         "fires-" + robot.name, {"effect_id": paid["effect_id"], "outcome": "fired", "result": {"id": "p"}}
     )
-    undo = await robot.send(
-        "POST", f"/v1/transactions/{view['txn']}/compensate", {"effect_id": paid["effect_id"]}
-    )
+    path = f"/v1/transactions/{view['txn']}/compensate"
+    undo = await robot.send("POST", path, {"effect_id": paid["effect_id"]})
     effect = undo.json()["effect"]
     maya = await bank.person("maya")
     wish = {"txn_digest": view["txn_digest"], "rev": 1, "effects": [effect]}
