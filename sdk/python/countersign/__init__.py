@@ -57,7 +57,7 @@ _HOMES = {
     "adapters": ("LiveAdapter", "LiveCall", "LiveSession", "SQLiteAdapter"),
     "current": ("FiringEffect", "current_effect"),
     "errors": (
-        *("AlreadyRedeemed", "CountersignError", "Denied", "EffectFailed", "FireError"),
+        *("AlreadyRedeemed", "CountersignError", "Denied", "Edited", "EffectFailed", "FireError"),
         *(
             "IndependentFailures",
             "JournalError",
@@ -79,7 +79,7 @@ _HOMES = {
         *("ServiceUnavailable", "SettingsError", "Stopped", "TransactionBusy", "WorldError"),
     ),
     "placeholder": ("Placeholder",),
-    "reasons": ("DenyReason", "PendingReview"),
+    "reasons": ("DenyReason", "PendingReview", "Proposal"),
     "rerun": ("run_transaction",),
     "resuming": ("resume", "resume_async"),
     "runtime": ("Runtime", "default_runtime", "use_runtime"),
@@ -94,6 +94,7 @@ __all__ = [
     "CountersignError",
     "Denied",
     "DenyReason",
+    "Edited",
     "EffectFailed",
     "FireError",
     "FiringEffect",
@@ -114,6 +115,7 @@ __all__ = [
     "PendingReview",
     "Placeholder",
     "PlaceholderUsed",
+    "Proposal",
     "RegistrationError",
     "ReleaseLapsed",
     "ReleaseRefused",

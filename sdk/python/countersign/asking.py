@@ -17,9 +17,14 @@ from countersign.settings import Settings
 
 
 async def until_answered(
-    engine: Engine, txn: str, until: float, before_each: Callable[[], None] = lambda: None
+    engine: Engine,
+    txn: str,
+    until: float,
+    before_each: Callable[[], None] = lambda: None,
+    concerns: Callable[[TransactionView], bool] = lambda _: False,
 ) -> TransactionView | None:
-    """The transaction as it was last seen: no longer in review, or the time is up. None: there was no time to look.
+    """The transaction as it was last seen: no longer in review, or one that concerns whoever waits, or the time is up.
+    None: there was no time to look.
 
     Raises:
         ServiceUnavailable: the time is up, and the last look got no answer.
@@ -36,7 +41,7 @@ async def until_answered(
             away, missed = error, missed + 1
         else:
             away, missed = None, 0
-            if view.state is not TxnState.REVIEW:
+            if view.state is not TxnState.REVIEW or concerns(view):
                 return view
         # Also after an answer: a service that answers a long poll at once must not be asked in a tight loop.
         await engine.waits.sleep(max(0.0, min(until - clock.steady(), pause_seconds(settings, missed))))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from countersign.contract.admission import JSON
+from countersign.contract.canonical import canonicalize
 from countersign.contract.codes import DenyCode
 from countersign.contract.states import EffectState
 from countersign.contract.wire import EffectView, TransactionView
@@ -75,6 +77,39 @@ class PendingReview:
         until = f" until {self.answer_by}" if self.answer_by else ""
         where = f" at {self.url}" if self.url else ""
         return f"{self.tool} waits for {asked}{until}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Other arguments for one call, as a reviewer proposes them; `accepted_by` names who took them already."""
+
+    proposal_id: str
+    tool: str
+    effect_id: str
+    args: dict[str, JSON]
+    instead_of: dict[str, JSON]
+    reason: str
+    person: str
+    name: str
+    accepted_by: str | None = None
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The names of the arguments that would be another, were added or left out."""
+        names = dict.fromkeys([*self.instead_of, *self.args])
+        return tuple(name for name in names if _differs(name, self.instead_of, self.args))
+
+    def __str__(self) -> str:
+        changed = ", ".join(self.changed) or "nothing any more"
+        taken = f", accepted by {self.accepted_by}" if self.accepted_by else ""
+        return f"{self.name} proposes to change {changed} of {self.tool} ({self.proposal_id}{taken}): {self.reason}"
+
+
+def _differs(name: str, one: dict[str, JSON], other: dict[str, JSON]) -> bool:
+    """By canonical bytes: to Python 1 and true are equal, to a tool they are not."""
+    if name not in one or name not in other:
+        return True
+    return canonicalize(one[name]) != canonicalize(other[name])
 
 
 def stopped_because(view: TransactionView) -> list[DenyReason]:

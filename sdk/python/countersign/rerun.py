@@ -17,8 +17,10 @@ from countersign.asking import until_answered
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import Claimed, TransactionView
 from countersign.current import require_running
+from countersign.edits import Edits, Judge
 from countersign.errors import MisuseError, OutcomeUnknown, RerunDiffers, ReviewPending, ServiceUnavailable
 from countersign.plan import StagedCall
+from countersign.reasons import Proposal
 from countersign.runtime import Runtime, default_runtime
 from countersign.transaction import Transaction
 from countersign.waiting import AsyncWaits, Waits, run
@@ -59,6 +61,7 @@ def run_transaction(
     wait: float = 0.0,
     purpose: str | None = None,
     reasoning: str | None = None,
+    accept_edits: bool | Callable[[Proposal], bool] = False,
     runtime: Runtime | None = None,
 ) -> Coroutine[Any, Any, R]: ...
 @overload
@@ -69,6 +72,7 @@ def run_transaction(
     wait: float = 0.0,
     purpose: str | None = None,
     reasoning: str | None = None,
+    accept_edits: bool | Callable[[Proposal], bool] = False,
     runtime: Runtime | None = None,
 ) -> R: ...
 def run_transaction(
@@ -78,12 +82,14 @@ def run_transaction(
     wait: float = 0.0,
     purpose: str | None = None,
     reasoning: str | None = None,
+    accept_edits: bool | Callable[[Proposal], bool] = False,
     runtime: Runtime | None = None,
 ) -> Any:
     """Run `fn(txn)` as one step and answer what it returned; an async `fn` gives a coroutine to await.
 
     `wait` is how many seconds people may take in all, to answer and to settle what is not known. `fn` may run
     several times, so it must do nothing of its own to the world: everything that matters goes through tools.
+    `accept_edits` is as for `transaction`.
 
     Raises:
         ReviewPending: people have not answered in time.
@@ -96,8 +102,8 @@ def run_transaction(
     chosen = runtime or default_runtime()
     claimed = Claimed(purpose=purpose, reasoning=reasoning) if purpose or reasoning else None
     if inspect.iscoroutinefunction(fn):
-        return _rerun_async(chosen, fn, key, wait, claimed)
-    return run(_Rerun(chosen, chosen.sync_waits(), fn, key, wait, claimed).run())
+        return _rerun_async(chosen, fn, key, wait, claimed, accept_edits)
+    return run(_Rerun(chosen, chosen.sync_waits(), fn, key, wait, claimed, accept_edits).run())
 
 
 def _require_step(fn: object) -> None:
@@ -124,11 +130,16 @@ def _require_step(fn: object) -> None:
 
 
 async def _rerun_async(
-    runtime: Runtime, fn: Callable[[Transaction], Any], key: str, wait: float, claimed: Claimed | None
+    runtime: Runtime,
+    fn: Callable[[Transaction], Any],
+    key: str,
+    wait: float,
+    claimed: Claimed | None,
+    accept_edits: Judge,
 ) -> Any:
     waits = runtime.async_waits()
     async with waits.opened():
-        return await _Rerun(runtime, waits, fn, key, wait, claimed).run()
+        return await _Rerun(runtime, waits, fn, key, wait, claimed, accept_edits).run()
 
 
 class _Rerun:
@@ -142,12 +153,14 @@ class _Rerun:
         key: str,
         wait: float,
         claimed: Claimed | None,
+        accept_edits: Judge,
     ) -> None:
         self._runtime = runtime
         self._waits = waits
         self._fn = fn
         self._key = key
         self._claimed = claimed
+        self._accept_edits = accept_edits
         self._guard = ListGuard(key)
         self._until = runtime.clock.steady() + wait
         self._went_on = (
@@ -168,7 +181,14 @@ class _Rerun:
 
     async def _once(self) -> Any:
         left = max(0.0, self._until - self._runtime.clock.steady())
-        txn = Transaction(self._runtime, self._key, wait=left, claimed=self._claimed, guard=self._guard)
+        txn = Transaction(
+            self._runtime,
+            self._key,
+            wait=left,
+            claimed=self._claimed,
+            guard=self._guard,
+            accept_edits=self._accept_edits,
+        )
         body = functools.partial(self._fn, txn)
         if isinstance(self._waits, AsyncWaits):
             async with txn:
@@ -183,8 +203,12 @@ class _Rerun:
             ReviewPending: the time is up, and the service was away at the end.
         """
         engine = self._runtime.engine(self._waits)
+        edits = Edits(engine, self._accept_edits)
         try:
-            seen = await until_answered(engine, pending.txn, self._until)
+            seen = await until_answered(engine, pending.txn, self._until, concerns=edits.concerns)
+            while seen is not None and edits.concerns(seen):
+                await edits.answer(seen)
+                seen = await until_answered(engine, pending.txn, self._until, concerns=edits.concerns)
         except ServiceUnavailable as away:
             raise ReviewPending(
                 pending.key, pending.txn, pending.reviews, parked=False, unreached=away.why

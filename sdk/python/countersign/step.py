@@ -19,6 +19,7 @@ from countersign.adapters.protocol import LiveCall
 from countersign.commit import Commit
 from countersign.contract import names
 from countersign.contract.wire import Claimed
+from countersign.edits import Judge
 from countersign.engine import Engine
 from countersign.errors import AlreadyRedeemed, JournalError, LiveCommitFailed, TransactionBusy
 from countersign.forward import Forward, results_in_journal
@@ -112,7 +113,9 @@ class Step:
                 self._journal.transactions.abort(self._lease, self._staging, note)
                 self._journal.leases.release(self._lease)
 
-    async def commit(self, engine: Engine, *, wait: float, claimed: Claimed | None) -> None:
+    async def commit(
+        self, engine: Engine, *, wait: float, claimed: Claimed | None, accept_edits: Judge = False
+    ) -> None:
         """Commit what was staged and settle the placeholders.
 
         Raises:
@@ -120,7 +123,7 @@ class Step:
         """
         with tracing.span("countersign transaction", txn=self.txn, effects=len(self._calls)) as tell:
             try:
-                results = await self._commit(engine, wait, claimed)
+                results = await self._commit(engine, wait, claimed, accept_edits)
                 self._settle(results)
             except BaseException as error:
                 if not self._in_force:
@@ -137,7 +140,9 @@ class Step:
         """Where the transaction stands in the journal."""
         return self._journal.transactions.require(self.txn).state
 
-    async def _commit(self, engine: Engine, wait: float, claimed: Claimed | None) -> dict[str, object]:
+    async def _commit(
+        self, engine: Engine, wait: float, claimed: Claimed | None, accept_edits: Judge
+    ) -> dict[str, object]:
         plan = Plan(
             agent=self._agent,
             run_key=self.run_key,
@@ -163,11 +168,14 @@ class Step:
         )
         self._in_force = True
         self._journal.traces.keep(self.txn, tracing.here())
+        self._journal.edits.keep(self.txn, every=accept_edits is True)
         if not plan.calls:
             return await self._commit_live_only(engine, earlier, attempt_id)
         await flush(engine)  # what an earlier run still owes is told before anything new is asked
         plan = replace(plan, attempt_id=attempt_id)
-        return await Commit(engine, self._lease, plan, self._live, wait=wait, claimed=claimed).run()
+        return await Commit(
+            engine, self._lease, plan, self._live, wait=wait, claimed=claimed, accept_edits=accept_edits
+        ).run()
 
     async def _earlier(self, engine: Engine) -> TransactionRecord:
         """The record of earlier runs; a redemption whose answer was lost is found now, before its list is

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -21,6 +21,7 @@ from countersign.calls import CallNames
 from countersign.contract import names
 from countersign.contract.wire import Claimed
 from countersign.current import current_transaction, here, require_running
+from countersign.edits import Judge
 from countersign.errors import (
     UNNAMED,
     CountersignError,
@@ -32,6 +33,7 @@ from countersign.errors import (
 )
 from countersign.placeholder import Placeholder
 from countersign.plan import require_fires_here
+from countersign.reasons import Proposal
 from countersign.step import Step
 from countersign.tool import Tool
 from countersign.waiting import AsyncWaits, Waits, run
@@ -59,6 +61,7 @@ class Transaction:
         independent: bool = False,
         claimed: Claimed | None = None,
         guard: ListGuard | None = None,
+        accept_edits: Judge = False,
     ) -> None:
         self.key = key
         self._runtime = runtime
@@ -66,6 +69,7 @@ class Transaction:
         self._independent = independent
         self._claimed = claimed
         self._guard = guard
+        self._accept_edits = accept_edits
         self._phase = _NEW
         self._engine: Engine | None = None
         self._steps: list[Step] = []
@@ -180,7 +184,7 @@ class Transaction:
         if self._independent:
             await self._commit_each()
         else:
-            await self._steps[0].commit(self._ready(), wait=self._wait, claimed=self._claimed)
+            await self._commit_one(self._steps[0])
 
     def _leave_to_parent(self, error: BaseException | None) -> None:
         """A fork copied the block, the lease and the open database sessions; all of them stay the parent's."""
@@ -194,12 +198,17 @@ class Transaction:
         for step in self._steps:
             step.abort(note)
 
+    async def _commit_one(self, step: Step) -> None:
+        await step.commit(
+            self._ready(), wait=self._wait, claimed=self._claimed, accept_edits=self._accept_edits
+        )
+
     async def _commit_each(self) -> None:
         """Every effect for itself; one that is refused keeps none of the others from going through."""
         failures: list[CountersignError] = []
         for position, step in enumerate(self._steps):
             try:
-                await step.commit(self._ready(), wait=self._wait, claimed=self._claimed)
+                await self._commit_one(step)
             except CountersignError as failure:
                 failures.append(failure)
             except BaseException as interrupt:
@@ -302,6 +311,7 @@ def transaction(
     purpose: str | None = None,
     reasoning: str | None = None,
     on_behalf_of: str | None = None,
+    accept_edits: bool | Callable[[Proposal], bool] = False,
     runtime: Runtime | None = None,
 ) -> Transaction:
     """Open one step of an agent: `with transaction(key="ticket-4711"): ...`, or `async with`.
@@ -310,6 +320,10 @@ def transaction(
     be found again. `wait`: how many seconds leaving the block may wait for people. `independent`: every
     staged effect stands alone. `purpose`, `reasoning` and `on_behalf_of` are shown to people as the agent's
     own words.
+
+    A reviewer may propose other arguments instead of denying a call. `accept_edits=True` takes every such change and
+    fires with it; a function is shown each `Proposal` and takes it by returning True. Otherwise nothing but what was
+    staged is ever fired: where this agent's owner has accepted a change, leaving the block raises `Edited`.
 
     Raises:
         MisuseError: the key is too long.
@@ -328,5 +342,10 @@ def transaction(
     claims = {"purpose": purpose, "reasoning": reasoning, "on_behalf_of": on_behalf_of}
     claimed = Claimed(**claims) if any(claims.values()) else None
     return Transaction(
-        runtime or default_runtime(), named, wait=wait, independent=independent, claimed=claimed
+        runtime or default_runtime(),
+        named,
+        wait=wait,
+        independent=independent,
+        claimed=claimed,
+        accept_edits=accept_edits,
     )

@@ -213,7 +213,7 @@ async def test_a_persons_deny_of_the_changed_list_is_answered_again(bank: World,
     assert (again["rev"], again["state"]) == (2, "ended")
 
 
-# -- who may not --------------------------------------------------------------------------------------------------------
+# -- who may not -------------------------------------------------------------------------------------------------------
 
 
 async def test_only_whoever_may_vote_may_propose(bank: World, folder: Payments) -> None:
