@@ -7,6 +7,7 @@ from collections.abc import Callable
 from tests.crash.chapters import (
     activates,
     asks,
+    edits,
     errs,
     expires,
     fires,
@@ -43,8 +44,11 @@ WHERE: dict[str, Chapter] = {
     "tokens.epoch:": fires,
     "tokens.files:": sets_up,
     "tokens.keys:": sets_up,
+    "workflow.accept:": edits,
     "workflow.activate:": activates,
     "workflow.compensate:": takes_back,
+    "workflow.decline:": edits,
+    "workflow.propose:": edits,
     "workflow.redeem:": asks,
     "workflow.release:": asks,
     "workflow.renew:": fires,
@@ -98,7 +102,9 @@ def chapter_of(point: str) -> Chapter | None:
 
 _SERVICE, _FIRING_J, _TXN = "client.Service", "journal.firing:Firing", "journal.transactions:Transactions"
 AGENT_WHERE: dict[str, Chapter] = {
+    f"{_SERVICE}.accept_proposal": edits,
     f"{_SERVICE}.compensate": takes_back,
+    f"{_SERVICE}.decline_proposal": edits,
     f"{_SERVICE}.jwks": fires,
     f"{_SERVICE}.manifest": fires,
     f"{_SERVICE}.redeem": asks,
@@ -122,12 +128,15 @@ AGENT_WHERE: dict[str, Chapter] = {
     "step:Step._end": fires,
     "step:Step.open": fires,
     "journal.kept:KeptManifests.keep": fires,
+    "journal.kept:TakenEdits.keep": fires,
+    "journal.kept:TakenEdits.note": edits,
     "journal.leases:Leases.acquire": fires,
     "journal.leases:Leases.release": fires,
     "journal.leases:Leases.renew": asks,
     "journal.outbox:Outbox.reported": fires,
     f"{_TXN}.abort": errs,
     f"{_TXN}.abort_all": errs,
+    f"{_TXN}.adopt": edits,
     f"{_TXN}.begin_staging": fires,
     f"{_TXN}.end": fires,
     f"{_TXN}.end_live": works_live,
@@ -147,7 +156,6 @@ AGENT_NEVER = {
     "journal.outbox:Outbox.tell_again": "only after a restore; a repeat does the same again",
     f"{_SERVICE}.transactions": "a list to look at: it records nothing on either side",
     f"{_SERVICE}.evaluate": "a dry run: it records nothing on either side",
-    f"{_TXN}.adopt": "only an edit changes what was staged, and the service takes none yet",
     "journal.outbox:Outbox.refused": "the service refuses a report only when somebody settled the effect otherwise",
 }
 """Points of the SDK that no story reaches, each with its reason."""
