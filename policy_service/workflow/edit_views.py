@@ -86,7 +86,8 @@ def open_cards(bundle: Bundle, case: Case, voter: Voter) -> tuple[ProposalCard, 
 def edit_cards(conn: Connection, bundle: Bundle, case: Case, voter: Voter) -> tuple[ProposalCard, ...]:
     """The accepted changes that made an effect's arguments, in the order they were."""
     rows = case.snapshot.edits_of(case.effect)
-    keys = {row.decided_by.partition(":")[2] for row in rows if (row.decided_by or "").startswith("person:")}
+    actors = {row.decided_by or "" for row in rows}
+    keys = {actor.partition(":")[2] for actor in actors if actor.startswith("person:")}
     names = names_of(conn, keys)
     return tuple(_card(bundle, case, voter, row, _made_on(conn, row) or case.effect, names) for row in rows)
 
