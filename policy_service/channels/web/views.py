@@ -234,6 +234,6 @@ def changed_since(page: ReviewPage, shown: str) -> str:
         return f"{outcome(page).heading} while you read, show it"
     if shown.rpartition("-")[2] not in ("", str(len(page.rule_changes))):
         return "The rules changed what they ask here, load again"
-    if shown.split("-")[1:2] != as_shown(page).split("-")[1:2]:
+    if shown and shown.split("-")[1:2] != as_shown(page).split("-")[1:2]:
         return "What is proposed has changed, load again"
     return f"A vote came in: {quorum(page).count} now, load again"
