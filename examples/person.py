@@ -139,6 +139,18 @@ class Person:
         form.action = urljoin(str(page.url), form.action)
         self._send(form, {})
 
+    def ask(self, review_url: str, text: str) -> None:
+        """Read the review and ask its agent something."""
+        self._send(self._form(self._get(review_url), "text"), {"kind": "question", "text": text})
+
+    def comment(self, review_url: str, text: str) -> None:
+        """Read the review and write a comment."""
+        self._send(self._form(self._get(review_url), "text"), {"kind": "comment", "text": text})
+
+    def read(self, review_url: str) -> str:
+        """The page as it was sent."""
+        return self._get(review_url).text
+
     def settle(self, task_url: str, answer: str, reason: str, result: str = "") -> None:
         """Read the task and press one of its answers."""
         form = self._form(self._get(task_url), _TASK_FIELD)

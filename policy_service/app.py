@@ -18,7 +18,9 @@ import structlog
 from fastapi import FastAPI
 
 from countersign.contract.wire import (
+    AnswerRequest,
     BringKeyRequest,
+    CommentRequest,
     CompensateRequest,
     EvaluationRequest,
     RedeemRequest,
@@ -68,6 +70,7 @@ from policy_service.issuers import SignInProvider
 from policy_service.jobs.marking import EpochMark, settle_epoch
 from policy_service.jobs.scheduler import Job, Scheduler
 from policy_service.jobs.sending import send_outbox
+from policy_service.jobs.telling import Telling
 from policy_service.jobs.watching import Watch
 from policy_service.logs import fault_of_the_loop, set_up_logs
 from policy_service.pap.active import ActiveBundle
@@ -90,7 +93,9 @@ log = structlog.get_logger(__name__)
 
 _ROUNDS_MISSED, _ROUND_S = 3, 30.0  # a look may itself wait for a slow database
 _BODIES = (
+    AnswerRequest,
     BringKeyRequest,
+    CommentRequest,
     CompensateRequest,
     EvaluationRequest,
     RedeemRequest,
@@ -127,6 +132,7 @@ class Service:
             outside = outside_of(settings, clock or utc_now, self.health, read_secret)
             self.metrics_token = _metrics_token(settings)
             self.webhook_secret = _webhook_secret(settings)
+            self.telling = Telling(settings, self.health)
             opened.callback(tracing.start())
             self._closing = opened.pop_all()
         # The lock says that an embedded database has one process: it goes on at once with what it led before a crash.
@@ -209,6 +215,8 @@ class Service:
                 else []
             ),
             Job("expire_reviews", settings.sweep_s, lambda: sweep.expire_reviews(ctx)),
+            Job("remind_people", settings.sweep_s, lambda: sweep.remind_people(ctx)),
+            Job("escalate_reviews", settings.sweep_s, lambda: sweep.escalate_reviews(ctx)),
             Job("expire_releases", settings.sweep_s, lambda: sweep.expire_releases(ctx)),
             Job("doubt_unreported", settings.sweep_s, lambda: sweep.doubt_unreported(ctx)),
             Job("expire_compensations", settings.sweep_s, lambda: sweep.expire_compensations(ctx)),
@@ -246,6 +254,7 @@ class Service:
                 self.watch.run,
                 self._ask_about_open,
                 self._look,
+                lambda: self.telling.run(self.ctx, self._holder),
             )
             started.push_async_callback(_stop, [asyncio.create_task(work()) for work in loops])
             started.callback(self.scheduler.stop)

@@ -19,7 +19,7 @@ import typer
 from sqlalchemy import make_url
 
 from countersign.contract import PrivateKey, PublicKey
-from policy_service.channels.operator import backing_up, governing, listing, restoring, stopping
+from policy_service.channels.operator import backing_up, governing, listing, restoring, stopping, telling
 from policy_service.channels.operator.author.naming import bundle_of
 from policy_service.channels.operator.author.verbs import add_author_verbs
 from policy_service.channels.operator.socket import embedded_lock, open_database, run_verb
@@ -53,6 +53,7 @@ app.add_typer(stopping.unfreeze_app, name="unfreeze")
 app.add_typer(stopping.revoke_app, name="revoke")
 app.add_typer(stopping.reinstate_app, name="reinstate")
 app.add_typer(governing.policies_app, name="policies")
+app.add_typer(telling.webhooks_app, name="webhooks")
 agent_app.add_typer(key_app, name="key")
 key_app.command("revoke", context_settings=stopping.KEY_IDS)(stopping.revoke_key)
 agent_app.command("list")(listing.agents)

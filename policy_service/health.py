@@ -53,6 +53,10 @@ CHECKS: Final[dict[str, Check]] = {
         False, "see the service's log for job_failed; expiry is still checked wherever it matters"
     ),
     "outbox": Check(False, "see the service's log for outbox_delivery_failed and mend the receiver"),
+    "webhooks": Check(
+        False,
+        "policy-service webhooks list tells why; mend the receiver, then policy-service webhooks retry NAME",
+    ),
     "frozen": Check(
         False,
         "policy-service freeze list shows it and why; end it with policy-service unfreeze when it is safe",

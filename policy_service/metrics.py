@@ -72,6 +72,13 @@ OUTBOX_DEAD = _gauge("outbox_dead", "Messages of the last day that were given up
 OLDEST_MESSAGE = _gauge(
     "oldest_outbox_message_age_seconds", "Age of the oldest that waits; 0 when none does."
 )
+WEBHOOK_WAITING = _gauge(
+    "webhook_events_waiting", "Events that have not left; 10,000 means that many or more.", "webhook"
+)
+WEBHOOK_DEAD = _gauge("webhook_events_given_up", "Events that were given up and not tried again.", "webhook")
+WEBHOOK_OLDEST = _gauge(
+    "oldest_webhook_event_age_seconds", "Age of the oldest that waits; 0 when none does.", "webhook"
+)
 LOG_UNNUMBERED = _gauge(
     "log_unnumbered", "Lines of the log without an index; 10,000 means that many or more."
 )
@@ -107,6 +114,12 @@ ROW_FAILURES = _counter(
     "sweep_row_failures_total", "Rows a sweep could not move; the next round tries again."
 )
 DELIVERIES = _counter("outbox_deliveries_total", "Attempts to deliver a message.", "result")
+WEBHOOK_DELIVERIES = _counter(
+    "webhook_deliveries_total",
+    "Requests to a receiver of webhooks: sent, failed; and events that were given_up.",
+    "webhook",
+    "result",
+)
 BUNDLE = _gauge("bundle_info", "The bundle in force: always 1.", "digest", "commit")
 BUNDLE_REFUSED = _counter("bundle_refusals_total", "Looks at a bundle that may not come into force.")
 ISSUER_FAILURES = _counter(

@@ -29,6 +29,7 @@ from pydantic_settings import (
 from policy_service.errors import StartError
 from policy_service.issuers import SignInProvider, TrustedIssuer, require_distinct
 from policy_service.lookups import DirectoryApi, FactsHost
+from policy_service.webhooks import Webhook
 
 ENV_PREFIX = "COUNTERSIGN_"
 CONFIG_NAME = "countersign.toml"
@@ -158,6 +159,12 @@ class Settings(BaseSettings):
         900, gt=0, description="older answers of the directory count for nobody: its groups are then empty"
     )
 
+    # -- who is told by webhook: docs/webhooks-out.md -------------------------------------------------------
+    webhooks: tuple[Webhook, ...] = Field(
+        (), description="[[webhooks]]: who is told what happens, signed; docs/webhooks-out.md"
+    )
+    webhook_give_up_hours: int = Field(72, gt=0, le=720, description="an event is offered for so long")
+
     # -- storage -------------------------------------------------------------------------------------------
     max_batch: int = Field(
         256, gt=0, le=4096, description="units in one commit; bounds how long the first one waits"
@@ -270,6 +277,8 @@ class Settings(BaseSettings):
             self._require_a_trial()
         require_distinct(self.providers)
         require_distinct(self.trusted_issuers)
+        if len({webhook.name for webhook in self.webhooks}) != len(self.webhooks):
+            raise ValueError("each of webhooks needs a name of its own")
         if self.shadow_ref and (self.shadow_dir is not None or not self.policies_repository):
             raise ValueError(
                 "shadow_ref is a branch of policies_repository, and stands in place of shadow_dir"

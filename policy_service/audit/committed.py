@@ -26,8 +26,8 @@ _audit = table(AuditRow).c
 _REMEMBERED: Final = 1_000
 _SUBMITTED: Final = "transaction_submitted"
 
-# A line's members that a span may carry. None of them is a caller's or a person's own text.
-_MAY_LEAVE: Final = frozenset(
+# A line's members that a span or a webhook may carry. None of them is a caller's or a person's own text.
+MAY_LEAVE: Final = frozenset(
     "outcome cause why from to kind decision_id policies gates bundle commit review_id vote_id verdict late channel "
     "state task_id task tool_digest args_digest effect_digest txn_digest".split()
 )
@@ -99,5 +99,5 @@ class Committed:
 
 def _facts(line: Line) -> dict[str, Any]:
     names = {"txn": line.txn, "effect_id": line.effect_id, "rev": line.rev}
-    told = names | {name: value for name, value in line.body.items() if name in _MAY_LEAVE}
+    told = names | {name: value for name, value in line.body.items() if name in MAY_LEAVE}
     return {f"countersign.{name}": value for name, value in told.items() if value is not None}

@@ -10,7 +10,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, Final
@@ -155,12 +155,17 @@ class MergedGate:
         )
 
 
-def merge(gates: Iterable[Gate]) -> tuple[MergedGate, ...]:
-    """Everything the fired gates ask for, one merged gate per group set, in the order of their first gate."""
+def merge(gates: Iterable[Gate], escalated: Container[str] = ()) -> tuple[MergedGate, ...]:
+    """Everything the fired gates ask for, one merged gate per group set, in the order of their first gate.
+
+    ``escalated``: the keys of those that ask their further groups as well by now. A gate that fires late on the same
+    groups and names none of these takes them back: escalation is only to groups all name.
+    """
     by_groups: dict[frozenset[str], list[Gate]] = {}
     for gate in gates:
         by_groups.setdefault(gate.groups, []).append(gate)
-    return tuple(_merged(same) for same in by_groups.values())
+    merged = (_merged(same) for same in by_groups.values())
+    return tuple(gate.escalated() if gate.key in escalated else gate for gate in merged)
 
 
 def step_up_suffices(have: str | None, asked: str | None) -> bool:

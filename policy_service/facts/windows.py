@@ -8,7 +8,7 @@ time than now, because a clock was put back since, counts too, or putting a cloc
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from typing import Final, Protocol
 from zoneinfo import ZoneInfo
 
@@ -27,6 +27,9 @@ class Window(Protocol):
     def first(self, at: datetime) -> datetime:
         """The first moment that counts for somebody who looks at the moment ``at``; both aware."""
 
+    def ends(self, at: datetime) -> datetime | None:
+        """When what counts at the moment ``at`` counts no more, all of it at once; None where it leaves bit by bit."""
+
     @property
     def words(self) -> str:
         """The window as its author wrote it."""
@@ -43,6 +46,9 @@ class Rolling:
         """What is exactly as old as the window is long has left it."""
         return at.astimezone(UTC) - self.length + _TICK
 
+    def ends(self, at: datetime) -> None:
+        """Never all at once."""
+
 
 @dataclass(frozen=True, slots=True)
 class Calendar:
@@ -53,11 +59,22 @@ class Calendar:
 
     def first(self, at: datetime) -> datetime:
         """Local midnight. One that the clocks skip is the moment they skip it; of one that comes twice, the first."""
+        return self._midnight(self._first_day(at))
+
+    def ends(self, at: datetime) -> datetime:
+        """The first moment of the next one."""
+        first = self._first_day(at)
+        if self.unit == "month":
+            return self._midnight((first + timedelta(days=31)).replace(day=1))
+        return self._midnight(first + timedelta(days=7 if self.unit == "week" else 1))
+
+    def _first_day(self, at: datetime) -> date:
         day = at.astimezone(self.zone).date()
         if self.unit == "week":
-            day -= timedelta(days=day.weekday())
-        elif self.unit == "month":
-            day = day.replace(day=1)
+            return day - timedelta(days=day.weekday())
+        return day.replace(day=1) if self.unit == "month" else day
+
+    def _midnight(self, day: date) -> datetime:
         return datetime(day.year, day.month, day.day, tzinfo=self.zone).astimezone(UTC)
 
     @property

@@ -45,6 +45,10 @@ class Site:
     def theme_cookie(self) -> str:
         return "__Host-countersign-theme" if self.secure else "countersign_dev_theme"
 
+    @property
+    def keys_cookie(self) -> str:
+        return "__Host-countersign-keys" if self.secure else "countersign_dev_keys"
+
 
 def cookie_of(headers: Headers, name: str) -> str | None:
     """The one cookie of exactly this name.

@@ -24,6 +24,7 @@ _DAY = timedelta(days=1)
 _TASKS = tuple(kind.value for kind in TaskKind)
 
 _audit, _outbox = table(AuditRow).c, table(OutboxRow).c
+_own = _outbox.lane == ""  # each receiver of webhooks has a lane and numbers of its own
 _reviews, _tasks = table(ReviewRow).c, table(TaskRow).c
 
 
@@ -59,8 +60,10 @@ def measure(conn: Connection, now: datetime) -> Measured:
     return Measured(
         reviews=_waiting(conn, _reviews.opened_at, _reviews.state == "open"),
         tasks=_by_kind(conn),
-        outbox=_waiting(conn, _outbox.created_at, _outbox.state == "waiting"),
-        dead=_waiting(conn, _outbox.created_at, _outbox.state == "dead", _outbox.next_at > now - _DAY).count,
+        outbox=_waiting(conn, _outbox.created_at, _own, _outbox.state == "waiting"),
+        dead=_waiting(
+            conn, _outbox.created_at, _own, _outbox.state == "dead", _outbox.next_at > now - _DAY
+        ).count,
         unnumbered=_waiting(conn, _audit.at, _audit.idx.is_(None)),
         index=index,
         newest=conn.execute(select(_audit.at).where(_audit.idx == index)).scalar(),

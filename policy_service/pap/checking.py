@@ -16,6 +16,7 @@ from policy_service.pap.compile import (
     WrittenSet,
     WrittenTool,
     approving_schema,
+    schema_json,
     schema_of,
     shapes_in,
     written_tool,
@@ -23,6 +24,7 @@ from policy_service.pap.compile import (
 from policy_service.pap.parts import Parts, read_parts
 from policy_service.pap.policies import MAX_OF_ONE_TOOL, Policy, read_policies, validate
 from policy_service.pap.problems import BundleError, Problem
+from policy_service.pap.suggesting import suggested
 from policy_service.pap.tools import ToolVersion
 from policy_service.pdp.rules import PolicySource
 from policy_service.pdp.slices import may_match
@@ -82,6 +84,8 @@ def _schema_problems(parts: Parts, policies: Mapping[str, Policy]) -> list[Probl
     # A folder without tools is a beginning: no rule about tools can be weighed there yet, and every call is denied.
     weighed = [policy for policy in policies.values() if parts.tools or policy.about_people]
     problems = validate(weighed, schema, approving_schema())
+    if problems:
+        return suggested(problems, schema_json(shapes_in(parts), parts.config))
     for version in parts.tools:
         if version.label is not None and not problems:
             problems = _other_version_problems(parts, version, policies)

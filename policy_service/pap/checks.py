@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
 
 from cedarpy import pst
 
@@ -22,6 +23,7 @@ def warnings_about(
     for policy in policies.values():
         yield from _named("quorum-cannot-be-met", _too_few_people(parts, policy))
         yield from _named("not-built", _not_built(policy))
+        yield from _named("reminders", _reminders(policy))
         yield from _named("unknown-unseen", _unknown_unseen(parts, policy))
     if not allowed_outside:
         # No fault of the bundle's, and nothing its author could write would mend it.
@@ -51,11 +53,23 @@ def _too_few_people(parts: Parts, policy: Policy) -> Iterator[Problem]:
         yield policy.statement.problem(message, "approval")
 
 
+_TOO_OFTEN = timedelta(minutes=1)
+
+
+def _reminders(policy: Policy) -> Iterator[Problem]:
+    """Reminders nobody would get, or nobody would read."""
+    gate = policy.source.gate
+    if gate is None or gate.remind is None:
+        return
+    if gate.remind >= gate.answer_within:
+        yield policy.statement.problem("reminds after the time to answer is over: it never does", "remind")
+    if gate.remind < _TOO_OFTEN:
+        yield policy.statement.problem("reminds more often than once a minute; nobody reads that", "remind")
+
+
 _NOT_BUILT = {
     "step_up": "asks for a passkey, which nobody can show yet: nobody can meet it",
     "channel": "names a channel, and none is built yet: people are asked on the web",
-    "remind": "asks for reminders, which are not built yet",
-    "escalate": "names groups to escalate to, which is not built yet",
 }
 
 

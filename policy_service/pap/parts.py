@@ -21,11 +21,12 @@ from policy_service.facts.http import HttpReader
 from policy_service.facts.manifests import InputCodec
 from policy_service.facts.meters import Meter, by_tool, read_meters
 from policy_service.facts.outside import Outside
+from policy_service.facts.rows import row_problems
 from policy_service.facts.schema import FOR_PEOPLE
 from policy_service.facts.sources import FactReader, FailedReader, FileReader
 from policy_service.facts.sql import SourceFailedError, SqlReader
 from policy_service.pap.files import MAX_FILE_BYTES
-from policy_service.pap.problems import Problem
+from policy_service.pap.problems import Problem, unreadable
 from policy_service.pap.tools import ToolVersion, read_tools
 
 _FACTS_LIMITS: Final = Limits(max_bytes=MAX_FILE_BYTES, max_depth=8, max_nodes=200_000)
@@ -185,7 +186,7 @@ def _toml(files: Mapping[str, bytes], name: str, read: Any, problems: list[Probl
     try:
         return read(tomllib.loads(files[name].decode("utf-8")))
     except (ValueError, RecursionError) as error:
-        problems.append(Problem(name, None, str(error)))
+        problems.append(unreadable(name, error))
         return None
 
 
@@ -206,7 +207,10 @@ def _fact_files(
         try:
             rows[file] = _rows(load(files[file], _FACTS_LIMITS))
         except ValueError as error:
-            problems.append(Problem(file, None, str(error)))
+            problems.append(unreadable(file, error))
+            continue
+        for spec in (source for source in config.source if source.file == file):
+            problems += [Problem(file, None, said) for said in row_problems(config, spec, rows[file])]
     return rows
 
 

@@ -4,6 +4,7 @@ once.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -32,6 +33,16 @@ class Problem:
     def __str__(self) -> str:
         place = self.file if self.line is None else f"{self.file}:{self.line}"
         return f"{place}: {self.message}"
+
+
+_LINE = re.compile(r"\bline (\d+)")
+
+
+def unreadable(file: str, error: Exception) -> Problem:
+    """A file that a parser refused, at the line the parser names, if it names one."""
+    said = str(error)
+    at = _LINE.search(said)
+    return Problem(file, None if at is None else int(at.group(1)), said)
 
 
 class BundleError(Exception):

@@ -38,6 +38,7 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_RULES: Final = frozenset({"permit", "forbid"})
 _CHAIN_WORDS: Final = frozenset({"if", "has", "like", "is", "in"})
 
 
@@ -63,6 +64,7 @@ class _Open:
     line: int = 0
     depth: int = 0
     chain: int = 0
+    ruled: bool = False  # its `permit` or `forbid` was read
     annotations: dict[str, int] = field(default_factory=dict)
 
 
@@ -73,6 +75,11 @@ def scan(file: str, text: str) -> tuple[list[Statement], list[Problem]]:
     current = _Open()
     deepest = longest = 0
     for kind, token, position, line in _tokens(text):
+        if current.start is not None and current.ruled and current.depth <= 0 and _begins(kind, token):
+            problems.append(
+                Problem(file, current.line, f"this policy does not end before line {line}; add ';'")
+            )
+            current, deepest, longest = _Open(), 0, 0
         if current.start is None:
             current.start, current.line = position, line
         if kind == "unclosed":  # from here on nobody could say what is inside the string and what outside
@@ -130,7 +137,13 @@ def _tokens(text: str) -> Iterator[tuple[str, str, int, int]]:
         line += token.count("\n")
 
 
+def _begins(kind: str, text: str) -> bool:
+    """Whether a token outside all brackets is the first of a policy."""
+    return kind == "annotation" or (kind == "word" and text in _RULES)
+
+
 def _count(current: _Open, kind: str, text: str, line: int) -> None:
+    current.ruled = current.ruled or (kind == "word" and text in _RULES)
     if kind == "open":
         current.depth += 1
         current.chain += text != "{"  # an index or a call deepens like a member access

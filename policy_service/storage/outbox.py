@@ -2,7 +2,8 @@
 
 A message carries ids, never content: whoever delivers it reads what is true at that moment. Delivery may
 repeat, so receivers must bear it. A claim hides a message for a while instead of deleting it; a process that
-dies while delivering makes it due again. After the last attempt it is set aside as ``dead`` and said aloud.
+dies while delivering makes it due again. After the last attempt it is set aside as ``dead`` and said aloud. Each
+receiver has a lane of its own, so that a slow one delays no other.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import structlog
 from sqlalchemy import delete, insert, select, update
 
 from policy_service import metrics
-from policy_service.storage.core import table
+from policy_service.storage.core import insert_unless_taken, table
 from policy_service.storage.database import Database
 from policy_service.storage.ids import new_id
 from policy_service.storage.plumbing import OutboxRow
@@ -70,17 +71,28 @@ def put(tx: Tx, kind: str, payload: Mapping[str, Any]) -> None:
     """Write a message in the unit of work whose change it tells of."""
     tx.conn.execute(
         insert(_outbox).values(
-            outbox_id=new_id("out", tx.now), kind=kind, payload=dict(payload), state="waiting", attempts=0,
+            outbox_id=new_id("out", tx.now), lane="", kind=kind, payload=dict(payload), state="waiting", attempts=0,
             next_at=tx.now, created_at=tx.now,
         )
     )  # fmt: skip
 
 
-def claim(tx: Tx, limit: int, retry: Retry) -> list[Message]:
-    """Take what is due, oldest first, and hide it from everybody else for the time of the claim."""
+def put_once(
+    tx: Tx, outbox_id: str, kind: str, payload: Mapping[str, Any], *, lane: str, give_up_at: datetime
+) -> None:
+    """Write a message under a name of its own into a lane, unless it is there; it is tried until ``give_up_at``."""
+    row = OutboxRow(
+        outbox_id=outbox_id, lane=lane, kind=kind, payload=dict(payload), next_at=tx.now, created_at=tx.now,
+        give_up_at=give_up_at,
+    )  # fmt: skip
+    insert_unless_taken(tx.conn, row)
+
+
+def claim(tx: Tx, limit: int, retry: Retry, lane: str = "") -> list[Message]:
+    """Take what is due in a lane, oldest first, and hide it from everybody else for the time of the claim."""
     due = (
         select(_row.outbox_id)
-        .where(_row.state == "waiting", _row.next_at <= tx.now)
+        .where(_row.lane == lane, _row.state == "waiting", _row.next_at <= tx.now)
         .order_by(_row.next_at, _row.outbox_id)
         .limit(limit)
     )
@@ -108,6 +120,27 @@ def mark_failed(tx: Tx, message: Message, error: str, retry: Retry) -> None:
     tx.conn.execute(
         statement.values(state=state, next_at=tx.now + retry.pause(message.attempt), last_error=error)
     )
+
+
+def put_off(tx: Tx, outbox_id: str, until: datetime, error: str) -> None:
+    """It did not leave; try again at that moment. ``error`` names the kind, never quotes."""
+    statement = update(_outbox).where(_row.outbox_id == outbox_id, _row.state == "waiting")
+    tx.conn.execute(statement.values(next_at=until, last_error=error))
+
+
+def give_up(tx: Tx, lane: str) -> int:
+    """Set aside what has waited in a lane for as long as it may; how many that were."""
+    late = (_row.lane == lane, _row.state == "waiting", _row.give_up_at <= tx.now)
+    return tx.conn.execute(update(_outbox).where(*late).values(state="dead", next_at=tx.now)).rowcount
+
+
+def try_again(tx: Tx, lane: str, give_up_at: datetime) -> int:
+    """Let what was set aside in a lane leave after all, and what waits there leave now; how many were dead."""
+    dead = update(_outbox).where(_row.lane == lane, _row.state == "dead")
+    revived = tx.conn.execute(dead.values(state="waiting", attempts=0, give_up_at=give_up_at, next_at=tx.now))
+    waiting = update(_outbox).where(_row.lane == lane, _row.state == "waiting", _row.next_at > tx.now)
+    tx.conn.execute(waiting.values(next_at=tx.now))
+    return revived.rowcount
 
 
 def forget_sent(tx: Tx, before: datetime) -> int:

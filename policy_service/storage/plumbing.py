@@ -1,5 +1,5 @@
-"""The tables the service itself runs on: idempotency keys, the log, the outbox, leases, policy commits, shadows,
-facts of the database.
+"""The tables the service itself runs on: idempotency keys, the log, the outbox, webhooks, leases, policy commits,
+shadows, facts of the database.
 
 What the protocol is about stands in ``tables.py``. Of the log only the sequencer changes a row, once, to number it.
 """
@@ -56,15 +56,33 @@ class OutboxRow(Row, table=True):
     """A message that must leave the service at least once."""
 
     __tablename__: ClassVar[Any] = "outbox"
-    __table_args__ = (Index("ix_outbox_due", "state", "next_at"),)
+    __table_args__ = (
+        Index("ix_outbox_due", "state", "next_at"),
+        Index("ix_outbox_lane", "lane", "state", "next_at"),
+    )
 
     outbox_id: str = Field(primary_key=True)
+    lane: str = ""  # who is told: the service's own log, or "webhook NAME"; lanes do not wait for each other
     kind: str
     payload: dict[str, Any] = Field(sa_type=Json)
     state: str = "waiting"  # waiting, sent, dead
     attempts: int = 0
     next_at: datetime = Field(sa_type=UtcDateTime)
     created_at: datetime = Field(sa_type=UtcDateTime)
+    give_up_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # None: after so many attempts
+    last_error: str | None = None
+
+
+class WebhookRow(Row, table=True):
+    """How far a receiver of webhooks was told of the log, and how it takes it."""
+
+    __tablename__: ClassVar[Any] = "webhooks"
+
+    name: str = Field(primary_key=True)
+    upto: int = Field(sa_type=BigInteger)  # index of the last line whose message waits or has left
+    failures: int = 0  # in a row
+    not_before: datetime | None = Field(default=None, sa_type=UtcDateTime)  # let it rest until then
+    disabled_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # it said that it is gone
     last_error: str | None = None
 
 

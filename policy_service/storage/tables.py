@@ -166,6 +166,9 @@ class EffectRow(Row, table=True):
         Index("ix_effects_txn", "txn", "rev", "seq"),
         Index("ix_effects_state", "state", "unknown_at"),
         Index("ix_effects_lapse", "state", "lapses_at"),
+        Index("ix_effects_kind", "agent", "tool", "asked_at"),
+        Index("ix_effects_resource", "tool", "resource_key", "asked_at"),
+        Index("ix_effects_recipients", "tool", "recipients_key", "asked_at"),
     )
 
     effect_id: str = Field(primary_key=True, min_length=64, max_length=64)
@@ -179,6 +182,8 @@ class EffectRow(Row, table=True):
     tool_digest: str
     resource_type: str
     resource_id: str
+    resource_key: str  # digest of both: an id may be longer than an index takes
+    recipients_key: str | None = None  # digest of whom the arguments name as recipients
     args: bytes = Field(sa_type=LargeBinary)
     args_digest: str
     effect_digest: str
@@ -198,6 +203,7 @@ class EffectRow(Row, table=True):
     taken_back: str | None = None  # the words of the requester's side, where it took it back with some
     settlements: list[dict[str, Any]] = Field(default_factory=list, sa_type=Json)  # what people said of it
     metered: bool = False  # it holds reservations, or has held some
+    asked_at: datetime = Field(sa_type=UtcDateTime)  # when this revision was first decided about
     changed_at: datetime = Field(sa_type=UtcDateTime)
 
 
@@ -235,6 +241,11 @@ class ReviewRow(Row, table=True):
             "state IN ('open', 'met', 'denied', 'expired', 'withdrawn', 'revoked')", name="review_state_known"
         ),
         Index("ix_reviews_due", "state", "answer_by", "review_id"),
+        Index("ix_reviews_newest", "state", "review_id"),
+        Index("ix_reviews_agent", "agent", "state", "answer_by", "review_id"),
+        Index("ix_reviews_settled", "settled_at", "review_id"),
+        Index("ix_reviews_remind", "state", "remind_at"),
+        Index("ix_reviews_escalate", "state", "escalate_at"),
     )
 
     review_id: str = Field(primary_key=True)
@@ -249,6 +260,34 @@ class ReviewRow(Row, table=True):
     opened_at: datetime = Field(sa_type=UtcDateTime)
     answer_by: datetime = Field(sa_type=UtcDateTime)
     settled_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+    remind_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # the next reminder
+    reminded_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # the last one
+    escalate_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # the earliest of `escalates`
+    escalates: dict[str, str] = Field(default_factory=dict, sa_type=Json)  # merged gate -> when it will
+    escalated: dict[str, str] = Field(default_factory=dict, sa_type=Json)  # merged gate -> since when
+    unanswerable: str | None = None  # why all people known here could not meet it together, as last found
+
+
+class CommentRow(Row, table=True):
+    """What somebody wrote about an open review. A question is for its agent, whose answer stands beside it."""
+
+    __tablename__: ClassVar[Any] = "comments"
+    __table_args__ = (CheckConstraint("kind IN ('comment', 'question')", name="comment_kind_known"),)
+
+    comment_id: str = Field(primary_key=True)
+    review_id: str = Field(foreign_key="reviews.review_id", index=True)
+    txn: str
+    kind: str
+    iss: str
+    sub: str
+    name: str
+    assurance: str
+    for_requester: bool = False  # written by the agent's own side
+    text: str
+    channel: str
+    written_at: datetime = Field(sa_type=UtcDateTime)
+    answer: str | None = None  # the agent's claim
+    answered_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
 
 
 class VoteRow(Row, table=True):

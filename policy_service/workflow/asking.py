@@ -276,7 +276,9 @@ def count(
 ) -> Tally:
     """Count the votes on an effect as they stand now: still in the group, still permitted, stepped up as asked."""
     votes = ballots(ctx, bundle, snapshot, effect, agent, now)
-    return tally(merge(gates), votes, excluded=requesters_side(agent, snapshot.transaction))
+    review = snapshot.review_of(effect)
+    asked = merge(gates, () if review is None else review.escalated)
+    return tally(asked, votes, excluded=requesters_side(agent, snapshot.transaction))
 
 
 def record(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from policy_service.domain.gates import Gate
+from policy_service.domain.gates import Gate, MergedGate, merge
 from policy_service.errors import NotFoundError
 from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow
 from policy_service.workflow import records
@@ -28,6 +28,11 @@ class Case:
     def gates(self) -> tuple[Gate, ...]:
         """Every gate that ever fired on the effect."""
         return gates_of(self.effect)
+
+    @property
+    def asked(self) -> tuple[MergedGate, ...]:
+        """What they ask for together, of everybody who is asked by now."""
+        return merge(self.gates, self.review.escalated)
 
 
 def read_case(conn: Connection, review_id: str) -> Case:

@@ -50,6 +50,16 @@ UNANSWERED = Queue(
 )
 """Questions nobody answered in time."""
 
+TO_REMIND = Queue(
+    _REVIEWS.remind_at, _REVIEWS.effect_id, _REVIEWS.txn, _REVIEWS.rev, (_REVIEWS.state == "open",)
+)
+"""Questions whose people are to be reminded."""
+
+TO_ESCALATE = Queue(
+    _REVIEWS.escalate_at, _REVIEWS.effect_id, _REVIEWS.txn, _REVIEWS.rev, (_REVIEWS.state == "open",)
+)
+"""Questions that are to be put to further groups."""
+
 UNUSED = Queue(
     _TRANSACTIONS.valid_until,
     _TRANSACTIONS.txn,

@@ -6,12 +6,25 @@ after :func:`decided` has filled it in.
 
 from __future__ import annotations
 
+import hashlib
 from datetime import UTC, datetime, timedelta
 
-from countersign.contract import JSON, Compensation, Effect, EffectState, Resource, load
+from countersign.contract import (
+    JSON,
+    Compensation,
+    Effect,
+    EffectState,
+    PointerError,
+    Resource,
+    ToolManifest,
+    canonicalize,
+    load,
+    resolve_pointer,
+)
 from policy_service.domain.decision import Decision
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.rules import UNKNOWN_TOOL
+from policy_service.storage.reservations import resource_digest
 from policy_service.storage.tables import AttemptRow, EffectRow, RedemptionRow
 from policy_service.workflow.asking import manifest_for
 
@@ -40,6 +53,8 @@ def undecided(bundle: Bundle, effect: Effect, rev: int, *, compensates: str | No
         tool_digest=effect.tool_digest,
         resource_type=effect.resource.type,
         resource_id=effect.resource.id,
+        resource_key=resource_digest(effect.resource.type, effect.resource.id),
+        recipients_key=None if manifest is None else _recipients_key(manifest, load(effect.args_bytes)),
         args=effect.args_bytes,
         args_digest=effect.args_digest,
         effect_digest=effect.digest,
@@ -49,6 +64,7 @@ def undecided(bundle: Bundle, effect: Effect, rev: int, *, compensates: str | No
         state="",  # no state the CHECK would take: an undecided row cannot be stored
         decision_id="",
         valid_for_s=0,
+        asked_at=_UNDECIDED,
         changed_at=_UNDECIDED,
     )
 
@@ -70,12 +86,24 @@ def effect_of(row: EffectRow) -> Effect:
     )
 
 
+def _recipients_key(manifest: ToolManifest, args: JSON) -> str | None:
+    """One name for whom a call reaches, in whatever order they stand; None where it names nobody."""
+    named: set[bytes] = set()
+    for pointer in manifest.recipients:
+        try:
+            value = resolve_pointer(args, pointer)
+        except PointerError:
+            continue  # an optional argument that was not given
+        named |= {canonicalize(one) for one in (value if isinstance(value, list) else [value])}
+    return hashlib.sha256(b"\n".join(sorted(named))).hexdigest() if named else None
+
+
 def decided(effect: EffectRow, state: EffectState, decision: Decision, now: datetime) -> None:
     """Fill in what the first decision gives."""
     effect.state = state.value
     effect.gates = [gate.to_json() for gate in decision.gates]
     effect.valid_for_s = int(decision.valid_for.total_seconds())
-    effect.changed_at = now
+    effect.asked_at = effect.changed_at = now
     if UNKNOWN_TOOL in decision.policies:
         effect.secret = []  # only in dev: nobody can answer for arguments they may not see
     effect.lapses_at = lapses_at(effect, now) if state is EffectState.RELEASED else None

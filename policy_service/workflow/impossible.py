@@ -8,7 +8,7 @@ revision ("leave it waiting") is not asked again.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 
@@ -17,47 +17,26 @@ from sqlalchemy import Connection, select
 from sqlmodel import col
 
 from countersign.contract import TaskKind
-from policy_service.domain.gates import merge
 from policy_service.domain.quorum import BallotVote, GateTally, tally
 from policy_service.identity.people import list_people
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.alone import alone_with
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
-from policy_service.storage.tables import PersonRow, ReviewRow, TaskRow
+from policy_service.storage.tables import ReviewRow, TaskRow
 from policy_service.workflow import records
-from policy_service.workflow.ballots import ballots, groups_now, permission, person_key, requesters_side
+from policy_service.workflow.ballots import ballots, requesters_side
 from policy_service.workflow.cases import Case, read_case, read_cases
 from policy_service.workflow.context import Context
-from policy_service.workflow.moves import SERVICE, Cause, open_task, settle_task
+from policy_service.workflow.eligible import People, is_permitted
+from policy_service.workflow.escalate import escalate
+from policy_service.workflow.moves import SERVICE, Cause, open_task, set_columns, settle_task
+from policy_service.workflow.records import Snapshot
 
 log = structlog.get_logger(__name__)
 
 KIND = TaskKind.IMPOSSIBLE_QUORUM
 _AT_ONCE = 50  # reviews weighed by one reading
-
-
-class _People:
-    """Everybody known here, and whom of them a gate asks: found once a round for all gates that ask the same groups."""
-
-    def __init__(self, bundle: Bundle, signed_in: Iterable[PersonRow]) -> None:
-        self.bundle = bundle
-        self._by_token = {person_key(row.iss, row.sub): row for row in signed_in}
-        self._asked: dict[frozenset[str], list[tuple[str, frozenset[str]]]] = {}
-
-    def of(self, asked: frozenset[str]) -> list[tuple[str, frozenset[str]]]:
-        """Who is in one of these groups, each with the groups they are in now."""
-        if asked not in self._asked:
-            named = frozenset[str]().union(*(self.bundle.directory.members(group) for group in asked))
-            known = ((person, self._groups(person)) for person in sorted(named | self._by_token.keys()))
-            self._asked[asked] = [(person, groups) for person, groups in known if groups & asked]
-        return self._asked[asked]
-
-    def _groups(self, person: str) -> frozenset[str]:
-        row = self._by_token.get(person)
-        if row is None:
-            return groups_now(self.bundle, person)
-        return frozenset() if row.revoked_at else groups_now(self.bundle, person, frozenset(row.groups))
 
 
 async def watch_quorums(ctx: Context) -> int:
@@ -76,7 +55,7 @@ async def watch_quorums(ctx: Context) -> int:
 async def _unanswerable(ctx: Context) -> set[str]:
     """The open reviews that cannot be met, read by page."""
     found: set[str] = set()
-    people = _People(ctx.active.current, await ctx.db.read(list_people))
+    people = People(ctx.active.current, await ctx.db.read(list_people))
     after: tuple[datetime, str] | None = None
     while page := await ctx.db.read(partial(records.open_reviews, after=after, limit=_AT_ONCE)):
         found |= await ctx.db.read(partial(_short, ctx=ctx, page=page, people=people))
@@ -84,7 +63,39 @@ async def _unanswerable(ctx: Context) -> set[str]:
     return found
 
 
-def _short(conn: Connection, ctx: Context, page: Sequence[ReviewRow], people: _People) -> set[str]:
+async def weigh_at_once(ctx: Context, snapshot: Snapshot) -> Snapshot:
+    """Whether what was just asked can be answered at all: it is escalated or told now and not with the next round. The
+    transaction as it is then.
+    """
+    if all(review.state != "open" for review in snapshot.reviews.values()):
+        return snapshot
+    try:
+        due = await ctx.db.read(partial(_short_of, ctx=ctx, snapshot=snapshot))
+        for review_id in due:
+            await ctx.db.write(partial(_move, ctx=ctx, review_id=review_id))
+        txn = snapshot.transaction.txn
+        return await ctx.db.read(lambda conn: records.require(conn, txn)) if due else snapshot
+    except Exception:
+        # What was submitted stands, and the next round weighs it again.
+        log.exception("not_weighed", txn=snapshot.transaction.txn)
+        return snapshot
+
+
+def _short_of(conn: Connection, ctx: Context, snapshot: Snapshot) -> list[str]:
+    """The open reviews of a transaction that cannot be met. Most can by those the bundle names: then nobody else is
+    read."""
+    agent = records.agent_of(conn, snapshot.transaction.agent)
+    effects = [effect for effect in snapshot.effects if effect.effect_id in snapshot.reviews]
+    cases = [Case(snapshot.reviews[e.effect_id], snapshot, e, agent) for e in effects] if agent else []
+    short = [case for case in cases if case.review.state == "open"]
+    named = People(ctx.active.current, ())
+    if short := [case for case in short if _missing(ctx, case, named)]:
+        everybody = People(ctx.active.current, list_people(conn))
+        short = [case for case in short if _missing(ctx, case, everybody)]
+    return [case.review.review_id for case in short]
+
+
+def _short(conn: Connection, ctx: Context, page: Sequence[ReviewRow], people: People) -> set[str]:
     """Without those a person has settled: nothing would come of weighing them again."""
     open_cases = (case for case in read_cases(conn, page) if not _settled_by_a_person(case))
     return {case.review.review_id for case in open_cases if _missing(ctx, case, people)}
@@ -107,13 +118,20 @@ def _move(tx: Tx, ctx: Context, review_id: str) -> bool:
     effect, cause = case.effect, Cause(SERVICE, "quorum")
     short = []
     if case.review.state == "open":
-        short = _missing(ctx, case, _People(ctx.active.current, list_people(tx.conn)))
+        short = _missing(ctx, case, People(ctx.active.current, list_people(tx.conn)))
+        keys = {entry.gate.key for entry in short}
+        if short and escalate(tx, case.review, effect, keys, cause):
+            short = _missing(ctx, case, People(ctx.active.current, list_people(tx.conn)))
     if not short:
+        if case.review.unanswerable is not None:
+            set_columns(tx, case.review, unanswerable=None)
         return bool(settle_task(tx, effect, cause, KIND))
     told = find(tx.conn, TaskRow, effect_id=effect.effect_id, rev=effect.rev, kind=KIND.value)
     if any(task.state == "open" for task in told) or _settled_by_a_person(case):
         return False
-    open_task(tx, effect, KIND, _text(ctx, ctx.active.current, short), cause)
+    text = _text(ctx, ctx.active.current, short)
+    set_columns(tx, case.review, unanswerable=text)
+    open_task(tx, effect, KIND, text, cause)
     return True
 
 
@@ -121,14 +139,14 @@ def _settled_by_a_person(case: Case) -> bool:
     return any(said["kind"] == KIND.value for said in case.effect.settlements)
 
 
-def _missing(ctx: Context, case: Case, people: _People) -> list[GateTally]:
+def _missing(ctx: Context, case: Case, people: People) -> list[GateTally]:
     """The gates that stay short even if everybody known here approved."""
     bundle, now = people.bundle, ctx.clock()
-    gates, excluded = merge(case.gates), requesters_side(case.agent, case.snapshot.transaction)
+    gates, excluded = case.asked, requesters_side(case.agent, case.snapshot.transaction)
     votes = ballots(ctx, bundle, case.snapshot, case.effect, case.agent, now)
     asked, enough = frozenset[str]().union(*(gate.voters for gate in gates)), 1
     for person, groups in people.of(asked):
-        if not _permitted(ctx, bundle, case, person, groups, now):
+        if not is_permitted(ctx, bundle, case, person, groups, now):
             continue
         votes.append(BallotVote(f"nobody yet: {person}", person, groups, "approve"))
         if len(votes) >= enough:  # counted at every doubling: the first few people are enough for most gates
@@ -137,20 +155,6 @@ def _missing(ctx: Context, case: Case, people: _People) -> list[GateTally]:
                 return []
     counted = tally(gates, votes, excluded=excluded)
     return [] if counted.met else [entry for entry in counted.per_gate if not entry.met]
-
-
-def _permitted(
-    ctx: Context, bundle: Bundle, case: Case, person: str, groups: frozenset[str], now: datetime
-) -> bool:
-    """By whichever way they may sign in here; the hour they would vote at is taken to be now."""
-    ways = (["dev"] if ctx.settings.dev_signin else []) + (["oidc"] if ctx.settings.providers else [])
-    return any(
-        permission(
-            ctx, bundle, case.agent, case.review, case.gates,
-            person=person, groups=groups, assurance=assurance, now=now,
-        )
-        for assurance in ways or ["oidc"]
-    )  # fmt: skip
 
 
 def _text(ctx: Context, bundle: Bundle, short: Sequence[GateTally]) -> str:

@@ -19,13 +19,20 @@ from countersign.contract import EffectState, ErrorCode, TaskKind, TxnState, req
 from policy_service.audit.log import append
 from policy_service.domain.settlement import stands_for_good, state_of_transaction
 from policy_service.errors import ConflictError
-from policy_service.storage import outbox, proposals
+from policy_service.storage import asked, outbox, proposals
 from policy_service.storage.alone import require_alone
 from policy_service.storage.core import Row, change, insert_row, table
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.proposals import LAPSED, OPEN, ProposalRow
-from policy_service.storage.tables import AttemptRow, EffectRow, ReviewRow, TaskRow, TransactionRow
+from policy_service.storage.tables import (
+    AttemptRow,
+    CommentRow,
+    EffectRow,
+    ReviewRow,
+    TaskRow,
+    TransactionRow,
+)
 from policy_service.workflow.metering import give_back_if_over
 from policy_service.workflow.records import Snapshot, stays
 
@@ -90,6 +97,8 @@ def move_review(tx: Tx, review: ReviewRow, to: str, cause: Cause, **changes: Any
     require_alone(tx, review.txn)
     columns = {"state": to, "settled_at": None if to == "open" else tx.now, **changes}
     _change(tx, ReviewRow, {"review_id": review.review_id, "state": review.state}, columns)
+    if to != "open":
+        asked.forget(tx.conn, review.review_id)
     came_from = review.state
     _follow(review, columns)
     tell_review(
@@ -216,7 +225,7 @@ def follow_effects(tx: Tx, snapshot: Snapshot, cause: Cause, **changes: Any) -> 
                 )
 
 
-_OF_A_TRANSACTION = (TransactionRow, EffectRow, ReviewRow, AttemptRow, TaskRow, ProposalRow)
+_OF_A_TRANSACTION = (TransactionRow, EffectRow, ReviewRow, CommentRow, AttemptRow, TaskRow, ProposalRow)
 
 
 def insert(tx: Tx, row: Row) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from policy_service.domain.gates import Gate, merge
 from policy_service.pap.bundle import Bundle
+from policy_service.storage import asked
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.tables import EffectRow, ReviewRow
+from policy_service.workflow import nudging
 from policy_service.workflow.asking import manifest_for
 from policy_service.workflow.moves import Cause, insert, move_review, tell_review
 from policy_service.workflow.records import Snapshot
@@ -28,7 +30,9 @@ def open_review(
     due = answer_by(gates, tx.now)
     if known is not None:
         if known.state != "open":
-            move_review(tx, known, "open", cause, answer_by=due)
+            times = nudging.times(gates, tx.now, due, escalated=known.escalated)
+            move_review(tx, known, "open", cause, answer_by=due, **times)
+            ask_groups(tx, known, gates)
         return
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     review = ReviewRow(
@@ -43,10 +47,18 @@ def open_review(
         edited_by=snapshot.transaction.edited_by,
         opened_at=tx.now,
         answer_by=due,
+        **nudging.times(gates, tx.now, due),
     )
     insert(tx, review)
+    ask_groups(tx, review, gates)
     snapshot.reviews[effect.effect_id] = review
     tell_review(tx, review, "review_opened", cause, gates=[gate.policy_id for gate in gates])
+
+
+def ask_groups(tx: Tx, review: ReviewRow, gates: Iterable[Gate]) -> None:
+    """Put the review into the queue of everybody these gates ask."""
+    groups = frozenset[str]().union(*(gate.voters for gate in merge(gates)))
+    asked.ask(tx.conn, review.review_id, groups=groups, answer_by=review.answer_by, agent=review.agent)
 
 
 def answer_by(gates: Sequence[Gate], now: datetime) -> datetime:

@@ -9,7 +9,10 @@ Times are aware UTC.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:  # it is made of the values below
+    from policy_service.workflow.beside_reading import Beside
 
 PieceKind: TypeAlias = Literal["text", "money", "recipient", "value"]
 Risk: TypeAlias = Literal["low", "medium", "high"]
@@ -50,41 +53,6 @@ class ArgRow:
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRow:
-    """One open review in the list."""
-
-    review_id: str
-    effect_id: str
-    rev: int
-    txn: str
-    tool: str
-    title: str
-    sentence: tuple[Piece, ...]
-    risk: Risk
-    agent: str
-    owner: str | None
-    gates: tuple[str, ...]  # titles, or policy ids where a gate has none
-    amount: Money | None
-    have: int
-    need: int
-    answer_by: datetime
-    opened_at: datetime
-    can_vote: bool
-
-
-@dataclass(frozen=True, slots=True)
-class QueuePage:
-    """A page of open reviews, those that expire first in front; `next_cursor` is opaque, None at the end."""
-
-    rows: tuple[QueueRow, ...]
-    next_cursor: str | None = None
-    total: int = 0  # open reviews this person may see, capped
-    total_capped: bool = False
-    votable: int = 0  # of `total`, those that wait for this person
-    frozen: tuple[str, ...] = ()  # what an operator has stopped, in words
-
-
-@dataclass(frozen=True, slots=True)
 class GateView:
     """A gate that fired, with the policy text that made it fire."""
 
@@ -99,6 +67,11 @@ class GateView:
     file: str
     line: int
     doc: str = ""
+    could_sign: tuple[str, ...] = ()  # others than the reader, by name
+    could_sign_more: int = 0  # that many besides
+    barred: tuple[str, ...] = ()  # in the groups, but of the requester's side
+    added: tuple[str, ...] = ()  # of `groups`, those that escalation added
+    added_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +87,21 @@ class VoteView:
 
 
 @dataclass(frozen=True, slots=True)
+class CommentView:
+    """What somebody wrote. Of a question, the agent's answer is a claim of its own; None while it has said nothing."""
+
+    person_name: str
+    text: str
+    at: datetime
+    channel: str  # "web" or "api"
+    assurance: str
+    question: bool = False
+    for_requester: bool = False  # by the agent's own side
+    answer: str | None = None
+    answered_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EventLine:
     """One line of the timeline: what happened, told in the past tense."""
 
@@ -121,6 +109,9 @@ class EventLine:
     kind: str
     text: str
     actor: str
+    channel: str = ""  # "web", "api", "slack", "cli"; empty where the service itself did it
+    commit: str = ""  # of the rules that answered
+    line: str = ""  # its id in the log
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +132,7 @@ class Sibling:
     sentence: tuple[Piece, ...]
     state: str
     review_id: str | None = None
+    args: tuple[ArgRow, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +218,12 @@ class ReviewPage:
     edits: tuple[ProposalCard, ...] = ()  # accepted ones that made these arguments
     since_staged: tuple[Change, ...] = ()  # what the agent staged, against what stands
     may_propose: bool = False  # this person may propose other arguments
+    beside: "Beside | None" = None  # what the service remembers, for people to weigh
+    comments: tuple[CommentView, ...] = ()  # the oldest first
+    may_comment: bool = False
+    may_ask: bool = False  # put a question to the agent
+    reminded_at: datetime | None = None  # when its people were last reminded
+    unanswerable: str | None = None  # why all people known here could not approve it together
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,8 @@ from policy_service.domain.gates import Gate
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow.asking import Answer
+from policy_service.workflow import nudging
+from policy_service.workflow.asking import Answer, gates_of
 from policy_service.workflow.effect_rows import lapses_at
 from policy_service.workflow.moves import (
     Cause,
@@ -21,7 +22,7 @@ from policy_service.workflow.moves import (
     set_columns,
     tell_review,
 )
-from policy_service.workflow.opening import answer_by, open_review
+from policy_service.workflow.opening import answer_by, ask_groups, open_review
 from policy_service.workflow.records import Snapshot
 from policy_service.workflow.standing import compensation_failed
 
@@ -77,7 +78,10 @@ def hasten(tx: Tx, snapshot: Snapshot, effect: EffectRow, late: list[Gate], caus
     """A late gate's time to answer runs from now; the review closes at the earliest of all. Its people are told."""
     review = snapshot.review_of(effect)
     if review is not None and review.state == "open":
-        set_columns(tx, review, answer_by=min(review.answer_by, answer_by(late, tx.now)))
+        until = min(review.answer_by, answer_by(late, tx.now))
+        times = nudging.times(gates_of(effect), tx.now, until, escalated=review.escalated, before=review)
+        set_columns(tx, review, answer_by=until, **times)
+        ask_groups(tx, review, gates_of(effect, late))
         tell_review(tx, review, "review_asks_more", cause, gates=[gate.policy_id for gate in late])
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, and_, bindparam, or_, select
+from sqlalchemy import Connection, Select, and_, bindparam, func, or_, select
 from sqlmodel import col
 
 from countersign.contract import EffectState, TaskAnswer
@@ -23,6 +23,7 @@ from policy_service.storage.proposals import OPEN, ProposalRow
 from policy_service.storage.tables import (
     AgentRow,
     AttemptRow,
+    CommentRow,
     DecisionRow,
     EffectRow,
     RedemptionRow,
@@ -51,6 +52,7 @@ class Snapshot:
     reviews: dict[str, ReviewRow] = field(default_factory=dict)  # by effect id
     votes: dict[str, list[VoteRow]] = field(default_factory=dict)  # by review id
     proposals: list[ProposalRow] = field(default_factory=list)  # open or accepted, at any revision
+    comments: dict[str, list[CommentRow]] = field(default_factory=dict)  # by review id, oldest first
     head_rev: int = 0
 
     @property
@@ -88,6 +90,18 @@ class Snapshot:
             if (row.effect_id, row.tool_digest) == call and (row.became_rev or effect.rev + 1) <= effect.rev
         ]
         return sorted(made, key=lambda row: row.became_rev or 0)
+
+    def comments_on(self, effect: EffectRow) -> list[CommentRow]:
+        """Everything written about an effect at this revision, oldest first."""
+        review = self.review_of(effect)
+        return self.comments.get(review.review_id, []) if review else []
+
+    @property
+    def open_questions(self) -> frozenset[str]:
+        """What people ask its agent and it has not answered, in reviews that are open."""
+        waiting = (r.review_id for r in self.reviews.values() if r.state == "open")
+        written = (one for review_id in waiting for one in self.comments.get(review_id, []))
+        return frozenset(one.comment_id for one in written if one.kind == "question" and one.answer is None)
 
     def votes_on(self, effect: EffectRow) -> list[VoteRow]:
         """Every vote on an effect at this revision, oldest first."""
@@ -131,6 +145,11 @@ _VOTES = (
     .where(col(VoteRow.review_id).in_(select(col(ReviewRow.review_id)).where(_OF_A_REVISION)))
     .order_by(col(VoteRow.vote_id))
 )
+_COMMENTS = (
+    _all(CommentRow)
+    .where(col(CommentRow.review_id).in_(select(col(ReviewRow.review_id)).where(_OF_A_REVISION)))
+    .order_by(col(CommentRow.comment_id))
+)
 
 
 def load(conn: Connection, txn: str, rev: int | None = None) -> Snapshot | None:
@@ -157,37 +176,44 @@ def load(conn: Connection, txn: str, rev: int | None = None) -> Snapshot | None:
             snapshot.votes.setdefault(vote.review_id, []).append(vote)
     if snapshot.reviews or transaction.edited_by:
         snapshot.proposals = proposals.standing_in(conn, txn)
+        for comment in rows(conn, CommentRow, _COMMENTS, **which):
+            snapshot.comments.setdefault(comment.review_id, []).append(comment)
     return snapshot
 
 
 def load_all(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Snapshot]:
     """Many transactions, each at its revision, by (txn, rev): the same few queries however many they are."""
     txns = sorted({txn for txn, _ in wanted})
-    transactions = _among(conn, TransactionRow, col(TransactionRow.txn), txns)
+    transactions = among(conn, TransactionRow, col(TransactionRow.txn), txns)
     heads = {row.txn: row.rev for row in sorted(transactions, key=lambda row: row.rev)}
     found = {(row.txn, row.rev): Snapshot(row, [], head_rev=heads[row.txn]) for row in transactions}
-    effects = _among(conn, EffectRow, col(EffectRow.txn), txns)
+    effects = among(conn, EffectRow, col(EffectRow.txn), txns)
     decided = [effect.decision_id for effect in effects]
-    decisions = {d.decision_id: d for d in _among(conn, DecisionRow, col(DecisionRow.decision_id), decided)}
+    decisions = {d.decision_id: d for d in among(conn, DecisionRow, col(DecisionRow.decision_id), decided)}
     for effect in sorted(effects, key=lambda effect: effect.seq):
         snapshot = found[effect.txn, effect.rev]
         (snapshot.effects if effect.kind == "effect" else snapshot.compensations).append(effect)
         snapshot.decisions[effect.decision_id] = decisions[effect.decision_id]
     named = [effect.effect_id for effect in effects]
-    reviews = {row.review_id: row for row in _among(conn, ReviewRow, col(ReviewRow.effect_id), named)}
+    reviews = {row.review_id: row for row in among(conn, ReviewRow, col(ReviewRow.effect_id), named)}
     for review in reviews.values():
         found[review.txn, review.rev].reviews[review.effect_id] = review
-    votes = _among(conn, VoteRow, col(VoteRow.review_id), sorted(reviews))
+    votes = among(conn, VoteRow, col(VoteRow.review_id), sorted(reviews))
     for vote in sorted(votes, key=lambda vote: vote.vote_id):
         review = reviews[vote.review_id]
         found[review.txn, review.rev].votes.setdefault(vote.review_id, []).append(vote)
     standing = proposals.standing_in_each(conn, txns)
     for (txn, _), snapshot in found.items():
         snapshot.proposals = standing.get(txn, [])
+    comments = among(conn, CommentRow, col(CommentRow.review_id), sorted(reviews))
+    for comment in sorted(comments, key=lambda comment: comment.comment_id):
+        review = reviews[comment.review_id]
+        found[review.txn, review.rev].comments.setdefault(comment.review_id, []).append(comment)
     return {key: found[key] for key in wanted if key in found}
 
 
-def _among(conn: Connection, model: type[_Row], column: Any, values: Sequence[str]) -> list[_Row]:
+def among(conn: Connection, model: type[_Row], column: Any, values: Sequence[str]) -> list[_Row]:
+    """The rows whose column is one of these values, by one query."""
     return rows(conn, model, _all(model).where(column.in_(values)))
 
 
@@ -207,7 +233,7 @@ def require(conn: Connection, txn: str, rev: int | None = None) -> Snapshot:
 
 def agents_of(conn: Connection, names: Sequence[str]) -> dict[str, AgentRow]:
     """Enrolled parties by name."""
-    return {agent.name: agent for agent in _among(conn, AgentRow, col(AgentRow.name), sorted(set(names)))}
+    return {agent.name: agent for agent in among(conn, AgentRow, col(AgentRow.name), sorted(set(names)))}
 
 
 def agent_of(conn: Connection, name: str) -> AgentRow | None:
@@ -254,26 +280,25 @@ def open_reviews(conn: Connection, *, after: tuple[datetime, str] | None, limit:
     )
 
 
-def open_questions(conn: Connection, limit: int) -> list[tuple[ReviewRow, list[dict[str, Any]]]]:
-    """The open reviews that expire first, each with the gates of its effect, and nothing larger."""
-    reviews, effects = table(ReviewRow), table(EffectRow).c
-    query = (
-        select(*reviews.c, effects.gates)
-        .where(reviews.c.state == "open")
-        .where(effects.effect_id == reviews.c.effect_id, effects.rev == reviews.c.rev)
-        .order_by(reviews.c.answer_by, reviews.c.review_id)
-        .limit(limit)
-    )
-    names = [column.name for column in reviews.c]
-    return [(ReviewRow(**dict(zip(names, row, strict=False))), row.gates) for row in conn.execute(query)]
+def reviews_among(conn: Connection, review_ids: Sequence[str]) -> list[ReviewRow]:
+    """These reviews, in no order."""
+    return among(conn, ReviewRow, col(ReviewRow.review_id), review_ids)
 
 
-def answered_by(conn: Connection, iss: str, sub: str) -> set[str]:
-    """The open reviews that hold a vote of this person's: cast in time, and not revoked."""
-    votes, reviews = table(VoteRow).c, table(ReviewRow).c
-    query = select(votes.review_id).where(votes.review_id == reviews.review_id, reviews.state == "open")
-    query = query.where(votes.iss == iss, votes.sub == sub, votes.late.is_(False), votes.revoked_at.is_(None))
-    return set(conn.execute(query).scalars())
+_SEARCHED_BYTES = 16_384  # a larger effect's sentence is not searched
+
+
+def small_effects(conn: Connection, effect_ids: Sequence[str]) -> list[EffectRow]:
+    """These effects at every revision, but for the large ones."""
+    query = _all(EffectRow).where(col(EffectRow.effect_id).in_(effect_ids))
+    return rows(conn, EffectRow, query.where(func.length(col(EffectRow.args)) <= _SEARCHED_BYTES))
+
+
+def answered_among(conn: Connection, iss: str, sub: str, review_ids: Sequence[str]) -> set[str]:
+    """Which of these reviews hold a vote of this person's: cast in time, and not revoked."""
+    votes = table(VoteRow).c
+    query = select(votes.review_id).where(votes.review_id.in_(review_ids), votes.iss == iss, votes.sub == sub)
+    return set(conn.execute(query.where(votes.late.is_(False), votes.revoked_at.is_(None))).scalars())
 
 
 def tasks(

@@ -6,12 +6,17 @@ from typing import Literal, cast
 
 from sqlalchemy import Connection
 
-from countersign.contract.wire import ReviewPageView, ReviewView, VoteView
+from countersign.contract import EffectState
+from countersign.contract.wire import CommentView, ReviewPageView, ReviewView, SiblingView, VoteView
+from policy_service.storage.tables import CommentRow, EffectRow
 from policy_service.workflow import records
 from policy_service.workflow.asking import count, manifest_for
 from policy_service.workflow.ballots import person_key
 from policy_service.workflow.cases import Case, read_case
 from policy_service.workflow.context import Context
+from policy_service.workflow.effect_rows import args_of
+from policy_service.workflow.hiding import without_secrets
+from policy_service.workflow.records import Snapshot
 from policy_service.workflow.reviews import open_cases
 from policy_service.workflow.view import effect_view, needs, review_url
 
@@ -53,7 +58,7 @@ def _review(ctx: Context, case: Case) -> ReviewView:
         url=review_url(ctx, row),
         title=effect.tool if manifest is None else manifest.title,
         effect=effect_view(ctx, bundle, case.agent, snapshot, effect, now, counted=counted, for_people=True),
-        needs=needs(effect, counted),
+        needs=needs(counted),
         owner=case.agent.owner,
         votes=tuple(
             VoteView(
@@ -67,5 +72,36 @@ def _review(ctx: Context, case: Case) -> ReviewView:
             )
             for vote in snapshot.votes_on(effect)
         ),
+        comments=tuple(_comment(one) for one in snapshot.comments_on(effect)),
+        siblings=tuple(_sibling(snapshot, other) for other in snapshot.effects if other is not effect),
         claimed=dict(snapshot.transaction.claimed),
+    )
+
+
+def _comment(one: CommentRow) -> CommentView:
+    return CommentView(
+        comment_id=one.comment_id,
+        kind=cast(Literal["comment", "question"], one.kind),
+        person=person_key(one.iss, one.sub),
+        name=one.name,
+        for_requester=one.for_requester,
+        text=one.text,
+        at=one.written_at,
+        channel=one.channel,
+        assurance=cast(Literal["oidc", "dev"], one.assurance),
+        answer=one.answer,
+        answered_at=one.answered_at,
+    )
+
+
+def _sibling(snapshot: Snapshot, other: EffectRow) -> SiblingView:
+    review = snapshot.review_of(other)
+    return SiblingView(
+        effect_id=other.effect_id,
+        seq=other.seq,
+        tool=other.tool,
+        effect_digest=other.effect_digest,
+        state=EffectState(other.state),
+        args=without_secrets(args_of(other), other.secret),
+        review_id=None if review is None else review.review_id,
     )

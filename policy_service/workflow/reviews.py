@@ -1,4 +1,4 @@
-"""The queue and the review page, as read models.
+"""The review page as a read model, and the wire's pages of open reviews.
 
 A person sees every review of the deployment; whether they may vote, and why not, is worked out by the same rules the
 vote itself applies.
@@ -6,32 +6,41 @@ vote itself applies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal, cast
+from typing import Literal, cast
 
 from sqlalchemy import Connection
 
-from policy_service.domain.gates import Gate
 from policy_service.domain.quorum import GateTally, Tally
 from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.rules import UNKNOWN_TOOL
-from policy_service.storage.tables import DecisionRow, EffectRow, ReviewRow, VoteRow
+from policy_service.storage.core import find_one
+from policy_service.storage.tables import (
+    CommentRow,
+    DecisionRow,
+    EffectRow,
+    RedemptionRow,
+    ReviewRow,
+    VoteRow,
+)
 from policy_service.workflow import records
 from policy_service.workflow.asking import count, manifest_for
+from policy_service.workflow.ballots import requesters_side
+from policy_service.workflow.beside_reading import Beside, Proof
 from policy_service.workflow.cases import Case, read_case, read_cases
 from policy_service.workflow.context import Context
 from policy_service.workflow.cursors import read_cursor
-from policy_service.workflow.describing import arguments, first_money, sentence
+from policy_service.workflow.describing import arguments, sentence
 from policy_service.workflow.edit_views import edit_cards, may_propose, open_cards, since_staged
 from policy_service.workflow.history import of_transaction
+from policy_service.workflow.past import before_it
 from policy_service.workflow.reading import (
+    CommentView,
     EventLine,
     FactLine,
     GateView,
-    QueuePage,
-    QueueRow,
     ReviewPage,
     Risk,
     Sibling,
@@ -39,21 +48,10 @@ from policy_service.workflow.reading import (
 )
 from policy_service.workflow.records import Snapshot
 from policy_service.workflow.rule_changes import changes_of
-from policy_service.workflow.stops import list_stops
+from policy_service.workflow.signers import Signers, signers_of
 from policy_service.workflow.timeline import event_line, person_of
+from policy_service.workflow.totals import told_by, totals
 from policy_service.workflow.vote import Voter, why_not
-
-_COUNT_CAP = 1_000  # exact counts are linear; nobody reads more than this
-
-
-async def open_reviews(ctx: Context, voter: Voter, cursor: str | None, limit: int) -> QueuePage:
-    """A page of open reviews, those that expire first in front.
-
-    Raises:
-        InvalidRequestError: the cursor is not one of ours.
-    """
-    after, now = read_cursor(cursor), ctx.clock()
-    return await ctx.db.read(lambda conn: _page(conn, ctx, voter, after, limit, now))
 
 
 async def open_cases(ctx: Context, cursor: str | None, limit: int) -> tuple[list[Case], str | None]:
@@ -73,78 +71,8 @@ def _cases(conn: Connection, after: tuple[datetime, str] | None, limit: int) -> 
     return read_cases(conn, shown), following
 
 
-def _page(
-    conn: Connection,
-    ctx: Context,
-    voter: Voter,
-    after: tuple[datetime, str] | None,
-    limit: int,
-    now: datetime,
-) -> QueuePage:
-    bundle = ctx.active.current
-    cases, following = _cases(conn, after, limit)
-    questions = records.open_questions(conn, _COUNT_CAP + 1)
-    waiting = _waiting_for(conn, ctx, bundle, voter, questions[:_COUNT_CAP], now)
-    return QueuePage(
-        rows=tuple(_row(ctx, bundle, case, now, case.review.review_id in waiting) for case in cases),
-        next_cursor=following,
-        total=min(len(questions), _COUNT_CAP),
-        total_capped=len(questions) > _COUNT_CAP,
-        votable=len(waiting),
-        frozen=tuple(stop.words for stop in list_stops(conn)),
-    )
-
-
-def _waiting_for(
-    conn: Connection,
-    ctx: Context,
-    bundle: Bundle,
-    voter: Voter,
-    questions: Sequence[tuple[ReviewRow, list[dict[str, Any]]]],
-    now: datetime,
-) -> set[str]:
-    """Which of these reviews wait for this person: they may vote on it, and have not."""
-    agents = records.agents_of(conn, [review.agent for review, _ in questions])
-    answered = records.answered_by(conn, voter.iss, voter.sub)
-    return {
-        review.review_id
-        for review, stored in questions
-        if review.review_id not in answered
-        and why_not(
-            ctx, bundle, agents[review.agent], review, [Gate.from_json(gate) for gate in stored], voter, now
-        )
-        is None
-    }
-
-
 def _write_cursor(answer_by: datetime, review_id: str) -> str:
     return f"{answer_by.isoformat()}~{review_id}"
-
-
-def _row(ctx: Context, bundle: Bundle, case: Case, now: datetime, waits: bool) -> QueueRow:
-    review, effect = case.review, case.effect
-    gates = case.gates
-    counted = count(ctx, bundle, case.snapshot, effect, case.agent, gates, now)
-    manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
-    return QueueRow(
-        review_id=review.review_id,
-        effect_id=effect.effect_id,
-        rev=effect.rev,
-        txn=effect.txn,
-        tool=effect.tool,
-        title=effect.tool if manifest is None else manifest.title,
-        sentence=sentence(bundle, effect),
-        risk=cast(Risk, review.risk),
-        agent=effect.agent,
-        owner=owner_name(bundle, case.agent.owner),
-        gates=tuple(dict.fromkeys(gate.title or gate.policy_id for gate in gates)),
-        amount=first_money(bundle, effect),
-        have=sum(min(entry.have, entry.need) for entry in counted.per_gate),
-        need=sum(entry.need for entry in counted.per_gate),
-        answer_by=review.answer_by,
-        opened_at=review.opened_at,
-        can_vote=waits,
-    )
 
 
 def owner_name(bundle: Bundle, owner: str | None) -> str | None:
@@ -169,7 +97,8 @@ def _review_page(
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
     counted = count(ctx, bundle, snapshot, effect, case.agent, case.gates, now)
     votes = snapshot.votes_on(effect)
-    why = why_not(ctx, bundle, case.agent, review, case.gates, voter, now) if review.state == "open" else None
+    beside = _beside(conn, bundle, effect, decision)
+    barred = why_not(ctx, bundle, case.agent, review, case.gates, voter, now)
     return ReviewPage(
         review_id=review.review_id,
         effect_id=effect.effect_id,
@@ -180,13 +109,13 @@ def _review_page(
         effect_digest=effect.effect_digest,
         effect_state=effect.state,
         sentence=sentence(bundle, effect),
-        finality=_finality(case),
+        finality=finality(case),
         risk=cast(Risk, review.risk),
         tool=effect.tool,
         tool_title=effect.tool if manifest is None else manifest.title,
         args=arguments(bundle, effect, decision.unseen),
         canonical=effect.args,
-        gates=_gates(bundle, case, counted),
+        gates=_gates(bundle, case, counted, signers_of(conn, ctx, bundle, case, voter, now)),
         votes=tuple(vote_view(vote, counted) for vote in votes),
         answer_by=review.answer_by,
         opened_at=review.opened_at,
@@ -195,12 +124,12 @@ def _review_page(
         agent_roles=tuple(case.agent.roles),
         key_kid=snapshot.transaction.jkt,
         claimed=dict(snapshot.transaction.claimed),
-        facts=_facts(decision),
+        facts=tuple(fact for fact in _facts(decision) if not told_by(fact.source, beside.meters)),
         siblings=siblings_of(bundle, snapshot, effect),
         commit=decision.commit,
         bundle=decision.bundle,
         timeline=timeline_of(conn, bundle, effect),
-        why_not=why,
+        why_not=barred if review.state == "open" else None,
         warnings=_warnings(bundle, case),
         superseded_by=snapshot.superseded_by,
         seq=effect.seq,
@@ -211,11 +140,44 @@ def _review_page(
         proposals=open_cards(bundle, case, voter),
         edits=edit_cards(conn, bundle, case, voter),
         since_staged=since_staged(conn, bundle, case),
-        may_propose=may_propose(bundle, case, why),
+        may_propose=may_propose(bundle, case, barred),
+        beside=beside,
+        comments=tuple(comment_view(one) for one in snapshot.comments_on(effect)),
+        may_comment=review.state == "open"
+        and (barred is None or voter.key in requesters_side(case.agent, review)),
+        may_ask=review.state == "open" and barred is None,
+        reminded_at=review.reminded_at,
+        unanswerable=review.unanswerable if review.state == "open" else None,
     )
 
 
-def _finality(case: Case) -> str:
+def comment_view(one: CommentRow) -> CommentView:
+    """One comment, as a page shows it."""
+    return CommentView(
+        person_name=one.name,
+        text=one.text,
+        at=one.written_at,
+        channel=one.channel,
+        assurance=one.assurance,
+        question=one.kind == "question",
+        for_requester=one.for_requester,
+        answer=one.answer,
+        answered_at=one.answered_at,
+    )
+
+
+def _beside(conn: Connection, bundle: Bundle, effect: EffectRow, decision: DecisionRow) -> Beside:
+    last, past = before_it(conn, bundle, effect)
+    meters = totals(bundle, effect, decision)
+    spent = find_one(conn, RedemptionRow, effect_id=effect.effect_id, rev=effect.rev)
+    if spent is None:
+        return Beside(last, past, meters)
+    proof = Proof(spent.redeemer, spent.attempt_id, spent.redeemed_at, spent.jti, effect.fire_by)
+    return Beside(last, past, meters, proof)
+
+
+def finality(case: Case) -> str:
+    """Whether it can be taken back, in one sentence."""
     if case.effect.kind == "compensate":
         return "This takes back what fired before."
     if case.effect.compensation is not None:
@@ -223,17 +185,29 @@ def _finality(case: Case) -> str:
     return "This cannot be undone."
 
 
-def _gates(bundle: Bundle, case: Case, counted: Tally) -> tuple[GateView, ...]:
+def _gates(
+    bundle: Bundle, case: Case, counted: Tally, signers: Mapping[frozenset[str], Signers]
+) -> tuple[GateView, ...]:
     titles = {gate.policy_id: gate.title for gate in case.gates}
     return tuple(
-        _gate_view(bundle, entry, policy_id, titles[policy_id])
+        _gate_view(
+            bundle,
+            case.review,
+            entry,
+            policy_id,
+            titles[policy_id],
+            signers.get(entry.gate.voters, Signers()),
+        )
         for entry in counted.per_gate
         for policy_id in dict.fromkeys(entry.gate.gates)
     )
 
 
-def _gate_view(bundle: Bundle, entry: GateTally, policy_id: str, title: str) -> GateView:
-    source = bundle.describe(policy_id)
+def _gate_view(
+    bundle: Bundle, review: ReviewRow, entry: GateTally, policy_id: str, title: str, signers: Signers
+) -> GateView:
+    source, since = bundle.describe(policy_id), review.escalated.get(entry.gate.key)
+    added = entry.gate.added - entry.gate.groups
     return GateView(
         policy_id=policy_id,
         title=title,
@@ -246,6 +220,11 @@ def _gate_view(bundle: Bundle, entry: GateTally, policy_id: str, title: str) -> 
         file="" if source is None else source.file,
         line=0 if source is None else source.line,
         doc="" if source is None else source.doc,
+        could_sign=signers.names,
+        could_sign_more=signers.more,
+        barred=signers.barred,
+        added=tuple(bundle.directory.title_of(group) for group in sorted(added)),
+        added_at=None if since is None else datetime.fromisoformat(since),
     )
 
 
@@ -285,6 +264,7 @@ def siblings_of(bundle: Bundle, snapshot: Snapshot, of: EffectRow) -> tuple[Sibl
             sentence=sentence(bundle, effect),
             state=effect.state,
             review_id=review.review_id if (review := snapshot.review_of(effect)) is not None else None,
+            args=arguments(bundle, effect, snapshot.decisions[effect.decision_id].unseen),
         )
         for effect in others
     )

@@ -149,6 +149,9 @@ def _take(tx: Tx, case: TaskCase, voter: Voter, word: Word) -> None:
         move_effect(tx, effect, to, cause)
         settle_effect(tx, case.snapshot, effect, cause)
     settle_task(tx, effect, cause, case.kind)
+    review = case.snapshot.review_of(effect)
+    if case.kind is TaskKind.IMPOSSIBLE_QUORUM and review is not None:
+        set_columns(tx, review, unanswerable=None)  # a person knows, and has said what to do about it
     if case.state is not EffectState.REVIEW and word.answer is not TaskAnswer.WITHDRAWN:
         follow_effects(tx, case.snapshot, cause)
 

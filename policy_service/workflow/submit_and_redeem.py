@@ -20,6 +20,7 @@ from policy_service.storage.tables import AttemptRow
 from policy_service.workflow import idempotency, records
 from policy_service.workflow.asking import with_one_bundle
 from policy_service.workflow.context import Context
+from policy_service.workflow.impossible import weigh_at_once
 from policy_service.workflow.mint import Minted, describe, mint
 from policy_service.workflow.moves import Cause, agent_actor
 from policy_service.workflow.records import Snapshot
@@ -70,7 +71,8 @@ async def submit_and_redeem(
 
     done = await with_one_bundle(ctx, under)
     if done.spent is None or done.spent.receipt is None:
-        return SubmittedAndRedeemed(done.snapshot, done.created)
+        snapshot = await weigh_at_once(ctx, done.snapshot) if done.created else done.snapshot
+        return SubmittedAndRedeemed(snapshot, done.created)
     return SubmittedAndRedeemed(
         done.snapshot,
         done.created,

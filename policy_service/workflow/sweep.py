@@ -1,5 +1,5 @@
-"""What time does: reviews nobody answered expire, releases nobody used expire, redeemed effects nobody reported on
-become unknown and a task.
+"""What time does: reviews nobody answered are brought to mind, asked of further groups and expire, releases nobody used
+expire, redeemed effects nobody reported on become unknown and a task.
 
 Idempotent; each row in a unit of its own, found by an index on its due time. A row that cannot be moved is logged,
 holds up no other and is tried again with the next round. Every verb checks the same times itself; a sweep that is late
@@ -25,9 +25,11 @@ from policy_service.workflow import due, records
 from policy_service.workflow.context import Context
 from policy_service.workflow.due import Due, Queue
 from policy_service.workflow.endings import expire_effect, expire_if_over
+from policy_service.workflow.escalate import escalate_if_due
 from policy_service.workflow.idempotency import forget_older
 from policy_service.workflow.moves import SERVICE, Cause, follow_effects, move_effect
 from policy_service.workflow.records import Snapshot
+from policy_service.workflow.remind import remind
 from policy_service.workflow.report import settle_effect
 from policy_service.workflow.standing import compensation_due
 
@@ -41,6 +43,20 @@ Move = Callable[[Tx, Snapshot, Due], object]
 async def expire_reviews(ctx: Context) -> int:
     """Expire effects whose question was not answered in time; how many."""
     return await _each(ctx, due.UNANSWERED, _expire)
+
+
+async def remind_people(ctx: Context) -> int:
+    """Remind of the questions whose reminder is due; how many."""
+    return await _each(
+        ctx, due.TO_REMIND, lambda tx, snapshot, row: remind(tx, snapshot, _effect(snapshot, row))
+    )
+
+
+async def escalate_reviews(ctx: Context) -> int:
+    """Put the questions nobody answers to the further groups their gates name; how many."""
+    return await _each(
+        ctx, due.TO_ESCALATE, lambda tx, snapshot, row: escalate_if_due(tx, snapshot, _effect(snapshot, row))
+    )
 
 
 async def expire_releases(ctx: Context) -> int:

@@ -20,7 +20,18 @@ def event_line(bundle: Bundle, row: AuditRow, names: Mapping[str, str]) -> Event
     body = load(row.body)
     if tell is None or not isinstance(body, dict):
         return None
-    return EventLine(at=row.at, kind=row.kind, text=tell(body), actor=_actor(bundle, row.actor, names))
+    return EventLine(
+        at=row.at,
+        kind=row.kind,
+        text=tell(body),
+        actor=_actor(bundle, row.actor, names),
+        channel=str(body.get("channel") or _CHANNELS.get(row.actor.partition(":")[0], "")),
+        commit=str(body.get("commit") or ""),
+        line=row.audit_id,
+    )
+
+
+_CHANNELS = {"agent": "api", "operator": "cli"}  # the one way each of them has; people have several
 
 
 def person_of(row: AuditRow) -> str | None:
@@ -55,6 +66,7 @@ _WITHDRAWN = {
 }
 
 
+_CHANNELS = {"web": " on the web", "api": " over the API"}
 _DECLINED = {"taken_back": "Took back the proposed arguments"}
 _LAPSED = {"replaced": "Proposed something else instead"}
 
@@ -83,6 +95,16 @@ def _vote(body: _Body) -> str:
     return f"Voted to {body['verdict']}{late}"
 
 
+def _whence(body: _Body) -> str:
+    side = ", for the agent's side" if body.get("for_requester") else ""
+    return f"{_CHANNELS.get(body['channel'], '')}{side}"
+
+
+def _escalated(body: _Body) -> str:
+    why = "nobody else can answer it" if body["why"] == "quorum" else "nobody has answered"
+    return f"Asked {', '.join(body['groups'])} as well: {why}"
+
+
 def _by_word(body: _Body) -> str:
     return ", by a person's word" if body.get("why") == "settled" else ""
 
@@ -98,6 +120,11 @@ _TOLD: dict[str, Callable[[_Body], str]] = {
     "decision_made": _decision,
     "review_opened": lambda body: "Asked people",
     "review_reopened": lambda body: "Asked people again",
+    "review_reminded": lambda body: "Reminded those who are asked",
+    "review_escalated": _escalated,
+    "comment_written": lambda body: "Commented" + _whence(body),
+    "question_asked": lambda body: "Asked the agent something" + _whence(body),
+    "question_answered": lambda body: "Answered what it was asked",
     "vote_recorded": _vote,
     "vote_strengthened": lambda body: f"Proved themselves again, by {body['step_up']}",
     "proposal_opened": lambda body: "Proposed other arguments",

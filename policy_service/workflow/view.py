@@ -28,13 +28,13 @@ from countersign.contract.wire import (
     Need,
     OutcomeView,
     ProposalView,
+    QuestionView,
     Reason,
     ReviewSummary,
     Settlement,
     TransactionView,
 )
 from policy_service.domain.decision import Decision
-from policy_service.domain.gates import merge
 from policy_service.domain.quorum import Tally
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.proposals import ProposalRow
@@ -86,6 +86,30 @@ def transaction_view(
         releases=tuple(releases),
         receipt=receipt,
         attempt_id=snapshot.effects[0].redeemed_by,
+        questions=questions(snapshot),
+    )
+
+
+def questions(snapshot: Snapshot) -> tuple[QuestionView, ...]:
+    """What people have asked the agent about this revision, oldest first."""
+    asked = [
+        (review, one)
+        for review in snapshot.reviews.values()
+        for one in snapshot.comments.get(review.review_id, [])
+        if one.kind == "question"
+    ]
+    return tuple(
+        QuestionView(
+            question_id=one.comment_id,
+            review_id=review.review_id,
+            effect_id=review.effect_id,
+            text=one.text,
+            asked_by=one.name,
+            asked_at=one.written_at,
+            answer=one.answer,
+            answered_at=one.answered_at,
+        )
+        for review, one in sorted(asked, key=lambda pair: pair[1].comment_id)
     )
 
 
@@ -281,26 +305,34 @@ def _review(
         state=review.state,
         url=review_url(ctx, review),
         answer_by=review.answer_by,
-        needs=needs(effect, counted),
+        needs=needs(counted),
+        escalated_at=escalated_at(review),
+        reminded_at=review.reminded_at,
+        unanswerable=review.unanswerable if review.state == "open" else None,
         proposals=tuple(
             proposal_view(effect, row, for_people=for_people) for row in snapshot.proposed_for(effect)
         ),
     )
 
 
-def needs(effect: EffectRow, counted: Tally) -> tuple[Need, ...]:
+def escalated_at(review: ReviewRow) -> datetime | None:
+    """Since when a review asks further groups as well."""
+    return min(map(datetime.fromisoformat, review.escalated.values()), default=None)
+
+
+def needs(counted: Tally) -> tuple[Need, ...]:
     """What each merged gate asks for and has."""
-    have = {entry.gate.key: entry.have for entry in counted.per_gate}
     return tuple(
         Need(
-            gates=gate.gates,
-            groups=tuple(sorted(gate.voters)),
-            quorum=gate.quorum,
-            have=have.get(gate.key, 0),
-            step_up=gate.step_up,
-            shared=gate.shared,
+            gates=entry.gate.gates,
+            groups=tuple(sorted(entry.gate.voters)),
+            quorum=entry.need,
+            have=entry.have,
+            step_up=entry.gate.step_up,
+            shared=entry.gate.shared,
+            added=tuple(sorted(entry.gate.added - entry.gate.groups)),
         )
-        for gate in merge(gates_of(effect))
+        for entry in counted.per_gate
     )
 
 

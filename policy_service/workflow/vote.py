@@ -139,7 +139,7 @@ def _require_eligible(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: V
     if reason is not None:
         raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
     probe = _probe(bundle, voter)
-    if ballot.verdict == "approve" and not any(serves(gate, probe) for gate in merge(case.gates)):
+    if ballot.verdict == "approve" and not any(serves(gate, probe) for gate in case.asked):
         raise ForbiddenError(
             "every gate you serve asks for a passkey; passkeys are not set up on this deployment yet",
             code=ErrorCode.STEP_UP_REQUIRED,
@@ -165,7 +165,7 @@ def why_not(
         return f"you own {agent.name}; nobody approves their own side"
     if voter.key in requesters_side(agent, review):
         return "you changed its arguments; nobody approves what they wrote, so somebody else decides this one"
-    probe, merged = _probe(bundle, voter), merge(gates)
+    probe, merged = _probe(bundle, voter), merge(gates, review.escalated)
     if not any(could_serve(gate, probe) for gate in merged):
         asked = ", ".join(sorted({group for gate in merged for group in gate.voters}))
         return (

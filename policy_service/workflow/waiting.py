@@ -21,13 +21,18 @@ _GoesOn = Callable[[Snapshot], bool]
 
 
 async def wait_while_in_review(ctx: Context, txn: str, seconds: float) -> Snapshot:
-    """The transaction as soon as it no longer waits for people, or they want something of its agent: that is other
-    arguments, proposed or put in force. Or as it is when the time is up."""
-    return await _wait(ctx, txn, seconds, _while_asked)
+    """The transaction as soon as it no longer waits for people, or they want something of its agent: an answer, or
+    other arguments, proposed or put in force. Or as it is when the time is up."""
+    return await _wait(ctx, txn, seconds, _until_decided_or_asked)
 
 
-async def wait_for_people(ctx: Context, caller: Caller, txn: str, seconds: float) -> Snapshot:
+async def wait_for_people(
+    ctx: Context, caller: Caller, txn: str, seconds: float, asked_after: str | None = None
+) -> Snapshot:
     """The same, also while people are to settle what became of it: until they have settled something more.
+
+    ``asked_after``: the last question the caller has seen, empty for none: a newer one that waits ends this at once.
+    Otherwise only what is asked from now on does.
 
     Raises:
         NotFoundError: no such transaction, or a stranger asks.
@@ -35,18 +40,22 @@ async def wait_for_people(ctx: Context, caller: Caller, txn: str, seconds: float
 
     def seen(first: Snapshot) -> _GoesOn:
         require_visible(caller, first.transaction)
-        return _until_settled_further(first)
+        return _until_settled_further(first, asked_after)
 
     return await _wait(ctx, txn, seconds, seen)
 
 
-def _is_asked(snapshot: Snapshot) -> bool:
-    return snapshot.transaction.state == TxnState.REVIEW.value
+def _until_decided_or_asked(first: Snapshot, asked_after: str | None = None) -> _GoesOn:
+    before, proposed = first.open_questions, _proposed(first)
 
+    def is_news(question: str) -> bool:
+        return question not in before if asked_after is None else question > asked_after
 
-def _while_asked(first: Snapshot) -> _GoesOn:
-    before = _proposed(first)
-    return lambda now: _is_asked(now) and _proposed(now) == before
+    return lambda now: (
+        now.transaction.state == TxnState.REVIEW.value
+        and _proposed(now) == proposed
+        and not any(map(is_news, now.open_questions))
+    )
 
 
 def _proposed(snapshot: Snapshot) -> tuple[int, list[str]]:
@@ -55,9 +64,9 @@ def _proposed(snapshot: Snapshot) -> tuple[int, list[str]]:
     return snapshot.transaction.rev, [row.proposal_id for row in rows]
 
 
-def _until_settled_further(first: Snapshot) -> _GoesOn:
+def _until_settled_further(first: Snapshot, asked_after: str | None) -> _GoesOn:
     if first.transaction.state != TxnState.UNSETTLED.value:
-        return _while_asked(first)
+        return _until_decided_or_asked(first, asked_after)
     before = _outcomes(first)
     return lambda now: _outcomes(now) == before
 

@@ -63,28 +63,28 @@ def _multiply(database: Path, count: int) -> None:
         name, short = "printf('%064x', n)", "printf('%026d', n)"
         ids = {"txn": name, "effect_id": name}
         few = f"n <= {FIRST} OR abs(n - {count // 2}) <= {AROUND}"
-        _copy(db, "reviews", count, "1", {**ids, "review_id": f"'rev_' || {short}"})
-        _copy(db, "transactions", count, few, {"txn": name, "run_key": f"'grown-' || {short}"})
-        _copy(db, "effects", count, few, {**ids, "call_key": name, "decision_id": f"'dec_' || {short}"})
-        _copy(db, "decisions", count, few, {"effect_id": name, "decision_id": f"'dec_' || {short}"})
+        copy_rows(db, "reviews", count, "1", {**ids, "review_id": f"'rev_' || {short}"})
+        copy_rows(db, "transactions", count, few, {"txn": name, "run_key": f"'grown-' || {short}"})
+        copy_rows(db, "effects", count, few, {**ids, "call_key": name, "decision_id": f"'dec_' || {short}"})
+        copy_rows(db, "decisions", count, few, {"effect_id": name, "decision_id": f"'dec_' || {short}"})
         db.execute(
             "INSERT INTO tasks (task_id, kind, state, txn, effect_id, rev, text, opened_at) SELECT 'tsk_first', "
             "'unknown', 'open', txn, effect_id, rev, 'it may have happened', opened_at FROM reviews LIMIT 1"
         )
-        _copy(db, "tasks", count, "1", {**ids, "task_id": f"'tsk_' || {short}"})
+        copy_rows(db, "tasks", count, "1", {**ids, "task_id": f"'tsk_' || {short}"})
         newest = db.execute("SELECT max(idx) FROM audit").fetchone()[0]
         guard = "SELECT sql FROM sqlite_master WHERE name = 'audit_written_without_index'"
         (trigger,) = db.execute(guard).fetchone()
         db.execute(
             "DROP TRIGGER audit_written_without_index"
         )  # and put back: rows come with their index here
-        _copy(db, "audit", count, "1", {**ids, "audit_id": f"'aud_' || {short}", "idx": f"{newest} + n"})
+        copy_rows(db, "audit", count, "1", {**ids, "audit_id": f"'aud_' || {short}", "idx": f"{newest} + n"})
         db.execute(trigger)
         db.execute("COMMIT")
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
-def _copy(db: sqlite3.Connection, table: str, count: int, where: str, changed: dict[str, str]) -> None:
+def copy_rows(db: sqlite3.Connection, table: str, count: int, where: str, changed: dict[str, str]) -> None:
     """So many copies of the table's newest row, or those of them `where`, with these columns made from n."""
     columns = [row[1] for row in db.execute(f"PRAGMA table_info({table})")]
     values = ", ".join(changed.get(column, f'one."{column}"') for column in columns)
@@ -100,7 +100,7 @@ def _copy(db: sqlite3.Connection, table: str, count: int, where: str, changed: d
 # ------------------------------------------------------------------------------------------------- pages
 
 
-class _Reader(Person):
+class Reader(Person):
     """A person who signed in, and the cookie of the session."""
 
     @property
@@ -116,7 +116,7 @@ def _paths(database: Path, count: int) -> dict[str, str]:
     middle = f"{count // 2:026d}"
     at = quote(f"{answer_by}~rev_{middle}")
     return {
-        "queue": "/",
+        "queue": "/?tab=open",
         "reviews": "/v1/reviews",
         "reviews, middle": f"/v1/reviews?cursor={at}",
         "tasks": "/v1/tasks",
@@ -134,8 +134,8 @@ HOLDS = {
 }
 
 
-def _case(name: str, running: Measured, path: str, cookie: str) -> Case:
-    holding = HOLDS[name.partition(",")[0].partition(":")[0]]
+def page_case(name: str, running: Measured, path: str, cookie: str, holding: bytes) -> Case:
+    """How long one page takes, asked for again and again."""
 
     def measure(seconds: float) -> Sample:
         took: list[float] = []
@@ -154,20 +154,24 @@ def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
         made: list[Case] = []
         for size, rows in SIZES.items():
             data, count = folder / f"growing-{size}", rows // SHRINK
-            _prepare(data, count)
+            prepare(data)
+            _multiply(data / "countersign.db", count)
             grown, _ = running.enter_context(service(data))
-            reader = running.enter_context(_Reader(grown.url))
+            reader = running.enter_context(Reader(grown.url))
             reader.sign_in(grown.sign_in_link(PERSON))
             paths = _paths(data / "countersign.db", count)
-            made += [_case(f"{page}: {size}", grown, paths[page], reader.cookie) for page in PAGES]
+            made += [
+                page_case(f"{page}: {size}", grown, paths[page], reader.cookie, HOLDS[page.partition(",")[0]])
+                for page in PAGES
+            ]
         yield [case for case in made if case.name in wanted]
 
 
-def _prepare(data: Path, count: int) -> None:
+def prepare(data: Path) -> None:
+    """A service that has been asked once about a refund, and was stopped again."""
     with service(data) as (first, signer):
         drive(first.port, signer.reviews(1), 1, holding=b'"state":"review"')
         _wait_for_index(data / "countersign.db")
-    _multiply(data / "countersign.db", count)
 
 
 def _wait_for_index(database: Path) -> None:

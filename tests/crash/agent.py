@@ -72,7 +72,13 @@ def live(life: Life) -> None:
 
 def _step(life: Life, runtime: Runtime, tools: Tools) -> dict[str, Any]:
     raised, words, reviews = None, "", []
-    txn = transaction(life.key, runtime=runtime, wait=life.wait, accept_edits=life.flow == "edited")
+    txn = transaction(
+        life.key,
+        runtime=runtime,
+        wait=life.wait,
+        accept_edits=life.flow == "edited",
+        on_question=lambda _: "because it came late",
+    )
     try:
         with txn:
             FLOWS[life.flow](tools)
@@ -291,6 +297,8 @@ FLOWS: dict[str, Callable[[Tools], object]] = {
     "edited": lambda tools: tools.refund("o-1", 90_000),
     "huge": lambda tools: tools.refund("o-1", 300_000),
     "brief": lambda tools: tools.refund("brief", 90_000),
+    "slow": lambda tools: tools.refund("slow", 100),
+    "hopeless": lambda tools: tools.refund("hopeless", 100),
     "forbidden": lambda tools: tools.refund("o-1", 900_000),
     "error": lambda tools: tools.refund("overflow", 100),
     "with_live": _with_live,

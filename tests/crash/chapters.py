@@ -15,12 +15,12 @@ from sqlalchemy import select
 
 from countersign.contract import names
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import ShadowRow
-from policy_service.storage.tables import EffectRow, ReviewRow, TaskRow
+from policy_service.storage.plumbing import AuditRow, ShadowRow
+from policy_service.storage.tables import CommentRow, EffectRow, ReviewRow, TaskRow
 from tests.crash.agent import AGENT, lines
 from tests.crash.dying import Death
 from tests.crash.invariants import counted
-from tests.crash.story import STRICTER, Story
+from tests.crash.story import SLOW, STRICTER, Story
 
 _STAGED = Death("journal.transactions:Transactions.stage", "after")
 _FIRING = Death("firing:FireRun._call", "before")
@@ -162,6 +162,28 @@ def settles(story: Story) -> None:
     happened(story)
 
 
+def talks(story: Story) -> None:
+    """Nobody answers: people are reminded, others are asked, one of them asks the agent, which answers. And a question
+    that nobody can answer is told with the submission."""
+    story.policies(SLOW)
+    story.begin()
+    story.live("hopeless", "hopeless")
+    story.until("somebody is told", lambda conn: _open_tasks(conn) in (["impossible_quorum"], []))
+    story.live("withdraw", "hopeless")
+    said = story.live("slow", "slow")
+    if said["raised"] == "ReviewPending":
+        story.until("people are reminded", lambda conn: _told(conn, "review_reminded"))
+        story.until("others are asked", lambda conn: _told(conn, "review_escalated"))
+        story.ask("ingrid", said["reviews"][0], "what for?")
+        for _ in range(2):  # what was lost on its way is said again by the next run
+            story.live("slow", "slow")
+        story.until("the agent has answered", lambda conn: _answers(conn) == ["because it came late"])
+        story.answer("ingrid", said["reviews"][0])
+    story.live("resume")
+    story.finish()
+    happened(story, refund=1)
+
+
 def activates(story: Story) -> None:
     """Stricter rules end what was open."""
     story.begin()
@@ -229,6 +251,16 @@ def _plus(calls: dict[str, int]) -> Any:
 def _open_tasks(conn: Any) -> list[str]:
     tasks = table(TaskRow).c
     return list(conn.scalars(select(tasks.kind).where(tasks.state == "open")))
+
+
+def _told(conn: Any, kind: str) -> bool:
+    return (
+        conn.scalar(select(table(AuditRow).c.kind).where(table(AuditRow).c.kind == kind).limit(1)) is not None
+    )
+
+
+def _answers(conn: Any) -> list[str | None]:
+    return list(conn.scalars(select(table(CommentRow).c.answer)))
 
 
 def _states(conn: Any, run_key: str) -> list[str]:

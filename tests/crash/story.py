@@ -79,6 +79,15 @@ when { context.input.charge_id == "c-lapsing" };
 STRICTER = (
     '@id("closed") @doc("Closed for today.") forbid (principal, action == Action::"refund", resource);\n'
 )
+SLOW = """
+@id("slow") @approval("finance") @answer_within("80s") @remind("1s") @escalate("admin")
+forbid (principal, action == Action::"refund", resource)
+when { context.input.order_id == "slow" };
+
+@id("hopeless") @approval("finance") @quorum("9")
+forbid (principal, action == Action::"refund", resource)
+when { context.input.order_id == "hopeless" };
+"""
 
 
 @dataclass
@@ -291,6 +300,16 @@ class Story:
             with Person(self.url) as person:
                 person.sign_in(self.operator("sign-in-link", {"sub": sub, "name": sub.title()})["url"])
                 person.propose(review_url, {"amount_cents": str(amount_cents)}, "half of it was delivered")
+
+        self.patiently(act)
+
+    def ask(self, sub: str, review_url: str, text: str) -> None:
+        """Somebody signs in and asks the agent; again, in the same words, when the service died under it."""
+
+        def act() -> None:
+            with Person(self.url) as person:
+                person.sign_in(self.operator("sign-in-link", {"sub": sub, "name": sub.title()})["url"])
+                person.ask(review_url, text)
 
         self.patiently(act)
 

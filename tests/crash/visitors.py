@@ -5,24 +5,28 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx2
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from countersign.contract import PrivateKey, make_proof, names
 from examples.person import Form, Person, _Forms
 from policy_service.channels.operator.verbs import VERBS
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.storage.core import table
+from policy_service.storage.plumbing import AuditRow, WebhookRow
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, SessionRow
 from policy_service.tokens.keys import NEXT, PUBLISHED_FIRST_S
+from policy_service.tokens.webhook_keys import make_webhook_key, read_webhook_keys
+from policy_service.webhooks import Webhook
 from tests.counterparts import node
 from tests.crash.agent import AGENT
 from tests.crash.chapters import happened, open_reviews
 from tests.crash.story import Story
+from tests.fakes.receivers import Receiver, Step
 from tests.integration.identity.browsing import Browser
 
 
@@ -129,6 +133,8 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
         "revoke-commit": {"commit": commit, "reason": "a bad rule"},
         "revoke-approver": {"person": person, "reason": "left"},
         "reinstate-approver": {"person": person},
+        "webhooks-list": {},
+        "webhooks-retry": {"webhook": HOOK},
         "recorded-call": {"effect_id": effect_id},
         "recorded-calls": {"days": 1, "with_secrets": False},
     }
@@ -142,24 +148,28 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
 def operated(story: Story) -> None:
     """Verbs through the socket of a running service."""
     story.more["API_KEYS"] = "true"
-    story.begin()
-    story.live("large", "large")
-    story.live("large", "other")
-    story.answer("tomas", _pending(story))
-    _operated(story, lambda verb, args: _said_once(story, verb, args))
-    story.finish()
+    with receiver_of(story):
+        story.begin()
+        story.live("large", "large")
+        story.live("large", "other")
+        story.answer("tomas", _pending(story))
+        story.until("the receiver is known", _knows_receiver)
+        _operated(story, lambda verb, args: _said_once(story, verb, args))
+        story.finish()
 
 
 def operated_alone(story: Story) -> None:
     """Verbs by the command line itself, while the service is down."""
     story.more["API_KEYS"] = "true"
-    story.begin()
-    story.live("large", "large")
-    story.live("large", "other")
-    story.answer("tomas", _pending(story))
-    story.stop()
-    _operated(story, story.alone)
-    story.finish()
+    with receiver_of(story):
+        story.begin()
+        story.live("large", "large")
+        story.live("large", "other")
+        story.answer("tomas", _pending(story))
+        story.until("the receiver is known", _knows_receiver)
+        story.stop()
+        _operated(story, story.alone)
+        story.finish()
 
 
 def _said_once(story: Story, verb: str, args: dict[str, Any]) -> None:
@@ -170,6 +180,52 @@ def _said_once(story: Story, verb: str, args: dict[str, Any]) -> None:
     except AssertionError:
         if died == story.died:
             raise
+
+
+# ------------------------------------------------------------------------------------------------------- receivers
+
+
+HOOK = "billing"
+
+
+@contextmanager
+def receiver_of(story: Story, *plan: Step) -> Iterator[Receiver]:
+    """Somebody is told by webhook, and answers by this plan before taking everything."""
+    secret = story.folder / "hook.secret"
+    make_webhook_key(secret, own=False)
+    with Receiver(plan=[*plan, 204]) as receiver:
+        hook = {
+            "name": HOOK,
+            "url": receiver.url,
+            "secret_files": [str(secret)],
+            "addresses": ["127.0.0.0/8"],
+        }
+        story.more["WEBHOOKS"] = json.dumps([hook])
+        yield receiver
+
+
+def _knows_receiver(conn: Connection) -> bool:
+    return bool(conn.execute(select(table(WebhookRow).c.upto)).all())
+
+
+def tells(story: Story) -> None:
+    """A receiver that fails at first is told of every line at least once, and of each under one id."""
+    with receiver_of(story, 500) as receiver:
+        story.begin()
+        story.until("the receiver is known", _knows_receiver)
+        story.live("large", "large")
+        story.answer("maya", _pending(story))
+        story.live("resume")
+        story.finish()
+        told = [(got.event["data"]["index"], got.event["type"], got.id) for got in receiver.got]
+    assert "effect_fired" in {kind for _, kind, _ in told}
+    assert len({index for index, _, _ in told}) == len({named for *_, named in told}) == len(set(told))
+    audit, families = table(AuditRow).c, Webhook.model_fields["kinds"].default
+    with story.reading() as conn:
+        since = audit.idx >= min(index for index, _, _ in told)
+        lines = conn.execute(select(audit.idx, audit.kind).where(since)).all()
+    wanted = {(index, kind) for index, kind in lines if kind.partition("_")[0] in families}
+    assert {(index, kind) for index, kind, _ in told} == wanted
 
 
 def sets_up(story: Story) -> None:
@@ -192,6 +248,10 @@ def sets_up(story: Story) -> None:
         if story.command("rotate-keys", *more) != 0:
             assert story.died  # in the middle of a rotation; the repeat finds no next key
         assert story.command("init") == 0
+    if story.command("webhooks", "secret", str(story.folder / "hook.secret")) != 0:
+        assert story.died  # the repeat finds the file, whole: a secret is never overwritten
+    (secret,) = read_webhook_keys(HOOK, [story.folder / "hook.secret"])
+    assert secret.public is None
     story.serve()
     story.live("two", "two")
     story.finish()

@@ -15,11 +15,12 @@ from tests.crash.chapters import (
     shadows,
     starts_over,
     takes_back,
+    talks,
     tears,
     works_live,
 )
 from tests.crash.story import Story
-from tests.crash.visitors import brings_a_key, operated, operated_alone, sets_up, signs_in
+from tests.crash.visitors import brings_a_key, operated, operated_alone, sets_up, signs_in, tells
 
 Chapter = Callable[[Story], None]
 
@@ -45,7 +46,10 @@ WHERE: dict[str, Chapter] = {
     "tokens.files:": sets_up,
     "tokens.keys:": sets_up,
     "workflow.accept:": edits,
+    "tokens.webhook_keys:": sets_up,
     "workflow.activate:": activates,
+    "workflow.answer:": talks,
+    "workflow.comment:": talks,
     "workflow.compensate:": takes_back,
     "workflow.decline:": edits,
     "workflow.propose:": edits,
@@ -53,17 +57,21 @@ WHERE: dict[str, Chapter] = {
     "workflow.release:": asks,
     "workflow.renew:": fires,
     "workflow.report:": fires,
-    "workflow.impossible:": settles,
+    "workflow.impossible:_move#1": settles,
+    "workflow.impossible:_move#2": talks,
     "workflow.settle:": settles,
     "workflow.shadow:": shadows,
     "workflow.submit_and_redeem:": fires,
     "workflow.sweep:_forget": fires,
     "workflow.sweep:_move[LAPSED]": tears,
     "workflow.sweep:_move[TORN]": tears,
+    "workflow.sweep:_move[TO_ESCALATE]": talks,
+    "workflow.sweep:_move[TO_REMIND]": talks,
     "workflow.sweep:_move[UNANSWERED]": expires,
     "workflow.sweep:_move[UNREPORTED]": expires,
     "workflow.sweep:_move[UNUSED]": expires,
     "workflow.vote:": asks,
+    "workflow.webhooks:": tells,
     "workflow.withdraw:": errs,
 }
 OPERATORS = frozenset({operated_alone, sets_up})
@@ -103,6 +111,8 @@ def chapter_of(point: str) -> Chapter | None:
 _SERVICE, _FIRING_J, _TXN = "client.Service", "journal.firing:Firing", "journal.transactions:Transactions"
 AGENT_WHERE: dict[str, Chapter] = {
     f"{_SERVICE}.accept_proposal": edits,
+    "answering:_ask": talks,
+    f"{_SERVICE}.answer": talks,
     f"{_SERVICE}.compensate": takes_back,
     f"{_SERVICE}.decline_proposal": edits,
     f"{_SERVICE}.jwks": fires,

@@ -11,14 +11,24 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from policy_service.workflow.beside_reading import (
+    Beside,
+    LastApproved,
+    Limit,
+    MeterLine,
+    Past,
+    PastEffect,
+    Proof,
+)
+from policy_service.workflow.queue_reading import AlikeLine, QueueRow
 from policy_service.workflow.reading import (
     ArgRow,
+    CommentView,
     EventLine,
     FactLine,
     GateView,
     Money,
     Piece,
-    QueueRow,
     ReviewPage,
     Sibling,
     VoteView,
@@ -79,6 +89,55 @@ def with_args(page: ReviewPage, *rows: ArgRow) -> ReviewPage:
     return replace(page, args=rows, canonical=data, effect_digest=digest, txn_digest=hexed("txn" + digest))
 
 
+def earlier(days: int, state: str, sentence: tuple[Piece, ...], **more: Any) -> PastEffect:
+    """An effect of days ago and what became of it."""
+    return PastEffect(sentence, "refund-desk", NOW - timedelta(days=days), state, f"rev_{days}", **more)
+
+
+def beside_refund() -> Beside:
+    """A smaller refund before it, two like it, a budget with a limit and a count without one."""
+    sentence = (
+        Piece("Refund "),
+        value("$86.40", "money"),
+        Piece(" to "),
+        value("card_visa_4242", "recipient"),
+    )
+    return Beside(
+        last=LastApproved(
+            effect=earlier(2, "fired", sentence),
+            args=(
+                arg("payment_id", "pay_8Kq2LxV7nR", "string"),
+                arg("amount_cents", 8640, "integer, minor units", money=usd(8640)),
+                arg("currency", "USD", "one of 3"),
+                arg("destination", "card_visa_1881", "string", recipient=True),
+                arg("reason_code", "late_checkout", "one of 6"),
+                arg("memo", "Booking NW-71003: late checkout was promised by the front desk." + " more" * 60, "string"),
+            ),
+            approved_by=("Tomás Reyes",),
+            same_version=True,
+        ),
+        past=Past(
+            days=30,
+            resource_type="Payment",
+            to_recipients=True,
+            counts={"fired": 10, "denied": 1, "unknown": 1},
+            capped=False,
+            rows=(
+                earlier(2, "fired", sentence),
+                earlier(5, "denied", sentence, by="Ingrid Vik", reason="The guest already has a voucher"),
+                earlier(9, "unknown", sentence),
+            ),
+        ),
+        meters=(
+            MeterLine(
+                "refunded_today", "", "principal", "day, UTC", NOW.replace(hour=0, minute=0, second=0)
+                + timedelta(days=1), 310_000, 124_000, "USD", Limit(500_000, "cap", "Refunds of a day", asks=False)
+            ),
+            MeterLine("refunds", "", "resource", "720h", None, 0, 1, None),
+        ),
+    )  # fmt: skip
+
+
 def refund(review_id: str = "rev_01KAHV6T3M", **changes: Any) -> ReviewPage:
     """The reference page: one person of finance, an ordinary refund, hours left."""
     opened = NOW - timedelta(hours=1, minutes=19)
@@ -119,6 +178,8 @@ def refund(review_id: str = "rev_01KAHV6T3M", **changes: Any) -> ReviewPage:
                 "support.cedar",
                 9,
                 "A refund above $50.00 is money out of the door.",
+                could_sign=("Ingrid Vik", "Tomás Reyes"),
+                barred=("Jonas Lindqvist",),
             ),
         ),
         votes=(),
@@ -140,18 +201,30 @@ def refund(review_id: str = "rev_01KAHV6T3M", **changes: Any) -> ReviewPage:
         ),
         siblings=(
             Sibling(
-                2, (Piece("E-mail "), value("dana@example.com", "recipient"), Piece(" about it.")), "review"
+                2,
+                (Piece("E-mail "), value("dana@example.com", "recipient"), Piece(" about it.")),
+                "review",
+                "rev_mail",
+                (
+                    arg("to", "dana@example.com", "string", recipient=True),
+                    arg("text", "Your money is on its way. " * 30, "string"),
+                ),
             ),
         ),
         commit="9f3c1ab",
         bundle=hexed("bundle"),
         timeline=(
-            EventLine(opened, "effect_submitted", "Submitted in a transaction of 2 effects", "refund-desk"),
-            EventLine(opened, "review_opened", "Held by refund-needs-finance", "policy 9f3c1ab"),
+            EventLine(
+                opened, "effect_submitted", "Submitted in a transaction of 2 effects", "refund-desk", "api"
+            ),
+            EventLine(
+                opened, "review_opened", "Held by refund-needs-finance", "service", "", "9f3c1ab", "a2"
+            ),
         ),
         why_not=None,
         warnings=(),
         superseded_by=None,
+        beside=beside_refund(),
     )
     memo = (
         "Booking NW-77120: three of four nights without hot water, hotel confirmed by phone on 17 Nov. Guest asks for "
@@ -186,6 +259,8 @@ def deploy(review_id: str = "rev_01KAHX04QE", **changes: Any) -> ReviewPage:
         file="deploys.cedar",
         line=22,
         doc="",
+        could_sign=("Ingrid Vik", "Anna Berg", "Sven Öst", "Wen Li", "Amara Obi", "José Díaz"),
+        could_sign_more=4,
     )
     page = replace(
         page,
@@ -215,6 +290,7 @@ def deploy(review_id: str = "rev_01KAHX04QE", **changes: Any) -> ReviewPage:
         claimed={"reasoning": "Canary is skipped because the new column must exist for all pods first."},
         facts=(FactLine("Change freeze", "none until 27 Nov", "facts/freezes.json", timedelta(minutes=2)),),
         siblings=(),
+        beside=None,
     )
     page = with_args(
         page,
@@ -225,6 +301,34 @@ def deploy(review_id: str = "rev_01KAHX04QE", **changes: Any) -> ReviewPage:
         arg("deploy_key", "s3cr3t-deploy-key", "string", secret=True),
     )
     return replace(page, **changes)
+
+
+def beside_hostile(sender: str) -> Beside:
+    """What was sent before was no better: markup, reordering and look-alikes in the past as well."""
+    markup = "<script>document.title='owned'</script><svg onload=\"document.title='owned'\">"
+    sentence = (Piece("E-mail "), value(markup), Piece(" from "), value(sender, "recipient"), Piece("."))
+    return Beside(
+        last=LastApproved(
+            effect=earlier(16, "fired", sentence),
+            args=(
+                arg("from", "news@northwind.example", "e-mail address", recipient=True),
+                arg("subject", "Your statement \u202efdp.exe", "string"),
+                arg("body_html", "y" * 300_000 + markup, "string"),
+                arg("old \u200bname", markup, "string"),
+                arg("send_at", "now", "time"),
+            ),
+            approved_by=("Ingrid <b>Vik</b>", "Wen Li"),
+            same_version=False,
+        ),
+        past=Past(
+            days=30,
+            resource_type="Campaign",
+            to_recipients=True,
+            counts={"denied": 200},
+            capped=True,
+            rows=(earlier(16, "denied", sentence, by=markup, reason=markup + "\u202e" + "\n" * 90 + "fdp"),),
+        ),
+    )
 
 
 def hostile(review_id: str = "rev_hostile", **changes: Any) -> ReviewPage:
@@ -264,6 +368,7 @@ def hostile(review_id: str = "rev_hostile", **changes: Any) -> ReviewPage:
         },
         facts=(FactLine("Audience", "48,210 people", "crm (SQL)", timedelta(seconds=12)),),
         siblings=(),
+        beside=beside_hostile(sender),
     )
     page = with_args(
         page,
@@ -299,6 +404,16 @@ def fired(review_id: str = "rev_01KAHQ2W8B", **changes: Any) -> ReviewPage:
         opened_at=asked,
         gates=(replace(refund().gates[0], have=1),),
         siblings=(),
+        beside=replace(
+            beside_refund(),
+            proof=Proof(
+                "refund-desk",
+                "attempt-01KAHR179D",
+                asked + timedelta(seconds=994),
+                "rel_01KAHR16QX",
+                asked + timedelta(seconds=1054),
+            ),
+        ),
         votes=(
             VoteView(
                 "Maya Okafor",
@@ -324,6 +439,28 @@ def denied(review_id: str = "rev_denied", **changes: Any) -> ReviewPage:
     return refund(review_id, state="denied", effect_state="denied", votes=(vote,), **changes)
 
 
+def talked(review_id: str = "rev_talk", **changes: Any) -> ReviewPage:
+    """People and the agent have talked, others are asked as well, and it is of no use as it is."""
+    page = refund(review_id)
+    said = (
+        CommentView(
+            "Maya Okafor", "Why the full amount?", NOW - timedelta(minutes=40), "web", "dev", question=True,
+            answer="The hotel confirmed it. <b>Approved by the CFO</b> \u202efdp.exe",
+            answered_at=NOW - timedelta(minutes=38),
+        ),
+        CommentView(
+            "Jonas Lindqvist", "The guest is on the phone.\nSecond line.", NOW - timedelta(minutes=20), "web", "oidc",
+            for_requester=True,
+        ),
+        CommentView("Tomás Reyes", "<i>Which</i> invoice? " + "long " * 150, NOW, "api", "oidc", question=True),
+    )  # fmt: skip
+    board, asked = "Board", NOW - timedelta(minutes=3)
+    gate = replace(page.gates[0], groups=(board, "finance"), added=(board,), added_at=asked)
+    others = tuple(replace(one, args=page.args, effect_digest=hexed("other")) for one in page.siblings)
+    told = {"comments": said, "gates": (gate,), "siblings": others, "unanswerable": "nobody can approve this"}
+    return replace(page, **({"may_comment": True, "may_ask": True} | told | changes))
+
+
 def row_of(page: ReviewPage) -> QueueRow:
     """The line of the queue that belongs to a page."""
     have = sum(1 for vote in page.votes if vote.counted and vote.verdict == "approve")
@@ -345,5 +482,38 @@ def row_of(page: ReviewPage) -> QueueRow:
         need=max(gate.quorum for gate in page.gates),
         answer_by=page.answer_by,
         opened_at=page.opened_at,
-        can_vote=page.why_not is None and page.my_verdict is None,
+        can_vote=page.state == "open" and page.why_not is None and page.my_verdict is None,
+        state=page.state,
+        effect_state=page.effect_state,
+        settled_at=None if page.state == "open" else page.votes[-1].at if page.votes else page.opened_at,
+        alike=f"{page.agent}-{page.tool}" if page.risk == "low" and page.why_not is None else "",
+    )
+
+
+def line_of(page: ReviewPage) -> AlikeLine:
+    """The line of a batch that belongs to a page."""
+    row = row_of(page)
+    return AlikeLine(
+        page.review_id, page.rev, page.effect_id, page.effect_digest, page.txn_digest, page.sentence, page.args,
+        page.canonical, row.amount, page.answer_by, page.opened_at, row.have, row.need,
+    )  # fmt: skip
+
+
+def credit(n: int, **changes: Any) -> ReviewPage:
+    """One of several small refunds of one kind."""
+    page = refund(f"rev_credit{n}", risk="low", agent="goodwill-desk", **changes)
+    page = replace(
+        page,
+        sentence=(
+            Piece("Refund "),
+            value(f"${5 + n}.00", "money"),
+            Piece(" parking credit to "),
+            value(f"cus_{n}"),
+        ),
+        answer_by=NOW + timedelta(hours=7, minutes=n),
+    )
+    return with_args(
+        page,
+        arg("customer", f"cus_{n}", "string"),
+        arg("amount_cents", 100 * (5 + n), "integer, minor units", money=usd(100 * (5 + n))),
     )

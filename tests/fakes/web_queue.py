@@ -11,7 +11,7 @@ import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import uvicorn
 from fastapi import FastAPI
@@ -23,7 +23,16 @@ from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestE
 from policy_service.identity.oidc import Departure
 from policy_service.workflow.edit_views import EditForm, Preview
 from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
-from policy_service.workflow.reading import Ballot, QueuePage, ReviewPage, VoteResult, VoteView
+from policy_service.workflow.queue_reading import (
+    AlikePage,
+    Count,
+    QueuePage,
+    QueueRow,
+    Tab,
+    TabCounts,
+    Wanted,
+)
+from policy_service.workflow.reading import Ballot, CommentView, ReviewPage, VoteResult, VoteView
 from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
 from tests.fakes import policies, reviews, tasks
 
@@ -63,6 +72,7 @@ class World:
     closing: bool = False
     page_size: int = 50
     group: str | None = "support-lead"
+    wanted: Wanted | None = None  # what the queue was last asked for
     tasks: dict[str, TaskPage] = field(default_factory=dict)
     said: list[tuple[str, Said]] = field(default_factory=list)
     cast: list[tuple[str, Ballot, int, str, str, str]] = field(default_factory=list)
@@ -120,18 +130,50 @@ class World:
 
     # -- QueueSource --------------------------------------------------------------------------------------------
 
-    async def open_reviews(self, person: Person, cursor: str | None, limit: int) -> QueuePage:
-        waiting = sorted(
-            (page for page in self.pages.values() if page.state == "open" and page.superseded_by is None),
-            key=lambda page: (page.answer_by, page.review_id),
-        )
+    async def queue_page(self, person: Person, wanted: Wanted, cursor: str | None, limit: int) -> QueuePage:
+        rows = {tab: self._rows(tab) for tab in Tab}
         if cursor is not None and not (cursor.isascii() and cursor.isdigit()):
             raise InvalidRequestError(f"the cursor {cursor!r} is not one of ours")
+        self.wanted = wanted
+        asked = {"agent": wanted.agent, "tool": wanted.tool, "risk": wanted.risk}
+        kept = [
+            row for row in rows[wanted.tab]
+            if all(getattr(row, name) == value for name, value in asked.items() if value)
+            and wanted.text.casefold() in "".join(piece.text for piece in row.sentence).casefold()
+        ]  # fmt: skip
         start, size = int(cursor or 0), min(limit, self.page_size)
-        rows = tuple(reviews.row_of(page) for page in waiting)
-        following = str(start + size) if start + size < len(rows) else None
-        return QueuePage(
-            rows[start : start + size], following, len(rows), False, sum(row.can_vote for row in rows)
+        following = str(start + size) if start + size < len(kept) else None
+        counts = TabCounts(*(Count(len(rows[tab])) for tab in Tab))
+        return QueuePage(tuple(kept[start : start + size]), following, counts)
+
+    def _rows(self, tab: Tab) -> list[QueueRow]:
+        pages = [page for page in self.pages.values() if page.superseded_by is None]
+        rows = [
+            reviews.row_of(page) for page in sorted(pages, key=lambda page: (page.answer_by, page.review_id))
+        ]
+        keeps = {
+            Tab.ME: lambda row: row.state == "open" and row.can_vote,
+            Tab.OPEN: lambda row: row.state == "open",
+            Tab.MINE: lambda row: row.state == "open" and row.review_id == "rev_owner",
+            Tab.DECIDED: lambda row: row.state != "open",
+        }
+        return [row for row in rows if keeps[tab](row)]
+
+    async def count_waiting(self, person: Person) -> Count:
+        return Count(len(self._rows(Tab.ME)))
+
+    async def alike(self, person: Person, review_id: str) -> AlikePage:
+        first = self.pages.get(review_id)
+        if first is None:
+            raise NotFoundError(f"there is no review {review_id!r}")
+        kind = reviews.row_of(first).alike
+        if not kind:
+            raise InvalidRequestError("this review is to be decided on its own")
+        same = {row.review_id for row in self._rows(Tab.ME) if row.alike == kind}
+        lines = tuple(reviews.line_of(self.pages[name]) for name in sorted(same))
+        gates = tuple(gate.title for gate in first.gates)
+        return AlikePage(
+            kind, first.agent, first.agent_owner, first.tool, first.tool_title, gates, first.finality, lines
         )
 
     def group_to_ask(self, person: Person) -> str | None:
@@ -188,6 +230,18 @@ class World:
 
     async def decline_edit(self, person: Person, proposal_id: str, reason: str) -> str:
         raise NotFoundError(f"there is no proposal {proposal_id!r}")
+
+    async def write_comment(self, person: Person, review_id: str, text: str, *, question: bool) -> None:
+        page = self.pages.get(review_id)
+        if page is None:
+            raise NotFoundError(f"there is no review {review_id!r}")
+        if page.state != "open":
+            raise ConflictError("this review has settled", code="review_closed")
+        if not (page.may_ask if question else page.may_comment):
+            raise ForbiddenError("this waits for others", code="not_eligible")
+        mine = page.may_comment and not page.may_ask
+        said = CommentView(person.name, text, self.clock(), "web", person.assurance, question, mine)
+        self.put(replace(page, comments=(*page.comments, said)), "comment_written")
 
     async def count_tasks(self) -> OpenTasks:
         return OpenTasks(sum(page.state == "open" for page in self.tasks.values()))
@@ -298,10 +352,19 @@ def sample_world(clock: Callable[[], datetime] = lambda: reviews.NOW) -> World:
     return world
 
 
+def busy_world(clock: Callable[[], datetime] = lambda: reviews.NOW) -> World:
+    """A dozen reviews, some of them alike."""
+    world = sample_world(clock)
+    for n in range(5):
+        world.put(reviews.credit(n))
+    world.put(reviews.refund("rev_later", risk="medium", answer_by=reviews.NOW + timedelta(days=2)))
+    return world
+
+
 def main() -> None:
     """Serve the sample world, for a look with one's own eyes."""
     shift = datetime.now(UTC) - reviews.NOW
-    world = sample_world(lambda: datetime.now(UTC) - shift)
+    world = busy_world(lambda: datetime.now(UTC) - shift)
     settings = Settings("http://127.0.0.1:8765")
     print(f"{settings.public_url}/sign-in/dev?token={world.link()}", flush=True)
     uvicorn.run(create_app(world, settings), host="127.0.0.1", port=8765, log_level="warning")

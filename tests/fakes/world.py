@@ -352,6 +352,8 @@ class World:
         """What the timers do."""
         for tick in (
             sweep.expire_reviews,
+            sweep.remind_people,
+            sweep.escalate_reviews,
             sweep.expire_releases,
             sweep.doubt_unreported,
             sweep.expire_compensations,

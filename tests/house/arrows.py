@@ -5,8 +5,8 @@
 
 A room sees every floor below its own, never one above and never its neighbours; inside the braces only
 `pap -> pdp, facts` and `facts, audit, identity -> storage`. `app.py` and `cli.py` see everything and nobody
-sees them. `settings.py`, `issuers.py`, `lookups.py`, `errors.py`, `metrics.py`, `health.py` and `tracing.py`
-are the ground that everybody but the domain may stand on.
+sees them. `settings.py`, `issuers.py`, `lookups.py`, `webhooks.py`, `reaching.py`, `errors.py`, `metrics.py`,
+`health.py` and `tracing.py` are the ground that everybody but the domain may stand on.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ SERVICE = "policy_service"
 SDK = "countersign"
 
 INNER_ROOMS = ("pdp", "pap", "facts", "tokens", "audit", "storage", "identity")
-GROUND = frozenset({"settings", "issuers", "lookups", "errors", "metrics", "health", "tracing"})
+GROUND = frozenset(
+    {"settings", "issuers", "lookups", "webhooks", "reaching", "errors", "metrics", "health", "tracing"}
+)
 
 # room -> the rooms of the service it may name, besides itself
 MAY_NAME: dict[str, frozenset[str]] = {
@@ -34,9 +36,11 @@ MAY_NAME: dict[str, frozenset[str]] = {
     "storage": frozenset({"domain"}) | GROUND,
     "identity": frozenset({"storage", "domain"}) | GROUND,
     "domain": frozenset(),
-    "settings": frozenset({"domain", "errors", "issuers", "lookups"}),
+    "settings": frozenset({"domain", "errors", "issuers", "lookups", "webhooks"}),
     "issuers": frozenset(),
     "lookups": frozenset({"issuers"}),
+    "webhooks": frozenset({"issuers", "reaching"}),
+    "reaching": frozenset(),
     "logs": frozenset(),
     "metrics": frozenset(),
     "health": frozenset({"metrics"}),

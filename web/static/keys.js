@@ -3,11 +3,7 @@
 
 const dialog = document.getElementById("keys");
 const button = document.getElementById("show-keys");
-const toggle = document.getElementById("keys-on");
-const OFF = "countersign-keys-off";
-
-const remembered = () => { try { return localStorage.getItem(OFF) === "1"; } catch { return false; } };
-const remember = (off) => { try { localStorage.setItem(OFF, off ? "1" : "0"); } catch { /* private window */ } };
+const off = document.body.dataset.keys === "off";
 
 const rows = () => [...document.querySelectorAll(".rows .row")];
 let last = ""; // the key before, for "g q"
@@ -15,20 +11,28 @@ let last = ""; // the key before, for "g q"
 function move(step) {
   const all = rows();
   if (all.length === 0) return;
-  const at = all.findIndex((row) => row.contains(document.activeElement));
+  const focused = all.findIndex((row) => row.contains(document.activeElement));
+  const at = focused < 0 ? all.findIndex((row) => row.classList.contains("row-on")) : focused;
   const next = all[Math.min(all.length - 1, Math.max(0, at < 0 ? 0 : at + step))];
   next.querySelector("a").focus();
 }
 
 function openAct(name) {
+  const row = rows().find((one) => one.contains(document.activeElement));
   const here = document.getElementById(name);
-  if (here) {
+  if (here && (!row || row.matches(".row-on, .row-alike"))) {
     here.open = true;
     (here.querySelector("textarea") ?? here.querySelector("summary")).focus();
     return;
   }
-  const row = rows().find((one) => one.contains(document.activeElement));
   if (row) location.assign(`${row.querySelector("a").getAttribute("href")}#${name}`);
+}
+
+function openFilter() {
+  const filters = document.getElementById("filters");
+  if (!filters) return;
+  filters.open = true;
+  filters.querySelector(".input").focus();
 }
 
 function press(key) {
@@ -39,23 +43,26 @@ function press(key) {
   if (key === "k") return move(-1);
   if (key === "a") return openAct("approve");
   if (key === "d") return openAct("deny");
+  if (key === "/") return openFilter();
   if (key === "?") return dialog.showModal();
 }
 
 document.addEventListener("keydown", (event) => {
-  if (remembered() && event.key !== "?") return;
+  if (off) return;
   if (event.ctrlKey || event.metaKey || event.altKey || event.isComposing || event.repeat && !"jk".includes(event.key)) return;
   if (event.target.closest("input, textarea, select, [contenteditable], dialog")) return;
-  if (!["j", "k", "a", "d", "g", "q", "?"].includes(event.key)) { last = ""; return; }
+  if (!["j", "k", "a", "d", "g", "q", "/", "?"].includes(event.key)) { last = ""; return; }
   event.preventDefault();
   press(event.key);
 });
 
-toggle.checked = !remembered();
-toggle.addEventListener("change", () => remember(!toggle.checked));
 button.hidden = false;
 button.addEventListener("click", () => dialog.showModal());
 
 // A link to #approve or #deny opens that disclosure, as the key does.
 const wanted = location.hash.slice(1);
-if (wanted === "approve" || wanted === "deny") openAct(wanted);
+if (wanted === "approve" || wanted === "deny") {
+  openAct(wanted);
+  // Going to the fragment takes the focus away again: back to the field, unless the reader is elsewhere by then.
+  addEventListener("load", () => { if (document.activeElement === document.body) openAct(wanted); }, { once: true });
+}

@@ -51,5 +51,27 @@ document.addEventListener("htmx:sse:error", () => {
 });
 document.addEventListener("htmx:sse:after:connection", () => { if (lost) lost.hidden = true; });
 
+// What the pill's fragment says besides its words: how many reviews need this reader, for the title and the icon, and
+// which rows have settled. Such a row stays in its place, greyed, until the page is loaded again.
+document.addEventListener("htmx:after:swap", () => {
+  const data = document.getElementById("news-data");
+  if (!data) return;
+  const bare = document.title.replace(/^\([\d,+]+\) /, "");
+  const waits = data.dataset.waits;
+  document.title = waits ? `(${waits}) ${bare}` : bare;
+  const icon = document.getElementById("icon");
+  if (waits) icon.href = icon.dataset.waits;
+  for (const id of data.dataset.settled.split(" ").filter(Boolean)) grey(document.querySelector(`.row[data-review="${CSS.escape(id)}"]`));
+});
+
+function grey(row) {
+  if (!row || row.classList.contains("row-settled")) return;
+  row.classList.add("row-settled");
+  const said = document.createElement("span");
+  said.className = "tag";
+  said.textContent = "decided meanwhile";
+  row.querySelector(".row-meta").append(said);
+}
+
 const theme = document.getElementById("theme");
 if (!document.documentElement.dataset.theme && matchMedia("(prefers-color-scheme: dark)").matches) theme.value = "light";

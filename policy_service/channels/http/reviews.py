@@ -1,17 +1,29 @@
-"""/v1/reviews: the queue for people's own programs, by the session of a signed-in person."""
+"""/v1/reviews: the queue for people's own programs, by the session of a signed-in person; an agent comes here only to
+answer what it is asked."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from countersign.contract.wire import ProposeRequest, ReviewPageView, ReviewView, VoteRequest
+from countersign.contract.wire import (
+    AnswerRequest,
+    CommentRequest,
+    ProposeRequest,
+    ReviewPageView,
+    ReviewView,
+    TransactionView,
+    VoteRequest,
+)
 from policy_service.channels.http import docs
 from policy_service.channels.http.bodies import answer, read_model
 from policy_service.channels.http.gate import Gate
 from policy_service.errors import NotFoundError
 from policy_service.identity.people import Person
+from policy_service.workflow import answer as answers
 from policy_service.workflow import review_views
+from policy_service.workflow.comment import Remark, comment
 from policy_service.workflow.propose import Proposed, propose
+from policy_service.workflow.telling import Telling
 from policy_service.workflow.vote import Ballot, Voter, vote
 
 ReviewId = Path(min_length=1, max_length=64, description="The review's id.")
@@ -30,7 +42,7 @@ def voter_of(person: Person) -> Voter:
 def router(gate: Gate) -> APIRouter:
     """The routes of reviews."""
     routes = APIRouter(prefix="/v1", tags=["reviews"])
-    ctx = gate.ctx
+    ctx, telling = gate.ctx, Telling(gate.ctx)
 
     @routes.get(
         "/reviews",
@@ -102,6 +114,34 @@ def router(gate: Gate) -> APIRouter:
         )
         await propose(ctx, voter_of(session.person), proposed)
         return answer(await _review(review_id), 201)
+
+    @routes.post(
+        "/reviews/{review_id}/comments",
+        response_model=ReviewView,
+        summary="Write a comment, or ask the agent something",
+        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 429, 503),
+        openapi_extra=docs.with_parameters(docs.body_of(CommentRequest), CSRF, ORIGIN)
+        | {"security": docs.PERSON},
+    )
+    async def write_comment(request: Request, review_id: str = ReviewId) -> Response:
+        session, body = await gate.person_who_writes(request)
+        wish = read_model(CommentRequest, body)
+        remark = Remark(review_id, wish.text, question=wish.question, channel="api")
+        await comment(ctx, voter_of(session.person), remark)
+        return answer(await _review(review_id))
+
+    @routes.post(
+        "/reviews/{review_id}/answers",
+        response_model=TransactionView,
+        summary="Answer a question as the agent whose effect it is about",
+        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
+        openapi_extra=docs.body_of(AnswerRequest) | {"security": docs.AGENT},
+    )
+    async def answer_question(request: Request, review_id: str = ReviewId) -> Response:
+        caller, body = await gate.agent(request)
+        wish = read_model(AnswerRequest, body)
+        snapshot = await answers.answer(ctx, caller, review_id, wish.question_id, wish.text)
+        return answer(await telling.transaction(snapshot))
 
     async def _review(review_id: str) -> ReviewView:
         view = await review_views.review(ctx, review_id)

@@ -37,10 +37,17 @@ State = Query(default=None, description="Those in one state only.")
 Cursor = Query(default=None, max_length=200, description="`next` of the page before.")
 Limit = Query(default=None, ge=1, le=1000, description="Rows of this page; the service has its own maximum.")
 
+AskedAfter = Query(
+    default=None,
+    max_length=64,
+    description="With `Prefer: wait`: the last question you have seen, empty for none; a newer one that waits for an "
+    "answer ends the wait at once. Without it, only one asked while you wait does.",
+)
+
 _PREFER = docs.header(
     "Prefer",
-    "`wait=N`: answer as soon as nobody is being asked any more (looking at one that is unsettled: as soon as people "
-    "have settled something), or after N seconds.",
+    "`wait=N`: answer as soon as nobody is being asked any more or people ask you something (looking at one that is "
+    "unsettled: as soon as people have settled something), or after N seconds.",
 )
 _KEY = docs.header(
     "Idempotency-Key",
@@ -127,10 +134,13 @@ def router(gate: Gate) -> APIRouter:
         responses=docs.problems(400, 401, 403, 404, 413, 421, 503),
         openapi_extra={"parameters": [_PREFER], "security": docs.AGENT},
     )
-    async def get_transaction(request: Request, txn: str = Txn) -> Response:
+    async def get_transaction(
+        request: Request, txn: str = Txn, asked_after: str | None = AskedAfter
+    ) -> Response:
         caller, _ = await gate.agent(request)
         seconds = wanted_wait(request, ctx.settings.max_wait_s)
-        return answer(await telling.transaction(await wait_for_people(ctx, caller, txn, seconds)))
+        found = await wait_for_people(ctx, caller, txn, seconds, asked_after)
+        return answer(await telling.transaction(found))
 
     @routes.post(
         "/{txn}/withdraw",

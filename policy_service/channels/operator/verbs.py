@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 from countersign.contract import PublicKey
 from policy_service.errors import InvalidRequestError, NotFoundError
@@ -16,7 +17,7 @@ from policy_service.identity import agents, api_keys, dev_signin, people
 from policy_service.settings import Settings
 from policy_service.storage.database import Tx
 from policy_service.storage.types import time_text
-from policy_service.workflow import policy_heads, recorded, revoke, stops
+from policy_service.workflow import policy_heads, recorded, revoke, stops, webhooks
 
 Arguments = dict[str, Any]
 Verb = Callable[[Tx, Settings, Arguments], Any]
@@ -176,6 +177,37 @@ def _sign_in_link(tx: Tx, settings: Settings, args: Arguments) -> Any:
     return {"url": dev_signin.mint_link(tx, settings, args["sub"], args["name"])}
 
 
+def _list_webhooks(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    return [
+        {
+            "name": webhook.name,
+            "host": urlsplit(webhook.url).netloc,  # its path may be a secret
+            "kinds": list(webhook.kinds),
+            "standing": _standing(webhooks.standing_of(tx.conn, webhook.name)),
+        }
+        for webhook in settings.webhooks
+    ]
+
+
+def _standing(found: webhooks.Standing | None) -> dict[str, Any] | None:
+    if found is None:
+        return None
+    return {
+        "waiting": found.waiting,
+        "oldest": None if found.oldest is None else time_text(found.oldest),
+        "given_up": found.dead,
+        "behind": found.behind,
+        "failures": found.failures,
+        "last_error": found.last_error,
+        "not_before": None if found.not_before is None else time_text(found.not_before),
+        "disabled_at": None if found.disabled_at is None else time_text(found.disabled_at),
+    }
+
+
+def _retry_webhook(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    return {"webhook": args["webhook"], "messages": webhooks.try_again(tx, settings, args["webhook"])}
+
+
 def _recorded_calls(tx: Tx, settings: Settings, args: Arguments) -> Any:
     since = tx.now - timedelta(days=args["days"])
     secrets = bool(args["with_secrets"])
@@ -214,4 +246,6 @@ VERBS: dict[str, Verb] = {
     "stop": _stop,
     "stop-list": _list_stops,
     "unfreeze": _unfreeze,
+    "webhooks-list": _list_webhooks,
+    "webhooks-retry": _retry_webhook,
 }

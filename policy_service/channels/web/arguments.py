@@ -7,6 +7,7 @@ Pure. Rules kept here:
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -62,9 +63,14 @@ class Bytes:
 
 
 def arg_views(page: Sheet) -> tuple[ArgView, ...]:
+    return views_of(page.args, "arg")
+
+
+def views_of(rows: Sequence[ArgRow], anchor: str) -> tuple[ArgView, ...]:
+    """Arguments as rows of a table whose anchors begin like this."""
     return tuple(
-        ArgView(f"arg-{place}", row, mark(row.name), folded(row.value_text, address=row.recipient))
-        for place, row in enumerate(page.args, start=1)
+        ArgView(f"{anchor}-{place}", row, mark(row.name), folded(row.value_text, address=row.recipient))
+        for place, row in enumerate(rows, start=1)
     )
 
 

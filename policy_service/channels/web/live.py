@@ -82,5 +82,13 @@ def tell(events: Sequence[QueueEvent], what: str = "review") -> tuple[int, int]:
     return len(opened - settled), len(settled - opened)
 
 
+def settled_ids(events: Sequence[QueueEvent]) -> tuple[str, ...]:
+    """The reviews that settled, and were not opened again since."""
+    last = {
+        event.review_id: event.kind for event in events if event.kind in ("review_opened", "review_settled")
+    }
+    return tuple(review_id for review_id, kind in last.items() if kind == "review_settled")
+
+
 def _id_of(event: QueueEvent) -> str:
     return event.task_id or event.review_id

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from policy_service.channels.web.assets import Asset, load_assets, web_folder
 from policy_service.channels.web.headers import asset_headers, common_headers, page_headers
 from policy_service.channels.web.ports import Clock, Session, Sessions
-from policy_service.channels.web.refusals import words_for
+from policy_service.channels.web.refusals import doing_at, words_for
 from policy_service.channels.web.rendering import templates_of
 from policy_service.channels.web.views import change_views
 from policy_service.errors import RETRY_AFTER_S, ServiceError
@@ -67,6 +67,7 @@ class Pages:
             "nonce": nonce,
             "assets": self.assets,
             "theme": theme if theme in _THEMES else "",
+            "keys_off": request.cookies.get(self.site.keys_cookie) == "off",
             "here": here(request),
             "in_force": self._in_force(),
             **context,
@@ -80,7 +81,7 @@ class Pages:
         code = str(error.code)
         if code == "stale_review" and session is not None:
             return await self._stale(request, session, error)
-        words = words_for(code, request.url.path)
+        words = words_for(code, doing=doing_at(request.url.path))
         context: dict[str, Any] = asdict(words) | {"alert": words.alert, "detail": sentence(error.detail)}
         if code == "misdirected_host":
             context |= {"href": self.site.origin + "/", "label": f"Go to {self.site.origin}"}

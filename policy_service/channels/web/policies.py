@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from countersign.contract import JSON, ContractError, load
+from countersign.contract import JSON, ContractError, canonicalize, load
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import PolicySource, QueueSource, Session
 from policy_service.channels.web.signing_in import sent_by
@@ -53,7 +53,18 @@ def add_policies(router: APIRouter, pages: Pages, source: PolicySource, queue: Q
         session = await pages.session(request)
         if session is None:
             return pages.go("/sign-in?next=/policies")
-        return await draw(request, session)
+        like = request.query_params.get("try")
+        return await draw(request, session, form=None if like is None else await _like(session, like))
+
+    async def _like(session: Session, review_id: str) -> dict[str, str]:
+        """The form filled in as in a review, without what is secret there."""
+        page = await queue.review_page(review_id, session.person)
+        if page is None:
+            raise NotFoundError(f"there is no review {review_id!r} that you may see")
+        told = ", ".join(
+            f"{canonicalize(row.name).decode()}: {row.value_json}" for row in page.args if not row.secret
+        )
+        return {"agent": page.agent, "tool": page.tool, "args": "{" + told + "}"}
 
     @router.post("/policies/try")
     async def try_effect(request: Request) -> Response:

@@ -13,7 +13,8 @@ from countersign.contract import JSON, TaskAnswer
 from policy_service.identity.oidc import Departure
 from policy_service.workflow.edit_views import EditForm, Preview
 from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
-from policy_service.workflow.reading import Ballot, QueuePage, ReviewPage, VoteResult
+from policy_service.workflow.queue_reading import AlikePage, Count, QueuePage, Wanted
+from policy_service.workflow.reading import Ballot, ReviewPage, VoteResult
 from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
 
 Clock: TypeAlias = Callable[[], datetime]
@@ -113,12 +114,21 @@ class Edited:
 
 
 class QueueSource(Protocol):
-    """The reviews and tasks as one person sees them, and what a person does here: vote, propose and settle."""
+    """The reviews and tasks as one person sees them, and what a person does here: vote, write, propose and settle."""
 
-    async def open_reviews(self, person: Person, cursor: str | None, limit: int) -> QueuePage:
-        """Open reviews, those that expire first in front.
+    async def queue_page(self, person: Person, wanted: Wanted, cursor: str | None, limit: int) -> QueuePage:
+        """A page of a tab of the queue.
 
         Raises ServiceError: `invalid_request` when the cursor is not one of ours.
+        """
+
+    async def count_waiting(self, person: Person) -> Count:
+        """How many reviews wait for this person, for the title."""
+
+    async def alike(self, person: Person, review_id: str) -> AlikePage:
+        """The reviews of this one's kind that wait for this person.
+
+        Raises ServiceError: `not_found`; `invalid_request` when it is to be decided on its own.
         """
 
     def group_to_ask(self, person: Person) -> str | None:
@@ -173,6 +183,12 @@ class QueueSource(Protocol):
         """Decline a proposal, or take one's own back; the review it was made on.
 
         Raises ServiceError: `not_found`, `not_eligible`, `proposal_closed`.
+        """
+
+    async def write_comment(self, person: Person, review_id: str, text: str, *, question: bool) -> None:
+        """Write a comment on an open review, or ask its agent something.
+
+        Raises ServiceError: `review_closed`, `not_eligible`, `rate_limited`, `invalid_request`, `not_found`.
         """
 
     async def count_tasks(self) -> OpenTasks:

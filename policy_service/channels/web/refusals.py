@@ -3,6 +3,7 @@
 The sentence in the middle is the error's own; the table adds the heading and the way on.
 """
 
+import re
 from dataclasses import dataclass
 
 
@@ -25,6 +26,7 @@ class Words:
 
 _NOT_COUNTED = "Your vote was not counted"
 _NOT_SETTLED = "Nothing was settled"
+_NOT_WRITTEN = "Your words were not kept"
 _WORDS = {
     "unauthenticated": Words(
         "You are signed out",
@@ -130,9 +132,14 @@ _OF_SETTLING = {
         _NOT_SETTLED, "Go back, and send it again.", "alert", "why-warn", "/tasks", "Go to the tasks"
     ),
 }
-_OTHER = Words("Nothing was done", "Open the page again from the queue.", "alert", "why-warn")
-
-
+_OF_WRITING = {
+    "not_eligible": Words(_NOT_WRITTEN, "Those whom the review asks can write there, and the agent's owner."),
+    "review_closed": Words(
+        _NOT_WRITTEN, "It had settled before your words arrived. Open it to see how.", "clock"
+    ),
+    "invalid_request": Words(_NOT_WRITTEN, "Go back, and send it again.", "alert", "why-warn"),
+    "rate_limited": Words(_NOT_WRITTEN, "What is there can still be read and decided on.", "quote"),
+}
 _NOT_PROPOSED = "Nothing was changed"
 _OF_PROPOSING = {
     "not_eligible": Words(_NOT_PROPOSED, "Whoever may vote proposes, and the agent's side answers."),
@@ -144,16 +151,24 @@ _OF_PROPOSING = {
     "superseded": Words(_NOT_PROPOSED, "Open the review and read what stands now.", "refresh", "why-warn"),
     "frozen": Words(_NOT_PROPOSED, "An operator has stopped it. Try again when that is over.", "clock"),
 }
+_OF = {"settling": _OF_SETTLING, "writing": _OF_WRITING, "proposing": _OF_PROPOSING}
+_DOING = (
+    ("settling", re.compile("^/tasks/")),
+    ("writing", re.compile("/comments$")),
+    ("proposing", re.compile("^/proposals/|/(propose|proposals)$")),
+)
+_OTHER = Words("Nothing was done", "Open the page again from the queue.", "alert", "why-warn")
 
 
-def words_for(code: str, path: str = "") -> Words:
+def words_for(code: str, *, doing: str = "voting") -> Words:
     """The frame of a code; an unknown one is told plainly that nothing was done.
 
-    Where somebody was settling a task or changing arguments, what votes share with that is told about it.
+    Where somebody was "settling" a task, "writing" a comment or "proposing" other arguments, what votes share with
+    that is told about it.
     """
-    own: dict[str, Words] = {}
-    if path.startswith("/tasks/"):
-        own = _OF_SETTLING
-    elif path.startswith("/proposals/") or path.endswith(("/propose", "/proposals")):
-        own = _OF_PROPOSING
-    return own.get(code) or _WORDS.get(code, _OTHER)
+    return _OF.get(doing, _WORDS).get(code) or _WORDS.get(code, _OTHER)
+
+
+def doing_at(path: str) -> str:
+    """What somebody does who sends a form there."""
+    return next((doing for doing, forms in _DOING if forms.search(path)), "voting")

@@ -8,13 +8,13 @@ what did not happen.
 
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 
 from policy_service.channels.streams import Streams
-from policy_service.channels.web import live
+from policy_service.channels.web import live, talk
+from policy_service.channels.web.beside import weight
 from policy_service.channels.web.elsewhere import tell_people
 from policy_service.channels.web.forms import read_form
 from policy_service.channels.web.pages import Pages
@@ -28,19 +28,15 @@ from policy_service.channels.web.ports import (
     WebSettings,
 )
 from policy_service.channels.web.proposals import add_proposals
+from policy_service.channels.web.queue import add_queue
 from policy_service.channels.web.signing_in import add_sign_in, sent_by, signed_in
 from policy_service.channels.web.tasks import add_tasks
-from policy_service.channels.web.views import changed_since, queue_groups, review_context
+from policy_service.channels.web.views import changed_since, review_context
 from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot, require_csrf
 from policy_service.errors import InvalidRequestError, NotFoundError, ServiceError
 from policy_service.identity.origin import require_host, require_own_page
 
-PAGE_OF_ROWS = 50  # about two screens on a desktop; the next ones are a link away
-EVENTS_COUNTED = 200  # the pill says "200+" beyond
-_THEME_FOR = timedelta(days=365)
-_GATE_EXAMPLE = """@id("large-refunds-need-a-person") @approval("{group}")
-forbid (principal, action == Action::"refund", resource)
-when {{ context.input.amount_cents > 5000 }};"""
+_SETTING_FOR = timedelta(days=365)
 
 
 def web_router(
@@ -82,13 +78,14 @@ def _router(
     settings: WebSettings,
 ) -> APIRouter:
     router = APIRouter(route_class=_guarded(pages), include_in_schema=False)
-    _add_queue(router, pages, source, feed)
+    add_queue(router, pages, source, feed)
     _add_review(router, pages, source, feed)
     add_proposals(router, pages, source)
+    _add_comments(router, pages, source)
     add_tasks(router, pages, source, feed)
     add_policies(router, pages, policies, source)
     add_sign_in(router, pages, sessions, settings)
-    _add_theme(router, pages)
+    _add_settings(router, pages)
     _add_stream(router, pages, sessions, feed)
     return router
 
@@ -114,32 +111,6 @@ def _guarded(pages: Pages) -> type[APIRoute]:
     return Guarded
 
 
-def _add_queue(router: APIRouter, pages: Pages, source: QueueSource, feed: EventFeed) -> None:
-    @router.api_route("/", methods=["GET", "HEAD"])
-    async def queue(request: Request) -> Response:
-        session = await pages.session(request)
-        if session is None:
-            return pages.go("/sign-in")
-        index = await feed.latest()  # read before the rows: what comes between is announced, not lost
-        cursor = request.query_params.get("cursor")
-        page = await source.open_reviews(session.person, cursor, PAGE_OF_ROWS)
-        frame: dict[str, Any] = {"session": session, "index": index, "open_tasks": await source.count_tasks()}
-        frame["frozen"] = page.frozen
-        if not page.rows and cursor is None:
-            gate = _GATE_EXAMPLE.format(group=source.group_to_ask(session.person) or "GROUP")
-            return await pages.draw(request, "empty.html", gate_example=gate, **frame)
-        groups = queue_groups(page.rows, pages.now())
-        return await pages.draw(request, "queue.html", queue=page, groups=groups, **frame)
-
-    @router.get("/queue/live")
-    async def queue_live(request: Request) -> Response:
-        session = await signed_in(pages, request, touch=False)
-        batch = await feed.events_after(session.person, live.index_of(request, "since"), EVENTS_COUNTED)
-        fresh, settled = live.tell(batch.events)
-        capped = len(batch.events) >= EVENTS_COUNTED
-        return await pages.draw(request, "queue_live.html", fresh=fresh, settled=settled, capped=capped)
-
-
 def _add_review(router: APIRouter, pages: Pages, source: QueueSource, feed: EventFeed) -> None:
     @router.api_route("/reviews/{review_id}", methods=["GET", "HEAD"])
     async def review(request: Request, review_id: str) -> Response:
@@ -150,9 +121,10 @@ def _add_review(router: APIRouter, pages: Pages, source: QueueSource, feed: Even
         page = await source.review_page(review_id, session.person)
         if page is None:
             raise NotFoundError(f"there is no review {review_id!r} that you may see")
-        context = await pages.beside(len(page.canonical), lambda: review_context(page, pages.now()))
+        size = len(page.canonical) + weight(page)
+        context = await pages.beside(size, lambda: review_context(page, pages.now()))
         context |= {"session": session, "index": index, "open_tasks": await source.count_tasks()}
-        return await pages.draw(request, "review.html", heavy=len(page.canonical), **context)
+        return await pages.draw(request, "review.html", heavy=size, **context)
 
     @router.get("/reviews/{review_id}/live")
     async def review_live(request: Request, review_id: str) -> Response:
@@ -177,7 +149,16 @@ def _add_review(router: APIRouter, pages: Pages, source: QueueSource, feed: Even
         return pages.go(f"/reviews/{review_id}")
 
 
-def _add_theme(router: APIRouter, pages: Pages) -> None:
+def _add_comments(router: APIRouter, pages: Pages, source: QueueSource) -> None:
+    @router.post("/reviews/{review_id}/comments")
+    async def write(request: Request, review_id: str) -> Response:
+        session, form = await sent_by(pages, request, talk.FIELDS, (), undone="your words were not kept")
+        words, question = talk.read_comment(form)
+        await source.write_comment(session.person, review_id, words, question=question)
+        return pages.go(f"/reviews/{review_id}#talk")
+
+
+def _add_settings(router: APIRouter, pages: Pages) -> None:
     @router.post("/theme")
     async def theme(request: Request) -> Response:
         session = await signed_in(pages, request)
@@ -186,8 +167,21 @@ def _add_theme(router: APIRouter, pages: Pages) -> None:
         if form["theme"] not in ("light", "dark"):
             raise InvalidRequestError(f"there is no theme {form['theme']!r}: there are 'light' and 'dark'")
         answer = pages.go(form["back"])
-        seconds = int(_THEME_FOR.total_seconds())
+        seconds = int(_SETTING_FOR.total_seconds())
         pages.set_cookie(answer, pages.site.theme_cookie, form["theme"], seconds)
+        return answer
+
+    @router.post("/keys")
+    async def keys(request: Request) -> Response:
+        """Single keys on or off in this browser (WCAG 2.1.4)."""
+        session = await signed_in(pages, request)
+        form = await read_form(request, {"csrf_token", "keys", "back"})
+        require_csrf(session, form)
+        if form["keys"] not in ("on", "off"):
+            raise InvalidRequestError(f"keys are 'on' or 'off', not {form['keys']!r}")
+        answer = pages.go(form["back"])
+        seconds = int(_SETTING_FOR.total_seconds()) if form["keys"] == "off" else 0
+        pages.set_cookie(answer, pages.site.keys_cookie, form["keys"], seconds)
         return answer
 
 

@@ -15,17 +15,20 @@ from policy_service.identity.people import remember
 from policy_service.identity.sessions import Sessions, end_session, open_session
 from policy_service.pdp.rules import UNSEEN
 from policy_service.storage.database import Tx
-from policy_service.workflow import edit_views, reviews, tasks
+from policy_service.workflow import edit_views, queue, reviews, tasks
 from policy_service.workflow.accept import accept
+from policy_service.workflow.alike import alike
 from policy_service.workflow.ballots import groups_now
+from policy_service.workflow.comment import Remark, comment
 from policy_service.workflow.context import Context
 from policy_service.workflow.decline import decline
 from policy_service.workflow.edit_views import EditForm, Preview
 from policy_service.workflow.policies import Policies
 from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
 from policy_service.workflow.propose import Proposed, propose
+from policy_service.workflow.queue_reading import AlikePage, Count, QueuePage, Wanted
 from policy_service.workflow.reading import Ballot as Verdict
-from policy_service.workflow.reading import QueuePage, ReviewPage, VoteResult
+from policy_service.workflow.reading import ReviewPage, VoteResult
 from policy_service.workflow.settle import Word, settle
 from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
 from policy_service.workflow.trying import try_effect
@@ -87,9 +90,17 @@ class WorkflowQueue:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
 
-    async def open_reviews(self, person: Person, cursor: str | None, limit: int) -> QueuePage:
-        """Open reviews, those that expire first in front."""
-        return await reviews.open_reviews(self._ctx, _voter(person), cursor, limit)
+    async def queue_page(self, person: Person, wanted: Wanted, cursor: str | None, limit: int) -> QueuePage:
+        """A page of a tab of the queue."""
+        return await queue.queue_page(self._ctx, _voter(person), wanted, cursor, limit)
+
+    async def count_waiting(self, person: Person) -> Count:
+        """How many reviews wait for this person."""
+        return await queue.count_waiting(self._ctx, _voter(person))
+
+    async def alike(self, person: Person, review_id: str) -> AlikePage:
+        """The reviews of this one's kind that wait for this person."""
+        return await alike(self._ctx, _voter(person), review_id)
 
     def group_to_ask(self, person: Person) -> str | None:
         """A group that a first gate may ask."""
@@ -145,6 +156,10 @@ class WorkflowQueue:
         """Decline a proposal, or take one's own back."""
         await decline(self._ctx, _voter(person), proposal_id, reason or None)
         return await edit_views.review_of(self._ctx, proposal_id)
+
+    async def write_comment(self, person: Person, review_id: str, text: str, *, question: bool) -> None:
+        """Write a comment, or ask the agent."""
+        await comment(self._ctx, _voter(person), Remark(review_id, text, question=question, channel="web"))
 
     async def count_tasks(self) -> OpenTasks:
         """How many tasks are open."""

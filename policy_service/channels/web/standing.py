@@ -3,6 +3,7 @@
 Pure. It repeats no rule of the domain: whether a person may vote, and which votes count, arrive decided.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -28,6 +29,8 @@ class Quorum:
     signed: tuple[VoteView, ...]
     open_lines: tuple[OpenLine, ...]
     step_up: str | None
+    without_effect: tuple[VoteView, ...] = ()  # approvals that do not count as things stand
+    could_sign: str = ""  # others who could, in words
 
     @property
     def wanted(self) -> int:
@@ -64,15 +67,36 @@ def quorum(page: ReviewPage) -> Quorum:
     )
     step_up = next((gate.step_up for gate in page.gates if gate.step_up), None)
     groups = "; ".join(either(gate.groups) for gate in asked.values())
-    return Quorum(len(signed), groups, signed, lines, step_up)
+    idle = tuple(vote for vote in page.votes if not vote.counted and vote.verdict == "approve")
+    open_gates = [gate for gate in asked.values() if gate.have < gate.quorum]
+    others = "; or ".join(filter(None, (named(gate.could_sign, gate.could_sign_more) for gate in open_gates)))
+    return Quorum(len(signed), groups, signed, lines, step_up, idle, others)
+
+
+def named(names: Sequence[str], more: int) -> str:
+    """`Ingrid Vik or Tomás Reyes`, `Ingrid Vik and 4 more`; empty where nobody has a name."""
+    if not names or not more:
+        return either(names) if names else ""
+    return f"{', '.join(names)} and {more:,} more"
 
 
 def _open_line(gate: GateView, page: ReviewPage, *, first: bool) -> OpenLine:
     if not first:
         return OpenLine("Another person of these")
     mine = page.state == "open" and page.why_not is None and page.my_verdict is None
-    who = f"You, or anyone in {either(gate.groups)}" if mine else f"Anyone in {either(gate.groups)}"
+    who = _who(gate, mine=mine)
+    if gate.barred:
+        who += f". Not {either(gate.barred)}, whose agent asks"
     return OpenLine(who + (". A signature on another line counts here too" if gate.shared else ""))
+
+
+def _who(gate: GateView, *, mine: bool) -> str:
+    if not gate.could_sign:
+        return f"You, or anyone in {either(gate.groups)}" if mine else f"Anyone in {either(gate.groups)}"
+    if gate.could_sign_more:
+        others = named(gate.could_sign, gate.could_sign_more)
+        return f"You, {others}" if mine else others
+    return either(("You", *gate.could_sign) if mine else gate.could_sign)
 
 
 _BY_EFFECT: dict[str, Outcome] = {
@@ -135,6 +159,15 @@ def outcome(page: ReviewPage) -> Outcome:
         return _approved(page)
     by_review = _BY_REVIEW.get(page.state) or _BY_REVIEW.get(page.effect_state)
     return by_review or Outcome(f"Closed: {page.state}", "Nobody is asked any more.", "info", "", page.state)
+
+
+def short_outcome(state: str, effect_state: str) -> Outcome:
+    """What a list says of a review that is no longer open."""
+    return (
+        _BY_EFFECT.get(effect_state)
+        or _BY_REVIEW.get(state)
+        or Outcome(f"Closed: {state}", "", "info", "", state)
+    )
 
 
 def _approved(page: ReviewPage) -> Outcome:

@@ -1,8 +1,8 @@
-"""From read models to what a template needs: grouping, folding, marking, choosing words. Pure."""
+"""From read models to what a template needs: folding, marking, choosing words. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from policy_service.channels.web.arguments import (
@@ -13,12 +13,14 @@ from policy_service.channels.web.arguments import (
     folded,
     same_bytes,
 )
+from policy_service.channels.web.beside import beside_view
 from policy_service.channels.web.editing import ChangedArg, change_lines
 from policy_service.channels.web.forms import MAX_REASON_CHARS
-from policy_service.channels.web.marking import Marked, mark
+from policy_service.channels.web.marking import Marked
 from policy_service.channels.web.standing import denial, outcome, quorum
-from policy_service.channels.web.wording import Due, clock, due
-from policy_service.workflow.reading import EventLine, Money, Piece, ProposalCard, QueueRow, ReviewPage
+from policy_service.channels.web.talk import talked, thread
+from policy_service.channels.web.wording import clock, due
+from policy_service.workflow.reading import EventLine, Money, Piece, ProposalCard, ReviewPage
 
 # The reasons people give most, one press on a phone; they name no tool, so they fit every effect.
 PICKS = ("Amount is wrong", "Wrong person or account", "Not enough proof", "Not now")
@@ -35,6 +37,10 @@ _LINE_LOOKS = (
     ("release", "key", "dot-ink"),
     ("denied", "deny", ""),
     ("vote", "sign", "dot-ink"),
+    ("reminded", "bell", ""),
+    ("escalated", "people", ""),
+    ("comment", "quote", ""),
+    ("question", "chat", ""),
     ("expired", "clock", ""),
     ("withdrawn", "close", ""),
     ("revoked", "close", ""),
@@ -44,23 +50,6 @@ _LINE_LOOKS = (
     ("compensat", "refresh", ""),
     ("submit", "agent", ""),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class QueueEntry:
-    """A row with its time left and the number of things in it that can mislead."""
-
-    row: QueueRow
-    due: Due
-    warnings: int
-
-
-@dataclass(frozen=True, slots=True)
-class QueueGroup:
-    """Rows that expire in the same stretch of time."""
-
-    name: str
-    rows: tuple[QueueEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +69,8 @@ class TimelineLine:
     icon: str
     dot: str
     clock: str
+    more: str = ""  # by whom, which way, under which rules
+    anchor: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,31 +94,10 @@ class ProposedView:
         return sum(len(change.findings) for change in self.changes)
 
 
-def queue_groups(rows: Sequence[QueueRow], now: datetime) -> tuple[QueueGroup, ...]:
-    """Rows in the order given, under the stretch of time in which they expire; no stretch comes twice."""
-    groups: dict[str, list[QueueEntry]] = {}
-    for row in rows:
-        entry = QueueEntry(row, due(row.opened_at, row.answer_by, now), _sentence_warnings(row.sentence))
-        groups.setdefault(_stretch(row.answer_by, now), []).append(entry)
-    return tuple(QueueGroup(name, tuple(entries)) for name, entries in groups.items())
-
-
-def _stretch(answer_by: datetime, now: datetime) -> str:
-    if answer_by <= now:
-        return "Time is up"
-    if answer_by - now <= timedelta(hours=1):
-        return "Within the hour"
-    return "Within a day" if answer_by - now <= timedelta(days=1) else "Later"
-
-
-def _sentence_warnings(pieces: Iterable[Piece]) -> int:
-    values = (mark(piece.text, address=piece.kind == "recipient") for piece in pieces if piece.value)
-    return sum(len(marked.findings) for marked in values)
-
-
 def review_context(page: ReviewPage, now: datetime) -> dict[str, Any]:
     """Everything `review.html` draws, but for what belongs to the session."""
     args = arg_views(page)
+    signatures = quorum(page)
     settled = outcome(page) if page.state != "open" or page.superseded_by is not None else None
     return {
         "page": page,
@@ -135,7 +105,8 @@ def review_context(page: ReviewPage, now: datetime) -> dict[str, Any]:
         "bytes": canonical_bytes(page),
         "broken": not same_bytes(page),
         "warnings": warnings_of(page, args),
-        "quorum": quorum(page),
+        "quorum": signatures,
+        "beside": beside_view(page, signatures.wanted, now),
         "shown": as_shown(page),
         "due": due(page.opened_at, page.answer_by, now),
         "outcome": settled,
@@ -145,6 +116,7 @@ def review_context(page: ReviewPage, now: datetime) -> dict[str, Any]:
         "signing": signing(page),
         "amount": _the_amount(page),
         "picks": PICKS,
+        "thread": thread(page),
         "max_reason": MAX_REASON_CHARS,
         "proposed": tuple(ProposedView(card, change_lines(card.changes)) for card in page.proposals),
         "since_staged": change_lines(page.since_staged),
@@ -188,7 +160,16 @@ def timeline_line(event: EventLine, now: datetime) -> TimelineLine:
     """An event, with the look of its kind."""
     icon, dot = next(((icon, dot) for word, icon, dot in _LINE_LOOKS if word in event.kind), ("log", ""))
     day = clock(event.at, now).removesuffix(f"{event.at:%H:%M}")
-    return TimelineLine(event, icon, dot, f"{day}{event.at:%H:%M:%S}")
+    more = filter(None, (event.actor, _WAYS.get(event.channel, event.channel), _under(event)))
+    anchor = f"log-{event.line}" if event.line else ""
+    return TimelineLine(event, icon, dot, f"{day}{event.at:%H:%M:%S}", ", ".join(more), anchor)
+
+
+_WAYS = {"web": "on the web", "api": "by the API", "slack": "in Slack", "cli": "on the command line"}
+
+
+def _under(event: EventLine) -> str:
+    return f"rules at {event.commit[:12]}" if event.commit else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,10 +199,9 @@ def as_shown(page: ReviewPage) -> str:
     would be told of it as news.
     """
     met = "-".join(str(gate.have) for gate in page.gates)
-    changes = len(page.rule_changes)
     proposed = "+".join(card.proposal_id[-8:] for card in page.proposals)
     stands = f"{page.rev}-{proposed}-{page.superseded_by or 0}-{page.state}-{page.effect_state}"
-    return f"{stands}-{len(page.votes)}-{met}-{changes}"
+    return f"{stands}-{len(page.votes)}-{met}-{talked(page)}-{len(page.rule_changes)}"
 
 
 def changed_since(page: ReviewPage, shown: str) -> str:
@@ -234,6 +214,10 @@ def changed_since(page: ReviewPage, shown: str) -> str:
         return f"{outcome(page).heading} while you read, show it"
     if shown.rpartition("-")[2] not in ("", str(len(page.rule_changes))):
         return "The rules changed what they ask here, load again"
-    if shown and shown.split("-")[1:2] != as_shown(page).split("-")[1:2]:
+    before, now = shown.split("-"), as_shown(page).split("-")
+    if shown and before[1:2] != now[1:2]:
         return "What is proposed has changed, load again"
+    if before[:-2] == now[:-2]:  # neither votes nor states: what is told or who is asked
+        asks_more = before[-2].rpartition(".")[2] != now[-2].rpartition(".")[2]
+        return "More people are asked now, load again" if asks_more else "Somebody wrote here, load again"
     return f"A vote came in: {quorum(page).count} now, load again"

@@ -40,6 +40,54 @@ def read_ballot(fields: dict[str, str]) -> BallotForm:
     )
 
 
+# What a ballot names of what was read, in the order a batch's line holds it: one place for every form.
+LINE = ("review_id", "rev", "effect_digest", "txn_digest")
+
+
+@dataclass(frozen=True, slots=True)
+class BatchForm:
+    """One verdict on several reviews, each named by its own bytes."""
+
+    verdict: Ballot
+    reason: str
+    lines: tuple[dict[str, str], ...]
+
+
+def batch_fields(most: int) -> frozenset[str]:
+    """The boxes of a batch's form."""
+    return frozenset(f"line-{place}" for place in range(1, most + 1))
+
+
+def line_value(line: object) -> str:
+    """What the box of one line sends."""
+    return " ".join(str(getattr(line, name)) for name in LINE)
+
+
+def read_batch(fields: dict[str, str], most: int) -> BatchForm:
+    """The batch on a form: the lines whose boxes are ticked.
+
+    Raises InvalidRequestError (`reason_required` among others).
+    """
+    ticked = [fields[name] for place in range(1, most + 1) if (name := f"line-{place}") in fields]
+    lines = tuple(_line(value) for value in ticked)
+    if not lines:
+        raise InvalidRequestError("no line was ticked: tick each one you mean")
+    if len({line["review_id"] for line in lines}) != len(lines):
+        raise InvalidRequestError("one review was ticked twice: open the page again")
+    verdict = _verdict(fields["verdict"])
+    words = {"reason": fields.get("note", "")} if verdict == "approve" else fields
+    return BatchForm(verdict, _reason(words, verdict), lines)
+
+
+def _line(value: str) -> dict[str, str]:
+    parts = value.split(" ")
+    if len(parts) != len(LINE):
+        raise InvalidRequestError("a ticked line does not name what was read: open the page again")
+    line = dict(zip(LINE, parts, strict=True))
+    whole_number(line, "rev")
+    return line
+
+
 def require_csrf(session: Session, fields: Mapping[str, str]) -> None:
     """Raises ForbiddenError unless the form carries this session's own token."""
     if not hmac.compare_digest(fields["csrf_token"].encode(), session.csrf.encode()):

@@ -13,7 +13,7 @@ from typing import Any
 
 from policy_service.pap.cases.mutants import Mutant
 from policy_service.pap.files import MUTANTS_FILE
-from policy_service.pap.problems import BundleError, Problem
+from policy_service.pap.problems import BundleError, Problem, unreadable
 
 _MEMBERS = ("policy", "mutant", "why")
 
@@ -32,7 +32,7 @@ def acknowledged_in(files: Mapping[str, bytes]) -> Acknowledged:
     try:
         table = tomllib.loads(files[MUTANTS_FILE].decode("utf-8"))
     except (ValueError, RecursionError) as error:
-        raise BundleError([Problem(MUTANTS_FILE, None, str(error))]) from None
+        raise BundleError([unreadable(MUTANTS_FILE, error)]) from None
     problems: list[Problem] = []
     if strange := sorted(table.keys() - {"survives"}):
         problems.append(_problem(f"{strange[0]!r} is nothing this file has; write [[survives]] tables"))

@@ -8,7 +8,13 @@ from alembic import context
 from sqlalchemy import JSON
 from sqlmodel import AutoString, SQLModel
 
-from policy_service.storage import plumbing, proposals, reservations, tables  # noqa: F401  they declare what the metadata holds
+from policy_service.storage import (  # noqa: F401  they declare what the metadata holds
+    asked,
+    plumbing,
+    proposals,
+    reservations,
+    tables,
+)
 from policy_service.storage.types import UtcDateTime
 
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         WorldError,
     )
     from countersign.placeholder import Placeholder
-    from countersign.reasons import DenyReason, PendingReview
+    from countersign.reasons import DenyReason, PendingReview, Question
     from countersign.rerun import run_transaction
     from countersign.resuming import resume, resume_async
     from countersign.runtime import Runtime, default_runtime, use_runtime
@@ -79,7 +79,7 @@ _HOMES = {
         *("ServiceUnavailable", "SettingsError", "Stopped", "TransactionBusy", "WorldError"),
     ),
     "placeholder": ("Placeholder",),
-    "reasons": ("DenyReason", "PendingReview", "Proposal"),
+    "reasons": ("DenyReason", "PendingReview", "Proposal", "Question"),
     "rerun": ("run_transaction",),
     "resuming": ("resume", "resume_async"),
     "runtime": ("Runtime", "default_runtime", "use_runtime"),
@@ -116,6 +116,7 @@ __all__ = [
     "Placeholder",
     "PlaceholderUsed",
     "Proposal",
+    "Question",
     "RegistrationError",
     "ReleaseLapsed",
     "ReleaseRefused",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 
+from countersign.answering import Answering
 from countersign.contract.states import TxnState
 from countersign.contract.wire import TransactionView
 from countersign.engine import Engine
@@ -20,11 +21,12 @@ async def until_answered(
     engine: Engine,
     txn: str,
     until: float,
+    answering: Answering,
     before_each: Callable[[], None] = lambda: None,
     concerns: Callable[[TransactionView], bool] = lambda _: False,
 ) -> TransactionView | None:
     """The transaction as it was last seen: no longer in review, or one that concerns whoever waits, or the time is up.
-    None: there was no time to look.
+    None: there was no time to look. What people ask meanwhile is answered.
 
     Raises:
         ServiceUnavailable: the time is up, and the last look got no answer.
@@ -36,7 +38,10 @@ async def until_answered(
     while (left := until - clock.steady()) > 0:
         before_each()
         try:
-            view = await engine.service.view(txn, wait=max(1, min(int(left), settings.poll_seconds)))
+            wait = max(1, min(int(left), settings.poll_seconds))
+            view = await engine.service.view(txn, wait=wait, asked_after=answering.last_seen)
+            if view.state is TxnState.REVIEW:
+                await answering.answer(engine, view)
         except ServiceUnavailable as error:
             away, missed = error, missed + 1
         else:

@@ -1,7 +1,7 @@
 """`countersign`: what a person does with an agent's tools and journal from a terminal.
 
 `resume` finishes what is parked or was interrupted, `worker` goes on doing so, `accept` and `decline` answer what a
-reviewer proposes, `tools list | export` shows tools and
+reviewer proposes, `answer` tells people what they ask before they decide, `tools list | export` shows tools and
 drafts their manifests for review, `journal list | show` reads the journal. Text that came from an agent or a tool is
 shown with control characters made visible, and arguments a manifest calls secret are not shown at all. The
 composition happens here; every decision is somewhere else.
@@ -13,6 +13,7 @@ import asyncio
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -21,6 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from countersign.answering import asked_about, chosen
 from countersign.drafting import READ_GROUP, manifest_json
 from countersign.errors import CountersignError, MisuseError
 from countersign.exporting import Exported, export_drafts, export_manifests
@@ -119,6 +121,31 @@ def decline(
     with _told(), Runtime.from_env() as runtime:
         view = runtime.client().decline_proposal(proposal, reason)
     typer.echo(f"declined: {visible(view.run_key)} is at revision {view.rev}, {view.state.value}")
+
+
+@app.command()
+def answer(
+    key: Annotated[str, typer.Argument(help="The run key of the step that people ask about.")],
+    text: Annotated[
+        str | None, typer.Argument(help="What to say; without it, what they ask is shown.")
+    ] = None,
+    question: Annotated[str | None, typer.Option(help="Which question, where several are open.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what people ask about a step before they decide, or answer it. They see the answer as the agent's claim."""
+    with _told(), Runtime.from_env() as runtime:
+        asked = asked_about(runtime, key)
+        if text is not None:
+            runtime.client().answer(*chosen(asked, question), text)
+            typer.echo("answered")
+            return
+    if as_json:
+        _print_json([asdict(one) for one in asked])
+        return
+    for one in asked:
+        typer.echo(visible(f"{one.question_id}: {one} ({one.asked_at})"))
+    if not asked:
+        typer.echo("nobody asks anything")
 
 
 @tools_app.command("export")

@@ -19,6 +19,7 @@ from countersign.contract.manifest import ToolManifest, load_manifest
 from countersign.contract.states import TxnState
 from countersign.contract.wire import (
     AcceptRequest,
+    AnswerRequest,
     CompensateRequest,
     CompensationView,
     DeclineRequest,
@@ -63,11 +64,14 @@ class Service:
         headers = {"Idempotency-Key": idempotency_key or secrets.token_urlsafe(16)}
         return await self._post("/v1/transactions", request, TransactionView, wait=wait, headers=headers)
 
-    async def view(self, txn: str, *, wait: int = 0) -> TransactionView:
-        """How a transaction stands; with `wait`, when that changes or the time is up."""
-        return await self._transport.ask(
-            Call("GET", f"/v1/transactions/{_part(txn)}", wait=wait), TransactionView
-        )
+    async def view(self, txn: str, *, wait: int = 0, asked_after: str | None = None) -> TransactionView:
+        """How a transaction stands; with `wait`, when that changes, when people ask something, or the time is up.
+
+        `asked_after`: the last question that was seen, empty for none: a newer one is told at once.
+        """
+        query = "" if asked_after is None else f"?{urlencode({'asked_after': asked_after})}"
+        call = Call("GET", f"/v1/transactions/{_part(txn)}{query}", wait=wait)
+        return await self._transport.ask(call, TransactionView)
 
     async def transactions(
         self, *, state: TxnState | None = None, cursor: str | None = None
@@ -83,6 +87,11 @@ class Service:
         """Take a submission back: nobody needs to answer any more."""
         path = f"/v1/transactions/{_part(txn)}/withdraw"
         return await self._post(path, WithdrawRequest(reason=reason), TransactionView)
+
+    async def answer(self, review_id: str, question_id: str, text: str) -> TransactionView:
+        """Say something to what a person asks about one of our effects; the first answer stands."""
+        body = AnswerRequest(question_id=question_id, text=text)
+        return await self._post(f"/v1/reviews/{_part(review_id)}/answers", body, TransactionView)
 
     async def release(self, txn: str, rev: int) -> TransactionView:
         """Ask for the release tokens of a ready transaction, bound to our key."""
@@ -193,9 +202,9 @@ class Client:
         """See `Service.submit`."""
         return run(self._service.submit(request, wait=wait, idempotency_key=idempotency_key))
 
-    def view(self, txn: str, *, wait: int = 0) -> TransactionView:
+    def view(self, txn: str, *, wait: int = 0, asked_after: str | None = None) -> TransactionView:
         """See `Service.view`."""
-        return run(self._service.view(txn, wait=wait))
+        return run(self._service.view(txn, wait=wait, asked_after=asked_after))
 
     def transactions(self, *, state: TxnState | None = None, cursor: str | None = None) -> TransactionPage:
         """See `Service.transactions`."""
@@ -204,6 +213,10 @@ class Client:
     def withdraw(self, txn: str, reason: str | None = None) -> TransactionView:
         """See `Service.withdraw`."""
         return run(self._service.withdraw(txn, reason))
+
+    def answer(self, review_id: str, question_id: str, text: str) -> TransactionView:
+        """See `Service.answer`."""
+        return run(self._service.answer(review_id, question_id, text))
 
     def release(self, txn: str, rev: int) -> TransactionView:
         """See `Service.release`."""

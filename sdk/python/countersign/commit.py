@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from countersign.answering import Answering
 from countersign.asking import until_answered
 from countersign.contract.codes import DenyCode, ErrorCode
 from countersign.contract.states import EffectState, TxnState
@@ -41,7 +42,7 @@ from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.live import LiveWork
 from countersign.lost_redemption import redeemed_by_us
 from countersign.plan import Plan
-from countersign.reasons import PendingReview, stopped_because
+from countersign.reasons import PendingReview, open_questions, stopped_because
 from countersign.reporting import tell_restored
 from countersign.settling import Settlement
 
@@ -69,6 +70,7 @@ class Commit:
         wait: float = 0.0,
         claimed: Claimed | None = None,
         accept_edits: Judge = False,
+        answering: Answering | None = None,
     ) -> None:
         self._engine = engine
         self._lease = lease
@@ -77,6 +79,7 @@ class Commit:
         self._until = engine.clock.steady() + wait
         self._claimed = claimed
         self._edits = Edits(engine, accept_edits)
+        self._answering = answering or Answering()
 
     @property
     def plan(self) -> Plan:
@@ -174,8 +177,10 @@ class Commit:
         if self._live:
             raise self._pending(view)  # leaving the step undoes them, before anybody answers
         try:
+            if self._until <= self._engine.clock.steady():  # whoever waits hears of it with the first look
+                await self._answering.answer(self._engine, view)
             seen = await until_answered(
-                self._engine, self._plan.txn, self._until, self._keep_lease, self._concerns
+                self._engine, self._plan.txn, self._until, self._answering, self._keep_lease, self._concerns
             )
         except ServiceUnavailable as away:
             raise self._pending(view, unreached=away.why) from away
@@ -202,6 +207,7 @@ class Commit:
             parked=self._parks(),
             unreached=unreached,
             proposals=open_proposals(view),
+            questions=open_questions(view),
         )
 
     def _parks(self) -> bool:

@@ -39,7 +39,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
-from countersign.reasons import DenyReason, PendingReview, Proposal
+from countersign.reasons import DenyReason, PendingReview, Proposal, Question, pending_text
 from countersign.standing import what_stands, what_to_repeat
 
 UNNAMED: Final = "unnamed-"
@@ -139,26 +139,15 @@ class ReviewPending(Stopped):
         parked: bool,
         unreached: str = "",
         proposals: Sequence[Proposal] = (),
+        questions: Sequence[Question] = (),
     ) -> None:
         self.key, self.txn, self.reviews, self.parked = key, txn, tuple(reviews), parked
-        self.proposals = tuple(proposals)
-        asked = "; ".join(str(review) for review in self.reviews) or "people are being asked"
-        if unreached:  # they may have answered by now, and nobody here knows
-            asked += f". The policy service could not be reached when the time was up ({unreached})"
-        after = (
-            "It is parked: `countersign resume --tools MODULE` fires it once it is approved; do not repeat the calls "
-            "under another key."
-            if parked
-            else f"Its live effects were undone: run the same transaction again under key {key!r} once it is approved."
+        self.proposals, self.questions = tuple(proposals), tuple(questions)
+        asked: list[PendingReview | Proposal] = [*self.reviews, *self.proposals]
+        named = not key.startswith(UNNAMED)
+        super().__init__(
+            pending_text(key, asked, self.questions, parked=parked, named=named, unreached=unreached)
         )
-        if key.startswith(UNNAMED):
-            after += (
-                " It has no key of its own, so running the block again asks people again: write "
-                'transaction(key="what-this-step-is-about").'
-            )
-        if self.proposals:
-            asked += "; " + "; ".join(str(proposal) for proposal in self.proposals)
-        super().__init__(f"not done yet: {asked}. {after}")
 
 
 class AlreadyRedeemed(Stopped):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -110,6 +111,72 @@ def _differs(name: str, one: dict[str, JSON], other: dict[str, JSON]) -> bool:
     if name not in one or name not in other:
         return True
     return canonicalize(one[name]) != canonicalize(other[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a person asks the agent about one of its effects, and waits to be answered."""
+
+    question_id: str
+    review_id: str
+    effect_id: str
+    tool: str
+    text: str
+    asked_by: str
+    asked_at: str
+
+    def __str__(self) -> str:
+        return f"{self.asked_by} asks about {self.tool}: {self.text}"
+
+
+def pending_text(
+    key: str,
+    asked_of: Sequence[PendingReview | Proposal],
+    questions: Sequence[Question],
+    *,
+    parked: bool,
+    named: bool,
+    unreached: str,
+) -> str:
+    """Who is asked, what they propose or ask back, and how it goes on, for the agent to read."""
+    asked = "; ".join(map(str, asked_of)) or "people are being asked"
+    if unreached:  # they may have answered by now, and nobody here knows
+        asked += f". The policy service could not be reached when the time was up ({unreached})"
+    after = (
+        "It is parked: `countersign resume --tools MODULE` fires it once it is approved; do not repeat the calls "
+        "under another key."
+        if parked
+        else f"Its live effects were undone: run the same transaction again under key {key!r} once it is approved."
+    )
+    if questions:
+        asked += f". Before they decide, {'; '.join(map(str, questions))}"
+        after += (
+            " Answer what they ask: on_question=... of the transaction, or `countersign answer KEY TEXT`."
+        )
+    if not named:
+        after += (
+            " It has no key of its own, so running the block again asks people again: write "
+            'transaction(key="what-this-step-is-about").'
+        )
+    return f"not done yet: {asked}. {after}"
+
+
+def open_questions(view: TransactionView) -> tuple[Question, ...]:
+    """What people ask the agent in reviews that are open, and it has not answered; the oldest first."""
+    waiting = {one.effect_id: one.tool for one in view.effects if one.state is EffectState.REVIEW}
+    return tuple(
+        Question(
+            one.question_id,
+            one.review_id,
+            one.effect_id,
+            waiting[one.effect_id],
+            one.text,
+            one.asked_by,
+            one.asked_at.isoformat(timespec="seconds"),
+        )
+        for one in view.questions
+        if one.answer is None and one.effect_id in waiting
+    )
 
 
 def stopped_because(view: TransactionView) -> list[DenyReason]:

@@ -13,11 +13,13 @@ import inspect
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final, TypeVar, overload
 
+from countersign.answering import Answering, OnQuestion
 from countersign.asking import until_answered
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import Claimed, TransactionView
 from countersign.current import require_running
 from countersign.edits import Edits, Judge
+from countersign.engine import Engine
 from countersign.errors import MisuseError, OutcomeUnknown, RerunDiffers, ReviewPending, ServiceUnavailable
 from countersign.plan import StagedCall
 from countersign.reasons import Proposal
@@ -62,6 +64,7 @@ def run_transaction(
     purpose: str | None = None,
     reasoning: str | None = None,
     accept_edits: bool | Callable[[Proposal], bool] = False,
+    on_question: OnQuestion | None = None,
     runtime: Runtime | None = None,
 ) -> Coroutine[Any, Any, R]: ...
 @overload
@@ -73,6 +76,7 @@ def run_transaction(
     purpose: str | None = None,
     reasoning: str | None = None,
     accept_edits: bool | Callable[[Proposal], bool] = False,
+    on_question: OnQuestion | None = None,
     runtime: Runtime | None = None,
 ) -> R: ...
 def run_transaction(
@@ -83,6 +87,7 @@ def run_transaction(
     purpose: str | None = None,
     reasoning: str | None = None,
     accept_edits: bool | Callable[[Proposal], bool] = False,
+    on_question: OnQuestion | None = None,
     runtime: Runtime | None = None,
 ) -> Any:
     """Run `fn(txn)` as one step and answer what it returned; an async `fn` gives a coroutine to await.
@@ -90,6 +95,7 @@ def run_transaction(
     `wait` is how many seconds people may take in all, to answer and to settle what is not known. `fn` may run
     several times, so it must do nothing of its own to the world: everything that matters goes through tools.
     `accept_edits` is as for `transaction`.
+    `on_question(question)` answers what people ask meanwhile, with text, or None to leave it open.
 
     Raises:
         ReviewPending: people have not answered in time.
@@ -101,9 +107,10 @@ def run_transaction(
     _require_step(fn)
     chosen = runtime or default_runtime()
     claimed = Claimed(purpose=purpose, reasoning=reasoning) if purpose or reasoning else None
+    answering = Answering(on_question)
     if inspect.iscoroutinefunction(fn):
-        return _rerun_async(chosen, fn, key, wait, claimed, accept_edits)
-    return run(_Rerun(chosen, chosen.sync_waits(), fn, key, wait, claimed, accept_edits).run())
+        return _rerun_async(chosen, fn, key, wait, claimed, accept_edits, answering)
+    return run(_Rerun(chosen, chosen.sync_waits(), fn, key, wait, claimed, accept_edits, answering).run())
 
 
 def _require_step(fn: object) -> None:
@@ -136,10 +143,11 @@ async def _rerun_async(
     wait: float,
     claimed: Claimed | None,
     accept_edits: Judge,
+    answering: Answering,
 ) -> Any:
     waits = runtime.async_waits()
     async with waits.opened():
-        return await _Rerun(runtime, waits, fn, key, wait, claimed, accept_edits).run()
+        return await _Rerun(runtime, waits, fn, key, wait, claimed, accept_edits, answering).run()
 
 
 class _Rerun:
@@ -154,8 +162,10 @@ class _Rerun:
         wait: float,
         claimed: Claimed | None,
         accept_edits: Judge,
+        answering: Answering,
     ) -> None:
         self._runtime = runtime
+        self._answering = answering
         self._waits = waits
         self._fn = fn
         self._key = key
@@ -188,6 +198,7 @@ class _Rerun:
             claimed=self._claimed,
             guard=self._guard,
             accept_edits=self._accept_edits,
+            answering=self._answering,
         )
         body = functools.partial(self._fn, txn)
         if isinstance(self._waits, AsyncWaits):
@@ -205,15 +216,25 @@ class _Rerun:
         engine = self._runtime.engine(self._waits)
         edits = Edits(engine, self._accept_edits)
         try:
-            seen = await until_answered(engine, pending.txn, self._until, concerns=edits.concerns)
+            seen = await self._look(engine, pending, edits)
             while seen is not None and edits.concerns(seen):
                 await edits.answer(seen)
-                seen = await until_answered(engine, pending.txn, self._until, concerns=edits.concerns)
+                seen = await self._look(engine, pending, edits)
         except ServiceUnavailable as away:
             raise ReviewPending(
-                pending.key, pending.txn, pending.reviews, parked=False, unreached=away.why
+                pending.key,
+                pending.txn,
+                pending.reviews,
+                parked=False,
+                unreached=away.why,
+                questions=pending.questions,
             ) from away
         return seen is not None and seen.state is not TxnState.REVIEW
+
+    async def _look(self, engine: Engine, pending: ReviewPending, edits: Edits) -> TransactionView | None:
+        return await until_answered(
+            engine, pending.txn, self._until, self._answering, concerns=edits.concerns
+        )
 
     async def _settled(self, unknown: OutcomeUnknown) -> bool:
         """Wait until a person has settled what nobody here can tell, or the time is up; then the list goes on from

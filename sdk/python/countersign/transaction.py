@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from countersign.answering import Answering, OnQuestion
 from countersign.calls import CallNames
 from countersign.contract import names
 from countersign.contract.wire import Claimed
@@ -62,6 +63,7 @@ class Transaction:
         claimed: Claimed | None = None,
         guard: ListGuard | None = None,
         accept_edits: Judge = False,
+        answering: Answering | None = None,
     ) -> None:
         self.key = key
         self._runtime = runtime
@@ -70,6 +72,7 @@ class Transaction:
         self._claimed = claimed
         self._guard = guard
         self._accept_edits = accept_edits
+        self._answering = answering or Answering()
         self._phase = _NEW
         self._engine: Engine | None = None
         self._steps: list[Step] = []
@@ -184,7 +187,7 @@ class Transaction:
         if self._independent:
             await self._commit_each()
         else:
-            await self._commit_one(self._steps[0])
+            await self._commit(self._steps[0])
 
     def _leave_to_parent(self, error: BaseException | None) -> None:
         """A fork copied the block, the lease and the open database sessions; all of them stay the parent's."""
@@ -198,9 +201,13 @@ class Transaction:
         for step in self._steps:
             step.abort(note)
 
-    async def _commit_one(self, step: Step) -> None:
+    async def _commit(self, step: Step) -> None:
         await step.commit(
-            self._ready(), wait=self._wait, claimed=self._claimed, accept_edits=self._accept_edits
+            self._ready(),
+            wait=self._wait,
+            claimed=self._claimed,
+            accept_edits=self._accept_edits,
+            answering=self._answering,
         )
 
     async def _commit_each(self) -> None:
@@ -208,7 +215,7 @@ class Transaction:
         failures: list[CountersignError] = []
         for position, step in enumerate(self._steps):
             try:
-                await self._commit_one(step)
+                await self._commit(step)
             except CountersignError as failure:
                 failures.append(failure)
             except BaseException as interrupt:
@@ -312,6 +319,7 @@ def transaction(
     reasoning: str | None = None,
     on_behalf_of: str | None = None,
     accept_edits: bool | Callable[[Proposal], bool] = False,
+    on_question: OnQuestion | None = None,
     runtime: Runtime | None = None,
 ) -> Transaction:
     """Open one step of an agent: `with transaction(key="ticket-4711"): ...`, or `async with`.
@@ -319,14 +327,14 @@ def transaction(
     `key` names the step; the same key is the same step, from any process. Without one it is random and cannot
     be found again. `wait`: how many seconds leaving the block may wait for people. `independent`: every
     staged effect stands alone. `purpose`, `reasoning` and `on_behalf_of` are shown to people as the agent's
-    own words.
+    own words. `on_question(question)` answers what they ask meanwhile, with text, or None to leave it open.
 
     A reviewer may propose other arguments instead of denying a call. `accept_edits=True` takes every such change and
     fires with it; a function is shown each `Proposal` and takes it by returning True. Otherwise nothing but what was
     staged is ever fired: where this agent's owner has accepted a change, leaving the block raises `Edited`.
 
     Raises:
-        MisuseError: the key is too long.
+        MisuseError: the key is too long, or `on_question` is no function.
         SettingsError: no runtime was given and the environment describes none.
     """
     from countersign.runtime import default_runtime
@@ -348,4 +356,5 @@ def transaction(
         independent=independent,
         claimed=claimed,
         accept_edits=accept_edits,
+        answering=Answering(on_question),
     )

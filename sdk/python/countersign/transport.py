@@ -191,12 +191,13 @@ class Transport:
         return answer
 
     def _proof(self, call: Call, target: str) -> str:
+        path, _, query = target.partition("?")
         return make_proof(
             self._key,
             agent=self._settings.agent,
             method=call.method,
-            url_path=target,
-            query="",
+            url_path=path,
+            query=query,
             body=call.body,
             nonce=self._nonces.current,
             now=int(self._clock.wall()),

@@ -64,6 +64,11 @@ class Scene:
 
 
 KEY = "canary-idempotency-41aa"
+WEBHOOK_SECRET = f"whsec_{base64.b64encode(b'canary-of-a-webhook-secret').decode()}"
+
+
+async def _public(*_: object) -> str:
+    return "93.184.215.14"
 
 
 @pytest.fixture
@@ -82,7 +87,12 @@ async def scene(
     ears.plant("secret argument inside", CARD)
     ears.plant("client secret", SECRET)
     ears.plant("idempotency key", KEY)
-    more = {"providers": [CORP], "api_keys": True, "metrics_token_file": token_file}
+    hook_file = tmp_path / "hook-secret"
+    hook_file.write_text(ears.plant("webhook secret", WEBHOOK_SECRET))
+    hook_file.chmod(0o600)
+    hook = {"name": "billing", "url": "https://hooks.example/canary", "secret_files": [hook_file]}
+    more = {"providers": [CORP], "api_keys": True, "metrics_token_file": token_file, "webhooks": [hook]}
+    monkeypatch.setattr("policy_service.reaching._address", _public)
     with ears.open():
         async with running(tmp_path / "data", folder.path, **more) as world:
             provider.now = int(world.clock().timestamp())
@@ -354,6 +364,8 @@ LAYERS: dict[str, tuple[Any, str]] = {
     "the feed": ("policy_service.audit.feed", "entries_after"),
     "the watch": ("policy_service.jobs.measuring", "highest_index"),
     "the count": ("policy_service.audit.committed", "_facts"),
+    "a webhook": ("policy_service.jobs.telling", "deliver"),
+    "a webhook's signature": ("policy_service.workflow.delivering", "sign_webhook"),
 }
 
 

@@ -18,6 +18,7 @@ from tests.fakes.payments import Payments
 from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import mail, pay
 
+FOR_AGENTS = "/answers"  # below a path that is for people
 FOR_PEOPLE = ("/v1/reviews", "/v1/tasks", "/v1/policies")
 STREAMS = ("/v1/events",)  # never ends; tests/integration/service/test_log.py reads it
 BESIDE_THE_POINT: list[schemathesis.CheckFunction] = [
@@ -79,7 +80,7 @@ class Driven:
 
     def auth_for(self, path: str) -> requests.auth.AuthBase:
         """The right way in for a path, with a nonce that is fresh."""
-        if path.startswith(FOR_PEOPLE):
+        if path.startswith(FOR_PEOPLE) and not path.endswith(FOR_AGENTS):
             return AsPerson(self.person)
         self.agent.nonce = self.service.world.service.authenticator.next_nonce()
         return AsAgent(self.agent)
@@ -141,6 +142,8 @@ OPERATIONS = [
     ("POST", "/v1/reviews/{review_id}/proposals"),
     ("POST", "/v1/proposals/{proposal_id}/accept"),
     ("POST", "/v1/proposals/{proposal_id}/decline"),
+    ("POST", "/v1/reviews/{review_id}/comments"),
+    ("POST", "/v1/reviews/{review_id}/answers"),
     ("GET", "/v1/tasks"),
     ("GET", "/v1/tasks/{task_id}"),
     ("POST", "/v1/tasks/{task_id}/settle"),

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import event
 
 from policy_service.channels.web.source import SeenPerson, WorkflowQueue
-from policy_service.workflow.reading import QueuePage
+from policy_service.workflow.queue_reading import QueuePage, Tab, Wanted
 from tests.fakes.payments import ANYBODY, Payments, gate, person
 from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import pay
@@ -52,12 +52,17 @@ async def caught_up(bank: World) -> None:
     await bank.service.feed.refresh()
 
 
-async def seen(bank: World, visitor: Visitor, limit: int = 50, cursor: str | None = None) -> QueuePage:
+ALL = Wanted(tab=Tab.OPEN)
+
+
+async def seen(
+    bank: World, visitor: Visitor, limit: int = 50, cursor: str | None = None, wanted: Wanted = ALL
+) -> QueuePage:
     """The queue as the page has it."""
     session = await bank.service.sessions.find(visitor.cookie)
     assert session is not None
     reader = SeenPerson(session.person, frozenset())
-    return await WorkflowQueue(bank.service.ctx).open_reviews(reader, cursor, limit)
+    return await WorkflowQueue(bank.service.ctx).queue_page(reader, wanted, cursor, limit)
 
 
 @pytest.mark.parametrize("path", ["/v1/reviews?limit=50", "/"])
@@ -98,9 +103,9 @@ async def test_what_waits_for_a_person_is_counted_over_all_pages(
     await ask(bank, robot, 3, amount=501)
     for visitor, waits in ((maya, 4), (ingrid, 3), (jonas, 0)):
         page = await seen(bank, visitor, limit=2)
-        assert (len(page.rows), page.total, page.votable) == (2, 7, waits)
+        assert (len(page.rows), page.counts.open.number, page.counts.me.number) == (2, 7, waits)
         following = await seen(bank, visitor, limit=2, cursor=page.next_cursor)
-        assert (following.total, following.votable) == (7, waits)
+        assert (following.counts.open.number, following.counts.me.number) == (7, waits)
 
 
 async def test_what_a_person_has_voted_on_or_owns_does_not_wait_for_them(bank: World, robot: Agent) -> None:
@@ -108,11 +113,15 @@ async def test_what_a_person_has_voted_on_or_owns_does_not_wait_for_them(bank: W
     await ask(bank, owned, 1)
     [view] = await ask(bank, robot, 1, amount=5_000)
     maya, tomas = await bank.person("maya"), await bank.person("tomas")
-    assert (await seen(bank, maya)).votable == 1
+    assert (await seen(bank, maya)).counts.me.number == 1
     assert (await maya.vote(view)).json()["state"] == "open"
     for visitor, waits in ((maya, 0), (tomas, 2)):
         page = await seen(bank, visitor)
-        assert (page.total, page.votable, sum(row.can_vote for row in page.rows)) == (2, waits, waits)
+        assert (page.counts.open.number, page.counts.me.number, sum(row.can_vote for row in page.rows)) == (
+            2,
+            waits,
+            waits,
+        )
 
 
 @pytest.mark.parametrize(("who", "group"), [("maya", "finance"), ("ingrid", "legal"), ("nobody", "cfo")])

@@ -160,7 +160,7 @@ async def test_the_sheet_says_what_will_happen_with_the_values_filled_in(visitor
     assert "payments (SQL), 3 s old" in text
     assert "support.cedar, line 9" in text
     assert '<span class="k">forbid</span>' in text
-    assert "You, or anyone in finance" in text
+    assert "You, Ingrid Vik or Tomás Reyes. Not Jonas Lindqvist, whose agent asks" in text
 
 
 async def test_the_claim_comes_last(visitor: Visitor) -> None:
@@ -216,9 +216,12 @@ async def test_the_queue_is_ordered_by_what_expires_first_and_paged_by_key(
     first = (await visitor.get("/")).text
     found = re.findall(r'data-review="(\w+)"', first)
     assert found == ["rev_01KAHX04QE", "rev_hostile", "rev_01KAHV6T3M"]
-    following = re.search(r'href="(/\?cursor=\w+)"', first)
+    assert 'href="/?cursor=' not in first
+    everybodys = (await visitor.get("/?tab=open")).text
+    following = re.search(r'href="(/\?tab=open&amp;cursor=\w+)"', everybodys)
     assert following
-    assert re.findall(r'data-review="(\w+)"', (await visitor.get(following[1])).text) == ["rev_owner"]
+    page = (await visitor.get(html_module.unescape(following[1]))).text
+    assert re.findall(r'data-review="(\w+)"', page) == ["rev_owner"]
 
 
 async def test_a_cursor_that_is_not_ours_is_refused(visitor: Visitor) -> None:
@@ -231,10 +234,11 @@ async def test_an_empty_queue_teaches(world: World, visitor: Visitor) -> None:
     world.pages.clear()
     text = (await visitor.get("/")).text
     assert "Nothing waits for you." in text
-    program, gate = (Elements(block).text for block in re.findall(r"(?s)<pre.*?</pre>", text))
+    program, gate, shell = (Elements(block).text for block in re.findall(r"(?s)<pre.*?</pre>", text))
     compile(program, "my_agent.py", "exec")
     assert 'if __name__ == "__main__":\n    with transaction(key=' in program  # else an import runs it
     assert '@approval("support-lead")' in gate
+    assert "/v1/transactions" in shell
     world.group = None
     assert '@approval("GROUP")' in Elements((await visitor.get("/")).text).text
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from html import unescape
 
 import pytest
 
@@ -118,3 +120,18 @@ async def test_effects_the_shadow_could_not_ask_about_are_told(visitor: Visitor,
     assert "could not be asked about" not in (await visitor.get("/policies")).text
     world.policies = replace(world.policies, shadow=policies.shadow(failed=2))
     assert "2 effects could not be asked about" in (await visitor.get("/policies")).text
+
+
+async def test_a_review_is_tried_in_a_variation_without_its_secrets(visitor: Visitor) -> None:
+    review = (await visitor.get("/reviews/rev_01KAHX04QE")).text
+    assert 'href="/policies?try=rev_01KAHX04QE#try"' in review
+    text = (await visitor.get("/policies?try=rev_01KAHX04QE")).text
+    area = unescape(text.split('id="try-args"')[1].split(">", 1)[1].split("</textarea>")[0])
+    assert json.loads(area)["traffic_percent"] == 100
+    assert "deploy_key" not in json.loads(area)
+    assert "s3cr3t" not in text
+    assert 'value="ship-bot"' in text
+
+
+async def test_a_review_that_is_not_there_is_tried_by_nobody(visitor: Visitor) -> None:
+    assert (await visitor.get("/policies?try=rev_none")).status_code == 404

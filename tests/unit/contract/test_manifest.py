@@ -121,9 +121,14 @@ def test_a_manifest_is_frozen() -> None:
 @pytest.mark.parametrize(
     ("changed", "told"),
     [
-        pytest.param({"colour": "red"}, "colour: Extra inputs", id="unknown member"),
+        pytest.param({"colour": "red"}, "colour: is no member", id="unknown member"),
         pytest.param(
-            {"resource": {"type": "A", "id": "/account", "x": 1}}, "resource/x: Extra", id="unknown inside"
+            {"titel": "Refund"}, "titel: is no member of a manifest; did you mean 'title'?", id="misspelt"
+        ),
+        pytest.param(
+            {"resource": {"type": "A", "id": "/account", "x": 1}},
+            "resource/x: is no member",
+            id="unknown inside",
         ),
         pytest.param({"tool": "../refund"}, "tool:", id="tool name a path"),
         pytest.param({"tool": "a//b"}, "tool:", id="tool name with nothing between slashes"),
@@ -176,7 +181,7 @@ def test_a_manifest_that_breaks_a_rule_is_refused_and_told_where(changed: dict[s
 @pytest.mark.parametrize("member", ["tool", "title", "args", "resource", "sentence"])
 def test_what_a_manifest_must_say(member: str) -> None:
     short = {name: value for name, value in REFUND.items() if name != member}
-    with pytest.raises(ManifestError, match=f"{member}: Field required"):
+    with pytest.raises(ManifestError, match=f"{member}: is required"):
         load_manifest(canonicalize(short))
 
 

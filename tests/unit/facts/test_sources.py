@@ -89,15 +89,8 @@ def test_a_source_for_another_tool_is_not_asked(folder: BundleFolder) -> None:
 
 FAILING: dict[str, tuple[str, dict[str, object], str]] = {
     "no row for the resource": ("", {}, "knows nothing about Account 'a1'"),
-    "an attribute is missing": ("", {"a1": {}}, "could not be used"),
-    "an attribute is null": ("", {"a1": {"state": None}}, "could not be used"),
-    "an attribute of another type": ("", {"a1": {"state": 5}}, "could not be used"),
-    "an undeclared attribute": ("", {"a1": {"state": "open", "x": 1}}, "could not be used"),
     "a stale fact": (
         'max_age = "5m"\nas_of = "at"\n', {"a1": {"state": "open", "at": "2026-11-21T21:54:59Z"}}, "is stale"),
-    "a fact without its time": ('max_age = "5m"\nas_of = "at"\n', {"a1": {"state": "open"}}, "could not be used"),
-    "a fact with a time that is none": (
-        'max_age = "5m"\nas_of = "at"\n', {"a1": {"state": "open", "at": "noon"}}, "could not be used"),
     "a fact from the future": (
         'max_age = "5m"\nas_of = "at"\n', {"a1": {"state": "open", "at": "2026-11-21T22:00:06Z"}}, "is stale"),
 }  # fmt: skip
@@ -113,6 +106,35 @@ def test_doubt_about_a_fact_is_a_failure(
     assert facts.resource == {}
 
 
+TIMED = 'max_age = "5m"\nas_of = "at"\n'
+WRONG_ROWS: dict[str, tuple[str, dict[str, object], str]] = {
+    "an attribute is missing": ("", {"a1": {}}, "row 'a1': 'state' is missing"),
+    "an attribute is null": ("", {"a1": {"state": None}}, "row 'a1': 'state' is missing"),
+    "an attribute of another type": ("", {"a0": {"state": "open"}, "a1": {"state": 5}}, "row 'a1': 'state': 5 is not"),
+    "an undeclared attribute": ("", {"a1": {"state": "open", "x": 1}}, "row 'a1': 'x' is no attribute"),
+    "a fact without its time": (TIMED, {"a1": {"state": "open"}}, "row 'a1': 'at': None is not a time"),
+    "a fact with a time that is none": (TIMED, {"a1": {"state": "open", "at": "noon"}}, "row 'a1': 'at': "),
+    "a fact from beyond all time": (TIMED, {"a1": {"state": "open", "at": 10**15}}, "row 'a1': 'at': "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "rows", "message"), WRONG_ROWS.values(), ids=WRONG_ROWS)
+def test_a_row_that_does_not_fit_keeps_its_bundle_from_coming_into_force(
+    folder: BundleFolder, settings: str, rows: dict[str, object], message: str
+) -> None:
+    """It would deny every call about that entity, for as long as the bundle stood."""
+    folder.write("facts.toml", ENTITY + FILE + settings).write("facts/accounts.json", rows)
+    (problem,) = folder.problems()
+    assert problem.startswith(f"facts/accounts.json: {message}")
+
+
+def test_of_many_rows_that_do_not_fit_the_first_are_told(folder: BundleFolder) -> None:
+    folder.write("facts.toml", ENTITY + FILE).write(
+        "facts/accounts.json", {f"a{n}": {} for n in range(10_000)}
+    )
+    assert len(folder.problems()) == 20
+
+
 @pytest.mark.parametrize("seconds", [-300, -1, 0, 5])
 def test_a_fact_is_fresh_up_to_its_max_age(folder: BundleFolder, seconds: int) -> None:
     as_of = (NOW + timedelta(seconds=seconds)).isoformat()
@@ -126,6 +148,8 @@ def test_a_fact_is_fresh_up_to_its_max_age(folder: BundleFolder, seconds: int) -
 SQL_FAILING = {
     "two rows": ("SELECT state FROM t UNION ALL SELECT state FROM t", "more than one answer"),
     "no row": ("SELECT state FROM t WHERE 0", "knows nothing"),
+    "a null": ("SELECT NULL AS state", "could not be used"),
+    "a value of another type": ("SELECT 5 AS state", "could not be used"),
     "another column": ("SELECT state AS stat FROM t", "could not be used"),
     "no such table": ("SELECT state FROM gone", "could not be used"),
 }

@@ -40,6 +40,28 @@ def test_a_window_begins(window: str, zone: str | None, now: str, first: str) ->
     assert parse_window(window, zone).first(at(now)) == at(first)
 
 
+NEXT = {
+    "a day of 25 hours": ("day", "Europe/Berlin", "2026-10-25T12:00:00Z", "2026-10-25T23:00:00Z"),
+    "a day that is about to end": ("day", None, "2026-11-22T23:59:59Z", "2026-11-23T00:00:00Z"),
+    "a week": ("week", None, "2026-11-23T00:00:00Z", "2026-11-30T00:00:00Z"),
+    "a month of 28 days": ("month", None, "2026-02-10T00:00:00Z", "2026-03-01T00:00:00Z"),
+    "the last of a year": ("month", "Europe/Berlin", "2026-12-31T12:00:00Z", "2026-12-31T23:00:00Z"),
+}
+
+
+@pytest.mark.parametrize(("window", "zone", "now", "following"), NEXT.values(), ids=NEXT)
+def test_a_calendar_window_ends_where_the_next_begins(
+    window: str, zone: str | None, now: str, following: str
+) -> None:
+    found = parse_window(window, zone)
+    assert found.ends(at(now)) == at(following)
+    assert found.first(at(following)) == at(following)
+
+
+def test_a_rolling_window_never_ends_at_once() -> None:
+    assert parse_window("24h", None).ends(at("2026-11-22T12:00:00Z")) is None
+
+
 def test_no_moment_of_two_years_is_before_its_own_window() -> None:
     for zone in (
         "UTC",

@@ -44,6 +44,7 @@ def effect(n: int, **changes: object) -> EffectRow:
         tool_digest="d" * 64,
         resource_type="Account",
         resource_id="acme",
+        resource_key="b" * 64,
         args=canonicalize({"amount": 500}),
         args_digest="a" * 64,
         effect_digest=f"{n}" * 64,
@@ -52,6 +53,7 @@ def effect(n: int, **changes: object) -> EffectRow:
         decision_id=f"dec_{n}",
         gates=[Gate("large", frozenset({"finance"})).to_json()],
         valid_for_s=3600,
+        asked_at=NOW,
         changed_at=NOW,
     )
     for name, value in changes.items():

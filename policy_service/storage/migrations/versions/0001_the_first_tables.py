@@ -103,6 +103,8 @@ def upgrade() -> None:
         sa.Column("tool_digest", sa.String(), nullable=False),
         sa.Column("resource_type", sa.String(), nullable=False),
         sa.Column("resource_id", sa.String(), nullable=False),
+        sa.Column("resource_key", sa.String(), nullable=False),
+        sa.Column("recipients_key", sa.String(), nullable=True),
         sa.Column("args", sa.LargeBinary(), nullable=False),
         sa.Column("args_digest", sa.String(), nullable=False),
         sa.Column("effect_digest", sa.String(), nullable=False),
@@ -122,6 +124,7 @@ def upgrade() -> None:
         sa.Column("taken_back", sa.String(), nullable=True),
         sa.Column("settlements", Json, nullable=False),
         sa.Column("metered", sa.Boolean(), nullable=False),
+        sa.Column("asked_at", UtcDateTime(), nullable=False),
         sa.Column("changed_at", UtcDateTime(), nullable=False),
         sa.CheckConstraint("kind IN ('effect', 'compensate')", name="kind_known"),
         sa.CheckConstraint(
@@ -131,7 +134,10 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("effect_id", "rev"),
     )
     with op.batch_alter_table("effects", schema=None) as batch_op:
+        batch_op.create_index("ix_effects_kind", ["agent", "tool", "asked_at"], unique=False)
         batch_op.create_index("ix_effects_lapse", ["state", "lapses_at"], unique=False)
+        batch_op.create_index("ix_effects_recipients", ["tool", "recipients_key", "asked_at"], unique=False)
+        batch_op.create_index("ix_effects_resource", ["tool", "resource_key", "asked_at"], unique=False)
         batch_op.create_index("ix_effects_state", ["state", "unknown_at"], unique=False)
         batch_op.create_index("ix_effects_txn", ["txn", "rev", "seq"], unique=False)
 
@@ -165,17 +171,20 @@ def upgrade() -> None:
     op.create_table(
         "outbox",
         sa.Column("outbox_id", sa.String(), nullable=False),
+        sa.Column("lane", sa.String(), nullable=False),
         sa.Column("kind", sa.String(), nullable=False),
         sa.Column("payload", Json, nullable=False),
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("attempts", sa.Integer(), nullable=False),
         sa.Column("next_at", UtcDateTime(), nullable=False),
         sa.Column("created_at", UtcDateTime(), nullable=False),
+        sa.Column("give_up_at", UtcDateTime(), nullable=True),
         sa.Column("last_error", sa.String(), nullable=True),
         sa.PrimaryKeyConstraint("outbox_id"),
     )
     with op.batch_alter_table("outbox", schema=None) as batch_op:
         batch_op.create_index("ix_outbox_due", ["state", "next_at"], unique=False)
+        batch_op.create_index("ix_outbox_lane", ["lane", "state", "next_at"], unique=False)
 
     op.create_table(
         "people",
@@ -236,6 +245,18 @@ def upgrade() -> None:
         )
 
     op.create_table(
+        "review_groups",
+        sa.Column("asked", sa.String(), nullable=False),
+        sa.Column("review_id", sa.String(), nullable=False),
+        sa.Column("answer_by", UtcDateTime(), nullable=False),
+        sa.Column("agent", sa.String(), nullable=False),
+        sa.PrimaryKeyConstraint("asked", "review_id"),
+    )
+    with op.batch_alter_table("review_groups", schema=None) as batch_op:
+        batch_op.create_index("ix_review_groups_due", ["asked", "answer_by", "review_id"], unique=False)
+        batch_op.create_index("ix_review_groups_review", ["review_id"], unique=False)
+
+    op.create_table(
         "reviews",
         sa.Column("review_id", sa.String(), nullable=False),
         sa.Column("effect_id", sa.String(), nullable=False),
@@ -249,6 +270,12 @@ def upgrade() -> None:
         sa.Column("opened_at", UtcDateTime(), nullable=False),
         sa.Column("answer_by", UtcDateTime(), nullable=False),
         sa.Column("settled_at", UtcDateTime(), nullable=True),
+        sa.Column("remind_at", UtcDateTime(), nullable=True),
+        sa.Column("reminded_at", UtcDateTime(), nullable=True),
+        sa.Column("escalate_at", UtcDateTime(), nullable=True),
+        sa.Column("escalates", Json, nullable=False),
+        sa.Column("escalated", Json, nullable=False),
+        sa.Column("unanswerable", sa.String(), nullable=True),
         sa.CheckConstraint(
             "state IN ('open', 'met', 'denied', 'expired', 'withdrawn', 'revoked')", name="review_state_known"
         ),
@@ -256,7 +283,12 @@ def upgrade() -> None:
         sa.UniqueConstraint("effect_id", "rev", name="uq_reviews_effect"),
     )
     with op.batch_alter_table("reviews", schema=None) as batch_op:
+        batch_op.create_index("ix_reviews_agent", ["agent", "state", "answer_by", "review_id"], unique=False)
         batch_op.create_index("ix_reviews_due", ["state", "answer_by", "review_id"], unique=False)
+        batch_op.create_index("ix_reviews_escalate", ["state", "escalate_at"], unique=False)
+        batch_op.create_index("ix_reviews_newest", ["state", "review_id"], unique=False)
+        batch_op.create_index("ix_reviews_remind", ["state", "remind_at"], unique=False)
+        batch_op.create_index("ix_reviews_settled", ["settled_at", "review_id"], unique=False)
 
     op.create_table(
         "sessions",
@@ -346,6 +378,16 @@ def upgrade() -> None:
         batch_op.create_index("ix_tasks_state", ["state", "task_id"], unique=False)
 
     op.create_table(
+        "webhooks",
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("upto", sa.BigInteger(), nullable=False),
+        sa.Column("failures", sa.Integer(), nullable=False),
+        sa.Column("not_before", UtcDateTime(), nullable=True),
+        sa.Column("disabled_at", UtcDateTime(), nullable=True),
+        sa.Column("last_error", sa.String(), nullable=True),
+        sa.PrimaryKeyConstraint("name"),
+    )
+    op.create_table(
         "agent_keys",
         sa.Column("kid", sa.String(), nullable=False),
         sa.Column("agent", sa.String(), nullable=False),
@@ -378,6 +420,32 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("api_keys", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_api_keys_agent"), ["agent"], unique=False)
+
+    op.create_table(
+        "comments",
+        sa.Column("comment_id", sa.String(), nullable=False),
+        sa.Column("review_id", sa.String(), nullable=False),
+        sa.Column("txn", sa.String(), nullable=False),
+        sa.Column("kind", sa.String(), nullable=False),
+        sa.Column("iss", sa.String(), nullable=False),
+        sa.Column("sub", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("assurance", sa.String(), nullable=False),
+        sa.Column("for_requester", sa.Boolean(), nullable=False),
+        sa.Column("text", sa.String(), nullable=False),
+        sa.Column("channel", sa.String(), nullable=False),
+        sa.Column("written_at", UtcDateTime(), nullable=False),
+        sa.Column("answer", sa.String(), nullable=True),
+        sa.Column("answered_at", UtcDateTime(), nullable=True),
+        sa.CheckConstraint("kind IN ('comment', 'question')", name="comment_kind_known"),
+        sa.ForeignKeyConstraint(
+            ["review_id"],
+            ["reviews.review_id"],
+        ),
+        sa.PrimaryKeyConstraint("comment_id"),
+    )
+    with op.batch_alter_table("comments", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_comments_review_id"), ["review_id"], unique=False)
 
     op.create_table(
         "proposals",

@@ -42,6 +42,7 @@ class ErrorCode(StrEnum):
     UNKNOWN_FIELD = "unknown_field"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     # transactions and reviews
+    ALREADY_ANSWERED = "already_answered"
     ILLEGAL_STATE = "illegal_state"
     NOT_ELIGIBLE = "not_eligible"
     NOT_READY = "not_ready"

@@ -8,6 +8,7 @@ args.
 
 import json
 import re
+from difflib import get_close_matches
 from enum import StrEnum
 from functools import cached_property
 from typing import Annotated, Final, Self, TypeVar
@@ -249,6 +250,16 @@ class ToolManifest(_Part):
         return Resource(rule.type, str(value))
 
 
+def _said(kind: str, place: tuple[int | str, ...], words: str) -> str:
+    """What pydantic says, in an author's words where its own are about models."""
+    if kind == "missing":
+        return "is required"
+    if kind != "extra_forbidden":
+        return words
+    close = get_close_matches(str(place[-1]), ToolManifest.model_fields, n=1) if len(place) == 1 else []
+    return f"is no member of a manifest{f'; did you mean {close[0]!r}?' if close else ''}"
+
+
 def load_manifest(raw: bytes) -> ToolManifest:
     """Read one manifest file.
 
@@ -261,8 +272,6 @@ def load_manifest(raw: bytes) -> ToolManifest:
     try:
         return ToolManifest.model_validate_json(admitted)
     except ValidationError as error:
-        problems = "; ".join(
-            f"{'/'.join(str(part) for part in item['loc']) or 'manifest'}: {item['msg']}"
-            for item in error.errors()
-        )
-        raise ManifestError("invalid_manifest", f"not a tool manifest: {problems}") from error
+        problems = [(item["loc"], _said(item["type"], item["loc"], item["msg"])) for item in error.errors()]
+        told = "; ".join(f"{'/'.join(map(str, place)) or 'manifest'}: {words}" for place, words in problems)
+        raise ManifestError("invalid_manifest", f"not a tool manifest: {told}") from error

@@ -37,7 +37,7 @@ async def test_a_review_shows_what_is_asked_of_whom_and_by_when(bank: World, rob
     assert shown["state"] == "open" and shown["title"] == "Pay"
     assert shown["effect"]["args"] == {"account": "acme", "amount": 500}
     assert shown["needs"] == [
-        {"gates": ["large"], "groups": ["finance"], "quorum": 1, "have": 0, "shared": False}
+        {"gates": ["large"], "groups": ["finance"], "quorum": 1, "have": 0, "shared": False, "added": []}
     ]
     assert shown["claimed"] == {"purpose": "the invoice of May"}
     assert shown["url"] == f"{URL}/reviews/{shown['review_id']}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from policy_service.workflow import impossible
+from policy_service.workflow import eligible, impossible
 from tests.fakes.payments import Payments
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
@@ -15,16 +16,16 @@ from tests.integration.service.together.test_settling import asked, too_few
 pytestmark = pytest.mark.anyio
 
 
-def counting(monkeypatch: pytest.MonkeyPatch, name: str) -> list[Any]:
+def counting(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str) -> list[Any]:
     """The calls of one of its functions from here on."""
     calls: list[Any] = []
-    original = getattr(impossible, name)
+    original = getattr(module, name)
 
     def counted(*given: Any, **named: Any) -> Any:
         calls.append(given)
         return original(*given, **named)
 
-    monkeypatch.setattr(impossible, name, counted)
+    monkeypatch.setattr(module, name, counted)
     return calls
 
 
@@ -36,7 +37,10 @@ async def test_people_are_read_and_grouped_once_for_all_questions_of_a_round(
         await bank.person(name)
     for n in range(5):
         await robot.submit(await pay(bank, 500), run_key=f"r-{n}")
-    read, grouped = counting(monkeypatch, "list_people"), counting(monkeypatch, "groups_now")
+    read, grouped = (
+        counting(monkeypatch, impossible, "list_people"),
+        counting(monkeypatch, eligible, "groups_now"),
+    )
     assert await impossible.watch_quorums(bank.service.ctx) == 0
     assert len(read) == 1
     assert len(grouped) < 2 * 15, "each of them once, not once for each question"
@@ -48,6 +52,6 @@ async def test_what_a_person_left_waiting_costs_no_unit_in_any_round(
     await too_few(bank, folder)
     view, maya = await asked(bank, robot), await bank.person("maya")
     await maya.settle(await maya.task(view, "impossible_quorum"), "left_waiting")
-    moved = counting(monkeypatch, "_move")
+    moved = counting(monkeypatch, impossible, "_move")
     assert await impossible.watch_quorums(bank.service.ctx) == 0
     assert moved == []

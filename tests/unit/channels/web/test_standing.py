@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,9 @@ NOW = reviews.NOW
 
 def gate(groups: tuple[str, ...], need: int = 1, have: int = 0, *, shared: bool = False) -> GateView:
     base = reviews.refund().gates[0]
-    return replace(
-        base, policy_id="-".join(groups) + str(need), groups=groups, quorum=need, have=have, shared=shared
-    )
+    nobody: dict[str, Any] = {"could_sign": (), "could_sign_more": 0, "barred": ()}
+    name = "-".join(groups) + str(need)
+    return replace(base, policy_id=name, groups=groups, quorum=need, have=have, shared=shared, **nobody)
 
 
 def lines(*gates: GateView) -> list[str]:
@@ -51,7 +52,7 @@ def test_a_shared_gate_says_that_other_signatures_count() -> None:
 
 
 def test_somebody_who_may_not_vote_is_not_invited() -> None:
-    page = reviews.refund(why_not="You are on the asking side.")
+    page = reviews.refund(why_not="You are on the asking side.", gates=(gate(("finance",)),))
     assert [line.by for line in quorum(page).open_lines] == ["Anyone in finance"]
 
 
@@ -114,6 +115,18 @@ def test_a_page_is_told_that_the_rules_ask_something_else() -> None:
     told = "The rules changed what they ask here, load again"
     assert changed_since(page, as_shown(reviews.deploy())) == told
     assert changed_since(page, as_shown(page)) == ""
+
+
+def test_a_page_is_told_that_somebody_wrote_or_that_more_people_are_asked() -> None:
+    silent, page = reviews.talked(comments=()), reviews.talked()
+    answered = replace(page.comments[2], answer="4711", answered_at=reviews.NOW)
+    wrote, more = "Somebody wrote here, load again", "More people are asked now, load again"
+    assert changed_since(page, as_shown(silent)) == wrote
+    assert changed_since(replace(page, comments=(*page.comments[:2], answered)), as_shown(page)) == wrote
+    plain = tuple(replace(gate, added=()) for gate in page.gates)
+    assert changed_since(page, as_shown(replace(page, gates=plain))) == more
+    voted = replace(page, votes=reviews.fired().votes)
+    assert changed_since(voted, as_shown(silent)).startswith("A vote came in")
 
 
 def test_what_is_signed_is_the_sentence_with_currency_codes() -> None:

@@ -41,8 +41,10 @@ from .answers import (
 from .base import Digest, Instant, Jws, Many, WireModel, dump, parse
 from .proposals import AcceptRequest, DeclineRequest, ProposalView, ProposeRequest
 from .requests import (
+    AnswerRequest,
     BringKeyRequest,
     Claimed,
+    CommentRequest,
     CompensateRequest,
     EvaluationRequest,
     Recall,
@@ -60,15 +62,19 @@ from .requests import (
     WithdrawRequest,
 )
 from .shadows import ShadowAnswer, ShadowDifference, ShadowView
+from .talk import CommentView, QuestionView, SiblingView
 from .tasks import TaskChoice, TaskDetail, TaskPage, TaskView
 
 __all__ = [
     "AcceptRequest",
+    "AnswerRequest",
     "AuditPage",
     "AuditRow",
     "BringKeyRequest",
     "BroughtKey",
     "Claimed",
+    "CommentRequest",
+    "CommentView",
     "CompensateRequest",
     "CompensationRef",
     "CompensationView",
@@ -96,6 +102,7 @@ __all__ = [
     "Problem",
     "ProposalView",
     "ProposeRequest",
+    "QuestionView",
     "Reason",
     "Recall",
     "RecalledCompensation",
@@ -115,6 +122,7 @@ __all__ = [
     "ShadowAnswer",
     "ShadowDifference",
     "ShadowView",
+    "SiblingView",
     "SubmitRequest",
     "SubmittedEffect",
     "TaskChoice",

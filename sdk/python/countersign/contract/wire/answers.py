@@ -18,6 +18,7 @@ from countersign.contract.states import (
 
 from .base import Args, Digest, Instant, Jws, Many, Name, Receipt, Text, WireModel
 from .proposals import ProposalView
+from .talk import CommentView, QuestionView, SiblingView
 
 
 class Reason(WireModel):
@@ -54,6 +55,7 @@ class Need(WireModel):
     have: int = Field(ge=0)
     step_up: str | None = None
     shared: bool = False
+    added: Many[str] = Field(default=(), description="Those of `groups` that escalation added.")
 
 
 class ReviewSummary(WireModel):
@@ -64,6 +66,13 @@ class ReviewSummary(WireModel):
     url: str = Field(description="Where people answer it.")
     answer_by: Instant
     needs: Many[Need] = ()
+    escalated_at: Instant | None = Field(
+        default=None, description="Since when it asks further groups as well."
+    )
+    reminded_at: Instant | None = Field(default=None, description="When people were last reminded.")
+    unanswerable: str | None = Field(
+        default=None, description="Why the people known now cannot approve it together, as last found."
+    )
     proposals: Many[ProposalView] = Field(
         default=(), description="Open proposals of other arguments, oldest first."
     )
@@ -141,6 +150,9 @@ class TransactionView(WireModel):
     releases: Many[Jws] = Field(default=(), description="Release tokens in the order of the effects.")
     receipt: Receipt | None = None
     attempt_id: Name | None = None
+    questions: Many[QuestionView] = Field(
+        default=(), description="What people ask the agent; those without an `answer` wait for one."
+    )
 
 
 class TransactionLine(WireModel):
@@ -221,6 +233,8 @@ class ReviewView(WireModel):
     needs: Many[Need]
     owner: str | None = None
     votes: Many[VoteView] = ()
+    comments: Many[CommentView] = ()
+    siblings: Many[SiblingView] = ()
     claimed: dict[str, JsonValue] = Field(default_factory=dict)
 
 

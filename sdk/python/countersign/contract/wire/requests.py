@@ -176,6 +176,20 @@ class VoteRequest(WireModel):
     reason: Text | None = None
 
 
+class CommentRequest(WireModel):
+    """`POST /v1/reviews/{id}/comments`: words for those who decide, or a question for the agent."""
+
+    text: Text
+    question: bool = Field(default=False, description="The agent is asked to answer it.")
+
+
+class AnswerRequest(WireModel):
+    """`POST /v1/reviews/{id}/answers`: what the agent says to a question. People see it as its claim."""
+
+    question_id: Name
+    text: Text
+
+
 class SettleRequest(WireModel):
     """`POST /v1/tasks/{task_id}/settle`: one person's word on what nobody else can tell."""
 

@@ -1,0 +1,107 @@
+"""What stands beside the facts, in a browser: inert, found by its address, and stacked on a phone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from playwright.async_api import expect
+
+from policy_service.workflow.reading import EventLine
+from tests.e2e.conftest import Site
+from tests.fakes import reviews
+
+pytestmark = pytest.mark.anyio
+
+REFUND = "/reviews/rev_01KAHV6T3M"
+
+
+async def test_a_hostile_past_does_nothing_and_is_marked(site: Site, heard: list[str]) -> None:
+    page = await site.visitor()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    await page.goto("/reviews/rev_hostile")
+    await page.wait_for_timeout(300)
+    assert "owned" not in await page.title()
+    assert all(url.startswith(site.url) for url in asked)
+    assert heard == []
+    now = page.locator('.diff tr:has(code:text-is("from")) td[data-label="Now"]')
+    await expect(now.locator(".sus")).to_have_text(reviews.CYRILLIC_A)
+    await expect(now).to_contain_text("another recipient")
+    then = page.locator('.diff tr:has(code:text-is("body_html")) td[data-label="Then"]')
+    await expect(then).to_contain_text("of 300,076 bytes")
+    await expect(page.locator(".past .hid").first).to_be_visible()
+
+
+async def test_boxes_beside_stay_off_the_sheet(site: Site) -> None:
+    """The sheet is what is signed; what the service remembers is beside it."""
+    page = await site.visitor()
+    await page.goto(REFUND)
+    for box in (".diff", ".meter", ".past"):
+        assert await page.locator(box).count() > 0
+        assert await page.locator(f".sheet {box}").count() == 0
+
+
+async def test_a_line_of_the_story_has_an_address(site: Site) -> None:
+    page = await site.visitor()
+    await page.goto(REFUND)
+    await page.locator(".timeline time a").first.click()
+    await expect(page).to_have_url(f"{site.url}{REFUND}#log-a2")
+    await expect(page.locator(".timeline > li:target")).to_contain_text("rules at 9f3c1ab")
+
+
+async def test_a_long_story_is_folded_and_a_link_into_the_fold_opens_it(site: Site) -> None:
+    lines = tuple(
+        EventLine(
+            reviews.NOW + timedelta(seconds=n), "vote_recorded", f"Line {n}", "desk", "api", "", f"l{n}"
+        )
+        for n in range(30)
+    )
+    site.world.put(reviews.refund(timeline=lines))
+    page = await site.visitor()
+    await page.goto(REFUND)
+    await expect(page.get_by_text("18 earlier lines")).to_be_visible()
+    await expect(page.get_by_text("Line 29")).to_be_visible()
+    await expect(page.get_by_text("Line 3", exact=True)).not_to_be_visible()
+    await page.goto(f"{REFUND}#log-l3")
+    await expect(page.get_by_text("Line 3", exact=True)).to_be_visible()
+
+
+async def test_on_a_phone_each_argument_stacks_with_its_column_named(site: Site) -> None:
+    page = await site.visitor(width=390)
+    await page.goto(REFUND)
+    row = page.locator('.diff tr:has(code:text-is("amount_cents"))')
+    head = await row.locator("th").bounding_box()
+    now = await row.locator('td[data-label="Now"]').bounding_box()
+    assert head and now
+    assert now["y"] >= head["y"] + head["height"]
+    label = await row.locator('td[data-label="Now"]').evaluate(
+        "node => getComputedStyle(node, '::before').content"
+    )
+    assert "Now" in label
+
+
+async def test_who_cannot_vote_is_told_whom_to_hand_it_to(site: Site) -> None:
+    site.world.put(reviews.refund(why_not="you own refund-desk; nobody approves their own side"))
+    page = await site.visitor()
+    await page.goto(REFUND)
+    await expect(page.get_by_text("Hand it on: Ingrid Vik or Tomás Reyes could sign.")).to_be_visible()
+
+
+@pytest.mark.parametrize("wrong_ms", [-3_600_000, 3_600_000])
+async def test_a_clock_that_is_wrong_by_an_hour_changes_no_countdown(site: Site, wrong_ms: int) -> None:
+    page = await site.visitor()
+    await page.add_init_script(f"{{ const real = Date.now; Date.now = () => real() + {wrong_ms}; }}")
+    await page.goto(REFUND)
+    await page.wait_for_timeout(1_200)
+    await expect(page.locator(".due b")).to_have_text("2 h 40 min left")
+
+
+async def test_the_transaction_opens_its_other_effects(site: Site) -> None:
+    site.world.put(replace(reviews.refund(), seq=1))
+    page = await site.visitor()
+    await page.goto(REFUND)
+    part = page.locator('section:has(#h-txn) li:has-text("E-mail")')
+    await part.locator("summary").first.click()
+    await expect(part.locator(".val").first).to_have_text("dana@example.com")

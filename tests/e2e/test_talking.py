@@ -1,0 +1,63 @@
+"""Writing on a review and asking its agent in a real browser, with and without scripts."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import expect
+
+from tests.e2e.conftest import Site
+from tests.fakes import reviews
+
+pytestmark = pytest.mark.anyio
+
+REVIEW = "/reviews/rev_talk"
+
+
+@pytest.mark.parametrize("js", [True, False], ids=["scripts", "no scripts"])
+async def test_a_comment_and_a_question_are_sent_and_shown(site: Site, heard: list[str], js: bool) -> None:
+    site.world.put(reviews.talked(comments=()))
+    page = await site.visitor(js=js)
+    await page.goto(REVIEW)
+    for words, button in (("Look at <b>this</b>\nand that", "Comment"), ("Which invoice?", "Ask the agent")):
+        await page.get_by_label("Say something, or ask the agent").fill(words)
+        await page.get_by_role("button", name=button).click()
+        await expect(page.locator(".thread .words").last).to_contain_text(words.split("\n")[0])
+    kinds = [(one.text, one.question) for one in site.world.pages["rev_talk"].comments]
+    assert kinds == [("Look at <b>this</b>\nand that", False), ("Which invoice?", True)]
+    await expect(page.get_by_text("No answer yet.")).to_be_visible()
+    assert await page.locator(".thread .words b").count() == 0
+    assert heard == []
+
+
+async def test_what_others_write_meanwhile_is_announced_and_moves_nothing(site: Site) -> None:
+    site.world.put(reviews.talked(comments=()))
+    page = await site.visitor()
+    await page.goto(REVIEW)
+    await page.get_by_label("Say something").fill("half a sen")
+    site.world.put(reviews.talked(), "question_asked")
+    await expect(page.get_by_role("link", name="Somebody wrote here, load again")).to_be_visible()
+    await expect(page.get_by_label("Say something")).to_have_value("half a sen")
+    await expect(page.get_by_label("Say something")).to_be_focused()
+
+
+async def test_the_agents_words_are_inert_and_look_like_a_claim(site: Site, heard: list[str]) -> None:
+    site.world.put(reviews.talked())
+    page = await site.visitor()
+    await page.goto(REVIEW)
+    claim = page.locator(".thread .claim")
+    await expect(claim).to_contain_text("claim, not checked")
+    await expect(claim).to_contain_text("<b>Approved by the CFO</b>")
+    await expect(claim.locator(".hid")).to_have_count(1)
+    assert await claim.evaluate("node => getComputedStyle(node).borderTopStyle") == "dashed"
+    await expect(page.get_by_text("Board is asked as well since")).to_be_visible()
+    assert heard == []
+
+
+async def test_the_other_effects_of_the_transaction_are_there_whole(site: Site) -> None:
+    site.world.put(reviews.talked())
+    page = await site.visitor(js=False)
+    await page.goto(REVIEW)
+    await page.locator(".others summary").first.click()
+    await expect(page.locator(".others table code", has_text="amount_cents")).to_be_visible()
+    ids = await page.eval_on_selector_all("[id]", "nodes => nodes.map(node => node.id)")
+    assert len(ids) == len(set(ids))

@@ -1,0 +1,188 @@
+"""A receiver of webhooks on loopback, and a verifier written from the standard alone.
+
+`Receiver` keeps every request with its raw bytes. It answers with the next of `plan`, then for ever with the last of
+it: a status, a status with headers, or the name of a fault.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+Step = int | tuple[int, dict[str, str]] | str
+
+
+@dataclass
+class Got:
+    """One request as it came."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    raw: bytes
+
+    @property
+    def id(self) -> str:
+        """Its webhook-id."""
+        return self.headers["webhook-id"]
+
+    @property
+    def event(self) -> dict[str, Any]:
+        """What it tells."""
+        event: dict[str, Any] = json.loads(self.raw)
+        return event
+
+
+@dataclass
+class Receiver:
+    """A server of one thread a request."""
+
+    plan: list[Step] = field(default_factory=lambda: [204])
+    certificate: Path | None = None
+    got: list[Got] = field(default_factory=list)
+    hold: threading.Event | None = None  # answers wait for it
+
+    def __post_init__(self) -> None:
+        self.lifted = threading.Event()
+        self._turn = threading.Lock()
+        handler = type("Handler", (_Handler,), {"receiver": self})
+        self._server = _Server(("127.0.0.1", 0), handler)
+        if self.certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(self.certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
+        self.port: int = self._server.server_address[1]
+        self.url = f"{'http' if self.certificate is None else 'https'}://127.0.0.1:{self.port}/hook"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.lifted.set()
+        if self.hold is not None:
+            self.hold.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def take(self, got: Got) -> Step:
+        """Note a request; how it is answered."""
+        with self._turn:
+            self.got.append(got)
+            return self.plan.pop(0) if len(self.plan) > 1 else self.plan[0]
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A caller that hung up is what these tests are about."""
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    receiver: Receiver
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Quiet."""
+
+    def do_GET(self) -> None:
+        self.do_POST()
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        step = self.receiver.take(Got(self.command, self.path, headers, raw))
+        if self.receiver.hold is not None:
+            self.receiver.hold.wait(30)
+        with suppress(OSError):  # who asked has heard enough
+            if isinstance(step, str):
+                _FAULTS[step](self)
+            else:
+                status, more = (step, {}) if isinstance(step, int) else step
+                self.head(status, {"Content-Length": "0"} | more)
+
+    def head(self, status: int, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+
+
+def _silent(it: _Handler) -> None:
+    it.receiver.lifted.wait(30)
+
+
+def _drips(it: _Handler) -> None:
+    """A head that never ends."""
+    it.wfile.write(b"HTTP/1.1 200 OK\r\n")
+    while not it.receiver.lifted.wait(0.05):
+        it.wfile.write(b"x: y\r\n")
+
+
+def _endless(it: _Handler) -> None:
+    it.head(200, {"Connection": "close"})
+    while not it.receiver.lifted.is_set():
+        it.wfile.write(b" " * 65_536)
+
+
+def _hangs_up(it: _Handler) -> None:
+    it.close_connection = True
+    it.connection.close()
+
+
+_FAULTS: dict[str, Callable[[_Handler], None]] = {
+    "silent": _silent,
+    "drips": _drips,
+    "endless": _endless,
+    "hangs up": _hangs_up,
+}
+
+
+class NotVerifiedError(Exception):
+    """A request that a receiver must not believe."""
+
+
+def verify(key: str, headers: Mapping[str, str], body: bytes, *, now: float | None = None) -> None:
+    """Standard Webhooks, as a receiver does it: ``key`` is a whsec_ secret or a whpk_ public key.
+
+    Raises:
+        NotVerifiedError: no signature in the header is this key's, or its time is off by more than five minutes.
+    """
+    stamp = headers["webhook-timestamp"]
+    if abs((time.time() if now is None else now) - int(stamp)) > 300:
+        raise NotVerifiedError("too old, or too new")
+    signed = f"{headers['webhook-id']}.{stamp}.".encode() + body
+    prefix, _, encoded = key.partition("_")
+    raw, wanted = base64.b64decode(encoded), {"whsec": "v1", "whpk": "v1a"}[prefix]
+    for each in headers["webhook-signature"].split(" "):
+        version, _, signature = each.partition(",")
+        if version == wanted and _fits(prefix, raw, signed, base64.b64decode(signature)):
+            return
+    raise NotVerifiedError("no signature of this key")
+
+
+def _fits(prefix: str, raw: bytes, signed: bytes, signature: bytes) -> bool:
+    if prefix == "whsec":
+        return hmac.compare_digest(hmac.new(raw, signed, hashlib.sha256).digest(), signature)
+    try:
+        Ed25519PublicKey.from_public_bytes(raw).verify(signature, signed)
+    except InvalidSignature:
+        return False
+    return True

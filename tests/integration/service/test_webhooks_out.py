@@ -1,0 +1,472 @@
+"""Outgoing webhooks of the real service: signed, one id for one event however often it is sent, and nobody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from policy_service import metrics
+from policy_service.audit.log import highest_index
+from policy_service.storage.core import change, find_one, table
+from policy_service.storage.plumbing import AuditRow, LeaseRow, OutboxRow, WebhookRow
+from policy_service.tokens.webhook_keys import make_webhook_key
+from policy_service.workflow import webhooks
+from tests.fakes.log_check import faults_of_log
+from tests.fakes.payments import Payments
+from tests.fakes.receivers import Got, Receiver, verify
+from tests.fakes.world import URL, Clock, World, running
+from tests.integration.service.effects import pay
+from tests.integration.service.engines import ENGINES
+
+pytestmark = pytest.mark.anyio
+
+PATIENCE_S = 8.0
+
+
+@dataclass
+class Post:
+    """A service with receivers: each a webhook of its name, signed with the secret in `secrets`."""
+
+    folder: Path
+    bundle: Path
+    database: dict[str, str]
+    clock: Clock = field(default_factory=Clock)
+    secrets: dict[str, str] = field(default_factory=dict)
+
+    def hook(self, name: str, receiver: Receiver, **more: Any) -> dict[str, Any]:
+        file = self.folder / f"{name}.secret"
+        if not file.exists():
+            key = make_webhook_key(file, own=name.startswith("own"))
+            self.secrets[name] = key.public or file.read_text().strip()
+        told = {"name": name, "url": receiver.url, "secret_files": [file], "addresses": ["127.0.0.0/8"]}
+        return {**told, "timeout_s": 2, **more}
+
+    @asynccontextmanager
+    async def open(
+        self, *hooks: dict[str, Any], data: str = "data", met: bool = True
+    ) -> AsyncIterator[World]:
+        more: dict[str, Any] = {**self.database, "webhooks": hooks}
+        async with running(self.folder / data, self.bundle, clock=self.clock, **more) as world:
+            for hook in hooks if met else ():
+                await until(lambda name=hook["name"]: standing(world, name))  # type: ignore[misc]
+            yield world
+            assert await world.service.db.read(faults_of_log) == []
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> str:
+    """Both, unless a test is about one of them."""
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+def post(tmp_path: Path, folder: Payments, database: dict[str, str]) -> Post:
+    return Post(tmp_path, folder.path, database)
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as started:
+        yield started
+
+
+async def until(look: Callable[[], Awaitable[Any]], seconds: float = PATIENCE_S) -> Any:
+    """What a look finds at last."""
+    async with asyncio.timeout(seconds):
+        while not (found := await look()):  # noqa: ASYNC110  it is in a database, or at a receiver
+            await asyncio.sleep(0.02)
+    return found
+
+
+async def standing(world: World, name: str) -> webhooks.Standing | None:
+    return await world.service.db.read(lambda conn: webhooks.standing_of(conn, name))
+
+
+async def told(receiver: Receiver, kind: str, times: int = 1) -> list[Got]:
+    """The requests about events of a kind, as soon as there are so many."""
+
+    async def look() -> list[Got]:
+        found = [got for got in receiver.got if got.event["type"] == kind]
+        return found if len(found) >= times else []
+
+    found: list[Got] = await until(look)
+    return found
+
+
+async def asked(world: World, run_key: str = "run-1") -> dict[str, Any]:
+    """A payment that people are asked about."""
+    robot = await world.agent(f"robot-{run_key}")
+    view: dict[str, Any] = (await robot.submit(await pay(world, 500), run_key=run_key)).json()
+    assert view["state"] == "review", view
+    return view
+
+
+# -- what is told ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["billing", "own-key"])
+async def test_a_review_is_told_signed_by_its_ids_and_nothing_else(
+    post: Post, receiver: Receiver, name: str
+) -> None:
+    async with post.open(post.hook(name, receiver)) as world:
+        view = await asked(world)
+        (got,) = await told(receiver, "review_opened")
+    verify(post.secrets[name], got.headers, got.raw, now=world.clock().timestamp())
+    effect = view["effects"][0]
+    review = effect["review"]["review_id"]
+    data = got.event["data"]
+    assert {key: data[key] for key in ("iss", "txn", "effect_id", "rev", "review_id", "state")} == {
+        "iss": URL, "txn": view["txn"], "effect_id": effect["effect_id"], "rev": 1, "review_id": review,
+        "state": "open",
+    }  # fmt: skip
+    assert data["links"] == {"review": f"{URL}/reviews/{review}"}
+    assert got.event.keys() == {"type", "timestamp", "data"}
+    assert b"amount" not in got.raw
+    assert "<" not in got.raw.decode()
+
+
+async def test_the_whole_thread_is_told_once_and_the_index_tells_the_order(
+    post: Post, receiver: Receiver
+) -> None:
+    async with post.open(post.hook("billing", receiver)) as world:
+        view = await asked(world)
+        maya = await world.person("maya")
+        assert (await maya.vote(view, reason="canary-reason fits the order")).status_code == 200
+        await told(receiver, "transaction_ready")
+        highest = await world.service.db.read(highest_index)
+        await until(lambda: told_all(world, highest))
+    events = sorted((got.event for got in receiver.got), key=lambda event: int(event["data"]["index"]))
+    kinds = [event["type"] for event in events]
+    assert kinds.index("review_opened") < kinds.index("vote_recorded") < kinds.index("review_settled")
+    assert "signed_in" not in kinds
+    assert "decision_made" not in kinds
+    assert len({got.id for got in receiver.got}) == len(receiver.got)
+    everything = b"".join(got.raw for got in receiver.got)
+    for word in (b"canary-reason", b"maya", b"Maya", b"amount"):
+        assert word not in everything
+
+
+async def test_an_operators_words_stay_in_the_log(post: Post, receiver: Receiver) -> None:
+    async with post.open(post.hook("billing", receiver)) as world:
+        await world.operator("stop", {"tool": "pay", "reason": "canary-words"})
+        (got,) = await told(receiver, "stop_began")
+    assert got.event["data"]["what"] == "tool:pay"
+    assert b"canary-words" not in got.raw
+
+
+async def told_all(world: World, upto: int) -> bool:
+    seen = await standing(world, "billing")
+    return seen is not None and seen.upto >= upto and seen.waiting == 0
+
+
+async def test_kinds_are_a_filter_for_each_receiver(post: Post, receiver: Receiver) -> None:
+    with Receiver() as other:
+        hooks = (
+            post.hook("billing", receiver, kinds=["review_opened"]),
+            post.hook("rest", other, kinds=["decision"]),
+        )
+        async with post.open(*hooks) as world:
+            await asked(world)
+            await told(receiver, "review_opened")
+            await told(other, "decision_made")
+        assert {got.event["type"] for got in receiver.got} == {"review_opened"}
+        assert {got.event["type"] for got in other.got} == {"decision_made"}
+
+
+async def test_what_was_before_a_receiver_was_named_is_not_told(post: Post, receiver: Receiver) -> None:
+    async with post.open() as world:
+        await asked(world, "before")
+        await world.service.sequencer.number()
+    async with post.open(post.hook("billing", receiver)) as world:
+        after = await asked(world, "after")
+        await told(receiver, "review_opened")
+    assert {got.event["data"]["txn"] for got in receiver.got if "txn" in got.event["data"]} == {after["txn"]}
+
+
+async def test_what_happened_while_nobody_ran_is_told_afterwards(post: Post, receiver: Receiver) -> None:
+    async with post.open(post.hook("billing", receiver)):
+        pass
+    async with post.open() as world:  # the same database, without the webhook
+        view = await asked(world)
+    async with post.open(post.hook("billing", receiver)):
+        (got,) = await told(receiver, "review_opened")
+    assert got.event["data"]["txn"] == view["txn"]
+
+
+# -- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+async def test_a_failure_is_tried_again_under_the_same_id_with_a_fresh_time(
+    post: Post, receiver: Receiver
+) -> None:
+    receiver.plan = [500, 204]
+    async with post.open(post.hook("billing", receiver, kinds=["review_opened"])) as world:
+        await asked(world)
+        await told(receiver, "review_opened")
+        await until(lambda: failing(world, 1))
+        post.clock.pass_(seconds=30)
+        first, second = await told(receiver, "review_opened", 2)
+        await until(lambda: failing(world, 0))
+    assert (first.id, first.raw) == (second.id, second.raw)
+    assert int(second.headers["webhook-timestamp"]) >= int(first.headers["webhook-timestamp"]) + 29
+    for got in (first, second):
+        verify(post.secrets["billing"], got.headers, got.raw, now=int(got.headers["webhook-timestamp"]))
+
+
+async def failing(world: World, failures: int, name: str = "billing") -> bool:
+    found = await standing(world, name)
+    return found is not None and found.failures == failures and (failures > 0 or found.waiting == 0)
+
+
+async def test_one_that_fails_is_asked_with_one_message_at_a_time(post: Post, receiver: Receiver) -> None:
+    receiver.plan = [500]
+    async with post.open(post.hook("billing", receiver)) as world:
+        await asked(world)
+        await until(lambda: rests(world))
+        await asyncio.sleep(0.2)
+        seen = len(receiver.got)
+        post.clock.pass_(seconds=70)
+        await until(lambda: seen_more(receiver, seen))
+        await asyncio.sleep(1.3)
+        assert len(receiver.got) == seen + 1
+
+
+async def rests(world: World) -> bool:
+    found = await standing(world, "billing")
+    return found is not None and found.not_before is not None
+
+
+async def seen_more(receiver: Receiver, than: int) -> bool:
+    return len(receiver.got) > than
+
+
+async def test_a_slow_receiver_delays_no_other(post: Post, receiver: Receiver) -> None:
+    receiver.plan = ["silent"]
+    with Receiver() as quick:
+        hooks = post.hook("slow", receiver, timeout_s=20), post.hook("quick", quick)
+        async with post.open(*hooks) as world:
+            for n in range(3):
+                await asked(world, f"run-{n}")
+            await told(quick, "review_opened", 3)
+            assert receiver.got
+
+
+async def test_a_rest_that_is_asked_for_is_kept(post: Post, receiver: Receiver) -> None:
+    receiver.plan = [(429, {"Retry-After": "600"}), 204]
+    async with post.open(post.hook("billing", receiver, kinds=["review_opened"])) as world:
+        await asked(world)
+        await until(lambda: failing(world, 1))
+        post.clock.pass_(seconds=500)
+        await asyncio.sleep(1.3)  # a look of the loop, and some
+        assert len(receiver.got) == 1
+        post.clock.pass_(seconds=101)
+        await told(receiver, "review_opened", 2)
+
+
+async def test_after_three_days_an_event_is_given_up_and_an_operator_has_it_tried_again(
+    post: Post, receiver: Receiver
+) -> None:
+    receiver.plan = [500]
+    async with post.open(post.hook("billing", receiver, kinds=["review_opened"])) as world:
+        await asked(world)
+        await until(lambda: failing(world, 1))
+        post.clock.pass_(hours=71)
+        await until(lambda: failing(world, 2))
+        assert (await found(world)).dead == 0
+        post.clock.pass_(hours=5)
+        await until(lambda: dead(world, 1))
+        assert {"webhook": "billing", "messages": 1} in await lines(world, "webhook_given_up")
+        await world.service.telling.look(world.service.ctx)
+        (wrong,) = [one for one in world.service.health.findings() if one.check == "webhooks"]
+        assert wrong.wrong == "1 events for billing were given up"
+        assert b'countersign_webhook_events_given_up{webhook="billing"} 1.0' in metrics.text()
+        assert not wrong.stops
+        receiver.plan = [204]
+        seen = len(receiver.got)
+        assert await world.operator("webhooks-retry", {"webhook": "billing"}) == {
+            "webhook": "billing",
+            "messages": 1,
+        }
+        await until(lambda: seen_more(receiver, seen))
+        assert len({got.id for got in receiver.got}) == 1
+        await until(lambda: failing(world, 0))
+        await world.service.telling.look(world.service.ctx)
+        assert [one for one in world.service.health.findings() if one.check == "webhooks"] == []
+
+
+async def found(world: World, name: str = "billing") -> webhooks.Standing:
+    seen = await standing(world, name)
+    assert seen is not None
+    return seen
+
+
+async def dead(world: World, count: int) -> bool:
+    return (await found(world)).dead == count
+
+
+async def lines(world: World, kind: str) -> list[dict[str, Any]]:
+    audit = table(AuditRow).c
+    rows = await world.service.db.read(
+        lambda conn: list(conn.scalars(select(audit.body).where(audit.kind == kind)))
+    )
+    return [json.loads(row) for row in rows]
+
+
+async def test_one_that_is_gone_is_told_nothing_until_an_operator_says_so(
+    post: Post, receiver: Receiver
+) -> None:
+    receiver.plan = [410]
+    async with post.open(post.hook("billing", receiver, kinds=["review_opened"])) as world:
+        await asked(world, "one")
+        await until(lambda: disabled(world))
+        assert await lines(world, "webhook_disabled") == [{"webhook": "billing"}]
+        post.clock.pass_(hours=1)
+        await asked(world, "two")
+        await asyncio.sleep(1.3)
+        assert len(receiver.got) == 1
+        await world.service.telling.look(world.service.ctx)
+        (wrong,) = [one for one in world.service.health.findings() if one.check == "webhooks"]
+        assert "gone" in wrong.wrong
+        receiver.plan = [204]
+        await world.operator("webhooks-retry", {"webhook": "billing"})
+        events = await told(receiver, "review_opened", 3)
+        assert len({got.id for got in events}) == 2, (
+            "nothing was lost, and the first came under its own id again"
+        )
+
+
+async def disabled(world: World) -> bool:
+    return (await found(world)).disabled_at is not None
+
+
+async def test_a_retry_of_what_is_not_there_is_refused_with_the_names(post: Post, receiver: Receiver) -> None:
+    async with post.open(post.hook("billing", receiver)) as world:
+        with pytest.raises(Exception, match="no webhook 'biling'; the settings have billing"):
+            await world.operator("webhooks-retry", {"webhook": "biling"})
+
+
+async def test_a_service_that_dies_between_sending_and_noting_sends_again_under_the_same_id(
+    post: Post, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = post.hook("billing", receiver, kinds=["review_opened"])
+    with monkeypatch.context() as patch:
+
+        async def dies(*_: object) -> int:
+            await asyncio.sleep(3600)  # the process never comes to it
+            return 0
+
+        patch.setattr("policy_service.jobs.telling.note", dies)
+        async with post.open(hook) as world:
+            await asked(world)
+            await told(receiver, "review_opened")
+    async with post.open(hook):
+        await asyncio.sleep(1.2)
+        assert len(receiver.got) == 1, "it is claimed: nobody else sends it at the same time"
+        post.clock.pass_(seconds=61)
+        first, second = await told(receiver, "review_opened", 2)
+    assert (first.id, first.raw) == (second.id, second.raw)
+
+
+async def test_a_round_that_fails_is_said_and_the_next_one_goes_on(
+    post: Post, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with post.open(post.hook("billing", receiver)) as world:
+        with monkeypatch.context() as patch:
+            patch.setattr("policy_service.jobs.telling.follow", _raises)
+            await until(lambda: unwell(world))
+        await asked(world)
+        await told(receiver, "review_opened")
+        await until(lambda: well(world))
+
+
+async def _raises(*_: object) -> bool:
+    raise RuntimeError("a fault")
+
+
+async def unwell(world: World) -> bool:
+    return any(one.check == "webhooks" for one in world.service.health.findings())
+
+
+async def well(world: World) -> bool:
+    return not await unwell(world)
+
+
+async def test_two_secrets_are_both_good_while_one_is_changed(post: Post, receiver: Receiver) -> None:
+    old, new = post.hook("billing", receiver), post.hook("newer", receiver)
+    both = old | {"secret_files": [*new["secret_files"], *old["secret_files"]]}
+    async with post.open(both) as world:
+        await asked(world)
+        (got,) = await told(receiver, "review_opened")
+    for name in ("billing", "newer"):
+        verify(post.secrets[name], got.headers, got.raw, now=world.clock().timestamp())
+
+
+async def test_the_list_tells_how_they_are_and_no_path(post: Post, receiver: Receiver) -> None:
+    receiver.plan = [500]
+    hook = post.hook("billing", receiver, url=f"{receiver.url}/canary-path", kinds=["review_opened"])
+    async with post.open(hook) as world:
+        await asked(world)
+        await until(lambda: failing(world, 1))
+        (one,) = await world.operator("webhooks-list", {})
+    assert one["host"] == f"127.0.0.1:{receiver.port}"
+    assert one["standing"]["waiting"] == 1
+    assert one["standing"]["last_error"] == "it answered 500"
+    assert "canary" not in json.dumps(one)
+
+
+async def test_following_twice_writes_each_event_once(post: Post, receiver: Receiver) -> None:
+    receiver.plan = ["silent"]
+    async with post.open(post.hook("billing", receiver)) as world:
+        service, webhook = world.service, world.settings.webhooks[0]
+        await asked(world)
+        await service.sequencer.number()
+        await asyncio.gather(*(webhooks.follow(service.ctx, webhook) for _ in range(4)))
+        await service.db.write(lambda tx: change(tx.conn, WebhookRow, {"name": "billing"}, {"upto": 0}))
+        await asyncio.gather(*(webhooks.follow(service.ctx, webhook) for _ in range(4)))
+        row = await service.db.read(lambda conn: find_one(conn, WebhookRow, name="billing"))
+        assert row is not None
+        ids = await service.db.read(lambda conn: list(conn.scalars(select(table(OutboxRow).c.outbox_id))))
+        assert len(ids) == len(set(ids))
+        about = table(OutboxRow).c
+        opened = select(about.outbox_id).where(about.lane == "webhook billing", about.kind == "review_opened")
+        assert len(await service.db.read(lambda conn: list(conn.scalars(opened)))) == 1
+
+
+# -- replicas --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["postgresql"])
+async def test_two_replicas_send_each_event_once(post: Post, receiver: Receiver) -> None:
+    hook = post.hook("billing", receiver)
+    async with post.open(hook) as one, post.open(hook, data="data-2") as two:
+        for n in range(6):
+            await asked((one, two)[n % 2], f"run-{n}")
+        highest = await one.service.db.read(highest_index)
+        await until(lambda: told_all(one, highest))
+        leases = await one.service.db.read(lambda conn: conn.execute(select(*table(LeaseRow).columns)).all())
+    assert len([got for got in receiver.got if got.event["type"] == "review_opened"]) == 6
+    assert len({got.id for got in receiver.got}) == len(receiver.got)
+    assert [row.fence for row in leases if row.name == "webhook billing"] == [1], "one led all the time"
+
+
+async def test_while_one_sends_nobody_else_does(post: Post, receiver: Receiver) -> None:
+    receiver.hold = threading.Event()
+    async with post.open(post.hook("billing", receiver, timeout_s=20, kinds=["review_opened"])) as world:
+        await asked(world, "one")
+        await told(receiver, "review_opened")
+        await asked(world, "two")
+        await world.service.sequencer.number()
+        await webhooks.follow(world.service.ctx, world.settings.webhooks[0])
+        assert await webhooks.take(world.service.ctx, "billing", "another process") == []
+        receiver.hold.set()
+        await told(receiver, "review_opened", 2)

@@ -1,0 +1,104 @@
+"""The form people write with: what it refuses, and in which words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.fakes import reviews
+from tests.fakes.web_queue import World
+from tests.integration.web.conftest import OWN_PAGE, Visitor
+
+pytestmark = pytest.mark.anyio
+
+REVIEW = "/reviews/rev_talk"
+
+
+async def write(visitor: Visitor, text: str = "hm", kind: str = "comment", **more: Any) -> httpx2.Response:
+    headers = OWN_PAGE | more.pop("headers", {})
+    fields = {"csrf_token": visitor.session.csrf, "kind": kind, "text": text} | more
+    return await visitor.client.post(f"{REVIEW}/comments", data=fields, headers=headers)
+
+
+async def test_what_is_written_is_kept_and_led_back_to(world: World, visitor: Visitor) -> None:
+    world.put(reviews.talked(comments=()))
+    answer = await write(visitor, " one\r\ntwo ", "question")
+    assert (answer.status_code, answer.headers["location"]) == (303, f"{REVIEW}#talk")
+    (said,) = world.pages["rev_talk"].comments
+    assert (said.text, said.question, said.person_name) == ("one\ntwo", True, "Maya Okafor")
+
+
+REFUSED: dict[str, tuple[dict[str, Any], int]] = {
+    "another session's token": ({"csrf_token": "x"}, 403),
+    "another site": ({"headers": {"Origin": "https://evil.example"}}, 403),
+    "a script of another site": ({"headers": {"Sec-Fetch-Site": "cross-site"}}, 403),
+    "no words": ({"text": " \r\n "}, 400),
+    "too many words": ({"text": "x" * 2_001}, 400),
+    "300 KB": ({"text": "x" * 300_000}, 413),
+    "a kind there is not": ({"kind": "vote"}, 400),
+    "a field there is not": ({"verdict": "approve"}, 400),
+    "a field twice": ({"kind": ["comment", "question"]}, 400),
+}
+
+
+@pytest.mark.parametrize(("given", "status"), REFUSED.values(), ids=REFUSED)
+async def test_what_is_no_form_of_ours_is_refused(
+    world: World, visitor: Visitor, given: dict[str, Any], status: int
+) -> None:
+    world.put(reviews.talked(comments=()))
+    assert (await write(visitor, **given)).status_code == status
+    assert world.pages["rev_talk"].comments == ()
+
+
+async def test_nobody_writes_who_is_not_signed_in(world: World, stranger: httpx2.AsyncClient) -> None:
+    world.put(reviews.talked(comments=()))
+    fields = {"csrf_token": "x", "kind": "comment", "text": "hm"}
+    answer = await stranger.post(f"{REVIEW}/comments", data=fields, headers=OWN_PAGE)
+    assert answer.status_code == 401
+    assert "Your words were not kept" in answer.text
+
+
+SAID = {
+    "settled": (
+        {"state": "denied", "may_comment": False, "may_ask": False},
+        "comment",
+        "It had settled before",
+    ),
+    "not asked": ({"may_comment": False, "may_ask": False}, "comment", "Those whom the review asks"),
+    "the agent's owner asks": ({"may_ask": False}, "question", "Those whom the review asks"),
+}
+
+
+@pytest.mark.parametrize(("page", "kind", "told"), SAID.values(), ids=SAID)
+async def test_a_refusal_speaks_of_words_and_not_of_a_vote(
+    world: World, visitor: Visitor, page: dict[str, Any], kind: str, told: str
+) -> None:
+    world.put(reviews.talked(comments=(), **page))
+    answer = await write(visitor, kind=kind)
+    assert answer.status_code in {403, 409}
+    assert "Your words were not kept" in answer.text and told in answer.text
+    assert "vote was not counted" not in answer.text
+
+
+@pytest.mark.parametrize(("may_comment", "may_ask"), [(True, True), (True, False), (False, False)])
+async def test_the_form_offers_what_this_person_may(
+    world: World, visitor: Visitor, may_comment: bool, may_ask: bool
+) -> None:
+    world.put(reviews.talked(may_comment=may_comment, may_ask=may_ask))
+    html = (await visitor.get(REVIEW)).text
+    assert ('value="comment"' in html, 'value="question"' in html) == (may_comment, may_ask)
+    assert "Why the full amount?" in html
+    assert ("You own the agent" in html) is (may_comment and not may_ask)
+
+
+async def test_nobodys_words_are_markup(world: World, visitor: Visitor) -> None:
+    world.put(reviews.talked())
+    html = (await visitor.get(REVIEW)).text
+    assert "<i>Which" not in html and "<b>Approved" not in html and "\u202e" not in html
+
+
+async def test_an_empty_thread_nobody_may_add_to_is_not_there(world: World, visitor: Visitor) -> None:
+    world.put(reviews.talked(comments=(), may_comment=False, may_ask=False))
+    assert 'id="talk"' not in (await visitor.get(REVIEW)).text

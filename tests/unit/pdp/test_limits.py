@@ -1,0 +1,105 @@
+"""A limit is told only where the text of a policy can mean nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+from policy_service.domain.gates import Gate
+from policy_service.pdp.limits import limit_of
+from policy_service.pdp.rules import PolicySource
+
+SPENT = "context.history.spent"
+ADDED = f"{SPENT} + context.input.amount"
+
+
+def policy(
+    when: str,
+    *,
+    scope: str = 'principal, action == Action::"pay", resource',
+    effect: str = "forbid",
+    more: str = "",
+    asks: bool = False,
+    name: str = "cap",
+) -> PolicySource:
+    text = f'@id("{name}") {effect} ({scope}) when {{ {when} }}{more};'
+    gate = Gate(name, frozenset({"finance"})) if asks else None
+    return PolicySource(id=name, effect=effect, file="x.cedar", line=1, text=text, gate=gate)  # type: ignore[arg-type]
+
+
+def told(*policies: PolicySource, field: tuple[str, ...] = ("amount",)) -> int | None:
+    found = limit_of(policies, meter="spent", field=field, action="pay", groups=frozenset({"money"}))
+    return None if found is None else found.total
+
+
+PLAIN = {
+    "above": (f"{ADDED} > 1000", 1000),
+    "from": (f"{ADDED} >= 1000", 999),
+    "the other way round": (f"1000 < {ADDED}", 1000),
+    "the other way round, from": (f"1000 <= {ADDED}", 999),
+    "added in the other order": (f"context.input.amount + {SPENT} > 1000", 1000),
+}
+
+
+@pytest.mark.parametrize(("when", "total"), PLAIN.values(), ids=PLAIN)
+def test_a_plain_limit_on_a_sum_is_told(when: str, total: int) -> None:
+    assert told(policy(when)) == total
+
+
+COUNTS = {
+    "so many before it": (f"{SPENT} >= 10", 10),
+    "more than so many before it": (f"{SPENT} > 10", 11),
+    "with itself": (f"{SPENT} + 1 > 10", 10),
+}
+
+
+@pytest.mark.parametrize(("when", "total"), COUNTS.values(), ids=COUNTS)
+def test_a_plain_limit_on_a_count_is_told(when: str, total: int) -> None:
+    assert told(policy(when), field=()) == total
+
+
+SCOPES = {
+    "every action": "principal, action, resource",
+    "one of several": 'principal, action in [Action::"x", Action::"pay"], resource',
+    "its group": 'principal, action in Action::"money", resource',
+}
+
+
+@pytest.mark.parametrize("scope", SCOPES.values(), ids=SCOPES)
+def test_a_limit_reaches_a_tool_through_its_scope(scope: str) -> None:
+    assert told(policy(f"{ADDED} > 1000", scope=scope)) == 1000
+
+
+NOT_PLAIN = {
+    "another condition": policy(f"{ADDED} > 1000 && context.now.hour > 8"),
+    "an exception": policy(f"{ADDED} > 1000", more=' unless { context.env == "dev" }'),
+    "either of two": policy(f"{ADDED} > 1000 || {ADDED} > 5"),
+    "what was before, of a sum": policy(f"{SPENT} > 1000"),
+    "another field": policy(f"{SPENT} + context.input.tip > 1000"),
+    "another meter": policy("context.history.spent_today + context.input.amount > 1000"),
+    "no number": policy(f"{ADDED} > context.input.cap"),
+    "below": policy(f"{ADDED} < 1000"),
+    "exactly": policy(f"{ADDED} == 1000"),
+    "twice what it adds": policy(f"{ADDED} + context.input.amount > 1000"),
+    "a permit": policy(f"{ADDED} > 1000", effect="permit"),
+    "some principals": policy(
+        f"{ADDED} > 1000", scope='principal in Role::"intern", action == Action::"pay", resource'
+    ),
+    "some resources": policy(
+        f"{ADDED} > 1000", scope='principal, action == Action::"pay", resource == Account::"acme"'
+    ),
+    "another tool": policy(f"{ADDED} > 1000", scope='principal, action == Action::"payout", resource'),
+    "a policy longer than any plain one": policy(f"{ADDED} > 1000", more=" // " + "x" * 4_000 + "\n"),
+}
+
+
+@pytest.mark.parametrize("one", NOT_PLAIN.values(), ids=NOT_PLAIN)
+def test_of_what_is_not_plain_no_limit_is_told(one: PolicySource) -> None:
+    assert told(one) is None
+
+
+def test_the_lowest_limit_is_told_and_one_that_forbids_before_one_that_asks() -> None:
+    low, high = policy(f"{ADDED} > 10", name="low"), policy(f"{ADDED} > 20", name="high")
+    asks = policy(f"{ADDED} > 5", asks=True, name="asks")
+    assert told(high, low) == 10
+    assert told(asks, high) == 20
+    assert told(asks) == 5

@@ -1,0 +1,286 @@
+"""Where a request may go: only to the address that was looked at, and only where that is public or named."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from ipaddress import ip_address, ip_network
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from policy_service.reaching import is_open
+from policy_service.tokens.webhook_keys import WebhookKey
+from policy_service.webhooks import Webhook
+from policy_service.workflow.delivering import deliver
+from policy_service.workflow.webhooks import Answer
+from tests.fakes.lookups import certificate
+from tests.fakes.receivers import Receiver, Step
+from tests.unit.tokens.test_webhook_keys import SHARED
+
+pytestmark = pytest.mark.anyio
+
+PUBLIC = (
+    "93.184.215.14",
+    "2606:2800:21f:cb07:6820:80da:af6b:8b2c",
+    "::ffff:93.184.215.14",
+    "64:ff9b::5db8:d70e",
+)
+INSIDE = {
+    "loopback": "127.0.0.1",
+    "all of loopback": "127.255.255.254",
+    "ten": "10.0.0.1",
+    "one seven two": "172.31.255.255",
+    "one nine two": "192.168.1.1",
+    "carrier's own": "100.64.0.1",
+    "metadata": "169.254.169.254",
+    "link": "169.254.0.1",
+    "nothing": "0.0.0.0",
+    "this network": "0.1.2.3",
+    "multicast": "224.0.0.1",
+    "reserved": "240.0.0.1",
+    "broadcast": "255.255.255.255",
+    "benchmarks": "198.18.0.1",
+    "assignments": "192.0.0.8",
+    "documentation": "192.0.2.1",
+    "a relay": "192.88.99.1",
+    "loopback 6": "::1",
+    "nothing 6": "::",
+    "mapped loopback": "::ffff:127.0.0.1",
+    "mapped ten": "::ffff:10.0.0.1",
+    "mapped metadata": "::ffff:169.254.169.254",
+    "compatible": "::7f00:1",
+    "NAT64 of ten": "64:ff9b::a00:1",
+    "NAT64 of metadata": "64:ff9b::a9fe:a9fe",
+    "NAT64 of one's own": "64:ff9b:1::1",
+    "6to4 of ten": "2002:a00:1::1",
+    "6to4 of metadata": "2002:a9fe:a9fe::1",
+    "Teredo": "2001:0:4136:e378:8000:63bf:3fff:fdd2",
+    "unique local": "fd00::1",
+    "metadata 6": "fd00:ec2::254",
+    "link 6": "fe80::1",
+    "site": "fec0::1",
+    "multicast 6": "ff02::1",
+    "documentation 6": "2001:db8::1",
+    "new documentation 6": "3fff::1",
+    "discard": "100::1",
+    "segments": "5f00::1",
+}
+
+
+@pytest.mark.parametrize("address", PUBLIC)
+def test_a_public_address_is_open(address: str) -> None:
+    assert is_open(ip_address(address))
+
+
+@pytest.mark.parametrize("address", INSIDE.values(), ids=INSIDE.keys())
+def test_an_inner_address_is_not(address: str) -> None:
+    assert not is_open(ip_address(address))
+
+
+@pytest.mark.parametrize(
+    ("address", "network", "may"),
+    [
+        ("10.1.2.3", "10.1.0.0/16", True),
+        ("10.2.2.3", "10.1.0.0/16", False),
+        ("::ffff:10.1.2.3", "10.1.0.0/16", True),  # the same place
+        ("10.1.2.3", "::/0", False),
+        ("fd00::7", "fd00::/64", True),
+        ("fd00::7", "0.0.0.0/0", False),
+    ],
+)
+def test_a_network_that_is_named_opens_itself_alone(address: str, network: str, may: bool) -> None:
+    assert is_open(ip_address(address), [ip_network(network)]) is may
+
+
+# -- over a connection -----------------------------------------------------------------------------------------------
+
+NOW = datetime.now(UTC)
+LOOPBACK = ["127.0.0.0/8"]
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as started:
+        yield started
+
+
+def hook(url: str, **more: Any) -> Webhook:
+    return Webhook.model_validate(
+        {"name": "billing", "url": url, "secret_files": ["x"], "timeout_s": 1, **more}
+    )
+
+
+async def sent(webhook: Webhook, *answers: Sequence[str]) -> Answer:
+    """One delivery; ``answers`` are what the resolver says, one after the other."""
+    said = iter(answers)
+
+    async def names(host: str, port: int) -> Sequence[str]:
+        return next(said)
+
+    more = {"resolve": names} if answers else {}
+    return await deliver(webhook, [WebhookKey(SHARED)], "evt_1", {"type": "task_opened"}, NOW, **more)
+
+
+async def test_the_address_that_is_named_is_reached(receiver: Receiver) -> None:
+    assert await sent(hook(receiver.url, addresses=LOOPBACK)) == Answer(204)
+    (got,) = receiver.got
+    assert (got.method, got.path, got.headers["content-type"]) == ("POST", "/hook", "application/json")
+
+
+@pytest.mark.parametrize("address", INSIDE.values(), ids=INSIDE.keys())
+async def test_a_name_that_leads_inside_is_not_followed(address: str) -> None:
+    answer = await sent(hook("https://hooks.example/x"), [address])
+    assert answer.error is not None
+    assert "no public address" in answer.error
+
+
+async def test_one_inner_address_among_public_ones_is_enough_to_refuse() -> None:
+    answer = await sent(hook("https://hooks.example/x"), [*PUBLIC, "10.0.0.1"])
+    assert "no public address" in str(answer.error)
+
+
+@pytest.mark.parametrize("host", ["2130706433", "0x7f000001", "0177.0.0.1", "127.1", "0"])
+async def test_another_spelling_of_loopback_is_refused(host: str, receiver: Receiver) -> None:
+    read = socket.inet_ntoa(socket.inet_aton(host))  # as the C library's resolver reads it
+    assert read in {"127.0.0.1", "0.0.0.0"}
+    answer = await sent(hook(f"https://{host}:{receiver.port}/x"), [read])
+    assert "no public address" in str(answer.error)
+    assert receiver.got == []
+
+
+async def test_a_name_that_changes_its_mind_leads_nowhere_new(receiver: Receiver) -> None:
+    """The first answer may be called, every later one is where something listens: nobody asks a second time."""
+    asked = 0
+
+    async def rebinding(host: str, port: int) -> Sequence[str]:
+        nonlocal asked
+        asked += 1
+        return ["127.0.0.2"] if asked == 1 else ["127.0.0.1"]
+
+    named = hook(f"https://hooks.example:{receiver.port}/x", addresses=["127.0.0.2/32"])
+    answer = await deliver(named, [WebhookKey(SHARED)], "evt_1", {}, NOW, rebinding)
+    assert answer.error == "ConnectError"  # nothing listens at the address that was looked at
+    assert (asked, receiver.got) == (1, [])
+
+
+async def test_the_certificate_and_the_host_are_those_of_the_name(tmp_path: Path) -> None:
+    for name, fine in (("hooks.example", True), ("other.example", False)):
+        own = certificate(tmp_path, name)
+        with Receiver(certificate=own) as receiver:
+            url = f"https://hooks.example:{receiver.port}/hook"
+            answer = await sent(hook(url, addresses=LOOPBACK, ca_file=own), ["127.0.0.1"])
+            assert (answer.error is None) is fine
+            assert [got.headers["host"] for got in receiver.got] == [f"hooks.example:{receiver.port}"] * fine
+
+
+FAILS: dict[str, tuple[Step, str]] = {
+    "500": (500, "it answered 500"),
+    "404": (404, "it answered 404"),
+    "not modified": (304, "it answered 304"),
+    "a redirect to metadata": (
+        (302, {"Location": "http://169.254.169.254/latest/meta-data/"}),
+        "it answered 302",
+    ),
+    "a permanent redirect": ((308, {"Location": "/elsewhere"}), "it answered 308"),
+    "silent": ("silent", "no answer within 1 s"),
+    "drips": ("drips", "no answer within 1 s"),
+    "hangs up": ("hangs up", "RemoteProtocolError"),
+}
+
+
+@pytest.mark.parametrize(("step", "error"), FAILS.values(), ids=FAILS.keys())
+async def test_whatever_is_not_taken_has_failed(step: Step, error: str, receiver: Receiver) -> None:
+    receiver.plan = [step]
+    async with asyncio.timeout(3):
+        assert (await sent(hook(receiver.url, addresses=LOOPBACK))).error == error
+    assert len(receiver.got) == 1, "it was followed elsewhere"
+
+
+async def test_an_answer_without_end_is_not_read(receiver: Receiver) -> None:
+    receiver.plan = ["endless"]
+    assert await sent(hook(receiver.url, addresses=LOOPBACK)) == Answer(200)
+
+
+async def test_nobody_there_is_a_failure_that_quotes_no_address() -> None:
+    with Receiver() as gone:
+        url = gone.url
+    assert (await sent(hook(url, addresses=LOOPBACK))).error == "ConnectError"
+
+
+RESTS = {
+    "429": ((429, {"Retry-After": "120"}), 120),
+    "503": ((503, {"Retry-After": "7"}), 7),
+    "no number": ((429, {"Retry-After": "soon"}), None),
+    "too long a number": ((429, {"Retry-After": "9" * 40}), 999_999_999),
+    "another status": ((500, {"Retry-After": "120"}), None),
+}
+
+
+@pytest.mark.parametrize(("step", "seconds"), RESTS.values(), ids=RESTS.keys())
+async def test_a_receiver_may_ask_for_a_rest(step: Step, seconds: int | None, receiver: Receiver) -> None:
+    receiver.plan = [step]
+    answer = await sent(hook(receiver.url, addresses=LOOPBACK))
+    assert (None if answer.rest is None else answer.rest.total_seconds()) == seconds
+
+
+async def test_a_rest_may_be_a_date(receiver: Receiver) -> None:
+    receiver.plan = [
+        (429, {"Retry-After": (NOW.replace(year=NOW.year + 1)).strftime("%a, %d %b %Y %H:%M:%S GMT")})
+    ]
+    rest = (await sent(hook(receiver.url, addresses=LOOPBACK))).rest
+    assert rest is not None
+    assert 364 < rest.total_seconds() / 86_400 < 367
+
+
+async def test_no_proxy_of_the_environment_is_asked(
+    receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Receiver() as proxy:
+        for name in ("http_proxy", "HTTP_PROXY", "https_proxy", "all_proxy", "ALL_PROXY"):
+            monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.port}")
+        assert await sent(hook(receiver.url, addresses=LOOPBACK)) == Answer(204)
+        assert proxy.got == []
+
+
+# -- the setting -----------------------------------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "metadata": ({"url": "https://169.254.169.254/x"}, "no public address"),
+    "loopback without its network": ({"url": "http://127.0.0.1/x"}, "no public address"),
+    "localhost without its network": ({"url": "http://localhost/x"}, "no public address"),
+    "mapped": ({"url": "https://[::ffff:10.0.0.1]/x"}, "no public address"),
+    "plain http": ({"url": "http://hooks.example/x"}, "plain https URL"),
+    "a password": ({"url": "https://me:canary@hooks.example/x"}, "plain https URL"),
+    "a file": ({"url": "file:///etc/passwd"}, "plain https URL"),
+    "no such event": ({"kinds": ["reveiw"]}, "no event that is told"),
+    "everything": ({"kinds": ["*"]}, "no event that is told"),
+    "no event": ({"kinds": []}, "at least 1"),
+    "a session": ({"kinds": ["signed_in"]}, "no event that is told"),
+    "no secret": ({"secret_files": []}, "at least 1"),
+    "three secrets": ({"secret_files": ["a", "b", "c"]}, "at most 2"),
+    "a secret in the text": ({"secret": "whsec_x"}, "Extra inputs"),
+    "a name with a space": ({"name": "the bill"}, "cannot be a name"),
+    "too patient": ({"timeout_s": 31}, "less than or equal to 30"),
+}
+
+
+@pytest.mark.parametrize(("change", "why"), REFUSED.values(), ids=REFUSED.keys())
+def test_a_setting_that_leads_astray_is_refused(change: dict[str, Any], why: str) -> None:
+    with pytest.raises(ValidationError, match=why):
+        hook(**{"url": "https://hooks.example/x"} | change)
+
+
+def test_which_events_are_wanted() -> None:
+    asked = hook("https://hooks.example/x", kinds=["review", "task_opened"])
+    assert [asked.wants(kind) for kind in ("review_opened", "task_opened", "task_settled", "reviewer_left")] == [
+        True, True, False, False,
+    ]  # fmt: skip
+    everything = hook("https://hooks.example/x")
+    assert everything.wants("effect_fired")
+    assert not everything.wants("signed_in")
+    assert not everything.wants("decision_made")
