@@ -33,12 +33,14 @@ class Form:
 
 
 class _Forms(HTMLParser):
-    """Collects the forms of a page; fields of a form are named inputs and text areas."""
+    """Collects the forms of a page; fields of a form are named inputs, text areas and what is selected."""
 
     def __init__(self) -> None:
         super().__init__()
         self.found: list[Form] = []
         self._open: Form | None = None
+        self._selecting = ""
+        self._writing = ""  # the field that the text being read belongs to
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
@@ -47,8 +49,22 @@ class _Forms(HTMLParser):
             self.found.append(self._open)
         elif self._open is not None and given.get("name") and _is_field(tag, given.get("type", "text")):
             self._open.fields[given["name"]] = given.get("value", "")
+        self._writing = given.get("name", "") if tag == "textarea" else ""
+        if tag == "select":
+            self._selecting = given.get("name", "")
+        if tag == "option" and "selected" in given:
+            self._writing = self._selecting
+
+    def handle_data(self, data: str) -> None:
+        if self._open is not None and self._writing:
+            self._open.fields[self._writing] = self._open.fields.get(self._writing, "") + data
 
     def handle_endtag(self, tag: str) -> None:
+        if tag == "textarea" and self._open is not None and self._writing:
+            # the first line break after the tag is not part of the text
+            self._open.fields[self._writing] = self._open.fields[self._writing].removeprefix("\n")
+        if tag in ("textarea", "option"):
+            self._writing = ""
         if tag == "form":
             self._open = None
 
@@ -99,6 +115,30 @@ class Person:
         """Read the review and deny it."""
         self._vote(review_url, "deny", reason)
 
+    def propose(self, review_url: str, changes: dict[str, str], reason: str) -> None:
+        """Propose other arguments: change the fields of these names, read the difference, and send it."""
+        page = self._get(f"{review_url}/propose")
+        form = self._form(page, "value_0")
+        places = {
+            name: field
+            for field, name in re.findall(r'<label for="(value_\d+)"><code>(.*?)</code>', page.text)
+        }
+        filled = form.fields | {places[name]: value for name, value in changes.items()}
+        headers = {"Origin": self.origin, "Accept": "text/html"}
+        difference = self._browser.post(form.action, data=filled, headers=headers)
+        if difference.status_code != httpx2.codes.OK:
+            raise PageError(f"the change was not taken ({difference.status_code}): {difference.text[:200]}")
+        self._send(self._form(difference, "args"), {"reason": reason})
+
+    def accept_change(self, review_url: str) -> None:
+        """Accept the first change that is proposed on a review of one's own agent."""
+        found = re.search(r'action="(/proposals/[^"]+/accept)"', (page := self._get(review_url)).text)
+        if found is None:
+            raise PageError(f"{page.url.path} shows this person no change to accept")
+        form = next(form for form in self._forms(page) if form.action == found.group(1))
+        form.action = urljoin(str(page.url), form.action)
+        self._send(form, {})
+
     def ask(self, review_url: str, text: str) -> None:
         """Read the review and ask its agent something."""
         self._send(self._form(self._get(review_url), "text"), {"kind": "question", "text": text})
@@ -146,13 +186,17 @@ class Person:
 
     def _find(self, page: httpx2.Response, having: str) -> Form | None:
         """The posting form of a page that carries a certain field."""
-        forms = _Forms()
-        forms.feed(page.text)
-        for form in forms.found:
+        for form in self._forms(page):
             if form.method == "post" and having in form.fields:
                 form.action = urljoin(str(page.url), form.action)
                 return form
         return None
+
+    @staticmethod
+    def _forms(page: httpx2.Response) -> list[Form]:
+        forms = _Forms()
+        forms.feed(page.text)
+        return forms.found
 
     def _send(self, form: Form, answers: dict[str, str]) -> None:
         answer = self._browser.post(

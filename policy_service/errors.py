@@ -43,7 +43,7 @@ _BY_STATUS: dict[int, tuple[str, ...]] = {
     406: ("not_acceptable",),
     409: (
         "idempotency_in_flight", "already_redeemed", "not_ready", "superseded", "stale_review",
-        "review_closed", "outcome_conflict", "already_reported", "fire_by_passed",
+        "review_closed", "proposal_closed", "outcome_conflict", "already_reported", "fire_by_passed",
         "illegal_state", "other_epoch", "stale_task", "task_settled", "already_answered",
     ),
     413: ("too_large",),

@@ -173,6 +173,9 @@ class TransactionRow(Row, table=True):
     txn_digest: str
     aud: str
     claimed: dict[str, str] = Field(default_factory=dict, sa_type=Json)
+    edited_by: list[str] = Field(
+        default_factory=list, sa_type=Json
+    )  # "iss|sub" of whoever changed args in force
     submitted_at: datetime = Field(sa_type=UtcDateTime)
     ready_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
     valid_until: datetime | None = Field(default=None, sa_type=UtcDateTime)
@@ -301,6 +304,7 @@ class ReviewRow(Row, table=True):
     tool: str
     risk: str
     state: str
+    edited_by: list[str] = Field(default_factory=list, sa_type=Json)  # the transaction's, for a queue to read
     opened_at: datetime = Field(sa_type=UtcDateTime)
     answer_by: datetime = Field(sa_type=UtcDateTime)
     settled_at: datetime | None = Field(default=None, sa_type=UtcDateTime)

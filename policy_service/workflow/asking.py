@@ -284,7 +284,7 @@ def count(
     votes = ballots(ctx, bundle, snapshot, effect, agent, now)
     review = snapshot.review_of(effect)
     asked = merge(gates, () if review is None else review.escalated)
-    counted = tally(asked, votes, excluded=requesters_side(agent))
+    counted = tally(asked, votes, excluded=requesters_side(agent, snapshot.transaction))
     return replace(counted, opening=opening_of(ctx, bundle, snapshot, effect, agent, gates, now))
 
 

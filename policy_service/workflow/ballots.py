@@ -3,7 +3,8 @@
 Group sources that can be read without the person (the bundle's file) are read at every count, so somebody who has left
 a group leaves the count; groups a token carried were checked for age when the vote was cast, and then stand.
 
-The domain refuses before Cedar is asked: the agent's owner is the requester's side and never counts.
+The domain refuses before Cedar is asked: the agent's owner is the requester's side and never counts, and neither does
+whoever changed the arguments of anything in the transaction.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from policy_service.domain.question import AgentPrincipal
 from policy_service.domain.quorum import BallotVote
 from policy_service.pap.bundle import Bundle
 from policy_service.pdp.approve import Approver, Permission, ReviewFacts, can_approve
-from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow, VoteRow
+from policy_service.storage.tables import AgentRow, EffectRow, ReviewRow, TransactionRow, VoteRow
 from policy_service.workflow.context import Context
 from policy_service.workflow.records import Snapshot
 
@@ -28,9 +29,9 @@ def person_key(iss: str, sub: str) -> str:
     return f"{iss}|{sub}"
 
 
-def requesters_side(agent: AgentRow) -> frozenset[str]:
-    """Who may never approve for this agent, whatever the bundle says."""
-    return frozenset() if agent.owner is None else frozenset({agent.owner})
+def requesters_side(agent: AgentRow, about: ReviewRow | TransactionRow) -> frozenset[str]:
+    """Who may never approve this for this agent, whatever the bundle says: its owner, and whoever edited the args."""
+    return frozenset(about.edited_by) | (frozenset() if agent.owner is None else {agent.owner})
 
 
 def groups_now(bundle: Bundle, person: str, from_token: frozenset[str] = frozenset()) -> frozenset[str]:

@@ -32,8 +32,10 @@ def why_not_open(
     now: datetime,
 ) -> str | None:
     """The sentence that tells this person why they may not open it in an emergency, or None when they may."""
-    if person in requesters_side(case.agent):
-        return f"you own {case.agent.name}; nobody opens what their own side asks for"
+    if person in requesters_side(case.agent, case.review):
+        return (
+            f"you own {case.agent.name}, or changed what it asks; nobody opens what their own side asks for"
+        )
     groups = groups_now(bundle, person, from_token)
     asked = (
         is_named(ctx, bundle, case.agent, case.review, case.gates, action, person, groups, assurance, now)

@@ -95,7 +95,7 @@ def _comment(tx: Tx, ctx: Context, txn: str, voter: Voter, remark: Remark, text:
         expire_effect(tx, case.snapshot, case.effect)
         return False
     require_open(case)
-    own_side = voter.key in requesters_side(case.agent)
+    own_side = voter.key in requesters_side(case.agent, case.review)
     _require_may_write(tx, ctx, ctx.active.current, case, voter, remark, own_side=own_side)
     written = case.snapshot.comments.get(remark.review_id, [])
     mine = [one for one in written if (one.iss, one.sub) == (voter.iss, voter.sub)]

@@ -53,9 +53,9 @@ from policy_service.workflow.opening import open_review
 from policy_service.workflow.parties import require_acting, require_redeemer
 from policy_service.workflow.records import Snapshot, stays
 from policy_service.workflow.release import sign_all
+from policy_service.workflow.revisions import log_effect
 from policy_service.workflow.standing import DUE, compensation_failed, compensation_impossible
 from policy_service.workflow.stops import require_going
-from policy_service.workflow.submit import log_effect
 
 
 @dataclass(frozen=True)

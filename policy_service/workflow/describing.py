@@ -106,12 +106,13 @@ def arguments(bundle: Bundle, effect: EffectRow, unseen: list[str]) -> tuple[Arg
     """Every argument: in the order of the schema, then any the schema does not know."""
     args = args_of(effect)
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
-    properties = _properties(manifest)
+    properties = properties_of(manifest)
     order = [name for name in properties if name in args] + [name for name in args if name not in properties]
     return tuple(_row(manifest, properties.get(name), name, args, unseen, effect.secret) for name in order)
 
 
-def _properties(manifest: ToolManifest | None) -> dict[str, Any]:
+def properties_of(manifest: ToolManifest | None) -> dict[str, Any]:
+    """The schema of each argument, in the order it is written."""
     found = None if manifest is None else manifest.args.get("properties")
     return found if isinstance(found, dict) else {}
 

@@ -11,9 +11,11 @@ from datetime import UTC, datetime, timedelta
 
 from countersign.contract import (
     JSON,
+    Compensation,
     Effect,
     EffectState,
     PointerError,
+    Resource,
     ToolManifest,
     canonicalize,
     load,
@@ -64,6 +66,23 @@ def undecided(bundle: Bundle, effect: Effect, rev: int, *, compensates: str | No
         valid_for_s=0,
         asked_at=_UNDECIDED,
         changed_at=_UNDECIDED,
+    )
+
+
+def effect_of(row: EffectRow) -> Effect:
+    """The effect of the contract that a row holds."""
+    undo = row.compensation
+    return Effect(
+        agent=row.agent,
+        txn=row.txn,
+        effect_id=row.effect_id,
+        seq=row.seq,
+        tool=row.tool,
+        tool_digest=row.tool_digest,
+        resource=Resource(row.resource_type, row.resource_id),
+        args_bytes=row.args,
+        call_key=row.call_key,
+        compensation=None if undo is None else Compensation(undo["tool"], undo["tool_digest"], undo["map"]),
     )
 
 

@@ -90,7 +90,7 @@ def _content(conn: Connection, ctx: Context, review_id: str, now: datetime) -> d
         },
         "effect": _effect(effect),
         "transaction": _transaction(transaction, case),
-        "requesters": sorted(requesters_side(case.agent)),
+        "requesters": sorted(requesters_side(case.agent, review)),
         "gates": [gate.to_json() for gate in case.gates],
         "votes": _votes(ctx, case, votes, proofs, now),
         "views": _views(conn, votes, proofs),

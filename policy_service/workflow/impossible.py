@@ -151,7 +151,7 @@ def _settled_by_a_person(case: Case) -> bool:
 def _missing(ctx: Context, case: Case, people: People) -> list[GateTally]:
     """The gates that stay short even if everybody known here approved."""
     bundle, now = people.bundle, ctx.clock()
-    gates, excluded = case.asked, requesters_side(case.agent)
+    gates, excluded = case.asked, requesters_side(case.agent, case.snapshot.transaction)
     votes = ballots(ctx, bundle, case.snapshot, case.effect, case.agent, now)
     # Whoever has no passkey may enrol one; where the deployment's address allows none, nobody may.
     step_up = None if ctx.settings.rp_id is None else PASSKEY

@@ -1,4 +1,4 @@
-"""The one mover: every change of state of an effect, a review or a transaction passes through here.
+"""The one mover: every change of state of an effect, a review, a proposal or a transaction passes through here.
 
 Rules: a move is in the contract's table or it does not happen; it is one conditional UPDATE whose row count decides a
 race; its audit row is written in the same unit (no audit row, no change), and so is the outbox row that tells others.
@@ -19,11 +19,12 @@ from countersign.contract import EffectState, ErrorCode, TaskKind, TxnState, req
 from policy_service.audit.log import append
 from policy_service.domain.settlement import stands_for_good, state_of_transaction
 from policy_service.errors import ConflictError
-from policy_service.storage import asked, outbox
+from policy_service.storage import asked, outbox, proposals
 from policy_service.storage.alone import require_alone
 from policy_service.storage.core import Row, change, insert_row, table
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
+from policy_service.storage.proposals import LAPSED, OPEN, ProposalRow
 from policy_service.storage.tables import (
     AttemptRow,
     CommentRow,
@@ -100,7 +101,8 @@ def move_effect(tx: Tx, effect: EffectRow, to: EffectState, cause: Cause, **chan
 
 
 def move_review(tx: Tx, review: ReviewRow, to: str, cause: Cause, **changes: Any) -> None:
-    """Settle or reopen a review; the message about it leaves through the outbox."""
+    """Settle or reopen a review; the message about it leaves through the outbox. What was proposed and not answered
+    lapses when it settles."""
     require_alone(tx, review.txn)
     columns = {"state": to, "settled_at": None if to == "open" else tx.now, **changes}
     _change(tx, ReviewRow, {"review_id": review.review_id, "state": review.state}, columns)
@@ -111,6 +113,21 @@ def move_review(tx: Tx, review: ReviewRow, to: str, cause: Cause, **changes: Any
     tell_review(
         tx, review, "review_reopened" if to == "open" else "review_settled", cause, came_from=came_from
     )
+    if to != "open":
+        for proposal in proposals.open_on(tx.conn, review.review_id):
+            move_proposal(tx, review, proposal, LAPSED, Cause(SERVICE, f"review_{to}"))
+
+
+def move_proposal(
+    tx: Tx, review: ReviewRow, proposal: ProposalRow, to: str, cause: Cause, **changes: Any
+) -> None:
+    """Answer a proposal, or let it lapse; nothing leads back. The review is the one it was made on."""
+    require_alone(tx, proposal.txn)
+    columns = {"state": to, "decided_at": tx.now, "decided_by": cause.actor, **changes}
+    _change(tx, ProposalRow, {"proposal_id": proposal.proposal_id, "state": OPEN}, columns)
+    _follow(proposal, columns)
+    detail = {"proposal_id": proposal.proposal_id, "args_digest": proposal.args_digest}
+    tell_review(tx, review, f"proposal_{to}", cause, **detail)
 
 
 def tell_review(tx: Tx, review: ReviewRow, kind: str, cause: Cause, **detail: Any) -> None:
@@ -218,7 +235,7 @@ def follow_effects(tx: Tx, snapshot: Snapshot, cause: Cause, **changes: Any) -> 
                 )
 
 
-_OF_A_TRANSACTION = (TransactionRow, EffectRow, ReviewRow, CommentRow, AttemptRow, TaskRow)
+_OF_A_TRANSACTION = (TransactionRow, EffectRow, ReviewRow, CommentRow, AttemptRow, TaskRow, ProposalRow)
 
 
 def insert(tx: Tx, row: Row) -> None:

@@ -2,14 +2,18 @@
 
 What the SDK sends beside the call (call key, resource) is only compared. Refused: another call key or resource than
 ours, the same call twice in one list, effects for two enforcement points, an independent transaction of several.
+
+A change that was accepted replaces the args, not the call: names of the call are taken from what the agent staged,
+digests and resource from the bytes in force.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from countersign.contract import (
+    JSON,
     AdmissionError,
     Compensation,
     ContractError,
@@ -18,13 +22,18 @@ from countersign.contract import (
     Resource,
     ToolManifest,
     canonicalize,
+    load,
     names,
 )
 from countersign.contract.wire import EvaluationRequest, SubmitRequest, SubmittedEffect
 from policy_service.errors import InvalidRequestError, RequestError
 from policy_service.pap.bundle import Bundle
+from policy_service.storage.proposals import Edits
 from policy_service.workflow.asking import manifest_for
+from policy_service.workflow.effect_rows import effect_of
+from policy_service.workflow.records import Snapshot
 
+_NO_EDITS: Edits = {}
 _UNKNOWN_RESOURCE = Resource("Unknown", "unknown")  # such an effect is denied; its digest still needs a name
 
 
@@ -44,9 +53,9 @@ class NamedTransaction:
 
 
 def name_transaction(
-    bundle: Bundle, agent: str, request: SubmitRequest | EvaluationRequest
+    bundle: Bundle, agent: str, request: SubmitRequest | EvaluationRequest, edits: Edits = _NO_EDITS
 ) -> NamedTransaction:
-    """Name a submission.
+    """Name a submission, with the arguments that stand in place of the staged ones.
 
     Raises:
         InvalidRequestError: call_key_mismatch, resource_mismatch, mixed_audience, or a list that cannot be one.
@@ -59,11 +68,29 @@ def name_transaction(
         )
     txn = _txn(agent, request, keys)
     effects = tuple(
-        _effect(bundle, agent, txn, seq, key, sent)
+        _edited(bundle, _effect(bundle, agent, txn, seq, key, sent), edits)
         for seq, (key, sent) in enumerate(zip(keys, request.effects, strict=True), start=1)
     )
-    digest = names.txn_digest(effect_digests=[effect.digest for effect in effects])
-    return NamedTransaction(txn, digest, _audience(bundle, agent, effects), effects)
+    return NamedTransaction(txn, _digest(effects), _audience(bundle, agent, effects), effects)
+
+
+def name_edited(bundle: Bundle, snapshot: Snapshot, edits: Edits) -> NamedTransaction:
+    """Name a stored list anew, with other arguments: every call is the same call, in the same place."""
+    effects = tuple(_edited(bundle, effect_of(row), edits) for row in snapshot.effects)
+    return NamedTransaction(snapshot.transaction.txn, _digest(effects), snapshot.transaction.aud, effects)
+
+
+def _digest(effects: Sequence[Effect]) -> str:
+    return names.txn_digest(effect_digests=[effect.digest for effect in effects])
+
+
+def _edited(bundle: Bundle, effect: Effect, edits: Edits) -> Effect:
+    args = edits.get((effect.effect_id, effect.tool_digest))
+    if args is None or args == effect.args_bytes:
+        return effect
+    manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
+    resource = resource_in(manifest, load(args)) or _UNKNOWN_RESOURCE
+    return replace(effect, args_bytes=args, resource=resource)
 
 
 def _call_key(agent: str, run_key: str, sent: SubmittedEffect) -> str:
@@ -88,7 +115,7 @@ def _txn(agent: str, request: SubmitRequest | EvaluationRequest, keys: Sequence[
 
 def _effect(bundle: Bundle, agent: str, txn: str, seq: int, call_key: str, sent: SubmittedEffect) -> Effect:
     manifest = manifest_for(bundle, sent.tool, sent.tool_digest)
-    ours = _resource(manifest, sent)
+    ours = resource_in(manifest, sent.args)
     told = Resource(sent.resource.type, sent.resource.id) if sent.resource is not None else None
     if ours is not None and told is not None and ours != told:
         raise InvalidRequestError(
@@ -113,9 +140,10 @@ def _effect(bundle: Bundle, agent: str, txn: str, seq: int, call_key: str, sent:
         raise RequestError(f"the args of {sent.tool!r}: {error}", code=error.code) from error
 
 
-def _resource(manifest: ToolManifest | None, sent: SubmittedEffect) -> Resource | None:
+def resource_in(manifest: ToolManifest | None, args: JSON) -> Resource | None:
+    """What a call acts on, by its reviewed manifest; None where that cannot be told."""
     try:
-        return None if manifest is None else manifest.resource_of(sent.args)
+        return None if manifest is None else manifest.resource_of(args)
     except ContractError:
         return None  # the args do not fit the manifest: the decision is `invalid_args`, which says more
 

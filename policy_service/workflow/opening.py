@@ -44,6 +44,7 @@ def open_review(
         tool=effect.tool,
         risk=manifest.risk if manifest is not None else _RISK_OF_UNKNOWN,
         state="open",
+        edited_by=snapshot.transaction.edited_by,
         opened_at=tx.now,
         answer_by=due,
         **nudging.times(gates, tx.now, due),

@@ -53,7 +53,7 @@ def opening_of(
             for action in (BREAK_GLASS, BREAK_GLASS_ALONE)
         )
         weighed.append(Signature(vote.vote_id, person, vote.step_up, may, alone))
-    return opening(merge(gates), weighed, excluded=requesters_side(agent))
+    return opening(merge(gates), weighed, excluded=requesters_side(agent, review))
 
 
 def is_named(

@@ -171,6 +171,34 @@ class DeniedBefore:
 
 
 @dataclass(frozen=True, slots=True)
+class Change:
+    """One argument before and after a change, in canonical JSON; a hidden value as its byte count."""
+
+    name: str
+    read: str
+    now: str
+    recipient: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ProposalCard:
+    """Other arguments that somebody proposed, and who took them."""
+
+    proposal_id: str
+    person_name: str
+    reason: str
+    at: datetime
+    assurance: str
+    sentence: tuple[Piece, ...]  # with the proposed arguments
+    changes: tuple[Change, ...]  # against the revision it was made on
+    rev: int
+    mine: bool  # this person made it
+    may_answer: bool  # this person may take it, or leave it
+    accepted_by: str | None = None
+    accepted_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ReviewPage:
     """Everything one person needs to decide one effect at one revision, and what became of it."""
 
@@ -215,6 +243,10 @@ class ReviewPage:
         "none"  # whether this person's approval asks for their passkey, and whether they have one
     )
     rule_changes: tuple[RuleChange, ...] = ()  # what new rules changed while it waited, the newest first
+    proposals: tuple[ProposalCard, ...] = ()  # open ones, the oldest first
+    edits: tuple[ProposalCard, ...] = ()  # accepted ones that made these arguments
+    since_staged: tuple[Change, ...] = ()  # what the agent staged, against what stands
+    may_propose: bool = False  # this person may propose other arguments
     beside: "Beside | None" = None  # what the service remembers, for people to weigh
     comments: tuple[CommentView, ...] = ()  # the oldest first
     may_comment: bool = False
@@ -222,15 +254,6 @@ class ReviewPage:
     reminded_at: datetime | None = None  # when its people were last reminded
     unanswerable: str | None = None  # why all people known here could not approve it together
     break_glass: BreakGlassView | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One difference between the revision a person read and the one that stands now."""
-
-    name: str
-    read: str
-    now: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ from policy_service.workflow.moves import (
 from policy_service.workflow.receipts_in import Recalled
 from policy_service.workflow.records import Snapshot
 from policy_service.workflow.restored import OPEN, TASK, doubt
-from policy_service.workflow.submit import log_effect
+from policy_service.workflow.revisions import log_effect
 
 _ENDED_UNSPENT = frozenset(
     state.value

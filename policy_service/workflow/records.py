@@ -17,7 +17,9 @@ from sqlmodel import col
 from countersign.contract import EffectState, TaskAnswer
 from policy_service.domain.settlement import Part
 from policy_service.errors import NotFoundError
+from policy_service.storage import proposals
 from policy_service.storage.core import Row, change, find, find_one, rows_of, table
+from policy_service.storage.proposals import OPEN, ProposalRow
 from policy_service.storage.tables import (
     AgentRow,
     AttemptRow,
@@ -49,6 +51,7 @@ class Snapshot:
     decisions: dict[str, DecisionRow] = field(default_factory=dict)
     reviews: dict[str, ReviewRow] = field(default_factory=dict)  # by effect id
     votes: dict[str, list[VoteRow]] = field(default_factory=dict)  # by review id
+    proposals: list[ProposalRow] = field(default_factory=list)  # open or accepted, at any revision
     comments: dict[str, list[CommentRow]] = field(default_factory=dict)  # by review id, oldest first
     head_rev: int = 0
 
@@ -72,6 +75,21 @@ class Snapshot:
     def review_of(self, effect: EffectRow) -> ReviewRow | None:
         """The review of an effect, open or settled, or None when nobody was ever asked."""
         return self.reviews.get(effect.effect_id)
+
+    def proposed_for(self, effect: EffectRow) -> list[ProposalRow]:
+        """The open proposals about an effect at this revision, oldest first."""
+        named = (effect.effect_id, effect.rev)
+        return [row for row in self.proposals if row.state == OPEN and (row.effect_id, row.rev) == named]
+
+    def edits_of(self, effect: EffectRow) -> list[ProposalRow]:
+        """The accepted changes that made the arguments of an effect at this revision, in the order they were."""
+        call = (effect.effect_id, effect.tool_digest)
+        made = [
+            row
+            for row in self.proposals
+            if (row.effect_id, row.tool_digest) == call and (row.became_rev or effect.rev + 1) <= effect.rev
+        ]
+        return sorted(made, key=lambda row: row.became_rev or 0)
 
     def comments_on(self, effect: EffectRow) -> list[CommentRow]:
         """Everything written about an effect at this revision, oldest first."""
@@ -156,6 +174,8 @@ def load(conn: Connection, txn: str, rev: int | None = None) -> Snapshot | None:
         snapshot.reviews = {review.effect_id: review for review in rows(conn, ReviewRow, _REVIEWS, **which)}
         for vote in rows(conn, VoteRow, _VOTES, **which):
             snapshot.votes.setdefault(vote.review_id, []).append(vote)
+    if snapshot.reviews or transaction.edited_by:
+        snapshot.proposals = proposals.standing_in(conn, txn)
         for comment in rows(conn, CommentRow, _COMMENTS, **which):
             snapshot.comments.setdefault(comment.review_id, []).append(comment)
     return snapshot
@@ -182,6 +202,9 @@ def load_all(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[
     for vote in sorted(votes, key=lambda vote: vote.vote_id):
         review = reviews[vote.review_id]
         found[review.txn, review.rev].votes.setdefault(vote.review_id, []).append(vote)
+    standing = proposals.standing_in_each(conn, txns)
+    for (txn, _), snapshot in found.items():
+        snapshot.proposals = standing.get(txn, [])
     comments = among(conn, CommentRow, col(CommentRow.review_id), sorted(reviews))
     for comment in sorted(comments, key=lambda comment: comment.comment_id):
         review = reviews[comment.review_id]

@@ -36,6 +36,7 @@ from policy_service.workflow.context import Context
 from policy_service.workflow.cursors import read_cursor
 from policy_service.workflow.denied_before import Denials, period_of
 from policy_service.workflow.describing import arguments, sentence
+from policy_service.workflow.edit_views import edit_cards, may_propose, open_cards, since_staged
 from policy_service.workflow.history import of_transaction
 from policy_service.workflow.openings import signatures_on
 from policy_service.workflow.past import before_it
@@ -153,8 +154,13 @@ def read_page(
         my_verdict=_my_verdict(votes, voter),
         rule_changes=changes_of(conn, bundle, effect) if whole else (),
         beside=_beside(conn, bundle, effect, meters) if whole else None,
+        proposals=open_cards(bundle, case, voter) if whole else (),
+        edits=edit_cards(conn, bundle, case, voter) if whole else (),
+        since_staged=since_staged(conn, bundle, case) if whole else (),
+        may_propose=may_propose(bundle, case, barred),
         comments=tuple(comment_view(one) for one in snapshot.comments_on(effect)),
-        may_comment=review.state == "open" and (barred is None or voter.key in requesters_side(case.agent)),
+        may_comment=review.state == "open"
+        and (barred is None or voter.key in requesters_side(case.agent, review)),
         may_ask=review.state == "open" and barred is None,
         reminded_at=review.reminded_at,
         unanswerable=review.unanswerable if review.state == "open" else None,

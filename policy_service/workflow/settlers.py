@@ -32,10 +32,12 @@ _NAME_THEM = 'permit (principal in Group::"NAME", action == Action::"settle", re
 
 def why_not_settle(ctx: Context, bundle: Bundle, case: TaskCase, voter: Voter, now: datetime) -> str | None:
     """The sentence that tells this person why they may not settle it, or None when they may."""
-    if voter.key in requesters_side(case.agent):
+    if voter.key == case.agent.owner:
         return f"you own {case.agent.name}; nobody settles for their own side"
     if case.kind is TaskKind.BREAK_GLASS_REVIEW and voter.key in _who_opened(case):
         return "you opened this; somebody else says whether that was justified"
+    if voter.key in requesters_side(case.agent, case.snapshot.transaction):
+        return "you changed its arguments; nobody settles for their own side"
     groups = groups_now(bundle, voter.key, voter.groups)
     person = Approver(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
     granted = can_do(

@@ -53,7 +53,7 @@ def signers_of(
 def _of_gate(
     ctx: Context, people: People, case: Case, out: set[str], asked: frozenset[str], now: datetime
 ) -> Signers:
-    side, members = requesters_side(case.agent), people.of(asked)
+    side, members = requesters_side(case.agent, case.review), people.of(asked)
     barred = tuple(name for person, _ in members if person in side - out if (name := people.name_of(person)))
     left = [(person, groups) for person, groups in members if person not in side | out]
     left.sort(key=lambda member: people.name_of(member[0]) is None)  # those with a name first

@@ -7,6 +7,7 @@ policy was asked a moment ago in the very same unit, so it is not asked twice.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from countersign.contract import TxnState
 from countersign.contract.wire import SubmitRequest
@@ -14,6 +15,7 @@ from policy_service.identity.callers import Caller
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
+from policy_service.storage.proposals import Edits
 from policy_service.storage.tables import AttemptRow
 from policy_service.workflow import idempotency, records
 from policy_service.workflow.asking import with_one_bundle
@@ -24,7 +26,7 @@ from policy_service.workflow.moves import Cause, agent_actor
 from policy_service.workflow.records import Snapshot
 from policy_service.workflow.redeem import Spent, receipt_of, spend
 from policy_service.workflow.release import sign_all
-from policy_service.workflow.submit import Submission, Submitted, prepare, submit_in
+from policy_service.workflow.submit import EditedError, Submission, Submitted, prepare, submit_in
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,15 @@ async def submit_and_redeem(
     """
 
     async def under(bundle: Bundle) -> _Done:
-        submission = await prepare(ctx, bundle, caller, request, key)
-        return await ctx.db.write(lambda tx: _submit_and_redeem(tx, ctx, caller, submission))
+        edits: Edits = {}
+        while True:  # once more for every change of arguments that was accepted meanwhile
+            submission = await prepare(ctx, bundle, caller, request, key, edits)
+            try:
+                return await ctx.db.write(
+                    partial(_submit_and_redeem, ctx=ctx, caller=caller, submission=submission)
+                )
+            except EditedError as edited:
+                edits = edited.edits
 
     done = await with_one_bundle(ctx, under)
     if done.spent is None or done.spent.receipt is None:
@@ -84,6 +93,10 @@ def _submit_and_redeem(tx: Tx, ctx: Context, caller: Caller, submission: Submiss
     if known is not None:
         return _told_again(tx, ctx, caller, submitted, known)
     if not submitted.created or snapshot.transaction.state != TxnState.READY.value:
+        return _Done(snapshot, submitted.created)
+    if (
+        snapshot.transaction.edited_by
+    ):  # other bytes than were sent: the caller sees them before they are spent
         return _Done(snapshot, submitted.created)
     minted = mint(
         tx, ctx, snapshot, snapshot.effects, caller, until, Cause(agent_actor(caller.agent), "release")

@@ -68,6 +68,14 @@ _WITHDRAWN = {
 
 
 _CHANNELS = {"web": " on the web", "api": " over the API"}
+_DECLINED = {"taken_back": "Took back the proposed arguments"}
+_LAPSED = {"replaced": "Proposed something else instead"}
+
+
+def _submitted(body: _Body) -> str:
+    if body["to"] == "unknown":
+        return "Known again"
+    return "Submitted with changed arguments" if body.get("edits") else "Submitted"
 
 
 def _decision(body: _Body) -> str:
@@ -116,7 +124,7 @@ def _task_settled(body: _Body) -> str:
 
 
 _TOLD: dict[str, Callable[[_Body], str]] = {
-    "effect_submitted": lambda body: "Submitted" if body["to"] != "unknown" else "Known again",
+    "effect_submitted": _submitted,
     "decision_made": _decision,
     "review_opened": lambda body: "Asked people",
     "review_reopened": lambda body: "Asked people again",
@@ -129,6 +137,10 @@ _TOLD: dict[str, Callable[[_Body], str]] = {
     "break_glass_signed": lambda body: "Signed to open it without the people its gates ask" + _late(body),
     "break_glass_opened": _opened,
     "vote_strengthened": lambda body: f"Proved themselves again, by {body['step_up']}",
+    "proposal_opened": lambda body: "Proposed other arguments",
+    "proposal_accepted": lambda body: "Accepted the proposed arguments: a new revision is asked about",
+    "proposal_declined": lambda body: _DECLINED.get(body["why"], "Declined the proposed arguments"),
+    "proposal_lapsed": lambda body: _LAPSED.get(body["why"], "What was proposed lapsed with the question"),
     "effect_released": lambda body: "Released",
     "effect_review": lambda body: "Waits for people again",
     "effect_denied": lambda body: "Denied by policy" if body["why"] == "policy" else "Denied",

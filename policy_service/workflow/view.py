@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal, TypeAlias, cast
 
 from countersign.contract import (
+    JSON,
     DenyCode,
     EffectState,
     Mode,
@@ -16,6 +17,7 @@ from countersign.contract import (
     TaskKind,
     TxnState,
     Verdict,
+    load,
 )
 from countersign.contract.wire import (
     CompensationRef,
@@ -25,6 +27,7 @@ from countersign.contract.wire import (
     EvaluationView,
     Need,
     OutcomeView,
+    ProposalView,
     QuestionView,
     Reason,
     ReviewSummary,
@@ -34,13 +37,16 @@ from countersign.contract.wire import (
 from policy_service.domain.decision import Decision
 from policy_service.domain.quorum import Tally
 from policy_service.pap.bundle import Bundle
+from policy_service.storage.proposals import ProposalRow
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, ReviewRow
 from policy_service.workflow.asking import count, gates_of
+from policy_service.workflow.ballots import person_key
 from policy_service.workflow.context import Context
 from policy_service.workflow.effect_rows import args_of
 from policy_service.workflow.hiding import without_secrets
 from policy_service.workflow.records import Snapshot
 
+ProposalState: TypeAlias = Literal["open", "accepted", "declined", "lapsed"]
 _OUTCOMES = {outcome.value for outcome in Outcome}
 _ONCE_RELEASED = frozenset(EffectState) - {EffectState.REVIEW, EffectState.DENIED}
 _TAKES_SIBLINGS_ALONG = {
@@ -136,7 +142,7 @@ def effect_view(
         state=EffectState(effect.state),
         args=without_secrets(args, effect.secret) if for_people else args,
         decision=_decision(snapshot, effect),
-        review=_review(ctx, bundle, agent, snapshot, effect, now, counted),
+        review=_review(ctx, bundle, agent, snapshot, effect, now, counted, for_people=for_people),
         outcome=_outcome(effect),
         compensation=None
         if undo is None
@@ -146,6 +152,27 @@ def effect_view(
             settlements=_settlements(undo, for_people=for_people),
         ),
         settlements=_settlements(effect, for_people=for_people),
+        edits=tuple(proposal_view(effect, row, for_people=for_people) for row in snapshot.edits_of(effect)),
+    )
+
+
+def proposal_view(effect: EffectRow, row: ProposalRow, *, for_people: bool = False) -> ProposalView:
+    """Arguments that were proposed for an effect; people are not shown its secrets."""
+    args = cast("dict[str, JSON]", load(row.args))
+    return ProposalView(
+        proposal_id=row.proposal_id,
+        effect_id=row.effect_id,
+        rev=row.rev,
+        state=cast(ProposalState, row.state),
+        args=without_secrets(args, effect.secret) if for_people else args,
+        args_digest=row.args_digest,
+        reason=row.reason,
+        person=person_key(row.iss, row.sub),
+        name=row.name,
+        proposed_at=row.proposed_at,
+        decided_by=row.decided_by,
+        decided_at=row.decided_at,
+        became_rev=row.became_rev,
     )
 
 
@@ -267,6 +294,8 @@ def _review(
     effect: EffectRow,
     now: datetime,
     counted: Tally | None,
+    *,
+    for_people: bool,
 ) -> ReviewSummary | None:
     review = snapshot.review_of(effect)
     if review is None:
@@ -282,6 +311,9 @@ def _review(
         escalated_at=escalated_at(review),
         reminded_at=review.reminded_at,
         unanswerable=review.unanswerable if review.state == "open" else None,
+        proposals=tuple(
+            proposal_view(effect, row, for_people=for_people) for row in snapshot.proposed_for(effect)
+        ),
     )
 
 

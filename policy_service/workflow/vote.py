@@ -257,8 +257,10 @@ def why_not(
     now: datetime,
 ) -> str | None:
     """The sentence that tells this person why their vote would not count, or None when it would."""
-    if voter.key in requesters_side(agent):
+    if voter.key == agent.owner:
         return f"you own {agent.name}; nobody approves their own side"
+    if voter.key in requesters_side(agent, review):
+        return "you changed its arguments; nobody approves what they wrote, so somebody else decides this one"
     probe, merged = _probe(bundle, voter), merge(gates, review.escalated)
     if not any(could_serve(gate, probe) for gate in merged):
         asked = ", ".join(sorted({group for gate in merged for group in gate.voters}))

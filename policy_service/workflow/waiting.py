@@ -21,8 +21,8 @@ _GoesOn = Callable[[Snapshot], bool]
 
 
 async def wait_while_in_review(ctx: Context, txn: str, seconds: float) -> Snapshot:
-    """The transaction as soon as it no longer waits for people or they ask its agent something, or as it is when the
-    time is up."""
+    """The transaction as soon as it no longer waits for people, or they want something of its agent: an answer, or
+    other arguments, proposed or put in force. Or as it is when the time is up."""
     return await _wait(ctx, txn, seconds, _until_decided_or_asked)
 
 
@@ -46,14 +46,22 @@ async def wait_for_people(
 
 
 def _until_decided_or_asked(first: Snapshot, asked_after: str | None = None) -> _GoesOn:
-    before = first.open_questions
+    before, proposed = first.open_questions, _proposed(first)
 
     def is_news(question: str) -> bool:
         return question not in before if asked_after is None else question > asked_after
 
     return lambda now: (
-        now.transaction.state == TxnState.REVIEW.value and not any(map(is_news, now.open_questions))
+        now.transaction.state == TxnState.REVIEW.value
+        and _proposed(now) == proposed
+        and not any(map(is_news, now.open_questions))
     )
+
+
+def _proposed(snapshot: Snapshot) -> tuple[int, list[str]]:
+    """What its agent may answer: which revision people are asked about, and what they would have instead."""
+    rows = [row for effect in snapshot.effects for row in snapshot.proposed_for(effect)]
+    return snapshot.transaction.rev, [row.proposal_id for row in rows]
 
 
 def _until_settled_further(first: Snapshot, asked_after: str | None) -> _GoesOn:

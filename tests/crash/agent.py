@@ -27,6 +27,7 @@ from countersign import (
     transaction,
 )
 from countersign.contract import names
+from countersign.edits import open_proposals
 from countersign.waiting import Answered, Asked, SyncWaits
 from tests.crash.dying import Death
 
@@ -71,7 +72,13 @@ def live(life: Life) -> None:
 
 def _step(life: Life, runtime: Runtime, tools: Tools) -> dict[str, Any]:
     raised, words, reviews = None, "", []
-    txn = transaction(life.key, runtime=runtime, wait=life.wait, on_question=lambda _: "because it came late")
+    txn = transaction(
+        life.key,
+        runtime=runtime,
+        wait=life.wait,
+        accept_edits=life.flow == "edited",
+        on_question=lambda _: "because it came late",
+    )
     try:
         with txn:
             FLOWS[life.flow](tools)
@@ -105,6 +112,17 @@ VERBS: dict[str, Callable[[Runtime, Life], dict[str, Any]]] = {
     "withdraw": _ask(lambda runtime, life: runtime.client().withdraw(_txn(runtime, life), "not needed")),
     "jwks": _ask(lambda runtime, life: runtime.client().jwks()),
 }
+
+
+def _decline(runtime: Runtime, life: Life) -> int:
+    """Decline whatever is proposed."""
+    proposals = open_proposals(runtime.client().view(_txn(runtime, life)))
+    for proposal in proposals:
+        runtime.client().decline_proposal(proposal.proposal_id, "it was all delivered")
+    return len(proposals)
+
+
+VERBS["decline"] = _ask(_decline)
 
 
 def _txn(runtime: Runtime, life: Life) -> str:
@@ -276,6 +294,7 @@ FLOWS: dict[str, Callable[[Tools], object]] = {
     "invoice": lambda tools: tools.invoice("o-1"),
     "two": _two,
     "large": lambda tools: tools.refund("o-1", 90_000),
+    "edited": lambda tools: tools.refund("o-1", 90_000),
     "huge": lambda tools: tools.refund("o-1", 300_000),
     "brief": lambda tools: tools.refund("brief", 90_000),
     "slow": lambda tools: tools.refund("slow", 100),

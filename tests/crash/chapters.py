@@ -56,6 +56,28 @@ def asks(story: Story) -> None:
     happened(story, refund=2)
 
 
+def edits(story: Story) -> None:
+    """A refund is changed by one person, accepted by its agent and approved by another; a second change is declined."""
+    story.begin()
+    said = story.live("edited", "edited")
+    if said["raised"] == "ReviewPending":
+        story.propose("maya", said["reviews"][0], 80_000)
+    for _ in range(2):  # whoever died while accepting accepts again
+        said = story.live("edited", "edited")
+    if said["raised"] == "ReviewPending":
+        story.answer("tomas", said["reviews"][0])
+    story.live("edited", "edited")
+    said = story.live("large", "kept")
+    if said["raised"] == "ReviewPending":
+        story.propose("maya", said["reviews"][0], 80_000)
+        story.live("decline", "kept")
+        story.live("decline", "kept")
+        story.answer("tomas", said["reviews"][0])
+    story.live("resume")
+    story.finish()
+    happened(story, refund=2)
+
+
 def errs(story: Story) -> None:
     """What a rule forbids or cannot work out is denied; a body that raises, or dies, has staged nothing."""
     story.begin()

@@ -293,6 +293,16 @@ class Story:
 
         self.patiently(act)
 
+    def propose(self, sub: str, review_url: str, amount_cents: int) -> None:
+        """Somebody proposes another amount by the form; again when the service died under it, which is the same."""
+
+        def act() -> None:
+            with Person(self.url) as person:
+                person.sign_in(self.operator("sign-in-link", {"sub": sub, "name": sub.title()})["url"])
+                person.propose(review_url, {"amount_cents": str(amount_cents)}, "half of it was delivered")
+
+        self.patiently(act)
+
     def ask(self, sub: str, review_url: str, text: str) -> None:
         """Somebody signs in and asks the agent; again, in the same words, when the service died under it."""
 

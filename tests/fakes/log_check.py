@@ -17,6 +17,7 @@ from sqlmodel import SQLModel
 from countersign.contract import EffectState, TxnState, can_move
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.proposals import ProposalRow
 from policy_service.storage.tables import (
     AttemptRow,
     DecisionRow,
@@ -39,6 +40,7 @@ class Replay:
         self.transactions: dict[Thing, str] = {}
         self.reviews: dict[Thing, str] = {}
         self.tasks: dict[Thing, str] = {}
+        self.proposals: dict[Thing, str] = {}
         self.named: Counter[tuple[str, str]] = Counter()
         self.faults: list[str] = []
 
@@ -56,7 +58,17 @@ class Replay:
             self._begin(self.transactions, transaction, body["to"], row)
         elif kind == "transaction":
             self._move(self.transactions, transaction, body, TxnState(state), row)
-        elif row.kind == "review_opened":
+        else:
+            self._people(row, body)
+        for name in ("decision_id", "vote_id"):
+            if row.kind in {"decision_made", "vote_recorded", "break_glass_signed"} and name in body:
+                self.named[(name, body[name])] += 1
+        if row.kind in {"effect_redeemed", "redemption_recalled"}:
+            self.named[("jti", body["jti"])] += 1
+
+    def _people(self, row: Any, body: Mapping[str, Any]) -> None:
+        """What people are asked, and what they propose."""
+        if row.kind == "review_opened":
             self._begin(self.reviews, (body["review_id"],), body["state"], row)
         elif row.kind in {"review_settled", "review_reopened"}:
             self._review(body, row)
@@ -64,11 +76,10 @@ class Replay:
             self._begin(self.tasks, (body["task_id"],), "open", row)
         elif row.kind == "task_settled":
             self.tasks[(body["task_id"],)] = "settled"
-        for name in ("decision_id", "vote_id"):
-            if row.kind in {"decision_made", "vote_recorded", "break_glass_signed"} and name in body:
-                self.named[(name, body[name])] += 1
-        if row.kind in {"effect_redeemed", "redemption_recalled"}:
-            self.named[("jti", body["jti"])] += 1
+        elif row.kind == "proposal_opened":
+            self._begin(self.proposals, (body["proposal_id"],), "open", row)
+        elif row.kind.startswith("proposal_"):
+            self._proposal((body["proposal_id"],), row.kind.removeprefix("proposal_"), row)
 
     def _begin(self, known: dict[Thing, str], thing: Thing, state: str, row: Any) -> None:
         if thing in known:
@@ -96,6 +107,11 @@ class Replay:
             self.faults.append(f"{row.kind} {thing}: was {self.reviews.get(thing)}, the line says {body}")
         self.reviews[thing] = body["state"]
 
+    def _proposal(self, thing: Thing, to: str, row: Any) -> None:
+        if self.proposals.get(thing) != "open":
+            self.faults.append(f"{row.kind} {thing}: was {self.proposals.get(thing)}")
+        self.proposals[thing] = to
+
 
 def faults_of_log(conn: Connection) -> list[str]:
     """What the log and the tables tell differently; empty when every transition has exactly one row."""
@@ -108,6 +124,7 @@ def faults_of_log(conn: Connection) -> list[str]:
     transactions = {(r["txn"], str(r["rev"])): r["state"] for r in _rows(conn, TransactionRow)}
     reviews = {(r["review_id"],): r["state"] for r in _rows(conn, ReviewRow)}
     tasks = {(r["task_id"],): r["state"] for r in _rows(conn, TaskRow)}
+    proposals = {(r["proposal_id"],): r["state"] for r in _rows(conn, ProposalRow)}
     redemptions = list(_rows(conn, RedemptionRow))
     named = Counter(("decision_id", r["decision_id"]) for r in _rows(conn, DecisionRow))
     named.update(("vote_id", r["vote_id"]) for r in _rows(conn, VoteRow))
@@ -119,6 +136,7 @@ def faults_of_log(conn: Connection) -> list[str]:
         *_differ("transactions", replay.transactions, transactions),
         *_differ("reviews", replay.reviews, reviews),
         *_differ("tasks", replay.tasks, tasks),
+        *_differ("proposals", replay.proposals, proposals),
         *_differ("named once", replay.named, named),
         *_differ(
             "attempts", sorted(attempts), sorted({(r["redeemer"], r["attempt_id"]) for r in redemptions})

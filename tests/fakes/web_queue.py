@@ -19,6 +19,7 @@ from fastapi import FastAPI
 from countersign.contract import JSON
 from policy_service.channels.web.ports import (
     BallotForm,
+    Edited,
     EventBatch,
     NewSession,
     Person,
@@ -31,6 +32,7 @@ from policy_service.channels.web.routes import web_router
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.oidc import Departure
 from policy_service.identity.sessions import Notice
+from policy_service.workflow.edit_views import EditForm, Preview
 from policy_service.workflow.passkeys import Ceremony, PasskeyPage
 from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
 from policy_service.workflow.queue_reading import (
@@ -235,6 +237,21 @@ class World:
         if state != "open":
             self.tell("review_settled", review_id)
         return VoteResult(review_id, state, verdict, True)
+
+    async def edit_form(self, person: Person, review_id: str) -> EditForm:
+        raise NotFoundError(f"nothing of {review_id!r} can be changed in this world")
+
+    async def preview_edit(self, person: Person, review_id: str, args: Mapping[str, JSON]) -> Preview:
+        raise NotFoundError(f"nothing of {review_id!r} can be changed in this world")
+
+    async def propose_edit(self, person: Person, edited: Edited) -> None:
+        raise NotFoundError(f"nothing of {edited.review_id!r} can be changed in this world")
+
+    async def accept_edit(self, person: Person, proposal_id: str) -> str:
+        raise NotFoundError(f"there is no proposal {proposal_id!r}")
+
+    async def decline_edit(self, person: Person, proposal_id: str, reason: str) -> str:
+        raise NotFoundError(f"there is no proposal {proposal_id!r}")
 
     async def write_comment(self, person: Person, review_id: str, text: str, *, question: bool) -> None:
         page = self.pages.get(review_id)

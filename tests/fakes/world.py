@@ -165,6 +165,15 @@ class Agent:
         body = {"attempt_id": attempt_id, "outcomes": list(outcomes), **more}
         return await self.send("POST", "/v1/outcomes", body)
 
+    async def accept(self, proposal_id: str) -> httpx2.Response:
+        """Take other arguments."""
+        return await self.send("POST", f"/v1/proposals/{proposal_id}/accept", {})
+
+    async def decline(self, proposal_id: str, reason: str | None = None) -> httpx2.Response:
+        """Keep the arguments as they are."""
+        said = {} if reason is None else {"reason": reason}
+        return await self.send("POST", f"/v1/proposals/{proposal_id}/decline", said)
+
     async def see(self, txn: str, wait: int | None = None) -> dict[str, Any]:
         """The transaction as it is."""
         headers = {} if wait is None else {"Prefer": f"wait={wait}"}
@@ -218,6 +227,35 @@ class Visitor:
         }
         path = f"/v1/reviews/{seen['review']['review_id']}/votes"
         return await self.http.post(path, content=json.dumps(ballot).encode(), headers=self.headers())
+
+    async def propose(
+        self,
+        view: Mapping[str, Any],
+        args: Mapping[str, Any],
+        *,
+        effect: int = 0,
+        reason: str | None = "half of it was delivered",
+        **other: Any,
+    ) -> httpx2.Response:
+        """Propose other arguments for one effect of a transaction as the agent's view shows it."""
+        seen = view["effects"][effect]
+        wish = {
+            "rev": view["rev"],
+            "effect_digest": seen["effect_digest"],
+            "txn_digest": view["txn_digest"],
+            "args": args,
+            **({} if reason is None else {"reason": reason}),
+            **other,
+        }
+        path = f"/v1/reviews/{seen['review']['review_id']}/proposals"
+        return await self.http.post(path, content=json.dumps(wish).encode(), headers=self.headers())
+
+    async def proposed(self, view: Mapping[str, Any], args: Mapping[str, Any], **how: Any) -> str:
+        """The id of a proposal that was taken."""
+        answer = await self.propose(view, args, **how)
+        assert answer.status_code == 201, answer.text
+        found: str = answer.json()["effect"]["review"]["proposals"][-1]["proposal_id"]
+        return found
 
     async def task(self, view: Mapping[str, Any], kind: str, **of: Any) -> dict[str, Any]:
         """The one open task of a kind about a transaction, with what is known of it."""

@@ -9,6 +9,7 @@ from countersign.contract import canonicalize
 from countersign.contract.wire import (
     AnswerRequest,
     CommentRequest,
+    ProposeRequest,
     ReviewPageView,
     ReviewView,
     TransactionView,
@@ -23,6 +24,7 @@ from policy_service.workflow import answer as answers
 from policy_service.workflow import review_views
 from policy_service.workflow.comment import Remark, comment
 from policy_service.workflow.exporting import export
+from policy_service.workflow.propose import Proposed, propose
 from policy_service.workflow.reviews import read_view
 from policy_service.workflow.telling import Telling
 from policy_service.workflow.vote import Ballot, Voter, vote
@@ -108,6 +110,30 @@ def router(gate: Gate) -> APIRouter:
         )
         await vote(ctx, voter_of(session.person), ballot, read_view)
         return answer(await _review(session.person, review_id))
+
+    @routes.post(
+        "/reviews/{review_id}/proposals",
+        status_code=201,
+        response_model=ReviewView,
+        summary="Propose other arguments for exactly these bytes",
+        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
+        openapi_extra=docs.with_parameters(docs.body_of(ProposeRequest), CSRF, ORIGIN)
+        | {"security": docs.PERSON},
+    )
+    async def propose_args(request: Request, review_id: str = ReviewId) -> Response:
+        session, body = await gate.person_who_writes(request)
+        wish = read_model(ProposeRequest, body)
+        proposed = Proposed(
+            review_id=review_id,
+            rev=wish.rev,
+            effect_digest=wish.effect_digest,
+            txn_digest=wish.txn_digest,
+            args=wish.args,
+            reason=wish.reason,
+            channel="api",
+        )
+        await propose(ctx, voter_of(session.person), proposed)
+        return answer(await _review(session.person, review_id), 201)
 
     @routes.post(
         "/reviews/{review_id}/comments",

@@ -17,7 +17,12 @@ MAX_REASON_CHARS = 2_000  # people read reasons; longer ones belong in a ticket
 
 
 async def read_form(
-    request: Request, required: Collection[str], optional: Collection[str] = ()
+    request: Request,
+    required: Collection[str],
+    optional: Collection[str] = (),
+    *,
+    max_bytes: int = MAX_FORM_BYTES,
+    max_fields: int = _MAX_FIELDS,
 ) -> dict[str, str]:
     """The fields of the body.
 
@@ -29,19 +34,19 @@ async def read_form(
             f"a form arrives as application/x-www-form-urlencoded, not as {media_type!r}",
             code="unsupported_media_type",
         )
-    return _checked(_parse(await _read_body(request)), required, optional)
+    return _checked(_parse(await _read_body(request, max_bytes), max_fields), required, optional)
 
 
-async def _read_body(request: Request) -> bytes:
+async def _read_body(request: Request, max_bytes: int) -> bytes:
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MAX_FORM_BYTES:
-            raise InvalidRequestError(f"a form holds at most {MAX_FORM_BYTES:,} bytes", code="too_large")
+        if len(body) > max_bytes:
+            raise InvalidRequestError(f"a form holds at most {max_bytes:,} bytes", code="too_large")
     return bytes(body)
 
 
-def _parse(body: bytes) -> list[tuple[str, str]]:
+def _parse(body: bytes, max_fields: int) -> list[tuple[str, str]]:
     try:
         text = body.decode("ascii")
         return parse_qsl(
@@ -49,7 +54,7 @@ def _parse(body: bytes) -> list[tuple[str, str]]:
             keep_blank_values=True,
             strict_parsing=bool(text),
             errors="strict",
-            max_num_fields=_MAX_FIELDS,
+            max_num_fields=max_fields,
         )
     except ValueError as error:
         raise InvalidRequestError("the form is not urlencoded UTF-8: send it from our page again") from error

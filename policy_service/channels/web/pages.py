@@ -114,6 +114,7 @@ class Pages:
             "stale.html",
             status=error.status,
             session=session,
+            undone=sentence(str(error.extras.get("undone", "your vote was not counted"))).rstrip("."),
             read_rev=error.extras.get("read_rev", "of an earlier state"),
             rev=error.extras.get("rev"),
             review_id=str(error.extras.get("review_id", "")),

@@ -14,6 +14,7 @@ from policy_service.identity.oidc import Departure
 from policy_service.identity.sessions import Notice
 from policy_service.workflow.agent_pages import AgentList, AgentPage
 from policy_service.workflow.alarms import Alarms
+from policy_service.workflow.edit_views import EditForm, Preview
 from policy_service.workflow.passkeys import Ceremony, PasskeyPage
 from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
 from policy_service.workflow.queue_reading import AlikePage, Count, QueuePage, Wanted
@@ -159,8 +160,20 @@ class Passkeys(Protocol):
         """What came with a vote."""
 
 
+@dataclass(frozen=True, slots=True)
+class Edited:
+    """Other arguments a person proposes, and in place of what they read."""
+
+    review_id: str
+    rev: int
+    effect_digest: str
+    txn_digest: str
+    args: Mapping[str, JSON]
+    reason: str
+
+
 class QueueSource(Protocol):
-    """The reviews and tasks as one person sees them, and the things a person does here: vote, write, settle."""
+    """The reviews and tasks as one person sees them, and what a person does here: vote, write, propose and settle."""
 
     async def queue_page(self, person: Person, wanted: Wanted, cursor: str | None, limit: int) -> QueuePage:
         """A page of a tab of the queue.
@@ -201,6 +214,37 @@ class QueueSource(Protocol):
         Raises ServiceError: `stale_review` (with `extras["rev"]`, `extras["review_id"]` of what stands now,
         `extras["changed"]`, a list of {"name", "read", "now"}, and `extras["moved"]`, a list of words), `not_eligible`,
         `review_closed`, `reason_required`, `step_up_required`, `view_incomplete`, `not_found`.
+        """
+
+    async def edit_form(self, person: Person, review_id: str) -> EditForm:
+        """What this person may change of an effect.
+
+        Raises ServiceError: `not_found`, `not_eligible`.
+        """
+
+    async def preview_edit(self, person: Person, review_id: str, args: Mapping[str, JSON]) -> Preview:
+        """A proposal as it would be sent; nothing is written.
+
+        Raises ServiceError: as proposing it.
+        """
+
+    async def propose_edit(self, person: Person, edited: Edited) -> None:
+        """Propose other arguments.
+
+        Raises ServiceError: `not_found`, `not_eligible`, `stale_review`, `review_closed`, `reason_required`,
+        and what is wrong with the arguments.
+        """
+
+    async def accept_edit(self, person: Person, proposal_id: str) -> str:
+        """Accept a proposal for one's own agent; where it is asked about now.
+
+        Raises ServiceError: `not_found`, `not_eligible`, `proposal_closed`, `frozen`.
+        """
+
+    async def decline_edit(self, person: Person, proposal_id: str, reason: str) -> str:
+        """Decline a proposal, or take one's own back; the review it was made on.
+
+        Raises ServiceError: `not_found`, `not_eligible`, `proposal_closed`.
         """
 
     async def write_comment(self, person: Person, review_id: str, text: str, *, question: bool) -> None:

@@ -3,6 +3,7 @@
 The sentence in the middle is the error's own; the table adds the heading and the way on.
 """
 
+import re
 from dataclasses import dataclass
 
 
@@ -145,6 +146,17 @@ _OF_WRITING = {
 }
 
 
+_NOT_PROPOSED = "Nothing was changed"
+_OF_PROPOSING = {
+    "not_eligible": Words(_NOT_PROPOSED, "Whoever may vote proposes, and the agent's side answers."),
+    "reason_required": Words(
+        _NOT_PROPOSED, "Go back, write why, and send it again. The agent and its owner read it.", "quote"
+    ),
+    "review_closed": Words(_NOT_PROPOSED, "Open the review to see how it ended.", "clock"),
+    "proposal_closed": Words(_NOT_PROPOSED, "Open the review to see what stands now.", "clock"),
+    "superseded": Words(_NOT_PROPOSED, "Open the review and read what stands now.", "refresh", "why-warn"),
+    "frozen": Words(_NOT_PROPOSED, "An operator has stopped it. Try again when that is over.", "clock"),
+}
 _OTHER = Words("Nothing was done", "Open the page again from the queue.", "alert", "why-warn")
 
 
@@ -160,11 +172,13 @@ def _of_a_stop(heading: str) -> dict[str, Words]:
     }
 
 
-_WHERE = {
-    "/tasks/": _OF_SETTLING,
-    "/stop": _of_a_stop(_NOT_STOPPED),
-    "/start-again": _of_a_stop("Nothing was started again"),
-}
+_WHERE = (
+    (re.compile("^/tasks/"), _OF_SETTLING),
+    (re.compile("^/stop"), _of_a_stop(_NOT_STOPPED)),
+    (re.compile("^/start-again"), _of_a_stop("Nothing was started again")),
+    (re.compile("/comments$"), _OF_WRITING),
+    (re.compile("^/proposals/|/(propose|proposals)$"), _OF_PROPOSING),
+)
 
 
 def words_for(code: str, path: str = "") -> Words:
@@ -172,7 +186,5 @@ def words_for(code: str, path: str = "") -> Words:
 
     Where somebody was doing something else than voting, what votes share with it is told about that.
     """
-    own = next((words for start, words in _WHERE.items() if path.startswith(start)), {})
-    if path.endswith("/comments"):
-        own = _OF_WRITING
+    own = next((words for forms, words in _WHERE if forms.search(path)), {})
     return own.get(code) or _WORDS.get(code, _OTHER)

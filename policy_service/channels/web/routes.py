@@ -1,4 +1,4 @@
-"""The web queue's routes: pages, fragments, four kinds of form and one event stream.
+"""The web queue's routes: pages, fragments, forms and one event stream.
 
 Rules kept here, for every route: the Host is the public URL's, or the answer is 421; a GET changes nothing,
 not even a link's one use (a provider's answer is the exception, see `signing_in`); a POST came from our own
@@ -32,6 +32,7 @@ from policy_service.channels.web.ports import (
     Sessions,
     WebSettings,
 )
+from policy_service.channels.web.proposals import add_proposals
 from policy_service.channels.web.queue import add_queue
 from policy_service.channels.web.signing_in import add_sign_in, sent_by, signed_in
 from policy_service.channels.web.stopping import add_stopping
@@ -92,6 +93,7 @@ def _router(
     add_queue(router, pages, source, feed)
     _add_review(router, pages, source, feed, passkeys)
     add_passkeys(router, pages, passkeys, source)
+    add_proposals(router, pages, source)
     _add_comments(router, pages, source)
     add_tasks(router, pages, source, feed)
     add_policies(router, pages, policies, source)

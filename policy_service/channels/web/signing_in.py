@@ -36,17 +36,23 @@ async def signed_in(pages: Pages, request: Request, *, touch: bool = True) -> Se
 
 
 async def sent_by(
-    pages: Pages, request: Request, required: Collection[str], optional: Collection[str], *, undone: str
+    pages: Pages,
+    request: Request,
+    required: Collection[str],
+    optional: Collection[str],
+    *,
+    undone: str,
+    **limits: int,
 ) -> tuple[Session, dict[str, str]]:
     """Who sends a form, and its fields. The form is read first: a session that ends while it is on its way sends
-    nothing any more. ``undone`` says to somebody without a session what did not happen.
+    nothing any more. ``undone`` says to somebody without a session what did not happen; ``limits`` are `read_form`'s.
 
     Raises:
         InvalidRequestError: the form is not as it should be.
         UnauthenticatedError: there is no session any more.
         ForbiddenError: the form is not this session's (`csrf`).
     """
-    form = await read_form(request, required, optional)
+    form = await read_form(request, required, optional, **limits)
     session = await pages.session(request)
     if session is None:
         raise UnauthenticatedError(f"{undone}: nobody is signed in here any more")

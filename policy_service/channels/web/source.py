@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from countersign.contract import JSON
 from policy_service.audit.feed import PEOPLE, Event, Feed
-from policy_service.channels.web.ports import EventBatch, NewSession, Person, QueueEvent, Said, Shown
+from policy_service.channels.web.ports import Edited, EventBatch, NewSession, Person, QueueEvent, Said, Shown
 from policy_service.identity import dev_signin
 from policy_service.identity.oidc import Departure, Identity, SignIn
 from policy_service.identity.people import Person as SignedIn
@@ -15,13 +15,17 @@ from policy_service.identity.people import remember
 from policy_service.identity.sessions import Notice, Session, Sessions, end_session, open_session
 from policy_service.pdp.rules import UNSEEN
 from policy_service.storage.database import Tx
-from policy_service.workflow import queue, reviews, tasks
+from policy_service.workflow import edit_views, queue, reviews, tasks
+from policy_service.workflow.accept import accept
 from policy_service.workflow.alike import alike
 from policy_service.workflow.ballots import groups_now
 from policy_service.workflow.comment import Remark, comment
 from policy_service.workflow.context import Context
+from policy_service.workflow.decline import decline
+from policy_service.workflow.edit_views import EditForm, Preview
 from policy_service.workflow.policies import Policies
 from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
+from policy_service.workflow.propose import Proposed, propose
 from policy_service.workflow.queue_reading import AlikePage, Count, QueuePage, Wanted
 from policy_service.workflow.reading import Ballot as Verdict
 from policy_service.workflow.reading import ReviewPage, VoteResult
@@ -147,6 +151,37 @@ class WorkflowQueue:
             proof=proof,
         )
         return await vote(self._ctx, voter_of(person), ballot, reviews.read_view)
+
+    async def edit_form(self, person: Person, review_id: str) -> EditForm:
+        """What this person may change."""
+        return await edit_views.edit_form(self._ctx, voter_of(person), review_id)
+
+    async def preview_edit(self, person: Person, review_id: str, args: Mapping[str, JSON]) -> Preview:
+        """A proposal as it would be sent."""
+        return await edit_views.preview(self._ctx, voter_of(person), review_id, args)
+
+    async def propose_edit(self, person: Person, edited: Edited) -> None:
+        """Propose other arguments."""
+        proposed = Proposed(
+            review_id=edited.review_id,
+            rev=edited.rev,
+            effect_digest=edited.effect_digest,
+            txn_digest=edited.txn_digest,
+            args=edited.args,
+            reason=edited.reason,
+            channel="web",
+        )
+        await propose(self._ctx, voter_of(person), proposed)
+
+    async def accept_edit(self, person: Person, proposal_id: str) -> str:
+        """Accept a proposal for one's own agent."""
+        snapshot = await accept(self._ctx, voter_of(person), proposal_id)
+        return await edit_views.review_after(self._ctx, snapshot, proposal_id)
+
+    async def decline_edit(self, person: Person, proposal_id: str, reason: str) -> str:
+        """Decline a proposal, or take one's own back."""
+        await decline(self._ctx, voter_of(person), proposal_id, reason or None)
+        return await edit_views.review_of(self._ctx, proposal_id)
 
     async def write_comment(self, person: Person, review_id: str, text: str, *, question: bool) -> None:
         """Write a comment, or ask the agent."""

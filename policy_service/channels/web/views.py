@@ -14,12 +14,13 @@ from policy_service.channels.web.arguments import (
     same_bytes,
 )
 from policy_service.channels.web.beside import beside_view
+from policy_service.channels.web.editing import ChangedArg, change_lines
 from policy_service.channels.web.forms import MAX_REASON_CHARS
 from policy_service.channels.web.marking import Marked
 from policy_service.channels.web.standing import denial, outcome, quorum
 from policy_service.channels.web.talk import talked, thread
 from policy_service.channels.web.wording import clock, due
-from policy_service.workflow.reading import EventLine, Money, Piece, ReviewPage
+from policy_service.workflow.reading import EventLine, Money, Piece, ProposalCard, ReviewPage
 from policy_service.workflow.shown import WEB, view_of
 
 # The reasons people give most, one press on a phone; they name no tool, so they fit every effect.
@@ -81,6 +82,19 @@ class Claim:
     text: Folded
 
 
+@dataclass(frozen=True, slots=True)
+class ProposedView:
+    """Other arguments that are proposed, with the difference marked."""
+
+    card: ProposalCard
+    changes: tuple[ChangedArg, ...]
+
+    @property
+    def warnings(self) -> int:
+        """How many things in it can mislead."""
+        return sum(len(change.findings) for change in self.changes)
+
+
 def review_context(page: ReviewPage, now: datetime, *, full: bool = False) -> dict[str, Any]:
     """Everything `review.html` draws, but for what belongs to the session; ``full``: nothing is folded."""
     args, view = arg_views(page, full=full), view_of(page, WEB, full=full)
@@ -109,6 +123,8 @@ def review_context(page: ReviewPage, now: datetime, *, full: bool = False) -> di
         "max_reason": MAX_REASON_CHARS,
         "view": view,
         "unread": tuple(arg for arg in args if arg.value.preview is not None and not arg.row.secret),
+        "proposed": tuple(ProposedView(card, change_lines(card.changes)) for card in page.proposals),
+        "since_staged": change_lines(page.since_staged),
     }
 
 
@@ -188,7 +204,8 @@ def as_shown(page: ReviewPage) -> str:
     would be told of it as news.
     """
     met = "-".join(str(gate.have) for gate in page.gates)
-    stands = f"{page.rev}-{page.superseded_by or 0}-{page.state}-{page.effect_state}"
+    proposed = "+".join(card.proposal_id[-8:] for card in page.proposals)
+    stands = f"{page.rev}-{proposed}-{page.superseded_by or 0}-{page.state}-{page.effect_state}"
     return f"{stands}-{len(page.votes)}-{met}-{talked(page)}-{len(page.rule_changes)}"
 
 
@@ -203,6 +220,8 @@ def changed_since(page: ReviewPage, shown: str) -> str:
     if shown.rpartition("-")[2] not in ("", str(len(page.rule_changes))):
         return "The rules changed what they ask here, load again"
     before, now = shown.split("-"), as_shown(page).split("-")
+    if shown and before[1:2] != now[1:2]:
+        return "What is proposed has changed, load again"
     if before[:-2] == now[:-2]:  # neither votes nor states: what is told or who is asked
         asks_more = before[-2].rpartition(".")[2] != now[-2].rpartition(".")[2]
         return "More people are asked now, load again" if asks_more else "Somebody wrote here, load again"

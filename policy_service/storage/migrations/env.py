@@ -12,6 +12,7 @@ from policy_service.storage import (  # noqa: F401  they declare what the metada
     asked,
     plumbing,
     proof_tables,
+    proposals,
     reservations,
     tables,
 )

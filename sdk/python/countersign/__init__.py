@@ -58,7 +58,7 @@ _HOMES = {
     "adapters": ("LiveAdapter", "LiveCall", "LiveSession", "SQLiteAdapter"),
     "current": ("FiringEffect", "current_effect"),
     "errors": (
-        *("AlreadyRedeemed", "CountersignError", "Denied", "EffectFailed", "FireError"),
+        *("AlreadyRedeemed", "CountersignError", "Denied", "Edited", "EffectFailed", "FireError"),
         *(
             "IndependentFailures",
             "JournalError",
@@ -88,7 +88,7 @@ _HOMES = {
     ),
     "placeholder": ("Placeholder",),
     "quotas": ("OverQuota",),
-    "reasons": ("DenyReason", "PendingReview", "Question"),
+    "reasons": ("DenyReason", "PendingReview", "Proposal", "Question"),
     "rerun": ("run_transaction",),
     "resuming": ("resume", "resume_async"),
     "runtime": ("Runtime", "default_runtime", "use_runtime"),
@@ -103,6 +103,7 @@ __all__ = [
     "CountersignError",
     "Denied",
     "DenyReason",
+    "Edited",
     "EffectFailed",
     "FireError",
     "FiringEffect",
@@ -124,6 +125,7 @@ __all__ = [
     "PendingReview",
     "Placeholder",
     "PlaceholderUsed",
+    "Proposal",
     "Question",
     "RegistrationError",
     "ReleaseLapsed",

@@ -23,9 +23,10 @@ async def until_answered(
     until: float,
     answering: Answering,
     before_each: Callable[[], None] = lambda: None,
+    concerns: Callable[[TransactionView], bool] = lambda _: False,
 ) -> TransactionView | None:
-    """The transaction as it was last seen: no longer in review, or the time is up. None: there was no time to look.
-    What people ask meanwhile is answered.
+    """The transaction as it was last seen: no longer in review, or one that concerns whoever waits, or the time is up.
+    None: there was no time to look. What people ask meanwhile is answered.
 
     Raises:
         ServiceUnavailable: the time is up, and the last look got no answer.
@@ -45,7 +46,7 @@ async def until_answered(
             away, missed = error, missed + 1
         else:
             away, missed = None, 0
-            if view.state is not TxnState.REVIEW:
+            if view.state is not TxnState.REVIEW or concerns(view):
                 return view
         # Also after an answer: a service that answers a long poll at once must not be asked in a tight loop.
         await engine.waits.sleep(max(0.0, min(until - clock.steady(), pause_seconds(settings, missed))))

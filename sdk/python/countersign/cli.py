@@ -1,7 +1,7 @@
 """`countersign`: what a person does with an agent's tools and journal from a terminal.
 
-`resume` finishes what is parked or was interrupted, `worker` goes on doing so, `answer` tells people what they ask
-before they decide, `tools list | export` shows tools and
+`resume` finishes what is parked or was interrupted, `worker` goes on doing so, `accept` and `decline` answer what a
+reviewer proposes, `answer` tells people what they ask before they decide, `tools list | export` shows tools and
 drafts their manifests for review, `journal list | show` reads the journal. Text that came from an agent or a tool is
 shown with control characters made visible, and arguments a manifest calls secret are not shown at all. The
 composition happens here; every decision is somewhere else.
@@ -103,6 +103,25 @@ def worker(
             asyncio.run(work(runtime, _teller(as_json), every_seconds=None if once else every))
     if not once:
         typer.echo("stopped")
+
+
+@app.command()
+def accept(proposal: Annotated[str, typer.Argument(help="The id a ReviewPending error names.")]) -> None:
+    """Take the arguments a reviewer proposes, in the agent's name: people are asked anew, and nothing fires here."""
+    with _told(), Runtime.from_env() as runtime:
+        view = runtime.client().accept_proposal(proposal)
+    typer.echo(f"accepted: {visible(view.run_key)} is at revision {view.rev}, {view.state.value}")
+
+
+@app.command()
+def decline(
+    proposal: Annotated[str, typer.Argument(help="The id a ReviewPending error names.")],
+    reason: Annotated[str | None, typer.Option(help="A word for whoever proposed it.")] = None,
+) -> None:
+    """Keep the arguments as they are, in the agent's name; the question stays open."""
+    with _told(), Runtime.from_env() as runtime:
+        view = runtime.client().decline_proposal(proposal, reason)
+    typer.echo(f"declined: {visible(view.run_key)} is at revision {view.rev}, {view.state.value}")
 
 
 @app.command()

@@ -18,9 +18,11 @@ from countersign.contract.keys import KeySet
 from countersign.contract.manifest import ToolManifest, load_manifest
 from countersign.contract.states import TxnState
 from countersign.contract.wire import (
+    AcceptRequest,
     AnswerRequest,
     CompensateRequest,
     CompensationView,
+    DeclineRequest,
     EpochView,
     EvaluationRequest,
     EvaluationView,
@@ -101,6 +103,16 @@ class Service:
         """Ask to take one fired effect back."""
         path = f"/v1/transactions/{_part(txn)}/compensate"
         return await self._post(path, CompensateRequest(effect_id=effect_id), CompensationView)
+
+    async def accept_proposal(self, proposal_id: str) -> TransactionView:
+        """Take other arguments that a reviewer proposes: the transaction as a new revision, decided from the start."""
+        path = f"/v1/proposals/{_part(proposal_id)}/accept"
+        return await self._post(path, AcceptRequest(), TransactionView)
+
+    async def decline_proposal(self, proposal_id: str, reason: str | None = None) -> TransactionView:
+        """Keep the arguments as they are, with a word for whoever proposed others."""
+        path = f"/v1/proposals/{_part(proposal_id)}/decline"
+        return await self._post(path, DeclineRequest(reason=reason), TransactionView)
 
     async def redeem(self, tokens: Sequence[str], attempt_id: str) -> RedemptionView:
         """Spend the tokens of one whole transaction."""
@@ -213,6 +225,14 @@ class Client:
     def compensate(self, txn: str, effect_id: str) -> CompensationView:
         """See `Service.compensate`."""
         return run(self._service.compensate(txn, effect_id))
+
+    def accept_proposal(self, proposal_id: str) -> TransactionView:
+        """See `Service.accept_proposal`."""
+        return run(self._service.accept_proposal(proposal_id))
+
+    def decline_proposal(self, proposal_id: str, reason: str | None = None) -> TransactionView:
+        """See `Service.decline_proposal`."""
+        return run(self._service.decline_proposal(proposal_id, reason))
 
     def redeem(self, tokens: Sequence[str], attempt_id: str) -> RedemptionView:
         """See `Service.redeem`."""

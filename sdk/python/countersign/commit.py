@@ -25,6 +25,7 @@ from countersign.contract.codes import DenyCode, ErrorCode
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.verify import VerifiedRelease
 from countersign.contract.wire import Claimed, EffectView, SubmitRequest, TransactionView
+from countersign.edits import Edits, Judge, edits_in_force, open_proposals
 from countersign.enforcement import FIRE_BY_PASSED, Permit
 from countersign.engine import Engine
 from countersign.errors import (
@@ -68,14 +69,16 @@ class Commit:
         *,
         wait: float = 0.0,
         claimed: Claimed | None = None,
+        accept_edits: Judge = False,
         answering: Answering | None = None,
     ) -> None:
         self._engine = engine
         self._lease = lease
         self._plan = plan
         self._live = live
-        self._wait = wait
+        self._until = engine.clock.steady() + wait
         self._claimed = claimed
+        self._edits = Edits(engine, accept_edits)
         self._answering = answering or Answering()
 
     @property
@@ -87,7 +90,7 @@ class Commit:
         """Submit, and go on as the answer says. Answers the tools' results by effect id.
 
         Raises:
-            Denied, ReviewPending, AlreadyRedeemed, ReleaseRefused, ServiceUnavailable: nothing fired.
+            Denied, ReviewPending, Edited, AlreadyRedeemed, ReleaseRefused, ServiceUnavailable: nothing fired.
             EffectFailed, PartlyFired, OutcomeUnknown, ReleaseLapsed, LiveCommitFailed: with what stands.
         """
         self._live.verify_unmoved()  # 2
@@ -96,13 +99,16 @@ class Commit:
 
     async def go_on(self, view: TransactionView, asked_at: float) -> dict[str, object]:
         """Steps 4 to 9 from any answer of the service; used by recovery too."""
-        for _ in range(self._engine.settings.max_rounds):
+        rounds = 0
+        while rounds < self._engine.settings.max_rounds:
             self._take_over(view)
             if view.state is TxnState.ENDED:
                 raise self._denied(view)
             if view.state is TxnState.REVIEW:
-                view = await self._ask_people(view)
+                answered = await self._edits.answer(view)
+                view = await self._ask_people(view) if answered is view else answered
                 continue
+            rounds += 1
             answer = await (self._spent(view, asked_at) if view.state in _SPENT else self._redeem(view))
             if not isinstance(answer, TransactionView):
                 return await self._fire(answer)
@@ -135,13 +141,20 @@ class Commit:
         )
 
     def _take_over(self, view: TransactionView) -> None:
-        """Compare what the service holds with what we staged, adopt an accepted edit, note where it stands."""
+        """Compare what the service holds with what we staged, adopt an accepted edit that this program takes, note
+        where it stands.
+        """
         if view.state is TxnState.ENDED:
             self._see(view)  # nothing of it will fire, so its bytes need not be compared
             return
+        if view.state in _SPENT and view.txn_digest != self._plan.txn_digest:
+            return  # ours are in the journal before they are spent, so it is not ours: `_spent` finds out
         edited = self._plan.edited_as(view)
         if edited is not self._plan:
+            self._see(view)
+            self._edits.require_agreed(self._plan, edited, view)
             self._engine.journal.transactions.adopt(self._lease, edited.effects, edited.txn_digest)
+            self._engine.journal.edits.note(self._plan.txn, edits_in_force(view))
             self._plan = edited
         if view.state not in _SPENT:
             self._see(view)
@@ -163,20 +176,23 @@ class Commit:
         """
         if self._live:
             raise self._pending(view)  # leaving the step undoes them, before anybody answers
-        until = self._engine.clock.steady() + self._wait
         try:
-            if self._wait <= 0:  # whoever waits hears of it with the first look
+            if self._until <= self._engine.clock.steady():  # whoever waits hears of it with the first look
                 await self._answering.answer(self._engine, view)
             seen = await until_answered(
-                self._engine, self._plan.txn, until, self._answering, self._keep_lease
+                self._engine, self._plan.txn, self._until, self._answering, self._keep_lease, self._concerns
             )
         except ServiceUnavailable as away:
             raise self._pending(view, unreached=away.why) from away
-        if seen is not None and seen.state is not TxnState.REVIEW:
+        if seen is not None and (seen.state is not TxnState.REVIEW or self._concerns(seen)):
             return seen
         if seen is not None:
             self._see(seen)
         raise self._pending(seen or view)
+
+    def _concerns(self, view: TransactionView) -> bool:
+        """Whether what people did is for this program to look at, although they are still asked."""
+        return view.txn_digest != self._plan.txn_digest or self._edits.concerns(view)
 
     def _keep_lease(self) -> None:
         """For as long as one look may take, all its retries on a dead line included."""
@@ -190,6 +206,7 @@ class Commit:
             reviews,
             parked=self._parks(),
             unreached=unreached,
+            proposals=open_proposals(view),
             questions=open_questions(view),
         )
 
@@ -235,6 +252,8 @@ class Commit:
         """Redeemed: by us in the same round trip as the submission or before a crash, or by somebody else."""
         if not await redeemed_by_us(self._engine, self._plan, view):
             raise AlreadyRedeemed(self._plan.run_key, self._plan.txn, outcome_of(view))
+        if view.txn_digest != self._plan.txn_digest:
+            raise ReleaseRefused(self._plan.txn, "our attempt redeemed other bytes than the journal holds")
         self._plan.require_callable()
         if view.receipt is None or not view.releases:
             return None

@@ -15,6 +15,7 @@
         ReleaseRefused           a release or receipt failed a numbered verification step
         ReleaseLapsed            permission to fire ran out and was not renewed; nothing stands
         Moved                    what live effects read was changed by somebody else
+        Edited                   other arguments are in force than this agent staged, and it did not say it takes them
       FireError                firing began and did not end well
         EffectFailed             a tool failed and is known not to have acted
         PartlyFired              permission to fire ran out in the middle, and something that fired stands
@@ -39,13 +40,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
-from countersign.reasons import DenyReason, PendingReview, Question, pending_text
+from countersign.reasons import DenyReason, PendingReview, Proposal, Question, pending_text
+from countersign.standing import what_stands, what_to_repeat
 
 UNNAMED: Final = "unnamed-"
 """How the key of a transaction begins that nobody named: no later run can find it again."""
-
-COMPENSATION_UNKNOWN: Final = "compensation_unknown"
-"""In `outcomes`: the effect fired, and nobody knows whether its compensation did."""
 
 
 class CountersignError(Exception):
@@ -140,13 +139,15 @@ class ReviewPending(Stopped):
         *,
         parked: bool,
         unreached: str = "",
+        proposals: Sequence[Proposal] = (),
         questions: Sequence[Question] = (),
     ) -> None:
         self.key, self.txn, self.reviews, self.parked = key, txn, tuple(reviews), parked
-        self.questions = tuple(questions)
+        self.proposals, self.questions = tuple(proposals), tuple(questions)
+        asked: list[PendingReview | Proposal] = [*self.reviews, *self.proposals]
         named = not key.startswith(UNNAMED)
         super().__init__(
-            pending_text(key, self.reviews, self.questions, parked=parked, named=named, unreached=unreached)
+            pending_text(key, asked, self.questions, parked=parked, named=named, unreached=unreached)
         )
 
 
@@ -206,6 +207,21 @@ class Moved(Stopped):
     code = "moved"
 
 
+class Edited(Stopped):
+    """A reviewer's change of the arguments was accepted, and this program did not say that it takes such changes."""
+
+    code = "edited"
+
+    def __init__(self, key: str, txn: str, edits: Sequence[Proposal]) -> None:
+        self.key, self.txn, self.edits = key, txn, tuple(edits)
+        told = "; ".join(str(edit) for edit in self.edits)
+        super().__init__(
+            f"nothing was fired: other arguments are in force than this agent staged ({told}). To go on with them, run "
+            f"the same block with transaction(key={key!r}, accept_edits=True), or with a function that looks at each; "
+            "to ask for what was staged, take another key."
+        )
+
+
 class FireError(CountersignError):
     """Firing began and did not end well. `outcomes` tells what is known of each effect: the journal's states, and
     `compensation_unknown`.
@@ -227,7 +243,7 @@ class EffectFailed(FireError):
         self, key: str, txn: str, tool: str, effect_id: str, why: str, outcomes: dict[str, str]
     ) -> None:
         self.tool, self.effect_id = tool, effect_id
-        told = f"{tool} did not happen: {why}. {_standing(outcomes)} {_again(outcomes)}"
+        told = f"{tool} did not happen: {why}. {what_stands(outcomes)} {what_to_repeat(outcomes)}"
         super().__init__(told, key=key, txn=txn, outcomes=outcomes)
 
 
@@ -237,7 +253,8 @@ class PartlyFired(FireError):
     code = "partly_fired"
 
     def __init__(self, key: str, txn: str, why: str, outcomes: dict[str, str]) -> None:
-        told = f"permission to act ran out before everything was done: {why}. {_standing(outcomes)} {_again(outcomes)}"
+        rest = f"{what_stands(outcomes)} {what_to_repeat(outcomes)}"
+        told = f"permission to act ran out before everything was done: {why}. {rest}"
         super().__init__(told, key=key, txn=txn, outcomes=outcomes)
 
 
@@ -281,7 +298,7 @@ class LiveCommitFailed(FireError):
         self.adapter, self.committed = adapter, tuple(committed)
         partly = f"; already committed and standing: {', '.join(self.committed)}" if self.committed else ""
         super().__init__(
-            f"live adapter {adapter!r} could not commit: {why}{partly}. {_standing(outcomes)} Tell the operator.",
+            f"live adapter {adapter!r} could not commit: {why}{partly}. {what_stands(outcomes)} Tell the operator.",
             key=key,
             txn=txn,
             outcomes=outcomes,
@@ -369,29 +386,3 @@ class IndependentFailures(ExceptionGroup[CountersignError]):
     def derive(self, excs: Sequence[Any], /) -> Any:
         """Keep the type when Python splits the group (`except*`)."""
         return IndependentFailures(self.message, excs)
-
-
-STANDING: Final = frozenset({"fired", "compensating", "compensation_failed", COMPENSATION_UNKNOWN})
-"""In `outcomes`: the effect stands, or may stand, and must not be repeated under another key."""
-
-
-def _standing(outcomes: dict[str, str]) -> str:
-    """In words what stands and what may stand, so that an agent never reports a clean rollback that was none."""
-    standing = [name for name, outcome in outcomes.items() if outcome in STANDING - {COMPENSATION_UNKNOWN}]
-    doubtful = [name for name, outcome in outcomes.items() if outcome == COMPENSATION_UNKNOWN]
-    told = []
-    if standing:
-        told.append(f"Still standing and not undone: {', '.join(standing)}; a person has been told.")
-    if doubtful:
-        told.append(
-            f"It is not known whether this was taken back: {', '.join(doubtful)}; a person settles it."
-        )
-    return " ".join(told) or "Nothing of this transaction stands."
-
-
-def _again(outcomes: dict[str, str]) -> str:
-    """How to try again without doing anything twice."""
-    rest = [name for name, outcome in outcomes.items() if outcome not in STANDING]
-    if len(rest) == len(outcomes):
-        return "To try again, use another key."
-    return f"To try again, stage under another key only what does not stand: {', '.join(rest) or 'nothing is left'}."

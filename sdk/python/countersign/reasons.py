@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from countersign.contract.admission import JSON
+from countersign.contract.canonical import canonicalize
 from countersign.contract.codes import DenyCode
 from countersign.contract.states import EffectState
 from countersign.contract.wire import EffectView, TransactionView
@@ -79,6 +81,39 @@ class PendingReview:
 
 
 @dataclass(frozen=True, slots=True)
+class Proposal:
+    """Other arguments for one call, as a reviewer proposes them; `accepted_by` names who took them already."""
+
+    proposal_id: str
+    tool: str
+    effect_id: str
+    args: dict[str, JSON]
+    instead_of: dict[str, JSON]
+    reason: str
+    person: str
+    name: str
+    accepted_by: str | None = None
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The names of the arguments that would be another, were added or left out."""
+        names = dict.fromkeys([*self.instead_of, *self.args])
+        return tuple(name for name in names if _differs(name, self.instead_of, self.args))
+
+    def __str__(self) -> str:
+        changed = ", ".join(self.changed) or "nothing any more"
+        taken = f", accepted by {self.accepted_by}" if self.accepted_by else ""
+        return f"{self.name} proposes to change {changed} of {self.tool} ({self.proposal_id}{taken}): {self.reason}"
+
+
+def _differs(name: str, one: dict[str, JSON], other: dict[str, JSON]) -> bool:
+    """By canonical bytes: to Python 1 and true are equal, to a tool they are not."""
+    if name not in one or name not in other:
+        return True
+    return canonicalize(one[name]) != canonicalize(other[name])
+
+
+@dataclass(frozen=True, slots=True)
 class Question:
     """What a person asks the agent about one of its effects, and waits to be answered."""
 
@@ -96,15 +131,15 @@ class Question:
 
 def pending_text(
     key: str,
-    reviews: Sequence[PendingReview],
+    asked_of: Sequence[PendingReview | Proposal],
     questions: Sequence[Question],
     *,
     parked: bool,
     named: bool,
     unreached: str,
 ) -> str:
-    """Who is asked, what they ask back, and how it goes on, for the agent to read."""
-    asked = "; ".join(str(review) for review in reviews) or "people are being asked"
+    """Who is asked, what they propose or ask back, and how it goes on, for the agent to read."""
+    asked = "; ".join(map(str, asked_of)) or "people are being asked"
     if unreached:  # they may have answered by now, and nobody here knows
         asked += f". The policy service could not be reached when the time was up ({unreached})"
     after = (

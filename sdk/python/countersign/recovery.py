@@ -138,7 +138,8 @@ async def _before_redemption(engine: Engine, lease: Lease, record: TransactionRe
         return note
     await _require_unchanged(engine, plan)
     try:
-        await Commit(engine, lease, plan, LiveWork(plan.txn)).go_on(view, asked_at)
+        takes = engine.journal.edits.of(plan.txn)
+        await Commit(engine, lease, plan, LiveWork(plan.txn), accept_edits=takes).go_on(view, asked_at)
     except (Denied, AlreadyRedeemed) as ended:
         engine.journal.transactions.end(lease, LocalTxn.ENDED, str(ended))
         return str(ended)

@@ -18,8 +18,11 @@ from countersign.asking import until_answered
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import Claimed, TransactionView
 from countersign.current import require_running
+from countersign.edits import Edits, Judge
+from countersign.engine import Engine
 from countersign.errors import MisuseError, OutcomeUnknown, RerunDiffers, ReviewPending, ServiceUnavailable
 from countersign.plan import StagedCall
+from countersign.reasons import Proposal
 from countersign.runtime import Runtime, default_runtime
 from countersign.transaction import Transaction
 from countersign.waiting import AsyncWaits, Waits, run
@@ -60,6 +63,7 @@ def run_transaction(
     wait: float = 0.0,
     purpose: str | None = None,
     reasoning: str | None = None,
+    accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
     runtime: Runtime | None = None,
 ) -> Coroutine[Any, Any, R]: ...
@@ -71,6 +75,7 @@ def run_transaction(
     wait: float = 0.0,
     purpose: str | None = None,
     reasoning: str | None = None,
+    accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
     runtime: Runtime | None = None,
 ) -> R: ...
@@ -81,6 +86,7 @@ def run_transaction(
     wait: float = 0.0,
     purpose: str | None = None,
     reasoning: str | None = None,
+    accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
     runtime: Runtime | None = None,
 ) -> Any:
@@ -88,6 +94,7 @@ def run_transaction(
 
     `wait` is how many seconds people may take in all, to answer and to settle what is not known. `fn` may run
     several times, so it must do nothing of its own to the world: everything that matters goes through tools.
+    `accept_edits` is as for `transaction`.
     `on_question(question)` answers what people ask meanwhile, with text, or None to leave it open.
 
     Raises:
@@ -102,8 +109,8 @@ def run_transaction(
     claimed = Claimed(purpose=purpose, reasoning=reasoning) if purpose or reasoning else None
     answering = Answering(on_question)
     if inspect.iscoroutinefunction(fn):
-        return _rerun_async(chosen, fn, key, wait, claimed, answering)
-    return run(_Rerun(chosen, chosen.sync_waits(), fn, key, wait, claimed, answering).run())
+        return _rerun_async(chosen, fn, key, wait, claimed, accept_edits, answering)
+    return run(_Rerun(chosen, chosen.sync_waits(), fn, key, wait, claimed, accept_edits, answering).run())
 
 
 def _require_step(fn: object) -> None:
@@ -135,11 +142,12 @@ async def _rerun_async(
     key: str,
     wait: float,
     claimed: Claimed | None,
+    accept_edits: Judge,
     answering: Answering,
 ) -> Any:
     waits = runtime.async_waits()
     async with waits.opened():
-        return await _Rerun(runtime, waits, fn, key, wait, claimed, answering).run()
+        return await _Rerun(runtime, waits, fn, key, wait, claimed, accept_edits, answering).run()
 
 
 class _Rerun:
@@ -153,6 +161,7 @@ class _Rerun:
         key: str,
         wait: float,
         claimed: Claimed | None,
+        accept_edits: Judge,
         answering: Answering,
     ) -> None:
         self._runtime = runtime
@@ -161,6 +170,7 @@ class _Rerun:
         self._fn = fn
         self._key = key
         self._claimed = claimed
+        self._accept_edits = accept_edits
         self._guard = ListGuard(key)
         self._until = runtime.clock.steady() + wait
         self._went_on = (
@@ -187,6 +197,7 @@ class _Rerun:
             wait=left,
             claimed=self._claimed,
             guard=self._guard,
+            accept_edits=self._accept_edits,
             answering=self._answering,
         )
         body = functools.partial(self._fn, txn)
@@ -203,8 +214,12 @@ class _Rerun:
             ReviewPending: the time is up, and the service was away at the end.
         """
         engine = self._runtime.engine(self._waits)
+        edits = Edits(engine, self._accept_edits)
         try:
-            seen = await until_answered(engine, pending.txn, self._until, self._answering)
+            seen = await self._look(engine, pending, edits)
+            while seen is not None and edits.concerns(seen):
+                await edits.answer(seen)
+                seen = await self._look(engine, pending, edits)
         except ServiceUnavailable as away:
             raise ReviewPending(
                 pending.key,
@@ -215,6 +230,11 @@ class _Rerun:
                 questions=pending.questions,
             ) from away
         return seen is not None and seen.state is not TxnState.REVIEW
+
+    async def _look(self, engine: Engine, pending: ReviewPending, edits: Edits) -> TransactionView | None:
+        return await until_answered(
+            engine, pending.txn, self._until, self._answering, concerns=edits.concerns
+        )
 
     async def _settled(self, unknown: OutcomeUnknown) -> bool:
         """Wait until a person has settled what nobody here can tell, or the time is up; then the list goes on from

@@ -14,8 +14,6 @@ from typing import Final, NoReturn
 from countersign.contract.states import Outcome
 from countersign.engine import Engine
 from countersign.errors import (
-    COMPENSATION_UNKNOWN,
-    STANDING,
     EffectFailed,
     FireError,
     JournalError,
@@ -31,6 +29,7 @@ from countersign.journal.reading import COMPENSATE_LANE
 from countersign.live import CommitFailed, LiveWork
 from countersign.plan import Plan, PlannedCall
 from countersign.reporting import flush
+from countersign.standing import COMPENSATION_UNKNOWN, STANDING
 from countersign.unwinding import Unwinding
 
 _OPEN: Final = frozenset(

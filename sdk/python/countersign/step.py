@@ -20,6 +20,7 @@ from countersign.answering import Answering
 from countersign.commit import Commit
 from countersign.contract import names
 from countersign.contract.wire import Claimed
+from countersign.edits import Judge
 from countersign.engine import Engine
 from countersign.errors import AlreadyRedeemed, JournalError, LiveCommitFailed, TransactionBusy
 from countersign.forward import Forward, results_in_journal
@@ -114,7 +115,13 @@ class Step:
                 self._journal.leases.release(self._lease)
 
     async def commit(
-        self, engine: Engine, *, wait: float, claimed: Claimed | None, answering: Answering
+        self,
+        engine: Engine,
+        *,
+        wait: float,
+        claimed: Claimed | None,
+        accept_edits: Judge = False,
+        answering: Answering | None = None,
     ) -> None:
         """Commit what was staged and settle the placeholders.
 
@@ -123,7 +130,7 @@ class Step:
         """
         with tracing.span("countersign transaction", txn=self.txn, effects=len(self._calls)) as tell:
             try:
-                results = await self._commit(engine, wait, claimed, answering)
+                results = await self._commit(engine, wait, claimed, accept_edits, answering)
                 self._settle(results)
             except BaseException as error:
                 if not self._in_force:
@@ -141,7 +148,12 @@ class Step:
         return self._journal.transactions.require(self.txn).state
 
     async def _commit(
-        self, engine: Engine, wait: float, claimed: Claimed | None, answering: Answering
+        self,
+        engine: Engine,
+        wait: float,
+        claimed: Claimed | None,
+        accept_edits: Judge,
+        answering: Answering | None,
     ) -> dict[str, object]:
         plan = Plan(
             agent=self._agent,
@@ -168,12 +180,20 @@ class Step:
         )
         self._in_force = True
         self._journal.traces.keep(self.txn, tracing.here())
+        self._journal.edits.keep(self.txn, every=accept_edits is True)
         if not plan.calls:
             return await self._commit_live_only(engine, earlier, attempt_id)
         await flush(engine)  # what an earlier run still owes is told before anything new is asked
         plan = replace(plan, attempt_id=attempt_id)
         commit = Commit(
-            engine, self._lease, plan, self._live, wait=wait, claimed=claimed, answering=answering
+            engine,
+            self._lease,
+            plan,
+            self._live,
+            wait=wait,
+            claimed=claimed,
+            accept_edits=accept_edits,
+            answering=answering,
         )
         return await commit.run()
 

@@ -56,8 +56,21 @@ def describe(journal: Journal, record: TransactionRecord) -> dict[str, Any]:
         "created": _moment(record.created_at),
         "changed": _moment(record.updated_at),
         "note": record.note,
+        "edits": _edits(journal, record.txn),
         "effects": effects,
     }
+
+
+def _edits(journal: Journal, txn: str) -> str | None:
+    """Who changed arguments that are in force, who accepted that, and why."""
+    noted = journal.edits.noted(txn)
+    edits = [one for one in noted if isinstance(one, dict)] if isinstance(noted, list) else []
+    told = (
+        f"{one.get('name')} ({one.get('person')}) proposed {one.get('proposal_id')}, {one.get('decided_by')} accepted "
+        f"it for revision {one.get('became_rev')}: {one.get('reason')}"
+        for one in edits
+    )
+    return "; ".join(told) or None
 
 
 def _effect(journal: Journal, row: EffectRecord) -> dict[str, Any]:
@@ -69,6 +82,9 @@ def _effect(journal: Journal, row: EffectRecord) -> dict[str, Any]:
         "effect_id": row.effect_id,
         "call_key": row.call_key,
         "args": _json(_without_secrets(load(row.args), _secrets(journal, row))),
+        "staged": None
+        if row.staged_args is None
+        else _json(_without_secrets(load(row.staged_args), _secrets(journal, row))),
         "result": None if row.result is None else row.result.decode(),
         "error": row.error,
         "compensates": row.compensates,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -22,6 +22,7 @@ from countersign.calls import CallNames
 from countersign.contract import names
 from countersign.contract.wire import Claimed
 from countersign.current import current_transaction, here, require_running
+from countersign.edits import Judge
 from countersign.errors import (
     UNNAMED,
     CountersignError,
@@ -33,6 +34,7 @@ from countersign.errors import (
 )
 from countersign.placeholder import Placeholder
 from countersign.plan import require_fires_here
+from countersign.reasons import Proposal
 from countersign.step import Step
 from countersign.tool import Tool
 from countersign.waiting import AsyncWaits, Waits, run
@@ -60,6 +62,7 @@ class Transaction:
         independent: bool = False,
         claimed: Claimed | None = None,
         guard: ListGuard | None = None,
+        accept_edits: Judge = False,
         answering: Answering | None = None,
     ) -> None:
         self.key = key
@@ -68,6 +71,7 @@ class Transaction:
         self._independent = independent
         self._claimed = claimed
         self._guard = guard
+        self._accept_edits = accept_edits
         self._answering = answering or Answering()
         self._phase = _NEW
         self._engine: Engine | None = None
@@ -198,7 +202,13 @@ class Transaction:
             step.abort(note)
 
     async def _commit(self, step: Step) -> None:
-        await step.commit(self._ready(), wait=self._wait, claimed=self._claimed, answering=self._answering)
+        await step.commit(
+            self._ready(),
+            wait=self._wait,
+            claimed=self._claimed,
+            accept_edits=self._accept_edits,
+            answering=self._answering,
+        )
 
     async def _commit_each(self) -> None:
         """Every effect for itself; one that is refused keeps none of the others from going through."""
@@ -308,6 +318,7 @@ def transaction(
     purpose: str | None = None,
     reasoning: str | None = None,
     on_behalf_of: str | None = None,
+    accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
     runtime: Runtime | None = None,
 ) -> Transaction:
@@ -317,6 +328,10 @@ def transaction(
     be found again. `wait`: how many seconds leaving the block may wait for people. `independent`: every
     staged effect stands alone. `purpose`, `reasoning` and `on_behalf_of` are shown to people as the agent's
     own words. `on_question(question)` answers what they ask meanwhile, with text, or None to leave it open.
+
+    A reviewer may propose other arguments instead of denying a call. `accept_edits=True` takes every such change and
+    fires with it; a function is shown each `Proposal` and takes it by returning True. Otherwise nothing but what was
+    staged is ever fired: where this agent's owner has accepted a change, leaving the block raises `Edited`.
 
     Raises:
         MisuseError: the key is too long, or `on_question` is no function.
@@ -340,5 +355,6 @@ def transaction(
         wait=wait,
         independent=independent,
         claimed=claimed,
+        accept_edits=accept_edits,
         answering=Answering(on_question),
     )

@@ -97,6 +97,7 @@ async def _furnished(bank: World) -> tuple[Agent, Visitor, dict[str, list[str]]]
         await robot.report(f"a{n}", {"effect_id": view["effects"][0]["effect_id"], "outcome": outcome})
         known.append(view["txn"])
     reviews = [waits["effects"][0]["review"]["review_id"]]
+    proposals = [await maya.proposed(waits, {"account": "acme", "amount": 300})]
     tasks = [task["task_id"] for task in (await maya.get("/v1/tasks")).json()["tasks"]]
     return (
         robot,
@@ -104,6 +105,7 @@ async def _furnished(bank: World) -> tuple[Agent, Visitor, dict[str, list[str]]]
         {
             "txn": known,
             "review_id": reviews,
+            "proposal_id": proposals,
             "attempt_id": ["a0", "a1"],
             "tool": ["pay", "ship"],
             "task_id": tasks,
@@ -138,6 +140,9 @@ OPERATIONS = [
     ("GET", "/v1/reviews/{review_id}"),
     ("GET", "/v1/reviews/{review_id}/export"),
     ("POST", "/v1/reviews/{review_id}/votes"),
+    ("POST", "/v1/reviews/{review_id}/proposals"),
+    ("POST", "/v1/proposals/{proposal_id}/accept"),
+    ("POST", "/v1/proposals/{proposal_id}/decline"),
     ("POST", "/v1/reviews/{review_id}/comments"),
     ("POST", "/v1/reviews/{review_id}/answers"),
     ("GET", "/v1/tasks"),
@@ -169,6 +174,9 @@ KNOWN = {  # paths of what is there, so that answers of every kind are seen
     "/v1/reviews/{review_id}": ("GET", "review_id"),
     "/v1/reviews/{review_id}/export": ("GET", "review_id"),
     "/v1/reviews/{review_id}/votes": ("POST", "review_id"),
+    "/v1/reviews/{review_id}/proposals": ("POST", "review_id"),
+    "/v1/proposals/{proposal_id}/accept": ("POST", "proposal_id"),
+    "/v1/proposals/{proposal_id}/decline": ("POST", "proposal_id"),
     "/v1/tasks/{task_id}": ("GET", "task_id"),
     "/v1/tasks/{task_id}/settle": ("POST", "task_id"),
 }
@@ -227,7 +235,7 @@ def test_every_route_refuses_whom_it_does_not_know_as_the_document_says(
     driven: Driven, method: str, path: str
 ) -> None:
     place = driven.service.url + path.format(
-        txn="0" * 64, attempt_id="a", review_id="r", tool="t", task_id="t"
+        txn="0" * 64, attempt_id="a", review_id="r", tool="t", task_id="t", proposal_id="p"
     )
     answer = requests.request(method, place, json={} if method == "POST" else None, timeout=30)
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")

@@ -1,11 +1,20 @@
 """Staging and committing: what fires, what does not, and what the caller is told."""
 
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from countersign import Denied, PlaceholderUsed, ReviewPending, resume, transaction
+from countersign import (
+    Denied,
+    Edited,
+    NotStageable,
+    PlaceholderUsed,
+    ReviewPending,
+    resume,
+    transaction,
+)
 from countersign.contract import DenyCode, canonicalize
 from countersign.reasons import DenyReason, stopped_because
 from tests.fakes.desk import Desk, refund_tool
@@ -97,19 +106,75 @@ def test_arguments_changed_after_staging_fire_as_they_were_staged(desk: Desk) ->
     assert desk.done == [("refund", "o-1", 90_000, ["late"])]
 
 
-def test_an_accepted_edit_fires_the_edited_bytes(desk: Desk) -> None:
+EDIT = {"order_id": "o-1", "amount_cents": 70_000}
+
+
+def edited(desk: Desk) -> Callable[..., Any]:
+    """A refund whose arguments people have changed and approved; the function runs its transaction again."""
     refund = refund_tool(desk)
 
-    def attempt() -> None:
-        with transaction("t-1", runtime=desk.runtime):
+    def attempt(**how: Any) -> None:
+        with transaction("t-1", runtime=desk.runtime, **how):
             refund("o-1", 90_000)
 
     with pytest.raises(ReviewPending) as pending:
         attempt()
-    desk.service.edit(pending.value.txn, 0, {"order_id": "o-1", "amount_cents": 70_000})
+    desk.service.edit(pending.value.txn, 0, EDIT)
     desk.service.approve(pending.value.txn)
-    attempt()
+    return attempt
+
+
+def test_an_accepted_edit_fires_the_edited_bytes_where_the_program_takes_edits(desk: Desk) -> None:
+    attempt = edited(desk)
+    attempt(accept_edits=True)
     assert desk.done == [("refund", "o-1", 70_000)]
+    (record,) = desk.runtime.journal.transactions.find("t-1")
+    (row,) = desk.runtime.journal.transactions.effects(record)
+    assert (json.loads(row.args), json.loads(row.staged_args or b"")) == (
+        EDIT,
+        EDIT | {"amount_cents": 90_000},
+    )
+
+
+@pytest.mark.parametrize("says", [False, lambda _: False, lambda _: "yes", lambda _: 1, lambda _: None])
+def test_nothing_but_what_was_staged_fires_unless_the_program_says_so(desk: Desk, says: Any) -> None:
+    attempt = edited(desk)
+    (found,) = resume(desk.runtime)  # a worker asks nobody
+    assert (desk.done, "accept_edits=True" in found.note) == ([], True)
+    for _ in range(2):
+        with pytest.raises(Edited) as refused:
+            attempt(accept_edits=says)
+    assert (desk.done, desk.face.asked("/v1/redemptions")) == ([], 0)
+    (edit,) = refused.value.edits
+    assert (edit.changed, edit.args, edit.instead_of["amount_cents"]) == (("amount_cents",), EDIT, 90_000)
+    assert "accept_edits=True" in str(refused.value)
+    assert "70" not in str(refused.value)  # names of arguments, never their values
+    attempt(accept_edits=lambda proposal: proposal.changed == ("amount_cents",))
+    assert desk.done == [("refund", "o-1", 70_000)]
+
+
+def test_a_worker_takes_what_its_program_said_it_takes(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with (
+        pytest.raises(ReviewPending) as pending,
+        transaction("t-1", runtime=desk.runtime, accept_edits=True),
+    ):
+        refund("o-1", 90_000)
+    desk.service.edit(pending.value.txn, 0, EDIT)
+    desk.service.approve(pending.value.txn)
+    (found,) = resume(desk.runtime)
+    assert (found.after, desk.done) == ("settled", [("refund", "o-1", 70_000)])
+
+
+def test_an_edit_that_does_not_fit_the_signature_is_not_fired(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 90_000)
+    desk.service.edit(pending.value.txn, 0, {"order_id": "o-1", "amount_cents": "many"})
+    desk.service.approve(pending.value.txn)
+    with pytest.raises(NotStageable), transaction("t-1", runtime=desk.runtime, accept_edits=True):
+        refund("o-1", 90_000)
+    assert (desk.done, desk.face.asked("/v1/redemptions")) == ([], 0)
 
 
 def test_a_body_that_raises_submits_nothing(desk: Desk) -> None:

@@ -342,6 +342,7 @@ def upgrade() -> None:
         sa.Column("tool", sa.String(), nullable=False),
         sa.Column("risk", sa.String(), nullable=False),
         sa.Column("state", sa.String(), nullable=False),
+        sa.Column("edited_by", Json, nullable=False),
         sa.Column("opened_at", UtcDateTime(), nullable=False),
         sa.Column("answer_by", UtcDateTime(), nullable=False),
         sa.Column("settled_at", UtcDateTime(), nullable=True),
@@ -559,6 +560,48 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f("ix_comments_review_id"), ["review_id"], unique=False)
 
     op.create_table(
+        "proposals",
+        sa.Column("proposal_id", sa.String(), nullable=False),
+        sa.Column("review_id", sa.String(), nullable=False),
+        sa.Column("txn", sa.String(), nullable=False),
+        sa.Column("effect_id", sa.String(), nullable=False),
+        sa.Column("rev", sa.Integer(), nullable=False),
+        sa.Column("tool_digest", sa.String(), nullable=False),
+        sa.Column("iss", sa.String(), nullable=False),
+        sa.Column("sub", sa.String(), nullable=False),
+        sa.Column("name", sa.String(), nullable=False),
+        sa.Column("assurance", sa.String(), nullable=False),
+        sa.Column("args", sa.LargeBinary(), nullable=False),
+        sa.Column("args_digest", sa.String(), nullable=False),
+        sa.Column("reason", sa.String(), nullable=False),
+        sa.Column("channel", sa.String(), nullable=False),
+        sa.Column("state", sa.String(), nullable=False),
+        sa.Column("proposed_at", UtcDateTime(), nullable=False),
+        sa.Column("decided_at", UtcDateTime(), nullable=True),
+        sa.Column("decided_by", sa.String(), nullable=True),
+        sa.Column("answer", sa.String(), nullable=True),
+        sa.Column("became_rev", sa.Integer(), nullable=True),
+        sa.CheckConstraint(
+            "state IN ('open', 'accepted', 'declined', 'lapsed')", name="proposal_state_known"
+        ),
+        sa.ForeignKeyConstraint(
+            ["review_id"],
+            ["reviews.review_id"],
+        ),
+        sa.PrimaryKeyConstraint("proposal_id"),
+    )
+    with op.batch_alter_table("proposals", schema=None) as batch_op:
+        batch_op.create_index(batch_op.f("ix_proposals_review_id"), ["review_id"], unique=False)
+        batch_op.create_index("ix_proposals_txn", ["txn", "state"], unique=False)
+        batch_op.create_index(
+            "uq_proposals_person",
+            ["review_id", "iss", "sub"],
+            unique=True,
+            sqlite_where=sa.text("state = 'open'"),
+            postgresql_where=sa.text("state = 'open'"),
+        )
+
+    op.create_table(
         "redemptions",
         sa.Column("effect_id", sa.String(), nullable=False),
         sa.Column("rev", sa.Integer(), nullable=False),
@@ -590,6 +633,7 @@ def upgrade() -> None:
         sa.Column("txn_digest", sa.String(), nullable=False),
         sa.Column("aud", sa.String(), nullable=False),
         sa.Column("claimed", Json, nullable=False),
+        sa.Column("edited_by", Json, nullable=False),
         sa.Column("submitted_at", UtcDateTime(), nullable=False),
         sa.Column("ready_at", UtcDateTime(), nullable=True),
         sa.Column("valid_until", UtcDateTime(), nullable=True),

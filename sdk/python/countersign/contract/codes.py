@@ -46,6 +46,7 @@ class ErrorCode(StrEnum):
     ILLEGAL_STATE = "illegal_state"
     NOT_ELIGIBLE = "not_eligible"
     NOT_READY = "not_ready"
+    PROPOSAL_CLOSED = "proposal_closed"
     REASON_REQUIRED = "reason_required"
     REVIEW_CLOSED = "review_closed"
     STALE_REVIEW = "stale_review"

@@ -11,7 +11,7 @@ from pathlib import Path
 from countersign.clock import Clock, SystemClock
 from countersign.journal.database import Database
 from countersign.journal.firing import Done, Firing, News
-from countersign.journal.kept import Epochs, KeptManifests, Receipts, Traces
+from countersign.journal.kept import Epochs, KeptManifests, Receipts, TakenEdits, Traces
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.moves import LocalState, LocalTxn
 from countersign.journal.outbox import Outbox
@@ -45,6 +45,7 @@ class Journal:
         self.manifests = KeptManifests(self.database, when)
         self.receipts = Receipts(self.database, when)
         self.epochs = Epochs(self.database)
+        self.edits = TakenEdits(self.database)
         self.traces = Traces(self.database)
 
     def close(self) -> None:

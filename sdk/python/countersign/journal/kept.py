@@ -1,14 +1,16 @@
-"""Small things the journal keeps: manifests by digest, receipts by attempt, the epochs of each issuer,
-and where a commit was traced.
+"""Small things the journal keeps: manifests by digest, receipts by attempt, the epochs of each issuer, who takes
+changes of arguments, and where a commit was traced.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from countersign.clock import Clock
+from countersign.contract.admission import JSON, load
 from countersign.contract.canonical import canonicalize
 from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest, load_manifest
@@ -18,6 +20,8 @@ from countersign.journal.database import Database
 _EPOCH: Final = "epoch"
 _TOLD: Final = "told"
 _TRACE: Final = "trace"
+_EDITS: Final = "edits"
+_EDITED: Final = "edited"
 
 
 class KeptManifests:
@@ -139,6 +143,43 @@ def _raise(unit: sqlite3.Connection, name: str, epoch: int) -> None:
         "SET value = excluded.value WHERE CAST(excluded.value AS INTEGER) > CAST(value AS INTEGER)",
         (name, str(epoch)),
     )
+
+
+class TakenEdits:
+    """Whether whoever goes on with a transaction takes every change of its arguments that a reviewer proposes. A
+    program that looks at each takes none beforehand: where it is not there, nobody looks for it.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def keep(self, txn: str, *, every: bool) -> None:
+        """What the last program that committed said."""
+        with self._database.unit(durable=False) as unit:
+            unit.execute(
+                "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE "
+                "SET value = excluded.value",
+                (f"{_EDITS}:{txn}", str(int(every))),
+            )
+
+    def note(self, txn: str, edits: Sequence[object]) -> None:
+        """Which changes made the arguments in force: what was proposed, by whom, and who accepted."""
+        with self._database.unit(durable=False) as unit:
+            unit.execute(
+                "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE "
+                "SET value = excluded.value",
+                (f"{_EDITED}:{txn}", canonicalize(list(edits)).decode()),
+            )
+
+    def noted(self, txn: str) -> JSON:
+        """The changes that were noted, oldest first; None where there were none."""
+        row = self._database.row("SELECT value FROM meta WHERE name = ?", (f"{_EDITED}:{txn}",))
+        return None if row is None else load(row["value"].encode())
+
+    def of(self, txn: str) -> bool:
+        """Whether it said so; no where it has said nothing."""
+        row = self._database.row("SELECT value FROM meta WHERE name = ?", (f"{_EDITS}:{txn}",))
+        return row is not None and row["value"] == "1"
 
 
 class Traces:

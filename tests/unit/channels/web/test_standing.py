@@ -8,8 +8,10 @@ import pytest
 
 from policy_service.channels.web import wording
 from policy_service.channels.web.cedar_text import stretches
+from policy_service.channels.web.queue_views import queue_groups
 from policy_service.channels.web.standing import denial, outcome, quorum
-from policy_service.channels.web.views import as_shown, changed_since, queue_groups, signing
+from policy_service.channels.web.views import as_shown, changed_since, signing
+from policy_service.workflow.queue_reading import Wanted
 from policy_service.workflow.reading import GateView, ReviewPage, RuleChange
 from tests.fakes import reviews
 
@@ -178,7 +180,7 @@ def test_rows_are_grouped_by_the_time_they_have() -> None:
         reviews.row_of(reviews.refund(f"rev_{i}", answer_by=NOW + left))
         for i, left in enumerate((timedelta(0), timedelta(minutes=60), timedelta(hours=2), timedelta(days=2)))
     ]
-    assert [group.name for group in queue_groups(rows, NOW)] == [
+    assert [group.name for group in queue_groups(rows, NOW, Wanted())] == [
         "Time is up",
         "Within the hour",
         "Within a day",

@@ -40,6 +40,7 @@ from .answers import (
     VoteView,
 )
 from .base import Digest, Instant, Jws, Many, WireModel, dump, parse
+from .proposals import AcceptRequest, DeclineRequest, ProposalView, ProposeRequest
 from .requests import (
     AnswerRequest,
     BringKeyRequest,
@@ -66,6 +67,7 @@ from .talk import CommentView, QuestionView, SiblingView
 from .tasks import TaskChoice, TaskDetail, TaskPage, TaskView
 
 __all__ = [
+    "AcceptRequest",
     "AnswerRequest",
     "AuditPage",
     "AuditRow",
@@ -78,6 +80,7 @@ __all__ = [
     "CompensationRef",
     "CompensationView",
     "DecisionView",
+    "DeclineRequest",
     "Digest",
     "EarlierDenial",
     "EffectView",
@@ -99,6 +102,8 @@ __all__ = [
     "PoliciesView",
     "PolicyProblem",
     "Problem",
+    "ProposalView",
+    "ProposeRequest",
     "QuestionView",
     "Reason",
     "Recall",

@@ -17,6 +17,7 @@ from countersign.contract.states import (
 )
 
 from .base import Args, Digest, Instant, Jws, Many, Name, Receipt, Text, WireModel
+from .proposals import ProposalView
 from .talk import CommentView, QuestionView, SiblingView
 
 
@@ -72,6 +73,9 @@ class ReviewSummary(WireModel):
     unanswerable: str | None = Field(
         default=None, description="Why the people known now cannot approve it together, as last found."
     )
+    proposals: Many[ProposalView] = Field(
+        default=(), description="Open proposals of other arguments, oldest first."
+    )
 
 
 class OutcomeView(WireModel):
@@ -122,6 +126,9 @@ class EffectView(WireModel):
     outcome: OutcomeView | None = None
     compensation: CompensationRef | None = None
     settlements: Many[Settlement] = Field(default=(), description="What people said of it, oldest first.")
+    edits: Many[ProposalView] = Field(
+        default=(), description="The accepted changes that made `args` of what was staged, oldest first."
+    )
 
 
 class TransactionView(WireModel):
