@@ -150,9 +150,9 @@ def _vote(
     require_deciding(tx, voter.iss, voter.sub)
     case = read_case(tx.conn, ballot.review_id)
     _require_same_bytes(tx, case, ballot)
+    _require_eligible(tx, ctx, bundle, case, voter, ballot)
     ballot = _require_same_view(tx, case, ballot, shows(tx.conn, ctx, voter, ballot.review_id, tx.now))
     cause = Cause(person_actor(voter.iss, voter.sub), BREAK_GLASS if opens(ballot) else "vote")
-    _require_eligible(tx, ctx, bundle, case, voter, ballot)
     if proven is not None:
         note_use(tx, proven)
     if case.review.state == "open" and tx.now >= case.review.answer_by:

@@ -43,6 +43,8 @@ async def sign(
     }  # fmt: skip
     headers = {name: value for name, value in visitor.headers().items() if name in ("Cookie", "Origin")}
     path = f"/reviews/{seen['review']['review_id']}/votes"
+    page = await visitor.http.get(path.removesuffix("/votes"), params={"full": "1"}, headers=headers)
+    form |= dict(re.findall(r'name="(view_digest|view_parts)" value="([^"]*)"', page.text))
     answer = await visitor.http.post(path, data=form, headers=headers)
     return answer.status_code, " ".join(re.sub(r"<[^>]+>", " ", answer.text).split())
 
