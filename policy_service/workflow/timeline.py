@@ -67,7 +67,7 @@ _WITHDRAWN = {
 }
 
 
-_CHANNELS = {"web": " on the web", "api": " over the API"}
+_WHENCE = {"web": " on the web", "api": " over the API"}
 _DECLINED = {"taken_back": "Took back the proposed arguments"}
 _LAPSED = {"replaced": "Proposed something else instead"}
 
@@ -105,7 +105,7 @@ def _opened(body: _Body) -> str:
 
 def _whence(body: _Body) -> str:
     side = ", for the agent's side" if body.get("for_requester") else ""
-    return f"{_CHANNELS.get(body['channel'], '')}{side}"
+    return f"{_WHENCE.get(body['channel'], '')}{side}"
 
 
 def _escalated(body: _Body) -> str:

@@ -456,7 +456,7 @@ def talked(review_id: str = "rev_talk", **changes: Any) -> ReviewPage:
     )  # fmt: skip
     board, asked = "Board", NOW - timedelta(minutes=3)
     gate = replace(page.gates[0], groups=(board, "finance"), added=(board,), added_at=asked)
-    others = tuple(replace(one, args=page.args, effect_digest=hexed("other")) for one in page.siblings)
+    others = tuple(replace(one, args=page.args) for one in page.siblings)
     told = {"comments": said, "gates": (gate,), "siblings": others, "unanswerable": "nobody can approve this"}
     return replace(page, **({"may_comment": True, "may_ask": True} | told | changes))
 

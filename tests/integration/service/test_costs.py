@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -69,7 +70,8 @@ class Statements:
         write = world.service.db.write
 
         async def counted(unit: Callable[[Tx], Any]) -> Any:
-            return await write(self._listening(unit) if unit.__module__ == module else unit)
+            own = unit.func if isinstance(unit, partial) else unit
+            return await write(self._listening(unit) if own.__module__ == module else unit)
 
         monkeypatch.setattr(world.service.db, "write", counted)
 
