@@ -12,7 +12,6 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from datetime import timedelta
-from pathlib import Path
 
 import structlog
 from fastapi import FastAPI
@@ -32,7 +31,7 @@ from countersign.contract.wire import (
     VoteRequest,
     WithdrawRequest,
 )
-from policy_service import __version__, metrics, tracing
+from policy_service import __version__, from_settings, metrics, tracing
 from policy_service.audit.committed import Committed
 from policy_service.audit.feed import Feed
 from policy_service.audit.log import highest_index
@@ -55,7 +54,6 @@ from policy_service.channels.http import (
 from policy_service.channels.http import log as log_routes
 from policy_service.channels.http.answer_headers import AnswerHeaders
 from policy_service.channels.http.gate import Gate
-from policy_service.channels.http.webhooks import require_usable
 from policy_service.channels.operator.socket import embedded_lock, open_database
 from policy_service.channels.web import routes as web
 from policy_service.channels.web.overseeing import WorkflowOversight
@@ -69,7 +67,6 @@ from policy_service.identity.oidc import SignIn
 from policy_service.identity.proofs import Authenticator
 from policy_service.identity.sessions import Sessions
 from policy_service.identity.trusted_issuers import TrustedIssuers
-from policy_service.issuers import SignInProvider
 from policy_service.jobs.marking import EpochMark, settle_epoch
 from policy_service.jobs.scheduler import Job, Scheduler
 from policy_service.jobs.sending import send_outbox
@@ -77,9 +74,7 @@ from policy_service.jobs.telling import Telling
 from policy_service.jobs.watching import Watch
 from policy_service.logs import fault_of_the_loop, set_up_logs
 from policy_service.pap.active import ActiveBundle
-from policy_service.pap.git.following import follow_repository
 from policy_service.pap.shadow import Candidate
-from policy_service.pap.source import BundleSource, FolderSource
 from policy_service.settings import Settings
 from policy_service.storage import leases
 from policy_service.storage.unit import Clock, utc_now
@@ -131,10 +126,10 @@ class Service:
             mark = settle_epoch(self.db, settings.key_dir)
             self.mark = EpochMark(settings.key_dir, mark, self.health.signal("epoch"))
             self.db.refuse_forgetful(self.mark.so_far)
-            clients = _client_secrets(settings)
+            clients = from_settings.client_secrets(settings)
             outside = outside_of(settings, clock or utc_now, self.health, read_secret)
-            self.metrics_token = _metrics_token(settings)
-            self.webhook_secret = _webhook_secret(settings)
+            self.metrics_token = from_settings.metrics_token(settings)
+            self.webhook_secret = from_settings.webhook_secret(settings)
             self.telling = Telling(settings, self.health)
             opened.callback(tracing.start())
             self._closing = opened.pop_all()
@@ -142,7 +137,7 @@ class Service:
         self._holder = "embedded" if self.db.dialect == "sqlite" else secrets.token_hex(8)
         clock = clock or utc_now
         self.active = ActiveBundle(
-            _source(settings, clock),
+            from_settings.source(settings, clock),
             clock,
             signal=self.health.signal("bundle"),
             activation=self.health.signal("activation"),
@@ -197,7 +192,7 @@ class Service:
         metrics.SERVICE.labels(__version__).set(1)
 
     def _candidate(self, outside: Outside) -> Candidate | None:
-        source = _shadow_source(self.settings, self.health.now)
+        source = from_settings.shadow_source(self.settings, self.health.now)
         if source is None:
             return None
         candidate = Candidate(source, self.health.signal("shadow"), outside.untold())
@@ -297,49 +292,6 @@ class Service:
             await self.trusted_issuers.close()
         finally:
             self._closing.close()
-
-
-def _source(settings: Settings, clock: Clock) -> BundleSource:
-    """Where the bundles come from."""
-    if not settings.policies_repository:
-        return FolderSource(settings.bundle_dir)
-    return follow_repository(settings, clock, _policies_token(settings))
-
-
-def _shadow_source(settings: Settings, clock: Clock) -> BundleSource | None:
-    """Where the candidate comes from."""
-    if settings.shadow_dir is not None:
-        return FolderSource(settings.shadow_dir)
-    if not settings.shadow_ref:
-        return None
-    return follow_repository(settings, clock, _policies_token(settings), shadow=True)
-
-
-def _policies_token(settings: Settings) -> str | None:
-    file = settings.policies_token_file
-    return None if file is None else read_secret(file).decode().strip()
-
-
-def _client_secrets(settings: Settings) -> dict[str, tuple[SignInProvider, str]]:
-    """The sign-in providers by name, each with the secret this service is known by there."""
-    providers = {}
-    for provider in settings.providers:
-        if provider.client_secret is not None:
-            secret = provider.client_secret.get_secret_value()
-        else:
-            secret = read_secret(Path(str(provider.client_secret_file))).decode().strip()
-        providers[provider.name] = (provider, secret)
-    return providers
-
-
-def _metrics_token(settings: Settings) -> bytes | None:
-    file = settings.metrics_token_file
-    return None if file is None else read_secret(file).strip()
-
-
-def _webhook_secret(settings: Settings) -> bytes | None:
-    file = settings.policies_webhook_secret_file
-    return None if file is None else require_usable(read_secret(file).strip())
 
 
 async def _stop(tasks: list[asyncio.Task[None]]) -> None:

@@ -33,13 +33,14 @@ from policy_service.channels.operator.author.naming import bundle_of
 from policy_service.channels.operator.author.verbs import add_author_verbs
 from policy_service.channels.operator.socket import embedded_lock, open_database, run_verb
 from policy_service.channels.operator.speaking import AsJson, say, sentences
+from policy_service.configured import ENV_PREFIX
 from policy_service.errors import ServiceError, StartError
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.jobs.marking import settle_epoch
 from policy_service.logs import set_up_foreign_logs, set_up_logs
 from policy_service.pap.bundle import prepare_bundle
 from policy_service.pap.git.remotes import place_of as repository_of
-from policy_service.settings import ENV_PREFIX, Settings, load_settings
+from policy_service.settings import Settings, load_settings
 from policy_service.tokens.epoch import Mark
 from policy_service.tokens.files import create_secret
 from policy_service.tokens.keys import make_keys, rotate_keys

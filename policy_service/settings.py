@@ -11,8 +11,6 @@ loopback, and a public address without TLS.
 
 from __future__ import annotations
 
-import ipaddress
-import os
 from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
@@ -26,13 +24,12 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from policy_service.configured import ENV_PREFIX, config_file, fault, is_loopback
 from policy_service.errors import StartError
 from policy_service.issuers import SignInProvider, TrustedIssuer, require_distinct
 from policy_service.lookups import DirectoryApi, FactsHost
 from policy_service.webhooks import Webhook
 
-ENV_PREFIX = "COUNTERSIGN_"
-CONFIG_NAME = "countersign.toml"
 _POSTGRESQL = "postgresql+psycopg"
 
 
@@ -370,22 +367,11 @@ class Settings(BaseSettings):
         data_dir = (
             given.get("data_dir") or env_settings().get("data_dir") or cls.model_fields["data_dir"].default
         )
-        file = _config_file(Path(data_dir))
+        file = config_file(Path(data_dir))
         try:
             return init_settings, env_settings, TomlConfigSettingsSource(settings_cls, toml_file=file)
         except (OSError, ValueError) as error:
             raise StartError(f"settings: the file {str(file)!r} cannot be read: {error}") from error
-
-
-def is_loopback(host: str) -> bool:
-    """Whether a host is this machine and nothing else. Names are not resolved: only ``localhost`` counts."""
-    bare = host.strip("[]")
-    if bare == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(bare).is_loopback
-    except ValueError:
-        return False
 
 
 def load_settings(**given: Any) -> Settings:
@@ -399,25 +385,7 @@ def load_settings(**given: Any) -> Settings:
     except SettingsError as error:
         raise StartError(f"settings: {error}; lists and tables in the environment are JSON") from None
     except ValidationError as error:
-        faults = "; ".join(_fault(one) for one in error.errors(include_url=False, include_context=False))
+        faults = "; ".join(fault(one) for one in error.errors(include_url=False, include_context=False))
         raise StartError(
             f"settings: {faults}"
         ) from None  # the error itself quotes every value given, secrets too
-
-
-def _fault(error: Any) -> str:
-    name = ".".join(str(part) for part in error["loc"])
-    message = error["msg"].removeprefix("Value error, ")
-    if error["type"] == "extra_forbidden":
-        return f"{name!r} is no setting of this service; see `policy-service settings`"
-    return f"{name}: {message}" if name else message
-
-
-def _config_file(data_dir: Path) -> Path | None:
-    named = os.environ.get(f"{ENV_PREFIX}CONFIG")
-    if named:
-        if not Path(named).is_file():
-            raise StartError(f"{ENV_PREFIX}CONFIG names {named!r}, which is no file")
-        return Path(named)
-    beside = data_dir.expanduser() / CONFIG_NAME
-    return beside if beside.is_file() else None

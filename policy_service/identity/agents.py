@@ -22,9 +22,10 @@ from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestE
 from policy_service.identity.callers import Voucher
 from policy_service.storage.alone import act_for, stop
 from policy_service.storage.core import insert_unless_there, table
+from policy_service.storage.credentials import AgentKeyRow
 from policy_service.storage.database import Tx
 from policy_service.storage.logbook import append
-from policy_service.storage.tables import AgentKeyRow, AgentRow
+from policy_service.storage.tables import AgentRow
 from policy_service.storage.types import time_text
 
 _MOST_BROUGHT = 256  # of one agent by one issuer at a time: its replicas, and some restarts of each

@@ -12,9 +12,9 @@ from policy_service.errors import NotFoundError
 from policy_service.identity.agents import OPERATOR, find_agent
 from policy_service.storage.alone import stop
 from policy_service.storage.core import table
+from policy_service.storage.credentials import ApiKeyRow
 from policy_service.storage.database import Tx
 from policy_service.storage.logbook import append
-from policy_service.storage.tables import ApiKeyRow
 
 _PREFIX = "csk_"
 _BYTES = 32

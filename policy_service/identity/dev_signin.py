@@ -19,9 +19,9 @@ from policy_service.identity.people import remember
 from policy_service.identity.sessions import hashed, open_session
 from policy_service.settings import Settings
 from policy_service.storage.core import table
+from policy_service.storage.credentials import SignInLinkRow
 from policy_service.storage.database import Tx
 from policy_service.storage.logbook import append
-from policy_service.storage.tables import SignInLinkRow
 
 DEV_ISSUER = "urn:countersign:dev"
 _BYTES = 32

@@ -21,8 +21,8 @@ from policy_service.identity.foreign_tokens import UntrustedTokenError, audience
 from policy_service.identity.sessions import end_sessions
 from policy_service.issuers import SignInProvider
 from policy_service.storage.core import table
+from policy_service.storage.credentials import LogoutTokenRow, SessionRow
 from policy_service.storage.database import Tx
-from policy_service.storage.tables import LogoutTokenRow, SessionRow
 
 EVENT = "http://schemas.openid.net/event/backchannel-logout"
 TYPES = ("logout+jwt", "JWT")  # the second for providers of before the standard's final form

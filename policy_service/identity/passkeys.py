@@ -24,11 +24,11 @@ from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestE
 from policy_service.identity.ceremonies import Enrolled, key_digest
 from policy_service.identity.sessions import Session
 from policy_service.storage.core import change, find, find_one, insert_row, insert_unless_taken, table
+from policy_service.storage.credentials import SessionRow
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.logbook import append
 from policy_service.storage.proof_tables import ChallengeRow, PasskeyRow
-from policy_service.storage.tables import SessionRow
 
 log = structlog.get_logger(__name__)
 

@@ -19,10 +19,10 @@ from policy_service.errors import ForbiddenError
 from policy_service.identity.people import Person, find_person, is_revoked
 from policy_service.settings import Settings
 from policy_service.storage.core import find, table
+from policy_service.storage.credentials import SessionRow
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.logbook import append
 from policy_service.storage.proof_tables import PasskeyRow
-from policy_service.storage.tables import SessionRow
 from policy_service.storage.unit import Clock, utc_now
 
 _BYTES = 32

@@ -21,15 +21,8 @@ from policy_service.identity.agents import find_agent, list_keys
 from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.core import table
-from policy_service.storage.tables import (
-    AgentKeyRow,
-    AgentRow,
-    DecisionRow,
-    EffectRow,
-    ReviewRow,
-    TransactionRow,
-    VoteRow,
-)
+from policy_service.storage.credentials import AgentKeyRow
+from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, ReviewRow, TransactionRow, VoteRow
 from policy_service.workflow.alarms import StopLine, who
 from policy_service.workflow.context import Context
 from policy_service.workflow.describing import sentence

@@ -18,9 +18,10 @@ from examples.person import Form, Person, _Forms
 from policy_service.channels.operator.verbs import VERBS
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.storage.core import insert_row, table
+from policy_service.storage.credentials import SessionRow
 from policy_service.storage.plumbing import AuditRow, WebhookRow
 from policy_service.storage.proof_tables import PasskeyRow
-from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow, SessionRow
+from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow
 from policy_service.tokens.keys import NEXT, PUBLISHED_FIRST_S
 from policy_service.tokens.webhook_keys import make_webhook_key, read_webhook_keys
 from policy_service.webhooks import Webhook

@@ -11,7 +11,8 @@ import re
 from pydantic.fields import FieldInfo
 
 from policy_service import settings
-from policy_service.settings import ENV_PREFIX, Settings
+from policy_service.configured import ENV_PREFIX
+from policy_service.settings import Settings
 from tests.house.repository import ROOT
 
 PAGE = ROOT / "docs" / "settings.md"

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
+from policy_service.configured import is_loopback
 from policy_service.errors import StartError
-from policy_service.settings import Settings, is_loopback, load_settings
+from policy_service.settings import Settings, load_settings
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from sqlmodel import AutoString, SQLModel
 
 from policy_service.storage import (  # noqa: F401  they declare what the metadata holds
     asked,
+    credentials,
     plumbing,
     proof_tables,
     proposals,

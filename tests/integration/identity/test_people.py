@@ -14,7 +14,7 @@ from sqlalchemy import select
 
 from policy_service.identity.people import find_person
 from policy_service.storage.core import table
-from policy_service.storage.tables import SessionRow
+from policy_service.storage.credentials import SessionRow
 from tests.counterparts import node
 from tests.fakes.listening import Listening
 from tests.fakes.operated import free_port

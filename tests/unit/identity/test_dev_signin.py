@@ -15,8 +15,8 @@ from policy_service.identity.dev_signin import DEV_ISSUER, SignedIn, mint_link, 
 from policy_service.identity.sessions import Sessions
 from policy_service.settings import Settings
 from policy_service.storage.core import table
+from policy_service.storage.credentials import SignInLinkRow
 from policy_service.storage.database import Database
-from policy_service.storage.tables import SignInLinkRow
 from tests.unit.identity.parties import Clock, lines, settings
 from tests.unit.storage.databases import BOTH
 

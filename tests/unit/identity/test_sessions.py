@@ -11,8 +11,8 @@ from sqlalchemy import select, text
 from policy_service.identity.people import remember
 from policy_service.identity.sessions import Session, Sessions, open_session
 from policy_service.storage.core import table
+from policy_service.storage.credentials import SessionRow
 from policy_service.storage.database import Database, Tx
-from policy_service.storage.tables import SessionRow
 from tests.unit.identity.parties import Clock, lines, settings
 from tests.unit.storage.databases import BOTH
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from policy_service.configured import ENV_PREFIX
 from policy_service.errors import StartError
 from policy_service.identity.dev_signin import DEV_ISSUER
-from policy_service.settings import ENV_PREFIX
 from policy_service.storage.lockfile import InUseError
 
 _STATE: Final = ".countersign"

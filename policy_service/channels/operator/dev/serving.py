@@ -20,10 +20,11 @@ from policy_service.channels.operator.dev.folder import DevFolder, me, sdk_varia
 from policy_service.channels.operator.dev.session import Person, Session
 from policy_service.channels.operator.dev.telling import tell_unused, welcome
 from policy_service.channels.operator.serving import open_doors
+from policy_service.configured import ENV_PREFIX
 from policy_service.errors import StartError
 from policy_service.identity import agents
 from policy_service.identity.dev_signin import DEV_ISSUER
-from policy_service.settings import ENV_PREFIX, Settings, load_settings
+from policy_service.settings import Settings, load_settings
 from policy_service.storage.database import Tx
 from policy_service.workflow.context import Context
 

@@ -1,0 +1,58 @@
+"""What the settings only name, opened: the sources of bundles, and secrets in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from policy_service.channels.http.webhooks import require_usable
+from policy_service.issuers import SignInProvider
+from policy_service.pap.git.following import follow_repository
+from policy_service.pap.source import BundleSource, FolderSource
+from policy_service.settings import Settings
+from policy_service.storage.unit import Clock
+from policy_service.tokens.files import read_secret
+
+
+def source(settings: Settings, clock: Clock) -> BundleSource:
+    """Where the bundles come from."""
+    if not settings.policies_repository:
+        return FolderSource(settings.bundle_dir)
+    return follow_repository(settings, clock, _policies_token(settings))
+
+
+def shadow_source(settings: Settings, clock: Clock) -> BundleSource | None:
+    """Where the candidate comes from."""
+    if settings.shadow_dir is not None:
+        return FolderSource(settings.shadow_dir)
+    if not settings.shadow_ref:
+        return None
+    return follow_repository(settings, clock, _policies_token(settings), shadow=True)
+
+
+def _policies_token(settings: Settings) -> str | None:
+    file = settings.policies_token_file
+    return None if file is None else read_secret(file).decode().strip()
+
+
+def client_secrets(settings: Settings) -> dict[str, tuple[SignInProvider, str]]:
+    """The sign-in providers by name, each with the secret this service is known by there."""
+    providers = {}
+    for provider in settings.providers:
+        if provider.client_secret is not None:
+            secret = provider.client_secret.get_secret_value()
+        else:
+            secret = read_secret(Path(str(provider.client_secret_file))).decode().strip()
+        providers[provider.name] = (provider, secret)
+    return providers
+
+
+def metrics_token(settings: Settings) -> bytes | None:
+    """What a scraper of /metrics shows."""
+    file = settings.metrics_token_file
+    return None if file is None else read_secret(file).strip()
+
+
+def webhook_secret(settings: Settings) -> bytes | None:
+    """What a forge signs its pushes with."""
+    file = settings.policies_webhook_secret_file
+    return None if file is None else require_usable(read_secret(file).strip())
