@@ -5,7 +5,7 @@
 
 A room sees every floor below its own, never one above and never its neighbours; inside the braces only
 `pap -> pdp, facts` and `facts, audit, identity -> storage`. `app.py` and `cli.py` see everything and nobody
-sees them. `settings.py`, `issuers.py`, `lookups.py`, `webhooks.py`, `reaching.py`, `errors.py`, `metrics.py`,
+sees them; `from_settings.py` is a part of `app.py`. `settings.py`, `configured.py`, `issuers.py`, `lookups.py`, `webhooks.py`, `reaching.py`, `errors.py`, `metrics.py`,
 `health.py` and `tracing.py` are the ground that everybody but the domain may stand on.
 """
 
@@ -18,13 +18,25 @@ SDK = "countersign"
 
 INNER_ROOMS = ("pdp", "pap", "facts", "tokens", "audit", "storage", "identity")
 GROUND = frozenset(
-    {"settings", "issuers", "lookups", "webhooks", "reaching", "errors", "metrics", "health", "tracing"}
+    {
+        "settings",
+        "configured",
+        "issuers",
+        "lookups",
+        "webhooks",
+        "reaching",
+        "errors",
+        "metrics",
+        "health",
+        "tracing",
+    }  # fmt: skip
 )
 
 # room -> the rooms of the service it may name, besides itself
 MAY_NAME: dict[str, frozenset[str]] = {
     "app": frozenset({"*"}),
     "cli": frozenset({"*"}),
+    "from_settings": frozenset({"*"}),
     "channels": frozenset({"workflow", *INNER_ROOMS, "domain"}) | GROUND,
     "jobs": frozenset({"workflow", *INNER_ROOMS, "domain"}) | GROUND,
     "workflow": frozenset({*INNER_ROOMS, "domain"}) | GROUND,
@@ -36,7 +48,8 @@ MAY_NAME: dict[str, frozenset[str]] = {
     "storage": frozenset({"domain"}) | GROUND,
     "identity": frozenset({"storage", "domain"}) | GROUND,
     "domain": frozenset(),
-    "settings": frozenset({"domain", "errors", "issuers", "lookups", "webhooks"}),
+    "settings": frozenset({"configured", "domain", "errors", "issuers", "lookups", "webhooks"}),
+    "configured": frozenset({"errors"}),
     "issuers": frozenset(),
     "lookups": frozenset({"issuers"}),
     "webhooks": frozenset({"issuers", "reaching"}),

@@ -11,7 +11,6 @@ from .answers import (
     CompensationRef,
     CompensationView,
     DecisionView,
-    EarlierDenial,
     EffectView,
     EpochView,
     EvaluatedEffect,
@@ -30,14 +29,11 @@ from .answers import (
     Reason,
     RedemptionView,
     RestoreView,
-    ReviewPageView,
     ReviewSummary,
-    ReviewView,
     Settlement,
     TransactionLine,
     TransactionPage,
     TransactionView,
-    VoteView,
 )
 from .base import Digest, Instant, Jws, Many, WireModel, dump, parse
 from .proposals import AcceptRequest, DeclineRequest, ProposalView, ProposeRequest
@@ -62,6 +58,7 @@ from .requests import (
     VoteRequest,
     WithdrawRequest,
 )
+from .reviews import EarlierDenial, ReviewPageView, ReviewView, VoteView
 from .shadows import ShadowAnswer, ShadowDifference, ShadowView
 from .talk import CommentView, QuestionView, SiblingView
 from .tasks import TaskChoice, TaskDetail, TaskPage, TaskView
