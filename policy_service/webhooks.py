@@ -20,10 +20,14 @@ from policy_service.reaching import is_open
 TOLD: Final = (
     "agent",
     "approver",
+    "break",  # _glass_signed, _glass_opened
     "bundle",
+    "comment",
     "commit",
     "effect",
     "outcome",
+    "proposal",
+    "question",
     "redemption",
     "review",
     "stop",

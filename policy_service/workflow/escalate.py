@@ -16,6 +16,7 @@ from policy_service.workflow.asking import gates_of
 from policy_service.workflow.endings import expire_effect
 from policy_service.workflow.moves import SERVICE, Cause, set_columns, tell_review
 from policy_service.workflow.nudging import escalating
+from policy_service.workflow.opening import ask_groups
 from policy_service.workflow.records import Snapshot
 
 
@@ -37,6 +38,7 @@ def escalate(tx: Tx, review: ReviewRow, effect: EffectRow, keys: Collection[str]
     since = {gate.key: time_text(tx.now) for gate in found}
     set_columns(tx, review, escalated=review.escalated | since, **escalating(still))
     if found:
+        ask_groups(tx, review, gates_of(effect))
         groups = sorted(frozenset[str]().union(*(gate.escalate for gate in found)))
         tell_review(tx, review, "review_escalated", cause, gates=sorted(since), groups=groups)
     return bool(found)

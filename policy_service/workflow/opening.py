@@ -56,8 +56,8 @@ def open_review(
 
 
 def ask_groups(tx: Tx, review: ReviewRow, gates: Iterable[Gate]) -> None:
-    """Put the review into the queue of everybody these gates ask."""
-    groups = frozenset[str]().union(*(gate.voters for gate in merge(gates)))
+    """Put the review into the queue of everybody these gates ask, those who were added by escalation included."""
+    groups = frozenset[str]().union(*(gate.voters for gate in merge(gates, review.escalated)))
     asked.ask(tx.conn, review.review_id, groups=groups, answer_by=review.answer_by, agent=review.agent)
 
 

@@ -119,9 +119,12 @@ async def test_at_half_of_its_time_a_question_is_put_to_further_groups(
     bank.clock.stop_at(opened(view) + timedelta(minutes=119))
     await bank.sweep()
     assert (await vote(bank, "jonas", view)).status_code == 403
+    jonas, mine = await bank.person("jonas"), view["effects"][0]["review"]["review_id"]
+    assert mine not in (await jonas.get("/")).text, "under what needs him"
     bank.clock.stop_at(opened(view) + timedelta(minutes=120))
     await bank.sweep()
     await bank.sweep()
+    assert mine in (await jonas.get("/")).text
     (body,) = await told(bank, view, "review_escalated")
     assert (body["groups"], body["gates"], body["why"]) == (["board", "legal"], ["finance"], "unanswered")
     seen = await review(robot, view)
