@@ -214,12 +214,6 @@ class ReviewRow(Row, table=True):
             sqlite_where=sql("break_glass_at IS NOT NULL"),
             postgresql_where=sql("break_glass_at IS NOT NULL"),
         ),
-        Index(
-            "ix_reviews_open_of",
-            "agent",
-            sqlite_where=sql("state = 'open'"),
-            postgresql_where=sql("state = 'open'"),
-        ),
     )
 
     review_id: str = Field(primary_key=True)

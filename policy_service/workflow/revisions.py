@@ -136,6 +136,7 @@ def _log_submission(tx: Tx, snapshot: Snapshot, cause: Cause, trace: str | None)
         actor=cause.actor,
         txn=transaction.txn,
         rev=transaction.rev,
+        agent=transaction.agent,
         body={
             "txn_digest": transaction.txn_digest,
             "run_key": transaction.run_key,

@@ -31,7 +31,7 @@ async def test_from_the_terminals_link_to_an_approval(site: Site, heard: list[st
     await page.get_by_role("link", name="Show everything").click()
     await page.get_by_text("Approve $1,240.00…").click()
     await page.get_by_label("Note").fill("ticket 48811")
-    await page.get_by_role("button", name="Countersign and release").click()
+    await page.get_by_role("button", name="Countersign", exact=True).click()
     await expect(page.get_by_role("status").filter(has_text="Approved")).to_be_visible()
     stands = site.world.pages["rev_01KAHV6T3M"]
     assert site.world.cast == [
@@ -156,7 +156,7 @@ async def test_what_stands_folded_is_opened_before_it_is_approved(site: Site) ->
     await page.keyboard.press("a")
     await expect(page).to_have_url(f"{site.url}{REVIEW}?full=1#approve")
     await expect(page.locator("#approve")).to_have_attribute("open", "")
-    await page.get_by_role("button", name="Countersign and release").click()
+    await page.get_by_role("button", name="Countersign", exact=True).click()
     await expect(page.get_by_role("status").filter(has_text="Approved")).to_be_visible()
     assert [vote[1] for vote in site.world.cast] == ["approve"]
 
@@ -169,7 +169,7 @@ async def test_without_scripts_the_folded_page_has_no_form_to_approve_with(site:
     await page.get_by_role("link", name="Show everything").click()
     await expect(page.locator(".args details.fold")).to_have_count(0)
     await page.locator("#approve > summary").click()
-    await page.get_by_role("button", name="Countersign and release").click()
+    await page.get_by_role("button", name="Countersign", exact=True).click()
     await expect(page.get_by_role("status").filter(has_text="Approved")).to_be_visible()
 
 

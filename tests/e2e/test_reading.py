@@ -69,7 +69,9 @@ async def test_axe_finds_nothing_where_people_talk(site: Site, scheme: str) -> N
     for width in (1280, 390):
         page = await site.visitor(scheme=scheme, width=width)
         await page.goto("/reviews/rev_talk")
-        await page.locator(".others details").first.evaluate("node => { node.open = true }")
+        await page.locator("section[aria-labelledby=h-txn] details").first.evaluate(
+            "node => { node.open = true }"
+        )
         await assert_accessible(page)
 
 

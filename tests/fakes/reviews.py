@@ -33,6 +33,7 @@ from policy_service.workflow.reading import (
     Sibling,
     VoteView,
 )
+from policy_service.workflow.shown import BATCH, view_of
 
 NOW = datetime(2026, 11, 19, 14, 26, 12, tzinfo=UTC)
 CYRILLIC_A = "\u0430"
@@ -494,7 +495,8 @@ def line_of(page: ReviewPage) -> AlikeLine:
     """The line of a batch that belongs to a page."""
     row = row_of(page)
     return AlikeLine(
-        page.review_id, page.rev, page.effect_id, page.effect_digest, page.txn_digest, page.sentence, page.args,
+        page.review_id, page.rev, page.effect_id, page.effect_digest, page.txn_digest, view_of(page, BATCH).digest,
+        page.sentence, page.args,
         page.canonical, row.amount, page.answer_by, page.opened_at, row.have, row.need,
     )  # fmt: skip
 

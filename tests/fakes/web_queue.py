@@ -392,8 +392,9 @@ def create_app(world: World, settings: Settings) -> FastAPI:
         world.closing = True
 
     app = FastAPI(lifespan=lifespan)
-    app.include_router(web_router(world, world, world.oversight, world, world, settings, clock=world.clock))
-    app.include_router(web_router(world, world, world, world, settings, world, clock=world.clock))
+    app.include_router(
+        web_router(world, world, world.oversight, world, world, settings, world, clock=world.clock)
+    )
     return app
 
 

@@ -5,8 +5,9 @@
 
 A room sees every floor below its own, never one above and never its neighbours; inside the braces only
 `pap -> pdp, facts` and `facts, audit, identity -> storage`. `app.py` and `cli.py` see everything and nobody
-sees them; `from_settings.py` is a part of `app.py`. `settings.py`, `configured.py`, `issuers.py`, `lookups.py`, `webhooks.py`, `reaching.py`, `errors.py`, `metrics.py`,
-`health.py` and `tracing.py` are the ground that everybody but the domain may stand on.
+sees them; `from_settings.py` is a part of `app.py`. `settings.py`, `configured.py`, `issuers.py`, `lookups.py`,
+`webhooks.py`, `reaching.py`, `errors.py`, `metrics.py`, `health.py` and `tracing.py` are the ground that everybody
+but the domain may stand on.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ GROUND = frozenset(
         "metrics",
         "health",
         "tracing",
-    }  # fmt: skip
+    }
 )
 
 # room -> the rooms of the service it may name, besides itself

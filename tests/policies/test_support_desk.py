@@ -47,7 +47,7 @@ def notices(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("policy_id", sorted(BUNDLE.policies))
 def test_some_case_notices_when_the_policy_is_dropped(copy: Path, policy_id: str) -> None:
-    file = copy / "support.cedar"
+    file = copy / BUNDLE.policies[policy_id].file
     file.write_text(file.read_text().replace(BUNDLE.policies[policy_id].text, ""))
     assert policy_id not in load_bundle(copy).policies
     assert notices(copy)

@@ -424,7 +424,7 @@ async def test_a_spent_effect_shows_how(bank: World, robot: Agent) -> None:
 # ---------------------------------------------------------------------------------------------------------- costs
 
 AT_MOST = (
-    21  # statements of a review page, with its session and frame, what was written and what was proposed
+    28  # statements of a review page, with its session and frame, what was written and what was proposed
 )
 
 

@@ -349,7 +349,7 @@ def _state(url: str) -> str:
 LAYERS: dict[str, tuple[Any, str]] = {
     "the policy engine": ("policy_service.workflow.asking", "decide"),
     "the facts": (Bundle, "facts_for"),
-    "a unit of work": ("policy_service.workflow.submit", "insert"),
+    "a unit of work": ("policy_service.workflow.revisions", "insert"),
     "the log": ("policy_service.storage.logbook", "canonicalize"),
     "the signer": (Signer, "sign_receipt"),
     "the answer": (Telling, "transaction"),

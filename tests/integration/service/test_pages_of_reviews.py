@@ -20,7 +20,7 @@ from tests.integration.service.effects import pay
 pytestmark = pytest.mark.anyio
 
 FEW, MANY = 3, 50
-AT_MOST = 20  # with whatever the session and the page around it ask
+AT_MOST = 26  # with whatever the session and the page around it ask
 
 
 async def ask(bank: World, robot: Agent, how_many: int, amount: int = 500) -> list[dict[str, Any]]:

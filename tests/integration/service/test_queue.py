@@ -22,6 +22,8 @@ from tests.integration.service.test_pages_of_reviews import ask, seen
 
 pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("engine", ENGINES)]
 
+NO_VIEW = "0" * 64  # of a page that was never drawn
+
 
 def ids(rows: Iterable[Any]) -> list[str]:
     return [row.review_id for row in rows]
@@ -309,7 +311,7 @@ async def test_what_differs_in_anything_that_decides_is_not_alike(
     lines = await alike_page(maya, review_of(mine[0]))
     assert [value.split()[0] for value in lines.values()] == [review_of(mine[0])]
     for view in others:
-        value = f"{review_of(view)} {view['rev']} {view['effects'][0]['effect_digest']} {view['txn_digest']}"
+        value = f"{review_of(view)} {view['rev']} {view['effects'][0]['effect_digest']} {view['txn_digest']} {NO_VIEW}"
         told = await send(maya, review_of(mine[0]), verdict="approve", **{"line-1": value})
         assert "0 of 1 vote counted" in told
         assert (await robot.see(view["txn"]) if why != "another agent" else view)["state"] == "review"
@@ -320,7 +322,7 @@ async def test_who_may_not_vote_finds_nothing_to_tick(bank: World, folder: Payme
     views = await small(bank, robot, 3)
     ingrid = await bank.person("ingrid")
     assert await alike_page(ingrid, review_of(views[0])) == {}
-    value = f"{review_of(views[0])} 1 {views[0]['effects'][0]['effect_digest']} {views[0]['txn_digest']}"
+    value = f"{review_of(views[0])} 1 {views[0]['effects'][0]['effect_digest']} {views[0]['txn_digest']} {NO_VIEW}"
     assert "0 of 1 vote counted" in await send(
         ingrid, review_of(views[0]), verdict="approve", **{"line-1": value}
     )

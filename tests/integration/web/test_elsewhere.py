@@ -38,7 +38,7 @@ async def client(world: World) -> AsyncIterator[httpx2.AsyncClient]:
     async def breaks() -> None:
         raise RuntimeError("the secret reason")
 
-    install(app, world, world, world.oversight, world, world, Settings(SITE), clock=world.clock)
+    install(app, world, world, world.oversight, world, world, Settings(SITE), world, clock=world.clock)
     transport = httpx2.ASGITransport(app=app, raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url=SITE) as client:
         yield client

@@ -21,7 +21,7 @@ from policy_service.storage.plumbing import AuditRow
 AUDIT = table(AuditRow)
 ROW = {
     "audit_id": "a1", "kind": "test", "actor": "system", "txn": "t" * 64, "effect_id": "e" * 64, "rev": 1,
-    "body": b"{}", "at": datetime(2026, 11, 21, tzinfo=UTC),
+    "agent": "robot", "body": b"{}", "at": datetime(2026, 11, 21, tzinfo=UTC),
 }  # fmt: skip
 
 

@@ -371,13 +371,6 @@ def upgrade() -> None:
         batch_op.create_index("ix_reviews_due", ["state", "answer_by", "review_id"], unique=False)
         batch_op.create_index("ix_reviews_escalate", ["state", "escalate_at"], unique=False)
         batch_op.create_index("ix_reviews_newest", ["state", "review_id"], unique=False)
-        batch_op.create_index(
-            "ix_reviews_open_of",
-            ["agent"],
-            unique=False,
-            sqlite_where=sa.text("state = 'open'"),
-            postgresql_where=sa.text("state = 'open'"),
-        )
         batch_op.create_index("ix_reviews_remind", ["state", "remind_at"], unique=False)
         batch_op.create_index("ix_reviews_settled", ["settled_at", "review_id"], unique=False)
 

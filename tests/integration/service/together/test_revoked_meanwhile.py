@@ -14,7 +14,8 @@ import pytest
 
 from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.workflow import compensate, redeem, renew, submit, vote
-from policy_service.workflow.reviews import open_reviews
+from policy_service.workflow.queue import queue_page
+from policy_service.workflow.queue_reading import Wanted
 from policy_service.workflow.vote import Voter
 from tests.fakes.payments import person
 from tests.fakes.world import Agent, Visitor, World
@@ -220,7 +221,7 @@ async def test_after_a_revocation_and_a_reinstatement_a_new_vote_counts(bank: Wo
     again = await bank.person("maya")
     voter = Voter(DEV_ISSUER, "maya", "Maya", "dev")
     review_id = view["effects"][0]["review"]["review_id"]
-    queue = await open_reviews(bank.service.ctx, voter, None, 200)
+    queue = await queue_page(bank.service.ctx, voter, Wanted(), None, 200)
     assert review_id in {row.review_id for row in queue.rows if row.can_vote}, "she is asked"
     assert "You approved this" not in (await again.get(f"/reviews/{review_id}")).text
     answer = (await again.vote(view)).json()
