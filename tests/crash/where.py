@@ -95,6 +95,7 @@ NEVER = {
     "channels.operator.restoring:doubt_transaction": _RESTORED,
     "channels.operator.restoring:go_on_above": _RESTORED,
     "jobs.watching:?": "it looks whether a unit comes back, and what that one writes nobody reads",
+    "channels.http.signing_out:obey": "only an identity provider sends it; it is one unit, and is sent again",
     "workflow.looking:put_in_force": _FROM_GIT,
     "workflow.looking:note_refused": _FROM_GIT,
     "storage.outbox:mark_failed": "the one who is told is the service's own log, which never refuses",

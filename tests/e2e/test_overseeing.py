@@ -66,7 +66,7 @@ async def test_a_name_or_a_reason_that_looks_like_markup_is_text(site: Site, hea
 
 async def test_a_signature_in_an_emergency_takes_two_presses_and_a_reason(site: Site) -> None:
     page = await site.visitor()
-    await page.goto("/reviews/rev_glass")
+    await page.goto("/reviews/rev_glass?full=1")
     await page.get_by_text("In an emergency…").click()
     await page.get_by_role("button", name="Break the glass and release").click()
     assert site.world.cast == []

@@ -45,7 +45,7 @@ from policy_service.workflow.queue_reading import (
     Wanted,
 )
 from policy_service.workflow.reading import Ballot, CommentView, ReviewPage, VoteResult, VoteView
-from policy_service.workflow.shown import WEB, folded_args, view_of
+from policy_service.workflow.shown import BATCH, WEB, folded_args, view_of
 from policy_service.workflow.stepping_up import Proof
 from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
 from tests.fakes import policies, reviews, tasks
@@ -266,8 +266,8 @@ class World:
         self.put(replace(page, comments=(*page.comments, said)), "comment_written")
 
     def _require_read(self, page: ReviewPage, verdict: Ballot, shown: Shown) -> None:
-        whole, first = view_of(page, WEB, full=True), view_of(page, WEB)
-        if verdict == "approve" and shown.digest not in (whole.digest, first.digest):
+        whole, first, batch = view_of(page, WEB, full=True), view_of(page, WEB), view_of(page, BATCH)
+        if verdict == "approve" and shown.digest not in (whole.digest, first.digest, batch.digest):
             raise ConflictError("the page has changed", code="stale_review", moved=whole.moved(shown.parts))
         if verdict == "approve" and folded_args(first) and shown.digest == first.digest:
             raise InvalidRequestError("open it in full and read it first", code="view_incomplete")

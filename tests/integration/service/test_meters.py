@@ -122,10 +122,8 @@ async def test_people_read_what_the_meters_showed(bank: World, robot: Agent) -> 
     maya = await bank.person("maya")
     page = (await maya.get(f"/reviews/{waiting['effects'][0]['review']['review_id']}")).text
     for told in (
-        "spent (per principal, 24h)",
-        "meter spent",
-        "shipped (per resource, day, UTC)",
-        "meter shipped",
+        '<b>spent</b> <span class="muted">per principal, 24h</span>',
+        '<b>shipped</b> <span class="muted">per resource, day, UTC</span>',
     ):
         assert told in page, told
     decision = waiting["effects"][0]["decision"]["decision_id"]

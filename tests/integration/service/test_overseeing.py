@@ -62,6 +62,7 @@ async def test_a_person_whom_a_gate_asks_stops_it_at_once(
     assert (await send(ingrid, "/start-again", **stop)).status_code == 303
     assert (await robot.redeem(tokens)).status_code == 200
     assert "Stopped:" not in words((await maya.get("/")).text)
+    await bank.service.sequencer.number()
     rows = (await maya.get("/v1/audit?limit=500")).json()["rows"]
     kinds = {"stop_began", "stop_ended", "agent_frozen", "agent_unfrozen"}
     told = [(row["actor"]["id"], row["body"]["reason"]) for row in rows if row["kind"] in kinds]

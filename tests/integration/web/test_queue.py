@@ -9,6 +9,7 @@ from html import unescape
 import pytest
 
 from policy_service.workflow.queue_reading import Tab, Wanted
+from policy_service.workflow.shown import BATCH, view_of
 from tests.fakes import reviews
 from tests.fakes.web_queue import World
 from tests.integration.web.conftest import OWN_PAGE, Visitor
@@ -196,7 +197,7 @@ async def test_a_batch_lists_every_line_with_its_digest_and_ticks_none(
     assert "checked" not in text
     for name, value in zip(names, boxes(text).values(), strict=True):
         page = world.pages[name]
-        assert value == f"{name} 1 {page.effect_digest} {page.txn_digest}"
+        assert value == f"{name} 1 {page.effect_digest} {page.txn_digest} {view_of(page, BATCH).digest}"
         assert page.effect_digest[:4] in text
 
 
@@ -237,7 +238,7 @@ async def test_a_batch_takes_no_review_of_another_kind(world: World, visitor: Vi
     world.put(replace(reviews.credit(9), review_id="rev_other", agent="another-desk"))
     lines = [world.pages[name] for name in ("rev_other", "rev_01KAHV6T3M")]
     sent = {
-        f"line-{n}": f"{page.review_id} {page.rev} {page.effect_digest} {page.txn_digest}"
+        f"line-{n}": f"{page.review_id} {page.rev} {page.effect_digest} {page.txn_digest} {'0' * 64}"
         for n, page in enumerate(lines, start=1)
     }
     form = {"csrf_token": visitor.session.csrf, "verdict": "approve", **sent}
@@ -258,7 +259,7 @@ async def test_a_line_with_anything_in_it_that_deceives_has_no_box(world: World,
     page = world.pages["rev_credit1"]
     form = {
         "csrf_token": visitor.session.csrf, "verdict": "approve",
-        "line-1": f"rev_credit1 1 {page.effect_digest} {page.txn_digest}",
+        "line-1": f"rev_credit1 1 {page.effect_digest} {page.txn_digest} {'0' * 64}",
     }  # fmt: skip
     await visitor.client.post("/alike/rev_credit0/votes", data=form, headers=OWN_PAGE)
     assert world.cast == []

@@ -109,7 +109,9 @@ def test_both_forms_of_the_schema_say_the_same_about_the_shipped_policies(
 ) -> None:
     human = Schema.from_str(run("schema", *people, bundle).output)
     machine = Schema.from_json_str(run("schema", *people, "--json", bundle).output)
-    text = "\n".join(path.read_text() for path in Path(bundle).glob("*.cedar"))
+    text = "\n".join(
+        path.read_text() for path in Path(bundle).glob("*.cedar") if people or path.name != "people.cedar"
+    )
     results = [validate_policies(text, schema) for schema in (human, machine)]
     told = [(one.validation_passed, sorted(error.error for error in one.errors)) for one in results]
     assert told[0] == told[1]
