@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,7 @@ async def test_new_rules_ask_again_whatever_an_agent_has_open(
 async def test_two_replicas_together_never_have_more_open_than_one_agent_may(
     bank: World, robot: Agent, tmp_path: Path, folder: Payments, database: dict[str, Any]
 ) -> None:
+    shutil.copytree(bank.settings.data_dir, tmp_path / "beyond")  # the same keys, and the epoch's mark
     async with running(tmp_path / "beyond", folder.path, clock=bank.clock, **database) as beyond:
         there = Agent(robot.name, robot.key, beyond.http, robot.clock)
         for one in (robot, there):
