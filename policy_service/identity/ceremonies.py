@@ -25,7 +25,6 @@ from webauthn.helpers import (
     base64url_to_bytes,
     bytes_to_base64url,
     decode_credential_public_key,
-    parse_authenticator_data,
 )
 from webauthn.helpers.cose import COSEAlgorithmIdentifier
 from webauthn.helpers.decode_credential_public_key import DecodedRSAPublicKey
@@ -218,11 +217,6 @@ def verify_assertion(party: Party, challenge: bytes, assertion: Assertion, publi
     except _MALFORMED as error:
         raise UnprovenError(f"the passkey's answer does not hold: {error}") from error
     return verified.new_sign_count
-
-
-def counter_of(assertion: Assertion) -> int:
-    """The authenticator's counter as the answer says it."""
-    return parse_authenticator_data(assertion.authenticator_data).sign_count
 
 
 def key_digest(public_key: bytes) -> str:

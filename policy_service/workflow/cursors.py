@@ -25,3 +25,8 @@ def read_cursor(cursor: str | None) -> tuple[datetime, str] | None:
     if aware is None or not key:
         raise InvalidRequestError(f"the cursor {cursor!r} is not one of ours; start without one")
     return aware, key
+
+
+def write_cursor(at: datetime, key: str) -> str:
+    """The cursor of a page that ends at this time and key."""
+    return f"{at.isoformat()}~{key}"

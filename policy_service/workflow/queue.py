@@ -31,12 +31,11 @@ from policy_service.workflow.ballots import groups_now
 from policy_service.workflow.broken import SetApart
 from policy_service.workflow.cases import Case, read_cases
 from policy_service.workflow.context import Context
-from policy_service.workflow.cursors import read_cursor
+from policy_service.workflow.cursors import read_cursor, write_cursor
 from policy_service.workflow.describing import first_money, sentence
 from policy_service.workflow.queue_reading import Count, QueuePage, QueueRow, Tab, TabCounts, Wanted
 from policy_service.workflow.reading import Piece, Risk
 from policy_service.workflow.reviews import owner_name
-from policy_service.workflow.stops import list_stops
 from policy_service.workflow.vote import Voter, why_not
 
 COUNT_CAP = 1_000  # nobody reads more than this
@@ -84,9 +83,8 @@ class _Reader:
             counts = replace(counts, me=Count(len(rows)))  # all of them were weighed
         return QueuePage(
             rows=tuple(rows),
-            next_cursor=None if following is None else f"{following[0].isoformat()}~{following[1]}",
+            next_cursor=None if following is None else write_cursor(*following),
             counts=counts,
-            frozen=tuple(stop.words for stop in list_stops(self._conn)),
             looked_through=looked,
         )
 

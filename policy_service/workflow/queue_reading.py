@@ -99,7 +99,6 @@ class QueuePage:
     rows: tuple[QueueRow, ...]
     next_cursor: str | None = None
     counts: TabCounts = TabCounts()
-    frozen: tuple[str, ...] = ()  # what an operator has stopped, in words
     looked_through: int = 0  # how many a filter went through without coming to the end; 0: to the end
 
 

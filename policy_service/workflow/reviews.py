@@ -33,7 +33,7 @@ from policy_service.workflow.beside_reading import Beside, MeterLine, Proof
 from policy_service.workflow.break_glass import may_alone, why_not_open
 from policy_service.workflow.cases import Case, read_case, read_cases
 from policy_service.workflow.context import Context
-from policy_service.workflow.cursors import read_cursor
+from policy_service.workflow.cursors import read_cursor, write_cursor
 from policy_service.workflow.denied_before import Denials, period_of
 from policy_service.workflow.describing import arguments, sentence
 from policy_service.workflow.edit_views import edit_cards, may_propose, open_cards, since_staged
@@ -74,12 +74,8 @@ async def open_cases(ctx: Context, cursor: str | None, limit: int) -> tuple[list
 def _cases(conn: Connection, after: tuple[datetime, str] | None, limit: int) -> tuple[list[Case], str | None]:
     found = records.open_reviews(conn, after=after, limit=limit + 1)
     shown = found[:limit]
-    following = _write_cursor(shown[-1].answer_by, shown[-1].review_id) if len(found) > limit else None
+    following = write_cursor(shown[-1].answer_by, shown[-1].review_id) if len(found) > limit else None
     return read_cases(conn, shown), following
-
-
-def _write_cursor(answer_by: datetime, review_id: str) -> str:
-    return f"{answer_by.isoformat()}~{review_id}"
 
 
 def owner_name(bundle: Bundle, owner: str | None) -> str | None:

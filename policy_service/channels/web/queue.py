@@ -51,7 +51,6 @@ def _add_list(router: APIRouter, pages: Pages, source: QueueSource, feed: EventF
             "session": session,
             "index": index,
             "open_tasks": await source.count_tasks(),
-            "frozen": page.frozen,
             "queue": page,
             "wanted": wanted,
             "query": address(wanted, review=beside).replace("/?", "&").removeprefix("/"),
