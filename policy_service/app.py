@@ -81,11 +81,12 @@ from policy_service.storage.unit import Clock, utc_now
 from policy_service.tokens.files import read_secret
 from policy_service.tokens.keys import read_keys
 from policy_service.tokens.sign import Signer
-from policy_service.workflow import shadow, sweep
-from policy_service.workflow.activate import activate, ask_about_open, look_when_asked
 from policy_service.workflow.context import Context
-from policy_service.workflow.impossible import watch_quorums
+from policy_service.workflow.due import sweep
+from policy_service.workflow.effects.activate import activate, ask_about_open, look_when_asked
 from policy_service.workflow.looking import look
+from policy_service.workflow.reviews.impossible import watch_quorums
+from policy_service.workflow.trials import shadow
 
 log = structlog.get_logger(__name__)
 

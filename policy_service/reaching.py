@@ -37,6 +37,7 @@ _NOT_PUBLIC: Final = tuple(
             "3fff::/20",  # documentation (RFC 9637)
             "192.0.0.0/24",  # IETF protocol assignments (RFC 6890)
             "192.88.99.0/24",  # 6to4 relays (RFC 7526)
+            "168.63.129.16/32",  # the platform of Azure: health, DNS and the channel of each machine's agent
         ),
     )
 )

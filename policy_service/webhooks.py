@@ -26,6 +26,7 @@ TOLD: Final = (
     "commit",
     "effect",
     "outcome",
+    "passkey",
     "proposal",
     "question",
     "redemption",

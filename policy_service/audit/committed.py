@@ -29,7 +29,7 @@ _SUBMITTED: Final = "transaction_submitted"
 # A line's members that a span or a webhook may carry. None of them is a caller's or a person's own text.
 MAY_LEAVE: Final = frozenset(
     "outcome cause why from to kind decision_id policies gates bundle commit review_id vote_id verdict late channel "
-    "state task_id task tool_digest args_digest effect_digest txn_digest comment_id proposal_id".split()
+    "state task_id task tool_digest args_digest effect_digest txn_digest comment_id proposal_id passkey_id".split()
 )
 
 

@@ -10,7 +10,7 @@ without step-up, and that is final. No gates at all is not met: an empty rule is
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from policy_service.domain.break_glass import Opening
@@ -107,6 +107,31 @@ def tally(
         denied_by=denied_by,
         counted=tuple(vote.vote_id for vote in approving if vote.vote_id in used),
     )
+
+
+def short_gates(
+    gates: Sequence[MergedGate], votes: Sequence[BallotVote], *, excluded: frozenset[str] = frozenset()
+) -> frozenset[str]:
+    """The keys of the gates to which one more person of theirs alone would help; none when the votes are enough.
+
+    Not those that some matching happens to leave short: where a person could take either of two places, both are.
+    """
+    approving = _one_each(_still_approving([vote for vote in votes if vote.person not in excluded]))
+    open_ones = [gate for gate in gates if not gate.shared]
+    placed = _placed(open_ones, approving)
+    short = {gate.key for gate in gates if gate.shared and len(_serving(gate, approving)) < gate.quorum}
+    helped = {gate.key for gate in open_ones if _placed(_with_one_less(open_ones, gate), approving) == placed}
+    return frozenset(short | helped)
+
+
+def _placed(gates: Sequence[MergedGate], votes: Sequence[BallotVote]) -> int:
+    return sum(map(len, _match(gates, votes).values()))
+
+
+def _with_one_less(gates: Iterable[MergedGate], of: MergedGate) -> list[MergedGate]:
+    """One more person of a gate's own takes one of its places."""
+    others = [gate for gate in gates if gate is not of]
+    return others if of.quorum == 1 else [*others, replace(of, quorum=of.quorum - 1)]
 
 
 def _first_denial(gates: Sequence[MergedGate], votes: Iterable[BallotVote]) -> str | None:

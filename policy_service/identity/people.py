@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, update
+from sqlalchemy import Connection, select, update
 from sqlmodel import col
 
-from policy_service.storage.core import find, find_one, insert_unless_there, table
+from policy_service.storage.core import find, find_one, insert_unless_there, rows_of, table
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import PersonRow
 
@@ -87,3 +87,9 @@ def names_of(conn: Connection, keys: Iterable[str]) -> dict[str, str]:
 def list_people(conn: Connection) -> list[PersonRow]:
     """Everybody who ever signed in or was barred from it, by issuer and subject."""
     return sorted(find(conn, PersonRow), key=lambda row: (row.iss, row.sub))
+
+
+def list_revoked(conn: Connection) -> list[PersonRow]:
+    """Those an operator took out of every decision; on any deployment they are few."""
+    query = select(*table(PersonRow).columns).where(col(PersonRow.revoked_at).is_not(None))
+    return rows_of(PersonRow, conn.execute(query))

@@ -1,8 +1,9 @@
 """Server-side sessions of people.
 
 The cookie is 256 random bits; the database holds its hash. A session ends by idleness, by age, by sign-out, and is
-never carried over a sign-in: each sign-in makes a new one, so a planted cookie is worth nothing. What an open page does
-by itself is no activity: only a person's own request keeps a session from idling out.
+never carried over a sign-in: each sign-in makes a new one, so a planted cookie is worth nothing. Neither is a stolen
+one once its session goes by another (`another_cookie`). What an open page does by itself is no activity: only a
+person's own request keeps a session from idling out.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import ColumnElement, Connection, and_, delete, select, true, update
 from sqlmodel import col
 
-from policy_service.errors import ForbiddenError
+from policy_service.errors import ForbiddenError, UnauthenticatedError
 from policy_service.identity.people import Person, find_person, is_revoked
 from policy_service.settings import Settings
 from policy_service.storage.core import find, table
@@ -155,6 +156,19 @@ def _notices(conn: Connection, session: SessionRow, now: datetime) -> tuple[Noti
 
 def _touch(tx: Tx, id_hash: str) -> None:
     tx.conn.execute(update(SessionRow).where(col(SessionRow.id_hash) == id_hash).values(seen_at=tx.now))
+
+
+def another_cookie(tx: Tx, session: Session) -> str:
+    """The same session under another cookie, so that whoever else holds the one it had is signed out; its value, once.
+
+    Raises:
+        UnauthenticatedError: the session has ended meanwhile.
+    """
+    cookie = secrets.token_urlsafe(_BYTES)
+    live = (col(SessionRow.id_hash) == session.key, col(SessionRow.revoked_at).is_(None))
+    if tx.conn.execute(update(SessionRow).where(*live).values(id_hash=hashed(cookie))).rowcount != 1:
+        raise UnauthenticatedError("nobody is signed in here any more")
+    return cookie
 
 
 def end_session(tx: Tx, cookie: str | None) -> None:

@@ -95,8 +95,8 @@ def forbidden(rules: Rules, policy_ids: Sequence[str]) -> tuple[Reason, ...]:
             DenyCode.FORBIDDEN_BY_POLICY.value,
             policy.doc or policy.title,
             policy=policy.id,
-            advice=f"no approval lifts {policy.id!r} ({policy.place}); do not stage this call again unless what the "
-            'rule weighs has changed, or the policy\'s owner has made it a question there with `@approval("...")`',
+            advice=f"no approval lifts {policy.id!r}; only its owner can make it a question, with "
+            f'`@approval("...")` at {policy.place}',
         )
         for policy in (rules.policies[policy_id] for policy_id in policy_ids)
     )

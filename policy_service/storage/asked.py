@@ -12,10 +12,11 @@ from datetime import datetime
 from functools import cache
 from typing import Any, ClassVar
 
-from sqlalchemy import Connection, Index, Select, and_, bindparam, delete, func, insert, or_, select, union
+from sqlalchemy import Connection, Index, Select, bindparam, delete, func, insert, select, union
 from sqlmodel import Field
 
-from policy_service.storage.core import Row, table
+from policy_service.domain.people import BREAK_GLASS
+from policy_service.storage.core import Row, follows, table
 from policy_service.storage.tables import VoteRow
 from policy_service.storage.types import UtcDateTime
 
@@ -102,7 +103,7 @@ def _arm(n: int, newest: bool, following: bool, personal: bool) -> Select[Any]:
     if following:
         at: Any = bindparam("at", type_=UtcDateTime())
         last: Any = bindparam("after")
-        later = or_(_row.answer_by > at, and_(_row.answer_by == at, _row.review_id > last))
+        later = follows((_row.answer_by, _row.review_id), (at, last))
         query = query.where(_row.review_id < last if newest else later)
     if personal:
         mine = select(_votes.vote_id).where(
@@ -111,6 +112,7 @@ def _arm(n: int, newest: bool, following: bool, personal: bool) -> Select[Any]:
             _votes.sub == bindparam("sub"),
             _votes.late.is_(False),
             _votes.revoked_at.is_(None),
+            _votes.verdict != BREAK_GLASS,  # a signature for an emergency answers no gate
         )
         query = query.where(~mine.exists(), _row.agent.not_in(bindparam("owned", expanding=True)))
     order = (_row.review_id.desc(),) if newest else (_row.answer_by, _row.review_id)

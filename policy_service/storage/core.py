@@ -7,12 +7,24 @@ costs as much again as running it, and a spend writes a dozen rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Insert, Select, Table, Update, bindparam, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Insert,
+    Select,
+    Table,
+    Update,
+    bindparam,
+    insert,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine.interfaces import Dialect
 from sqlalchemy.orm import configure_mappers
@@ -72,6 +84,19 @@ def _as_found(model: type[_AnyRow], values: dict[str, Any]) -> _AnyRow:
 def table(row: type[SQLModel]) -> Table:
     """The Core table of a declared row."""
     return SQLModel.metadata.tables[str(row.__tablename__)]
+
+
+def follows(key: Sequence[ColumnElement[Any]], last: Sequence[Any]) -> ColumnElement[bool]:
+    """Rows whose key comes after this one, as one comparison of rows.
+
+    Spelt out with OR it is a walk through everything that stands before the page: no index can be entered by it.
+    """
+    return tuple_(*key) > tuple_(*last, types=[column.type for column in key])
+
+
+def precedes(key: Sequence[ColumnElement[Any]], last: Sequence[Any]) -> ColumnElement[bool]:
+    """The same for a list that is read from its end."""
+    return tuple_(*key) < tuple_(*last, types=[column.type for column in key])
 
 
 def find(conn: Connection, model: type[_AnyRow], **where: Any) -> list[_AnyRow]:

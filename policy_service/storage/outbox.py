@@ -148,6 +148,12 @@ def forget_sent(tx: Tx, before: datetime) -> int:
     return tx.conn.execute(delete(_outbox).where(_row.state == "sent", _row.next_at < before)).rowcount
 
 
+def forget_given_up(tx: Tx, before: datetime) -> int:
+    """Drop what a lane had to give up before that moment."""
+    over = (_row.state == "dead", _row.give_up_at < before)
+    return tx.conn.execute(delete(_outbox).where(*over)).rowcount
+
+
 async def drain(db: Database, deliver: Deliver, *, limit: int = 50, retry: Retry | None = None) -> Drained:
     """Deliver what is due, one after the other. An error of one message holds up none of the others."""
     patience = retry or Retry()

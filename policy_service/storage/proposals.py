@@ -14,7 +14,7 @@ from sqlalchemy import CheckConstraint, Connection, Index, LargeBinary, Select, 
 from sqlalchemy import text as sql
 from sqlmodel import Field, col
 
-from policy_service.storage.core import Row, find_one, rows_of, table
+from policy_service.storage.core import Row, find, find_one, rows_of, table
 from policy_service.storage.types import UtcDateTime
 
 OPEN: Final = "open"
@@ -89,6 +89,11 @@ def proposal_by_id(conn: Connection, proposal_id: str) -> ProposalRow | None:
 def open_on(conn: Connection, review_id: str) -> list[ProposalRow]:
     """The open proposals of a review, oldest first."""
     return rows_of(ProposalRow, conn.execute(_OPEN_ON, {"review_id": review_id}))
+
+
+def made_by(conn: Connection, review_id: str, iss: str, sub: str) -> list[ProposalRow]:
+    """Everything a person ever proposed on a review, one of them open at most."""
+    return find(conn, ProposalRow, review_id=review_id, iss=iss, sub=sub)
 
 
 def standing_in(conn: Connection, txn: str) -> list[ProposalRow]:

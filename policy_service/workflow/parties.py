@@ -109,7 +109,8 @@ def agent_behind(tx: Tx, name: str, kind: str) -> AgentRow:
         raise ForbiddenError(f"the agent {name!r} is not enrolled; policy-service agent enroll {name}")
     if agent.frozen_at is not None and kind != "compensate":
         raise ForbiddenError(
-            f"the agent {name!r} is frozen; an operator ends that with `policy-service unfreeze agent {name}`",
+            f"the agent {name!r} is frozen; whoever may start it again does so on the page /stop, an operator with "
+            f"`policy-service unfreeze agent {name}`",
             code=ErrorCode.FROZEN,
         )
     return agent

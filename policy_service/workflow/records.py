@@ -6,19 +6,20 @@ attached, so changing one changes memory only; :mod:`policy_service.workflow.mov
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Select, and_, bindparam, func, or_, select
+from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func, select, tuple_
 from sqlmodel import col
 
 from countersign.contract import EffectState, TaskAnswer
+from policy_service.domain.people import BREAK_GLASS
 from policy_service.domain.settlement import Part
 from policy_service.errors import NotFoundError
 from policy_service.storage import proposals
-from policy_service.storage.core import Row, change, find, find_one, rows_of, table
+from policy_service.storage.core import Row, change, find, find_one, follows, rows_of, table
 from policy_service.storage.proposals import OPEN, ProposalRow
 from policy_service.storage.tables import (
     AgentRow,
@@ -182,20 +183,24 @@ def load(conn: Connection, txn: str, rev: int | None = None) -> Snapshot | None:
 
 
 def load_all(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[str, int], Snapshot]:
-    """Many transactions, each at its revision, by (txn, rev): the same few queries however many they are."""
+    """Many transactions, each at its revision, by (txn, rev): the same few queries however many they are.
+
+    No other revision is read: an agent makes as many of one transaction as it likes, each as large as it may be.
+    """
     txns = sorted({txn for txn, _ in wanted})
-    transactions = among(conn, TransactionRow, col(TransactionRow.txn), txns)
-    heads = {row.txn: row.rev for row in sorted(transactions, key=lambda row: row.rev)}
+    heads = _newest_revisions(conn, txns)
+    transactions = at_revisions(conn, TransactionRow, "txn", wanted)
     found = {(row.txn, row.rev): Snapshot(row, [], head_rev=heads[row.txn]) for row in transactions}
-    effects = among(conn, EffectRow, col(EffectRow.txn), txns)
+    effects = at_revisions(conn, EffectRow, "txn", wanted)
     decided = [effect.decision_id for effect in effects]
     decisions = {d.decision_id: d for d in among(conn, DecisionRow, col(DecisionRow.decision_id), decided)}
     for effect in sorted(effects, key=lambda effect: effect.seq):
         snapshot = found[effect.txn, effect.rev]
         (snapshot.effects if effect.kind == "effect" else snapshot.compensations).append(effect)
         snapshot.decisions[effect.decision_id] = decisions[effect.decision_id]
-    named = [effect.effect_id for effect in effects]
-    reviews = {row.review_id: row for row in among(conn, ReviewRow, col(ReviewRow.effect_id), named)}
+    named = [(effect.effect_id, effect.rev) for effect in effects]
+    asked = at_revisions(conn, ReviewRow, "effect_id", named)
+    reviews = {row.review_id: row for row in asked}
     for review in reviews.values():
         found[review.txn, review.rev].reviews[review.effect_id] = review
     votes = among(conn, VoteRow, col(VoteRow.review_id), sorted(reviews))
@@ -210,6 +215,31 @@ def load_all(conn: Connection, wanted: Sequence[tuple[str, int]]) -> dict[tuple[
         review = reviews[comment.review_id]
         found[review.txn, review.rev].comments.setdefault(comment.review_id, []).append(comment)
     return {key: found[key] for key in wanted if key in found}
+
+
+def _newest_revisions(conn: Connection, txns: Sequence[str]) -> dict[str, int]:
+    newest = select(col(TransactionRow.txn), func.max(col(TransactionRow.rev)).label("newest"))
+    found = conn.execute(newest.where(col(TransactionRow.txn).in_(txns)).group_by(col(TransactionRow.txn)))
+    return {row.txn: row.newest for row in found}
+
+
+def at_revisions(
+    conn: Connection,
+    model: type[_Row],
+    name: str,
+    values: Iterable[tuple[str, int]],
+    *more: ColumnElement[bool],
+) -> list[_Row]:
+    """The rows at exactly these pairs of what the column ``name`` holds and a revision, by one query. The names stand
+    there twice, for SQLite serves no list of pairs by an index."""
+    columns, pairs = table(model).c, sorted(set(values))
+    if not pairs:
+        return []
+    at = (
+        columns[name].in_(sorted({each for each, _ in pairs})),
+        tuple_(columns[name], columns.rev).in_(pairs),
+    )
+    return rows(conn, model, _all(model).where(*at, *more))
 
 
 def among(conn: Connection, model: type[_Row], column: Any, values: Sequence[str]) -> list[_Row]:
@@ -267,17 +297,11 @@ def attempt_of(conn: Connection, redeemer: str, attempt_id: str) -> AttemptRow |
 
 def open_reviews(conn: Connection, *, after: tuple[datetime, str] | None, limit: int) -> list[ReviewRow]:
     """A page of open reviews, those that expire first in front, after the (answer_by, review_id) given."""
-    query = _all(ReviewRow).where(col(ReviewRow.state) == "open")
+    c = table(ReviewRow).c
+    query = _all(ReviewRow).where(c.state == "open")
     if after is not None:
-        at, review_id = after
-        later = or_(
-            col(ReviewRow.answer_by) > at,
-            and_(col(ReviewRow.answer_by) == at, col(ReviewRow.review_id) > review_id),
-        )
-        query = query.where(later)
-    return rows(
-        conn, ReviewRow, query.order_by(col(ReviewRow.answer_by), col(ReviewRow.review_id)).limit(limit)
-    )
+        query = query.where(follows((c.answer_by, c.review_id), after))
+    return rows(conn, ReviewRow, query.order_by(c.answer_by, c.review_id).limit(limit))
 
 
 def reviews_among(conn: Connection, review_ids: Sequence[str]) -> list[ReviewRow]:
@@ -288,17 +312,19 @@ def reviews_among(conn: Connection, review_ids: Sequence[str]) -> list[ReviewRow
 _SEARCHED_BYTES = 16_384  # a larger effect's sentence is not searched
 
 
-def small_effects(conn: Connection, effect_ids: Sequence[str]) -> list[EffectRow]:
-    """These effects at every revision, but for the large ones."""
-    query = _all(EffectRow).where(col(EffectRow.effect_id).in_(effect_ids))
-    return rows(conn, EffectRow, query.where(func.length(col(EffectRow.args)) <= _SEARCHED_BYTES))
+def small_effects(conn: Connection, effects: Sequence[tuple[str, int]]) -> list[EffectRow]:
+    """These effects, each at its revision, but for the large ones."""
+    small = func.length(col(EffectRow.args)) <= _SEARCHED_BYTES
+    return at_revisions(conn, EffectRow, "effect_id", effects, small)
 
 
 def answered_among(conn: Connection, iss: str, sub: str, review_ids: Sequence[str]) -> set[str]:
-    """Which of these reviews hold a vote of this person's: cast in time, and not revoked."""
+    """Which of these reviews hold an answer of this person's: cast in time, and not revoked. A signature for an
+    emergency answers no gate."""
     votes = table(VoteRow).c
     query = select(votes.review_id).where(votes.review_id.in_(review_ids), votes.iss == iss, votes.sub == sub)
-    return set(conn.execute(query.where(votes.late.is_(False), votes.revoked_at.is_(None))).scalars())
+    standing = (votes.late.is_(False), votes.revoked_at.is_(None), votes.verdict != BREAK_GLASS)
+    return set(conn.execute(query.where(*standing)).scalars())
 
 
 def tasks(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from tests.counterparts import require
 
 WAY_TO_GET = "apt-get install strace"
 _START_S = 60.0
+_PATIENCE_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,21 @@ class Fault:
 
 @dataclass
 class Injected:
-    """What was injected; complete once the block is over."""
+    """What was injected."""
 
+    log: Path
     hits: int = 0
+
+    def wait(self) -> None:
+        """Let what follows in its own time (the epoch mark, 0.2 s apart) come to its fault, if it ever does."""
+        until = time.monotonic() + _PATIENCE_S
+        while not self.count() and time.monotonic() < until:
+            time.sleep(0.05)
+
+    def count(self) -> int:
+        """How many calls were made to fail so far."""
+        self.hits = self.log.read_text().count("(INJECTED)")
+        return self.hits
 
 
 @contextmanager
@@ -50,7 +64,7 @@ def failing(pid: int, files: tuple[Path, ...], fault: Fault, log: Path) -> Itera
     assert process.stderr is not None
     said = process.stderr.readline()
     assert "attached" in said, f"strace cannot trace a child of ours here: {said}"
-    injected = Injected()
+    injected = Injected(log)
     try:
         yield injected
     finally:
@@ -60,4 +74,4 @@ def failing(pid: int, files: tuple[Path, ...], fault: Fault, log: Path) -> Itera
         except subprocess.TimeoutExpired:  # once in some hundred it hangs between two threads
             process.kill()  # the kernel lets go then
             process.communicate()
-        injected.hits = log.read_text().count("(INJECTED)")
+        injected.count()

@@ -73,7 +73,7 @@ def _which(value: Any) -> str:
     if isinstance(value, str):
         return value
     from policy_service.channels.operator.verbs import VERBS
-    from policy_service.workflow import due
+    from policy_service.workflow.due import due
 
     tables: tuple[dict[str, Any], ...] = (VERBS, vars(due))
     return next(name for table in tables for name, known in table.items() if known is value)

@@ -171,7 +171,7 @@ def _many() -> dict[str, tuple[str, tuple[str, ...]]]:
     return {
         "channels.operator.socket:verb": ("verb", tuple(VERBS)),
         "channels.operator.socket:VERBS": ("name", tuple(VERBS)),
-        "workflow.sweep:_move": ("queue", _queues()),
+        "workflow.due.sweep:_move": ("queue", _queues()),
     }
 
 

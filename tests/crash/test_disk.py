@@ -82,6 +82,7 @@ def test_a_disk_that_fails_the_service_loses_nothing_and_releases_nothing(
     with failing(story.service.pid, files, fault, story.folder / "strace.log") as injected:
         for flow in ("small", "large"):
             story.try_to_live(flow, flow)
+        injected.wait()
     assert injected.hits, "the fault was met"
     assert not story.service.ended, "the service goes on"
     for answer in lines(story.agent / "answers.jsonl"):

@@ -15,9 +15,9 @@ from tests.integration.service.engines import ENGINES
 pytestmark = STORIES
 
 EVERY_DAY = {
-    ("sqlite", "workflow.submit_and_redeem:_submit_and_redeem", "after"),
-    ("sqlite", "workflow.redeem:_redeem", "before"),
-    ("sqlite", "workflow.compensate:_compensate", "after"),
+    ("sqlite", "workflow.releases.submit_and_redeem:_submit_and_redeem", "after"),
+    ("sqlite", "workflow.releases.redeem:_redeem", "before"),
+    ("sqlite", "workflow.releases.compensate:_compensate", "after"),
     ("sqlite", "tokens.epoch:_replace>create_secret", "after"),
 }
 """Enough for every day; `make test-long` dies at every point."""

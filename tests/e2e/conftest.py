@@ -16,7 +16,7 @@ from playwright.async_api import Browser, BrowserContext, FloatRect, Page, async
 from tests.counterparts import require
 from tests.fakes.web_queue import Settings, World, create_app, sample_world
 
-_FLAGS = [
+FLAGS = [
     "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
     "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
@@ -85,7 +85,7 @@ async def browser() -> AsyncIterator[Browser]:
     path = require(
         "chromium", shutil.which("chromium"), "apt-get install chromium fonts-dejavu fonts-noto-color-emoji"
     )
-    flags = [*_FLAGS, "--no-sandbox"] if os.geteuid() == 0 else _FLAGS
+    flags = [*FLAGS, "--no-sandbox"] if os.geteuid() == 0 else FLAGS
     async with async_playwright() as playwright:
         launched = await playwright.chromium.launch(executable_path=path, args=flags)
         yield launched

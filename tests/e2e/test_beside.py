@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from playwright.async_api import expect
 
-from policy_service.workflow.reading import EventLine
+from policy_service.workflow.reading.reviews import EventLine
 from tests.e2e.conftest import Site
 from tests.fakes import reviews
 

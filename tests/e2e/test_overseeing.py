@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 from playwright.async_api import expect
 
-from policy_service.workflow.alarms import Alarms
-from policy_service.workflow.reading import BreakGlassView, VoteView
-from policy_service.workflow.stopping import Target
+from policy_service.workflow.oversight.stopping import Target
+from policy_service.workflow.pages.alarms import Alarms
+from policy_service.workflow.reading.reviews import BreakGlassView, VoteView
 from tests.e2e.conftest import SCHEMES, Site
 from tests.e2e.test_reading import assert_accessible
 from tests.fakes import oversight, reviews

@@ -8,7 +8,7 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page, expect
 
-from policy_service.workflow.reading import VoteView
+from policy_service.workflow.reading.reviews import VoteView
 from tests.e2e.conftest import SCHEMES, Site
 from tests.fakes import reviews
 

@@ -9,11 +9,11 @@ from datetime import timedelta
 from countersign.contract import canonicalize
 from policy_service.channels.web.ports import Person
 from policy_service.errors import ForbiddenError, NotFoundError
-from policy_service.workflow.agent_pages import AgentLine, AgentList, AgentPage, EffectLine, KeyLine
-from policy_service.workflow.alarms import Alarms, OpenedLine, StopLine
-from policy_service.workflow.reading import Piece
-from policy_service.workflow.searching import Found, LogLine, LogSearch
-from policy_service.workflow.stopping import StopPage, Target
+from policy_service.workflow.oversight.stopping import StopPage, Target
+from policy_service.workflow.pages.agents import AgentLine, AgentList, AgentPage, EffectLine, KeyLine
+from policy_service.workflow.pages.alarms import Alarms, OpenedLine, StopLine
+from policy_service.workflow.pages.searching import Found, LogLine, LogSearch
+from policy_service.workflow.reading.pieces import Piece
 from tests.fakes.reviews import NOW
 
 DESK = AgentLine(

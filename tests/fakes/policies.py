@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
-from policy_service.workflow.policy_reading import (
+from policy_service.workflow.reading.policies import (
     BundleEvent,
     InForce,
     InShadow,
@@ -16,7 +16,7 @@ from policy_service.workflow.policy_reading import (
     ToolRow,
     TriedEffect,
 )
-from policy_service.workflow.reading import FactLine
+from policy_service.workflow.reading.reviews import FactLine
 from tests.fakes.reviews import NOW, REFUND_GATE, hexed
 
 COMMIT = hexed("in force")[:40]
@@ -38,7 +38,9 @@ ROWS = (
         12,
     ),
     GATE,
-    replace(GATE, policy_id="large-refund-needs-two", asks="Finance, 2, passkey", line=14, decided=4),
+    replace(
+        GATE, policy_id="large-refund-needs-two", asks="2 of Finance, with a passkey", line=14, decided=4
+    ),
     PolicyRow(
         "never-to-closed-accounts",
         "never-to-closed-accounts",

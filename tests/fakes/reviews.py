@@ -11,7 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from policy_service.workflow.beside_reading import (
+from policy_service.workflow.reading.beside import (
     Beside,
     LastApproved,
     Limit,
@@ -20,20 +20,18 @@ from policy_service.workflow.beside_reading import (
     PastEffect,
     Proof,
 )
-from policy_service.workflow.queue_reading import AlikeLine, QueueRow
-from policy_service.workflow.reading import (
-    ArgRow,
+from policy_service.workflow.reading.pieces import ArgRow, Money, Piece
+from policy_service.workflow.reading.queue import AlikeLine, QueueRow
+from policy_service.workflow.reading.reviews import (
     CommentView,
     EventLine,
     FactLine,
     GateView,
-    Money,
-    Piece,
     ReviewPage,
     Sibling,
     VoteView,
 )
-from policy_service.workflow.shown import BATCH, view_of
+from policy_service.workflow.reviews.shown import BATCH, view_of
 
 NOW = datetime(2026, 11, 19, 14, 26, 12, tzinfo=UTC)
 CYRILLIC_A = "\u0430"

@@ -32,10 +32,11 @@ from policy_service.channels.web.routes import web_router
 from policy_service.errors import ConflictError, ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.oidc import Departure
 from policy_service.identity.sessions import Notice
-from policy_service.workflow.edit_views import EditForm, Preview
-from policy_service.workflow.passkeys import Ceremony, PasskeyPage
-from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
-from policy_service.workflow.queue_reading import (
+from policy_service.workflow.pages.edit_views import EditForm, Preview
+from policy_service.workflow.passkeys.managing import Ceremony, PasskeyPage
+from policy_service.workflow.passkeys.stepping_up import Proof
+from policy_service.workflow.reading.policies import PoliciesPage, TriedEffect
+from policy_service.workflow.reading.queue import (
     AlikePage,
     Count,
     QueuePage,
@@ -44,10 +45,9 @@ from policy_service.workflow.queue_reading import (
     TabCounts,
     Wanted,
 )
-from policy_service.workflow.reading import Ballot, CommentView, ReviewPage, VoteResult, VoteView
-from policy_service.workflow.shown import BATCH, WEB, folded_args, view_of
-from policy_service.workflow.stepping_up import Proof
-from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
+from policy_service.workflow.reading.reviews import Ballot, CommentView, ReviewPage, VoteResult, VoteView
+from policy_service.workflow.reading.tasks import OpenTasks, TaskList, TaskPage
+from policy_service.workflow.reviews.shown import BATCH, WEB, folded_args, view_of
 from tests.fakes import policies, reviews, tasks
 from tests.fakes.oversight import FakeOversight
 

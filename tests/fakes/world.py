@@ -24,6 +24,7 @@ from uuid import uuid4
 import httpx2
 import structlog
 from fastapi import FastAPI
+from sqlalchemy import select
 
 from countersign.contract import (
     TYP_RECEIPT,
@@ -37,11 +38,13 @@ from countersign.contract import (
 from policy_service.app import Service, create_app
 from policy_service.channels.operator.verbs import VERBS
 from policy_service.settings import Settings, load_settings
+from policy_service.storage.core import table
 from policy_service.storage.migrations import migrate
+from policy_service.storage.plumbing import AuditRow
 from policy_service.tokens.keys import make_keys
-from policy_service.workflow import sweep
-from policy_service.workflow.activate import activate, ask_about_open
-from policy_service.workflow.impossible import watch_quorums
+from policy_service.workflow.due import sweep
+from policy_service.workflow.effects.activate import activate, ask_about_open
+from policy_service.workflow.reviews.impossible import watch_quorums
 
 SUPPORT_BUNDLE = Path(__file__).parents[2] / "policies"
 URL = "http://127.0.0.1:8420"
@@ -315,9 +318,9 @@ class World:
         """Run an operator's verb, as the socket would."""
         return await self.service.db.write(lambda tx: VERBS[verb](tx, self.settings, args))
 
-    async def person(self, sub: str) -> Visitor:
-        """Somebody signed in by a one-time link, through the page."""
-        link = (await self.operator("sign-in-link", {"sub": sub, "name": sub.title()}))["url"]
+    async def person(self, sub: str, name: str = "") -> Visitor:
+        """Somebody signed in by a one-time link, through the page; called by their own name unless by another."""
+        link = (await self.operator("sign-in-link", {"sub": sub, "name": name or sub.title()}))["url"]
         token = link.partition("token=")[2]
         answer = await self.http.post(
             "/sign-in/dev", data={"token": token}, headers={"Origin": self.settings.public_url}
@@ -363,13 +366,11 @@ class World:
             await tick(self.service.ctx)
 
     async def log(self, txn: str) -> list[tuple[str, dict[str, Any]]]:
-        """The log of a transaction: kind and body, in order."""
-        from policy_service.workflow.history import of_transaction
-
-        found = await self.service.db.read(
-            lambda conn: [row for rev in range(1, 10) for row in of_transaction(conn, txn, rev)]
-        )
-        return [(row.kind, json.loads(row.body)) for row in found]
+        """The log of a transaction: kind and body, by revision and in order."""
+        line = table(AuditRow).c
+        query = select(line.kind, line.body).where(line.txn == txn).order_by(line.rev, line.audit_id)
+        found = await self.service.db.read(lambda conn: conn.execute(query).all())
+        return [(kind, json.loads(body)) for kind, body in found]
 
 
 @functools.cache

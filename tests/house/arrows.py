@@ -64,6 +64,23 @@ MAY_NAME: dict[str, frozenset[str]] = {
 }
 ALL_CHANNELS = frozenset({"streams"})  # modules that are no channel: what any channel may use, and names none
 
+# The rooms of `workflow`, lowest first: each names itself, those before it, and the modules beside them.
+VERB_ROOMS = (
+    "reading",
+    "effects",
+    "passkeys",
+    "reviews",
+    "edits",
+    "oversight",
+    "releases",
+    "tasks",
+    "trials",
+    "pages",
+    "told",
+    "proofs",
+    "due",
+)
+
 SEES_EVERYTHING = frozenset({"app", "cli"})
 
 # What the domain may use beside the contract: no clock, no randomness, no IO.
@@ -103,7 +120,7 @@ def _wrong_room(one: Import, room: str, named: str) -> str | None:
     if room == "":
         return f"the package itself stays empty and may not name {named}"
     if named == room:
-        return _wrong_channel(one)
+        return _wrong_channel(one) or _wrong_verb(one)
     if "*" in MAY_NAME[room] or named in MAY_NAME[room]:
         return None
     return f"{room} may not name {named}"
@@ -113,6 +130,14 @@ def _wrong_channel(one: Import) -> str | None:
     here, there = _channel(one.importer), _channel(one.imported)
     if here and there and here != there and there not in ALL_CHANNELS:
         return f"channel {here} may not name channel {there}"
+    return None
+
+
+def _wrong_verb(one: Import) -> str | None:
+    here, there = verb_room_of(one.importer), verb_room_of(one.imported)
+    floors = ("", *VERB_ROOMS)
+    if there and floors.index(here) < floors.index(there):
+        return f"the verbs of {here or 'workflow itself'} stand below {there} and may not name it"
     return None
 
 
@@ -135,6 +160,12 @@ def _wrong_in_sdk(one: Import) -> str | None:
 def room_of(module: str) -> str:
     """`policy_service.storage.outbox` lives in `storage`; the package itself in ``."""
     return [*module.split("."), ""][1]
+
+
+def verb_room_of(module: str) -> str:
+    """`policy_service.workflow.reviews.vote` lives in `reviews`; what stands beside the rooms in ``."""
+    parts = module.split(".")
+    return parts[2] if parts[1:2] == ["workflow"] and parts[2:3] and parts[2] in VERB_ROOMS else ""
 
 
 def _channel(module: str) -> str:

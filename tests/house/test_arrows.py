@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.arrows import INNER_ROOMS, MAY_NAME, room_of, wrong_sdk_arrows, wrong_service_arrows
+from tests.house.arrows import (
+    INNER_ROOMS,
+    MAY_NAME,
+    VERB_ROOMS,
+    room_of,
+    wrong_sdk_arrows,
+    wrong_service_arrows,
+)
 from tests.house.imports import imports_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -25,6 +32,11 @@ def test_sdk_never_imports_the_service_and_the_contract_stands_alone() -> None:
     imports = imports_of(SDK_ROOT, "countersign")
     assert len(imports) > 50, "the reader found hardly any imports; it is broken"
     assert wrong_sdk_arrows(imports) == []
+
+
+def test_every_room_of_verbs_has_its_floor() -> None:
+    folder = ROOT / "policy_service" / "workflow"
+    assert {path.parent.name for path in folder.glob("*/__init__.py")} == set(VERB_ROOMS)
 
 
 def test_every_room_on_disk_is_on_the_floor_plan() -> None:
@@ -46,7 +58,18 @@ WRONG = {
     "tokens writes its own rows": ("tokens/keys.py", "from policy_service.storage import tables"),
     "storage calls the audit log": ("storage/unit.py", "from policy_service.audit.log import append"),
     "an inner room calls a verb": ("audit/log.py", "from policy_service.workflow import submit"),
-    "a verb answers HTTP": ("workflow/submit.py", "from policy_service.channels.http import problems"),
+    "a verb answers HTTP": (
+        "workflow/effects/submit.py",
+        "from policy_service.channels.http import problems",
+    ),
+    "a vote reads the page it was cast on": (
+        "workflow/reviews/vote.py",
+        "from policy_service.workflow.pages import reviews",
+    ),
+    "what all verbs stand on names one of them": (
+        "workflow/moves.py",
+        "from policy_service.workflow.effects.submit import Submit",
+    ),
     "a sweep speaks HTTP": ("jobs/sweeps.py", "from policy_service.channels import http"),
     "a channel starts sweeps": ("channels/http/health.py", "from policy_service.jobs import sweeps"),
     "one channel uses another": (
@@ -67,10 +90,16 @@ WRONG = {
         "pdp/engine.py",
         "import typing as t\nif t.TYPE_CHECKING:\n    from policy_service.storage import tables\n",
     ),
-    "somebody names the composition root": ("workflow/vote.py", "from policy_service.app import build"),
+    "somebody names the composition root": (
+        "workflow/reviews/vote.py",
+        "from policy_service.app import build",
+    ),
     "somebody names the command line": ("identity/agents.py", "import policy_service.cli"),
-    "the service uses the SDK's client": ("workflow/vote.py", "from countersign.client import Client"),
-    "the service uses the SDK as a whole": ("workflow/vote.py", "import countersign"),
+    "the service uses the SDK's client": (
+        "workflow/reviews/vote.py",
+        "from countersign.client import Client",
+    ),
+    "the service uses the SDK as a whole": ("workflow/reviews/vote.py", "import countersign"),
     "a room that is not on the plan": ("utils/strings.py", "from policy_service.domain import gates"),
     "the package itself is not empty": ("__init__.py", "from policy_service.domain import gates"),
 }
@@ -87,7 +116,18 @@ RIGHT = {
     "the command line uses the SDK": ("cli.py", "import countersign"),
     "a channel calls a verb": ("channels/http/x.py", "from policy_service.workflow import submit"),
     "a channel speaks the contract": ("channels/http/x.py", "from countersign.contract import wire"),
-    "a verb opens a unit of work": ("workflow/submit.py", "from policy_service.storage.unit import Tx"),
+    "a verb opens a unit of work": (
+        "workflow/effects/submit.py",
+        "from policy_service.storage.unit import Tx",
+    ),
+    "a page asks the rule of a vote": (
+        "workflow/pages/queue.py",
+        "from policy_service.workflow.reviews.vote import why_not",
+    ),
+    "a verb reads the rows as they are": (
+        "workflow/due/sweep.py",
+        "from policy_service.workflow import records",
+    ),
     "bundles are validated by the engine": ("pap/active.py", "from policy_service.pdp import engine"),
     "the audit log writes rows": ("audit/log.py", "from ..storage import tables"),
     "the domain speaks the contract": (

@@ -10,10 +10,9 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import httpx2
 from hypothesis import event
@@ -24,44 +23,24 @@ from countersign.contract import EffectState, ReceiptClaims, ReleaseClaims, TxnS
 from tests.model import invariants
 from tests.model import peoples_side as people
 from tests.model.agents_side import Answer
+from tests.model.playing import PICK, Databases, Moves
 from tests.model.real import LOST, Real, Shop, Tables
 from tests.model.rules import USUAL
 from tests.model.state import Attempt, Book, Refused, Token, Transaction, new_book
 
+__all__ = ["PICK", "Batch", "Databases", "Protocol", "may"]
+
 E, T = EffectState, TxnState
-F = TypeVar("F", bound=Callable[..., None])
-Databases = Callable[[], AbstractContextManager[dict[str, str]]]
 Batch = tuple[tuple[Token, ...], list[str]]
 
-PICK = st.integers(0, 1_000)
 AMOUNTS = st.sampled_from([10, 60, 500, 5_000])
 MINE = st.sampled_from(["pay", "pay", "book", "mail"])
 TOOLS = st.one_of(st.lists(MINE, min_size=1, max_size=3), st.just(["ship"]), st.just(["ship", "pay"]))
 OUTCOMES = st.sampled_from([E.FIRED, E.FIRED, E.FIRED, E.FAILED, E.UNUSED, E.UNKNOWN])
 
 
-@dataclass(frozen=True)
-class Move:
-    """Something somebody may do: when, how often as against the others, and with what drawn."""
-
-    when: Callable[[Any], Any]
-    often: int
-    drawn: Mapping[str, st.SearchStrategy[Any]]
-
-
-def may(
-    *, when: Callable[[Any], Any] = lambda _: True, often: int = 1, **drawn: st.SearchStrategy[Any]
-) -> Callable[[F], F]:
-    """Mark a method as something that may happen next."""
-
-    def mark(method: F) -> F:
-        MOVES[method.__name__] = Move(when, often, drawn)
-        return method
-
-    return mark
-
-
-MOVES: dict[str, Move] = {}
+MOVES = Moves()
+may = MOVES.may
 
 
 class Protocol(RuleBasedStateMachine):
@@ -236,11 +215,8 @@ class Protocol(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def somebody_acts(self, data: st.DataObject) -> None:
-        """One rule and not one for each verb: Hypothesis leaves most rules out of most runs, and then nothing is ever
-        both approved and spent."""
-        possible = [name for name, move in MOVES.items() for _ in range(move.often) if move.when(self)]
-        name = data.draw(st.sampled_from(possible), label="what happens")
-        getattr(self, name)(**data.draw(st.fixed_dictionaries(dict(MOVES[name].drawn)), label="with"))
+        """One rule and not one for each verb: `playing.py` says why."""
+        MOVES.make_one(self, data)
 
     # -- what there is ---------------------------------------------------------------------------------------
 

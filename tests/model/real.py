@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import httpx2
 from anyio.from_thread import BlockingPortal, start_blocking_portal
@@ -35,9 +35,17 @@ from policy_service.storage.tables import (
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import person
 from tests.fakes.world import Agent, Clock, Visitor, World, running
-from tests.model.rules import OWNER, USUAL, Bundle
+from tests.model.rules import OWNER, USUAL
 
 T = TypeVar("T")
+
+
+class Folder(Protocol):
+    """Rules that can be written down for the service."""
+
+    def lay(self, folder: Path) -> None:
+        """Make the folder hold exactly these."""
+
 
 LOST: ContextVar[str | None] = ContextVar("LOST", default=None)
 """What happens to the next unit of work of this request: undone before its commit, or committed and not told."""
@@ -72,13 +80,13 @@ def read_tables(conn: Connection) -> Tables:
 class Real:
     """A service of the machine's own."""
 
-    def __init__(self, folder: Path, database: dict[str, str]) -> None:
+    def __init__(self, folder: Path, database: dict[str, str], first: Folder = USUAL) -> None:
         self._folder, self._database = folder, database
         self._life, self._lives = ExitStack(), 0
         self._portal: BlockingPortal = self._life.enter_context(start_blocking_portal())
         self.bundle = folder / "bundle"
         self.bundle.mkdir()
-        USUAL.lay(self.bundle)
+        first.lay(self.bundle)
         self.clock = Clock()
         self.clock.stop_at(datetime.now(UTC).replace(microsecond=0))
         self._latest = self.clock()
@@ -171,7 +179,7 @@ class Real:
             answer = await visitor.http.post(path, json=ballot, headers=visitor.headers())
         return answer
 
-    async def activate(self, bundle: Bundle | None) -> None:
+    async def activate(self, bundle: Folder | None) -> None:
         """Lay this bundle there and look; None is one that does not load."""
         if bundle is None:
             (self.bundle / "rules.cedar").write_text("forbid (principal")

@@ -2,22 +2,14 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
-from hypothesis import HealthCheck, seed, settings
-from hypothesis.stateful import run_state_machine_as_test
 
 from countersign.contract import EffectState, TxnState
 from countersign.contract.states import EFFECT_MOVES, TXN_MOVES
-from tests.counterparts import postgres
-from tests.model.base import Databases
 from tests.model.governing import EverybodyActs, machine_on
+from tests.model.playing import LONG, Databases, databases_on, play
 
 E, T = EffectState, TxnState
-LONG = settings().max_examples > 1_000  # HYPOTHESIS_PROFILE=long
 SEEDS = {"sqlite": 34 if LONG else 2, "postgresql": 10 if LONG else 1}
 STEPS = 60 if LONG else 30
 
@@ -32,36 +24,14 @@ NOT_REACHED = {
 
 
 def run(machine: type[EverybodyActs], seeds: int) -> None:
-    """Let it play. Eight runs for each seed: in more, Hypothesis would play variations of what it has played."""
-    first = random.getrandbits(32) if LONG else 0
-    played = settings(
-        max_examples=8,  # the simplest, the empty one, and six that are drawn
-        stateful_step_count=STEPS,
-        suppress_health_check=list(HealthCheck),
-        deadline=None,
-        derandomize=False,
-        database=None,
-    )
-    for number in range(first, first + seeds):
-        print(f"seed {number}")  # told when it fails
-        run_state_machine_as_test(seed(number)(machine), settings=played)
+    """Let it play."""
+    play(machine, seeds, STEPS)
 
 
 @pytest.fixture
 def databases(request: pytest.FixtureRequest, engine: str) -> Databases:
     """The settings of a database for one run of the machine."""
-
-    @contextmanager
-    def sqlite() -> Iterator[dict[str, str]]:
-        yield {}
-
-    @contextmanager
-    def postgresql() -> Iterator[dict[str, str]]:
-        server = request.getfixturevalue("postgres_server")
-        with postgres.database(server, request.getfixturevalue("migrated_template")) as url:
-            yield {"database_url": url}
-
-    return sqlite if engine == "sqlite" else postgresql
+    return databases_on(request, engine)
 
 
 @pytest.mark.timeout(3_600 if LONG else 600)

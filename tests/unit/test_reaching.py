@@ -16,8 +16,8 @@ from pydantic import ValidationError
 from policy_service.reaching import is_open
 from policy_service.tokens.webhook_keys import WebhookKey
 from policy_service.webhooks import Webhook
-from policy_service.workflow.delivering import deliver
-from policy_service.workflow.webhooks import Answer
+from policy_service.workflow.told.delivering import deliver
+from policy_service.workflow.told.webhooks import Answer
 from tests.fakes.lookups import certificate
 from tests.fakes.receivers import Receiver, Step
 from tests.unit.tokens.test_webhook_keys import SHARED
@@ -39,6 +39,7 @@ INSIDE = {
     "carrier's own": "100.64.0.1",
     "metadata": "169.254.169.254",
     "link": "169.254.0.1",
+    "the platform of Azure": "168.63.129.16",
     "nothing": "0.0.0.0",
     "this network": "0.1.2.3",
     "multicast": "224.0.0.1",

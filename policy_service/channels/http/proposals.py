@@ -8,9 +8,9 @@ from countersign.contract.wire import AcceptRequest, DeclineRequest, Transaction
 from policy_service.channels.http import docs
 from policy_service.channels.http.bodies import answer, read_model
 from policy_service.channels.http.gate import Gate
-from policy_service.workflow.accept import accept
-from policy_service.workflow.decline import decline
-from policy_service.workflow.telling import Telling
+from policy_service.workflow.edits.accept import accept
+from policy_service.workflow.edits.decline import decline
+from policy_service.workflow.told.telling import Telling
 
 ProposalId = Path(min_length=1, max_length=64, description="The proposal's id.")
 

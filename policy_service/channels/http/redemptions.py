@@ -19,14 +19,14 @@ from policy_service.channels.http import docs
 from policy_service.channels.http.bodies import JSON_TYPE, answer, read_model
 from policy_service.channels.http.gate import Gate
 from policy_service.errors import NotFoundError
-from policy_service.workflow.epochs import epoch_view
-from policy_service.workflow.evaluate import evaluate_request
-from policy_service.workflow.redeem import Redeemed, redeem
-from policy_service.workflow.renew import renew
-from policy_service.workflow.report import report
-from policy_service.workflow.telling import Telling
-from policy_service.workflow.tool_views import tool_view
-from policy_service.workflow.view import evaluation_view
+from policy_service.workflow.effects.epochs import epoch_view
+from policy_service.workflow.effects.evaluate import evaluate_request
+from policy_service.workflow.releases.redeem import Redeemed, redeem
+from policy_service.workflow.releases.renew import renew
+from policy_service.workflow.releases.report import report
+from policy_service.workflow.told.telling import Telling
+from policy_service.workflow.told.tool_views import tool_view
+from policy_service.workflow.told.view import evaluation_view
 
 
 def router(gate: Gate) -> APIRouter:

@@ -20,14 +20,14 @@ from policy_service.channels.http.bodies import JSON_TYPE, answer, read_model
 from policy_service.channels.http.gate import Gate
 from policy_service.errors import NotFoundError
 from policy_service.identity.people import Person
-from policy_service.workflow import answer as answers
-from policy_service.workflow import review_views
-from policy_service.workflow.comment import Remark, comment
-from policy_service.workflow.exporting import export
-from policy_service.workflow.propose import Proposed, propose
-from policy_service.workflow.reviews import read_view
-from policy_service.workflow.telling import Telling
-from policy_service.workflow.vote import Ballot, Voter, vote
+from policy_service.workflow.edits.propose import Proposed, propose
+from policy_service.workflow.pages.reviews import read_view
+from policy_service.workflow.proofs.exporting import export
+from policy_service.workflow.reviews import answer as answers
+from policy_service.workflow.reviews.comment import Remark, comment
+from policy_service.workflow.reviews.vote import Ballot, Voter, vote
+from policy_service.workflow.told import review_views
+from policy_service.workflow.told.telling import Telling
 
 ReviewId = Path(min_length=1, max_length=64, description="The review's id.")
 Cursor = Query(default=None, max_length=200, description="`next` of the page before.")
@@ -116,7 +116,7 @@ def router(gate: Gate) -> APIRouter:
         status_code=201,
         response_model=ReviewView,
         summary="Propose other arguments for exactly these bytes",
-        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 503),
+        responses=docs.problems(400, 401, 403, 404, 409, 413, 415, 421, 429, 503),
         openapi_extra=docs.with_parameters(docs.body_of(ProposeRequest), CSRF, ORIGIN)
         | {"security": docs.PERSON},
     )

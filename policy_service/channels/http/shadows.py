@@ -9,7 +9,7 @@ from policy_service.channels.http import docs
 from policy_service.channels.http.bodies import answer
 from policy_service.channels.http.gate import Gate
 from policy_service.channels.http.reviews import Limit
-from policy_service.workflow import shadow_views
+from policy_service.workflow.told import shadow_views
 
 
 def router(gate: Gate) -> APIRouter:

@@ -12,8 +12,8 @@ from policy_service.channels.http import docs
 from policy_service.channels.http.bodies import answer, read_model
 from policy_service.channels.http.gate import Gate
 from policy_service.channels.http.reviews import CSRF, ORIGIN, Cursor, Limit, voter_of
-from policy_service.workflow import task_views
-from policy_service.workflow.settle import Word, settle
+from policy_service.workflow.tasks.settle import Word, settle
+from policy_service.workflow.told import task_views
 
 TaskId = Path(min_length=1, max_length=64, description="The task's id.")
 State = Query(default="open", description="Those still to settle, or those that are settled.")

@@ -20,13 +20,14 @@ from policy_service.channels.http import docs
 from policy_service.channels.http.bodies import answer, read_model
 from policy_service.channels.http.gate import Gate
 from policy_service.errors import InvalidRequestError
-from policy_service.workflow import idempotency, mine
-from policy_service.workflow.compensate import compensate
-from policy_service.workflow.release import release
-from policy_service.workflow.submit_and_redeem import submit_and_redeem
-from policy_service.workflow.telling import Telling
-from policy_service.workflow.waiting import wait_for_people, wait_while_in_review
-from policy_service.workflow.withdraw import withdraw
+from policy_service.workflow.effects import idempotency
+from policy_service.workflow.effects.withdraw import withdraw
+from policy_service.workflow.releases.compensate import compensate
+from policy_service.workflow.releases.release import release
+from policy_service.workflow.releases.submit_and_redeem import submit_and_redeem
+from policy_service.workflow.told import mine
+from policy_service.workflow.told.telling import Telling
+from policy_service.workflow.told.waiting import wait_for_people, wait_while_in_review
 
 _WAIT = re.compile(r"(?:^|[,;\s])wait=(\d{1,6})(?:$|[,;\s])", re.ASCII | re.IGNORECASE)
 _KEY_MAX = 255

@@ -33,10 +33,12 @@ def revoke_passkey(
     reason: Reason,
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a passkey that is in the wrong hands; the votes it proved leave every count."""
+    """Revoke a passkey in the wrong hands and those it vouched for; the votes they proved leave every count."""
     with sentences():
         done = run_verb(load_settings(), "passkey-revoke", {"passkey_id": passkey_id, "reason": reason})
-        say(done, as_json, f"revoked {passkey_id}: {done['votes']} votes left the count")
+        more = ", ".join(done["vouched_for"])
+        also = f"; with it {more}, which it had vouched for" if more else ""
+        say(done, as_json, f"revoked {passkey_id}: {done['votes']} votes left the count{also}")
 
 
 @passkeys_app.command("reset")

@@ -20,7 +20,7 @@ from policy_service.settings import Settings, load_settings
 from policy_service.storage.database import Database
 from policy_service.storage.types import time_text
 from policy_service.tokens.epoch import Mark, is_behind, read_mark, write_mark
-from policy_service.workflow.restored import Standing, doubt_transaction, go_on_above, standing
+from policy_service.workflow.oversight.restored import Standing, doubt_transaction, go_on_above, standing
 
 _CHECK = (
     "agents and keys enrolled since are unknown, and keys revoked since prove things again: policy-service agent list",

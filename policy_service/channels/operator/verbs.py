@@ -19,7 +19,12 @@ from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.proof_tables import PasskeyRow
 from policy_service.storage.types import time_text
-from policy_service.workflow import lost_passkeys, policy_heads, recorded, revoke, stops, webhooks
+from policy_service.workflow import policy_heads
+from policy_service.workflow.effects import stops
+from policy_service.workflow.oversight import revoke
+from policy_service.workflow.passkeys import lost as lost_passkeys
+from policy_service.workflow.told import webhooks
+from policy_service.workflow.trials import recorded
 
 Arguments = dict[str, Any]
 Verb = Callable[[Tx, Settings, Arguments], Any]
@@ -195,8 +200,8 @@ def _list_passkeys(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _revoke_passkey(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    votes = lost_passkeys.revoke_passkey(tx, args["passkey_id"], args["reason"])
-    return {"passkey_id": args["passkey_id"], "votes": votes}
+    done = lost_passkeys.revoke_passkey(tx, args["passkey_id"], args["reason"])
+    return {"passkey_id": args["passkey_id"], "votes": done.votes, "vouched_for": list(done.passkeys[1:])}
 
 
 def _reset_passkeys(tx: Tx, settings: Settings, args: Arguments) -> Any:

@@ -9,7 +9,7 @@ import typer
 
 from countersign.contract import ContractError, KeySet, load
 from policy_service.channels.operator.speaking import AsJson, say, visible
-from policy_service.workflow.verifying import Given, Report, verify
+from policy_service.workflow.proofs.verifying import Given, Report, verify
 
 _LARGEST = 64 * 1024 * 1024  # bytes; a review with the largest args has about a megabyte
 
@@ -35,17 +35,22 @@ def verify_review(
     """Verify an exported review offline; 0 only where nothing is wrong."""
     if file.stat().st_size > _LARGEST:
         raise typer.BadParameter(f"{file} is larger than any review")
-    report = verify(file.read_bytes(), Given(_pins(pin or []), origin, _keys(jwks)))
-    told = {"holds": report.holds, **vars(report)}
-    say(told, as_json, _text(report))
+    keys = _keys(jwks)
+    report = verify(file.read_bytes(), Given(_pins(pin or []), origin, keys))
+    told = {"holds": report.holds, "anchored": keys is not None, **vars(report)}
+    say(told, as_json, _text(report, anchored=keys is not None))
     if not report.holds:
         raise typer.Exit(1)
 
 
-def _text(report: Report) -> str:
+def _text(report: Report, *, anchored: bool) -> str:
     parts = (("PROVEN", report.proven), ("BELIEVED", report.trusted), ("WRONG", report.faults))
     lines = [f"{head:9} {visible(line)}" for head, found in parts for line in found]
-    verdict = "this review holds" if report.holds else "THIS REVIEW DOES NOT HOLD"
+    verdict = "THIS REVIEW DOES NOT HOLD"
+    if report.holds:
+        verdict = (
+            "this review holds" if anchored else "this review holds in itself; anybody could have sealed it"
+        )
     return "\n".join([*lines, verdict])
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from policy_service.channels.web.forms import MAX_REASON_CHARS
+from policy_service.channels.web.drawing.forms import MAX_REASON_CHARS
+from policy_service.channels.web.drawing.wording import span_words
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import Oversight, QueueSource
-from policy_service.channels.web.wording import span_words
 from policy_service.errors import NotFoundError
-from policy_service.workflow.agent_pages import RECENT
+from policy_service.workflow.pages.agents import RECENT
 
 _PAGE_OF_AGENTS = 50
 _BAR_WIDTH, _BAR_STEP, _TALLEST = 8, 10, 48

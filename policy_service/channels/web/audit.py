@@ -18,7 +18,7 @@ from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import Oversight, QueueSource
 from policy_service.channels.web.signing_in import signed_in
 from policy_service.errors import InvalidRequestError, NotFoundError
-from policy_service.workflow.searching import LogLine, LogSearch, as_json
+from policy_service.workflow.pages.searching import LogLine, LogSearch, as_json
 
 _PAGE_OF_LINES: Final = 50
 _TEXTS: Final = ("agent", "about", "kind", "person")

@@ -6,12 +6,14 @@ from collections.abc import AsyncIterator
 
 from policy_service.channels.web.ports import Person
 from policy_service.channels.web.source import voter_of
-from policy_service.workflow import agent_pages, alarms, searching, stopping
-from policy_service.workflow.agent_pages import AgentList, AgentPage
-from policy_service.workflow.alarms import Alarms
 from policy_service.workflow.context import Context
-from policy_service.workflow.searching import Found, LogLine, LogSearch
-from policy_service.workflow.stopping import StopPage, Target
+from policy_service.workflow.oversight import stopping
+from policy_service.workflow.oversight.stopping import StopPage, Target
+from policy_service.workflow.pages import agents as agent_pages
+from policy_service.workflow.pages import alarms, searching
+from policy_service.workflow.pages.agents import AgentList, AgentPage
+from policy_service.workflow.pages.alarms import Alarms
+from policy_service.workflow.pages.searching import Found, LogLine, LogSearch
 
 _EVERYTHING = Target("everything")
 

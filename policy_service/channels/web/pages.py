@@ -11,14 +11,15 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from policy_service.channels.web.assets import Asset, load_assets, web_folder
+from policy_service.channels.web.drawing.views import change_views
+from policy_service.channels.web.drawing.wording import sentence
 from policy_service.channels.web.headers import asset_headers, common_headers, page_headers
 from policy_service.channels.web.ports import Clock, Session, Sessions
 from policy_service.channels.web.refusals import words_for
 from policy_service.channels.web.rendering import templates_of
-from policy_service.channels.web.views import change_views
 from policy_service.errors import RETRY_AFTER_S, ServiceError
 from policy_service.identity.origin import Site, cookie_of, local_path, site_of
-from policy_service.workflow.alarms import Alarms
+from policy_service.workflow.pages.alarms import Alarms
 
 T = TypeVar("T")
 
@@ -163,9 +164,3 @@ def here(request: Request) -> str:
     if request.url.path.startswith("/sign-in"):
         return "/"  # its address may hold a provider's code, which belongs on no page
     return local_path(request.url.path + query) if request.method in ("GET", "HEAD") else "/"
-
-
-def sentence(detail: str) -> str:
-    """An error's sentence begins small and ends bare; on a page it is a sentence."""
-    text = detail[:1].upper() + detail[1:]
-    return text if text.endswith((".", "!", "?")) else text + "."

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from policy_service.channels.web.ports import BallotForm, Session
+from policy_service.channels.web.ports import BallotForm, NewSession, Session
 from policy_service.channels.web.source import SeenSession
 from policy_service.identity.passkeys import dismiss
 from policy_service.identity.sessions import Session as LiveSession
-from policy_service.workflow import passkeys, stepping_up
-from policy_service.workflow.ballots import person_key
 from policy_service.workflow.context import Context
-from policy_service.workflow.passkeys import Ceremony, PasskeyPage
-from policy_service.workflow.stepping_up import Proof
+from policy_service.workflow.effects.ballots import person_key
+from policy_service.workflow.passkeys import managing as passkeys
+from policy_service.workflow.passkeys import stepping_up
+from policy_service.workflow.passkeys.managing import Ceremony, PasskeyPage, Renewed
+from policy_service.workflow.passkeys.stepping_up import Proof
 
 _SIGN = (
     "Your passkey signs exactly this vote: these bytes, this page as you read it, your answer and your name."
@@ -51,9 +52,12 @@ class WorkflowPasskeys:
         """Begin to remove one."""
         return await passkeys.begin_removing(self._ctx, _live(session), passkey_id)
 
-    async def answer(self, session: Session, nonce: str, credential: str) -> Ceremony | None:
+    async def answer(self, session: Session, nonce: str, credential: str) -> Ceremony | NewSession | None:
         """Take an authenticator's answer."""
-        return await passkeys.finish(self._ctx, _live(session), nonce, credential)
+        done = await passkeys.finish(self._ctx, _live(session), nonce, credential)
+        if isinstance(done, Renewed):
+            return NewSession(done.cookie, self._ctx.settings.session_max_s)
+        return done
 
     async def dismiss(self, session: Session) -> None:
         """This session has read what changed."""

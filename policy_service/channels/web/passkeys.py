@@ -10,13 +10,13 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from policy_service.channels.web.drawing.views import signing
 from policy_service.channels.web.pages import Pages
-from policy_service.channels.web.ports import Passkeys, QueueSource, Session
+from policy_service.channels.web.ports import NewSession, Passkeys, QueueSource, Session
 from policy_service.channels.web.signing_in import sent_by
-from policy_service.channels.web.views import signing
 from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot
 from policy_service.errors import InvalidRequestError, NotFoundError
-from policy_service.workflow.passkeys import Ceremony
+from policy_service.workflow.passkeys.managing import Ceremony
 
 _UNDONE = "nothing was changed"
 
@@ -48,9 +48,12 @@ def add_passkeys(router: APIRouter, pages: Pages, passkeys: Passkeys, source: Qu
         session, form = await sent_by(
             pages, request, {"csrf_token", "nonce", "credential"}, (), undone=_UNDONE
         )
-        return await next_page(
-            request, session, await passkeys.answer(session, form["nonce"], form["credential"])
-        )
+        said = await passkeys.answer(session, form["nonce"], form["credential"])
+        if not isinstance(said, NewSession):
+            return await next_page(request, session, said)
+        answer = pages.go("/passkeys")
+        pages.set_cookie(answer, pages.site.session_cookie, said.cookie, said.max_age_seconds)
+        return answer
 
 
 def _add_list(router: APIRouter, pages: Pages, passkeys: Passkeys) -> None:

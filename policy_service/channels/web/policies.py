@@ -13,7 +13,7 @@ from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import PolicySource, QueueSource, Session
 from policy_service.channels.web.signing_in import sent_by
 from policy_service.errors import InvalidRequestError, NotFoundError, RequestError
-from policy_service.workflow.policy_reading import TriedEffect
+from policy_service.workflow.reading.policies import TriedEffect
 
 _FIELDS = frozenset({"csrf_token", "agent", "tool", "args"})
 _EXAMPLE = {"agent": "", "tool": "", "args": "{}"}

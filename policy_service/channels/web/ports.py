@@ -12,17 +12,17 @@ from typing import Protocol, TypeAlias
 from countersign.contract import JSON, TaskAnswer
 from policy_service.identity.oidc import Departure
 from policy_service.identity.sessions import Notice
-from policy_service.workflow.agent_pages import AgentList, AgentPage
-from policy_service.workflow.alarms import Alarms
-from policy_service.workflow.edit_views import EditForm, Preview
-from policy_service.workflow.passkeys import Ceremony, PasskeyPage
-from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
-from policy_service.workflow.queue_reading import AlikePage, Count, QueuePage, Wanted
-from policy_service.workflow.reading import Ballot, ReviewPage, VoteResult
-from policy_service.workflow.searching import Found, LogLine, LogSearch
-from policy_service.workflow.stepping_up import Proof
-from policy_service.workflow.stopping import StopPage, Target
-from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
+from policy_service.workflow.oversight.stopping import StopPage, Target
+from policy_service.workflow.pages.agents import AgentList, AgentPage
+from policy_service.workflow.pages.alarms import Alarms
+from policy_service.workflow.pages.edit_views import EditForm, Preview
+from policy_service.workflow.pages.searching import Found, LogLine, LogSearch
+from policy_service.workflow.passkeys.managing import Ceremony, PasskeyPage
+from policy_service.workflow.passkeys.stepping_up import Proof
+from policy_service.workflow.reading.policies import PoliciesPage, TriedEffect
+from policy_service.workflow.reading.queue import AlikePage, Count, QueuePage, Wanted
+from policy_service.workflow.reading.reviews import Ballot, ReviewPage, VoteResult
+from policy_service.workflow.reading.tasks import OpenTasks, TaskList, TaskPage
 
 Clock: TypeAlias = Callable[[], datetime]
 
@@ -147,8 +147,11 @@ class Passkeys(Protocol):
     async def begin_removing(self, session: Session, passkey_id: str) -> Ceremony | None:
         """Begin to remove one; None when it is done. Raises ServiceError: `step_up_required`, `not_found`."""
 
-    async def answer(self, session: Session, nonce: str, credential: str) -> Ceremony | None:
-        """Take an answer; the next question, or None. Raises ServiceError: `step_up_required`, `illegal_state`."""
+    async def answer(self, session: Session, nonce: str, credential: str) -> Ceremony | NewSession | None:
+        """Take an answer; the next question, or None; or the cookie the session goes by from now on.
+
+        Raises ServiceError: `step_up_required`, `illegal_state`, `unauthenticated`.
+        """
 
     async def dismiss(self, session: Session) -> None:
         """This session has read what changed."""

@@ -4,38 +4,45 @@ The same rules as everywhere here: a GET changes nothing, a POST carries the ses
 page, and the form names the bytes that were read. Nothing is judged here: the workflow decides.
 """
 
-from typing import Any
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any, TypeAlias
 
 from fastapi import APIRouter, Request, Response
 
 from countersign.contract import JSON, canonicalize
-from policy_service.channels.web.editing import (
+from policy_service.channels.web.drawing.editing import (
     MAX_FORM_BYTES,
+    FieldView,
     change_lines,
     field_views,
     names_of_fields,
     read_fields,
     read_json,
 )
-from policy_service.channels.web.forms import MAX_REASON_CHARS, whole_number
+from policy_service.channels.web.drawing.forms import MAX_REASON_CHARS, whole_number
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import Edited, QueueSource, Session
 from policy_service.channels.web.signing_in import sent_by, signed_in
 from policy_service.errors import ConflictError, InvalidRequestError, RequestError
-from policy_service.workflow.edit_views import EditForm
+from policy_service.workflow.pages.edit_views import EditForm
 
 _STAMP = frozenset({"csrf_token", "rev", "effect_digest", "txn_digest"})
 _MAX_FIELDS = 2_000  # two for each argument of the largest schema anybody has reviewed, with room
 _UNDONE = "nothing was proposed"
 
 
+_Again: TypeAlias = Callable[[Request, Session, str, dict[str, str], dict[str, JSON]], Awaitable[Response]]
+
+
 def add_proposals(router: APIRouter, pages: Pages, source: QueueSource) -> None:
     """Give a router the pages of proposals."""
-    _add_form(router, pages, source)
-    _add_answers(router, pages, source)
+    _add_answers(router, pages, source, _add_form(router, pages, source))
 
 
-def _add_form(router: APIRouter, pages: Pages, source: QueueSource) -> None:
+def _add_form(router: APIRouter, pages: Pages, source: QueueSource) -> _Again:
+    """The form and the difference; answers how to draw the difference again, for a proposal that does not say why."""
+
     @router.api_route("/reviews/{review_id}/propose", methods=["GET", "HEAD"])
     async def form(request: Request, review_id: str) -> Response:
         session = await pages.session(request)
@@ -62,12 +69,16 @@ def _add_form(router: APIRouter, pages: Pages, source: QueueSource) -> None:
         if errors:
             views = field_views(found, sent, errors)
             return await _draw(request, session, found, status=400, fields=views)
-        return await _preview(request, session, found, sent, args)
+        return await _preview(request, session, found, args, field_views(found, sent))
 
     async def _preview(
-        request: Request, session: Session, found: EditForm, sent: dict[str, str], args: dict[str, JSON]
+        request: Request,
+        session: Session,
+        found: EditForm,
+        args: dict[str, JSON],
+        views: tuple[FieldView, ...],
+        **context: Any,
     ) -> Response:
-        views = field_views(found, sent)
         try:
             seen = await source.preview_edit(session.person, found.review_id, args)
         except RequestError as error:
@@ -86,7 +97,20 @@ def _add_form(router: APIRouter, pages: Pages, source: QueueSource) -> None:
             changes=changes,
             warnings=sum(len(change.findings) for change in changes),
             args_json=canonicalize(args).decode(),
+            **context,
         )
+
+    async def again(
+        request: Request, session: Session, review_id: str, sent: dict[str, str], args: dict[str, JSON]
+    ) -> Response:
+        found = await source.edit_form(session.person, review_id)
+        _require_same_bytes(found, sent)
+        fields = tuple(
+            replace(one, present=one.name in args, value=args.get(one.name)) for one in found.fields
+        )
+        views = field_views(replace(found, fields=fields))
+        asked = "say why, in words: the agent's side reads it"
+        return await _preview(request, session, found, args, views, status=400, refused=asked)
 
     async def _draw(
         request: Request, session: Session, found: EditForm, *, status: int = 200, **context: Any
@@ -104,8 +128,10 @@ def _add_form(router: APIRouter, pages: Pages, source: QueueSource) -> None:
             **context,
         )
 
+    return again
 
-def _add_answers(router: APIRouter, pages: Pages, source: QueueSource) -> None:
+
+def _add_answers(router: APIRouter, pages: Pages, source: QueueSource, again: _Again) -> None:
     @router.post("/reviews/{review_id}/proposals")
     async def propose(request: Request, review_id: str) -> Response:
         session, sent = await sent_by(
@@ -119,6 +145,8 @@ def _add_answers(router: APIRouter, pages: Pages, source: QueueSource) -> None:
         args = read_json(sent["args"])
         if not isinstance(args, dict):
             raise InvalidRequestError("the arguments are not an object; open the form again")
+        if not sent["reason"].strip():
+            return await again(request, session, review_id, sent, args)
         wish = Edited(
             review_id=review_id,
             rev=whole_number(sent, "rev"),

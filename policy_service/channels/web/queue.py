@@ -7,18 +7,25 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from policy_service.channels.web import live
-from policy_service.channels.web.filters import address, chips, cleared, other_order, read_wanted, tabs
-from policy_service.channels.web.forms import MAX_REASON_CHARS
+from policy_service.channels.web.drawing.filters import (
+    address,
+    chips,
+    cleared,
+    other_order,
+    read_wanted,
+    tabs,
+)
+from policy_service.channels.web.drawing.forms import MAX_REASON_CHARS
+from policy_service.channels.web.drawing.queue_views import line_views, queue_groups
+from policy_service.channels.web.drawing.views import PICKS, review_context
+from policy_service.channels.web.drawing.wording import sentence as as_sentence
 from policy_service.channels.web.pages import Pages
-from policy_service.channels.web.pages import sentence as as_sentence
 from policy_service.channels.web.ports import EventFeed, QueueSource, Session, Shown
-from policy_service.channels.web.queue_views import line_views, queue_groups
 from policy_service.channels.web.signing_in import sent_by, signed_in
-from policy_service.channels.web.views import PICKS, review_context
 from policy_service.channels.web.voting import batch_fields, line_value, read_batch
-from policy_service.errors import InvalidRequestError, NotFoundError, ServiceError
-from policy_service.workflow.alike import MAX_TOGETHER
-from policy_service.workflow.queue_reading import Wanted
+from policy_service.errors import ConflictError, InvalidRequestError, NotFoundError, ServiceError
+from policy_service.workflow.pages.alike import MAX_TOGETHER
+from policy_service.workflow.reading.queue import Wanted
 
 PAGE_OF_ROWS = (
     25  # about a screen on a desktop; the next ones are a link away, and a row costs as much as it shows
@@ -149,6 +156,8 @@ def _add_alike(router: APIRouter, pages: Pages, source: QueueSource) -> None:
                     line["effect_digest"], line["txn_digest"], batch.reason,
                     shown=Shown(line["view_digest"], ""), proof=None,
                 )  # fmt: skip
+                if not result.counted:
+                    raise ConflictError(f"it had settled before ({result.state}); your vote changed nothing")
                 told.append({"review_id": named, "state": result.state, "refused": ""})
             except ServiceError as error:
                 told.append({"review_id": named, "state": "", "refused": as_sentence(error.detail)})

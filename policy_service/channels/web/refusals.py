@@ -4,7 +4,7 @@ The sentence in the middle is the error's own; the table adds the heading and th
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ _WORDS = {
         _NOT_COUNTED, "A stop comes before any emergency. Nothing was released.", "pause", "why-bad"
     ),
     "review_closed": Words(
-        _NOT_COUNTED, "It had settled before your vote arrived. Open it to see how.", "clock"
+        _NOT_COUNTED, "It had settled before your vote arrived. Open it to see how it ended.", "clock"
     ),
     "reason_required": Words(
         _NOT_COUNTED, "Go back, write one, and send it again. Nothing was released.", "quote"
@@ -81,7 +81,7 @@ _WORDS = {
     ),
     "csrf": Words(
         "Nothing was done",
-        "Open the page again from the queue, and press the button there.",
+        "Open the page again, and press the button there.",
         "alert",
         "why-warn",
     ),
@@ -153,11 +153,12 @@ _OF_PROPOSING = {
         _NOT_PROPOSED, "Go back, write why, and send it again. The agent and its owner read it.", "quote"
     ),
     "review_closed": Words(_NOT_PROPOSED, "Open the review to see how it ended.", "clock"),
+    "rate_limited": Words(_NOT_PROPOSED, "What is there can still be read and decided on.", "quote"),
     "proposal_closed": Words(_NOT_PROPOSED, "Open the review to see what stands now.", "clock"),
     "superseded": Words(_NOT_PROPOSED, "Open the review and read what stands now.", "refresh", "why-warn"),
     "frozen": Words(_NOT_PROPOSED, "An operator has stopped it. Try again when that is over.", "clock"),
 }
-_OTHER = Words("Nothing was done", "Open the page again from the queue.", "alert", "why-warn")
+_OTHER = Words("Nothing was done", "Open the page again, and begin anew there.", "alert", "why-warn")
 
 
 def _of_a_stop(heading: str) -> dict[str, Words]:
@@ -181,10 +182,30 @@ _WHERE = (
 )
 
 
+# Where a form was sent from: whoever is refused goes back there, not to the top of the queue.
+_FROM = (
+    (re.compile("^(/reviews/[^/]+)/"), "Open the review"),
+    (re.compile("^(/tasks/[^/]+)/"), "Open the task"),
+    (re.compile("^(/alike/[^/]+)/"), "Open them again"),
+    (re.compile("^(/agents)/"), "Go to the agents"),
+    (re.compile("^(/audit)(?:/|$)"), "Search the whole log"),
+    (re.compile("^(/passkeys)/"), "Go to your passkeys"),
+    (re.compile("^(/policies)(?:/|$)"), "Go to the policies"),
+)
+_NOWHERE = frozenset(
+    {"unauthenticated", "bad_token", "expired_token", "misdirected_host", "issuer_unavailable"}
+)
+
+
 def words_for(code: str, path: str = "") -> Words:
     """The frame of a code; an unknown one is told plainly that nothing was done.
 
-    Where somebody was doing something else than voting, what votes share with it is told about that.
+    Where somebody was doing something else than voting, what votes share with it is told about that. ``path`` is the
+    address that was asked: the way on leads back to what it is about.
     """
     own = next((words for forms, words in _WHERE if forms.search(path)), {})
-    return own.get(code) or _WORDS.get(code, _OTHER)
+    words = own.get(code) or _WORDS.get(code, _OTHER)
+    if code in _NOWHERE or (code == "not_found" and path.startswith(("/reviews/", "/tasks/", "/alike/"))):
+        return words
+    back = next(((found[1], label) for way, label in _FROM if (found := way.search(path))), None)
+    return words if back is None else replace(words, href=back[0], label=back[1])

@@ -14,9 +14,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from policy_service.channels.web import wording
-from policy_service.channels.web.cedar_text import stretches
-from policy_service.channels.web.marking import Marked, Span, mark, plain
+from policy_service.channels.web.drawing import wording
+from policy_service.channels.web.drawing.cedar_text import stretches
+from policy_service.channels.web.drawing.marking import Marked, Span, mark, plain, typed
 
 _SYMBOL = re.compile(r'<symbol id="(?:i-)?([a-z-]+)".*?</symbol>', re.DOTALL)
 _HIDDEN = Markup(
@@ -113,10 +113,12 @@ _FILTERS: dict[str, Callable[..., Any]] = {
     "show": show,
     "shown": shown,
     "plain": plain,
+    "typed": typed,
     "cedar": cedar,
     "counted": wording.counted,
     "either": wording.either,
     "digest": wording.short_digest,
+    "sentence": wording.sentence,
     "initials": wording.initials,
     "iso": wording.iso,
     "age": wording.age_words,

@@ -13,12 +13,14 @@ from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.routing import APIRoute
 
 from policy_service.channels.streams import Streams
-from policy_service.channels.web import live, talk
+from policy_service.channels.web import live
 from policy_service.channels.web.agents import add_agents
 from policy_service.channels.web.audit import add_audit
-from policy_service.channels.web.beside import weight
+from policy_service.channels.web.drawing import talk
+from policy_service.channels.web.drawing.beside import weight
+from policy_service.channels.web.drawing.forms import read_form
+from policy_service.channels.web.drawing.views import changed_since, review_context
 from policy_service.channels.web.elsewhere import tell_people
-from policy_service.channels.web.forms import read_form
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.passkeys import add_passkeys
 from policy_service.channels.web.policies import add_policies
@@ -37,10 +39,10 @@ from policy_service.channels.web.queue import add_queue
 from policy_service.channels.web.signing_in import add_sign_in, sent_by, signed_in
 from policy_service.channels.web.stopping import add_stopping
 from policy_service.channels.web.tasks import add_tasks
-from policy_service.channels.web.views import changed_since, review_context
 from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot, require_csrf
-from policy_service.errors import InvalidRequestError, NotFoundError, ServiceError
+from policy_service.errors import ConflictError, InvalidRequestError, NotFoundError, ServiceError
 from policy_service.identity.origin import require_host, require_own_page
+from policy_service.workflow.reading.reviews import VoteResult
 
 _SETTING_FOR = timedelta(days=365)
 
@@ -155,7 +157,7 @@ def _add_review(
     async def vote(request: Request, review_id: str) -> Response:
         session, form = await sent_by(pages, request, FIELDS, OPTIONAL, undone="your vote was not counted")
         ballot = read_ballot(form)
-        await source.cast_vote(
+        result = await source.cast_vote(
             session.person,
             review_id,
             ballot.verdict,
@@ -166,7 +168,21 @@ def _add_review(
             shown=ballot.shown,
             proof=passkeys.proof(session, ballot),
         )
+        _require_in_time(result)
         return pages.go(f"/reviews/{review_id}")
+
+
+def _require_in_time(result: VoteResult) -> None:
+    """Refuse a vote that came too late, unless it only repeats what this person's counted one says: a second press.
+
+    Raises ConflictError: review_closed.
+    """
+    if result.counted or result.said_before:
+        return
+    state = {"met": "approved"}.get(result.state, result.state)
+    raise ConflictError(
+        f"this was {state} already; what you sent is on record and changed nothing", code="review_closed"
+    )
 
 
 def _add_comments(router: APIRouter, pages: Pages, source: QueueSource) -> None:

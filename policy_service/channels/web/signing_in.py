@@ -11,7 +11,7 @@ from collections.abc import Collection
 from fastapi import APIRouter, Request, Response
 from starlette.responses import RedirectResponse
 
-from policy_service.channels.web.forms import read_form
+from policy_service.channels.web.drawing.forms import read_form
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import NewSession, Session, Sessions, WebSettings
 from policy_service.channels.web.voting import require_csrf

@@ -15,25 +15,25 @@ from policy_service.identity.people import remember
 from policy_service.identity.sessions import Notice, Session, Sessions, end_session, open_session
 from policy_service.pdp.rules import UNSEEN
 from policy_service.storage.database import Tx
-from policy_service.workflow import edit_views, queue, reviews, tasks
-from policy_service.workflow.accept import accept
-from policy_service.workflow.alike import alike
-from policy_service.workflow.ballots import groups_now
-from policy_service.workflow.comment import Remark, comment
 from policy_service.workflow.context import Context
-from policy_service.workflow.decline import decline
-from policy_service.workflow.edit_views import EditForm, Preview
-from policy_service.workflow.policies import Policies
-from policy_service.workflow.policy_reading import PoliciesPage, TriedEffect
-from policy_service.workflow.propose import Proposed, propose
-from policy_service.workflow.queue_reading import AlikePage, Count, QueuePage, Wanted
-from policy_service.workflow.reading import Ballot as Verdict
-from policy_service.workflow.reading import ReviewPage, VoteResult
-from policy_service.workflow.settle import Word, settle
-from policy_service.workflow.stepping_up import Proof
-from policy_service.workflow.task_reading import OpenTasks, TaskList, TaskPage
-from policy_service.workflow.trying import try_effect
-from policy_service.workflow.vote import Ballot, Voter, vote
+from policy_service.workflow.edits.accept import accept
+from policy_service.workflow.edits.decline import decline
+from policy_service.workflow.edits.propose import Proposed, propose
+from policy_service.workflow.effects.ballots import groups_now
+from policy_service.workflow.pages import edit_views, queue, reviews, tasks
+from policy_service.workflow.pages.alike import alike
+from policy_service.workflow.pages.edit_views import EditForm, Preview
+from policy_service.workflow.pages.policies import Policies
+from policy_service.workflow.pages.trying import try_effect
+from policy_service.workflow.passkeys.stepping_up import Proof
+from policy_service.workflow.reading.policies import PoliciesPage, TriedEffect
+from policy_service.workflow.reading.queue import AlikePage, Count, QueuePage, Wanted
+from policy_service.workflow.reading.reviews import Ballot as Verdict
+from policy_service.workflow.reading.reviews import ReviewPage, VoteResult
+from policy_service.workflow.reading.tasks import OpenTasks, TaskList, TaskPage
+from policy_service.workflow.reviews.comment import Remark, comment
+from policy_service.workflow.reviews.vote import Ballot, Voter, vote
+from policy_service.workflow.tasks.settle import Word, settle
 
 _ABOUT_TASKS = frozenset({"task_opened", "task_settled"})
 _OPENED = frozenset({"review_opened", "review_reopened"})

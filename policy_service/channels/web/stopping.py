@@ -6,12 +6,12 @@ from typing import cast
 
 from fastapi import APIRouter, Request, Response
 
-from policy_service.channels.web.forms import MAX_REASON_CHARS
+from policy_service.channels.web.drawing.forms import MAX_REASON_CHARS
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import Oversight, QueueSource
 from policy_service.channels.web.signing_in import sent_by
 from policy_service.errors import InvalidRequestError
-from policy_service.workflow.stopping import Stoppable, Target
+from policy_service.workflow.oversight.stopping import Stoppable, Target
 
 _FIELDS = frozenset({"csrf_token", "what", "reason"})
 _WHAT = ("agent", "tool", "everything")

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Request, Response
 
 from countersign.contract import ContractError, TaskAnswer, canonicalize, load
 from policy_service.channels.web import live
-from policy_service.channels.web.forms import MAX_REASON_CHARS
+from policy_service.channels.web.drawing.forms import MAX_REASON_CHARS
+from policy_service.channels.web.drawing.task_views import changed_since, list_context, task_context
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import EventFeed, QueueSource, Said
 from policy_service.channels.web.signing_in import sent_by, signed_in
-from policy_service.channels.web.task_views import changed_since, list_context, task_context
 from policy_service.errors import InvalidRequestError, NotFoundError
 
 PAGE_OF_TASKS = 50

@@ -4,11 +4,11 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policy_service.channels.web.forms import MAX_REASON_CHARS, whole_number
+from policy_service.channels.web.drawing.forms import MAX_REASON_CHARS, whole_number
+from policy_service.channels.web.drawing.views import PICKS
 from policy_service.channels.web.ports import BallotForm, Session, Shown
-from policy_service.channels.web.views import PICKS
 from policy_service.errors import ForbiddenError, InvalidRequestError
-from policy_service.workflow.reading import Ballot
+from policy_service.workflow.reading.reviews import Ballot
 
 FIELDS = frozenset({"csrf_token", "verdict", "rev", "effect_digest", "txn_digest"})
 OPTIONAL = frozenset({"reason", "pick", "seen", "view_digest", "view_parts", "nonce", "credential"})
@@ -67,6 +67,8 @@ def read_batch(fields: dict[str, str], most: int) -> BatchForm:
     if len({line["review_id"] for line in lines}) != len(lines):
         raise InvalidRequestError("one review was ticked twice: open the page again")
     verdict = _verdict(fields["verdict"])
+    if verdict == "break_glass":
+        raise InvalidRequestError("an emergency is opened one at a time, on the page of its review")
     words = {"reason": fields.get("note", "")} if verdict == "approve" else fields
     return BatchForm(verdict, _reason(words, verdict), lines)
 

@@ -67,7 +67,7 @@ class Edits:
             if raw == mine.effect.args_bytes or (one.effect_id, raw) in self._agreed:
                 continue
             proposal = _in_force(one, mine.effect.args)
-            if not self._agrees(proposal):
+            if not self._fits(proposal) or not self._agrees(proposal):
                 refused.append(proposal)
         if refused:
             raise Edited(staged.run_key, staged.txn, refused)
@@ -85,14 +85,15 @@ class Edits:
         return agreed
 
     def _fits(self, proposal: Proposal) -> bool:
-        """Whether the tool could be called with them: what cannot fire is not worth a new question to people."""
+        """Whether the tool would be called with exactly them: what cannot fire is not worth a new question to people,
+        and what would reach the tool as something else is not what they signed (I-2)."""
         tool = self._engine.registry.get(proposal.tool)
         if tool is None:
             return False
         try:
-            tool.signature.retype(canonicalize(proposal.args))
+            tool.signature.require_fitting(canonicalize(proposal.args))
         except NotStageable as error:
-            log.warning("proposal %s is left open: %s", proposal.proposal_id, error)
+            log.warning("the change %s is not taken: %s", proposal.proposal_id, error)
             return False
         return True
 

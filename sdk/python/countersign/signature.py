@@ -91,6 +91,18 @@ class Signature:
             raise NotStageable(f"the args of {self.tool!r} are not an object")
         return self._validate(value)
 
+    def require_fitting(self, raw: bytes) -> None:
+        """Refuse bytes that somebody else wrote and that the arguments they stand for would not be written as: a text
+        that passes for a number would reach the tool as a number, and people signed the text.
+
+        Raises:
+            NotStageable: they do not fit the signature, or not exactly.
+        """
+        if self._canonical(self.retype(raw)) != raw:
+            raise NotStageable(
+                f"the args of {self.tool!r} would reach the tool as others than they are written"
+            )
+
     @cached_property
     def schema(self) -> dict[str, JSON]:
         """JSON Schema of the args: one closed object, references written out."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ class Deployment(Listening):
 
 
 @contextmanager
-def acme_deployment(data: Path) -> Iterator[Deployment]:
+def acme_deployment(data: Path, people: Mapping[str, Mapping[str, Any]] = PEOPLE) -> Iterator[Deployment]:
     """A deployment whose people sign in with `oidc-provider`."""
     port = free_port()
     here = f"http://127.0.0.1:{port}/sign-in/acme"
@@ -45,7 +45,7 @@ def acme_deployment(data: Path) -> Iterator[Deployment]:
         "backchannel_logout_uri": f"{here}/backchannel-logout",
         "backchannel_logout_session_required": True,
     }
-    with node.oidc_provider(f"{here}/callback", PEOPLE, **logout) as issuer:
+    with node.oidc_provider(f"{here}/callback", people, **logout) as issuer:
         provider = OIDC | {
             "issuer": issuer,
             "groups_claim": "groups",

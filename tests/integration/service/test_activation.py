@@ -16,10 +16,10 @@ from policy_service.pap.source import FolderSource
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import DecisionRow, EffectRow
-from policy_service.workflow import activate as workflow_activate
-from policy_service.workflow.activate import activate
-from policy_service.workflow.asking import gather_facts
-from tests.fakes.payments import Payments, plain_forbid
+from policy_service.workflow.effects import activate as workflow_activate
+from policy_service.workflow.effects.activate import activate
+from policy_service.workflow.effects.asking import gather_facts
+from tests.fakes.payments import Payments, gate, plain_forbid
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import pay
 
@@ -94,6 +94,26 @@ async def test_it_is_asked_about_again_until_it_was_and_the_others_are_not(
     assert await bank.service.db.read(asked_at_activation) == 3
     await bank.activate()
     assert await bank.service.db.read(asked_at_activation) == 3
+
+
+async def test_rules_that_come_back_are_asked_about_what_came_under_others_meanwhile(
+    bank: World, folder: Payments, robot: Agent
+) -> None:
+    """Also where those others were not asked about everything that was open before them."""
+    folder.write("more.cedar", gate("careful", "finance"))
+    await bank.activate()
+    views = await open_payments(bank, robot, 2)
+    bad = next(iter(views))
+    args = await args_of(bank, bad)
+    (folder.path / "more.cedar").unlink()
+    await put_args(bank, bad, b"{")
+    await bank.activate()
+    late = (await robot.submit(await pay(bank), run_key="late")).json()
+    assert late["effects"][0]["state"] == "released"
+    await put_args(bank, bad, args)
+    folder.write("more.cedar", gate("careful", "finance"))
+    await bank.activate()
+    assert (await robot.see(late["txn"]))["effects"][0]["state"] == "review"
 
 
 async def test_a_start_asks_only_what_the_bundle_has_not_answered(tmp_path: Path, folder: Payments) -> None:

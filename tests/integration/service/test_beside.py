@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from policy_service.channels.web.source import SeenPerson, WorkflowQueue
-from policy_service.workflow import past
-from policy_service.workflow.beside_reading import Beside, LastApproved, Past
-from policy_service.workflow.reading import ReviewPage
-from tests.fakes.payments import MAIL, Payments, gate, person
+from policy_service.workflow.pages import past
+from policy_service.workflow.reading.beside import Beside, LastApproved, Past
+from policy_service.workflow.reading.reviews import ReviewPage
+from tests.fakes.payments import ANYBODY, MAIL, Payments, gate, person
 from tests.fakes.world import Agent, Visitor, World, running
 from tests.integration.service.effects import call, mail, pay
 from tests.integration.service.engines import ENGINES
 from tests.integration.service.metered import metered
+from tests.integration.service.stepping_up import Holder
 from tests.integration.service.test_pages_of_reviews import caught_up, queries
 from tests.integration.service.test_plans import plans, scans
 
@@ -94,6 +95,26 @@ async def test_what_fired_without_anybody_being_asked_was_approved_by_the_policy
     found = await last(bank, maya, await asked(robot, await pay(bank, 500), run="r-2"))
     assert found is not None
     assert (found.effect.state, found.effect.review_id, found.approved_by) == ("fired", None, ())
+
+
+async def test_what_was_opened_in_an_emergency_was_approved_by_nobody_and_not_by_the_policy(
+    bank: World, robot: Agent, folder: Payments
+) -> None:
+    opens = (
+        '@id("opens") permit (principal in Group::"legal", action == Action::"break_glass_alone", resource);'
+    )
+    folder.rules(opens)
+    assert await bank.activate()
+    ingrid = await bank.person("ingrid")
+    opened = await asked(robot, await pay(bank, 300), run="r-1")
+    assert (await Holder(ingrid).break_glass(review_id(opened))).status_code == 303
+    view = await asked(robot, await pay(bank, 500), run="r-2")
+    found = await last(bank, ingrid, view)
+    assert found is not None
+    assert (found.approved_by, found.opened_by) == ((), ("Ingrid",))
+    page = " ".join((await ingrid.get(f"/reviews/{review_id(view)}")).text.split())
+    assert "opened in an emergency by Ingrid" in page
+    assert "by the policy alone" not in page
 
 
 NOT_APPROVED = {
@@ -361,6 +382,19 @@ async def test_who_has_signed_is_not_asked_again_and_a_large_group_is_counted(
     assert {gate.could_sign for gate in page.gates} == {("Jonas", "Tomas")}
     assert {gate.could_sign_more for gate in page.gates} == {50}
     assert "mail.example" not in (await ingrid.get(f"/reviews/{review_id(view)}")).text
+
+
+async def test_whoever_it_was_put_to_later_is_named_as_well(
+    bank: World, robot: Agent, folder: Payments
+) -> None:
+    folder.policies(ANYBODY + gate("slow", "finance", escalate="legal", answer_within="4h"))
+    assert await bank.activate()
+    view = await asked(robot, await pay(bank, 500), run="r-1")
+    bank.clock.pass_(hours=2, seconds=1)
+    await bank.sweep()
+    maya = await bank.person("maya")
+    (entry,) = (await seen(bank, maya, view)).gates
+    assert entry.could_sign == ("Ingrid", "Tomas")
 
 
 async def test_nobody_is_named_once_it_is_settled(bank: World, robot: Agent) -> None:

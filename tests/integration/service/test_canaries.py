@@ -26,7 +26,7 @@ from policy_service.identity.sessions import Sessions
 from policy_service.pap.bundle import Bundle
 from policy_service.tokens.keys import CURRENT, NEXT, NONCE_SECRET
 from policy_service.tokens.sign import Signer
-from policy_service.workflow.telling import Telling
+from policy_service.workflow.told.telling import Telling
 from tests.fakes.canaries import Ears
 from tests.fakes.identity_provider import ISSUER, SECRET, Provider
 from tests.fakes.payments import Payments, gate
@@ -347,9 +347,9 @@ def _state(url: str) -> str:
 # -- crashes -----------------------------------------------------------------------------------------------------
 
 LAYERS: dict[str, tuple[Any, str]] = {
-    "the policy engine": ("policy_service.workflow.asking", "decide"),
+    "the policy engine": ("policy_service.workflow.effects.asking", "decide"),
     "the facts": (Bundle, "facts_for"),
-    "a unit of work": ("policy_service.workflow.revisions", "insert"),
+    "a unit of work": ("policy_service.workflow.effects.revisions", "insert"),
     "the log": ("policy_service.storage.logbook", "canonicalize"),
     "the signer": (Signer, "sign_receipt"),
     "the answer": (Telling, "transaction"),
@@ -357,15 +357,15 @@ LAYERS: dict[str, tuple[Any, str]] = {
     "the sessions": (Sessions, "find"),
     "the proofs": ("policy_service.identity.proofs", "verify_proof"),
     "the bodies": ("policy_service.channels.http.bodies", "parse"),
-    "a vote": ("policy_service.workflow.vote", "count"),
-    "a sweep": ("policy_service.workflow.due", "page"),
+    "a vote": ("policy_service.workflow.reviews.vote", "count"),
+    "a sweep": ("policy_service.workflow.due.due", "page"),
     "the outbox": ("policy_service.storage.outbox", "claim"),
     "the sequencer": ("policy_service.audit.sequencer", "_has_unnumbered"),
     "the feed": ("policy_service.audit.feed", "entries_after"),
     "the watch": ("policy_service.jobs.measuring", "highest_index"),
     "the count": ("policy_service.audit.committed", "_facts"),
     "a webhook": ("policy_service.jobs.telling", "deliver"),
-    "a webhook's signature": ("policy_service.workflow.delivering", "sign_webhook"),
+    "a webhook's signature": ("policy_service.workflow.told.delivering", "sign_webhook"),
 }
 
 

@@ -14,10 +14,10 @@ import pytest
 
 from policy_service.errors import ServiceError
 from policy_service.identity.callers import Caller
-from policy_service.workflow import sweep
 from policy_service.workflow.context import Context
-from policy_service.workflow.redeem import redeem
-from policy_service.workflow.renew import renew
+from policy_service.workflow.due import sweep
+from policy_service.workflow.releases.redeem import redeem
+from policy_service.workflow.releases.renew import renew
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
 from tests.integration.service.engines import ENGINES

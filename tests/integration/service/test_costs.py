@@ -15,7 +15,7 @@ from sqlalchemy import event
 
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.database import Tx
-from policy_service.workflow import redeem, submit_and_redeem
+from policy_service.workflow.releases import redeem, submit_and_redeem
 from tests.fakes.payments import Payments
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import mail, pay

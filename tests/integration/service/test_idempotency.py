@@ -131,7 +131,7 @@ async def test_a_submission_with_an_attempt_that_was_lost_on_its_way_is_told_aga
 async def test_a_key_is_forgotten_after_its_time_and_the_transaction_is_not(
     bank: World, robot: Agent
 ) -> None:
-    from policy_service.workflow.sweep import forget_what_is_over
+    from policy_service.workflow.due.sweep import forget_what_is_over
 
     effect = await pay(bank, 500)
     made = (await robot.submit(effect, idempotency_key="k")).json()

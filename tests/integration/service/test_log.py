@@ -12,7 +12,7 @@ from sqlalchemy import Connection, select
 from policy_service.identity.callers import Caller
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow
-from policy_service.workflow import history
+from policy_service.workflow.pages import history
 from tests.fakes.payments import Payments, gate
 from tests.fakes.streaming import events, served
 from tests.fakes.world import Agent, Visitor, World

@@ -14,6 +14,7 @@ import pytest
 from tests.fakes.payments import ANYBODY, LARGE, Payments, person
 from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import mail, pay
+from tests.integration.service.test_pages_of_reviews import caught_up, queries
 
 pytestmark = pytest.mark.anyio
 
@@ -176,6 +177,22 @@ async def test_the_agents_page_tells_what_it_did_and_what_was_refused(
     assert (await maya.get("/agents/nobody")).status_code == 404
 
 
+async def test_a_list_of_many_agents_takes_no_more_queries_than_one_of_few(bank: World) -> None:
+    maya = await bank.person("maya")
+    first = await bank.agent("agent-0")
+    await first.submit(await pay(bank, 5))
+    await caught_up(bank)
+    with queries(bank) as few:
+        assert (await maya.get("/agents")).status_code == 200
+    for n in range(1, 12):
+        await (await bank.agent(f"agent-{n}")).submit(await pay(bank, 5))
+    await caught_up(bank)
+    with queries(bank) as many:
+        text = words((await maya.get("/agents")).text)
+    assert "agent-11" in text
+    assert len(many) == len(few), many
+
+
 async def test_every_page_of_these_wants_a_session(bank: World) -> None:
     for path in ("/agents", "/agents/robot", "/audit", "/stop"):
         answer = await bank.http.get(path)
@@ -234,7 +251,7 @@ async def test_a_page_leads_to_the_next_and_no_line_is_on_two(bank: World, robot
 async def test_what_is_rare_beside_much_is_looked_for_so_far_and_no_further(
     bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("policy_service.workflow.searching.LOOKED_THROUGH", 10)
+    monkeypatch.setattr("policy_service.workflow.pages.searching.LOOKED_THROUGH", 10)
     view = (await robot.submit(await pay(bank, 500), run_key="first")).json()
     maya = await bank.person("maya")
     await maya.vote(view)

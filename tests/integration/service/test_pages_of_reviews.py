@@ -12,7 +12,10 @@ import pytest
 from sqlalchemy import event
 
 from policy_service.channels.web.source import SeenPerson, WorkflowQueue
-from policy_service.workflow.queue_reading import QueuePage, Tab, Wanted
+from policy_service.storage.core import rows_of
+from policy_service.storage.tables import EffectRow
+from policy_service.workflow import records
+from policy_service.workflow.reading.queue import QueuePage, Tab, Wanted
 from tests.fakes.payments import ANYBODY, Payments, gate, person
 from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import pay
@@ -130,3 +133,28 @@ async def test_the_lesson_of_an_empty_queue_asks_a_group_of_the_bundle(
 ) -> None:
     page = (await (await bank.person(who)).get("/")).text
     assert f'@approval("{group}")' in unescape(re.sub(r"<[^>]+>", "", page))
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/?tab=open&text=pay", "/v1/reviews", "/tasks", "/v1/tasks", "/agents/robot", "/audit"]
+)
+async def test_a_page_reads_no_revision_but_those_it_shows(
+    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """J1: an agent that asks otherwise again and again, each time at length, makes no page longer to read."""
+    maya = await bank.person("maya")
+    for n in range(1, 13):
+        await robot.submit(await pay(bank, 500), await pay(bank, n), run_key="again and again")
+    read: list[EffectRow] = []
+
+    def note(model: Any, found: Any) -> list[Any]:
+        known = rows_of(model, found)
+        read.extend(row for row in known if isinstance(row, EffectRow))
+        return known
+
+    monkeypatch.setattr(records, "rows_of", note)
+    assert (await maya.get(path)).status_code == 200
+    newest = len({(row.effect_id, row.rev) for row in read})
+    assert newest <= (40 if path.startswith("/agents") else 2), sorted(
+        (row.rev, row.effect_id[:6]) for row in read
+    )

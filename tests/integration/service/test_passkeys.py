@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import select
 
+from policy_service.audit.log import entries_after
 from policy_service.storage.core import find, table
 from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.proof_tables import ChallengeRow, PasskeyRow
-from policy_service.workflow import sweep
+from policy_service.webhooks import TOLD
+from policy_service.workflow.due import sweep
+from policy_service.workflow.told.webhooks import event_of
 from tests.fakes.authenticator import UP, UV, Passkey
 from tests.fakes.payments import ANYBODY, Payments, gate, person
 from tests.fakes.world import World, running
@@ -189,6 +193,37 @@ async def test_every_other_session_of_the_person_is_told(bank: World) -> None:
     assert "changed in another session" in await third.page("/")
 
 
+async def test_whoever_enrols_in_a_stolen_session_signs_its_person_out_and_they_are_told(bank: World) -> None:
+    """The thief holds the very cookie of a fresh sign-in, and the form token with it."""
+    maya = Holder(await bank.person("maya"))
+    thief = Holder(replace(maya.visitor))
+    assert (await thief.enrol(name="thief's key")).status_code == 303
+    assert (await maya.visitor.get("/v1/reviews")).status_code == 401
+    assert "thief&#39;s key" in await thief.page("/passkeys")
+    again = Holder(await bank.person("maya"))
+    assert "thief&#39;s key" in (await again.page("/")).split("changed in another session")[1]
+
+
+async def test_a_second_passkey_leaves_the_session_as_it_is(bank: World) -> None:
+    maya = await holder(bank, "maya")
+    cookie = maya.visitor.cookie
+    assert (await maya.enrol(name="spare")).status_code == 303
+    assert maya.visitor.cookie == cookie
+
+
+async def test_receivers_of_events_are_told_of_every_change_and_not_of_whose(bank: World) -> None:
+    await holder(bank, "maya")
+    await bank.operator("passkeys-reset", {"person": person("maya"), "reason": "lost"})
+    await bank.service.sequencer.number()
+    lines = await bank.service.db.read(lambda conn: entries_after(conn, 0, 1_000))
+    told = [event_of(bank.settings, line) for line in lines if line.kind.partition("_")[0] in TOLD]
+    mine = [event for event in told if event["type"].startswith("passkey_")]
+    assert [event["type"] for event in mine] == ["passkey_enrolled", "passkey_removed"]
+    (row,) = await rows(bank)
+    assert [event["data"]["passkey_id"] for event in mine] == [row.passkey_id] * 2
+    assert "maya" not in json.dumps(mine)
+
+
 BAD_KEYS: dict[str, dict[str, Any]] = {
     "another origin": {"origin": "https://localhost:8420"},
     "another RP id": {"rp_id": "evil.example"},
@@ -229,10 +264,12 @@ async def test_an_enrolment_is_answered_once_in_time_and_in_its_own_session(bank
 
 
 async def test_two_first_enrolments_at_once_end_in_one(bank: World) -> None:
-    maya = Holder(await bank.person("maya"))
-    first, second = [ceremony((await maya.send("/passkeys/additions", name=n)).text) for n in ("a", "b")]
+    maya, elsewhere = Holder(await bank.person("maya")), Holder(await bank.person("maya"))
+    first, second = [
+        ceremony((await one.send("/passkeys/additions", name="mine")).text) for one in (maya, elsewhere)
+    ]
     assert (await maya.answer(first, Passkey().create(first.options))).status_code == 303
-    assert "let it vouch" in told(await maya.answer(second, Passkey().create(second.options)))
+    assert "let it vouch" in told(await elsewhere.answer(second, Passkey().create(second.options)))
     assert len(await rows(bank)) == 1
 
 

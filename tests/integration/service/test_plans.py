@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from sqlalchemy import Engine, event
 
 from policy_service.workflow import records
+from policy_service.workflow.cursors import write_cursor
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
 from tests.integration.service.engines import ENGINES
@@ -116,6 +118,33 @@ async def open_ones(bank: World, limit: int) -> list[str]:
     """Reviews that are open."""
     found = await bank.service.db.read(lambda conn: records.open_reviews(conn, after=None, limit=limit))
     return [review.review_id for review in found]
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/reviews?limit=1", "/?tab=open", "/?tab=decided", "/?tab=decided&agent=robot"],
+)
+async def test_a_later_page_is_entered_where_the_last_one_ended(bank: World, robot: Agent, path: str) -> None:
+    """Not walked to: what stands before it may be a million."""
+    maya = await bank.person("maya")
+    view = (await robot.submit(await pay(bank, 500))).json()
+    cursor = write_cursor(bank.clock(), view["effects"][0]["review"]["review_id"])
+    with plans(bank) as found:
+        assert (
+            await maya.get(f"{path}{'&' if '?' in path else '?'}cursor={quote(cursor)}")
+        ).status_code == 200
+    compared = [line for line, asked in found if "reviews.review_id) " in asked]
+    entered = ("review_id)>(?", "review_id)<(?", "Index Cond")
+    assert [line for line in compared if any(word in line for word in entered)], compared
+    assert not [line for line in compared if "Filter:" in line and "ROW(" in line]
+
+
+async def test_what_was_opened_in_an_emergency_is_found_among_other_tasks_by_its_kind(bank: World) -> None:
+    maya = await bank.person("maya")
+    with plans(bank) as found:
+        assert (await maya.get("/")).status_code == 200
+    lines = [line for line, asked in found if "FROM tasks" in asked and "tasks.kind = " in asked]
+    assert [line for line in lines if "ix_tasks_kind" in line], lines
 
 
 _INDEX = {

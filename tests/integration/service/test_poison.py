@@ -10,7 +10,7 @@ from sqlmodel import col
 
 from policy_service import metrics
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow import describing
+from policy_service.workflow.pages import describing
 from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import pay

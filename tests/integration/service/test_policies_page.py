@@ -13,7 +13,7 @@ from sqlalchemy import func, select
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.tables import DecisionRow
-from policy_service.workflow import shadow
+from policy_service.workflow.trials import shadow
 from tests.fakes.payments import ANYBODY, Payments, gate, plain_forbid
 from tests.fakes.repository import Repository
 from tests.fakes.world import Agent, Visitor, World, running
@@ -57,7 +57,7 @@ async def test_the_page_says_what_is_in_force_and_how_often_it_decided(bank: Wor
     bundle = bank.service.active.current
     assert bundle.commit in text
     assert re.search(r"large rules.cedar, line 2 gate finance 3 none", text)
-    assert re.search(r"huge rules.cedar, line \d+ gate finance, 2 not lately", text)
+    assert re.search(r"huge rules.cedar, line \d+ gate 2 of finance not lately", text)
     assert "3 decisions in 7 days" in text
 
 

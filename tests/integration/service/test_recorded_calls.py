@@ -13,7 +13,7 @@ from typer.testing import CliRunner, Result
 from policy_service.channels.operator.author import explaining, exporting
 from policy_service.cli import app
 from policy_service.pap.changes.calls import read_calls
-from policy_service.workflow import recorded
+from policy_service.workflow.trials import recorded
 from tests.fakes.payments import Payments, gate
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import pay

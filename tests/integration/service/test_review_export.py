@@ -14,14 +14,19 @@ from typer.testing import CliRunner
 
 from countersign.contract import PrivateKey, sign
 from countersign.contract.keys import decode_base64url
+from countersign.contract.names import txn_digest
 from policy_service.cli import app
 from policy_service.tokens.sign import TYP_EXPORT
-from policy_service.workflow.exporting import content_digest
-from policy_service.workflow.verifying import Given, Report, verify
-from tests.fakes.payments import ANYBODY, Payments, gate, person
+from policy_service.workflow.proofs.exporting import content_digest
+from policy_service.workflow.proofs.verifying import Given, Report, verify
+from policy_service.workflow.reviews.shown import View
+from tests.fakes.payments import ANYBODY, GROUPS, Payments, gate, person
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import mail, pay
 from tests.integration.service.stepping_up import LOCALHOST, Holder, holder, review_of
+from tests.integration.service.together.test_break_glass import ALONE, TWO
+from tests.integration.service.together.test_break_glass import PEOPLE as ON_CALL
+from tests.integration.service.together.test_break_glass import sign as break_glass
 
 pytestmark = pytest.mark.anyio
 File = dict[str, Any]
@@ -197,6 +202,133 @@ async def test_what_is_proven_is_proven_whoever_sealed_the_file(voted: tuple[Fil
         assert any(fault.startswith(step) for fault in report.faults), (path, report.faults)
 
 
+def redrawn(file: File, draw: Callable[[File], None]) -> File:
+    """Every vote on another view, named by its own digest: as if that had been shown."""
+    other = copy.deepcopy(file)
+    content = other["content"]
+    for vote in content["votes"]:
+        material = copy.deepcopy(content["views"][vote["view_digest"]])
+        draw(material)
+        vote["view_digest"] = View(material).digest
+        content["views"][vote["view_digest"]] = material
+    return other
+
+
+def _folded(material: File) -> None:
+    material["drawn"]["folded"] = ["args/account"]
+
+
+def _without_proof(file: File) -> File:
+    other = copy.deepcopy(file)
+    other["content"]["votes"][0] |= {"assertion": None, "step_up": None}
+    return other
+
+
+def _one_device(file: File) -> File:
+    other = copy.deepcopy(file)
+    first, second = (vote["assertion"] for vote in other["content"]["votes"])
+    second |= {name: first[name] for name in ("credential_id", "public_key")}
+    return other
+
+
+def _another_order(file: File) -> File:
+    other = copy.deepcopy(file)
+    transaction = other["content"]["transaction"]
+    transaction["effects"] = transaction["effects"][::-1]
+    transaction["txn_digest"] = txn_digest(effect_digests=transaction["effects"])
+    return other
+
+
+def _signed_as(file: File, draw: Callable[[File], None] | None) -> File:
+    """The passkey's own words name another view, which is here or not."""
+    other = copy.deepcopy(file)
+    for vote in other["content"]["votes"]:
+        signed = vote["assertion"]["signed"]
+        if draw is None:
+            signed["view_digest"] = "0" * 64
+            continue
+        material = copy.deepcopy(other["content"]["views"][signed["view_digest"]])
+        draw(material)
+        signed["view_digest"] = View(material).digest
+        other["content"]["views"][signed["view_digest"]] = material
+    return other
+
+
+# One lie each, sealed anew so that nothing but the step itself stands in its way.
+FORGED: dict[str, tuple[Callable[[File], File], str]] = {
+    "another order of its effects": (_another_order, "not in its transaction at its place"),
+    "other words under the digest of a view": (
+        lambda file: at(file, ("content", "views"), _reworded),
+        "is not that of its digest",
+    ),
+    "a vote that names no view": (
+        lambda file: at(file, ("content", "votes", 0, "view_digest"), lambda _: None),
+        "names no view",
+    ),
+    "a view that is left out": (
+        lambda file: at(file, ("content", "views"), lambda _: {}),
+        "is on a view that is not here",
+    ),
+    "a vote on a folded page": (lambda file: redrawn(file, _folded), "is on a page with folded arguments"),
+    "a passkey's word for a view that is left out": (
+        lambda file: _signed_as(file, None),
+        "signed a view that is not here",
+    ),
+    "a passkey's word for a folded page": (
+        lambda file: _signed_as(file, _folded),
+        "signed a page with folded arguments",
+    ),
+    "one device of two people": (_one_device, "used the same passkey"),
+    "an open review whose gates are met": (
+        lambda file: at(file, ("content", "review", "state"), lambda _: "open"),
+        "and the review says open",
+    ),
+    "a verdict that is none": (
+        lambda file: at(file, ("content", "votes", 0, "verdict"), lambda _: "maybe"),
+        "is no approval, no denial",
+    ),
+}
+
+
+def _reworded(views: File) -> File:
+    for material in views.values():
+        material["effect"]["sentence"] = "Do nothing."
+    return views
+
+
+async def test_every_lie_is_found_by_the_step_that_looks_for_it(voted: tuple[File, list[Holder]]) -> None:
+    file, _ = voted
+    for name, (lie, words) in FORGED.items():
+        faults = weighed(resealed(lie(file))).faults
+        assert any(words in fault for fault in faults), (name, faults)
+
+
+async def test_a_seal_is_for_one_review_of_one_deployment(voted: tuple[File, list[Holder]]) -> None:
+    file, _ = voted
+    key, content = PrivateKey.generate(), file["content"]
+    claims = {
+        "iss": content["deployment"]["iss"],
+        "sub": content["review"]["review_id"],
+        "iat": 1,
+        "digest": content_digest(content),
+    }
+    for other, words in (
+        ({"sub": "rev_other"}, "another review"),
+        ({"iss": "https://x"}, "another deployment"),
+    ):
+        seal = sign(claims | other, typ=TYP_EXPORT, key=key)
+        faults = weighed(file | {"seal": seal, "jwk": key.public.jwk()}).faults
+        assert [words in fault for fault in faults] == [True]
+
+
+async def test_who_is_pinned_and_used_no_passkey_is_told(voted: tuple[File, list[Holder]]) -> None:
+    file, people = voted
+    named = file["content"]["votes"][0]["person"]
+    key = hashlib.sha256(people[0].passkeys[0].public_key).hexdigest()
+    faults = weighed(resealed(_without_proof(file)), Given({named: frozenset({key})})).faults
+    assert any("is pinned and voted without a passkey" in fault for fault in faults), faults
+
+
 async def test_one_persons_vote_does_not_become_two(voted: tuple[File, list[Holder]]) -> None:
     file, _ = voted
     again = copy.deepcopy(file)
@@ -232,6 +364,60 @@ async def test_a_denial_is_told_and_cannot_be_left_out(bank: World, robot: Agent
     assert any("no passkey signed it" in line for line in report.trusted)
     hidden = at(file, ("content", "votes"), lambda votes: votes[:1])
     assert any("nobody denied it" in fault for fault in weighed(resealed(hidden)).faults)
+
+
+async def test_who_was_asked_later_counts_there_too(bank: World, folder: Payments, robot: Agent) -> None:
+    """A gate put to further people is met by one of these, in the file as here; without that word it is not."""
+    folder.policies(ANYBODY + gate("slow", "finance", escalate="legal", answer_within="4h"))
+    await bank.activate()
+    view = (await robot.submit(await pay(bank, 500))).json()
+    bank.clock.pass_(hours=2, seconds=1)
+    await bank.sweep()
+    ingrid = Holder(await bank.person("ingrid"))
+    form = await ingrid.form(review_of(view))
+    assert (await ingrid.send(f"/reviews/{review_of(view)}/votes", **form)).status_code == 303
+    file = await exported(ingrid, review_of(view))
+    assert weighed(file).faults == []
+    assert file["content"]["review"]["escalated"] == ["finance"]
+    narrow = at(file, ("content", "review", "escalated"), lambda _: [])
+    assert any(fault.startswith("step 9") for fault in weighed(resealed(narrow)).faults)
+
+
+CAPTAIN = (
+    '@id("captain-opens-alone") permit '
+    '(principal in Group::"legal", action == Action::"break_glass_alone", resource);\n'
+)
+ONCALL = (
+    '@id("oncall-opens") permit (principal in Group::"oncall", action == Action::"break_glass", resource);\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("who", "said"), [(("ingrid",), "one person alone"), (("jonas", "ingrid"), "2 people")]
+)
+async def test_an_opening_in_an_emergency_is_told_as_one(
+    bank: World, folder: Payments, robot: Agent, who: tuple[str, ...], said: str
+) -> None:
+    folder.people(GROUPS | {"oncall": ("jonas",)})
+    folder.policies(ANYBODY + gate("careful", "finance", step_up="passkey", quorum="2") + CAPTAIN + ONCALL)
+    await bank.activate()
+    view = (await robot.submit(await pay(bank, 500))).json()
+    for name in who:
+        assert (await (await holder(bank, name)).break_glass(review_of(view))).status_code == 303
+    file = await exported(Holder(await bank.person("maya")), review_of(view))
+    report = weighed(file)
+    assert report.faults == []
+    (opened,) = [line for line in report.proven if "opened it in an emergency" in line]
+    assert said in opened
+    assert not any("every gate is met" in line for line in report.proven)
+    for place in range(len(who)):
+        other = at(file, ("content", "votes", place, "verdict"), lambda _: "approve")
+        assert any("signed something else" in fault for fault in weighed(resealed(other)).faults)
+        barred = at(file, ("content", "votes", place, "permitted"), lambda _: False)
+        barred = at(barred, ("content", "votes", place, "alone"), lambda _: False)
+        assert any(fault.startswith("step 9") for fault in weighed(resealed(barred)).faults)
+    side = at(file, ("content", "requesters"), lambda _: [person(who[0])])
+    assert any(fault.startswith("step 9") for fault in weighed(resealed(side)).faults)
 
 
 BROKEN: dict[str, bytes] = {
@@ -270,7 +456,12 @@ async def test_the_command_says_what_is_proven_and_fails_on_any_fault(
     given = ["--pin", f"{person('maya')}={key}", "--origin", LOCALHOST, "--jwks", str(jwks)]
     good = CliRunner().invoke(app, ["verify-review", str(path), *given])
     assert good.exit_code == 0, good.output
-    assert "this review holds" in good.output
+    assert good.output.rstrip().endswith("this review holds")
+    forged = path.with_name("forged.json")
+    forged.write_text(json.dumps(resealed(file)))
+    unanchored = CliRunner().invoke(app, ["verify-review", str(forged)])
+    assert unanchored.output.rstrip().endswith("this review holds in itself; anybody could have sealed it")
+    assert CliRunner().invoke(app, ["verify-review", str(forged), *given]).exit_code == 1
     assert f"{person('maya')} used a key that is pinned" in good.output
     path.write_text(json.dumps(at(file, ("content", "votes", 0, "reason"), changed)))
     bad = CliRunner().invoke(app, ["verify-review", str(path), "--json"])
@@ -286,3 +477,31 @@ async def test_only_people_who_are_signed_in_export(bank: World, robot: Agent) -
     assert (answer.status_code, answer.json()["code"]) == (401, "unauthenticated")
     maya = await bank.person("maya")
     assert (await maya.get("/v1/reviews/rev_none/export")).status_code == 404
+
+
+async def test_what_was_opened_in_an_emergency_holds_and_is_named(
+    bank: World, folder: Payments, robot: Agent
+) -> None:
+    """F14: such an opening proves itself as any vote does, and passes for nothing else."""
+    folder.people(ON_CALL).policies(ANYBODY + gate("careful", "finance", quorum="2") + TWO + ALONE)
+    await bank.activate()
+    view = (await robot.submit(await pay(bank, 500))).json()
+    ingrid, jonas = await bank.person("ingrid"), await bank.person("jonas")
+    for one in (ingrid, jonas):
+        assert (await break_glass(one, view))[0] == 303
+    file = await exported(Holder(ingrid), review_of(view))
+    report = weighed(file)
+    assert report.faults == []
+    assert "2 people opened it in an emergency, without the people its gates ask" in report.proven
+    without = at(file, ("content", "votes"), lambda votes: votes[:1])
+    assert any(fault.startswith("step 9") for fault in weighed(resealed(without)).faults)
+    for name in ("permitted", "counted", "person"):
+        change = changed if name != "person" else lambda _: person("jonas")
+        assert weighed(resealed(at(file, ("content", "votes", 0, name), change))).faults, name
+    passed_off = at(file, ("content", "votes", 0, "verdict"), lambda _: "approve")
+    assert weighed(resealed(passed_off)).faults
+    alone = (await robot.submit(await pay(bank, 600), run_key="alone")).json()
+    assert (await break_glass(jonas, alone))[0] == 303
+    report = weighed(await exported(Holder(ingrid), review_of(alone)))
+    assert report.faults == []
+    assert any(line.startswith("one person alone opened it") for line in report.proven)

@@ -14,7 +14,7 @@ from policy_service.facts.sql import SqlReader
 from policy_service.storage.core import table
 from policy_service.storage.database import Tx
 from policy_service.storage.tables import EffectRow
-from policy_service.workflow import shadow
+from policy_service.workflow.trials import shadow
 from tests.fakes.payments import ANYBODY, HUGE, LARGE, Payments, gate, plain_forbid
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import pay

@@ -18,7 +18,7 @@ from policy_service.storage.proof_tables import AssertionRow, PasskeyRow
 from policy_service.storage.tables import VoteRow
 from tests.fakes.authenticator import UP, UV, Passkey
 from tests.fakes.log_check import faults_of_log
-from tests.fakes.payments import ANYBODY, Payments, gate
+from tests.fakes.payments import ANYBODY, GROUPS, Payments, gate
 from tests.fakes.world import Agent, World, running
 from tests.integration.service.effects import pay
 from tests.integration.service.stepping_up import (
@@ -30,6 +30,8 @@ from tests.integration.service.stepping_up import (
     review_of,
     told,
 )
+from tests.integration.service.together.test_break_glass import ALONE, TWO
+from tests.integration.service.together.test_break_glass import PEOPLE as ON_CALL
 
 pytestmark = pytest.mark.anyio
 
@@ -217,6 +219,26 @@ async def test_somebody_elses_passkey_signs_nothing_for_me(bank: World, robot: A
     assert await votes(bank) == []
 
 
+async def test_who_opens_it_in_an_emergency_needs_no_gate_of_their_own_but_the_passkey(
+    bank: World, folder: Payments, robot: Agent
+) -> None:
+    """Those on call are seldom the people a gate asks; the page leads them to their passkey all the same."""
+    folder.people(GROUPS | {"captain": ("jonas",)})
+    opens = '@id("opens") permit (principal in Group::"captain", action == Action::"break_glass_alone", resource);'
+    folder.policies(CAREFUL + opens)
+    await bank.activate()
+    view = await staged(bank, robot)
+    jonas = Holder(await bank.person("jonas"))
+    page = await jonas.page(f"/reviews/{review_of(view)}?full=1")
+    assert "an emergency does not do without it" in page
+    assert 'value="break_glass"' not in page
+    assert (await jonas.enrol()).status_code == 303
+    assert (await jonas.break_glass(review_of(view))).status_code == 303
+    assert (await robot.see(view["txn"]))["effects"][0]["decision"]["mode"] == "break_glass"
+    (vote,) = await votes(bank)
+    assert (vote.verdict, vote.step_up) == ("break_glass", "passkey")
+
+
 LIES: dict[str, dict[str, Any]] = {
     "another origin": {"origin": "http://localhost:9999"},
     "an origin with a path": {"origin": LOCALHOST + "/"},
@@ -301,6 +323,34 @@ async def test_votes_of_a_passkey_that_was_revoked_leave_the_count(
     assert (await robot.see(view["txn"]))["state"] == "review"
 
 
+async def test_what_a_revoked_passkey_vouched_for_goes_with_it(
+    bank: World, robot: Agent, maya: Holder
+) -> None:
+    """Whoever held the stolen one could enrol their own by its word, and that by another's."""
+    (stolen,) = await maya.listed()
+    thief = Holder(maya.visitor, list(maya.passkeys))
+    assert (await thief.enrol(name="thief's")).status_code == 303
+    thief.passkeys = [thief.passkeys[-1]]
+    assert (await thief.enrol(name="thief's second")).status_code == 303
+    thief.passkeys = [thief.passkeys[-1]]
+    view = await staged(bank, robot)
+    assert (await thief.approve(review_of(view))).status_code == 303
+    done = await bank.operator("passkey-revoke", {"passkey_id": stolen, "reason": "stolen"})
+    assert (done["votes"], len(done["vouched_for"])) == (1, 2)
+    assert await thief.listed() == []
+    await robot.redeem((await robot.release(view)).json()["releases"])
+    assert (await robot.see(view["txn"]))["state"] == "review"
+
+
+async def test_revoking_takes_nothing_along_that_it_did_not_vouch_for(bank: World, maya: Holder) -> None:
+    (first,) = await maya.listed()
+    assert (await maya.enrol(name="second")).status_code == 303
+    (second,) = {*await maya.listed()} - {first}
+    done = await bank.operator("passkey-revoke", {"passkey_id": second, "reason": "stolen"})
+    assert done["vouched_for"] == []
+    assert await maya.listed() == [first]
+
+
 async def test_votes_of_a_passkey_its_person_removed_stand(bank: World, robot: Agent, maya: Holder) -> None:
     view = await staged(bank, robot)
     await maya.approve(review_of(view))
@@ -311,3 +361,37 @@ async def test_votes_of_a_passkey_its_person_removed_stand(bank: World, robot: A
     assert (await robot.spend(await robot.see(view["txn"])))["redeemed"] is True
     (row,) = await bank.service.db.read(lambda conn: find(conn, PasskeyRow))
     assert row.removed_at is not None
+
+
+async def test_who_is_in_no_gates_group_opens_it_with_their_passkey(
+    bank: World, folder: Payments, robot: Agent
+) -> None:
+    """An emergency does not do without the passkey a gate asks for, so its form asks for it, whoever signs."""
+    folder.people(ON_CALL).policies(CAREFUL + TWO + ALONE)
+    await bank.activate()
+    view = await staged(bank, robot)
+    jonas, path = await holder(bank, "jonas"), f"/reviews/{review_of(view)}"
+    form = await jonas.form(review_of(view), "break-glass")
+    assert (
+        f'action="{path}/step-up"' in (await jonas.page(path)).split('id="break-glass"')[1].split("<input")[0]
+    )
+    form |= {"verdict": "break_glass", "reason": "the site is down"}
+    refused = await jonas.send(f"{path}/votes", **form)
+    assert "confirm with yours" in told(refused)
+    asked = ceremony((await jonas.send(f"{path}/step-up", **form)).text)
+    assert (await jonas.answer(asked, jonas.passkeys[0].get(asked.options))).status_code == 303
+    assert (await robot.see(view["txn"]))["effects"][0]["decision"]["mode"] == "break_glass"
+
+
+async def test_who_has_no_passkey_is_told_before_they_break_the_glass(
+    bank: World, folder: Payments, robot: Agent
+) -> None:
+    folder.people(ON_CALL).policies(CAREFUL + TWO + ALONE)
+    await bank.activate()
+    view = await staged(bank, robot)
+    ingrid = Holder(await bank.person("ingrid"))
+    act = (
+        (await ingrid.page(f"/reviews/{review_of(view)}")).split('id="break-glass"')[1].split("</details>")[0]
+    )
+    assert "You have none that counts" in act
+    assert "<form" not in act

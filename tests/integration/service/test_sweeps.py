@@ -10,8 +10,8 @@ from sqlalchemy import event, text
 from structlog.testing import capture_logs
 
 from policy_service.storage.database import Tx
-from policy_service.workflow import sweep
 from policy_service.workflow.context import Context
+from policy_service.workflow.due import sweep
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import mail, pay
 

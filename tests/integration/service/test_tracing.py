@@ -14,7 +14,7 @@ from opentelemetry.trace import SpanContext, TraceFlags
 from policy_service import tracing
 from policy_service.errors import StartError
 from policy_service.sampling import AtMost
-from policy_service.workflow import redeem
+from policy_service.workflow.releases import redeem
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
 from tests.integration.service.test_costs import REDEEMED_LATER, Statements

@@ -10,7 +10,7 @@ import pytest
 from policy_service.storage.core import find
 from policy_service.storage.proof_tables import ViewRow
 from policy_service.storage.tables import VoteRow
-from policy_service.workflow.shown import View
+from policy_service.workflow.reviews.shown import View
 from tests.fakes.payments import ANYBODY, HUGE, LARGE, Payments, gate
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import mail, pay

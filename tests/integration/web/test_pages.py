@@ -160,7 +160,7 @@ async def test_the_sheet_says_what_will_happen_with_the_values_filled_in(visitor
     assert "payments (SQL), 3 s old" in text
     assert "support.cedar, line 9" in text
     assert '<span class="k">forbid</span>' in text
-    assert "You, Ingrid Vik or Tomás Reyes. Not Jonas Lindqvist, whose agent asks" in text
+    assert "You, Ingrid Vik or Tomás Reyes. Not Jonas Lindqvist, on the asking side" in text
 
 
 async def test_the_claim_comes_last(visitor: Visitor) -> None:

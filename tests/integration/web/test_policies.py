@@ -82,6 +82,12 @@ async def test_an_effect_is_tried_and_the_form_keeps_what_was_typed(visitor: Vis
     assert "{&#34;amount_cents&#34;: 5001}" in text
 
 
+async def test_the_form_keeps_lines_and_writes_out_what_is_hidden(visitor: Visitor, world: World) -> None:
+    _, text = await attempt(visitor, args='{"a": "x\u200by",\r\n "b": 1}')
+    area = unescape(text.split('id="try-args"')[1].split(">", 1)[1].split("</textarea>")[0])
+    assert area == '\n{"a": "x\\u200by",\n "b": 1}'  # a browser takes the first line break for itself
+
+
 @pytest.mark.parametrize(
     ("changes", "status", "said"),
     [

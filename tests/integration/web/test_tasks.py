@@ -76,7 +76,7 @@ async def test_a_task_shows_what_is_known_and_what_each_answer_will_cause(visito
 
 
 async def test_a_settled_task_no_longer_says_that_nobody_knows(world: World, visitor: Visitor) -> None:
-    said = "we do not know whether refund_payment fired for"
+    said = "do not know whether refund_payment fired for"
     open_page = (await visitor.get(f"/tasks/{TASK}")).text
     assert "We do not know whether this fired." in open_page and said in open_page
     await settle(visitor, await form(visitor, "not_fired"))

@@ -46,6 +46,7 @@ async def test_a_denial_without_a_reason_is_not_counted(world: World, visitor: V
     answer = await visitor.vote(REVIEW, await visitor.form(REVIEW, "deny") | {"reason": " \n "})
     assert answer.status_code == 400
     assert "Your vote was not counted" in answer.text
+    assert f'href="/reviews/{REVIEW}">Open the review<' in answer.text
     assert world.cast == []
 
 

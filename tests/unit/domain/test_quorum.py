@@ -4,8 +4,9 @@ from typing import Any
 
 import pytest
 
+from policy_service.domain.break_glass import Opening
 from policy_service.domain.gates import Gate, MergedGate, merge
-from policy_service.domain.quorum import BallotVote, tally
+from policy_service.domain.quorum import BallotVote, Tally, short_gates, tally
 
 
 def gates(*specs: tuple[str, int] | tuple[str, int, dict[str, Any]]) -> tuple[MergedGate, ...]:
@@ -124,3 +125,39 @@ def test_the_tally_says_how_far_each_gate_is_and_which_votes_counted() -> None:
         ("finance", 2, 2, True), ("cfo", 0, 1, False), ("unseen", 0, 1, False),
     ]  # fmt: skip
     assert counted.counted == ("v-maya", "v-tomas")
+
+
+@pytest.mark.parametrize(
+    ("met", "denied", "opens"),
+    [(False, None, True), (True, None, False), (False, "v-maya", False), (True, "v-maya", False)],
+)
+def test_an_opening_stands_in_where_the_quorums_do_not_and_nobody_denied(
+    met: bool, denied: str | None, opens: bool
+) -> None:
+    opening = Opening(("s1", "s2"), alone=False)
+    found = Tally(met, (), denied, ("v1",) if met else (), opening)
+    assert (found.opened is opening) is opens
+    assert found.signed == (("s1", "s2") if opens else found.counted)
+    assert found.lets_go is (met or opens)
+
+
+SHORT: dict[str, tuple[tuple[MergedGate, ...], list[BallotVote], set[str]]] = {
+    "enough": (gates(("finance", 1)), [MAYA], set()),
+    "nobody": (gates(("finance", 2), ("cfo", 1)), [], {"finance", "cfo"}),
+    "one of two": (gates(("finance", 2)), [MAYA], {"finance"}),
+    "only the other one": (gates(("finance", 1), ("cfo", 1)), [MAYA], {"cfo"}),
+    "either, where one person could take both": (
+        gates(("finance", 1), ("cfo|finance", 1)), [MAYA], {"finance", "cfo|finance"}),
+    "the same with the gates the other way round": (
+        gates(("cfo|finance", 1), ("finance", 1)), [MAYA], {"finance", "cfo|finance"}),
+    "not one that nobody of its own would help": (
+        gates(("finance", 1), ("legal", 2)), [MAYA, vote("ana", "legal")], {"legal"}),
+    "a shared one by itself": (gates(("finance", 1), ("unseen", 1, SHARED)), [MAYA], {"unseen"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "votes", "short"), SHORT.values(), ids=SHORT)
+def test_which_gates_one_more_person_would_help(
+    asked: tuple[MergedGate, ...], votes: list[BallotVote], short: set[str]
+) -> None:
+    assert short_gates(asked, votes) == short

@@ -16,8 +16,8 @@ from policy_service.errors import ForbiddenError, StorageUnavailableError
 from policy_service.storage import postgres
 from policy_service.storage.alone import act_for, alone_with, count_alone, require_alone, stop
 from policy_service.storage.database import Database, StorageLimits, Tx
+from policy_service.workflow.oversight.revoke import revoke_approver
 from policy_service.workflow.parties import require_deciding
-from policy_service.workflow.revoke import revoke_approver
 
 ONE, OTHER = "1" * 64, "2" * 64
 WAITING = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")

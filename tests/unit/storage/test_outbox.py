@@ -174,3 +174,23 @@ async def test_what_was_sent_is_forgotten_after_a_while_and_what_waits_is_not(
 @pytest.mark.parametrize(("attempt", "seconds"), [(1, 10), (2, 15), (3, 15), (10_000, 15)])
 def test_the_pause_doubles_up_to_its_limit(attempt: int, seconds: float) -> None:
     assert RETRY.pause(attempt) == timedelta(seconds=seconds)
+
+
+async def test_what_a_lane_gave_up_is_forgotten_at_last_and_nothing_else(
+    store: Database, clock: Clock
+) -> None:
+    def put_in_lanes(tx: Tx) -> None:
+        for name, lane in (("old", "webhook a"), ("gone", "webhook b")):
+            outbox.put_once(tx, name, "x", {}, lane=lane, give_up_at=tx.now + timedelta(hours=1))
+
+    await store.write(put_in_lanes)
+    await put(store, "own")
+    clock.later(7_200)
+    assert await store.write(lambda tx: outbox.give_up(tx, "webhook a")) == 1
+    for days, forgotten in ((29, 0), (32, 1), (40, 0)):
+        clock.now = START + timedelta(days=days)
+        before = clock.now - timedelta(days=30)
+        assert await store.write(lambda tx, before=before: outbox.forget_given_up(tx, before)) == forgotten
+    left = {row["outbox_id"]: row["state"] for row in await rows(store)}
+    assert left.pop("gone") == "waiting", "its receiver is gone, and may be told after all"
+    assert list(left.values()) == ["waiting"]

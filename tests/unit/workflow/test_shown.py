@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from policy_service.workflow.reading import EventLine, Piece, ReviewPage, RuleChange
-from policy_service.workflow.shown import API, WEB, folded_args, is_long, line_count, view_of
+from policy_service.workflow.reading.pieces import Piece
+from policy_service.workflow.reading.reviews import EventLine, ReviewPage, RuleChange
+from policy_service.workflow.reviews.shown import (
+    API,
+    BATCH,
+    WEB,
+    folded_args,
+    is_long,
+    line_count,
+    view_of,
+    views_for,
+)
 from tests.fakes import reviews
 
 PAGE = reviews.deploy()
@@ -79,6 +90,18 @@ def test_how_it_was_drawn_is_in_it() -> None:
     assert len(digests) == 3
     assert folded_args(view_of(page, WEB)) == ["memo"]
     assert folded_args(view_of(page, WEB, full=True)) == folded_args(view_of(page, API)) == []
+
+
+def test_what_would_stand_folded_is_no_line_of_a_batch() -> None:
+    """No list of reviews alike draws such arguments, so no vote was cast on one that did."""
+    page, short = reviews.refund(), reviews.credit(1)
+    assert view_of(page, BATCH, full=True).digest not in {view.digest for view in views_for(page, "web")}
+    assert view_of(short, BATCH, full=True).digest in {view.digest for view in views_for(short, "web")}
+
+
+def test_the_digest_is_what_the_documents_say() -> None:
+    material = view_of(PAGE, WEB).canonical
+    assert view_of(PAGE, WEB).digest == hashlib.sha256(b"countersign/view/v1\n" + material).hexdigest()
 
 
 def test_a_secret_is_not_in_its_material() -> None:

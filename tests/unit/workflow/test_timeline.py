@@ -9,7 +9,7 @@ import pytest
 from countersign.contract import canonicalize
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.plumbing import AuditRow
-from policy_service.workflow.timeline import event_line
+from policy_service.workflow.pages.timeline import event_line
 from tests.fakes.bundles import NOW, PERMIT_ALL, BundleFolder
 
 

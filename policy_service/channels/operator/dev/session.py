@@ -31,10 +31,10 @@ from policy_service.channels.operator.dev.telling import (
 from policy_service.identity.dev_signin import mint_link
 from policy_service.pdp.rules import UNKNOWN_TOOL
 from policy_service.workflow import records
-from policy_service.workflow.activate import activate
 from policy_service.workflow.context import Context
-from policy_service.workflow.task_cases import read_task
-from policy_service.workflow.task_views import task_url
+from policy_service.workflow.effects.activate import activate
+from policy_service.workflow.tasks.cases import read_task
+from policy_service.workflow.told.task_views import task_url
 
 Step = Callable[[], Awaitable[None]]
 _UNNAMED = "unnamed-"  # how the SDK begins a key that nobody named: another run of the script has another one

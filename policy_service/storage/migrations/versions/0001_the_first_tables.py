@@ -466,14 +466,8 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("task_id"),
     )
     with op.batch_alter_table("tasks", schema=None) as batch_op:
-        batch_op.create_index(
-            "ix_tasks_break_glass",
-            ["state", "task_id"],
-            unique=False,
-            sqlite_where=sa.text("kind = 'break_glass_review'"),
-            postgresql_where=sa.text("kind = 'break_glass_review'"),
-        )
         batch_op.create_index("ix_tasks_effect", ["effect_id", "kind"], unique=False)
+        batch_op.create_index("ix_tasks_kind", ["kind", "state", "task_id"], unique=False)
         batch_op.create_index("ix_tasks_state", ["state", "task_id"], unique=False)
 
     op.create_table(

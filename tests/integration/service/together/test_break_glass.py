@@ -101,6 +101,21 @@ async def test_one_who_may_opens_it_alone_and_somebody_else_reviews_that(glass: 
     assert (answer.status_code, answer.json()["task"]["settlement"]["answer"]) == (200, "not_justified")
 
 
+async def test_one_who_is_left_of_two_owes_a_review_as_one_alone(glass: World, robot: Agent) -> None:
+    """Two opened it, and one of them was no approver: what goes then goes by one person's word, and somebody looks."""
+    view = (await robot.submit(await pay(glass, 5_000))).json()
+    for who in ("ingrid", "jonas"):
+        assert (await sign(await glass.person(who), view))[0] == 303
+    ready = await robot.see(view["txn"])
+    await glass.operator("revoke-approver", {"person": person("ingrid"), "reason": "it was not her"})
+    assert (await robot.spend(ready))["receipt"]
+    task = await (await glass.person("maya")).task(view, "break_glass_review")
+    assert task["task"]["text"] == "Jonas opened this alone, without the people its gates ask"
+    kinds = [kind for kind, _ in await glass.log(view["txn"])]
+    assert (kinds.count("break_glass_opened"), kinds.count("task_opened")) == (2, 1)
+    await glass.operator("reinstate-approver", {"person": person("ingrid")})
+
+
 @pytest.mark.parametrize("who", ["maya", "tomas", "nobody"])
 async def test_nobody_opens_it_whom_policy_does_not_name(glass: World, robot: Agent, who: str) -> None:
     view = (await robot.submit(await pay(glass, 5_000))).json()
@@ -136,6 +151,67 @@ async def test_one_person_is_not_two(glass: World, robot: Agent) -> None:
     assert await state(robot, view) == ("review", None)
 
 
+async def test_a_signature_answers_no_gate_so_whoever_gave_it_is_still_asked(
+    glass: World, folder: Payments, robot: Agent
+) -> None:
+    folder.people({**PEOPLE, "oncall": ("ingrid", "maya")})
+    await glass.activate()
+    view = (await robot.submit(await pay(glass, 5_000))).json()
+    maya, mine = await glass.person("maya"), view["effects"][0]["review"]["review_id"]
+    assert (await sign(maya, view))[0] == 303
+    assert mine in (await maya.get("/?tab=me")).text
+    tomas = await glass.person("tomas")
+    assert "You or Maya" in (await tomas.get(f"/reviews/{mine}")).text
+    assert (await maya.vote(view)).status_code == 200
+    assert mine not in (await maya.get("/?tab=me")).text
+
+
+async def test_nobody_opens_what_they_have_not_read_in_full(glass: World, robot: Agent) -> None:
+    """A signature names the page it was given on, and on that page nothing stood folded."""
+    view = (await robot.submit(await pay(glass, 5_000, account="a" * 400))).json()
+    jonas = await glass.person("jonas")
+    status, text = await sign(jonas, view, read={"view_parts": ""})
+    assert (status, "does not say what was read" in text) == (400, True)
+    path = f"/reviews/{view['effects'][0]['review']['review_id']}"
+    assert 'value="break_glass"' not in (await jonas.get(path)).text
+    folded = (await (await glass.person("maya")).get(path)).text  # she may deny, also what stands folded
+    read = dict(re.findall(r'name="(view_digest|view_parts)" value="([^"]*)"', folded))
+    assert read.keys() == {"view_digest", "view_parts"}
+    status, text = await sign(jonas, view, read=read)
+    assert (status, "stood folded" in text) == (400, True)
+    assert await state(robot, view) == ("review", None)
+    assert (await sign(jonas, view))[0] == 303
+
+
+async def test_a_signature_that_came_too_late_opens_nothing_when_the_question_is_asked_again(
+    glass: World, folder: Payments, robot: Agent
+) -> None:
+    view = (await robot.submit(await pay(glass, 500))).json()
+    jonas = await glass.person("jonas")
+    read = await shown(jonas, view)
+    assert (await (await glass.person("maya")).vote(view)).json()["state"] == "met"
+    status, page = await sign(jonas, view, read=read)
+    assert (status, "Your vote was not counted" in page) == (409, True)
+    assert (await state(robot, view))[0] == "released"
+    folder.rules(TWO, ALONE, gate("late", "cfo"))
+    await glass.activate()
+    await glass.sweep()
+    assert await state(robot, view) == ("review", None)
+
+
+async def test_who_comes_too_late_is_told_though_somebody_of_the_same_name_signed(
+    glass: World, robot: Agent
+) -> None:
+    view = (await robot.submit(await pay(glass, 5_000))).json()
+    jonas, namesake = await glass.person("jonas"), await glass.person("ingrid", name="Jonas")
+    mine, read = await shown(jonas, view), await shown(namesake, view)
+    for _ in range(2):  # a second press is no late vote
+        assert (await sign(jonas, view, read=mine))[0] == 303
+    status, page = await sign(namesake, view, read=read)
+    assert (status, "Your vote was not counted" in page) == (409, True)
+    await glass.person("ingrid")
+
+
 async def test_a_reason_is_required(glass: World, robot: Agent) -> None:
     view = (await robot.submit(await pay(glass, 5_000))).json()
     status, text = await sign(await glass.person("jonas"), view, reason="  ")
@@ -157,7 +233,7 @@ async def test_a_plain_forbid_wins_and_so_does_one_that_comes_later(
     await glass.activate()
     assert (await robot.redeem(token)).status_code == 409
     assert await state(robot, late) == ("denied", None)
-    assert (await sign(jonas, early, read=read))[0] == 303  # recorded too late: the new rule has ended it
+    assert (await sign(jonas, early, read=read))[0] == 409  # recorded too late: the new rule has ended it
     assert await state(robot, early) == ("denied", None)
 
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import httpx2
 import pytest
 
-from policy_service.workflow import comment
+from policy_service.workflow.reviews import comment
 from tests.fakes.payments import Payments, gate, person
 from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import mail, pay

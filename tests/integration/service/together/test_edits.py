@@ -12,7 +12,8 @@ from sqlalchemy import select
 from policy_service.storage.core import table
 from policy_service.storage.proposals import ProposalRow
 from policy_service.storage.reservations import ReservationRow
-from policy_service.workflow.impossible import watch_quorums
+from policy_service.workflow.edits.propose import MAX_OF_A_PERSON
+from policy_service.workflow.reviews.impossible import watch_quorums
 from tests.fakes.payments import ANYBODY, GROUPS, Payments, gate, person, plain_forbid
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import mail, pay
@@ -66,6 +67,19 @@ async def test_an_accepted_change_is_a_new_revision_decided_anew_and_fires_once(
     assert spent["transaction"]["effects"][0]["args"] == LESS
     kinds = [kind for kind, _ in await bank.log(new["txn"])]
     assert (kinds.count("proposal_opened"), kinds.count("proposal_accepted")) == (1, 1)
+
+
+async def test_one_person_proposes_only_so_often_on_one_review(bank: World, robot: Agent) -> None:
+    """J1: each is kept, and each asks the agent anew."""
+    old, maya = await asked(bank, robot), await bank.person("maya")
+    for amount in range(1, MAX_OF_A_PERSON + 1):
+        last = {"account": "acme", "amount": amount}
+        assert (await maya.propose(old, last)).status_code == 201
+    assert (await maya.propose(old, last)).status_code == 201, "the same again is the same"
+    more = await maya.propose(old, {"account": "acme", "amount": 99})
+    assert (more.status_code, more.json()["code"]) == (429, "rate_limited")
+    assert (await states(bank, old)).count("open") == 1, "the last one stands"
+    assert (await (await bank.person("tomas")).propose(old, LESS)).status_code == 201
 
 
 async def test_the_new_resource_is_the_one_the_new_arguments_name(bank: World, robot: Agent) -> None:
@@ -405,6 +419,24 @@ async def test_a_person_has_one_open_proposal_and_the_newest_counts(bank: World,
     assert (await robot.decline(other, "no")).json()["rev"] == 1
     assert (await robot.accept(second)).json()["rev"] == 2
     assert await states(bank, old) == ["lapsed", "accepted", "declined"]
+
+
+async def test_of_one_person_a_review_takes_so_many_proposals(
+    bank: World, robot: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever became of them: each is a line of the story, and asks the agent's side."""
+    monkeypatch.setattr("policy_service.workflow.edits.propose.MAX_OF_A_PERSON", 3)
+    old = await asked(bank, robot)
+    maya, tomas = await bank.person("maya"), await bank.person("tomas")
+    for amount in (300, 200):
+        last = await maya.proposed(old, {"account": "acme", "amount": amount})
+    await robot.decline(last, "no")
+    kept = await maya.proposed(old, LESS)
+    refused = await maya.propose(old, {"account": "acme", "amount": 100})
+    assert (refused.status_code, refused.json()["code"]) == (429, "rate_limited")
+    assert await maya.proposed(old, LESS) == kept, "the same again is the same"
+    await tomas.proposed(old, {"account": "acme", "amount": 100})
+    assert await states(bank, old) == ["lapsed", "declined", "open", "open"]
 
 
 async def test_declining_and_taking_back_leave_the_question_as_it_was(bank: World, robot: Agent) -> None:

@@ -10,7 +10,7 @@ from sqlalchemy import select
 
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import OutboxRow
-from policy_service.workflow import sweep
+from policy_service.workflow.due import sweep
 from tests.fakes.payments import ANYBODY, GROUPS, Payments, gate, person
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
@@ -290,3 +290,28 @@ async def test_the_agents_side_is_not_among_those_it_is_put_to(
     bank.clock.stop_at(opened(view) + timedelta(hours=2))
     await bank.sweep()
     assert (await vote(bank, "ingrid", view)).status_code == 403
+
+
+async def test_at_a_submission_people_count_no_more_who_were_taken_out(
+    bank: World, robot: Agent, folder: Payments
+) -> None:
+    await rules(bank, folder, gate("g", "legal", escalate="cfo"))
+    await bank.operator("revoke-approver", {"person": person("ingrid"), "reason": "left"})
+    view = await asked(robot, bank)
+    assert [entry["added"] for entry in view["effects"][0]["review"]["needs"]] == [["cfo"]]
+    await bank.operator("reinstate-approver", {"person": person("ingrid")})
+
+
+@pytest.mark.parametrize("narrow_first", [True, False])
+async def test_of_two_gates_with_one_person_between_them_the_one_that_can_escalate_does(
+    bank: World, robot: Agent, folder: Payments, narrow_first: bool
+) -> None:
+    """Which of the two is short is a matter of where the person is counted, so it must not matter."""
+    folder.people(GROUPS | {"finance": ("maya",), "cfo": ()})
+    narrow, wide = gate("a", "finance", escalate="legal"), gate("b", "finance|cfo")
+    await rules(bank, folder, *((narrow, wide) if narrow_first else (wide, narrow)))
+    view = await asked(robot, bank)
+    assert await tasks(bank, robot) == []
+    for name in ("maya", "ingrid"):
+        assert (await vote(bank, name, view)).status_code == 200
+    assert (await robot.see(view["txn"]))["state"] == "ready"

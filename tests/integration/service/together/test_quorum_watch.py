@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from policy_service.workflow import eligible, impossible
+from policy_service.workflow.reviews import eligible, impossible
 from tests.fakes.payments import Payments
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay

@@ -12,11 +12,22 @@ from urllib.parse import urlencode
 import httpx2
 import pytest
 
+from policy_service.errors import ForbiddenError, UnauthenticatedError
+from policy_service.identity.callers import Caller
 from policy_service.identity.dev_signin import DEV_ISSUER
-from policy_service.workflow import compensate, redeem, renew, submit, vote
-from policy_service.workflow.queue import queue_page
-from policy_service.workflow.queue_reading import Wanted
-from policy_service.workflow.vote import Voter
+from policy_service.workflow.context import Context
+from policy_service.workflow.edits.accept import accept
+from policy_service.workflow.edits.decline import decline
+from policy_service.workflow.edits.propose import Proposed, propose
+from policy_service.workflow.effects import submit
+from policy_service.workflow.oversight.stopping import Target, start_again, stop
+from policy_service.workflow.pages.queue import queue_page
+from policy_service.workflow.reading.queue import Wanted
+from policy_service.workflow.releases import compensate, redeem, renew
+from policy_service.workflow.reviews import vote
+from policy_service.workflow.reviews.answer import answer as answer_question
+from policy_service.workflow.reviews.comment import Remark, comment
+from policy_service.workflow.reviews.vote import Voter
 from tests.fakes.payments import person
 from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import pay
@@ -210,6 +221,92 @@ async def test_nor_does_it_submit_renew_or_take_back(
     assert await begun(renew, lambda key: renewed(key, effect_id, attempt_id=f"{robot.name}-b")) == 401
     assert await begun(compensate, lambda key: undone(key, view)) == 401
     assert (await robot.see(view["txn"]))["effects"][0]["state"] == "fired"
+
+
+# A word that was let in at the door and reaches its unit of work after the revocation: the unit itself refuses it.
+WORDS: dict[str, Callable[[Context, Voter, dict[str, Any], str], Awaitable[Any]]] = {
+    "a proposal": lambda ctx, voter, view, _: propose(ctx, voter, proposed(view)),
+    "a comment": lambda ctx, voter, view, _: comment(
+        ctx, voter, Remark(review_of(view), "look", question=False, channel="api")
+    ),
+    "a question": lambda ctx, voter, view, _: comment(
+        ctx, voter, Remark(review_of(view), "why?", question=True, channel="api")
+    ),
+    "taking a proposal back": lambda ctx, voter, _, theirs: decline(ctx, voter, theirs, None),
+    "a stop": lambda ctx, voter, *_: stop(ctx, voter, Target("everything"), "it goes out twice"),
+    "an end of a stop": lambda ctx, voter, *_: start_again(ctx, voter, Target("everything"), "mended"),
+}
+
+
+def proposed(view: dict[str, Any]) -> Proposed:
+    seen = view["effects"][0]
+    stamp = (view["rev"], seen["effect_digest"], view["txn_digest"])
+    return Proposed(review_of(view), *stamp, {"account": "acme", "amount": 7}, "less", "api")
+
+
+def review_of(view: dict[str, Any]) -> str:
+    found: str = view["effects"][0]["review"]["review_id"]
+    return found
+
+
+@pytest.mark.parametrize("word", WORDS.values(), ids=WORDS)
+async def test_no_word_of_a_revoked_person_is_taken(
+    bank: World, robot: Agent, word: Callable[[Context, Voter, dict[str, Any], str], Awaitable[Any]]
+) -> None:
+    view = (await robot.submit(await pay(bank, 500))).json()
+    maya = await bank.person("maya")
+    theirs = await maya.proposed(view, {"account": "acme", "amount": 300})
+    before = [kind for kind, _ in await bank.log(view["txn"])]
+    try:
+        await bank.operator("revoke-approver", {"person": person("maya"), **WHY})
+        with pytest.raises(ForbiddenError, match="taken you out of its decisions"):
+            await word(bank.service.ctx, Voter(DEV_ISSUER, "maya", "Maya", "dev"), view, theirs)
+        assert [kind for kind, _ in await bank.log(view["txn"])] == before
+        assert (await robot.submit(await pay(bank, 5), run_key="goes-on")).status_code == 201
+    finally:
+        await bank.operator("reinstate-approver", {"person": person("maya")})
+
+
+async def test_a_revoked_owner_answers_for_no_agent(bank: World) -> None:
+    owned = await bank.agent("of-a-revoked-owner", owner=person("jonas"))
+    view = (await owned.submit(await pay(bank, 500))).json()
+    maya = await bank.person("maya")
+    theirs = await maya.proposed(view, {"account": "acme", "amount": 300})
+    jonas = Voter(DEV_ISSUER, "jonas", "Jonas", "dev")
+    try:
+        await bank.operator("revoke-approver", {"person": person("jonas"), **WHY})
+        for verb in (accept(bank.service.ctx, jonas, theirs), decline(bank.service.ctx, jonas, theirs, "no")):
+            with pytest.raises(ForbiddenError, match="taken you out of its decisions"):
+                await verb
+    finally:
+        await bank.operator("reinstate-approver", {"person": person("jonas")})
+    assert (await owned.see(view["txn"]))["rev"] == 1
+
+
+async def test_a_revoked_key_answers_nothing_for_its_agent(bank: World, robot: Agent) -> None:
+    view = (await robot.submit(await pay(bank, 500))).json()
+    maya = await bank.person("maya")
+    theirs = await maya.proposed(view, {"account": "acme", "amount": 300})
+    review_id = review_of(view)
+    await comment(
+        bank.service.ctx,
+        Voter(DEV_ISSUER, "maya", "Maya", "dev"),
+        Remark(review_id, "why?", question=True, channel="api"),
+    )
+    question = (await maya.get(f"/v1/reviews/{review_id}")).json()["comments"][0]["comment_id"]
+    key = await bank.another_key(robot)
+    await bank.operator("agent-key-revoke", {"kid": key.key.public.kid})
+    caller = Caller(robot.name, key.key.public.kid)
+    ctx = bank.service.ctx
+    for verb in (
+        accept(ctx, caller, theirs),
+        decline(ctx, caller, theirs, "no"),
+        answer_question(ctx, caller, review_id, question, "because"),
+    ):
+        with pytest.raises(UnauthenticatedError, match="was revoked"):
+            await verb
+    seen = await robot.see(view["txn"])
+    assert (seen["rev"], [one["state"] for one in seen["effects"][0]["review"]["proposals"]]) == (1, ["open"])
 
 
 async def test_after_a_revocation_and_a_reinstatement_a_new_vote_counts(bank: World, robot: Agent) -> None:

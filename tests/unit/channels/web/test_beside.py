@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy_service.channels.web.beside import approving, beside_view
-from policy_service.channels.web.comparing import CELL_CHARS, Cell, compare
+from policy_service.channels.web.drawing.beside import approving, beside_view
+from policy_service.channels.web.drawing.comparing import CELL_CHARS, Cell, compare
+from policy_service.channels.web.drawing.standing import quorum
+from policy_service.channels.web.drawing.views import timeline_line
 from policy_service.channels.web.rendering import shown
-from policy_service.channels.web.standing import quorum
-from policy_service.channels.web.views import timeline_line
-from policy_service.workflow.beside_reading import Beside, Limit, MeterLine, Past
-from policy_service.workflow.reading import EventLine, Sibling
+from policy_service.workflow.reading.beside import Beside, Limit, MeterLine, Past
+from policy_service.workflow.reading.reviews import EventLine, Sibling
 from tests.fakes.reviews import NOW, arg, hostile, refund, usd
 
 
@@ -205,7 +205,7 @@ def test_an_open_line_names_people_where_they_have_names() -> None:
     assert lines(could_sign=("Ann", "Bo"), barred=()) == ["You, Ann or Bo"]
     assert lines(could_sign=("Ann", "Bo"), could_sign_more=4, barred=()) == ["You, Ann, Bo and 4 more"]
     assert lines(could_sign=(), could_sign_more=4, barred=()) == ["You, or anyone in finance"]
-    assert lines(could_sign=("Ann",), barred=("Cy",)) == ["You or Ann. Not Cy, whose agent asks"]
+    assert lines(could_sign=("Ann",), barred=("Cy",)) == ["You or Ann. Not Cy, on the asking side"]
 
 
 def test_a_line_of_the_story_says_by_whom_which_way_and_under_which_rules() -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from policy_service.channels.web import wording
-from policy_service.channels.web.cedar_text import stretches
-from policy_service.channels.web.queue_views import queue_groups
-from policy_service.channels.web.standing import denial, outcome, quorum
-from policy_service.channels.web.views import as_shown, changed_since, signing
-from policy_service.workflow.queue_reading import Wanted
-from policy_service.workflow.reading import GateView, ReviewPage, RuleChange
+from policy_service.channels.web.drawing import wording
+from policy_service.channels.web.drawing.cedar_text import stretches
+from policy_service.channels.web.drawing.queue_views import queue_groups
+from policy_service.channels.web.drawing.standing import denial, outcome, quorum, short_outcome
+from policy_service.channels.web.drawing.views import as_shown, changed_since, signing
+from policy_service.workflow.reading.queue import Wanted
+from policy_service.workflow.reading.reviews import BreakGlassView, GateView, ReviewPage, RuleChange
 from tests.fakes import reviews
 
 NOW = reviews.NOW
@@ -63,6 +63,15 @@ def test_only_votes_that_count_are_signatures() -> None:
     late = replace(page, votes=(replace(page.votes[0], counted=False),))
     assert [vote.person_name for vote in quorum(page).signed] == ["Tomás Reyes"]
     assert quorum(late).signed == ()
+
+
+def test_what_nobody_approved_is_not_told_as_approved() -> None:
+    opened = BreakGlassView(opened_at=NOW)
+    told = outcome(reviews.fired(effect_state="released", break_glass=opened))
+    assert (told.heading, told.tone, told.tag) == ("Opened in an emergency", "why-bad", "Break-glass")
+    assert "Nobody's approval" in told.text
+    assert short_outcome("met", "released", opened=True).tag == "Break-glass"
+    assert short_outcome("met", "fired", opened=True).tag == "Fired"
 
 
 OUTCOMES = {

@@ -1,0 +1,1 @@
+"""From values to what a template needs, and back from what a form holds. Pure."""

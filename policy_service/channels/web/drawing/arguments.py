@@ -1,0 +1,135 @@
+"""The arguments of an effect, as rows and as bytes, and the proof that both say the same.
+
+Pure. Rules kept here:
+- the rows must reproduce the canonical bytes exactly, else the page shows no way to vote;
+- a long value is folded, never cut: the fold says how many bytes it holds;
+- a secret value appears nowhere, not in the bytes either; its size does.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Protocol
+
+from policy_service.channels.web.drawing.findings import Finding
+from policy_service.channels.web.drawing.keys import findings_of_names
+from policy_service.channels.web.drawing.marking import Marked, mark
+from policy_service.channels.web.drawing.wording import counted
+from policy_service.workflow.reading.pieces import ArgRow
+from policy_service.workflow.reviews.shown import FOLD_ABOVE_LINES, is_long, line_count
+
+_PREVIEW_CHARS = 240
+_PREVIEW_LINES = 5
+
+
+class Sheet(Protocol):
+    """A page that shows an effect's arguments and the bytes they were decoded from."""
+
+    @property
+    def args(self) -> tuple[ArgRow, ...]: ...
+    @property
+    def canonical(self) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """A marked text with, when it is long, a beginning to show and a label for the rest."""
+
+    whole: Marked
+    preview: Marked | None = None
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ArgView:
+    """One row of the table."""
+
+    anchor: str
+    row: ArgRow
+    name: Marked
+    value: Folded
+
+    of_names: tuple[Finding, ...] = ()  # what its name is to those of the other rows
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self.of_names + self.name.findings + (() if self.row.secret else self.value.whole.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """The canonical bytes in stretches; a number stands for that many bytes of a secret value."""
+
+    size: int
+    stretches: tuple[Marked | int, ...]
+
+
+def arg_views(page: Sheet, *, full: bool = False) -> tuple[ArgView, ...]:
+    """The rows; ``full``: none is folded."""
+    about = findings_of_names(page.args)
+    return tuple(
+        ArgView(
+            f"arg-{place}",
+            row,
+            mark(row.name),
+            folded(row.value_text, address=row.recipient, full=full),
+            about.get(row.name, ()),
+        )
+        for place, row in enumerate(page.args, start=1)
+    )
+
+
+def folded(text: str, *, address: bool = False, full: bool = False) -> Folded:
+    """Fold a text that is longer than a reader takes in at a glance, unless they asked for all of it."""
+    whole = mark(text, block=True, address=address)
+    if full or not is_long(text):
+        return Folded(whole)
+    size, lines = len(text.encode()), line_count(text)
+    shown_lines = text.split("\n")[:_PREVIEW_LINES]
+    preview = "\n".join(shown_lines)[:_PREVIEW_CHARS]
+    label = f"Show all {counted(size, 'byte')}"
+    if lines > FOLD_ABOVE_LINES and "\n".join(shown_lines) == preview:
+        label = f"First {_PREVIEW_LINES} of {counted(lines, 'line')}. {label}"
+    return Folded(whole, mark(preview, block=True, address=address, edges=False), label)
+
+
+def same_bytes(page: Sheet) -> bool:
+    """True when the rows, put together again, are the bytes that will be voted on."""
+    members = "".join(before + row.value_json for before, row in _members(page)) or "{"
+    return (members + "}").encode() == page.canonical and all(_is_faithful(row) for row in page.args)
+
+
+def canonical_bytes(page: Sheet) -> Bytes:
+    """The bytes to read. Where rows do not reproduce them, a secret cannot be told apart: then nothing is."""
+    size = len(page.canonical)
+    if not any(row.secret for row in page.args):
+        return Bytes(size, (mark(page.canonical.decode(), block=True, every=True),))
+    return Bytes(size, tuple(_redacted(page)) if same_bytes(page) else (size,))
+
+
+def _redacted(page: Sheet) -> list[Marked | int]:
+    stretches: list[Marked | int] = []
+    text = ""
+    for before, row in _members(page):
+        text += before
+        if row.secret:
+            stretches += [mark(text, block=True, every=True), len(row.value_json.encode())]
+            text = ""
+        else:
+            text += row.value_json
+    return [*stretches, mark(text + "}", block=True, every=True)]
+
+
+def _members(page: Sheet) -> list[tuple[str, ArgRow]]:
+    """The rows as JCS orders them (by UTF-16 units), each with what stands before its value."""
+    rows = sorted(page.args, key=lambda row: row.name.encode("utf-16-be"))
+    return [(f"{',' if place else '{'}{_quoted(row.name)}:", row) for place, row in enumerate(rows)]
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _is_faithful(row: ArgRow) -> bool:
+    """What is shown of a string are its own characters, of everything else its JSON."""
+    text = json.loads(row.value_json) if row.value_json.startswith('"') else row.value_json
+    return bool(text == row.value_text)

@@ -1,0 +1,216 @@
+"""What stands beside the facts, as the templates draw it: words for outcomes, lengths of bars. Pure."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from policy_service.channels.web.drawing.arguments import Folded, folded
+from policy_service.channels.web.drawing.comparing import Comparison, compare
+from policy_service.channels.web.drawing.marking import Marked, mark
+from policy_service.channels.web.drawing.wording import clock, counted
+from policy_service.domain.money import money_text
+from policy_service.workflow.reading.beside import Beside, LastApproved, MeterLine, Past, PastEffect, Proof
+from policy_service.workflow.reading.pieces import ArgRow
+from policy_service.workflow.reading.reviews import ReviewPage, Sibling
+
+# By state: the word in a list, its icon, how its tag looks.
+_OUTCOMES: Final[dict[str, tuple[str, str, str]]] = {
+    "fired": ("fired", "fire", "tag-good"),
+    "compensating": ("fired, being undone", "refresh", "tag-warn"),
+    "compensated": ("fired, then undone", "refresh", ""),
+    "compensation_failed": ("fired, could not be undone", "alert", "tag-bad"),
+    "failed": ("failed, nothing happened", "alert", "tag-bad"),
+    "unknown": ("not known whether it fired", "unknown", "tag-warn"),
+    "unused": ("released, not used", "info", ""),
+    "released": ("released, not spent yet", "key", ""),
+    "redeemed": ("spent, outcome not reported yet", "seal", ""),
+    "review": ("waits for people", "clock", ""),
+    "denied": ("denied", "deny", ""),
+    "expired": ("expired", "clock", ""),
+    "withdrawn": ("withdrawn", "close", ""),
+    "revoked": ("revoked", "close", ""),
+}
+# What a count is told as; the order is that of the sentence.
+_COUNTED_AS: Final[tuple[tuple[str, frozenset[str]], ...]] = (
+    ("fired", frozenset({"fired", "compensating", "compensated", "compensation_failed"})),
+    ("denied", frozenset({"denied"})),
+    ("failed", frozenset({"failed"})),
+    ("unknown", frozenset({"unknown"})),
+    ("waiting", frozenset({"review"})),
+    ("released and not fired", frozenset({"released", "redeemed", "unused"})),
+    ("expired or taken back", frozenset({"expired", "withdrawn", "revoked"})),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PastLine:
+    """An earlier effect with its outcome in words."""
+
+    effect: PastEffect
+    outcome: str
+    icon: str
+    tag: str
+    clock: str
+    reason: Folded | None
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The last approved one beside this one."""
+
+    last: LastApproved
+    line: PastLine
+    compared: Comparison
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A meter. Lengths are percent of the limit; None where no rule has a plain one, and then no bar is drawn."""
+
+    line: MeterLine
+    before: str
+    this: str
+    after: str
+    limit: str
+    left: str
+    until: str
+    used_width: float | None = None
+    this_width: float = 0.0
+    label: str = ""
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Another effect of the transaction, with its arguments."""
+
+    sibling: Sibling
+    outcome: str
+    icon: str
+    args: tuple[tuple[Marked, ArgRow, Folded], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BesideView:
+    """Everything the partials draw."""
+
+    last: Last | None
+    past: Past | None
+    past_lines: tuple[PastLine, ...]
+    past_counts: str
+    bars: tuple[Bar, ...]
+    parts: tuple[Part, ...]
+    approving: str  # what an approval does to the whole; empty where that goes without saying
+    releases: bool  # an approval is the last thing that is missing
+    proof: Proof | None
+
+
+def beside_view(page: ReviewPage, wanted: int, now: datetime) -> BesideView:
+    """``wanted`` is how many signatures are missing."""
+    beside = page.beside or Beside()
+    past = beside.past
+    return BesideView(
+        last=None if beside.last is None else _last(beside.last, page, now),
+        past=past,
+        past_lines=() if past is None else tuple(_past_line(row, now) for row in past.rows),
+        past_counts="" if past is None else _counts(past),
+        bars=tuple(_bar(line, now) for line in beside.meters),
+        parts=tuple(_part(sibling) for sibling in page.siblings),
+        approving=approving(page, wanted),
+        releases=wanted <= 1 and not _waiting(page),
+        proof=beside.proof,
+    )
+
+
+def weight(page: ReviewPage) -> int:
+    """How many bytes are drawn beside the sheet: a page about much is drawn beside the event loop."""
+    last = page.beside.last if page.beside is not None else None
+    return _bytes(row for sibling in page.siblings for row in sibling.args) + _bytes(
+        last.args if last else ()
+    )
+
+
+def _bytes(rows: Iterable[ArgRow]) -> int:
+    return sum(row.bytes for row in rows)
+
+
+def _last(last: LastApproved, page: ReviewPage, now: datetime) -> Last:
+    return Last(last, _past_line(last.effect, now), compare(last.args, page.args))
+
+
+def _past_line(row: PastEffect, now: datetime) -> PastLine:
+    word, icon, tag = _OUTCOMES.get(row.state, (row.state, "info", ""))
+    if row.state == "denied" and row.by is None:
+        word = "denied by policy"
+    reason = folded(row.reason) if row.reason else None
+    return PastLine(row, word, icon, tag, clock(row.asked_at, now), reason)
+
+
+def _counts(past: Past) -> str:
+    parts = [
+        f"{number:,} {word}"
+        for word, states in _COUNTED_AS
+        if (number := sum(past.counts.get(state, 0) for state in states))
+    ]
+    total = sum(past.counts.values())
+    whole = f"The newest {total:,}" if past.capped else f"{total:,}"
+    return f"{whole} like it in {past.days} days: {', '.join(parts)}"
+
+
+def _bar(line: MeterLine, now: datetime) -> Bar:
+    after = line.before + (line.this or 0)
+    limit = None if line.limit is None else line.limit.total
+    bar = Bar(
+        line=line,
+        before=_figure(line, line.before),
+        this="" if line.this is None else _figure(line, line.this),
+        after=_figure(line, after),
+        limit="" if limit is None else _figure(line, limit),
+        left="" if limit is None else _figure(line, abs(limit - after)),
+        until="" if line.until is None else clock(line.until, now),
+        over=limit is not None and after > limit,
+    )
+    if limit is None or limit <= 0 or line.this is None:
+        return bar
+    used = min(100.0, round(100 * line.before / limit, 1))
+    this = min(100.0 - used, round(100 * line.this / limit, 1))
+    rest = f"{bar.left} over the limit" if bar.over else f"{bar.left} left"
+    label = f"{bar.before} before, {bar.this} for this effect, {rest} of {bar.limit}"
+    return Bar(
+        line, bar.before, bar.this, bar.after, bar.limit, bar.left, bar.until, used, this, label, bar.over
+    )
+
+
+def _figure(line: MeterLine, number: int) -> str:
+    return f"{number:,}" if line.currency is None else f"{money_text(number, line.currency)} {line.currency}"
+
+
+def _part(sibling: Sibling) -> Part:
+    word, icon, _ = _OUTCOMES.get(sibling.state, (sibling.state, "info", ""))
+    args = tuple(
+        (mark(row.name), row, folded("" if row.secret else row.value_text, address=row.recipient))
+        for row in sibling.args
+    )
+    return Part(sibling, word, icon, args)
+
+
+def approving(page: ReviewPage, wanted: int) -> str:
+    """What this person's approval does to the whole transaction."""
+    waiting = _waiting(page)
+    if page.state != "open":
+        return ""
+    if wanted > 1:
+        more = counted(wanted - 1, "more signature")
+        return f"Approving this releases nothing yet: {more} {'is' if wanted == 2 else 'are'} wanted."
+    if waiting:
+        verb = "waits" if waiting == 1 else "wait"
+        return f"Approving this releases nothing yet: {waiting:,} more of its transaction {verb} for people."
+    if page.siblings:
+        whole = f"all {len(page.siblings) + 1:,} effects of its transaction together"
+        return f"Approving this releases {whole}, if the policy still agrees."
+    return ""
+
+
+def _waiting(page: ReviewPage) -> int:
+    return sum(1 for sibling in page.siblings if sibling.state == "review")

@@ -1,0 +1,229 @@
+"""From read models to what a template needs: folding, marking, choosing words. Pure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from policy_service.channels.web.drawing.arguments import (
+    ArgView,
+    Folded,
+    arg_views,
+    canonical_bytes,
+    folded,
+    same_bytes,
+)
+from policy_service.channels.web.drawing.beside import beside_view
+from policy_service.channels.web.drawing.editing import ChangedArg, change_lines
+from policy_service.channels.web.drawing.forms import MAX_REASON_CHARS
+from policy_service.channels.web.drawing.marking import Marked
+from policy_service.channels.web.drawing.standing import denial, outcome, quorum
+from policy_service.channels.web.drawing.talk import talked, thread
+from policy_service.channels.web.drawing.wording import clock, due
+from policy_service.workflow.reading.pieces import Money, Piece
+from policy_service.workflow.reading.reviews import EventLine, ProposalCard, ReviewPage
+from policy_service.workflow.reviews.shown import WEB, view_of
+
+# The reasons people give most, one press on a phone; they name no tool, so they fit every effect.
+PICKS = ("Amount is wrong", "Wrong person or account", "Not enough proof", "Not now")
+
+# What a timeline line is about, by the word its kind contains: icon, then how its dot is filled.
+_LINE_LOOKS = (
+    ("task_settled", "sign", "dot-ink"),
+    ("contradict", "swap", ""),
+    ("unknown", "unknown", ""),
+    ("compensation_failed", "alert", ""),
+    ("fired", "fire", "dot-good"),
+    ("failed", "alert", ""),
+    ("redeem", "seal", "dot-ink"),
+    ("release", "key", "dot-ink"),
+    ("denied", "deny", ""),
+    ("vote", "sign", "dot-ink"),
+    ("reminded", "bell", ""),
+    ("escalated", "people", ""),
+    ("comment", "quote", ""),
+    ("question", "chat", ""),
+    ("expired", "clock", ""),
+    ("withdrawn", "close", ""),
+    ("revoked", "close", ""),
+    ("supersede", "swap", ""),
+    ("review", "gate", ""),
+    ("decision", "policy", ""),
+    ("compensat", "refresh", ""),
+    ("submit", "agent", ""),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Warned:
+    """One line of the notice above the sheet."""
+
+    text: str
+    name: Marked | None = None
+    anchor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineLine:
+    """An event with its look."""
+
+    event: EventLine
+    icon: str
+    dot: str
+    clock: str
+    more: str = ""  # by whom, which way, under which rules
+    anchor: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Something the agent says about itself."""
+
+    name: str
+    text: Folded
+
+
+@dataclass(frozen=True, slots=True)
+class ProposedView:
+    """Other arguments that are proposed, with the difference marked."""
+
+    card: ProposalCard
+    changes: tuple[ChangedArg, ...]
+
+    @property
+    def warnings(self) -> int:
+        """How many things in it can mislead."""
+        return sum(len(change.findings) for change in self.changes)
+
+
+def review_context(page: ReviewPage, now: datetime, *, full: bool = False) -> dict[str, Any]:
+    """Everything `review.html` draws, but for what belongs to the session; ``full``: nothing is folded."""
+    args, view = arg_views(page, full=full), view_of(page, WEB, full=full)
+    signatures = quorum(page)
+    settled = outcome(page) if page.state != "open" or page.superseded_by is not None else None
+    return {
+        "page": page,
+        "args": args,
+        "bytes": canonical_bytes(page),
+        "broken": not same_bytes(page),
+        "warnings": warnings_of(page, args),
+        "quorum": signatures,
+        "beside": beside_view(page, signatures.wanted, now),
+        "shown": as_shown(page),
+        "due": due(page.opened_at, page.answer_by, now),
+        "outcome": settled,
+        "denial": denial(page) if page.state == "denied" else None,
+        "timeline": tuple(timeline_line(event, now) for event in page.timeline),
+        "claims": tuple(
+            Claim(name, folded(str(text), full=full)) for name, text in page.claimed.items() if text
+        ),
+        "signing": signing(page),
+        "amount": _the_amount(page),
+        "picks": PICKS,
+        "thread": thread(page),
+        "max_reason": MAX_REASON_CHARS,
+        "view": view,
+        "unread": tuple(arg for arg in args if arg.value.preview is not None and not arg.row.secret),
+        "proposed": tuple(ProposedView(card, change_lines(card.changes)) for card in page.proposals),
+        "since_staged": change_lines(page.since_staged),
+    }
+
+
+def warnings_of(page: ReviewPage, args: Sequence[ArgView]) -> tuple[Warned, ...]:
+    """What the service warns of, then what the bytes themselves show."""
+    return (*(Warned(text) for text in page.warnings), *warned(args))
+
+
+def warned(args: Sequence[ArgView]) -> tuple[Warned, ...]:
+    """What the bytes themselves show."""
+    return tuple(Warned(finding.short, arg.name, arg.anchor) for arg in args for finding in arg.findings)
+
+
+def signing(page: ReviewPage) -> tuple[Piece, ...]:
+    """The sentence as it stands in "You sign: ...": no capital, no full stop, money with its code."""
+    currencies = {row.money.text: row.money.currency for row in page.args if row.money}
+    pieces = [_with_currency(piece, currencies) for piece in page.sentence]
+    if pieces and not pieces[0].value:
+        pieces[0] = replace(pieces[0], text=pieces[0].text[:1].lower() + pieces[0].text[1:])
+    if pieces and not pieces[-1].value:
+        pieces[-1] = replace(pieces[-1], text=pieces[-1].text.rstrip(". "))
+    return tuple(pieces)
+
+
+def _with_currency(piece: Piece, currencies: Mapping[str, str]) -> Piece:
+    if piece.kind != "money" or piece.text not in currencies:
+        return piece
+    return replace(piece, text=f"{piece.text} {currencies[piece.text]}")
+
+
+def _the_amount(page: ReviewPage) -> Money | None:
+    """The amount for the button, when there is exactly one."""
+    amounts = [row.money for row in page.args if row.money]
+    return amounts[0] if len(amounts) == 1 else None
+
+
+def timeline_line(event: EventLine, now: datetime) -> TimelineLine:
+    """An event, with the look of its kind."""
+    icon, dot = next(((icon, dot) for word, icon, dot in _LINE_LOOKS if word in event.kind), ("log", ""))
+    day = clock(event.at, now).removesuffix(f"{event.at:%H:%M}")
+    more = filter(None, (event.actor, _WAYS.get(event.channel, event.channel), _under(event)))
+    anchor = f"log-{event.line}" if event.line else ""
+    return TimelineLine(event, icon, dot, f"{day}{event.at:%H:%M:%S}", ", ".join(more), anchor)
+
+
+_WAYS = {"web": "on the web", "api": "by the API", "slack": "in Slack", "cli": "on the command line"}
+
+
+def _under(event: EventLine) -> str:
+    return f"rules at {event.commit[:12]}" if event.commit else ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeView:
+    """One argument then and now, for the page that refuses a stale vote."""
+
+    name: str
+    read: Folded
+    now: Folded
+
+
+def change_views(changed: object) -> tuple[ChangeView, ...]:
+    """The `changed` member of a stale review's error: a list of name, read, now."""
+    if not isinstance(changed, Sequence):
+        return ()
+    entries = (entry for entry in changed if isinstance(entry, Mapping))
+    return tuple(
+        ChangeView(str(entry["name"]), folded(str(entry["read"])), folded(str(entry["now"])))
+        for entry in entries
+    )
+
+
+def as_shown(page: ReviewPage) -> str:
+    """What others can change of what a page shows, in one word, for the page to name when it asks what is new.
+
+    The page's own log index would not do: a vote is shown at once and numbered a moment later, so the one who cast it
+    would be told of it as news.
+    """
+    met = "-".join(str(gate.have) for gate in page.gates)
+    proposed = "+".join(card.proposal_id[-8:] for card in page.proposals)
+    stands = f"{page.rev}-{proposed}-{page.superseded_by or 0}-{page.state}-{page.effect_state}"
+    return f"{stands}-{len(page.votes)}-{met}-{talked(page)}-{len(page.rule_changes)}"
+
+
+def changed_since(page: ReviewPage, shown: str) -> str:
+    """What to say beside a page that was drawn as `shown`; nothing when it would be drawn so again."""
+    if as_shown(page) == shown:
+        return ""
+    if page.superseded_by is not None:
+        return f"Replaced by revision {page.superseded_by}, load again"
+    if page.state != "open":
+        return f"{outcome(page).heading} while you read, show it"
+    if shown.rpartition("-")[2] not in ("", str(len(page.rule_changes))):
+        return "The rules changed what they ask here, load again"
+    before, now = shown.split("-"), as_shown(page).split("-")
+    if shown and before[1:2] != now[1:2]:
+        return "What is proposed has changed, load again"
+    if before[:-2] == now[:-2]:  # neither votes nor states: what is told or who is asked
+        asks_more = before[-2].rpartition(".")[2] != now[-2].rpartition(".")[2]
+        return "More people are asked now, load again" if asks_more else "Somebody wrote here, load again"
+    return f"A vote came in: {quorum(page).count} now, load again"

@@ -1,0 +1,1 @@
+"""What time does: rows that are due, and what happens to them."""

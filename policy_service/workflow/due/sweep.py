@@ -1,0 +1,151 @@
+"""What time does: reviews nobody answered are brought to mind, asked of further groups and expire, releases nobody used
+expire, redeemed effects nobody reported on become unknown and a task.
+
+Idempotent; each row in a unit of its own, found by an index on its due time. A row that cannot be moved is logged,
+holds up no other and is tried again with the next round. Every verb checks the same times itself; a sweep that is late
+changes when people are told, never what is allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+import structlog
+
+from countersign.contract import EffectState
+from policy_service import metrics
+from policy_service.identity.dev_signin import forget_links
+from policy_service.identity.logout import forget_logouts
+from policy_service.identity.passkeys import forget_challenges
+from policy_service.identity.sessions import forget_sessions
+from policy_service.storage.alone import alone_with
+from policy_service.storage.database import Tx
+from policy_service.storage.outbox import forget_given_up, forget_sent
+from policy_service.storage.tables import EffectRow
+from policy_service.workflow import records
+from policy_service.workflow.context import Context
+from policy_service.workflow.due import due
+from policy_service.workflow.due.due import Due, Queue
+from policy_service.workflow.effects.endings import expire_effect, expire_if_over
+from policy_service.workflow.effects.idempotency import forget_older
+from policy_service.workflow.effects.standing import compensation_due
+from policy_service.workflow.moves import SERVICE, Cause, follow_effects, move_effect
+from policy_service.workflow.records import Snapshot
+from policy_service.workflow.releases.report import settle_effect
+from policy_service.workflow.reviews.escalate import escalate_if_due
+from policy_service.workflow.reviews.remind import remind
+
+log = structlog.get_logger(__name__)
+
+_AT_ONCE = 50  # rows found by one query
+
+GIVEN_UP_KEPT: Final = timedelta(days=30)
+"""How long `policy-service webhooks retry` can still offer what a receiver did not take; the log has it for ever."""
+
+Move = Callable[[Tx, Snapshot, Due], object]
+
+
+async def expire_reviews(ctx: Context) -> int:
+    """Expire effects whose question was not answered in time; how many."""
+    return await _each(ctx, due.UNANSWERED, _expire)
+
+
+async def remind_people(ctx: Context) -> int:
+    """Remind of the questions whose reminder is due; how many."""
+    return await _each(
+        ctx, due.TO_REMIND, lambda tx, snapshot, row: remind(tx, snapshot, _effect(snapshot, row))
+    )
+
+
+async def escalate_reviews(ctx: Context) -> int:
+    """Put the questions nobody answers to the further groups their gates name; how many."""
+    return await _each(
+        ctx, due.TO_ESCALATE, lambda tx, snapshot, row: escalate_if_due(tx, snapshot, _effect(snapshot, row))
+    )
+
+
+async def expire_releases(ctx: Context) -> int:
+    """Expire ready transactions whose releases were not used in time; how many."""
+    return await _each(ctx, due.UNUSED, lambda tx, snapshot, _: expire_if_over(tx, snapshot))
+
+
+async def expire_compensations(ctx: Context) -> int:
+    """Expire compensations whose release was not used in time: what they were to take back stands; how many."""
+    return await _each(ctx, due.LAPSED, _expire)
+
+
+async def ask_for_compensations(ctx: Context) -> int:
+    """Tell people of what fired, should be taken back, and is not asked to be; how many."""
+    grace = timedelta(seconds=ctx.settings.outcome_grace_s)
+    return await _each(ctx, due.TORN, _ask_for_compensation, grace)
+
+
+async def doubt_unreported(ctx: Context) -> int:
+    """Mark redeemed effects unknown when nobody reported by ``fire_by`` and the tool's timeout; how many."""
+    return await _each(ctx, due.UNREPORTED, _doubt)
+
+
+async def forget_what_is_over(ctx: Context) -> int:
+    """Forget old idempotency keys, messages that left or that nobody will take, and sessions and links that ended; how
+    many rows.
+
+    The log remembers what happened; these rows only made it work.
+    """
+    return await ctx.db.write(lambda tx: _forget(tx, ctx.settings.idempotency_keep_hours))
+
+
+def _forget(tx: Tx, keep_hours: int) -> int:
+    before = tx.now - timedelta(hours=keep_hours)
+    return (
+        forget_older(tx, before)
+        + forget_sent(tx, before)
+        + forget_given_up(tx, tx.now - GIVEN_UP_KEPT)
+        + forget_sessions(tx, before)
+        + forget_links(tx, before)
+        + forget_logouts(tx, tx.now)
+        + forget_challenges(tx, before)
+    )
+
+
+async def _each(ctx: Context, queue: Queue, move: Move, grace: timedelta = timedelta()) -> int:
+    """Move every row that has been due for ``grace``; how many moved."""
+    moved, after, now = 0, None, ctx.clock() - grace
+    while page := await ctx.db.read(lambda conn, after=after: due.page(conn, queue, now, after, _AT_ONCE)):  # type: ignore[misc]
+        for row in page:
+            try:
+                moved += await ctx.db.write(lambda tx, row=row: _move(tx, queue, move, grace, row))  # type: ignore[misc]
+            except Exception:
+                # The next round tries it again; until then the others must not wait for it.
+                metrics.ROW_FAILURES.inc()
+                log.exception("sweep_failed", txn=row.txn, rev=row.rev, key=row.key)
+        after = page[-1]
+    return moved
+
+
+def _move(tx: Tx, queue: Queue, move: Move, grace: timedelta, row: Due) -> bool:
+    tx = alone_with(tx, row.txn)
+    if not due.is_due(tx.conn, queue, tx.now - grace, row):
+        return False
+    move(tx, records.require(tx.conn, row.txn, row.rev), row)
+    return True
+
+
+def _expire(tx: Tx, snapshot: Snapshot, row: Due) -> None:
+    expire_effect(tx, snapshot, _effect(snapshot, row))
+
+
+def _ask_for_compensation(tx: Tx, snapshot: Snapshot, row: Due) -> None:
+    compensation_due(tx, _effect(snapshot, row), Cause(SERVICE, "not_compensated"))
+
+
+def _doubt(tx: Tx, snapshot: Snapshot, row: Due) -> None:
+    cause, effect = Cause(SERVICE, "not_reported"), _effect(snapshot, row)
+    move_effect(tx, effect, EffectState.UNKNOWN, cause)
+    settle_effect(tx, snapshot, effect, cause)
+    follow_effects(tx, snapshot, cause)
+
+
+def _effect(snapshot: Snapshot, row: Due) -> EffectRow:
+    return next(e for e in [*snapshot.effects, *snapshot.compensations] if e.effect_id == row.key)

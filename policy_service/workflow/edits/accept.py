@@ -1,0 +1,191 @@
+"""Accept: the agent, or the person who owns it, takes the arguments a reviewer proposed.
+
+Numbered as they run:
+
+1. the proposal exists, and it is the agent itself or its owner who answers; never whoever made it;
+2. one that was accepted is answered with the transaction as it is; any other that is closed is told so (409);
+3. the question it was made on is still open and in time, and neither the agent nor the tool is stopped;
+4. the proposal is accepted, and the revision it was made on ends: its votes void, its releases dead, what it held of
+   the meters given back;
+5. the whole list is decided from the start as a new revision, under the same call keys and effect ids.
+
+Whoever changed arguments that are now in force is named on the revision (``effects/revisions.py``) and votes on none of
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from sqlalchemy import Connection
+
+from countersign.contract import ErrorCode
+from policy_service import tracing
+from policy_service.domain.question import Facts
+from policy_service.errors import ConflictError, ForbiddenError, NotFoundError
+from policy_service.identity.callers import Caller
+from policy_service.identity.people import is_revoked
+from policy_service.pap.bundle import Bundle
+from policy_service.storage.alone import alone_with
+from policy_service.storage.database import Tx
+from policy_service.storage.proposals import ACCEPTED, OPEN, ProposalRow, edits_of, proposal_by_id
+from policy_service.storage.tables import AgentRow
+from policy_service.workflow import records
+from policy_service.workflow.context import Context
+from policy_service.workflow.effects.asking import (
+    gather_facts,
+    require_current,
+    weaker_method,
+    with_one_bundle,
+)
+from policy_service.workflow.effects.cases import Case, read_case
+from policy_service.workflow.effects.naming import NamedTransaction, name_edited
+from policy_service.workflow.effects.revisions import Asked, new_revision
+from policy_service.workflow.effects.stops import require_going
+from policy_service.workflow.effects.submit import supersede
+from policy_service.workflow.moves import Cause, agent_actor, move_proposal, person_actor
+from policy_service.workflow.parties import agent_behind, require_acting, require_deciding, require_own
+from policy_service.workflow.records import Snapshot
+from policy_service.workflow.reviews.vote import Voter
+
+
+async def accept(ctx: Context, by: Caller | Voter, proposal_id: str) -> Snapshot:
+    """Accept a proposal; the transaction in force afterwards.
+
+    Raises:
+        NotFoundError: no such proposal, or a stranger asks.
+        ForbiddenError: not_eligible, frozen.
+        ConflictError: proposal_closed.
+    """
+
+    async def under(bundle: Bundle) -> Snapshot:
+        proposal = await ctx.db.read(lambda conn: require_proposal(conn, proposal_id))
+        case = await ctx.db.read(lambda conn: read_case(conn, proposal.review_id))
+        require_known_to(by, case)
+        named = name_edited(bundle, case.snapshot, edits_of([proposal]))
+        facts = await gather_facts(bundle, named.effects, ctx.clock())
+        return await ctx.db.write(lambda tx: _accept(tx, ctx, bundle, by, proposal, named, facts))
+
+    return await with_one_bundle(ctx, under)
+
+
+def require_proposal(conn: Connection, proposal_id: str) -> ProposalRow:
+    """A proposal that must be there.
+
+    Raises:
+        NotFoundError: there is none of that id.
+    """
+    proposal = proposal_by_id(conn, proposal_id)
+    if proposal is None:
+        raise _no_such(proposal_id)
+    return proposal
+
+
+def _no_such(proposal_id: str) -> NotFoundError:
+    return NotFoundError(f"there is no proposal {proposal_id!r}")
+
+
+def require_known_to(by: Caller | Voter, case: Case) -> None:
+    """People see every proposal; an agent those about what it submitted, and no other.
+
+    Raises:
+        NotFoundError, ForbiddenError: as for the transaction.
+    """
+    if isinstance(by, Caller):
+        require_own(by, case.snapshot.transaction)
+
+
+def require_answering(tx: Tx, by: Caller | Voter, case: Case, proposal: ProposalRow) -> Cause:
+    """The agent itself, or the person who owns it; never whoever proposed.
+
+    Raises:
+        ForbiddenError: not_eligible, or it may not act any more.
+    """
+    if isinstance(by, Caller):
+        require_known_to(by, case)
+        require_acting(tx, by)
+        return Cause(agent_actor(by.agent), "submit")
+    require_deciding(tx, by.iss, by.sub)
+    if by.key != case.agent.owner:
+        owner = case.agent.owner or f"nobody: {case.agent.name} has no owner"
+        raise ForbiddenError(
+            f"only {case.agent.name} itself or its owner takes a change of what it asked for; that is {owner}",
+            code=ErrorCode.NOT_ELIGIBLE,
+        )
+    if (by.iss, by.sub) == (proposal.iss, proposal.sub):
+        raise ForbiddenError(
+            "you proposed it yourself; the agent has to accept it", code=ErrorCode.NOT_ELIGIBLE
+        )
+    return Cause(person_actor(by.iss, by.sub), "submit")
+
+
+def closed(proposal: ProposalRow) -> ConflictError:
+    """409: it was answered already, or its question is no more."""
+    return ConflictError(
+        f"nothing was changed: the proposal is {proposal.state} by now",
+        code=ErrorCode.PROPOSAL_CLOSED,
+        state=proposal.state,
+    )
+
+
+def _accept(
+    tx: Tx,
+    ctx: Context,
+    bundle: Bundle,
+    by: Caller | Voter,
+    seen: ProposalRow,
+    named: NamedTransaction,
+    facts: Mapping[str, Facts],
+) -> Snapshot:
+    require_current(ctx, bundle)
+    tx = alone_with(tx, seen.txn)
+    proposal = require_proposal(tx.conn, seen.proposal_id)
+    case = read_case(tx.conn, proposal.review_id)
+    cause = require_answering(tx, by, case, proposal)
+    if proposal.state == ACCEPTED:
+        return records.require(tx.conn, proposal.txn)
+    agent = _require_going_on(tx, case, proposal)
+    rev = case.snapshot.head_rev + 1
+    move_proposal(tx, case.review, proposal, ACCEPTED, cause.because("accepted"), became_rev=rev)
+    supersede(tx, case.snapshot, cause)
+    return new_revision(tx, ctx, _asked(bundle, by, case.snapshot, named, facts), agent, rev, cause)
+
+
+def _require_going_on(tx: Tx, case: Case, proposal: ProposalRow) -> AgentRow:
+    """Whatever the proposal was made on still stands. INVARIANT: an open proposal's revision is the one in force."""
+    over = any(
+        review.state == "open" and tx.now >= review.answer_by for review in case.snapshot.reviews.values()
+    )
+    if proposal.state != OPEN or case.snapshot.superseded_by is not None or over:
+        raise closed(proposal) if proposal.state != OPEN else _too_late()
+    if is_revoked(tx.conn, proposal.iss, proposal.sub):
+        raise ConflictError(
+            f"{proposal.name} was taken out of this deployment's decisions, and so is what they proposed",
+            code=ErrorCode.PROPOSAL_CLOSED,
+        )
+    require_going(tx, [effect.tool for effect in case.snapshot.effects])
+    return agent_behind(tx, case.agent.name, "effect")
+
+
+def _too_late() -> ConflictError:
+    return ConflictError(
+        "nothing was changed: the time to answer the question is over", code=ErrorCode.PROPOSAL_CLOSED
+    )
+
+
+def _asked(
+    bundle: Bundle, by: Caller | Voter, head: Snapshot, named: NamedTransaction, facts: Mapping[str, Facts]
+) -> Asked:
+    """The same list, asked for by the same agent, which proved itself as weakly as ever."""
+    row, caller = head.transaction, by if isinstance(by, Caller) else None
+    return Asked(
+        bundle=bundle,
+        named=named,
+        facts=facts,
+        run_key=row.run_key,
+        independent=row.independent,
+        claimed=row.claimed,
+        method=weaker_method(head, caller),
+        jkt=row.jkt if caller is None else caller.jkt,
+        trace=tracing.here(),
+    )

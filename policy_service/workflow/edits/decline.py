@@ -1,0 +1,54 @@
+"""Decline: the agent or its owner does not want the arguments a reviewer proposed, or the reviewer takes them back.
+
+The question stays open as it was: nobody's vote is touched.
+"""
+
+from __future__ import annotations
+
+from policy_service.identity.callers import Caller
+from policy_service.storage.alone import alone_with
+from policy_service.storage.database import Tx
+from policy_service.storage.proposals import DECLINED, OPEN, ProposalRow
+from policy_service.workflow.context import Context
+from policy_service.workflow.edits.accept import closed, require_answering, require_known_to, require_proposal
+from policy_service.workflow.effects.cases import Case, read_case
+from policy_service.workflow.moves import Cause, move_proposal, person_actor
+from policy_service.workflow.parties import require_deciding
+from policy_service.workflow.records import Snapshot
+from policy_service.workflow.reviews.vote import Voter
+
+
+async def decline(ctx: Context, by: Caller | Voter, proposal_id: str, answer: str | None) -> Snapshot:
+    """Decline a proposal, with words for whoever made it; declining it again changes nothing. The transaction.
+
+    Raises:
+        NotFoundError: no such proposal, or a stranger asks.
+        ForbiddenError: not_eligible.
+        ConflictError: proposal_closed: it was accepted, or it lapsed.
+    """
+    seen = await ctx.db.read(lambda conn: require_proposal(conn, proposal_id))
+    return await ctx.db.write(lambda tx: _decline(tx, by, seen, answer))
+
+
+def _decline(tx: Tx, by: Caller | Voter, seen: ProposalRow, answer: str | None) -> Snapshot:
+    tx = alone_with(tx, seen.txn)
+    proposal = require_proposal(tx.conn, seen.proposal_id)
+    case = read_case(tx.conn, proposal.review_id)
+    cause = _declining(tx, by, case, proposal)
+    if proposal.state == DECLINED:
+        return case.snapshot
+    if proposal.state != OPEN:
+        raise closed(proposal)
+    move_proposal(tx, case.review, proposal, DECLINED, cause, answer=(answer or "").strip() or None)
+    case.snapshot.proposals = [
+        row for row in case.snapshot.proposals if row.proposal_id != proposal.proposal_id
+    ]
+    return case.snapshot
+
+
+def _declining(tx: Tx, by: Caller | Voter, case: Case, proposal: ProposalRow) -> Cause:
+    require_known_to(by, case)
+    if isinstance(by, Voter) and (by.iss, by.sub) == (proposal.iss, proposal.sub):
+        require_deciding(tx, by.iss, by.sub)
+        return Cause(person_actor(by.iss, by.sub), "taken_back")
+    return require_answering(tx, by, case, proposal).because("declined")

@@ -1,0 +1,119 @@
+"""Activation: a new bundle is in force, so every open effect is asked about again.
+
+What it denies ends; what it asks people about waits for them, again if it had been released. A laxer bundle releases
+nothing: the gates of a revision stay. Only votes that stand on it already do, when their people count again.
+
+Nobody waits for that: a start serves while it goes on, and /readyz says how far it is. Nothing unsafe goes meanwhile,
+because redemption asks again.
+
+An effect that cannot be asked about is logged, stops no other, and is asked about again at every look until it was.
+What was asked is told by the decisions themselves: an effect whose newest one is of the bundle in force is not asked
+about again, so a start under an unchanged bundle asks nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from countersign.contract import EffectState
+from policy_service.domain.question import Facts
+from policy_service.pap.bundle import Bundle
+from policy_service.storage.alone import alone_with
+from policy_service.storage.database import Tx
+from policy_service.workflow import records
+from policy_service.workflow.context import Context
+from policy_service.workflow.effects.asking import ask_again, gather_facts, require_current, with_one_bundle
+from policy_service.workflow.effects.endings import expire_if_over
+from policy_service.workflow.effects.ready import settle_answer
+from policy_service.workflow.looking import look
+from policy_service.workflow.moves import SERVICE, Cause
+
+log = structlog.get_logger(__name__)
+
+_PAUSE_S = 1.0  # whoever may ask for a look may not make us knock at the remote all the time
+_OPEN = frozenset({EffectState.REVIEW, EffectState.RELEASED})
+
+
+async def activate(ctx: Context) -> bool:
+    """Look at the bundle's source; when it holds another valid bundle, put it in force and ask again about what is
+    open.
+
+    A bundle that does not load leaves the last good one active; the status and the log say why.
+    """
+    reloaded = await look(ctx)
+    await ask_about_open(ctx)
+    return reloaded.changed
+
+
+async def look_when_asked(ctx: Context) -> None:
+    """Look as often as somebody asks, and not without a pause. Until cancelled."""
+    while True:
+        await ctx.looks.wait()
+        try:
+            await activate(ctx)
+        except Exception:
+            log.exception("look_failed")  # the job looks again; who asked was told nothing of its end
+        await asyncio.sleep(_PAUSE_S)
+
+
+async def ask_about_open(ctx: Context) -> int:
+    """Ask the active bundle about every open effect it has not answered for yet; how many were asked about.
+
+    One round at a time; who comes meanwhile waits, and finds it done.
+
+    Once it has answered for all, this process looks no more until another bundle is in force. That is also what keeps
+    replicas with different folders from asking by turns for ever: each asks once for a bundle of its own, what the
+    older folder decides afterwards is asked about when that replica follows, and redemption asks again anyway.
+    """
+    async with ctx.active.asking:
+        return await _ask_about_open(ctx)
+
+
+async def _ask_about_open(ctx: Context) -> int:
+    active = ctx.active
+    digest, after = active.current.digest, ""
+    if active.asked_in_full == digest:
+        return 0
+    active.asked_in_full = None  # rules that come back are asked about what came under others meanwhile
+    active.asked = active.unasked = 0
+    while page := await ctx.db.read(lambda conn, after=after: records.not_asked(conn, digest, after, 100)):  # type: ignore[misc]
+        for effect_id, txn, rev in page:
+            try:
+                await _ask_one(ctx, effect_id, txn, rev)
+                active.asked += 1
+            except Exception:
+                # Whatever is wrong with this one must not leave the others under rules that no longer hold.
+                active.unasked += 1
+                log.exception("asking_failed", effect_id=effect_id, bundle=digest)
+            active.tell_how_far()
+        after = page[-1][0]
+    if not active.unasked:
+        active.asked_in_full = digest
+    active.tell_how_far()
+    return active.asked
+
+
+async def _ask_one(ctx: Context, effect_id: str, txn: str, rev: int) -> None:
+    async def under(bundle: Bundle) -> None:
+        snapshot = await ctx.db.read(lambda conn: records.require(conn, txn, rev))
+        effect = snapshot.find(effect_id)
+        if effect is not None:
+            facts = await gather_facts(bundle, [effect], ctx.clock())
+            await ctx.db.write(lambda tx: _ask_in(tx, bundle, effect_id, txn, rev, facts[effect_id]))
+
+    def _ask_in(tx: Tx, bundle: Bundle, effect_id: str, txn: str, rev: int, facts: Facts) -> None:
+        require_current(ctx, bundle)
+        tx = alone_with(tx, txn)
+        snapshot = records.require(tx.conn, txn, rev)
+        effect = snapshot.find(effect_id)
+        agent = records.agent_of(tx.conn, snapshot.transaction.agent)
+        if effect is None or agent is None or EffectState(effect.state) not in _OPEN:
+            return
+        cause = Cause(SERVICE, "activation")
+        answer = ask_again(tx, ctx, bundle, agent, snapshot, effect, facts, cause)
+        settle_answer(tx, bundle, snapshot, effect, answer, cause)
+        expire_if_over(tx, snapshot)  # a valid_for may have become shorter than the time that has passed
+
+    await with_one_bundle(ctx, under)

@@ -1,0 +1,332 @@
+"""Asking the policy about one effect, the first time and every time after.
+
+Facts are gathered before the deciding unit of work and handed in; the answer is recorded as a row of its own. Rules:
+
+- one bundle object serves from the gathering of facts to the decision; when another became active in between, the unit
+  refuses and the whole question is asked again;
+- asking again only adds: the gates of an effect are all that ever fired on it, merged, and its times the shortest;
+- an effect may be released when the policy does not deny and every gate it ever met is met now, by votes of people who
+  may still cast them, or opened in an emergency by people who still may.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import structlog
+
+from countersign.contract import Effect, ToolManifest, Verdict, load, reads_result
+from policy_service import metrics
+from policy_service.domain.break_glass import VALID_FOR
+from policy_service.domain.decision import Decision
+from policy_service.domain.gates import Gate, merge
+from policy_service.domain.people import BREAK_GLASS
+from policy_service.domain.question import AgentPrincipal, Claimed, Facts, Question
+from policy_service.domain.quorum import Tally, tally
+from policy_service.errors import StorageUnavailableError
+from policy_service.identity.callers import Caller
+from policy_service.pap.bundle import Bundle
+from policy_service.pdp.engine import decide
+from policy_service.pdp.rules import UNKNOWN_TOOL
+from policy_service.storage.database import Tx
+from policy_service.storage.ids import new_id
+from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow
+from policy_service.storage.types import time_text
+from policy_service.workflow import metering
+from policy_service.workflow.context import Context
+from policy_service.workflow.effects.ballots import ballots, requesters_side
+from policy_service.workflow.effects.openings import opening_of
+from policy_service.workflow.looking import follow
+from policy_service.workflow.moves import SERVICE, Cause, insert, log_about, set_columns
+from policy_service.workflow.policy_heads import BundleBehindError
+from policy_service.workflow.records import Snapshot
+
+log = structlog.get_logger(__name__)
+
+T = TypeVar("T")
+FactsByEffect = Mapping[str, Facts]
+_POLICY_ID = re.compile(r"policy `([^`]+)`")
+_LET_GO = frozenset({"approve", BREAK_GLASS})
+_SWAPS_BORNE = 5  # activations in a row during one request; more means somebody is pushing in a loop
+
+
+class BundleSwappedError(Exception):
+    """Another bundle became active between the facts and the decision: gather and ask again."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What the policy said about an effect and what that means for it."""
+
+    decision: Decision
+    decision_id: str
+    gates: tuple[Gate, ...]  # every gate that ever fired on this revision
+    tally: Tally
+
+    @property
+    def denied(self) -> bool:
+        """Whether the policy forbids the effect now."""
+        return self.decision.outcome is Verdict.DENY
+
+    @property
+    def releases(self) -> bool:
+        """Whether the effect may be released now."""
+        return not self.denied and (not self.gates or self.tally.lets_go)
+
+    @property
+    def valid_for(self) -> timedelta:
+        """How long a release may be used: the shortest that ever applied."""
+        emergency = [] if self.tally.opened is None else [VALID_FOR]
+        return min([self.decision.valid_for, *(gate.valid_for for gate in self.gates), *emergency])
+
+
+async def with_one_bundle(ctx: Context, work: Callable[[Bundle], Awaitable[T]]) -> T:
+    """Run ``work`` under one bundle from facts to decision, anew when another became active meanwhile.
+
+    Raises:
+        StorageUnavailableError: bundles kept changing.
+        PoliciesBehindError: another replica has a bundle in force that this one does not have yet.
+    """
+    for _ in range(_SWAPS_BORNE):
+        try:
+            return await work(ctx.active.current)
+        except BundleSwappedError:
+            continue
+        except BundleBehindError:
+            await follow(ctx)
+    raise StorageUnavailableError("the policies changed faster than this request could be decided; repeat it")
+
+
+def require_current(ctx: Context, bundle: Bundle) -> None:
+    """Refuse to decide under a bundle that is not active any more.
+
+    Raises:
+        BundleSwappedError: another one is.
+    """
+    if ctx.active.current is not bundle:
+        raise BundleSwappedError
+
+
+def manifest_for(bundle: Bundle, tool: str, tool_digest: str) -> ToolManifest | None:
+    """The reviewed manifest of exactly this version of a tool, or None when the bundle does not hold it."""
+    version = bundle.version(tool, tool_digest)
+    return None if version is None else version.manifest
+
+
+async def gather_facts(
+    bundle: Bundle, effects: Sequence[EffectRow | Effect], now: datetime
+) -> dict[str, Facts]:
+    """Facts for every effect, stored or only named, read side by side, before any unit of work begins."""
+
+    async def for_one(effect: EffectRow | Effect) -> Facts:
+        args = effect.args_bytes if isinstance(effect, Effect) else effect.args
+        return await bundle.facts_for(
+            effect.tool, load(args), args, agent=effect.agent, now=now, tool_digest=effect.tool_digest
+        )
+
+    gathered = await asyncio.gather(*(for_one(effect) for effect in effects))
+    return {effect.effect_id: facts for effect, facts in zip(effects, gathered, strict=True)}
+
+
+def principal_of(agent: AgentRow) -> AgentPrincipal:
+    """The agent as policies see it."""
+    return AgentPrincipal(agent.name, agent.owner, frozenset(agent.roles), frozenset(agent.teams))
+
+
+def question_about(
+    ctx: Context,
+    agent: AgentRow,
+    effect: EffectRow,
+    facts: Facts,
+    *,
+    now: datetime,
+    txn_size: int,
+    claimed: Mapping[str, str],
+    history: Mapping[str, int],
+    redecided: bool = False,
+    method: str = "key",
+) -> Question:
+    """What a bundle is asked about one effect; the facts are of that bundle."""
+    return Question(
+        agent=principal_of(agent),
+        tool=effect.tool,
+        tool_digest=effect.tool_digest,
+        args=load(effect.args),
+        facts=facts,
+        now=now,
+        env=ctx.settings.environment,
+        txn_size=txn_size,
+        claimed=Claimed(**claimed),
+        redecided=redecided,
+        asked_as_unknown=any(gate.policy_id == UNKNOWN_TOOL for gate in gates_of(effect)),
+        method="api_key" if method == "api_key" else "key",
+        history=history,
+    )
+
+
+def evaluate(bundle: Bundle, effect: EffectRow, question: Question) -> Decision:
+    """Ask the bundle about one effect; nothing is stored."""
+    decision = decide(bundle.rules, question)
+    if decision.alarms:
+        metrics.POLICY_ERRORS.inc()
+        # The engine's words quote values from the args, which may be secret: the log gets the policies' ids.
+        erring = sorted({name for alarm in decision.alarms for name in _POLICY_ID.findall(alarm)})
+        log.error(
+            "policy_error",
+            policies=erring,
+            tool=effect.tool,
+            effect_id=effect.effect_id,
+            bundle=bundle.digest,
+        )
+    if UNKNOWN_TOOL in decision.policies:
+        log.warning(
+            "UNKNOWN_TOOL_IN_DEV",
+            tool=effect.tool,
+            agent=effect.agent,
+            says="people are asked because this is dev; everywhere else this is denied",
+        )
+    return decision
+
+
+def ask_first(
+    tx: Tx, ctx: Context, bundle: Bundle, agent: AgentRow, effect: EffectRow, facts: Facts, **about: Any
+) -> tuple[Decision, metering.Sight]:
+    """Ask about an effect that is not stored yet, and let it hold its part of the meters unless it is denied. With what
+    the meters showed, to be recorded. The unit is alone with those the effect is counted for."""
+    sight = metering.look(tx.conn, bundle, effect, tx.now)
+    question = question_about(ctx, agent, effect, facts, now=tx.now, history=sight.values, **about)
+    decision = evaluate(bundle, effect, question)
+    if decision.outcome is not Verdict.DENY:
+        effect.metered = metering.take(tx, bundle, effect, sight.missing)
+    return decision, sight
+
+
+def ask_again(
+    tx: Tx,
+    ctx: Context,
+    bundle: Bundle,
+    agent: AgentRow,
+    snapshot: Snapshot,
+    effect: EffectRow,
+    facts: Facts,
+    cause: Cause,
+    *,
+    caller: Caller | None = None,
+) -> Answer:
+    """Ask about a known effect, record the answer, keep the gates that fired, and count its votes anew.
+
+    The effect is not moved; the caller does that with what it learns here. ``caller`` is who wants to spend or renew
+    it: policy sees the weaker of the two proofs, so that a rule about API keys holds at the end as at the beginning.
+    """
+    sight = metering.look_again(tx, bundle, effect)
+    question = question_about(
+        ctx,
+        agent,
+        effect,
+        facts,
+        now=tx.now,
+        history=sight.values,
+        txn_size=1 if effect.kind == "compensate" else len(snapshot.effects),
+        claimed=snapshot.transaction.claimed,
+        redecided=True,
+        method=weaker_method(snapshot, caller),
+    )
+    decision = evaluate(bundle, effect, question)
+    if decision.outcome is not Verdict.DENY and metering.take(tx, bundle, effect, sight.missing):
+        set_columns(tx, effect, metered=True)
+    gates = () if approved_before(snapshot, effect) else gates_of(effect, decision.gates)
+    counted = count(ctx, bundle, snapshot, effect, agent, gates, tx.now)
+    decision_id = record(tx, snapshot, effect, decision, facts, sight, cause)
+    return Answer(decision, decision_id, gates, counted)
+
+
+def weaker_method(snapshot: Snapshot, caller: Caller | None) -> str:
+    """How the agent proved itself, at its weakest: at submission or now, when it calls for itself."""
+    methods = {snapshot.transaction.method}
+    if caller is not None and caller.agent == snapshot.transaction.agent:
+        methods.add(caller.method)
+    return "api_key" if "api_key" in methods else "key"
+
+
+def approved_before(snapshot: Snapshot, effect: EffectRow) -> bool:
+    """Whether an effect is the compensation of one that people approved: they saw it then, its gates count as met."""
+    forward = snapshot.find(effect.compensates or "")
+    if forward is None or forward.compensation is None:
+        return False
+    # What comes from the result was not known when they voted, and it is the agent that reports it.
+    if reads_result(forward.compensation["map"]):
+        return False
+    approvals = (vote for vote in snapshot.votes_on(forward) if vote.verdict in _LET_GO)
+    return any(not vote.late and vote.revoked_at is None for vote in approvals)
+
+
+def gates_of(effect: EffectRow, fired: Sequence[Gate] = ()) -> tuple[Gate, ...]:
+    """All that ever fired: a gate that fires again in another wording is kept in both, so the stricter one counts."""
+    return tuple(dict.fromkeys([*(Gate.from_json(gate) for gate in effect.gates), *fired]))
+
+
+def count(
+    ctx: Context,
+    bundle: Bundle,
+    snapshot: Snapshot,
+    effect: EffectRow,
+    agent: AgentRow,
+    gates: Sequence[Gate],
+    now: datetime,
+) -> Tally:
+    """Count the votes on an effect as they stand now: still in the group, still permitted, stepped up as asked. Beside
+    them stands what was signed in an emergency."""
+    votes = ballots(ctx, bundle, snapshot, effect, agent, now)
+    review = snapshot.review_of(effect)
+    asked = merge(gates, () if review is None else review.escalated)
+    counted = tally(asked, votes, excluded=requesters_side(agent, snapshot.transaction))
+    return replace(counted, opening=opening_of(ctx, bundle, snapshot, effect, agent, gates, now))
+
+
+def record(
+    tx: Tx,
+    snapshot: Snapshot,
+    effect: EffectRow,
+    decision: Decision,
+    facts: Facts,
+    sight: metering.Sight,
+    cause: Cause,
+) -> str:
+    """Store one decision with the facts and the meters it was made on, and its line in the log. Its id."""
+    decision_id = new_id("dec", tx.now)
+    gates = [gate.policy_id for gate in decision.gates]
+    body: dict[str, Any] = {
+        "decision_id": decision_id,
+        "outcome": decision.outcome.value,
+        "cause": cause.why,
+        "policies": list(decision.policies),
+        "gates": gates,
+        "bundle": decision.bundle,
+        "commit": decision.commit,
+    }
+    row = DecisionRow(
+        effect_id=effect.effect_id,
+        rev=effect.rev,
+        reasons=[asdict(reason) for reason in decision.reasons],
+        unseen=list(decision.unseen),
+        facts=_shown(sight.beside(facts)),
+        history=sight.values,
+        decided_at=tx.now,
+        **body,
+    )
+    insert(tx, row)
+    snapshot.decisions[decision_id] = row
+    log_about(tx, effect, "decision_made", SERVICE, {**body, "effect_digest": effect.effect_digest})
+    return decision_id
+
+
+def _shown(facts: Facts) -> list[dict[str, str]]:
+    return [
+        {"label": fact.label, "value": fact.value, "source": fact.source, "as_of": time_text(fact.as_of)}
+        for fact in facts.shown
+    ]

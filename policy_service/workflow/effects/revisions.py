@@ -1,0 +1,162 @@
+"""A new revision: a list decided from the start, and written down with everything that opens with it.
+
+Made by a submission, and by a change of arguments that was accepted. Whoever changed arguments that are now in force is
+named on the revision and votes on none of its effects.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from countersign.contract import EffectState, TxnState, Verdict
+from policy_service.audit.log import append
+from policy_service.domain.decision import Decision
+from policy_service.domain.question import Facts
+from policy_service.pap.bundle import Bundle
+from policy_service.storage import proposals
+from policy_service.storage.database import Tx
+from policy_service.storage.tables import AgentRow, EffectRow, TransactionRow
+from policy_service.workflow.context import Context
+from policy_service.workflow.effects.asked import require_room
+from policy_service.workflow.effects.asking import ask_first, gates_of, record
+from policy_service.workflow.effects.effect_rows import decided, undecided
+from policy_service.workflow.effects.naming import NamedTransaction
+from policy_service.workflow.effects.opening import open_review
+from policy_service.workflow.effects.ready import ready_times
+from policy_service.workflow.metering import Sight, be_alone
+from policy_service.workflow.moves import Cause, close_open_siblings, follow_effects, insert, log_about
+from policy_service.workflow.records import Snapshot
+
+_FIRST_STATE = {
+    Verdict.RELEASE: EffectState.RELEASED,
+    Verdict.REVIEW: EffectState.REVIEW,
+    Verdict.DENY: EffectState.DENIED,
+}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A named list with its facts, and who asks for it how."""
+
+    bundle: Bundle
+    named: NamedTransaction
+    facts: Mapping[str, Facts]
+    run_key: str
+    independent: bool
+    claimed: Mapping[str, str]
+    method: str
+    jkt: str | None
+    trace: str | None = None  # where it was asked for is traced, for what comes later to link to
+
+
+def new_revision(
+    tx: Tx, ctx: Context, asked: Asked, agent: AgentRow, rev: int, cause: Cause, *, first: bool = False
+) -> Snapshot:
+    """Decide every effect and write the revision down; ``first``: there is no other, so nothing was ever changed."""
+    effects = [undecided(asked.bundle, effect, rev) for effect in asked.named.effects]
+    be_alone(tx, asked.bundle, effects)
+    answers = [_decide(tx, ctx, asked, agent, effect) for effect in effects]
+    decisions = [decision for decision, _ in answers]
+    snapshot = Snapshot(_transaction_row(tx, asked, agent, rev, decisions), effects, head_rev=rev)
+    if not first:
+        snapshot.proposals = proposals.standing_in(tx.conn, snapshot.transaction.txn)
+        snapshot.transaction.edited_by = _editors(snapshot)
+    for effect, decision in zip(effects, decisions, strict=True):
+        decided(effect, _FIRST_STATE[decision.outcome], decision, tx.now)
+    if snapshot.transaction.state == TxnState.READY.value:
+        snapshot.transaction.ready_at, snapshot.transaction.valid_until = ready_times(snapshot, tx.now)
+    insert(tx, snapshot.transaction)
+    _log_submission(tx, snapshot, cause, asked.trace)
+    for effect, (decision, sight) in zip(effects, answers, strict=True):
+        log_effect(tx, effect, cause, edits=[edit.proposal_id for edit in snapshot.edits_of(effect)])
+        facts = asked.facts[effect.effect_id]
+        effect.decision_id = record(tx, snapshot, effect, decision, facts, sight, cause)
+        insert(tx, effect)
+        if decision.outcome is Verdict.REVIEW:
+            open_review(tx, asked.bundle, snapshot, effect, gates_of(effect), cause)
+    _end_if_denied(tx, snapshot, cause)
+    if snapshot.transaction.state == TxnState.REVIEW.value:
+        require_room(tx, ctx.settings, agent.name)
+    return snapshot
+
+
+def _editors(snapshot: Snapshot) -> list[str]:
+    """Whoever changed the arguments of a call of this list: also of one whose change another one changed again."""
+    edits = [edit for effect in snapshot.effects for edit in snapshot.edits_of(effect)]
+    return sorted({f"{edit.iss}|{edit.sub}" for edit in edits})
+
+
+def _transaction_row(
+    tx: Tx, asked: Asked, agent: AgentRow, rev: int, decisions: list[Decision]
+) -> TransactionRow:
+    at_once = all(decision.outcome is Verdict.RELEASE for decision in decisions)
+    return TransactionRow(
+        txn=asked.named.txn,
+        rev=rev,
+        agent=agent.name,
+        run_key=asked.run_key,
+        independent=asked.independent,
+        method=asked.method,
+        jkt=asked.jkt,
+        # a denied list starts in review too and is ended, with its siblings, later in this unit
+        state=(TxnState.READY if at_once else TxnState.REVIEW).value,
+        txn_digest=asked.named.txn_digest,
+        aud=asked.named.aud,
+        claimed=dict(asked.claimed),
+        submitted_at=tx.now,
+    )
+
+
+def _decide(tx: Tx, ctx: Context, asked: Asked, agent: AgentRow, effect: EffectRow) -> tuple[Decision, Sight]:
+    return ask_first(
+        tx,
+        ctx,
+        asked.bundle,
+        agent,
+        effect,
+        asked.facts[effect.effect_id],
+        txn_size=len(asked.named.effects),
+        claimed=asked.claimed,
+        method=asked.method,
+    )
+
+
+def _end_if_denied(tx: Tx, snapshot: Snapshot, cause: Cause) -> None:
+    if any(effect.state == EffectState.DENIED.value for effect in snapshot.effects):
+        close_open_siblings(tx, snapshot, cause.because("sibling"))
+        follow_effects(tx, snapshot, cause.because("denied"))
+
+
+def _log_submission(tx: Tx, snapshot: Snapshot, cause: Cause, trace: str | None) -> None:
+    transaction = snapshot.transaction
+    append(
+        tx,
+        "transaction_submitted",
+        actor=cause.actor,
+        txn=transaction.txn,
+        rev=transaction.rev,
+        agent=transaction.agent,
+        body={
+            "txn_digest": transaction.txn_digest,
+            "run_key": transaction.run_key,
+            "effects": [effect.effect_id for effect in snapshot.effects],
+            "aud": transaction.aud,
+            "to": transaction.state,
+            **({} if trace is None else {"trace": trace}),
+        },
+    )
+
+
+def log_effect(tx: Tx, effect: EffectRow, cause: Cause, *, edits: Sequence[str] = ()) -> None:
+    """The first line of an effect in the log: what it is, the state it starts in, and which proposals made its args."""
+    body = {
+        "to": effect.state,
+        "tool": effect.tool,
+        "tool_digest": effect.tool_digest,
+        "args_digest": effect.args_digest,
+        "effect_digest": effect.effect_digest,
+        "kind": effect.kind,
+        **({"edits": list(edits)} if edits else {}),
+    }
+    log_about(tx, effect, "effect_submitted", cause.actor, body)

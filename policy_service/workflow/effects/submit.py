@@ -1,0 +1,184 @@
+"""Submit: name the effects, look up the facts, decide, and write it all down in one unit of work.
+
+Submitted again under the same run key: an open transaction answers as it is now; one that was spent answers with its
+outcome, or 409 ``already_redeemed`` when the list is another; one that ended unspent is decided afresh as a new
+revision, except that a person's deny of the same list is answered again. Another list supersedes what was open.
+
+A change that was accepted stands for its call as long as the run key is used: whoever submits the call again gets the
+changed arguments, never the staged ones back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from countersign.contract import ErrorCode, TxnState
+from countersign.contract.wire import SubmitRequest
+from policy_service import tracing
+from policy_service.domain.question import Facts
+from policy_service.errors import ConflictError
+from policy_service.identity.callers import Caller
+from policy_service.pap.bundle import Bundle
+from policy_service.storage.database import Tx
+from policy_service.storage.proposals import Edits, accepted_in, edits_of
+from policy_service.storage.tables import AgentRow
+from policy_service.workflow import records
+from policy_service.workflow.context import Context
+from policy_service.workflow.effects import idempotency
+from policy_service.workflow.effects.asking import gather_facts, require_current
+from policy_service.workflow.effects.endings import expire_if_over, expire_if_unanswered
+from policy_service.workflow.effects.epochs import require_told
+from policy_service.workflow.effects.naming import NamedTransaction, name_transaction
+from policy_service.workflow.effects.revisions import Asked, new_revision
+from policy_service.workflow.effects.stops import require_going
+from policy_service.workflow.moves import Cause, agent_actor, close_open_siblings, move_transaction
+from policy_service.workflow.parties import require_acting
+from policy_service.workflow.records import Snapshot
+
+_SPENT = frozenset({TxnState.REDEEMED, TxnState.SETTLED, TxnState.UNSETTLED})
+_OPEN = frozenset({TxnState.REVIEW, TxnState.READY})
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """The transaction after a submission, and whether this submission made a revision of it."""
+
+    snapshot: Snapshot
+    created: bool
+
+
+@dataclass(frozen=True)
+class Submission:
+    """Everything the unit of work needs, gathered before it begins."""
+
+    bundle: Bundle
+    caller: Caller
+    request: SubmitRequest
+    named: NamedTransaction
+    facts: Mapping[str, Facts]
+    key: idempotency.Key
+    edits: Edits
+    trace: str | None = None  # where this submission is traced, for what comes later to link to
+
+    @property
+    def claimed(self) -> dict[str, str]:
+        """What the agent asserts, without the members it left out."""
+        return {} if self.request.claimed is None else self.request.claimed.model_dump(exclude_none=True)
+
+    @property
+    def asked(self) -> Asked:
+        """The list, for a new revision of it."""
+        return Asked(
+            bundle=self.bundle,
+            named=self.named,
+            facts=self.facts,
+            run_key=self.request.run_key,
+            independent=self.request.independent,
+            claimed=self.claimed,
+            method=self.caller.method,
+            jkt=self.caller.jkt,
+            trace=self.trace,
+        )
+
+
+class EditedError(Exception):
+    """Other changes stand for these calls than the submission was named with: name it again with these."""
+
+    def __init__(self, edits: Edits) -> None:
+        super().__init__("the arguments of a call were changed")
+        self.edits = edits
+
+
+async def prepare(
+    ctx: Context,
+    bundle: Bundle,
+    caller: Caller,
+    request: SubmitRequest,
+    key: idempotency.Key,
+    edits: Edits,
+) -> Submission:
+    """Name a submission's effects and look up their facts.
+
+    Raises:
+        ConflictError: other_epoch: the agent has not told yet what it did before the database was restored.
+    """
+    require_told(ctx, request.epoch)
+    named = name_transaction(bundle, caller.agent, request, edits)
+    facts = await gather_facts(bundle, named.effects, ctx.clock())
+    return Submission(bundle, caller, request, named, facts, key, edits, tracing.here())
+
+
+def submit_in(tx: Tx, ctx: Context, submission: Submission) -> Submitted:
+    """The unit of work of a submission.
+
+    Raises:
+        ConflictError: the transaction was spent with another list (already_redeemed).
+        InvalidRequestError: a reused idempotency key.
+        ForbiddenError: the agent is frozen or not enrolled.
+        UnauthenticatedError: its key was revoked meanwhile.
+        EditedError: it makes a new revision, and is not named as that would be.
+    """
+    require_current(ctx, submission.bundle)
+    agent = require_acting(tx, submission.caller)
+    require_going(tx, [effect.tool for effect in submission.named.effects])
+    if (known := idempotency.settle(tx, submission.key, submission.named.txn)) is not None:
+        return Submitted(records.require(tx.conn, known), created=False)
+    head = records.load(tx.conn, submission.named.txn)
+    if head is None:
+        cause = Cause(agent_actor(agent.name), "submit")
+        return Submitted(new_revision(tx, ctx, submission.asked, agent, 1, cause, first=True), created=True)
+    return _submit_again(tx, ctx, submission, agent, head)
+
+
+def _submit_again(tx: Tx, ctx: Context, submission: Submission, agent: AgentRow, head: Snapshot) -> Submitted:
+    if not expire_if_over(tx, head):
+        expire_if_unanswered(tx, head)
+    same_list = submission.named.calls == _calls(head)
+    state = TxnState(head.transaction.state)
+    spent = state in _SPENT or any(effect.redeemed_by is not None for effect in head.effects)
+    if spent and not same_list:
+        raise already_redeemed(head, "this run key was spent with another list of calls")
+    if same_list and (spent or state in _OPEN):
+        return Submitted(head, created=False)
+    if (denied := _denied_by_person(tx, submission.named)) is not None:
+        return Submitted(denied, created=False)
+    if (edits := edits_of(accepted_in(tx.conn, submission.named.txn))) != submission.edits:
+        raise EditedError(edits)
+    cause = Cause(agent_actor(agent.name), "submit")
+    if state in _OPEN:
+        supersede(tx, head, cause)
+    rev = head.transaction.rev + 1
+    return Submitted(new_revision(tx, ctx, submission.asked, agent, rev, cause), created=True)
+
+
+def supersede(tx: Tx, head: Snapshot, cause: Cause) -> None:
+    """End the open revision in force: its effects are withdrawn, its votes void, its releases dead."""
+    superseded = cause.because("superseded")
+    close_open_siblings(tx, head, superseded)
+    move_transaction(tx, head.transaction, TxnState.ENDED, superseded)
+
+
+def already_redeemed(head: Snapshot, what: str) -> ConflictError:
+    """409 with the outcome known so far."""
+    return ConflictError(
+        f"{what}; nothing more fires under it, take another run key to act again",
+        code=ErrorCode.ALREADY_REDEEMED,
+        txn=head.transaction.txn,
+        rev=head.transaction.rev,
+        state=head.transaction.state,
+        effects=[{"effect_id": e.effect_id, "seq": e.seq, "state": e.state} for e in head.effects],
+    )
+
+
+def _calls(snapshot: Snapshot) -> list[tuple[str, str]]:
+    return [(effect.call_key, effect.tool_digest) for effect in snapshot.effects]
+
+
+def _denied_by_person(tx: Tx, named: NamedTransaction) -> Snapshot | None:
+    """The revision at which a person denied this very list: another list in between does not wash that off."""
+    for rev in records.revisions_denied_by_people(tx.conn, named.txn):
+        snapshot = records.require(tx.conn, named.txn, rev)
+        if named.calls == _calls(snapshot):
+            return snapshot
+    return None

@@ -1,0 +1,40 @@
+"""Withdraw: the agent takes back a transaction that was not spent."""
+
+from __future__ import annotations
+
+from countersign.contract import ErrorCode, TxnState
+from policy_service.errors import ConflictError
+from policy_service.identity.callers import Caller
+from policy_service.storage.alone import alone_with
+from policy_service.storage.database import Tx
+from policy_service.workflow import records
+from policy_service.workflow.context import Context
+from policy_service.workflow.effects.endings import withdraw_effect
+from policy_service.workflow.moves import Cause, agent_actor
+from policy_service.workflow.parties import require_own
+from policy_service.workflow.records import Snapshot
+
+
+async def withdraw(ctx: Context, caller: Caller, txn: str, reason: str | None) -> Snapshot:
+    """End every open effect of the transaction in force; withdrawing what has ended changes nothing.
+
+    Raises:
+        NotFoundError, ForbiddenError: not this caller's.
+        ConflictError: it was redeemed (already_redeemed).
+    """
+    return await ctx.db.write(lambda tx: _withdraw(tx, caller, txn, reason))
+
+
+def _withdraw(tx: Tx, caller: Caller, txn: str, reason: str | None) -> Snapshot:
+    tx = alone_with(tx, txn)
+    snapshot = records.require(tx.conn, txn)
+    require_own(caller, snapshot.transaction)
+    state = TxnState(snapshot.transaction.state)
+    if state is TxnState.ENDED:
+        return snapshot
+    if state not in {TxnState.REVIEW, TxnState.READY}:
+        raise ConflictError(
+            "it was redeemed already; report what became of it", code=ErrorCode.ALREADY_REDEEMED
+        )
+    withdraw_effect(tx, snapshot, snapshot.effects[0], Cause(agent_actor(caller.agent), "withdrawn"), reason)
+    return snapshot

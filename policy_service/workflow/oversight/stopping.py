@@ -1,0 +1,160 @@
+"""Stopping by a person: whoever may vote on anything stops an agent, a tool or everything; few start it again.
+
+Numbered as they run, for both:
+
+1. the person still decides here, and is in a group;
+2. policy lets them: with a rule about ``Action::"stop"`` plain Cedar alone says who; without one whoever some gate
+   of the bundle asks may. Starting again is another permission, ``Action::"start_again"``, and without a rule about it
+   an operator alone ends a stop;
+3. it has a reason, and what is named is there: a stop of a name nobody has stops nothing and looks as if it did;
+4. what ``effects/stops.py`` and ``identity/agents.py`` do for an operator is done under the person's name, in one unit
+   with its line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Literal, TypeAlias, cast
+
+from countersign.contract import ErrorCode
+from policy_service.domain.people import START_AGAIN, STOP
+from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
+from policy_service.identity.agents import agent_names, find_agent, freeze, unfreeze
+from policy_service.pap.bundle import Bundle
+from policy_service.pdp.approve import Approver, Permission, StopFacts, can_do
+from policy_service.pdp.rules import UNSEEN
+from policy_service.storage.database import Tx
+from policy_service.workflow.context import Context
+from policy_service.workflow.effects.asking import require_current, with_one_bundle
+from policy_service.workflow.effects.ballots import groups_now
+from policy_service.workflow.effects.stops import freeze_tool, unfreeze_tool
+from policy_service.workflow.moves import person_actor
+from policy_service.workflow.parties import require_deciding
+from policy_service.workflow.reviews.vote import Voter
+
+Stoppable: TypeAlias = Literal["agent", "tool", "everything"]
+_OFFERED = 200  # agents a form offers by name; any other is typed
+_NAME_THEM = 'permit (principal in Group::"NAME", action == Action::"start_again", resource);'
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is stopped; ``name`` is empty for everything."""
+
+    what: Stoppable
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StopPage:
+    """What can be stopped, and what one person may; where they may not, ``why_not`` and ``why_not_start`` say why."""
+
+    tools: tuple[str, ...]
+    agents: tuple[str, ...]  # the first by name
+    why_not: str | None
+    why_not_start: str | None
+
+
+async def stop_page(ctx: Context, voter: Voter, target: Target) -> StopPage:
+    """For the page of a stop of this."""
+    bundle, now = ctx.active.current, ctx.clock()
+    agents = await ctx.db.read(lambda conn: agent_names(conn, _OFFERED))
+    return StopPage(
+        tools=tuple(sorted(bundle.manifests)),
+        agents=tuple(agents),
+        why_not=why_not(ctx, bundle, voter, STOP, target, now),
+        why_not_start=why_not(ctx, bundle, voter, START_AGAIN, target, now),
+    )
+
+
+async def stop(ctx: Context, voter: Voter, target: Target, reason: str) -> None:
+    """Stop it, at once; what is stopped already stays so.
+
+    Raises:
+        ForbiddenError: not_eligible.
+        InvalidRequestError: reason_required, or no tool of that name.
+        NotFoundError: no agent of that name.
+    """
+    await _each(ctx, voter, target, reason, begins=True)
+
+
+async def start_again(ctx: Context, voter: Voter, target: Target, reason: str) -> None:
+    """End a stop. What lapsed meanwhile stays lapsed; what is stopped in another way stays stopped.
+
+    Raises:
+        ForbiddenError: not_eligible.
+        InvalidRequestError: reason_required.
+        NotFoundError: no agent of that name.
+    """
+    await _each(ctx, voter, target, reason, begins=False)
+
+
+async def _each(ctx: Context, voter: Voter, target: Target, reason: str, *, begins: bool) -> None:
+    async def under(bundle: Bundle) -> None:
+        await ctx.db.write(lambda tx: _do(tx, ctx, bundle, voter, target, reason.strip(), begins))
+
+    await with_one_bundle(ctx, under)
+
+
+def _do(
+    tx: Tx, ctx: Context, bundle: Bundle, voter: Voter, target: Target, reason: str, begins: bool
+) -> None:
+    require_current(ctx, bundle)
+    require_deciding(tx, voter.iss, voter.sub)
+    refused = why_not(ctx, bundle, voter, STOP if begins else START_AGAIN, target, tx.now)
+    if refused is not None:
+        raise ForbiddenError(refused, code=ErrorCode.NOT_ELIGIBLE)
+    if not reason:
+        raise InvalidRequestError("say why: everybody reads it", code=ErrorCode.REASON_REQUIRED)
+    actor = person_actor(voter.iss, voter.sub)
+    if target.what == "agent":
+        if find_agent(tx.conn, target.name) is None:
+            raise NotFoundError(f"no agent {target.name!r} is enrolled here, so nothing was stopped")
+        (freeze if begins else unfreeze)(tx, target.name, reason, actor=actor)
+        return
+    tool = _tool(bundle, target) if begins else target.name or None
+    if begins:
+        freeze_tool(tx, tool, reason, actor=actor)
+    else:
+        unfreeze_tool(tx, tool, reason, actor=actor)
+
+
+def _tool(bundle: Bundle, target: Target) -> str | None:
+    if target.what == "everything":
+        return None
+    if target.name not in bundle.manifests:
+        known = ", ".join(sorted(bundle.manifests)[:20])
+        raise InvalidRequestError(
+            f"the bundle holds no tool {target.name!r}, so nothing was stopped; it holds {known}"
+        )
+    return target.name
+
+
+def why_not(
+    ctx: Context, bundle: Bundle, voter: Voter, action: str, target: Target, now: datetime
+) -> str | None:
+    """The sentence that tells this person why they may not stop it, or start it again; None when they may."""
+    groups = groups_now(bundle, voter.key, voter.groups)
+    if not groups:
+        return f"you ({voter.key}) are in no group; the bundle's groups.toml or your directory says who is"
+    person = Approver(voter.key, groups, cast(Literal["oidc", "dev"], voter.assurance))
+    what = StopFacts(target.what, target.name)
+    granted = can_do(bundle.rules, action, person, what, now=now, env=ctx.settings.environment)
+    if granted is None:
+        return _without_a_rule(bundle, action, groups)
+    return None if granted else _said(granted)
+
+
+def _without_a_rule(bundle: Bundle, action: str, groups: frozenset[str]) -> str | None:
+    if action == START_AGAIN:
+        return f"no policy says who starts again, so an operator does; or name them: {_NAME_THEM}"
+    asked = bundle.rules.asked | {UNSEEN}
+    if groups & asked:
+        return None
+    titles = ", ".join(sorted(bundle.directory.title_of(group) for group in asked))
+    return f"whoever a gate asks may stop things ({titles}), and you are in none of these groups"
+
+
+def _said(refused: Permission) -> str:
+    return refused.reason.text if refused.reason is not None else "the policy does not permit you"

@@ -1,0 +1,1 @@
+"""Pages: what is read to fill them, and by which keys."""

@@ -1,0 +1,267 @@
+"""Passkeys as their people manage them: look, add, remove.
+
+The rule, against somebody who holds a stolen session and nothing else:
+
+- a first passkey needs a fresh sign-in at the provider; it is trusted on first use, and counts at once;
+- from then on every change needs the word of a passkey that counts: a further one is vouched for by an older one;
+- one in place of lost ones (all were removed, or an operator took them away) has nobody to vouch for it: it needs a
+  fresh sign-in, and counts only after a waiting time, in which every session of that person says that it was added;
+- one that does not count yet is removed by a fresh sign-in alone, so that whoever is warned in time can act;
+- one that nobody vouches for gives its session another cookie: whoever else held the old one is signed out, and signs
+  in to the banner, so that not even the session it was enrolled in can be stolen and kept silent;
+- every change is a line in the log and a banner in the person's other sessions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Literal, TypeAlias
+
+from countersign.contract import ErrorCode
+from policy_service.errors import ForbiddenError
+from policy_service.identity import passkeys
+from policy_service.identity.ceremonies import (
+    Enrolled,
+    UnprovenError,
+    ask_to_enrol,
+    ask_to_sign,
+    read_assertion,
+    verify_assertion,
+    verify_enrolment,
+)
+from policy_service.identity.passkeys import Spent, again, challenge_of, issue, require_for, spend
+from policy_service.identity.sessions import Session, another_cookie, hashed
+from policy_service.storage.database import Tx
+from policy_service.storage.proof_tables import PasskeyRow
+from policy_service.workflow.context import Context
+from policy_service.workflow.moves import person_actor
+from policy_service.workflow.passkeys.stepping_up import party_of
+
+Kind: TypeAlias = Literal["create", "get"]
+
+
+@dataclass(frozen=True, slots=True)
+class PasskeyLine:
+    """One passkey on its person's page."""
+
+    passkey_id: str
+    name: str
+    created_at: datetime
+    last_used_at: datetime | None
+    counts_from: datetime | None  # None: it counts
+    vouched: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PasskeyPage:
+    """What a person sees of their passkeys. ``cannot``: why this deployment has none."""
+
+    lines: tuple[PasskeyLine, ...]
+    fresh: bool  # they have just signed in
+    vouchable: bool  # one of theirs counts, so every change asks for it
+    cannot: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ceremony:
+    """What the browser is to ask an authenticator next, and for what."""
+
+    kind: Kind
+    nonce: str
+    options: str  # JSON for navigator.credentials
+    heading: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Renewed:
+    """It is done, and the session goes by another cookie from now on; its value, once."""
+
+    cookie: str
+
+
+async def page(ctx: Context, session: Session) -> PasskeyPage:
+    """A person's passkeys."""
+    person, now = session.person, ctx.clock()
+    rows = await ctx.db.read(lambda conn: passkeys.passkeys_of(conn, person.iss, person.sub))
+    lines = tuple(_line(row, now) for row in rows if row.removed_at is None)
+    cannot = None
+    try:
+        party_of(ctx.settings)
+    except ForbiddenError as error:
+        cannot = error.detail
+    return PasskeyPage(
+        lines, _is_fresh(ctx, session, now), any(not line.counts_from for line in lines), cannot
+    )
+
+
+def _line(row: PasskeyRow, now: datetime) -> PasskeyLine:
+    waits = None if passkeys.counts(row, now) else row.counts_from
+    return PasskeyLine(
+        row.passkey_id, row.name, row.created_at, row.last_used_at, waits, row.vouched_by is not None
+    )
+
+
+async def begin_adding(ctx: Context, session: Session, name: str) -> Ceremony:
+    """Begin to add a passkey: by an older one's word, where there is one that counts.
+
+    Raises:
+        InvalidRequestError: nobody could read the name.
+        ConflictError: there are enough.
+        ForbiddenError: step_up_required; it takes a fresh sign-in.
+    """
+    party_of(ctx.settings)
+    name = passkeys.require_name(name)
+
+    def begin(tx: Tx) -> Ceremony:
+        person = session.person
+        passkeys.require_room(tx.conn, person.iss, person.sub)
+        if passkeys.counting(tx.conn, person.iss, person.sub, tx.now):
+            return _ask_older(tx, ctx, session, {"do": "add", "name": name})
+        _require_fresh(ctx, session, tx.now)
+        return _ask_new(tx, ctx, session, name, vouched_by=None)
+
+    return await ctx.db.write(begin)
+
+
+async def begin_removing(ctx: Context, session: Session, passkey_id: str) -> Ceremony | None:
+    """Begin to remove a passkey; None when it was removed at once: it did not count, and the sign-in is fresh.
+
+    Raises:
+        NotFoundError: they have none of that id.
+        ForbiddenError: step_up_required; it takes a fresh sign-in.
+    """
+
+    def begin(tx: Tx) -> Ceremony | None:
+        person, row = session.person, passkeys.own(tx.conn, session, passkey_id)
+        if not passkeys.counts(row, tx.now) and _is_fresh(ctx, session, tx.now):
+            _remove(tx, session, row)
+            return None
+        if passkeys.counting(tx.conn, person.iss, person.sub, tx.now):
+            return _ask_older(tx, ctx, session, {"do": "remove", "passkey_id": passkey_id, "name": row.name})
+        _require_fresh(ctx, session, tx.now)
+        raise again("this passkey began to count a moment ago")
+
+    return await ctx.db.write(begin)
+
+
+async def finish(ctx: Context, session: Session, nonce: str, answer: str) -> Ceremony | Renewed | None:
+    """Take an authenticator's answer: the next thing to ask, or None when all is done and the session is as it was.
+
+    Raises:
+        ForbiddenError: step_up_required; it proves nothing.
+        ConflictError: somebody has enrolled this device already.
+    """
+    spent = await ctx.db.write(lambda tx: spend(tx, nonce))
+    if spent is not None and spent.purpose == "enrol":
+        return await _finish_enrolment(ctx, session, spent, nonce, answer)
+    spent = require_for(spent, "vouch", session.person.key, session.key, ctx.clock())
+    older = await _vouching(ctx, session, nonce, answer)
+    return await ctx.db.write(lambda tx: _vouched(tx, ctx, session, older, spent))
+
+
+def _vouched(
+    tx: Tx, ctx: Context, session: Session, older: tuple[PasskeyRow, int], spent: Spent
+) -> Ceremony | None:
+    passkey, counter = older
+    passkeys.used(tx, passkey, counter)
+    if spent.about["do"] == "add":
+        return _ask_new(tx, ctx, session, spent.about["name"], vouched_by=passkey.passkey_id)
+    _remove(tx, session, passkeys.own(tx.conn, session, spent.about["passkey_id"]))
+    return None
+
+
+async def _finish_enrolment(
+    ctx: Context, session: Session, spent: Spent, nonce: str, answer: str
+) -> Renewed | None:
+    require_for(spent, "enrol", session.person.key, session.key, ctx.clock())
+    try:
+        made = verify_enrolment(party_of(ctx.settings), challenge_of(nonce), answer)
+    except UnprovenError as error:
+        raise again(str(error)) from error
+    return await ctx.db.write(lambda tx: _enrol(tx, ctx, session, made, spent))
+
+
+def _enrol(tx: Tx, ctx: Context, session: Session, made: Enrolled, spent: Spent) -> Renewed | None:
+    person, vouched_by = session.person, spent.about["vouched_by"]
+    passkeys.require_room(tx.conn, person.iss, person.sub)
+    if vouched_by is None and passkeys.counting(tx.conn, person.iss, person.sub, tx.now):
+        raise again("another passkey of yours was enrolled meanwhile: let it vouch for this one")
+    if vouched_by is not None:
+        passkeys.own(tx.conn, session, vouched_by)  # removed meanwhile: its word is worth nothing
+    wait_s, renewed = ctx.settings.passkey_wait_s, None
+    if vouched_by is None:
+        renewed = Renewed(another_cookie(tx, session))
+        session = replace(session, key=hashed(renewed.cookie))
+    passkeys.enrol(tx, session, made, spent.about["name"], vouched_by=vouched_by, wait_s=wait_s)
+    return renewed
+
+
+async def _vouching(ctx: Context, session: Session, nonce: str, answer: str) -> tuple[PasskeyRow, int]:
+    """The passkey of this person's that answered, and its counter."""
+    try:
+        assertion = read_assertion(answer)
+        row = await ctx.db.read(lambda conn: passkeys.passkey_named(conn, assertion.credential_id))
+        if row is None or (row.iss, row.sub) != (session.person.iss, session.person.sub):
+            raise again("this passkey is not one of yours")
+        if not passkeys.counts(row, ctx.clock()):
+            raise again("this passkey does not count")
+        counter = verify_assertion(party_of(ctx.settings), challenge_of(nonce), assertion, row.public_key)
+    except UnprovenError as error:
+        raise again(str(error)) from error
+    if passkeys.regressed(row, counter):
+        await ctx.db.write(lambda tx: passkeys.alarm(tx, row, counter))
+        raise again("this passkey's counter went back, as a copy's would; the operator was told")
+    return row, counter
+
+
+def _ask_older(tx: Tx, ctx: Context, session: Session, about: dict[str, Any]) -> Ceremony:
+    person, life_s = session.person, ctx.settings.challenge_s
+    known = [row.credential_id for row in passkeys.counting(tx.conn, person.iss, person.sub, tx.now)]
+    nonce = issue(tx, session, "vouch", about, life_s=life_s)
+    options = ask_to_sign(party_of(ctx.settings), challenge_of(nonce), known=known, timeout_s=life_s)
+    doing = "add a passkey" if about["do"] == "add" else f"remove “{about['name']}”"
+    return Ceremony(
+        "get",
+        nonce,
+        options,
+        f"Confirm that you want to {doing}",
+        "A passkey you already have has to agree, so that nobody who merely holds your session can do this.",
+    )
+
+
+def _ask_new(tx: Tx, ctx: Context, session: Session, name: str, *, vouched_by: str | None) -> Ceremony:
+    person, life_s = session.person, ctx.settings.challenge_s
+    nonce = issue(tx, session, "enrol", {"name": name, "vouched_by": vouched_by}, life_s=life_s)
+    live = [row for row in passkeys.passkeys_of(tx.conn, person.iss, person.sub) if row.removed_at is None]
+    options = ask_to_enrol(
+        party_of(ctx.settings),
+        challenge_of(nonce),
+        handle=passkeys.handle_of(person.iss, person.sub),
+        name=person.name,
+        known=[row.credential_id for row in live],
+        timeout_s=life_s,
+    )
+    text = "Your browser will ask where to keep it: this device, a phone or a security key."
+    return Ceremony("create", nonce, options, f"Make the passkey “{name}”", text)
+
+
+def _remove(tx: Tx, session: Session, row: PasskeyRow) -> None:
+    actor = person_actor(session.person.iss, session.person.sub)
+    passkeys.remove(tx, row, by=session.key, actor=actor)
+
+
+def _is_fresh(ctx: Context, session: Session, now: datetime) -> bool:
+    return (
+        session.auth_at is not None and (now - session.auth_at).total_seconds() < ctx.settings.fresh_sign_in_s
+    )
+
+
+def _require_fresh(ctx: Context, session: Session, now: datetime) -> None:
+    if not _is_fresh(ctx, session, now):
+        minutes = ctx.settings.fresh_sign_in_s // 60
+        raise ForbiddenError(
+            f"this takes a sign-in that is younger than {minutes} minutes: sign in again, then come back here",
+            code=ErrorCode.STEP_UP_REQUIRED,
+        )

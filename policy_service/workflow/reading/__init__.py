@@ -1,0 +1,1 @@
+"""What people read: frozen values, and what is never shown in them."""

@@ -1,0 +1,243 @@
+"""Compensate: take back an effect that fired, by an effect of its own.
+
+The arguments are built here from the manifest's mapping, the stored forward arguments and the reported result, never
+by the agent. The policy is asked then: a plain forbid makes a task; gates count as met when people approved the
+forward effect (the compensation was shown to them), else they are asked. A freeze of the agent does not stop it.
+Asked for again, it answers with the compensation as it is now; it is redeemed at most once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from countersign.contract import (
+    JSON,
+    Compensation,
+    ContractError,
+    Effect,
+    EffectState,
+    ErrorCode,
+    Resource,
+    Verdict,
+    canonicalize,
+    compensation_args,
+    load,
+    names,
+)
+from policy_service.domain.question import Facts
+from policy_service.errors import ConflictError, NotFoundError
+from policy_service.identity.callers import Caller
+from policy_service.pap.bundle import Bundle
+from policy_service.storage.alone import alone_with
+from policy_service.storage.database import Tx
+from policy_service.storage.tables import AgentRow, EffectRow
+from policy_service.workflow import records
+from policy_service.workflow.context import Context
+from policy_service.workflow.effects.asking import (
+    approved_before,
+    ask_first,
+    gates_of,
+    gather_facts,
+    manifest_for,
+    record,
+    require_current,
+    weaker_method,
+    with_one_bundle,
+)
+from policy_service.workflow.effects.effect_rows import decided, undecided
+from policy_service.workflow.effects.endings import expire_effect
+from policy_service.workflow.effects.opening import open_review
+from policy_service.workflow.effects.revisions import log_effect
+from policy_service.workflow.effects.standing import DUE, compensation_failed, compensation_impossible
+from policy_service.workflow.effects.stops import require_going
+from policy_service.workflow.metering import be_alone
+from policy_service.workflow.moves import Cause, agent_actor, follow_effects, insert, move_effect, settle_task
+from policy_service.workflow.parties import require_acting, require_redeemer
+from policy_service.workflow.records import Snapshot, stays
+from policy_service.workflow.releases.mint import Minted, mint
+from policy_service.workflow.releases.release import sign_all
+
+
+@dataclass(frozen=True)
+class Compensated:
+    """A compensation as it is, with its signed release when it may go."""
+
+    snapshot: Snapshot
+    effect: EffectRow
+    release: str | None
+
+
+async def compensate(ctx: Context, caller: Caller, txn: str, effect_id: str) -> Compensated:
+    """Ask for the release of a compensation.
+
+    Raises:
+        NotFoundError, ForbiddenError: not this caller's to redeem.
+        ConflictError: the effect did not fire, or has no compensation (illegal_state).
+    """
+
+    async def under(bundle: Bundle) -> Compensated:
+        snapshot = await ctx.db.read(lambda conn: records.require(conn, txn))
+        require_redeemer(caller, snapshot.transaction)
+        try:
+            undo = _known(snapshot, effect_id) or _build(bundle, snapshot, effect_id)
+        except _ImpossibleError as error:
+            why = str(error)
+            await ctx.db.write(lambda tx: _give_up(tx, caller, txn, effect_id, why))
+            raise ConflictError(why) from error
+        facts = await gather_facts(bundle, [undo], ctx.clock())
+        after, minted = await ctx.db.write(
+            lambda tx: _compensate(tx, ctx, bundle, caller, txn, effect_id, facts[undo.effect_id])
+        )
+        effect = _require(after, undo.effect_id)
+        tokens = sign_all(ctx, minted)
+        return Compensated(after, effect, tokens[0] if tokens else None)
+
+    return await with_one_bundle(ctx, under)
+
+
+def _require(snapshot: Snapshot, effect_id: str) -> EffectRow:
+    effect = snapshot.find(effect_id)
+    if effect is None:
+        raise NotFoundError(f"the transaction holds no effect {effect_id!r}")
+    return effect
+
+
+def _build(bundle: Bundle, snapshot: Snapshot, effect_id: str) -> EffectRow:
+    """The compensation of a fired effect, named and with its arguments; not stored yet."""
+    forward = _require_fired(snapshot, effect_id)
+    if forward.compensation is None or forward.kind != "effect":
+        raise ConflictError(f"{forward.tool} has no compensation in its manifest; a person settles it")
+    rule = Compensation(**forward.compensation)
+    call_key = names.compensation_call_key(effect_id=forward.effect_id, tool=rule.tool)
+    result = None if forward.result is None else load(forward.result)
+    try:
+        args = compensation_args(rule.map, args=load(forward.args), result=result)
+    except ContractError as error:
+        raise _ImpossibleError(f"the compensation of {forward.tool} cannot be built: {error}") from error
+    effect = Effect(
+        agent=forward.agent,
+        txn=forward.txn,
+        effect_id=names.effect_id(txn=forward.txn, call_key=call_key),
+        seq=forward.seq,
+        tool=rule.tool,
+        tool_digest=rule.tool_digest,
+        resource=_resource(bundle, rule, args) or Resource(forward.resource_type, forward.resource_id),
+        args_bytes=canonicalize(args),
+        call_key=call_key,
+    )
+    return undecided(bundle, effect, forward.rev, compensates=forward.effect_id)
+
+
+class _ImpossibleError(Exception):
+    """The manifest's mapping finds no value for an argument: a result that was never reported, mostly."""
+
+
+def _resource(bundle: Bundle, rule: Compensation, args: JSON) -> Resource | None:
+    manifest = manifest_for(bundle, rule.tool, rule.tool_digest)
+    try:
+        return None if manifest is None else manifest.resource_of(args)
+    except ContractError:
+        return None  # the args do not fit the compensating tool: the decision will be `invalid_args`
+
+
+def _known(snapshot: Snapshot, effect_id: str) -> EffectRow | None:
+    return next((e for e in snapshot.compensations if e.compensates == effect_id), None)
+
+
+def _require_fired(snapshot: Snapshot, effect_id: str) -> EffectRow:
+    forward = _require(snapshot, effect_id)
+    if EffectState(forward.state) is not EffectState.FIRED:
+        raise ConflictError(
+            f"{forward.tool} is {forward.state}; only what has fired can be compensated",
+            code=ErrorCode.ILLEGAL_STATE,
+            state=forward.state,
+        )
+    if stays(forward):
+        raise ConflictError(
+            f"a person settled that {forward.tool} stays as it fired; nothing takes it back any more",
+            state=forward.state,
+        )
+    return forward
+
+
+def _give_up(tx: Tx, caller: Caller, txn: str, effect_id: str, why: str) -> None:
+    """Nobody can take it back by a call: a person is told."""
+    tx = alone_with(tx, txn)
+    snapshot = records.require(tx.conn, txn)
+    forward = _require_fired(snapshot, effect_id)
+    compensation_impossible(tx, snapshot, forward, why, Cause(agent_actor(caller.agent), "compensate"))
+
+
+def _compensate(
+    tx: Tx, ctx: Context, bundle: Bundle, caller: Caller, txn: str, effect_id: str, facts: Facts
+) -> tuple[Snapshot, list[Minted]]:
+    require_current(ctx, bundle)
+    tx = alone_with(tx, txn)
+    snapshot = records.require(tx.conn, txn)
+    require_redeemer(caller, snapshot.transaction)
+    require_acting(tx, caller, "compensate")
+    cause = Cause(agent_actor(caller.agent), "compensate")
+    known = _known(snapshot, effect_id)
+    undo = known or _open(
+        tx, ctx, bundle, snapshot, _build(bundle, snapshot, effect_id), facts, caller, cause
+    )
+    require_going(tx, [undo.tool])
+    if EffectState(undo.state) is not EffectState.RELEASED:
+        return snapshot, []
+    if undo.lapses_at is None or tx.now >= undo.lapses_at:
+        expire_effect(tx, snapshot, undo)
+        return snapshot, []
+    return snapshot, mint(tx, ctx, snapshot, [undo], caller, undo.lapses_at, cause)
+
+
+def _open(
+    tx: Tx,
+    ctx: Context,
+    bundle: Bundle,
+    snapshot: Snapshot,
+    undo: EffectRow,
+    facts: Facts,
+    caller: Caller,
+    cause: Cause,
+) -> EffectRow:
+    forward = _require_fired(snapshot, undo.compensates or "")
+    agent = _agent(tx, forward.agent)
+    be_alone(tx, bundle, [undo])
+    decision, sight = ask_first(
+        tx,
+        ctx,
+        bundle,
+        agent,
+        undo,
+        facts,
+        txn_size=1,
+        claimed=snapshot.transaction.claimed,
+        redecided=True,
+        method=weaker_method(snapshot, caller),
+    )
+    asks = decision.outcome is Verdict.REVIEW and not approved_before(snapshot, undo)
+    denied = decision.outcome is Verdict.DENY
+    state = EffectState.DENIED if denied else EffectState.REVIEW if asks else EffectState.RELEASED
+    decided(undo, state, decision, tx.now)
+    if not asks:
+        undo.gates = []  # met by the people who approved the forward effect, to whom this was shown
+    log_effect(tx, undo, cause)
+    undo.decision_id = record(tx, snapshot, undo, decision, facts, sight, cause)
+    insert(tx, undo)
+    snapshot.compensations.append(undo)
+    move_effect(tx, forward, EffectState.COMPENSATING, cause)
+    settle_task(tx, forward, cause, DUE)
+    if asks:
+        open_review(tx, bundle, snapshot, undo, gates_of(undo), cause)
+    if denied:
+        compensation_failed(tx, snapshot, undo, "the policy forbids its compensation", cause)
+    follow_effects(tx, snapshot, cause)
+    return undo
+
+
+def _agent(tx: Tx, name: str) -> AgentRow:
+    """The agent, frozen or not: a freeze does not stop a compensation."""
+    agent = records.agent_of(tx.conn, name)
+    if agent is None:
+        raise NotFoundError(f"the agent {name!r} is not enrolled any more")
+    return agent

@@ -1,0 +1,102 @@
+"""Release: mint tokens for a transaction whose every effect may be released.
+
+Minted when asked for, for the key that asks; an approval belongs to the agent, not to a key. No token before every
+effect of the transaction may be released, and none that outlives the time the releases may be used.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from countersign.contract import EffectState, ErrorCode, TxnState
+from policy_service.errors import ConflictError
+from policy_service.identity.callers import Caller
+from policy_service.storage.alone import alone_with
+from policy_service.storage.database import Tx
+from policy_service.storage.tables import EffectRow
+from policy_service.workflow import records
+from policy_service.workflow.context import Context
+from policy_service.workflow.effects.endings import expire_if_over
+from policy_service.workflow.effects.stops import require_going
+from policy_service.workflow.moves import Cause, agent_actor
+from policy_service.workflow.parties import require_acting, require_agent, require_redeemer
+from policy_service.workflow.records import Snapshot
+from policy_service.workflow.releases.mint import Minted, mint
+
+
+@dataclass(frozen=True)
+class Released:
+    """A transaction with the signed releases of its effects, in order."""
+
+    snapshot: Snapshot
+    releases: tuple[str, ...]
+
+
+async def release(ctx: Context, caller: Caller, txn: str, rev: int) -> Released:
+    """Mint and sign the releases of a ready transaction.
+
+    Raises:
+        NotFoundError, ForbiddenError: not this caller's to redeem, or it is frozen.
+        ConflictError: superseded, or not_ready.
+    """
+    snapshot, minted = await ctx.db.write(lambda tx: _release(tx, ctx, caller, txn, rev))
+    return Released(snapshot, sign_all(ctx, minted))
+
+
+def sign_all(ctx: Context, minted: list[Minted]) -> tuple[str, ...]:
+    """Sign what a committed unit has fixed."""
+    return tuple(ctx.signer.sign_release(one.claims) for one in minted)
+
+
+def _release(tx: Tx, ctx: Context, caller: Caller, txn: str, rev: int) -> tuple[Snapshot, list[Minted]]:
+    tx = alone_with(tx, txn)
+    snapshot = records.require(tx.conn, txn)
+    require_redeemer(caller, snapshot.transaction)
+    require_acting(tx, caller)
+    if snapshot.transaction.agent != caller.agent:
+        require_agent(tx, snapshot.transaction.agent)
+    require_going(tx, [effect.tool for effect in snapshot.effects])
+    require_revision(snapshot, rev)
+    if expire_if_over(tx, snapshot):
+        return snapshot, []
+    until = require_ready(snapshot)
+    cause = Cause(agent_actor(caller.agent), "release")
+    return snapshot, mint(tx, ctx, snapshot, snapshot.effects, caller, until, cause)
+
+
+def require_revision(snapshot: Snapshot, rev: int) -> None:
+    """Refuse a revision that is not in force.
+
+    Raises:
+        ConflictError: superseded.
+    """
+    if snapshot.transaction.rev != rev:
+        raise ConflictError(
+            f"revision {rev} is not in force, revision {snapshot.transaction.rev} is",
+            code=ErrorCode.SUPERSEDED,
+            rev=snapshot.transaction.rev,
+        )
+
+
+def require_ready(snapshot: Snapshot) -> datetime:
+    """Until when the releases of a ready transaction may be used.
+
+    Raises:
+        ConflictError: not_ready, with the state of every effect.
+    """
+    until = snapshot.transaction.valid_until
+    if snapshot.transaction.state != TxnState.READY.value or until is None:
+        raise not_ready(snapshot, snapshot.effects)
+    return until
+
+
+def not_ready(snapshot: Snapshot, effects: list[EffectRow]) -> ConflictError:
+    """409: no token before every effect of the transaction may be released."""
+    waiting = [e.effect_id for e in effects if e.state != EffectState.RELEASED.value]
+    return ConflictError(
+        f"the transaction is {snapshot.transaction.state}; releases exist only once every effect may be released",
+        code=ErrorCode.NOT_READY,
+        state=snapshot.transaction.state,
+        waiting=waiting,
+    )

@@ -1,0 +1,86 @@
+"""Answer: an agent says something to a question about one of its reviews.
+
+What it says is its claim: shown as such, never a fact, a vote or a change of the bytes. Rules: only the agent whose
+effect it is, while the review is open; a question is answered once, the same answer again is the same answer (also
+when the review has settled since), another one is refused.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from countersign.contract import ErrorCode
+from policy_service.errors import ConflictError, NotFoundError
+from policy_service.identity.callers import Caller
+from policy_service.storage.alone import alone_with
+from policy_service.storage.core import change
+from policy_service.storage.database import Tx
+from policy_service.storage.tables import CommentRow
+from policy_service.workflow.context import Context
+from policy_service.workflow.effects.cases import Case, read_case
+from policy_service.workflow.effects.endings import expire_effect
+from policy_service.workflow.moves import Cause, agent_actor, tell_review
+from policy_service.workflow.parties import require_acting
+from policy_service.workflow.records import Snapshot
+from policy_service.workflow.reviews.comment import over, require_open, require_words
+
+
+async def answer(ctx: Context, caller: Caller, review_id: str, question_id: str, text: str) -> Snapshot:
+    """Answer a question; the transaction as it is then.
+
+    Raises:
+        NotFoundError: no such review or question, or another agent's.
+        ConflictError: review_closed, already_answered.
+        ForbiddenError: the agent is frozen or not enrolled.
+        UnauthenticatedError: its key was revoked meanwhile.
+        InvalidRequestError: no words, or too many.
+    """
+    words = require_words(text)
+    case = await ctx.db.read(lambda conn: read_case(conn, review_id))
+    require_asked(caller, case)
+    unit = partial(_answer, caller=caller, case=case, question_id=question_id, words=words)
+    if (answered := await ctx.db.write(unit)) is None:
+        raise over()
+    return answered
+
+
+def require_asked(caller: Caller, case: Case) -> None:
+    """Whose effect it is not hears what it would of a review that does not exist.
+
+    Raises:
+        NotFoundError: another agent's.
+    """
+    if caller.agent != case.review.agent:
+        raise NotFoundError(f"there is no review {case.review.review_id!r}")
+
+
+def _answer(tx: Tx, *, caller: Caller, case: Case, question_id: str, words: str) -> Snapshot | None:
+    """None: the review has expired in this unit, which stands."""
+    tx = alone_with(tx, case.review.txn)
+    require_acting(tx, caller)
+    case = read_case(tx.conn, case.review.review_id)
+    question = _question(case, question_id)
+    if question.answer == words:
+        return case.snapshot
+    if case.review.state == "open" and tx.now >= case.review.answer_by:
+        expire_effect(tx, case.snapshot, case.effect)
+        return None
+    require_open(case)
+    if question.answer is not None:
+        raise ConflictError(
+            f"question {question_id!r} was answered already, and otherwise; the first answer stands",
+            code=ErrorCode.ALREADY_ANSWERED,
+        )
+    change(tx.conn, CommentRow, {"comment_id": question_id}, {"answer": words, "answered_at": tx.now})
+    question.answer, question.answered_at = words, tx.now
+    cause = Cause(agent_actor(caller.agent), "answer")
+    tell_review(tx, case.review, "question_answered", cause, comment_id=question_id)
+    return case.snapshot
+
+
+def _question(case: Case, question_id: str) -> CommentRow:
+    written = case.snapshot.comments.get(case.review.review_id, [])
+    for one in written:
+        if one.comment_id == question_id and one.kind == "question":
+            return one
+    raise NotFoundError(f"review {case.review.review_id!r} has no question {question_id!r}")

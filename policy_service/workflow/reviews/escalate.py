@@ -1,0 +1,49 @@
+"""Escalate: a gate that nobody answers, or that its people cannot meet, asks its further groups as well.
+
+It adds voters and nothing else: no quorum is lowered, no step-up waived, nobody asked before is left out. A gate
+escalates once; for each time there is one line in the log with the gates and the groups, and one message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from policy_service.domain.gates import MergedGate, merge
+from policy_service.storage.database import Tx
+from policy_service.storage.tables import EffectRow, ReviewRow
+from policy_service.storage.types import time_text
+from policy_service.workflow.effects.asking import gates_of
+from policy_service.workflow.effects.endings import expire_effect
+from policy_service.workflow.effects.nudging import escalating
+from policy_service.workflow.effects.opening import ask_groups
+from policy_service.workflow.moves import SERVICE, Cause, set_columns, tell_review
+from policy_service.workflow.records import Snapshot
+
+
+def escalate_if_due(tx: Tx, snapshot: Snapshot, effect: EffectRow) -> None:
+    """Escalate the gates whose time has come; where the time to answer is over, the review expires instead."""
+    review = snapshot.reviews[effect.effect_id]
+    if tx.now >= review.answer_by:
+        expire_effect(tx, snapshot, effect)
+        return
+    now = time_text(tx.now)
+    due = {key for key, at in review.escalates.items() if at <= now}
+    escalate(tx, review, effect, due, Cause(SERVICE, "unanswered"))
+
+
+def escalate(tx: Tx, review: ReviewRow, effect: EffectRow, keys: Collection[str], cause: Cause) -> bool:
+    """Let these gates of an open review ask the further groups they name and have not asked; whether any did."""
+    found = [gate for gate in merge(gates_of(effect)) if gate.key in keys and can_escalate(gate, review)]
+    still = {key: at for key, at in review.escalates.items() if key not in keys}
+    since = {gate.key: time_text(tx.now) for gate in found}
+    set_columns(tx, review, escalated=review.escalated | since, **escalating(still))
+    if found:
+        ask_groups(tx, review, gates_of(effect))
+        groups = sorted(frozenset[str]().union(*(gate.escalate for gate in found)))
+        tell_review(tx, review, "review_escalated", cause, gates=sorted(since), groups=groups)
+    return bool(found)
+
+
+def can_escalate(gate: MergedGate, review: ReviewRow) -> bool:
+    """Whether a gate names groups it does not ask yet."""
+    return bool(gate.escalate - gate.groups) and gate.key not in review.escalated

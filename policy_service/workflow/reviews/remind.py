@@ -1,0 +1,26 @@
+"""Remind: people who have not answered are told once more that they are asked.
+
+One line in the log and one message in the outbox for each reminder; what was missed while nobody swept is one.
+"""
+
+from __future__ import annotations
+
+from policy_service.storage.database import Tx
+from policy_service.storage.tables import EffectRow
+from policy_service.workflow.effects.asking import gates_of
+from policy_service.workflow.effects.endings import expire_effect
+from policy_service.workflow.effects.nudging import next_reminder, remind_every
+from policy_service.workflow.moves import SERVICE, Cause, set_columns, tell_review
+from policy_service.workflow.records import Snapshot
+
+
+def remind(tx: Tx, snapshot: Snapshot, effect: EffectRow) -> None:
+    """Remind of a review whose reminder is due; one whose time to answer is over expires instead."""
+    review = snapshot.reviews[effect.effect_id]
+    if tx.now >= review.answer_by:
+        expire_effect(tx, snapshot, effect)
+        return
+    every, due = remind_every(gates_of(effect)), review.remind_at
+    then = None if every is None or due is None else next_reminder(due, every, tx.now)
+    set_columns(tx, review, reminded_at=tx.now, remind_at=then)
+    tell_review(tx, review, "review_reminded", Cause(SERVICE, "unanswered"))

@@ -1,0 +1,396 @@
+"""Vote: one person's approve or deny on exactly one effect at one revision.
+
+Numbered as they run:
+
+1. the review exists, and the vote names its revision, its digests and what its person was shown: otherwise they read
+   something else (409); an approve that was given on a page with folded arguments is refused;
+2. the person is not of the requester's side, serves one of the gates, and Cedar permits it;
+3. a review that is settled or whose time is over takes the vote for the record and changes nothing;
+4. a deny needs a reason, and so do an opening and, where a gate says so, an approve;
+5. until the review settles an approve may become a deny; the same vote again is the same vote, and an approve repeated
+   with a stronger step-up counts with that from then on; what a passkey signed for it was verified before all this
+   (`stepping_up`), against everything the vote says, and is stored with it;
+6. a deny is final; an approve that meets every gate, or a signature that opens it in an emergency, makes the policy be
+   asked once more before anything is released.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import Connection
+
+from countersign.contract import ErrorCode
+from policy_service.domain.gates import Gate, is_stronger, merge
+from policy_service.domain.people import BREAK_GLASS
+from policy_service.domain.question import Facts
+from policy_service.domain.quorum import BallotVote, could_serve, serves
+from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
+from policy_service.identity.passkeys import counting
+from policy_service.pap.bundle import Bundle
+from policy_service.storage.alone import alone_with
+from policy_service.storage.core import change, insert_unless_taken
+from policy_service.storage.database import Tx
+from policy_service.storage.ids import new_id
+from policy_service.storage.proof_tables import ViewRow
+from policy_service.storage.tables import AgentRow, ReviewRow, VoteRow
+from policy_service.workflow.context import Context
+from policy_service.workflow.effects.asking import (
+    ask_again,
+    count,
+    gather_facts,
+    require_current,
+    with_one_bundle,
+)
+from policy_service.workflow.effects.ballots import (
+    groups_now,
+    permission,
+    person_key,
+    requesters_side,
+    standing_of,
+    standing_verdict,
+)
+from policy_service.workflow.effects.cases import Case, read_case
+from policy_service.workflow.effects.endings import deny_by_person, expire_effect
+from policy_service.workflow.effects.ready import settle_answer
+from policy_service.workflow.moves import Cause, insert, person_actor, tell_review
+from policy_service.workflow.parties import require_deciding
+from policy_service.workflow.passkeys.stepping_up import (
+    PASSKEY,
+    Proof,
+    Proven,
+    keep,
+    note_use,
+    prove,
+    without_passkey,
+)
+from policy_service.workflow.reading.reviews import Ballot as Verdict
+from policy_service.workflow.reading.reviews import ReviewPage, StepUp, VoteResult
+from policy_service.workflow.reviews.break_glass import require_openable
+from policy_service.workflow.reviews.changes import stale_review
+from policy_service.workflow.reviews.shown import folded_args, views_for
+
+
+@dataclass(frozen=True)
+class Voter:
+    """Who votes, as their session knows them."""
+
+    iss: str
+    sub: str
+    name: str
+    assurance: str
+    groups: frozenset[str] = frozenset()  # from the token, fresh enough; readable sources are asked apart
+    step_up: str | None = None
+
+    @property
+    def key(self) -> str:
+        """Issuer and subject."""
+        return person_key(self.iss, self.sub)
+
+
+@dataclass(frozen=True)
+class Ballot:
+    """What is voted, and on what."""
+
+    review_id: str
+    verdict: Verdict
+    rev: int
+    effect_digest: str
+    txn_digest: str
+    reason: str | None
+    channel: str
+    view_digest: str | None = None  # what the person was shown; a program may name none
+    view_parts: str = ""  # the same in parts, so that a stale page can be told what moved
+    proof: Proof | None = None
+
+    def signed_by(self, voter: Voter) -> dict[str, Any]:
+        """Everything the vote says, as a passkey signs it: the members of the challenge but for the nonce."""
+        return {
+            "review": self.review_id,
+            "rev": self.rev,
+            "txn_digest": self.txn_digest,
+            "effect_digest": self.effect_digest,
+            "view_digest": self.view_digest,
+            "person": voter.key,
+            "verdict": self.verdict,
+        }
+
+
+Shows = Callable[[Connection, Context, Voter, str, datetime], ReviewPage | None]
+"""How what a person is shown of a review is read (`reviews.read_view`)."""
+
+
+async def vote(ctx: Context, voter: Voter, ballot: Ballot, shows: Shows) -> VoteResult:
+    """Cast a vote. ``shows`` reads again what the person was shown, from what is stored now.
+
+    Raises:
+        NotFoundError: no such review.
+        ConflictError: stale_review, with what changed.
+        ForbiddenError: not_eligible, step_up_required.
+        InvalidRequestError: reason_required, view_incomplete.
+    """
+    proven = None
+    if ballot.proof is not None:
+        proven = await prove(ctx, ballot.proof, ballot.signed_by(voter))
+        voter = replace(voter, step_up=PASSKEY)
+
+    async def under(bundle: Bundle) -> VoteResult:
+        case = await ctx.db.read(lambda conn: read_case(conn, ballot.review_id))
+        facts = await gather_facts(bundle, [case.effect], ctx.clock())
+        return await ctx.db.write(
+            lambda tx: _vote(
+                tx, ctx, bundle, voter, ballot, case.review.txn, facts[case.effect.effect_id], shows, proven
+            )
+        )
+
+    return await with_one_bundle(ctx, under)
+
+
+def _vote(
+    tx: Tx,
+    ctx: Context,
+    bundle: Bundle,
+    voter: Voter,
+    ballot: Ballot,
+    txn: str,
+    facts: Facts,
+    shows: Shows,
+    proven: Proven | None,
+) -> VoteResult:
+    require_current(ctx, bundle)
+    tx = alone_with(tx, txn)
+    require_deciding(tx, voter.iss, voter.sub)
+    case = read_case(tx.conn, ballot.review_id)
+    _require_same_bytes(tx, case, ballot)
+    _require_eligible(tx, ctx, bundle, case, voter, ballot)
+    ballot = _require_same_view(tx, case, ballot, shows(tx.conn, ctx, voter, ballot.review_id, tx.now))
+    cause = Cause(person_actor(voter.iss, voter.sub), BREAK_GLASS if opens(ballot) else "vote")
+    if proven is not None:
+        note_use(tx, proven)
+    if case.review.state == "open" and tx.now >= case.review.answer_by:
+        expire_effect(tx, case.snapshot, case.effect)
+    cast = _already_cast(case, voter, ballot)
+    if case.review.state != "open":
+        answer = standing_verdict(case.snapshot.votes_on(case.effect), voter.iss, voter.sub)
+        said = cast is not None if opens(ballot) else answer == ballot.verdict
+        _record(tx, case, voter, ballot, cause, proven, late=True)
+        return VoteResult(
+            ballot.review_id, case.review.state, ballot.verdict, counted=False, said_before=said
+        )
+    _require_reason(case, ballot)
+    if cast is None:
+        _record(tx, case, voter, ballot, cause, proven, late=False)
+    elif is_stronger(voter.step_up, cast.step_up):
+        _strengthen(tx, case, cast, voter, cause, proven)
+    # also after the same vote again: it may meet by now what it did not meet then
+    _settle(tx, ctx, bundle, case, ballot, facts, cause)
+    return VoteResult(ballot.review_id, case.review.state, ballot.verdict, counted=True)
+
+
+def opens(ballot: Ballot) -> bool:
+    """Whether it is a signature for an opening by break-glass, and no vote on a gate."""
+    return ballot.verdict == BREAK_GLASS
+
+
+def _require_same_bytes(tx: Tx, case: Case, ballot: Ballot) -> None:
+    seen = (ballot.rev, ballot.effect_digest, ballot.txn_digest)
+    stands = (case.review.rev, case.effect.effect_digest, case.snapshot.transaction.txn_digest)
+    if seen != stands or case.snapshot.superseded_by is not None:
+        raise stale_review(tx.conn, case.snapshot, case.effect)
+
+
+def _require_same_view(tx: Tx, case: Case, ballot: Ballot, page: ReviewPage | None) -> Ballot:
+    """The ballot with the view it was cast on, which is stored.
+
+    A deny is never refused for what was shown: it releases nothing. One on another view names none.
+    """
+    if ballot.view_digest is None:
+        if ballot.verdict != "deny" and ballot.channel == "web":
+            raise InvalidRequestError("this vote does not say what was read", code=ErrorCode.VIEW_INCOMPLETE)
+        return ballot
+    if page is None:
+        raise NotFoundError(f"there is no review {ballot.review_id!r}")
+    views = views_for(page, ballot.channel)
+    shown = next((view for view in views if view.digest == ballot.view_digest), None)
+    if shown is None and ballot.verdict == "deny":
+        return replace(ballot, view_digest=None)
+    if shown is None:
+        stale = stale_review(tx.conn, case.snapshot, case.effect)
+        stale.extras["moved"] = views[0].moved(ballot.view_parts) if ballot.view_parts else []
+        raise stale
+    if ballot.verdict != "deny" and (folded := folded_args(shown)):
+        raise InvalidRequestError(
+            f"{', '.join(folded)} stood folded on the page this vote came from: open it in full and read it first",
+            code=ErrorCode.VIEW_INCOMPLETE,
+        )
+    insert_unless_taken(tx.conn, ViewRow(view_digest=shown.digest, material=shown.canonical))
+    return ballot
+
+
+def _require_eligible(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: Voter, ballot: Ballot) -> None:
+    if opens(ballot):
+        require_openable(tx, ctx, bundle, case, voter.key, voter.groups, voter.assurance, voter.step_up)
+        return
+    reason = why_not(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
+    if reason is not None:
+        raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
+    probe = _probe(bundle, voter)
+    if ballot.verdict == "approve" and not any(serves(gate, probe) for gate in case.asked):
+        if counting(tx.conn, voter.iss, voter.sub, tx.now):
+            raise ForbiddenError(
+                "every gate you serve asks for a passkey: open the review and confirm with yours",
+                code=ErrorCode.STEP_UP_REQUIRED,
+            )
+        raise without_passkey(ctx.settings)
+
+
+def _probe(bundle: Bundle, voter: Voter) -> BallotVote:
+    """The approval this person would give, for the domain to judge; Cedar is asked apart."""
+    return BallotVote("", voter.key, groups_now(bundle, voter.key, voter.groups), "approve", voter.step_up)
+
+
+def step_up_of(
+    conn: Connection, ctx: Context, bundle: Bundle, case: Case, voter: Voter, now: datetime
+) -> StepUp:
+    """Whether an approval by this person asks for a passkey: where a gate they could serve does. ``missing``: and they
+    have none that counts, and nothing they could serve does without.
+    """
+    probe, merged = _probe(bundle, voter), case.asked
+    if not any(could_serve(gate, probe) and gate.step_up for gate in merged):
+        return "none"
+    if _has_passkey(conn, ctx, voter, now):
+        return "asked"
+    return "none" if any(serves(gate, probe) for gate in merged) else "missing"
+
+
+def opening_step_up(conn: Connection, ctx: Context, case: Case, voter: Voter, now: datetime) -> StepUp:
+    """The same for a signature of break-glass, which every gate's step-up holds for: those who sign are seldom the
+    people the gates ask."""
+    if not any(gate.step_up for gate in case.asked):
+        return "none"
+    return "asked" if _has_passkey(conn, ctx, voter, now) else "missing"
+
+
+def _has_passkey(conn: Connection, ctx: Context, voter: Voter, now: datetime) -> bool:
+    return ctx.settings.rp_id is not None and bool(counting(conn, voter.iss, voter.sub, now))
+
+
+def why_not(
+    ctx: Context,
+    bundle: Bundle,
+    agent: AgentRow,
+    review: ReviewRow,
+    gates: Sequence[Gate],
+    voter: Voter,
+    now: datetime,
+) -> str | None:
+    """The sentence that tells this person why their vote would not count, or None when it would."""
+    if voter.key == agent.owner:
+        return f"you own {agent.name}; nobody approves their own side"
+    if voter.key in requesters_side(agent, review):
+        return "you changed its arguments; nobody approves what they wrote, so somebody else decides this one"
+    probe, merged = _probe(bundle, voter), merge(gates, review.escalated)
+    if not any(could_serve(gate, probe) for gate in merged):
+        asked = ", ".join(sorted({group for gate in merged for group in gate.voters}))
+        return (
+            f"this waits for {asked}, and you ({voter.key}) are in none of these groups; the bundle's groups.toml "
+            "or your directory says who is"
+        )
+    granted = permission(
+        ctx,
+        bundle,
+        agent,
+        review,
+        gates,
+        person=voter.key,
+        groups=probe.groups,
+        assurance=voter.assurance,
+        now=now,
+    )
+    if not granted:
+        return (
+            granted.reason.text if granted.reason is not None else "the approval policy does not permit you"
+        )
+    return None
+
+
+def _require_reason(case: Case, ballot: Ballot) -> None:
+    wanted = ballot.verdict != "approve" or any(gate.reason for gate in case.gates)
+    if wanted and not (ballot.reason or "").strip():
+        doing = "open" if opens(ballot) else ballot.verdict
+        raise InvalidRequestError(
+            f"say why: a reason is required to {doing} this effect", code=ErrorCode.REASON_REQUIRED
+        )
+
+
+def _already_cast(case: Case, voter: Voter, ballot: Ballot) -> VoteRow | None:
+    """This person's vote where it is in already; an approve after a deny never arrives here, a deny settles."""
+    mine = standing_of(case.snapshot.votes_on(case.effect), voter.iss, voter.sub)
+    return next((vote for vote in mine if vote.verdict == ballot.verdict), None)
+
+
+def _strengthen(tx: Tx, case: Case, cast: VoteRow, voter: Voter, cause: Cause, proven: Proven | None) -> None:
+    """The vote stands as it was cast, in its place; what its person has proved since is a line of its own."""
+    was, cast.step_up = cast.step_up, voter.step_up
+    change(tx.conn, VoteRow, {"vote_id": cast.vote_id}, {"step_up": cast.step_up})
+    if proven is not None:
+        keep(tx, cast.vote_id, proven)
+    detail = {"vote_id": cast.vote_id, "step_up": cast.step_up, "was": was, **_by(proven)}
+    tell_review(tx, case.review, "vote_strengthened", cause, effect_digest=cast.effect_digest, **detail)
+
+
+def _record(
+    tx: Tx, case: Case, voter: Voter, ballot: Ballot, cause: Cause, proven: Proven | None, *, late: bool
+) -> None:
+    row = VoteRow(
+        vote_id=new_id("vote", tx.now),
+        review_id=case.review.review_id,
+        effect_id=case.effect.effect_id,
+        rev=case.effect.rev,
+        effect_digest=case.effect.effect_digest,
+        txn_digest=case.snapshot.transaction.txn_digest,
+        iss=voter.iss,
+        sub=voter.sub,
+        name=voter.name,
+        verdict=ballot.verdict,
+        reason=(ballot.reason or "").strip() or None,
+        assurance=voter.assurance,
+        step_up=voter.step_up,
+        view_digest=ballot.view_digest,
+        groups=sorted(voter.groups),
+        channel=ballot.channel,
+        late=late,
+        cast_at=tx.now,
+    )
+    if late and any(
+        (v.iss, v.sub, v.verdict) == (row.iss, row.sub, row.verdict)
+        for v in case.snapshot.votes_on(case.effect)
+    ):
+        return  # the same late vote again: it stands on record once
+    insert(tx, row)
+    if proven is not None:
+        keep(tx, row.vote_id, proven)
+    case.snapshot.votes.setdefault(row.review_id, []).append(row)
+    detail = {"vote_id": row.vote_id, "verdict": row.verdict, "late": late, "channel": row.channel}
+    detail |= {"view_digest": row.view_digest, "step_up": row.step_up, **_by(proven)}
+    kind = "break_glass_signed" if opens(ballot) else "vote_recorded"
+    tell_review(tx, case.review, kind, cause, effect_digest=row.effect_digest, **detail)
+
+
+def _by(proven: Proven | None) -> dict[str, Any]:
+    return {} if proven is None else {"passkey": proven.passkey.passkey_id}
+
+
+def _settle(
+    tx: Tx, ctx: Context, bundle: Bundle, case: Case, ballot: Ballot, facts: Facts, cause: Cause
+) -> None:
+    if ballot.verdict == "deny":
+        deny_by_person(tx, case.snapshot, case.effect, cause)
+        return
+    counted = count(ctx, bundle, case.snapshot, case.effect, case.agent, case.gates, tx.now)
+    if counted.lets_go:
+        answer = ask_again(tx, ctx, bundle, case.agent, case.snapshot, case.effect, facts, cause)
+        settle_answer(tx, bundle, case.snapshot, case.effect, answer, cause)

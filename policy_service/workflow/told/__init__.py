@@ -1,0 +1,1 @@
+"""What leaves: answers to agents as the wire has them, waits, and webhooks."""

@@ -1,0 +1,1 @@
+"""Policies on trial: what a candidate would have said about real traffic."""

@@ -1,0 +1,160 @@
+"""Every page of the real service: axe in dark and light, a desktop at 400 % zoom, a phone."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, BrowserContext, Page
+
+from tests.e2e.conftest import TIMEOUT_MS
+from tests.e2e.looks import LOOKS, NO_PAGES, ONLY_REFUSED, Look, routes_of
+from tests.fakes.afternoon import Afternoon, afternoon
+from tests.fakes.listening import Listening
+
+pytestmark = pytest.mark.anyio
+
+ZOOMED: Any = {"width": 320, "height": 256}  # 1280 x 1024 at 400 %
+
+# What does not fit: a page that scrolls sideways, a thing beyond the edge, a text that is cut off, a thing that floats
+# above a low page. Only tables that are wide by nature and code may scroll sideways in a place of their own.
+CRAMPED = """() => {
+    const view = document.documentElement.clientWidth, found = new Set();
+    const words = (node) => `${node.localName}.${node.className} “${node.textContent.trim().slice(0, 40)}”`;
+    const scrolls = ".scroll-x, .code-scroll, textarea";
+    const look = () => {
+        const wide = document.documentElement.scrollWidth;
+        if (wide > view) found.add(`the page is ${wide} wide`);
+        for (const node of document.querySelectorAll("body *")) {
+            if (!node.checkVisibility({visibilityProperty: true}) || node.closest(".sr, .skip, svg, select")) continue;
+            const box = node.getBoundingClientRect(), style = getComputedStyle(node);
+            if (!box.width || !box.height) continue;
+            const over = node.scrollWidth > node.clientWidth + 1 && node.clientWidth > 0;
+            const inside = node.parentElement.closest(scrolls);
+            if ((box.right > view + 1 || box.left < -1) && !inside) found.add(`beyond the edge: ${words(node)}`);
+            const [moves, cuts] = [/auto|scroll/, /hidden|clip/].map((how) => over && how.test(style.overflowX));
+            if (moves && !node.matches(scrolls)) found.add(`scrolls sideways: ${words(node)}`);
+            if (cuts && !node.matches("input")) found.add(`cut off: ${words(node)}`);
+            if (innerHeight < 300 && style.position === "fixed" && !node.matches("dialog, .said-by-keys"))
+                found.add(`floats: ${words(node)}`);
+            const pressed = node.matches("button, summary, .btn, .input, .check");
+            if (pressed && (box.height < 43.5 || box.width < 43.5)) found.add(`small: ${words(node)}`);
+        }
+    };
+    look();
+    for (const act of document.querySelectorAll("details.act")) { act.open = true; look(); }
+    return [...found];
+}"""
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Listening, Afternoon]]:
+    with afternoon(tmp_path_factory.mktemp("afternoon")) as (service, story):
+        service.do(lambda _: story.get_ready_to_be_looked_at())
+        yield service, story
+
+
+def test_every_route_of_a_page_is_looked_at_or_named_as_none(town: tuple[Listening, Afternoon]) -> None:
+    routes = routes_of(town[0].world.app)
+    assert {("GET", "/"), ("POST", "/stop"), ("GET", "/tasks/{task_id}")} <= routes
+    looked = {(look.ask, look.route) for look in LOOKS}
+    named = {("GET", path) for path in NO_PAGES} | {("POST", path) for path in ONLY_REFUSED}
+    assert routes - looked - named == set(), "a page that nobody looks at: add it to tests/e2e/looks.py"
+    assert (looked | named) - routes == set(), "a page that is no more"
+    assert looked & named == set()
+
+
+async def windows(
+    browser: Browser, town: tuple[Listening, Afternoon], **options: Any
+) -> dict[str | None, BrowserContext]:
+    """A window for each person, and one for a stranger."""
+    service, story = town
+    found: dict[str | None, BrowserContext] = {}
+    for name in (None, *story.people):
+        context = await browser.new_context(base_url=service.url, reduced_motion="reduce", **options)
+        context.set_default_timeout(TIMEOUT_MS)
+        if name is not None:
+            cookie = story.people[name].visitor.cookie
+            await context.add_cookies([{"name": "countersign_dev", "value": cookie, "url": service.url}])
+        found[name] = context
+    return found
+
+
+async def open_page(page: Page, look: Look, story: Afternoon) -> None:
+    """The page as its reader has it, with nothing folded but what decides."""
+    await page.goto(look.address(story))
+    if look.press is not None:
+        await look.press(page)
+    else:
+        await page.evaluate(
+            "() => document.querySelectorAll('main details:not(.act, .filters)').forEach((one) => { one.open = true })"
+        )
+
+
+async def faults_of(page: Page, within: str | None = None) -> list[str]:
+    """What axe has against a page."""
+    result = (await Axe().run(page, within)).response["violations"]
+    return [f"{one['id']}: {node['html'][:200]}" for one in result for node in one["nodes"]]
+
+
+async def axe(page: Page) -> list[str]:
+    """What axe has against a page, and against everything on it that opens to decide: one opens, another shuts."""
+    found = await faults_of(page)
+    for act in await page.eval_on_selector_all(
+        "details.act[id]:not([open])", "all => all.map(one => one.id)"
+    ):
+        await page.locator(f"[id='{act}']").evaluate("node => { node.open = true }")
+        found += [f"{act}: {fault}" for fault in await faults_of(page, f"[id='{act}']")]
+    return found
+
+
+async def fits(page: Page) -> list[str]:
+    """What does not fit into the window, or is too small for a thumb."""
+    found: list[str] = await page.evaluate(CRAMPED)
+    return found
+
+
+async def sweep(
+    browser: Browser,
+    town: tuple[Listening, Afternoon],
+    look_at: Callable[[Page], Awaitable[list[str]]],
+    **options: Any,
+) -> list[str]:
+    """What a look finds on all the pages, each with the page's words."""
+    people = await windows(browser, town, **options)
+    pages = {name: await context.new_page() for name, context in people.items()}
+    found = []
+    for look in LOOKS:
+        await open_page(pages[look.who], look, town[1])
+        found += [f"{look.route} ({look.words}): {fault}" for fault in await look_at(pages[look.who])]
+    for context in people.values():
+        await context.close()
+    return found
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("scheme", ["dark", "light"])
+async def test_axe_finds_nothing_on_any_page(
+    browser: Browser, town: tuple[Listening, Afternoon], scheme: Any
+) -> None:
+    window: Any = {"width": 1280, "height": 900}
+    assert await sweep(browser, town, axe, color_scheme=scheme, viewport=window) == []
+
+
+@pytest.mark.long
+async def test_axe_finds_nothing_on_any_page_of_a_phone(
+    browser: Browser, town: tuple[Listening, Afternoon]
+) -> None:
+    assert await sweep(browser, town, axe, viewport={"width": 390, "height": 844}) == []
+
+
+async def test_everything_fits_at_400_percent(browser: Browser, town: tuple[Listening, Afternoon]) -> None:
+    """A desktop of 1280 x 1024, zoomed: one column, nothing cut off, and every form can be filled in."""
+    assert await sweep(browser, town, fits, viewport=ZOOMED) == []
+
+
+@pytest.mark.long
+async def test_everything_fits_on_a_phone(browser: Browser, town: tuple[Listening, Afternoon]) -> None:
+    assert await sweep(browser, town, fits, viewport={"width": 390, "height": 844}) == []
