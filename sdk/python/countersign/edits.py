@@ -60,6 +60,7 @@ class Edits:
 
         Raises:
             Edited: naming each change.
+            NotStageable: the program takes a change that the tool cannot: no answer of the program's mends that.
         """
         refused = []
         for mine, theirs, one in zip(staged.calls, edited.calls, view.effects, strict=True):
@@ -67,7 +68,9 @@ class Edits:
             if raw == mine.effect.args_bytes or (one.effect_id, raw) in self._agreed:
                 continue
             proposal = _in_force(one, mine.effect.args)
-            if not self._fits(proposal) or not self._agrees(proposal):
+            if self._agrees(proposal):
+                self._require_fitting(proposal)
+            else:
                 refused.append(proposal)
         if refused:
             raise Edited(staged.run_key, staged.txn, refused)
@@ -85,17 +88,21 @@ class Edits:
         return agreed
 
     def _fits(self, proposal: Proposal) -> bool:
-        """Whether the tool would be called with exactly them: what cannot fire is not worth a new question to people,
-        and what would reach the tool as something else is not what they signed (I-2)."""
-        tool = self._engine.registry.get(proposal.tool)
-        if tool is None:
-            return False
+        """Whether to ask about a proposal at all: what cannot fire is not worth a new question to people."""
         try:
-            tool.signature.require_fitting(canonicalize(proposal.args))
+            self._require_fitting(proposal)
         except NotStageable as error:
             log.warning("the change %s is not taken: %s", proposal.proposal_id, error)
             return False
         return True
+
+    def _require_fitting(self, proposal: Proposal) -> None:
+        """Refuse arguments the tool would not be called with exactly: what would reach it as something else is not
+        what people signed (I-2)."""
+        tool = self._engine.registry.get(proposal.tool)
+        if tool is None:
+            raise NotStageable(f"this program has no tool {proposal.tool!r}")
+        tool.signature.require_fitting(canonicalize(proposal.args))
 
 
 def open_proposals(view: TransactionView) -> Sequence[Proposal]:

@@ -13,7 +13,7 @@ from countersign.contract.canonical import canonicalize
 from countersign.contract.codes import ErrorCode
 from countersign.contract.wire import EffectView, ProposalView, TransactionView
 from countersign.edits import Edits, Judge
-from countersign.errors import Edited, ServiceRefused
+from countersign.errors import Edited, NotStageable, ServiceRefused
 from tests.fakes.desk import Desk, refund_tool
 
 LESS = {"order_id": "o-1", "amount_cents": 60_000}
@@ -95,6 +95,14 @@ def test_what_the_owner_took_and_would_reach_the_tool_as_something_else_is_not_f
     refund_tool(desk)
     edits = Edits(SimpleNamespace(registry=desk.registry, service=Answered()), True)  # type: ignore[arg-type]
     edits.require_agreed(listed(STAGED), listed(LESS), standing(LESS))
+    unfit = UNFIT["text for a number"]
+    with pytest.raises(NotStageable, match="than they are written"):
+        edits.require_agreed(listed(STAGED), listed(unfit), standing(unfit))
+
+
+def test_a_program_that_takes_no_change_is_told_of_the_change_and_not_of_the_signature(desk: Desk) -> None:
+    refund_tool(desk)
+    edits = Edits(SimpleNamespace(registry=desk.registry, service=Answered()), False)  # type: ignore[arg-type]
     unfit = UNFIT["text for a number"]
     with pytest.raises(Edited) as refused:
         edits.require_agreed(listed(STAGED), listed(unfit), standing(unfit))
