@@ -344,7 +344,7 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         policies.router(gate, service.webhook_secret),
         wellknown.router(gate, service.health.findings, service.metrics_token),
     ):
-        app.include_router(router)
+        app.routes.extend(router.routes)  # `include_router` would take every route apart a second time
     web.install(
         app,
         WorkflowQueue(service.ctx),

@@ -7,6 +7,7 @@ the way to get it. With REQUIRE_ALL=1 in the environment no test may skip, for w
 
 from __future__ import annotations
 
+import gc
 import ipaddress
 import logging
 import os
@@ -54,6 +55,13 @@ sys.addaudithook(_refuse_the_network)
 # those that are to end by it would then be waited for in vain.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish() -> None:
+    """What is loaded by now stays: without this every collection walks ten thousand tests and all libraries again."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Row, bindparam, func, select, update
 
 from countersign.contract import canonicalize
 from policy_service.storage.core import table
-from policy_service.storage.logbook import append
+from policy_service.storage.logbook import append, write_lines
 from policy_service.storage.plumbing import AuditRow
 from policy_service.storage.tables import TransactionRow
 from policy_service.storage.types import time_text
@@ -89,6 +89,7 @@ def append_above(tx: Tx, index: int, kind: str, *, actor: str, body: Mapping[str
     if index <= highest_index(tx.conn):
         raise ValueError(f"the log has reached {index} already")
     append(tx, kind, actor=actor, body=body)
+    write_lines(tx)
     line = select(func.max(_row.audit_id)).where(_row.kind == kind, _row.idx.is_(None)).scalar_subquery()
     tx.conn.execute(update(_audit).where(_row.audit_id == line).values(idx=index))
 

@@ -143,15 +143,19 @@ class _Ready:
         return dict(bound) if self.by_name else tuple(value for _, value in bound)
 
 
-def write(conn: Connection, statement: Insert | Update, values: Mapping[str, Any]) -> int:
+def write(
+    conn: Connection, statement: Insert | Update, values: Mapping[str, Any], *, spelt_out: bool = False
+) -> int:
     """Send a statement that is kept and used again; how many rows it has touched.
+
+    Without ``spelt_out`` the values are those of the columns of their names; with it the statement names each itself.
 
     Raises:
         KeyError: a value is missing.
     """
     key = (statement, tuple(values), conn.dialect.name)
     if (ready := _compiled.get(key)) is None:
-        ready = _compiled[key] = _ready(statement, values, conn.dialect)
+        ready = _compiled[key] = _ready(statement, None if spelt_out else list(values), conn.dialect)
     return conn.exec_driver_sql(ready.text, ready.bound(values)).rowcount
 
 
@@ -159,8 +163,8 @@ def write(conn: Connection, statement: Insert | Update, values: Mapping[str, Any
 _compiled: dict[tuple[Insert | Update, tuple[str, ...], str], _Ready] = {}
 
 
-def _ready(statement: Insert | Update, values: Mapping[str, Any], dialect: Dialect) -> _Ready:
-    compiled = statement.compile(dialect=dialect, column_keys=list(values))
+def _ready(statement: Insert | Update, columns: list[str] | None, dialect: Dialect) -> _Ready:
+    compiled = statement.compile(dialect=dialect, column_keys=columns)
     names = (compiled.positiontup or ()) if compiled.positional else compiled.binds
     parameters = tuple(
         (name, compiled.binds[name].type.dialect_impl(dialect).bind_processor(dialect)) for name in names

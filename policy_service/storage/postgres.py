@@ -24,6 +24,7 @@ from sqlalchemy.exc import DBAPIError
 from policy_service import metrics
 from policy_service.errors import StartError, StorageUnavailableError
 from policy_service.storage.alone import now
+from policy_service.storage.logbook import whole
 from policy_service.storage.types import refuse_nul
 from policy_service.storage.unit import Clock, T, Tx, Unit, Waiting, as_storage_error, deliver, require_plain
 
@@ -208,4 +209,4 @@ class PostgresWriter:
 
     def _once(self, unit: Unit[T]) -> T:
         with self._engine.begin() as conn:
-            return require_plain(unit(Tx(conn, now(conn, self._clock), self._clock)))
+            return require_plain(whole(unit, Tx(conn, now(conn, self._clock), self._clock)))

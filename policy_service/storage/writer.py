@@ -31,6 +31,7 @@ from sqlalchemy import Connection, Engine, event
 
 from policy_service import metrics
 from policy_service.errors import StorageUnavailableError
+from policy_service.storage.logbook import whole
 from policy_service.storage.unit import (
     Clock,
     T,
@@ -160,7 +161,7 @@ class SqliteWriter:
     def _call(self, conn: Connection, unit: Unit[T]) -> T:
         self._in_unit = True
         try:
-            answer = require_plain(unit(Tx(conn, self._clock())))
+            answer = require_plain(whole(unit, Tx(conn, self._clock())))
             if conn.in_nested_transaction():
                 raise RuntimeError("a unit of work left a savepoint open; use begin_nested() in a with block")
             return answer

@@ -77,7 +77,7 @@ def install(
 ) -> None:
     """Give an application the queue. Call it last: pages for lost visitors go in front of its handlers."""
     pages = Pages(settings.public_url, sessions, clock, policies.in_force, oversight.alarms)
-    app.include_router(_router(pages, source, policies, oversight, sessions, feed, settings, passkeys))
+    app.routes.extend(_router(pages, source, policies, oversight, sessions, feed, settings, passkeys).routes)
     tell_people(app, pages)
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import event
 
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.database import Tx
+from policy_service.storage.logbook import whole
 from policy_service.workflow.releases import redeem, submit_and_redeem
 from tests.fakes.payments import Payments
 from tests.fakes.world import Agent, World
@@ -34,7 +35,7 @@ A_NEW_REVISION = {
     "INSERT transactions": 1,
     "INSERT effects": 1,
     "INSERT decisions": 1,
-    "INSERT audit": 3,  # of the transaction, its effect, the decision
+    "INSERT audit": 1,  # all lines of the unit together
 }
 SPENT_AT_ONCE = {
     "SELECT attempts": 1,  # nobody has taken this name
@@ -42,7 +43,6 @@ SPENT_AT_ONCE = {
     "INSERT redemptions": 1,
     "UPDATE effects": 1,
     "UPDATE transactions": 1,
-    "INSERT audit": 3,  # of the release, the effect, the transaction
 }
 REDEEMED_LATER = {
     "SELECT attempts": 1,
@@ -58,7 +58,7 @@ REDEEMED_LATER = {
     "INSERT redemptions": 1,
     "UPDATE effects": 1,
     "UPDATE transactions": 1,
-    "INSERT audit": 3,  # of the decision, the effect, the transaction
+    "INSERT audit": 1,
 }
 
 
@@ -79,7 +79,7 @@ class Statements:
         def heard(tx: Tx) -> Any:
             event.listen(tx.conn, "before_cursor_execute", self._hear)
             try:
-                return unit(tx)
+                return whole(unit, tx)
             finally:
                 event.remove(tx.conn, "before_cursor_execute", self._hear)
 

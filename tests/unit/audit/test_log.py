@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from sqlalchemy import select, text
+from sqlalchemy.exc import IntegrityError
 
 from countersign.contract import AdmissionError
 from policy_service.audit.log import Entry, append, append_above, entries_after, highest_index, record
@@ -39,6 +40,30 @@ def test_a_line_holds_who_what_when_and_about_what(store: Database) -> None:
         "effect_id": "e" * 64, "rev": 3,
         "body": b'{"a":[1,true,null],"verdict":"approve"}', "at": now,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("count", [1, 2, 16, 17, 70])
+def test_many_lines_of_one_unit_are_all_there_in_their_order(store: Database, count: int) -> None:
+    def unit(tx: Tx) -> None:
+        for n in range(count):
+            append(tx, "x", actor=f"agent:{n}", body={"n": n}, rev=n or None)
+
+    store.write_sync(unit)
+    store.write_sync(unit)
+    told = [(row["body"], row["actor"], row["rev"]) for row in rows(store)]
+    assert told == [(b'{"n":%d}' % n, f"agent:{n}", n or None) for n in range(count)] * 2
+
+
+def test_a_line_that_cannot_be_written_undoes_its_unit(store: Database) -> None:
+    def unit(tx: Tx) -> None:
+        tx.conn.execute(text("INSERT INTO meta VALUES ('changed', 'yes')"))
+        append(tx, "x", actor="system", body={})
+        append(tx, None, actor="system", body={})  # type: ignore[arg-type]
+
+    with pytest.raises(IntegrityError):
+        store.write_sync(unit)
+    assert rows(store) == []
+    assert store.read_sync(lambda conn: conn.execute(text("SELECT count(*) FROM meta")).scalar()) == 0
 
 
 def test_a_unit_that_raises_leaves_no_line(store: Database) -> None:
