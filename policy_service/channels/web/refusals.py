@@ -158,6 +158,15 @@ _OF_PROPOSING = {
     "superseded": Words(_NOT_PROPOSED, "Open the review and read what stands now.", "refresh", "why-warn"),
     "frozen": Words(_NOT_PROPOSED, "An operator has stopped it. Try again when that is over.", "clock"),
 }
+_KEYS_STAND = "Your passkeys are as they were"
+_OF_PASSKEYS = {
+    "step_up_required": Words(
+        _KEYS_STAND, "Begin again there, and confirm with the passkey it asks for.", "passkey"
+    ),
+    "not_eligible": Words(_KEYS_STAND, "Only their owner changes them, signed in anew.", "passkey"),
+    "invalid_request": Words(_KEYS_STAND, "Go back, and send it again.", "alert", "why-warn"),
+    "not_found": Words(_KEYS_STAND, "It may have been removed a moment ago.", "passkey"),
+}
 _OTHER = Words("Nothing was done", "Open the page again, and begin anew there.", "alert", "why-warn")
 
 
@@ -178,6 +187,7 @@ _WHERE = (
     (re.compile("^/stop"), _of_a_stop(_NOT_STOPPED)),
     (re.compile("^/start-again"), _of_a_stop("Nothing was started again")),
     (re.compile("/comments$"), _OF_WRITING),
+    (re.compile("^/passkeys/"), _OF_PASSKEYS),
     (re.compile("^/proposals/|/(propose|proposals)$"), _OF_PROPOSING),
 )
 

@@ -99,6 +99,8 @@ async def test_the_word_for_one_thing_is_none_for_another(bank: World) -> None:
     said = maya.passkeys[0].get(asked.options)
     answer = await maya.send("/passkeys/answers", nonce=asked.fields["nonce"], credential=said)
     assert "begun for something else" in told(answer)
+    assert "Your passkeys are as they were" in told(answer)
+    assert "vote was not counted" not in told(answer)
     asked = ceremony((await maya.send("/passkeys/additions", name="spare")).text)
     form = await maya.form(review_of(view))
     said = maya.passkeys[0].get(asked.options)
@@ -106,6 +108,7 @@ async def test_the_word_for_one_thing_is_none_for_another(bank: World) -> None:
         f"/reviews/{review_of(view)}/votes", **form, nonce=asked.fields["nonce"], credential=said
     )
     assert "begun for something else" in told(answer)
+    assert "Your vote was not counted" in told(answer)
 
 
 async def test_one_device_is_one_person(bank: World) -> None:
