@@ -9,7 +9,7 @@ shown.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -20,7 +20,7 @@ from policy_service.pap.apart import Cases, EndedError, Preparer
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.cases.guarding import Guarded
 from policy_service.pap.problems import BundleError, Problem, Why
-from policy_service.pap.source import BundleFiles, BundleSource, Standing
+from policy_service.pap.source import BundleFiles, BundleSource, Standing, Written
 
 Accept = Callable[[Bundle], Awaitable[bool]]
 """Asked before a bundle comes into force: records that for all replicas, or says that another was first."""
@@ -186,6 +186,13 @@ class ActiveBundle:
             failed_at=self._failed_at,
             guarded=self._guarded,
         )
+
+    async def written(self, commits: Collection[str]) -> Mapping[str, Written]:
+        """What commits say of themselves, those of them that the source can still read."""
+        try:
+            return await asyncio.to_thread(self._source.written, commits)
+        except BundleError:  # it cannot be read at all, which whoever looks for its newest bytes says
+            return {}
 
     def tell_how_far(self) -> None:
         """Say how many open effects were asked about, or that all of them were."""

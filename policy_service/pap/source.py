@@ -6,7 +6,7 @@ checked is what is in force; the bytes and their digest are taken together.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -78,6 +78,9 @@ class BundleSource(Protocol):
             BundleError: they cannot be read any more.
         """
 
+    def written(self, commits: Collection[str]) -> Mapping[str, Written]:
+        """What commits say of themselves, those of them that can still be read."""
+
     def keep(self, commit: str) -> None:
         """What was read at this commit comes into force now; this host keeps it."""
 
@@ -111,6 +114,10 @@ class FolderSource:
     def read_accepted(self) -> BundleFiles | None:
         """Nothing: a folder has no history."""
         return None
+
+    def written(self, commits: Collection[str]) -> Mapping[str, Written]:
+        """Nothing: whose work a folder is, nobody knows."""
+        return {}
 
     def keep(self, commit: str) -> None:
         """Nothing to keep."""

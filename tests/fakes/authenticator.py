@@ -104,7 +104,9 @@ class Passkey:
         if self.kind == "EdDSA":
             signature: bytes = self.key.sign(data)
         elif self.kind in {"ES256", "ES384"}:
-            signature = self.key.sign(data, ec.ECDSA(hashes.SHA256()))
+            signature = self.key.sign(
+                data, ec.ECDSA(hashes.SHA256() if self.kind == "ES256" else hashes.SHA384())
+            )
         else:
             signature = self.key.sign(data, padding.PKCS1v15(), hashes.SHA256())
         return signature

@@ -58,6 +58,11 @@ class Commit:
     message: str
     at: datetime | None
 
+    @property
+    def written(self) -> Written:
+        """What it says of itself."""
+        return Written(self.author, self.message, self.at)
+
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
@@ -122,8 +127,7 @@ def files_at(objects: Objects, commit: str, subfolder: str, origin: str) -> Bund
     files, problems = _read(objects, entries)
     if problems:
         raise BundleError(problems)
-    written = Written(found.author, found.message, found.at)
-    return BundleFiles(files, bundle_digest(files), commit, origin, written=written)
+    return BundleFiles(files, bundle_digest(files), commit, origin, written=found.written)
 
 
 def commit_at(objects: Objects, name: str) -> Commit:

@@ -9,14 +9,17 @@ key of its own.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 from dulwich.refs import Ref, check_ref_format
 
 from policy_service.errors import StartError
-from policy_service.pap.git.commits import files_at
+from policy_service.pap.git.commits import commit_at, files_at
 from policy_service.pap.git.history import descends
 from policy_service.pap.git.mirror import Mirror, mirror_path
 from policy_service.pap.git.objects import COMMIT, MAX_COMMIT_BYTES, ObjectError, Objects
@@ -24,8 +27,10 @@ from policy_service.pap.git.remotes import Place, place_of
 from policy_service.pap.git.signatures import SignatureError
 from policy_service.pap.git.signers import SignersError, read_signers, require_signed
 from policy_service.pap.problems import HeadError
-from policy_service.pap.source import BundleFiles, Standing
+from policy_service.pap.source import BundleFiles, Standing, Written
 from policy_service.settings import Settings
+
+_COMMIT: Final = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")
 
 
 def follow_repository(
@@ -94,6 +99,17 @@ class GitSource:
             return None
         with self._mirror.objects() as objects:
             return self._files(objects, accepted)
+
+    def written(self, commits: Collection[str]) -> Mapping[str, Written]:
+        """What commits say of themselves, those of them that the copy holds."""
+        found = {}
+        with self._mirror.objects() as objects:
+            for name in filter(_COMMIT.fullmatch, commits):
+                with suppress(
+                    ObjectError
+                ):  # of a history that was rewritten, or in a copy that was made anew
+                    found[name] = commit_at(objects, name).written
+        return found
 
     def keep(self, commit: str) -> None:
         """Let the copy remember it."""

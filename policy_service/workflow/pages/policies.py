@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
@@ -19,6 +19,7 @@ from sqlalchemy import Connection, select
 from policy_service.domain.people import APPROVE, BREAK_GLASS, BREAK_GLASS_ALONE, SETTLE, START_AGAIN, STOP
 from policy_service.pap.bundle import Bundle
 from policy_service.pap.cases.holding import Held, held
+from policy_service.pap.source import Written
 from policy_service.pdp.rules import PolicySource
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import ABOUT_BUNDLES, AuditRow, ShadowDifferenceRow
@@ -96,9 +97,14 @@ class Policies:
             counted=tally.counted,
             counted_all=tally.all,
             shadow=await self._shadow(),
-            events=await self._ctx.db.read(_events),
+            events=await self._events(),
             chosen=next((row for row in policies if row.policy_id == chosen), None),
         )
+
+    async def _events(self) -> tuple[BundleEvent, ...]:
+        found = await self._ctx.db.read(_events)
+        written = await self._ctx.active.written({event.commit for event in found})
+        return tuple(_by(event, written.get(event.commit)) for event in found)
 
     async def _counted(self) -> Tally:
         now = self._ctx.clock()
@@ -120,7 +126,7 @@ class Policies:
             commit=bundle.commit,
             origin=bundle.source.origin,
             author=None if written is None else written.author,
-            subject=None if written is None else written.message.strip().partition("\n")[0],
+            subject=None if written is None else _subject(written),
             written_at=None if written is None else written.at,
             since=status.loaded_at,
             tools=len(bundle.manifests),
@@ -225,6 +231,14 @@ def _events(conn: Connection) -> tuple[BundleEvent, ...]:
 def _event(row: AuditRow) -> BundleEvent:
     body = json.loads(row.body)
     return BundleEvent(row.at, _TOLD[row.kind], str(body.get("commit") or ""), _said_of(body))
+
+
+def _by(event: BundleEvent, written: Written | None) -> BundleEvent:
+    return event if written is None else replace(event, author=written.author, subject=_subject(written))
+
+
+def _subject(written: Written) -> str:
+    return written.message.strip().partition("\n")[0]
 
 
 def _said_of(body: Mapping[str, Any]) -> str:

@@ -102,12 +102,15 @@ class InShadow:
 
 @dataclass(frozen=True, slots=True)
 class BundleEvent:
-    """A commit came into force, was refused, or was allowed by an operator."""
+    """A commit came into force, was refused, or was allowed by an operator; and what it says of itself, where the
+    source can still read it."""
 
     at: datetime
     kind: EventKind
     commit: str
     text: str
+    author: str | None = None
+    subject: str | None = None  # the first line of its message
 
 
 @dataclass(frozen=True, slots=True)

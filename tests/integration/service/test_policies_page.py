@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from html import unescape
 from pathlib import Path
 from typing import Any
@@ -153,14 +154,19 @@ async def test_commits_that_came_and_were_refused_are_told(tmp_path: Path) -> No
     given = {"policies_repository": str(folder.path), "policies_poll_s": 3600}
     async with running(tmp_path / "data", tmp_path / "none", **given) as bank:
         folder.policies(ANYBODY + '@id("x") @aproval("finance")\nforbid (principal, action, resource);\n')
-        bad = repository.commit("A slip")
+        bad = repository.commit("A slip\n\nnobody reads on")
         await bank.activate()
         maya = await bank.person("maya")
         text = words((await maya.get("/policies")).text)
+        shutil.rmtree(tmp_path / "data" / "policies.git")
+        without = words((await maya.get("/policies")).text)
     assert "Ask finance Maya <maya@example.com>, " in text
     assert "from 100 on" not in text
-    assert re.search(f"{bad[:4]} .* refused does not load: rules.cedar:2", text)
-    assert re.search(f"{first[:4]} .* in force", text)
+    by = "Maya <maya@example.com>"
+    assert re.search(f"{bad[:4]} .{{,40}}refused A slip {by} does not load: rules.cedar:2", text)
+    assert re.search(f"{first[:4]} .{{,40}}in force Ask finance {by} ", text)
+    assert "nobody reads on" not in text
+    assert re.search(f"{bad[:4]} .{{,40}}refused does not load: rules.cedar:2", without)
 
 
 async def test_the_cases_that_hold_the_rules_are_counted(bank: World, folder: Payments) -> None:

@@ -1,4 +1,4 @@
-"""What a passkey signs for a vote: exactly what the documents say, worked out here a second time."""
+"""What a passkey signs for a vote: exactly what the documents say, worked out here a second time; and who may sign."""
 
 from __future__ import annotations
 
@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from policy_service.identity.ceremonies import SIGNED, step_up_challenge
+from policy_service.identity.ceremonies import (
+    SIGNED,
+    Party,
+    UnprovenError,
+    ask_to_enrol,
+    ask_to_sign,
+    read_assertion,
+    step_up_challenge,
+    verify_assertion,
+)
+from tests.fakes.authenticator import Passkey
 
 VOTE: dict[str, Any] = {
     "review": "rev_01",
@@ -46,3 +56,31 @@ def test_none_may_be_missing(member: str) -> None:
 def test_no_other_member_may_be_in_it() -> None:
     with pytest.raises(ValueError, match="a step-up signs"):
         step_up_challenge(VOTE | {"reason": "fits"})
+
+
+HERE = Party("localhost", "http://localhost:8420")
+CHALLENGE = bytes(range(32))
+
+
+def test_both_questions_ask_for_the_person_and_not_only_for_the_device() -> None:
+    made = json.loads(ask_to_enrol(HERE, CHALLENGE, handle=b"h", name="maya", known=(), timeout_s=300))
+    assert made["authenticatorSelection"]["userVerification"] == "required"
+    assert made["attestation"] == "none"
+    assert json.loads(ask_to_sign(HERE, CHALLENGE, known=(), timeout_s=300))["userVerification"] == "required"
+
+
+@pytest.mark.parametrize("kind", ["ES256", "EdDSA", "RS256"])
+def test_a_key_of_ours_proves_the_challenge(kind: str) -> None:
+    assert answered(Passkey(kind=kind)) == 1
+
+
+def test_a_key_of_another_algorithm_proves_nothing_however_good_its_signature() -> None:
+    """A stored key is read again each time: a database somebody wrote to names no algorithm of its own choice."""
+    with pytest.raises(UnprovenError, match="not taken here"):
+        answered(Passkey(kind="ES384"))
+
+
+def answered(passkey: Passkey) -> int:
+    """The counter a passkey's honest answer brings."""
+    asked = ask_to_sign(HERE, CHALLENGE, known=[passkey.id], timeout_s=300)
+    return verify_assertion(HERE, CHALLENGE, read_assertion(passkey.get(asked)), passkey.public_key)
