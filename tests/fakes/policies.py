@@ -19,6 +19,7 @@ from policy_service.workflow.reading.policies import (
 from policy_service.workflow.reading.reviews import FactLine
 from tests.fakes.reviews import NOW, REFUND_GATE, hexed
 
+INGRID = "Ingrid Vik <ingrid@example.com>"
 COMMIT = hexed("in force")[:40]
 
 GATE = PolicyRow(
@@ -62,7 +63,7 @@ def page(**changes: Any) -> PoliciesPage:
         digest=hexed("bundle"),
         commit=COMMIT,
         origin="git.example/acme/policies main",
-        author="Ingrid Vik <ingrid@example.com>",
+        author=INGRID,
         subject="Ask finance from $50, not $75",
         written_at=NOW - timedelta(days=7),
         since=NOW - timedelta(days=7),
@@ -82,9 +83,16 @@ def page(**changes: Any) -> PoliciesPage:
         ToolRow("send_campaign", "Send a campaign", "high", hexed("mail"), ("attachments", "to")),
     )
     events = (
-        BundleEvent(NOW - timedelta(days=7), "activated", COMMIT, "Ask finance from $50, not $75"),
         BundleEvent(
-            NOW - timedelta(days=8), "refused", hexed("bad")[:40], "refunds.cedar:12: @answer_within: '4 h'"
+            NOW - timedelta(days=7), "activated", COMMIT, "", INGRID, "Ask finance from $50, not $75"
+        ),
+        BundleEvent(
+            NOW - timedelta(days=8),
+            "refused",
+            hexed("bad")[:40],
+            "does not load: refunds.cedar:12",
+            INGRID,
+            "Give reviewers four hours",
         ),
     )
     return replace(PoliciesPage(force, ROWS, tools, 1_296, True, shadow(), events, None), **changes)
