@@ -73,6 +73,7 @@ class GitSource:
         self.standing = Standing()
         self.head: str | None = None
         self._read: BundleFiles | None = None
+        self._walked: tuple[str, str, bool] = ("", "", False)
 
     def read(self) -> BundleFiles:
         """The bundle at the head, where the head may follow what stands.
@@ -125,7 +126,7 @@ class GitSource:
         if accepted is None or head == allowed:
             return
         try:
-            follows = descends(objects, head, accepted)
+            follows = self._descends(objects, head, accepted)
         except ObjectError as error:
             raise HeadError(self.origin, str(error), "force_push") from error
         if not follows:
@@ -135,6 +136,12 @@ class GitSource:
                 f'If that is meant: policy-service policies accept {head} --reason "..."',
                 "force_push",
             )
+
+    def _descends(self, objects: Objects, head: str, accepted: str) -> bool:
+        """A history never changes: a head that is refused at every look is walked back from once."""
+        if self._walked[:2] != (head, accepted):
+            self._walked = (head, accepted, descends(objects, head, accepted))
+        return self._walked[2]
 
     def _require_signed(self, objects: Objects, head: str) -> None:
         if self._signers is None:

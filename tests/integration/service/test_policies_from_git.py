@@ -19,7 +19,10 @@ from typer.testing import CliRunner
 from policy_service.channels.http.webhooks import require_usable
 from policy_service.cli import app
 from policy_service.errors import InvalidRequestError, StartError
+from policy_service.pap.git import following as follower
 from policy_service.pap.git import mirror as mirrors
+from policy_service.pap.git.history import descends
+from policy_service.pap.git.objects import Objects
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow
 from policy_service.workflow.looking import look
@@ -205,6 +208,30 @@ async def test_a_force_push_is_refused_until_an_operator_says_why(
     await world.operator("policies-accept", {"commit": second, "reason": "not this one"})
     await world.activate()
     assert commit_of(world) == rewritten
+
+
+async def test_a_refused_head_is_walked_back_from_once(
+    world: World, rules: Rules, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A history of ten thousand commits would otherwise be read at every look for as long as nobody mends it."""
+    walks: list[str] = []
+
+    def walk(objects: Objects, head: str, accepted: str) -> bool:
+        walks.append(head)
+        return descends(objects, head, accepted)
+
+    monkeypatch.setattr(follower, "descends", walk)
+    second = rules.push()
+    await world.activate()
+    rules.repository.rewind(rules.first)
+    rewritten = rules.push("other")
+    for _ in range(3):
+        await world.activate()
+    assert (commit_of(world), walks) == (second, [second, rewritten])
+    rules.repository.rewind(second)
+    third = rules.push("more")
+    await world.activate()
+    assert (commit_of(world), walks) == (third, [second, rewritten, third])
 
 
 async def test_a_rewind_while_nobody_was_running_is_refused_too(tmp_path: Path, rules: Rules) -> None:
