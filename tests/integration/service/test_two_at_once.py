@@ -237,3 +237,5 @@ async def test_one_approves_while_other_arguments_are_accepted(two: Two, rounds:
             assert (voted.status_code, taken.status_code) == (409, said[1])
             assert await two.seen(view) == ("replaced", "withdrawn")
             assert (after["rev"], after["state"]) == (2, "review"), "an old vote is live"
+            # An agent may not have more than so many questions open, which in many rounds it would.
+            assert (await two.robot.send("POST", f"/v1/transactions/{view['txn']}/withdraw", {})).is_success
