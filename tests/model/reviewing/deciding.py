@@ -111,9 +111,8 @@ class PeopleDecide(AgentActs):
     def break_the_glass(self, pick: int, who: str, then: int) -> None:
         """An emergency: mostly by somebody who may, sometimes on what was read a while ago."""
         revision, effect, review = self.any_question(pick)
-        self.book.now = (
-            self.real.clock()
-        )  # the page is read now: it has a form only while there is an answer to give
+        # The page is read now, and has a form only while there is an answer to give.
+        self.book.now = self.real.clock()
         able = self.openers(revision)
         who = able[pick % len(able)] if able and pick % 4 else who
         if who in self.book.revoked or self.book.over(review):
