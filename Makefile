@@ -39,7 +39,7 @@ check: $(READY) ## format, lint, strict types, import arrows, README blocks, pol
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
 	@$(PY) -m mypy
-	@$(PY) -m pytest -q --randomly-seed=$(SEED) tests/house tests/policies
+	@$(PY) -m pytest -q -n $(JOBS) --randomly-seed=$(SEED) tests/house tests/policies
 
 bench: $(READY) ## measure the service and the SDK; prints one table
 	@$(PY) -m tests.bench $(ARGS)
