@@ -55,9 +55,12 @@ from policy_service.channels.http import log as log_routes
 from policy_service.channels.http.answer_headers import AnswerHeaders
 from policy_service.channels.http.gate import Gate
 from policy_service.channels.operator.socket import embedded_lock, open_database
+from policy_service.channels.slack import routes as slack_routes
+from policy_service.channels.slack.loops import SlackChannel
 from policy_service.channels.web import routes as web
 from policy_service.channels.web.overseeing import WorkflowOversight
 from policy_service.channels.web.passkey_source import WorkflowPasskeys
+from policy_service.channels.web.slack_source import WorkflowSlackAccounts
 from policy_service.channels.web.source import ReviewFeed, SignedInSessions, WorkflowPolicies, WorkflowQueue
 from policy_service.errors import StartError
 from policy_service.facts.outside import Outside, outside_of
@@ -174,6 +177,9 @@ class Service:
             self._candidate(outside),
             clock,
         )
+        self.slack = None
+        if settings.slack is not None:
+            self.slack = SlackChannel(settings, settings.slack, self.ctx, self.health)
         self.authenticator = Authenticator(
             self.db, Nonces(ring.nonce_secret, settings.nonce_period_s), settings, clock
         )
@@ -254,6 +260,7 @@ class Service:
                 self._ask_about_open,
                 self._look,
                 lambda: self.telling.run(self.ctx, self._holder),
+                self._run_slack,
             )
             started.push_async_callback(_stop, [asyncio.create_task(work()) for work in loops])
             started.callback(self.scheduler.stop)
@@ -274,6 +281,10 @@ class Service:
             await ask_about_open(self.ctx)
         except Exception:
             log.exception("job_failed", job="activate")  # which asks again at its next look
+
+    async def _run_slack(self) -> None:
+        if self.slack is not None:
+            await self.slack.run(self._holder)
 
     async def _look(self) -> None:
         await look_when_asked(self.ctx)
@@ -345,6 +356,8 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         wellknown.router(gate, service.health.findings, service.metrics_token),
     ):
         app.routes.extend(router.routes)  # `include_router` would take every route apart a second time
+    if service.slack is not None and service.slack.signatures is not None:
+        app.routes.extend(slack_routes.router(service.slack.desk, service.slack.signatures).routes)
     web.install(
         app,
         WorkflowQueue(service.ctx),
@@ -355,6 +368,7 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
         settings,
         WorkflowPasskeys(service.ctx),
         clock=service.ctx.clock,
+        slack=None if settings.slack is None else WorkflowSlackAccounts(service.ctx, settings.slack),
     )
     docs.describe(app, _BODIES)
     app.add_middleware(problems.Faults)

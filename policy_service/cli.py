@@ -26,6 +26,7 @@ from policy_service.channels.operator import (
     listing,
     passkeys,
     restoring,
+    slack,
     stopping,
     telling,
     verifying,
@@ -64,6 +65,7 @@ app.add_typer(stopping.unfreeze_app, name="unfreeze")
 app.add_typer(stopping.revoke_app, name="revoke")
 app.add_typer(stopping.reinstate_app, name="reinstate")
 app.add_typer(passkeys.passkeys_app, name="passkeys")
+app.add_typer(slack.slack_app, name="slack")
 app.add_typer(governing.policies_app, name="policies")
 app.add_typer(telling.webhooks_app, name="webhooks")
 agent_app.add_typer(key_app, name="key")

@@ -57,6 +57,11 @@ CHECKS: Final[dict[str, Check]] = {
         False,
         "policy-service webhooks list tells why; mend the receiver, then policy-service webhooks retry NAME",
     ),
+    "slack": Check(
+        False,
+        "decide on the web; policy-service slack status tells what Slack says, and what waits is told once when Slack "
+        "takes it again: docs/slack.md",
+    ),
     "frozen": Check(
         False,
         "policy-service freeze list shows it and why; end it with policy-service unfreeze when it is safe",

@@ -79,6 +79,12 @@ WEBHOOK_WAITING = _gauge(
     "webhook_events_waiting", "Events that have not left; 10,000 means that many or more.", "webhook"
 )
 WEBHOOK_DEAD = _gauge("webhook_events_given_up", "Events that were given up and not tried again.", "webhook")
+SLACK_WAITING = _gauge(
+    "slack_messages_waiting", "Messages to Slack that have not left; 10,000 means that many or more."
+)
+SLACK_OLDEST = _gauge(
+    "oldest_slack_message_age_seconds", "Age of the oldest message to Slack that waits; 0 when none does."
+)
 WEBHOOK_OLDEST = _gauge(
     "oldest_webhook_event_age_seconds", "Age of the oldest that waits; 0 when none does.", "webhook"
 )
@@ -128,6 +134,14 @@ WEBHOOK_DELIVERIES = _counter(
     "Requests to a receiver of webhooks: sent, failed; and events that were given_up.",
     "webhook",
     "result",
+)
+SLACK_MESSAGES = _counter(
+    "slack_messages_total",
+    "Messages to Slack: sent, nothing_to_say, or what kept them: patience, place, app, world, refused, gone, lost.",
+    "result",
+)
+SLACK_DELIVERIES = _counter(
+    "slack_deliveries_total", "What Slack delivered, over http or socket: taken or refused.", "way", "result"
 )
 BUNDLE = _gauge("bundle_info", "The bundle in force: always 1.", "digest", "commit")
 BUNDLE_REFUSED = _counter("bundle_refusals_total", "Looks at a bundle that may not come into force.")

@@ -28,6 +28,7 @@ from policy_service.configured import ENV_PREFIX, config_file, fault, is_loopbac
 from policy_service.errors import StartError
 from policy_service.issuers import SignInProvider, TrustedIssuer, require_distinct
 from policy_service.lookups import DirectoryApi, FactsHost
+from policy_service.slack import SlackApp
 from policy_service.webhooks import Webhook
 
 _POSTGRESQL = "postgresql+psycopg"
@@ -187,6 +188,11 @@ class Settings(BaseSettings):
         (), description="[[webhooks]]: who is told what happens, signed; docs/webhooks-out.md"
     )
     webhook_give_up_hours: int = Field(72, gt=0, le=720, description="an event is offered for so long")
+
+    # -- Slack: docs/slack.md --------------------------------------------------------------------------------
+    slack: SlackApp | None = Field(
+        None, description="[slack]: the app people are asked through; docs/slack.md"
+    )
 
     # -- storage -------------------------------------------------------------------------------------------
     max_batch: int = Field(

@@ -31,6 +31,7 @@ TOLD: Final = (
     "question",
     "redemption",
     "review",
+    "slack",
     "stop",
     "task",
     "transaction",

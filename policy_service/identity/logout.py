@@ -19,6 +19,7 @@ from sqlmodel import col
 from policy_service.identity.claims import LONGEST
 from policy_service.identity.foreign_tokens import UntrustedTokenError, audiences, text_claim
 from policy_service.identity.sessions import end_sessions
+from policy_service.identity.slack_links import rest_until_signed_in
 from policy_service.issuers import SignInProvider
 from policy_service.storage.core import table
 from policy_service.storage.credentials import LogoutTokenRow, SessionRow
@@ -67,7 +68,8 @@ def read_logout(provider: SignInProvider, claims: Mapping[str, Any], now: dateti
 
 
 def obey(tx: Tx, logout: Logout) -> int:
-    """End the sessions a logout is about; how many were open.
+    """End the sessions a logout is about; how many were open. One of everything a person has open puts their Slack
+    accounts to rest as well, until they sign in again: nothing else would tell these that somebody has left.
 
     Raises:
         UntrustedTokenError: it was obeyed before.
@@ -78,6 +80,8 @@ def obey(tx: Tx, logout: Logout) -> int:
             tx.conn.execute(table(LogoutTokenRow).insert().values(row))
     except IntegrityError as error:
         raise UntrustedTokenError("it was obeyed before") from error
+    if logout.sub is not None and logout.sid is None:
+        rest_until_signed_in(tx, logout.iss, logout.sub)
     named = col(SessionRow.sid) == logout.sid
     theirs = col(SessionRow.sub) == logout.sub
     if logout.sid is None:

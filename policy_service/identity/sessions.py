@@ -18,23 +18,29 @@ from sqlmodel import col
 
 from policy_service.errors import ForbiddenError, UnauthenticatedError
 from policy_service.identity.people import Person, find_person, is_revoked
+from policy_service.identity.slack_links import slack_links_of
 from policy_service.settings import Settings
-from policy_service.storage.core import find, table
+from policy_service.storage.core import change, find, table
 from policy_service.storage.credentials import SessionRow
 from policy_service.storage.database import Database, Tx
 from policy_service.storage.logbook import append
 from policy_service.storage.proof_tables import PasskeyRow
+from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.storage.unit import Clock, utc_now
 
 _BYTES = 32
-_TOLD_FOR = timedelta(days=7)  # a change of passkeys is told on every page for so long, session by session
+_TOLD_FOR = timedelta(
+    days=7
+)  # a change of passkeys or Slack accounts is told on every page for so long, session by session
 
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """That a passkey of this person was added or removed in another session, and not long ago."""
+    """That a passkey of this person was added or removed, or a Slack account linked to them, in another session, and
+    not long ago.
+    """
 
-    what: str  # "added" or "removed"
+    what: str  # "added", "removed" or "linked"
     name: str
     at: datetime
 
@@ -141,7 +147,7 @@ class Sessions:
 
 
 def _notices(conn: Connection, session: SessionRow, now: datetime) -> tuple[Notice, ...]:
-    """What others did to this person's passkeys lately, and this session has not been told."""
+    """What others did to this person's passkeys and Slack accounts lately, and this session has not been told."""
     since = max(now - _TOLD_FOR, session.told_at or session.created_at - _TOLD_FOR)
     found = []
     for row in find(conn, PasskeyRow, iss=session.iss, sub=session.sub):
@@ -151,6 +157,11 @@ def _notices(conn: Connection, session: SessionRow, now: datetime) -> tuple[Noti
             for what, at, by in changes
             if at is not None and at > since and by != session.id_hash
         ]
+    found += [
+        Notice("linked", row.account, row.linked_at)
+        for row in slack_links_of(conn, session.iss, session.sub)
+        if row.linked_at > since and row.linked_by != session.id_hash
+    ]
     return tuple(sorted(found, key=lambda notice: notice.at))
 
 
@@ -160,6 +171,7 @@ def _touch(tx: Tx, id_hash: str) -> None:
 
 def another_cookie(tx: Tx, session: Session) -> str:
     """The same session under another cookie, so that whoever else holds the one it had is signed out; its value, once.
+    What was done in it stays its own: nobody is told that they did it elsewhere.
 
     Raises:
         UnauthenticatedError: the session has ended meanwhile.
@@ -168,6 +180,9 @@ def another_cookie(tx: Tx, session: Session) -> str:
     live = (col(SessionRow.id_hash) == session.key, col(SessionRow.revoked_at).is_(None))
     if tx.conn.execute(update(SessionRow).where(*live).values(id_hash=hashed(cookie))).rowcount != 1:
         raise UnauthenticatedError("nobody is signed in here any more")
+    for row, by in ((PasskeyRow, "created_by"), (PasskeyRow, "removed_by"), (SlackLinkRow, "linked_by")):
+        whose = {"iss": session.person.iss, "sub": session.person.sub, by: session.key}
+        change(tx.conn, row, whose, {by: hashed(cookie)})
     return cookie
 
 

@@ -19,6 +19,7 @@ from policy_service.domain.gates import STEP_UPS, Gate
 from policy_service.pap.problems import Problem
 from policy_service.pap.scan import Statement
 from policy_service.pdp.rules import UNKNOWN_TOOL, UNSEEN
+from policy_service.slack import require_place
 
 ANYWHERE: Final = frozenset({"id", "title", "doc"})
 ON_A_GATE: Final = frozenset(
@@ -145,7 +146,7 @@ def _gate(lint: _Lint, policy_id: str, groups: frozenset[str]) -> Gate | None:
         "answer_within": lint.value("answer_within", parse_duration),
         "valid_for": lint.value("valid_for", parse_duration),
         "reason": lint.value("reason", _flag),
-        "channel": lint.value("channel", _text),
+        "channel": lint.value("channel", require_place),
         "remind": lint.value("remind", parse_duration),
         "escalate": lint.value("escalate", existing),
         "title": lint.annotations.get("title"),

@@ -22,7 +22,6 @@ def warnings_about(
     """Every suspicion about this bundle; ``allowed_outside`` where a service's allowlist was held against it."""
     for policy in policies.values():
         yield from _named("quorum-cannot-be-met", _too_few_people(parts, policy))
-        yield from _named("not-built", _not_built(policy))
         yield from _named("reminders", _reminders(policy))
         yield from _named("unknown-unseen", _unknown_unseen(parts, policy))
     if not allowed_outside:
@@ -66,17 +65,6 @@ def _reminders(policy: Policy) -> Iterator[Problem]:
         yield policy.statement.problem("reminds after the time to answer is over: it never does", "remind")
     if gate.remind < _TOO_OFTEN:
         yield policy.statement.problem("reminds more often than once a minute; nobody reads that", "remind")
-
-
-_NOT_BUILT = {
-    "channel": "names a channel, and none is built yet: people are asked on the web",
-}
-
-
-def _not_built(policy: Policy) -> Iterator[Problem]:
-    for annotation, message in _NOT_BUILT.items():
-        if annotation in policy.source.annotations:
-            yield policy.statement.problem(message, annotation)
 
 
 def _unknown_unseen(parts: Parts, policy: Policy) -> Iterator[Problem]:

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from sqlalchemy import delete, insert, select, update
+from sqlalchemy import Update, delete, insert, select, update
 
 from policy_service import metrics
 from policy_service.storage.core import insert_unless_taken, table
@@ -27,6 +27,7 @@ log = structlog.get_logger(__name__)
 
 _outbox = table(OutboxRow)
 _row = _outbox.c
+_MESSAGE = (_row.outbox_id, _row.kind, _row.payload, _row.attempts, _row.created_at)
 _LONGEST_DOUBLING = 30  # beyond it the pause is the longest anyway, and the number need not grow
 
 
@@ -38,6 +39,7 @@ class Message:
     kind: str
     payload: Mapping[str, Any]
     attempt: int
+    created_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,15 +104,31 @@ def claim(tx: Tx, limit: int, retry: Retry, lane: str = "") -> list[Message]:
     hide = update(_outbox).where(_row.outbox_id.in_(ids)).values(
         attempts=_row.attempts + 1, next_at=tx.now + timedelta(seconds=retry.claim_s)
     )  # fmt: skip
-    taken = hide.returning(_row.outbox_id, _row.kind, _row.payload, _row.attempts)
+    taken = hide.returning(*_MESSAGE)
     messages = [Message(*row) for row in tx.conn.execute(taken).all()]
     return sorted(messages, key=lambda one: ids.index(one.outbox_id))
 
 
-def mark_sent(tx: Tx, outbox_id: str) -> None:
-    """The message has left."""
-    statement = update(_outbox).where(_row.outbox_id == outbox_id, _row.state == "waiting")
-    tx.conn.execute(statement.values(state="sent", next_at=tx.now, last_error=None))
+def claim_first(tx: Tx, retry: Retry, lane: str) -> Message | None:
+    """Take the first message of a lane that keeps its order; None while that one is under way or not yet due."""
+    first = select(_row.outbox_id, _row.next_at).where(_row.lane == lane, _row.state == "waiting")
+    found = tx.conn.execute(
+        first.order_by(_row.created_at, _row.outbox_id).limit(1).with_for_update()
+    ).first()
+    if found is None or found.next_at > tx.now:
+        return None
+    hide = update(_outbox).where(_row.outbox_id == found.outbox_id).values(
+        attempts=_row.attempts + 1, next_at=tx.now + timedelta(seconds=retry.claim_s)
+    )  # fmt: skip
+    taken = hide.returning(*_MESSAGE)
+    return Message(*tx.conn.execute(taken).one())
+
+
+def mark_sent(tx: Tx, outbox_id: str, attempt: int | None = None) -> bool:
+    """The message has left. ``attempt``, here and below: False, and nothing is written, where another one was begun
+    since, because this one took longer than its claim."""
+    statement = _waiting(outbox_id, attempt).values(state="sent", next_at=tx.now, last_error=None)
+    return tx.conn.execute(statement).rowcount == 1
 
 
 def mark_failed(tx: Tx, message: Message, error: str, retry: Retry) -> None:
@@ -128,16 +146,45 @@ def put_off(tx: Tx, outbox_id: str, until: datetime, error: str) -> None:
     tx.conn.execute(statement.values(next_at=until, last_error=error))
 
 
+def put_back(
+    tx: Tx, outbox_id: str, error: str | None, *, untried: bool = False, attempt: int | None = None
+) -> bool:
+    """It did not leave, and stands where it stood. ``error`` names the kind, never quotes. ``untried``: it certainly
+    did not arrive either, so that the attempt does not count."""
+    attempts = _row.attempts - 1 if untried else _row.attempts
+    back = {"next_at": _row.created_at, "attempts": attempts, "last_error": error}
+    return tx.conn.execute(_waiting(outbox_id, attempt).values(back)).rowcount == 1
+
+
+def set_aside(tx: Tx, outbox_id: str, error: str | None, attempt: int | None = None) -> bool:
+    """It can never leave as it is."""
+    statement = _waiting(outbox_id, attempt).values(state="dead", next_at=tx.now, last_error=error)
+    return tx.conn.execute(statement).rowcount == 1
+
+
+def _waiting(outbox_id: str, attempt: int | None) -> Update:
+    statement = update(_outbox).where(_row.outbox_id == outbox_id, _row.state == "waiting")
+    return statement if attempt is None else statement.where(_row.attempts == attempt)
+
+
 def give_up(tx: Tx, lane: str) -> int:
     """Set aside what has waited in a lane for as long as it may; how many that were."""
     late = (_row.lane == lane, _row.state == "waiting", _row.give_up_at <= tx.now)
     return tx.conn.execute(update(_outbox).where(*late).values(state="dead", next_at=tx.now)).rowcount
 
 
-def try_again(tx: Tx, lane: str, give_up_at: datetime) -> int:
-    """Let what was set aside in a lane leave after all, and what waits there leave now; how many were dead."""
-    dead = update(_outbox).where(_row.lane == lane, _row.state == "dead")
-    revived = tx.conn.execute(dead.values(state="waiting", attempts=0, give_up_at=give_up_at, next_at=tx.now))
+def drop_late(tx: Tx, lane: str, kind: str) -> int:
+    """Forget what has waited in a lane for as long as it may and is worth nothing later; how many that were."""
+    late = (_row.lane == lane, _row.kind == kind, _row.state == "waiting", _row.give_up_at <= tx.now)
+    return tx.conn.execute(delete(_outbox).where(*late)).rowcount
+
+
+def try_again(tx: Tx, lane: str, give_up_at: datetime, *, but: str = "", attempts: int = 0) -> int:
+    """Let what was set aside in a lane leave after all, ``but`` for one kind, and what waits there leave now; how many
+    were dead. ``attempts``: how many are known of, where a message that may have arrived is not sent again."""
+    dead = update(_outbox).where(_row.lane == lane, _row.state == "dead", _row.kind != but)
+    fresh = {"state": "waiting", "attempts": attempts, "give_up_at": give_up_at, "next_at": tx.now}
+    revived = tx.conn.execute(dead.values(fresh))
     waiting = update(_outbox).where(_row.lane == lane, _row.state == "waiting", _row.next_at > tx.now)
     tx.conn.execute(waiting.values(next_at=tx.now))
     return revived.rowcount

@@ -12,17 +12,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from countersign.contract import PublicKey
-from policy_service.errors import InvalidRequestError, NotFoundError
-from policy_service.identity import agents, api_keys, dev_signin, people
+from policy_service.channels.operator.people_verbs import OF_PEOPLE
+from policy_service.errors import NotFoundError
+from policy_service.identity import agents, api_keys, dev_signin
 from policy_service.settings import Settings
-from policy_service.storage.core import find
 from policy_service.storage.database import Tx
-from policy_service.storage.proof_tables import PasskeyRow
 from policy_service.storage.types import time_text
 from policy_service.workflow import policy_heads
 from policy_service.workflow.effects import stops
 from policy_service.workflow.oversight import revoke
-from policy_service.workflow.passkeys import lost as lost_passkeys
 from policy_service.workflow.told import webhooks
 from policy_service.workflow.trials import recorded
 
@@ -155,60 +153,6 @@ def _revoke_commit(tx: Tx, settings: Settings, args: Arguments) -> Any:
     return {"commit": args["commit"], "open": revoke.revoke_commit(tx, args["commit"], args["reason"])}
 
 
-def _revoke_approver(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    iss, _, sub = args["person"].partition("|")  # a subject may hold one too (Auth0), an issuer may not
-    if not iss or not sub:
-        raise InvalidRequestError(f"{args['person']!r} is not a person; write ISSUER|SUBJECT")
-    known = people.is_known(tx.conn, iss, sub)
-    votes = revoke.revoke_approver(tx, iss, sub, args["reason"])
-    return {"person": args["person"], "votes": votes, "known": known}
-
-
-def _reinstate_approver(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    iss, _, sub = args["person"].partition("|")  # a subject may hold one too (Auth0), an issuer may not
-    revoke.reinstate_approver(tx, iss, sub)
-    return {"person": args["person"]}
-
-
-def _list_people(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    return [
-        {
-            "person": f"{row.iss}|{row.sub}",
-            "name": row.name,
-            "groups": row.groups,
-            "last_seen_at": time_text(row.last_seen_at),
-            "revoked": row.revoked_at is not None,
-        }
-        for row in people.list_people(tx.conn)
-    ]
-
-
-def _list_passkeys(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    return [
-        {
-            "passkey_id": row.passkey_id,
-            "person": f"{row.iss}|{row.sub}",
-            "name": row.name,
-            "key": row.key_digest,
-            "created_at": time_text(row.created_at),
-            "counts_from": time_text(row.counts_from),
-            "last_used_at": None if row.last_used_at is None else time_text(row.last_used_at),
-            "removed_at": None if row.removed_at is None else time_text(row.removed_at),
-        }
-        for row in sorted(find(tx.conn, PasskeyRow), key=lambda row: row.passkey_id)
-    ]
-
-
-def _revoke_passkey(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    done = lost_passkeys.revoke_passkey(tx, args["passkey_id"], args["reason"])
-    return {"passkey_id": args["passkey_id"], "votes": done.votes, "vouched_for": list(done.passkeys[1:])}
-
-
-def _reset_passkeys(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    iss, _, sub = args["person"].partition("|")
-    return {"person": args["person"], "removed": lost_passkeys.reset_passkeys(tx, iss, sub, args["reason"])}
-
-
 def _accept_policies(tx: Tx, settings: Settings, args: Arguments) -> Any:
     policy_heads.allow(tx, args["commit"], args["reason"])
     return {"commit": args["commit"]}
@@ -263,6 +207,7 @@ def _recorded_call(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 VERBS: dict[str, Verb] = {
+    **OF_PEOPLE,
     "agent-enroll": _enroll,
     "agent-key-add": _add_key,
     "agent-key-revoke": _revoke_key,
@@ -271,16 +216,10 @@ VERBS: dict[str, Verb] = {
     "api-key-revoke": _revoke_api_keys,
     "freeze": _freeze,
     "go-on": _go_on,
-    "passkey-list": _list_passkeys,
-    "passkey-revoke": _revoke_passkey,
-    "passkeys-reset": _reset_passkeys,
-    "people-list": _list_people,
     "policies-accept": _accept_policies,
     "recorded-call": _recorded_call,
     "recorded-calls": _recorded_calls,
-    "reinstate-approver": _reinstate_approver,
     "revoke-agent": _revoke_agent,
-    "revoke-approver": _revoke_approver,
     "revoke-commit": _revoke_commit,
     "revoke-effect": _revoke_effect,
     "revoke-effect-if-open": _revoke_effect_if_open,

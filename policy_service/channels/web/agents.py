@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from policy_service.channels.web.drawing.forms import MAX_REASON_CHARS
-from policy_service.channels.web.drawing.wording import span_words
+from policy_service.channels.showing.signing import MAX_REASON_CHARS
+from policy_service.channels.showing.wording import span_words
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import Oversight, QueueSource
 from policy_service.errors import NotFoundError

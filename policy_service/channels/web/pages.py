@@ -10,9 +10,9 @@ import anyio.to_thread
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from policy_service.channels.showing.wording import sentence
 from policy_service.channels.web.assets import Asset, load_assets, web_folder
 from policy_service.channels.web.drawing.views import change_views
-from policy_service.channels.web.drawing.wording import sentence
 from policy_service.channels.web.headers import asset_headers, common_headers, page_headers
 from policy_service.channels.web.ports import Clock, Session, Sessions
 from policy_service.channels.web.refusals import words_for
@@ -37,8 +37,12 @@ class Pages:
         clock: Clock,
         in_force: Callable[[], str],
         alarms: Callable[[], Awaitable[Alarms]],
+        *,
+        slack: bool = False,
     ) -> None:
-        """``in_force`` names the commit of the policies that decide now, ``alarms`` what every page says aloud."""
+        """``in_force`` names the commit of the policies that decide now, ``alarms`` what every page says aloud;
+        ``slack``: there is an app whose accounts can be linked.
+        """
         folder = web_folder()
         self.site: Site = site_of(public_url)
         self.assets: Mapping[str, Asset] = load_assets(folder / "static")
@@ -47,6 +51,7 @@ class Pages:
         self._clock = clock
         self._in_force = in_force
         self._alarms = alarms
+        self._slack = slack
 
     async def session(self, request: Request, *, touch: bool = True) -> Session | None:
         """The live session behind the request's cookie; `touch`: the request shows that its person is there."""
@@ -78,6 +83,7 @@ class Pages:
             "keys_off": request.cookies.get(self.site.keys_cookie) == "off",
             "here": here(request),
             "in_force": self._in_force(),
+            "slack": self._slack,
             "alarms": await self._said_aloud() if "session" in context else None,
             **context,
         }

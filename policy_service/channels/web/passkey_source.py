@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from policy_service.channels.web.ports import BallotForm, NewSession, Session
-from policy_service.channels.web.source import SeenSession
+from policy_service.channels.web.source import live_session
 from policy_service.identity.passkeys import dismiss
-from policy_service.identity.sessions import Session as LiveSession
 from policy_service.workflow.context import Context
 from policy_service.workflow.effects.ballots import person_key
 from policy_service.workflow.passkeys import managing as passkeys
@@ -20,12 +19,6 @@ _SIGN = (
 )
 
 
-def _live(session: Session) -> LiveSession:
-    if not isinstance(session, SeenSession):
-        raise TypeError("sessions come from our own source")
-    return session.signed_in
-
-
 class WorkflowPasskeys:
     """The passkeys of whoever is signed in."""
 
@@ -34,7 +27,7 @@ class WorkflowPasskeys:
 
     async def page(self, session: Session) -> PasskeyPage:
         """What this person has."""
-        return await passkeys.page(self._ctx, _live(session))
+        return await passkeys.page(self._ctx, live_session(session))
 
     def fresh_ways(self) -> Sequence[tuple[str, str]]:
         """The providers that say when they made sure of somebody."""
@@ -46,26 +39,26 @@ class WorkflowPasskeys:
 
     async def begin_adding(self, session: Session, name: str) -> Ceremony:
         """Begin to add one."""
-        return await passkeys.begin_adding(self._ctx, _live(session), name)
+        return await passkeys.begin_adding(self._ctx, live_session(session), name)
 
     async def begin_removing(self, session: Session, passkey_id: str) -> Ceremony | None:
         """Begin to remove one."""
-        return await passkeys.begin_removing(self._ctx, _live(session), passkey_id)
+        return await passkeys.begin_removing(self._ctx, live_session(session), passkey_id)
 
     async def answer(self, session: Session, nonce: str, credential: str) -> Ceremony | NewSession | None:
         """Take an authenticator's answer."""
-        done = await passkeys.finish(self._ctx, _live(session), nonce, credential)
+        done = await passkeys.finish(self._ctx, live_session(session), nonce, credential)
         if isinstance(done, Renewed):
             return NewSession(done.cookie, self._ctx.settings.session_max_s)
         return done
 
     async def dismiss(self, session: Session) -> None:
         """This session has read what changed."""
-        await self._ctx.db.write(lambda tx: dismiss(tx, _live(session)))
+        await self._ctx.db.write(lambda tx: dismiss(tx, live_session(session)))
 
     async def ask_step_up(self, session: Session, review_id: str, ballot: BallotForm) -> Ceremony:
         """Ask for a passkey's word on this vote."""
-        live = _live(session)
+        live = live_session(session)
         signed = {
             "review": review_id,
             "rev": ballot.rev,
@@ -82,4 +75,4 @@ class WorkflowPasskeys:
         """What came with a vote."""
         if not ballot.nonce and not ballot.credential:
             return None
-        return Proof(ballot.nonce, ballot.credential, _live(session).key)
+        return Proof(ballot.nonce, ballot.credential, live_session(session).key)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from policy_service.channels.web.drawing.views import signing
+from policy_service.channels.showing.signing import signing
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import NewSession, Passkeys, QueueSource, Session
 from policy_service.channels.web.signing_in import sent_by

@@ -23,6 +23,8 @@ from policy_service.workflow.reading.policies import PoliciesPage, TriedEffect
 from policy_service.workflow.reading.queue import AlikePage, Count, QueuePage, Wanted
 from policy_service.workflow.reading.reviews import Ballot, ReviewPage, VoteResult
 from policy_service.workflow.reading.tasks import OpenTasks, TaskList, TaskPage
+from policy_service.workflow.slack.inviting import Invitation
+from policy_service.workflow.slack.linking import Link
 
 Clock: TypeAlias = Callable[[], datetime]
 
@@ -161,6 +163,31 @@ class Passkeys(Protocol):
 
     def proof(self, session: Session, ballot: BallotForm) -> Proof | None:
         """What came with a vote."""
+
+
+class SlackAccounts(Protocol):
+    """A person's Slack accounts."""
+
+    @property
+    def command(self) -> str: ...  # what to write in Slack to be invited
+
+    async def mine(self, session: Session) -> Sequence[Link]:
+        """Those that are linked, oldest in front."""
+
+    async def invitation(self, secret: str) -> Invitation | None:
+        """What an invitation is for; None where it is unknown, used or too old. Changes nothing."""
+
+    async def link(self, session: Session, secret: str) -> NewSession:
+        """Use it; the cookie the session goes by from now on.
+
+        Raises ServiceError: `bad_token`, `expired_token`, `not_eligible`, `illegal_state`, `unauthenticated`.
+        """
+
+    async def unlink(self, session: Session, team_id: str, user_id: str) -> bool:
+        """Unlink one of this person's; whether it was one."""
+
+    async def set_direct(self, session: Session, team_id: str, user_id: str, wanted: bool) -> None:
+        """Ask in direct messages too, or not. Raises ServiceError: `not_found`."""
 
 
 @dataclass(frozen=True, slots=True)

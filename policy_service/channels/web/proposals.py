@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from fastapi import APIRouter, Request, Response
 
 from countersign.contract import JSON, canonicalize
+from policy_service.channels.showing.signing import MAX_REASON_CHARS
 from policy_service.channels.web.drawing.editing import (
     MAX_FORM_BYTES,
     FieldView,
@@ -20,7 +21,7 @@ from policy_service.channels.web.drawing.editing import (
     read_fields,
     read_json,
 )
-from policy_service.channels.web.drawing.forms import MAX_REASON_CHARS, whole_number
+from policy_service.channels.web.drawing.forms import whole_number
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import Edited, QueueSource, Session
 from policy_service.channels.web.signing_in import sent_by, signed_in

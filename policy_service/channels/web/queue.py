@@ -6,6 +6,8 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from policy_service.channels.showing.signing import MAX_REASON_CHARS
+from policy_service.channels.showing.wording import sentence as as_sentence
 from policy_service.channels.web import live
 from policy_service.channels.web.drawing.filters import (
     address,
@@ -15,10 +17,8 @@ from policy_service.channels.web.drawing.filters import (
     read_wanted,
     tabs,
 )
-from policy_service.channels.web.drawing.forms import MAX_REASON_CHARS
 from policy_service.channels.web.drawing.queue_views import line_views, queue_groups
 from policy_service.channels.web.drawing.views import PICKS, review_context
-from policy_service.channels.web.drawing.wording import sentence as as_sentence
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import EventFeed, QueueSource, Session, Shown
 from policy_service.channels.web.signing_in import sent_by, signed_in

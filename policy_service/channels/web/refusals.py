@@ -167,6 +167,30 @@ _OF_PASSKEYS = {
     "invalid_request": Words(_KEYS_STAND, "Go back, and send it again.", "alert", "why-warn"),
     "not_found": Words(_KEYS_STAND, "It may have been removed a moment ago.", "passkey"),
 }
+_TO_SLACK = ("/slack", "Go to your Slack accounts")
+_NOT_LINKED = "No Slack account was linked"
+_OF_LINKING = {
+    "bad_token": Words(
+        _NOT_LINKED, "A link works once and for a few minutes. Nothing was changed.", "link", "", *_TO_SLACK
+    ),
+    "not_eligible": Words(
+        _NOT_LINKED,
+        "Somebody sent it to you? Tell whoever operates this service.",
+        "alert",
+        "why-bad",
+        *_TO_SLACK,
+    ),
+    "illegal_state": Words(_NOT_LINKED, "Nothing was changed.", "link", "why-warn", *_TO_SLACK),
+    "invalid_request": Words(
+        _NOT_LINKED, "Open the link again, and press the button there.", "alert", "why-warn", *_TO_SLACK
+    ),
+}
+_OF_LINKING["expired_token"] = _OF_LINKING["bad_token"]
+_LINKS_STAND = "Your Slack accounts are as they were"
+_OF_SLACK = {
+    "not_found": Words(_LINKS_STAND, "It may have been unlinked a moment ago.", "link", "", *_TO_SLACK),
+    "invalid_request": Words(_LINKS_STAND, "Go back, and send it again.", "alert", "why-warn", *_TO_SLACK),
+}
 _OTHER = Words("Nothing was done", "Open the page again, and begin anew there.", "alert", "why-warn")
 
 
@@ -188,6 +212,8 @@ _WHERE = (
     (re.compile("^/start-again"), _of_a_stop("Nothing was started again")),
     (re.compile("/comments$"), _OF_WRITING),
     (re.compile("^/passkeys/"), _OF_PASSKEYS),
+    (re.compile("^/slack/link"), _OF_LINKING),
+    (re.compile("^/slack/"), _OF_SLACK),
     (re.compile("^/proposals/|/(propose|proposals)$"), _OF_PROPOSING),
 )
 
@@ -200,6 +226,7 @@ _FROM = (
     (re.compile("^(/agents)/"), "Go to the agents"),
     (re.compile("^(/audit)(?:/|$)"), "Search the whole log"),
     (re.compile("^(/passkeys)/"), "Go to your passkeys"),
+    (re.compile("^(/slack)/"), "Go to your Slack accounts"),
     (re.compile("^(/policies)(?:/|$)"), "Go to the policies"),
 )
 _NOWHERE = frozenset(

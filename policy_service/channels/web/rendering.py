@@ -14,9 +14,9 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from policy_service.channels.web.drawing import wording
+from policy_service.channels.showing import wording
+from policy_service.channels.showing.marking import Marked, Span, mark, plain, typed
 from policy_service.channels.web.drawing.cedar_text import stretches
-from policy_service.channels.web.drawing.marking import Marked, Span, mark, plain, typed
 
 _SYMBOL = re.compile(r'<symbol id="(?:i-)?([a-z-]+)".*?</symbol>', re.DOTALL)
 _HIDDEN = Markup(

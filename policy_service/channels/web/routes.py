@@ -32,11 +32,13 @@ from policy_service.channels.web.ports import (
     PolicySource,
     QueueSource,
     Sessions,
+    SlackAccounts,
     WebSettings,
 )
 from policy_service.channels.web.proposals import add_proposals
 from policy_service.channels.web.queue import add_queue
 from policy_service.channels.web.signing_in import add_sign_in, sent_by, signed_in
+from policy_service.channels.web.slack_accounts import add_slack_accounts
 from policy_service.channels.web.stopping import add_stopping
 from policy_service.channels.web.tasks import add_tasks
 from policy_service.channels.web.voting import FIELDS, OPTIONAL, read_ballot, require_csrf
@@ -57,10 +59,13 @@ def web_router(
     passkeys: Passkeys,
     *,
     clock: Clock,
+    slack: SlackAccounts | None = None,
 ) -> APIRouter:
     """The router, complete with its own error pages; include it without a prefix."""
-    pages = Pages(settings.public_url, sessions, clock, policies.in_force, oversight.alarms)
-    return _router(pages, source, policies, oversight, sessions, feed, settings, passkeys)
+    pages = Pages(
+        settings.public_url, sessions, clock, policies.in_force, oversight.alarms, slack=slack is not None
+    )
+    return _router(pages, source, policies, oversight, sessions, feed, settings, passkeys, slack)
 
 
 def install(
@@ -74,10 +79,15 @@ def install(
     passkeys: Passkeys,
     *,
     clock: Clock,
+    slack: SlackAccounts | None = None,
 ) -> None:
     """Give an application the queue. Call it last: pages for lost visitors go in front of its handlers."""
-    pages = Pages(settings.public_url, sessions, clock, policies.in_force, oversight.alarms)
-    app.routes.extend(_router(pages, source, policies, oversight, sessions, feed, settings, passkeys).routes)
+    pages = Pages(
+        settings.public_url, sessions, clock, policies.in_force, oversight.alarms, slack=slack is not None
+    )
+    app.routes.extend(
+        _router(pages, source, policies, oversight, sessions, feed, settings, passkeys, slack).routes
+    )
     tell_people(app, pages)
 
 
@@ -90,11 +100,14 @@ def _router(
     feed: EventFeed,
     settings: WebSettings,
     passkeys: Passkeys,
+    slack: SlackAccounts | None,
 ) -> APIRouter:
     router = APIRouter(route_class=_guarded(pages), include_in_schema=False)
     add_queue(router, pages, source, feed)
     _add_review(router, pages, source, feed, passkeys)
     add_passkeys(router, pages, passkeys, source)
+    if slack is not None:
+        add_slack_accounts(router, pages, slack)
     add_proposals(router, pages, source)
     _add_comments(router, pages, source)
     add_tasks(router, pages, source, feed)

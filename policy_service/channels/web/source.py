@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from countersign.contract import JSON
 from policy_service.audit.feed import PEOPLE, Event, Feed
 from policy_service.channels.web.ports import Edited, EventBatch, NewSession, Person, QueueEvent, Said, Shown
+from policy_service.channels.web.ports import Session as WebSession
 from policy_service.identity import dev_signin
 from policy_service.identity.oidc import Departure, Identity, SignIn
 from policy_service.identity.people import Person as SignedIn
@@ -86,6 +87,13 @@ class SeenSession:
     def notices(self) -> tuple[Notice, ...]:
         """What changed of its person's passkeys, elsewhere."""
         return self.signed_in.notices
+
+
+def live_session(session: WebSession) -> Session:
+    """The session behind the one a page was given."""
+    if not isinstance(session, SeenSession):
+        raise TypeError("sessions come from our own source")
+    return session.signed_in
 
 
 def voter_of(person: Person) -> Voter:

@@ -6,7 +6,7 @@ from typing import cast
 
 from fastapi import APIRouter, Request, Response
 
-from policy_service.channels.web.drawing.forms import MAX_REASON_CHARS
+from policy_service.channels.showing.signing import MAX_REASON_CHARS
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import Oversight, QueueSource
 from policy_service.channels.web.signing_in import sent_by

@@ -7,8 +7,8 @@ page, and the form names the bytes and the state that were read. The word is jud
 from fastapi import APIRouter, Request, Response
 
 from countersign.contract import ContractError, TaskAnswer, canonicalize, load
+from policy_service.channels.showing.signing import MAX_REASON_CHARS
 from policy_service.channels.web import live
-from policy_service.channels.web.drawing.forms import MAX_REASON_CHARS
 from policy_service.channels.web.drawing.task_views import changed_since, list_context, task_context
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import EventFeed, QueueSource, Said

@@ -4,7 +4,8 @@ import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policy_service.channels.web.drawing.forms import MAX_REASON_CHARS, whole_number
+from policy_service.channels.showing.signing import MAX_REASON_CHARS
+from policy_service.channels.web.drawing.forms import whole_number
 from policy_service.channels.web.drawing.views import PICKS
 from policy_service.channels.web.ports import BallotForm, Session, Shown
 from policy_service.errors import ForbiddenError, InvalidRequestError

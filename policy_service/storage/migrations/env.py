@@ -15,6 +15,7 @@ from policy_service.storage import (  # noqa: F401  they declare what the metada
     proof_tables,
     proposals,
     reservations,
+    slack_tables,
     tables,
 )
 from policy_service.storage.types import UtcDateTime

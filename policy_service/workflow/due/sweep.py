@@ -20,6 +20,7 @@ from policy_service.identity.dev_signin import forget_links
 from policy_service.identity.logout import forget_logouts
 from policy_service.identity.passkeys import forget_challenges
 from policy_service.identity.sessions import forget_sessions
+from policy_service.identity.slack_links import forget_invitations
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.outbox import forget_given_up, forget_sent
@@ -36,6 +37,7 @@ from policy_service.workflow.records import Snapshot
 from policy_service.workflow.releases.report import settle_effect
 from policy_service.workflow.reviews.escalate import escalate_if_due
 from policy_service.workflow.reviews.remind import remind
+from policy_service.workflow.slack.forgetting import forget_slack
 
 log = structlog.get_logger(__name__)
 
@@ -88,8 +90,8 @@ async def doubt_unreported(ctx: Context) -> int:
 
 
 async def forget_what_is_over(ctx: Context) -> int:
-    """Forget old idempotency keys, messages that left or that nobody will take, and sessions and links that ended; how
-    many rows.
+    """Forget old idempotency keys, messages that left or that nobody will take, sessions and links that ended, and what
+    Slack need not be told about any more; how many rows.
 
     The log remembers what happened; these rows only made it work.
     """
@@ -106,6 +108,8 @@ def _forget(tx: Tx, keep_hours: int) -> int:
         + forget_links(tx, before)
         + forget_logouts(tx, tx.now)
         + forget_challenges(tx, before)
+        + forget_invitations(tx, before)
+        + forget_slack(tx)
     )
 
 

@@ -2,8 +2,9 @@
 
 What waited or was released may have been redeemed and fired meanwhile, so every such effect becomes `unknown`, a task
 for people, and counts as redeemed until it is settled (by a receipt from before, or by a person). Then another epoch
-begins: no release of the old one is good for anything. Sessions and sign-in links end, because one that ended in the
-lost part of the log would be alive again, and everything is frozen until the agents have told what they know.
+begins: no release of the old one is good for anything. Sessions, sign-in links and Slack's links end, because one that
+ended in the lost part of the log would be alive again, and everything is frozen until the agents have told what they
+know.
 
 Each transaction is a unit of its own; the epoch changes with the last of them. Whoever is stopped in between repeats
 it: what is in doubt already stays so, and the service does not start on an epoch that its mark has left.
@@ -22,6 +23,7 @@ from policy_service.audit.log import append_above, newest
 from policy_service.identity.agents import OPERATOR
 from policy_service.identity.dev_signin import spend_every_link
 from policy_service.identity.sessions import end_every_session
+from policy_service.identity.slack_links import end_every_slack_link
 from policy_service.storage.alone import alone_with
 from policy_service.storage.database import Tx
 from policy_service.storage.meta import begin_epoch, read_epoch
@@ -110,5 +112,6 @@ def go_on_above(tx: Tx, was: Standing, epoch: int, mark: int, reason: str) -> in
     begin_epoch(tx, epoch, was.lost_after)
     end_every_session(tx)
     spend_every_link(tx)
+    end_every_slack_link(tx)
     freeze_tool(tx, None, f"the database was restored: {reason}")
     return index

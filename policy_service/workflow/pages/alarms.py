@@ -1,4 +1,6 @@
-"""What every page says aloud: what is stopped now, and what was opened in an emergency and nobody has reviewed yet.
+"""What every page says aloud: what is stopped, what was opened in an emergency, and that Slack is silent.
+
+An opening is named until somebody has reviewed it. Whoever waits to be asked in Slack is told to look here.
 
 Asked with every page, so each answer is a few rows of an index of its own: nearly always none.
 """
@@ -17,7 +19,10 @@ from policy_service.domain.people import BREAK_GLASS
 from policy_service.identity.agents import OPERATOR, frozen_agents
 from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
-from policy_service.storage.core import table
+from policy_service.slack import LATE_FAILURES, SlackApp
+from policy_service.storage.core import find_one, table
+from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.slack_tables import SlackPlaceRow, SlackStandingRow
 from policy_service.storage.tables import ReviewRow, TaskRow, VoteRow
 from policy_service.workflow.context import Context
 from policy_service.workflow.effects.stops import list_stops
@@ -53,22 +58,59 @@ class OpenedLine:
 
 
 @dataclass(frozen=True, slots=True)
+class SlackLine:
+    """Slack takes nothing: since when, and by which code of Slack's."""
+
+    since: datetime
+    error: str
+    places: tuple[str, ...] = ()  # only these channels take none; all of Slack where there are none
+
+
+@dataclass(frozen=True, slots=True)
 class Alarms:
     """All of it."""
 
     stops: tuple[StopLine, ...] = ()
     opened: tuple[OpenedLine, ...] = ()
+    slack: SlackLine | None = None
 
 
 async def alarms(ctx: Context) -> Alarms:
     """What is to be said now."""
     bundle, now = ctx.active.current, ctx.clock()
-    return await ctx.db.read(lambda conn: read_alarms(conn, bundle, now))
+    return await ctx.db.read(lambda conn: read_alarms(conn, bundle, ctx.settings.slack, now))
 
 
-def read_alarms(conn: Connection, bundle: Bundle, now: datetime) -> Alarms:
+def read_alarms(conn: Connection, bundle: Bundle, slack: SlackApp | None, now: datetime) -> Alarms:
     """What is to be said at this moment."""
-    return Alarms(tuple(_stops(conn, bundle)), tuple(_opened(conn, now)))
+    return Alarms(tuple(_stops(conn, bundle)), tuple(_opened(conn, now)), _slack(conn, slack))
+
+
+def _slack(conn: Connection, app: SlackApp | None) -> SlackLine | None:
+    row = None if app is None else find_one(conn, SlackStandingRow, team_id=app.team_id)
+    if row is None:
+        return None
+    if row.since is not None and row.failures >= LATE_FAILURES:
+        return SlackLine(row.since, row.last_error or "")
+    return _shut(conn)
+
+
+def _shut(conn: Connection) -> SlackLine | None:
+    """Channels that take nothing while something waits for them."""
+    outbox = table(OutboxRow).c
+    waits = select(outbox.outbox_id).where(
+        outbox.lane == "slack " + col(SlackPlaceRow.place), outbox.state == "waiting"
+    )
+    late = (
+        col(SlackPlaceRow.failures) >= LATE_FAILURES,
+        col(SlackPlaceRow.since).is_not(None),
+        waits.exists(),
+    )
+    query = select(*table(SlackPlaceRow).columns).where(*late).order_by(col(SlackPlaceRow.since))
+    found = rows(conn, SlackPlaceRow, query.limit(_SHOWN))
+    if not found or found[0].since is None:
+        return None
+    return SlackLine(found[0].since, found[0].last_error or "", tuple(row.place for row in found))
 
 
 def _stops(conn: Connection, bundle: Bundle) -> list[StopLine]:

@@ -67,7 +67,7 @@ _WITHDRAWN = {
 }
 
 
-_WHENCE = {"web": " on the web", "api": " over the API"}
+_WHENCE = {"web": " on the web", "api": " over the API", "slack": " in Slack"}
 _DECLINED = {"taken_back": "Took back the proposed arguments"}
 _LAPSED = {"replaced": "Proposed something else instead"}
 

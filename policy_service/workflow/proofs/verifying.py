@@ -45,7 +45,7 @@ from policy_service.identity.ceremonies import (
 from policy_service.tokens.sign import TYP_EXPORT
 from policy_service.workflow.passkeys.stepping_up import PASSKEY
 from policy_service.workflow.proofs.exporting import FORMAT, content_digest
-from policy_service.workflow.reviews.shown import View, folded_args
+from policy_service.workflow.reviews.shown import SHOWN_TO_PEOPLE, View, folded_args
 
 _MALFORMED = (ContractError, ValueError, LookupError, TypeError, AttributeError)
 _CONTENT = frozenset(
@@ -205,7 +205,9 @@ def _votes(content: dict[str, Any], report: Report) -> None:
             f"{named} is no approval, no denial and no signature of break-glass",
         )
         if vote["view_digest"] is None:
-            _require(vote["verdict"] == "deny" or vote["channel"] != "web", f"{named} names no view")
+            _require(
+                vote["verdict"] == "deny" or vote["channel"] not in SHOWN_TO_PEOPLE, f"{named} names no view"
+            )
             report.trusted.append(f"what {vote['person']} was shown: their vote names no view")
             continue
         material = content["views"].get(vote["view_digest"])

@@ -32,8 +32,13 @@ BATCH: Final = "web-batch/1"
 """The page on which reviews of one kind are decided together: its rules, facts and claims stand a link away."""
 API: Final = "api/1"
 """A program's: it is given everything, so nothing is folded."""
-RENDERERS: Final[Mapping[str, tuple[str, ...]]] = {"web": (WEB, BATCH), "api": (API,)}
+SLACK: Final = "slack/1"
+"""A message in Slack, which stands without buttons where it cannot hold every argument; the rest is a link away."""
+RENDERERS: Final[Mapping[str, tuple[str, ...]]] = {"web": (WEB, BATCH), "slack": (SLACK,), "api": (API,)}
 """By the channel a vote comes through."""
+
+SHOWN_TO_PEOPLE: Final = frozenset({"web", "slack"})
+"""Channels whose approvals must name what was shown."""
 
 FOLD_ABOVE_BYTES: Final = 320  # about five lines on a phone
 FOLD_ABOVE_LINES: Final = 6
@@ -133,7 +138,7 @@ def view_of(page: ReviewPage, renderer: str, *, full: bool = False) -> View:
                 "renderer": renderer,
                 "hidden": [row.name for row in page.args if row.secret],
                 "folded": folded,
-                "elsewhere": ["gates", "facts", "claimed"] if renderer == BATCH else [],
+                "elsewhere": ["gates", "facts", "claimed"] if renderer in (BATCH, SLACK) else [],
             },
         }
     )

@@ -71,7 +71,7 @@ from policy_service.workflow.reading.reviews import Ballot as Verdict
 from policy_service.workflow.reading.reviews import ReviewPage, StepUp, VoteResult
 from policy_service.workflow.reviews.break_glass import require_openable
 from policy_service.workflow.reviews.changes import stale_review
-from policy_service.workflow.reviews.shown import folded_args, views_for
+from policy_service.workflow.reviews.shown import SHOWN_TO_PEOPLE, folded_args, views_for
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def _require_same_view(tx: Tx, case: Case, ballot: Ballot, page: ReviewPage | No
     A deny is never refused for what was shown: it releases nothing. One on another view names none.
     """
     if ballot.view_digest is None:
-        if ballot.verdict != "deny" and ballot.channel == "web":
+        if ballot.verdict != "deny" and ballot.channel in SHOWN_TO_PEOPLE:
             raise InvalidRequestError("this vote does not say what was read", code=ErrorCode.VIEW_INCOMPLETE)
         return ballot
     if page is None:

@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from policy_service.channels.web.drawing.arguments import Folded, folded
+from policy_service.channels.showing.arguments import Folded, folded
+from policy_service.channels.showing.marking import Marked, mark
+from policy_service.channels.showing.signing import approving, siblings_waiting
+from policy_service.channels.showing.wording import clock
 from policy_service.channels.web.drawing.comparing import Comparison, compare
-from policy_service.channels.web.drawing.marking import Marked, mark
-from policy_service.channels.web.drawing.wording import clock, counted
 from policy_service.domain.money import money_text
 from policy_service.workflow.reading.beside import Beside, LastApproved, MeterLine, Past, PastEffect, Proof
 from policy_service.workflow.reading.pieces import ArgRow
@@ -118,7 +119,7 @@ def beside_view(page: ReviewPage, wanted: int, now: datetime) -> BesideView:
         bars=tuple(_bar(line, now) for line in beside.meters),
         parts=tuple(_part(sibling) for sibling in page.siblings),
         approving=approving(page, wanted),
-        releases=wanted <= 1 and not _waiting(page),
+        releases=wanted <= 1 and not siblings_waiting(page),
         proof=beside.proof,
     )
 
@@ -193,24 +194,3 @@ def _part(sibling: Sibling) -> Part:
         for row in sibling.args
     )
     return Part(sibling, word, icon, args)
-
-
-def approving(page: ReviewPage, wanted: int) -> str:
-    """What this person's approval does to the whole transaction."""
-    waiting = _waiting(page)
-    if page.state != "open":
-        return ""
-    if wanted > 1:
-        more = counted(wanted - 1, "more signature")
-        return f"Approving this releases nothing yet: {more} {'is' if wanted == 2 else 'are'} wanted."
-    if waiting:
-        verb = "waits" if waiting == 1 else "wait"
-        return f"Approving this releases nothing yet: {waiting:,} more of its transaction {verb} for people."
-    if page.siblings:
-        whole = f"all {len(page.siblings) + 1:,} effects of its transaction together"
-        return f"Approving this releases {whole}, if the policy still agrees."
-    return ""
-
-
-def _waiting(page: ReviewPage) -> int:
-    return sum(1 for sibling in page.siblings if sibling.state == "review")

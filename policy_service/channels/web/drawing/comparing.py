@@ -8,7 +8,7 @@ told whether it changed.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from policy_service.channels.web.drawing.marking import Marked, mark
+from policy_service.channels.showing.marking import Marked, mark
 from policy_service.workflow.reading.pieces import ArgRow, Money
 
 CELL_CHARS = 160

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from countersign.contract import JSON, ContractError, canonicalize, load
-from policy_service.channels.web.drawing.arguments import Folded, folded
-from policy_service.channels.web.drawing.deceptions import hidden_positions
-from policy_service.channels.web.drawing.findings import Finding
-from policy_service.channels.web.drawing.marking import Marked, mark, typed
+from policy_service.channels.showing.arguments import Folded, folded
+from policy_service.channels.showing.deceptions import hidden_positions
+from policy_service.channels.showing.findings import Finding
+from policy_service.channels.showing.marking import Marked, mark, typed
 from policy_service.errors import InvalidRequestError
 from policy_service.workflow.pages.edit_views import EditField, EditForm
 from policy_service.workflow.reading.pieces import Money

@@ -13,7 +13,6 @@ from policy_service.errors import InvalidRequestError
 
 MAX_FORM_BYTES = 65_536  # a reason of MAX_REASON_CHARS in any script fits three times over
 _MAX_FIELDS = 64  # a batch has a box for each of its lines
-MAX_REASON_CHARS = 2_000  # people read reasons; longer ones belong in a ticket
 
 
 async def read_form(

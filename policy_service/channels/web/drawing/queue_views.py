@@ -11,11 +11,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from policy_service.channels.web.drawing.arguments import ArgView, arg_views, same_bytes
+from policy_service.channels.showing.arguments import ArgView, arg_views, same_bytes
+from policy_service.channels.showing.marking import mark
+from policy_service.channels.showing.standing import Outcome, short_outcome
+from policy_service.channels.showing.wording import Due, clock, due
 from policy_service.channels.web.drawing.filters import address
-from policy_service.channels.web.drawing.marking import mark
-from policy_service.channels.web.drawing.standing import Outcome, short_outcome
-from policy_service.channels.web.drawing.wording import Due, clock, due
 from policy_service.workflow.reading.pieces import Money, Piece
 from policy_service.workflow.reading.queue import AlikeLine, AlikePage, QueueRow, Tab, Wanted
 

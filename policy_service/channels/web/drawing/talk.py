@@ -6,8 +6,8 @@ Pure. Nobody's words are markup; an agent's answer is drawn as a claim, with wha
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from policy_service.channels.web.drawing.arguments import Folded, folded
-from policy_service.channels.web.drawing.forms import MAX_REASON_CHARS
+from policy_service.channels.showing.arguments import Folded, folded
+from policy_service.channels.showing.signing import MAX_REASON_CHARS
 from policy_service.errors import InvalidRequestError
 from policy_service.workflow.reading.reviews import CommentView, ReviewPage
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from policy_service.channels.web.drawing.arguments import arg_views, canonical_bytes, folded, same_bytes
-from policy_service.channels.web.drawing.forms import MAX_REASON_CHARS
+from policy_service.channels.showing.arguments import arg_views, canonical_bytes, folded, same_bytes
+from policy_service.channels.showing.signing import MAX_REASON_CHARS
+from policy_service.channels.showing.wording import span_words
 from policy_service.channels.web.drawing.views import timeline_line, warned
-from policy_service.channels.web.drawing.wording import span_words
 from policy_service.workflow.reading.tasks import TaskLine, TaskList, TaskPage
 
 

@@ -1,11 +1,11 @@
 """From read models to what a template needs: folding, marking, choosing words. Pure."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from policy_service.channels.web.drawing.arguments import (
+from policy_service.channels.showing.arguments import (
     ArgView,
     Folded,
     arg_views,
@@ -13,14 +13,13 @@ from policy_service.channels.web.drawing.arguments import (
     folded,
     same_bytes,
 )
+from policy_service.channels.showing.marking import Marked
+from policy_service.channels.showing.signing import MAX_REASON_CHARS, signing, the_amount
+from policy_service.channels.showing.standing import denial, outcome, quorum
+from policy_service.channels.showing.wording import clock, due
 from policy_service.channels.web.drawing.beside import beside_view
 from policy_service.channels.web.drawing.editing import ChangedArg, change_lines
-from policy_service.channels.web.drawing.forms import MAX_REASON_CHARS
-from policy_service.channels.web.drawing.marking import Marked
-from policy_service.channels.web.drawing.standing import denial, outcome, quorum
 from policy_service.channels.web.drawing.talk import talked, thread
-from policy_service.channels.web.drawing.wording import clock, due
-from policy_service.workflow.reading.pieces import Money, Piece
 from policy_service.workflow.reading.reviews import EventLine, ProposalCard, ReviewPage
 from policy_service.workflow.reviews.shown import WEB, view_of
 
@@ -118,7 +117,7 @@ def review_context(page: ReviewPage, now: datetime, *, full: bool = False) -> di
             Claim(name, folded(str(text), full=full)) for name, text in page.claimed.items() if text
         ),
         "signing": signing(page),
-        "amount": _the_amount(page),
+        "amount": the_amount(page),
         "picks": PICKS,
         "thread": thread(page),
         "max_reason": MAX_REASON_CHARS,
@@ -137,29 +136,6 @@ def warnings_of(page: ReviewPage, args: Sequence[ArgView]) -> tuple[Warned, ...]
 def warned(args: Sequence[ArgView]) -> tuple[Warned, ...]:
     """What the bytes themselves show."""
     return tuple(Warned(finding.short, arg.name, arg.anchor) for arg in args for finding in arg.findings)
-
-
-def signing(page: ReviewPage) -> tuple[Piece, ...]:
-    """The sentence as it stands in "You sign: ...": no capital, no full stop, money with its code."""
-    currencies = {row.money.text: row.money.currency for row in page.args if row.money}
-    pieces = [_with_currency(piece, currencies) for piece in page.sentence]
-    if pieces and not pieces[0].value:
-        pieces[0] = replace(pieces[0], text=pieces[0].text[:1].lower() + pieces[0].text[1:])
-    if pieces and not pieces[-1].value:
-        pieces[-1] = replace(pieces[-1], text=pieces[-1].text.rstrip(". "))
-    return tuple(pieces)
-
-
-def _with_currency(piece: Piece, currencies: Mapping[str, str]) -> Piece:
-    if piece.kind != "money" or piece.text not in currencies:
-        return piece
-    return replace(piece, text=f"{piece.text} {currencies[piece.text]}")
-
-
-def _the_amount(page: ReviewPage) -> Money | None:
-    """The amount for the button, when there is exactly one."""
-    amounts = [row.money for row in page.args if row.money]
-    return amounts[0] if len(amounts) == 1 else None
 
 
 def timeline_line(event: EventLine, now: datetime) -> TimelineLine:

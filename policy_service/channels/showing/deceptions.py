@@ -6,7 +6,7 @@ Pure. Every scan is linear in the text: an agent chooses these strings, and the 
 import re
 import unicodedata
 
-from policy_service.channels.web.drawing.lookalikes import (
+from policy_service.channels.showing.lookalikes import (
     FALSE_SIGNS,
     LOOKS_LIKE,
     is_costume,

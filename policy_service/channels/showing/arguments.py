@@ -10,10 +10,10 @@ import json
 from dataclasses import dataclass
 from typing import Protocol
 
-from policy_service.channels.web.drawing.findings import Finding
-from policy_service.channels.web.drawing.keys import findings_of_names
-from policy_service.channels.web.drawing.marking import Marked, mark
-from policy_service.channels.web.drawing.wording import counted
+from policy_service.channels.showing.findings import Finding
+from policy_service.channels.showing.keys import findings_of_names
+from policy_service.channels.showing.marking import Marked, mark
+from policy_service.channels.showing.wording import counted
 from policy_service.workflow.reading.pieces import ArgRow
 from policy_service.workflow.reviews.shown import FOLD_ABOVE_LINES, is_long, line_count
 
@@ -94,8 +94,8 @@ def folded(text: str, *, address: bool = False, full: bool = False) -> Folded:
 
 def same_bytes(page: Sheet) -> bool:
     """True when the rows, put together again, are the bytes that will be voted on."""
-    members = "".join(before + row.value_json for before, row in _members(page)) or "{"
-    return (members + "}").encode() == page.canonical and all(_is_faithful(row) for row in page.args)
+    joined = "".join(before + row.value_json for before, row in members(page)) or "{"
+    return (joined + "}").encode() == page.canonical and all(_is_faithful(row) for row in page.args)
 
 
 def canonical_bytes(page: Sheet) -> Bytes:
@@ -109,7 +109,7 @@ def canonical_bytes(page: Sheet) -> Bytes:
 def _redacted(page: Sheet) -> list[Marked | int]:
     stretches: list[Marked | int] = []
     text = ""
-    for before, row in _members(page):
+    for before, row in members(page):
         text += before
         if row.secret:
             stretches += [mark(text, block=True, every=True), len(row.value_json.encode())]
@@ -119,7 +119,7 @@ def _redacted(page: Sheet) -> list[Marked | int]:
     return [*stretches, mark(text + "}", block=True, every=True)]
 
 
-def _members(page: Sheet) -> list[tuple[str, ArgRow]]:
+def members(page: Sheet) -> list[tuple[str, ArgRow]]:
     """The rows as JCS orders them (by UTF-16 units), each with what stands before its value."""
     rows = sorted(page.args, key=lambda row: row.name.encode("utf-16-be"))
     return [(f"{',' if place else '{'}{_quoted(row.name)}:", row) for place, row in enumerate(rows)]

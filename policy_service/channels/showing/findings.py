@@ -8,8 +8,8 @@ import unicodedata
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from policy_service.channels.web.drawing.deceptions import address_spans
-from policy_service.channels.web.drawing.lookalikes import (
+from policy_service.channels.showing.deceptions import address_spans
+from policy_service.channels.showing.lookalikes import (
     code_point,
     is_direction,
     is_odd_space,

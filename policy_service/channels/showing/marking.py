@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, TypeAlias
 
-from policy_service.channels.web.drawing.deceptions import gap_positions, hidden_positions, suspect_positions
-from policy_service.channels.web.drawing.findings import Finding, find
-from policy_service.channels.web.drawing.lookalikes import code_point, name_of
+from policy_service.channels.showing.deceptions import gap_positions, hidden_positions, suspect_positions
+from policy_service.channels.showing.findings import Finding, find
+from policy_service.channels.showing.lookalikes import code_point, name_of
 
 Kind: TypeAlias = Literal["plain", "hidden", "suspect"]
 

@@ -7,8 +7,8 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Sequence
 
-from policy_service.channels.web.drawing.findings import Finding
-from policy_service.channels.web.drawing.lookalikes import twin_of
+from policy_service.channels.showing.findings import Finding
+from policy_service.channels.showing.lookalikes import twin_of
 from policy_service.workflow.reading.pieces import NOT_IN_THE_SCHEMA, ArgRow
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
-from policy_service.channels.web.drawing.wording import either
+from policy_service.channels.showing.wording import either
 from policy_service.workflow.reading.reviews import GateView, ReviewPage, VoteView
 
 Tone: TypeAlias = Literal["", "why-good", "why-warn", "why-bad"]

@@ -1,0 +1,1 @@
+"""What every channel shows texts with: marking, folding, words. Pure."""

@@ -1,0 +1,252 @@
+"""Calling Slack, and what each of its answers means for a message.
+
+Every call has a time limit and is made once: whoever sends a message decides from the answer whether it may be said
+again, because Slack has no key that would make saying it twice the same as once. Of an error only its code is kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any, Final
+
+import aiohttp
+from slack_sdk.errors import SlackApiError, SlackClientError
+from slack_sdk.web.async_client import AsyncWebClient
+
+from policy_service.errors import ForbiddenError
+from policy_service.slack import SlackApp
+from policy_service.workflow.slack.accounts import Account
+from policy_service.workflow.slack.sending import Came, Outcome
+
+INLINE_S: Final = 2.5
+"""For what a person waits for: a form opens within three seconds of the press, or never."""
+
+ACCOUNT_S: Final = 1.5
+"""For who somebody is: it is asked before a press is acknowledged, and Slack waits three seconds for that."""
+
+ACCOUNT_KEPT_S: Final = 60.0
+"""How long an answer about an account counts, so that a row of presses is one question."""
+
+_ACCOUNTS_KEPT: Final = 2_000
+
+OF_A_THREAD: Final = frozenset(
+    {
+        "restricted_action_thread_locked", "restricted_action_non_threadable_channel", "cannot_reply_to_message",
+        "restricted_action_thread_only_channel",
+    }
+)  # fmt: skip
+"""Codes that tell of one thread alone where a reply was to be posted."""
+
+_MEANING: Final[Mapping[str, Came]] = {
+    **dict.fromkeys(("ratelimited", "rate_limited", "message_limit_exceeded"), Came.PATIENCE),
+    **dict.fromkeys(
+        (
+            "invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired", "missing_scope",
+            "no_permission", "access_denied", "org_login_required", "ekm_access_denied",
+            "team_access_not_granted", "not_allowed_token_type", "two_factor_setup_required", "accesslimited",
+            "enterprise_is_restricted",
+        ),
+        Came.APP,
+    ),
+    **dict.fromkeys(
+        (
+            "channel_not_found", "is_archived", "not_in_channel", "restricted_action",
+            "restricted_action_read_only_channel", "is_inactive", "channel_is_limited_access", "user_not_found",
+            "user_disabled", "cannot_dm_bot", "messages_tab_disabled", "user_not_in_channel", "team_not_found",
+            "user_not_visible", *OF_A_THREAD,
+        ),
+        Came.PLACE,
+    ),
+    **dict.fromkeys(
+        ("internal_error", "fatal_error", "service_unavailable", "request_timeout", "team_added_to_org"), Came.WORLD
+    ),
+    **dict.fromkeys(("message_not_found", "cant_update_message", "thread_not_found", "invalid_thread_ts"), Came.GONE),
+    **dict.fromkeys(
+        (
+            "invalid_blocks", "invalid_blocks_format", "msg_too_long", "msg_blocks_too_long", "no_text",
+            "invalid_arguments", "invalid_arg_name", "invalid_attachments", "too_many_attachments",
+            "metadata_too_large", "invalid_metadata_format", "invalid_metadata_schema", "edit_window_closed",
+            "block_mismatch", "duplicate_message_not_found",
+        ),
+        Came.REFUSED,
+    ),
+}  # fmt: skip
+"""Slack's codes. What is not here may be of the place or of the message: its place rests, and it is tried again so
+often (`courier.TRIES_IN_THE_DARK`), not for ever."""
+
+_READING: Final = frozenset(
+    {"users.info", "conversations.list", "conversations.history", "conversations.replies"}
+)
+"""Methods that take no JSON."""
+
+_SAYS_NOTHING: Final = _READING | {"conversations.open", "auth.test"}
+"""Methods after which nobody was told anything, whatever came of them."""
+
+_DOUBT: Final = timedelta(seconds=10)
+
+QUIET: Final = logging.getLogger("policy_service.slack_sdk")
+"""What the SDK tells: it prints every call and delivery in full at lower levels, with what people wrote in them."""
+
+QUIET.setLevel(logging.WARNING)
+
+_CLEARLY_UNSENT: Final = (aiohttp.ClientConnectorError, aiohttp.InvalidURL)
+
+
+class SlackFault(Exception):
+    """A call that did not go well, by what it means. ``unsent``: Slack has certainly not acted on it. ``dark``: nobody
+    knows what it means, and it may be so for ever."""
+
+    def __init__(
+        self,
+        came: Came,
+        error: str,
+        *,
+        rest: timedelta | None = None,
+        unsent: bool = False,
+        dark: bool = False,
+    ) -> None:
+        super().__init__(error)
+        self.came, self.error, self.rest, self.unsent, self.dark = came, error, rest, unsent, dark
+        self.found: tuple[str, str] | None = None  # channel and ts of the message that was to change
+
+    @property
+    def outcome(self) -> Outcome:
+        """As what came of a message."""
+        channel, ts = self.found or (None, None)
+        return Outcome(self.came, self.error, self.rest, channel, ts, unsent=self.unsent, dark=self.dark)
+
+
+class Slack:
+    """The app, as it calls its workspace."""
+
+    def __init__(self, app: SlackApp, bot_token: str) -> None:
+        self.app = app
+        self._token = bot_token
+        self._session: aiohttp.ClientSession | None = None
+        self._accounts: dict[str, tuple[float, Account]] = {}
+
+    async def call(self, method: str, *, timeout_s: float | None = None, **arguments: Any) -> dict[str, Any]:
+        """One call of the Web API.
+
+        Raises:
+            SlackFault: it did not go well.
+        """
+        try:
+            return await self._call(method, timeout_s or self.app.timeout_s, arguments)
+        except SlackFault as fault:
+            # what is in the dark counts as an attempt, so that it ends
+            fault.unsent = fault.unsent or (method in _SAYS_NOTHING and not fault.dark)
+            raise
+
+    async def _call(self, method: str, limit: float, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        given = {name: value for name, value in arguments.items() if value is not None}
+        reads = method in _READING
+        try:
+            async with asyncio.timeout(limit):
+                answer = await self._client().api_call(
+                    method, params=given if reads else None, json=None if reads else given
+                )
+        except SlackApiError as error:
+            raise _fault(error) from None
+        except TimeoutError:
+            # it may still be on its way: whoever looks at once may look too early
+            raise SlackFault(Came.WORLD, "no_answer", rest=_DOUBT) from None
+        except _CLEARLY_UNSENT as error:
+            raise SlackFault(Came.WORLD, type(error).__name__, unsent=True) from None
+        except (aiohttp.ClientError, SlackClientError, OSError, ValueError) as error:
+            raise SlackFault(Came.WORLD, type(error).__name__) from None
+        if not isinstance(answer.data, dict):
+            raise SlackFault(Came.WORLD, "not_json")
+        return answer.data
+
+    async def account(self, user_id: str, team_id: str) -> Account:
+        """Who presses, as Slack knows them now.
+
+        Raises:
+            ForbiddenError: Slack does not say; who nobody vouches for decides nothing.
+        """
+        if team_id != self.app.team_id:
+            return Account(
+                team_id, user_id, user_id, None, deleted=False, bot=False, guest=False, stranger=True
+            )
+        kept = self._accounts.get(user_id)
+        if kept is not None and time.monotonic() - kept[0] < ACCOUNT_KEPT_S:
+            return kept[1]
+        try:
+            told = await self.call("users.info", timeout_s=ACCOUNT_S, user=user_id)
+            account = _account(told["user"], user_id)
+        except (SlackFault, KeyError, TypeError, AttributeError):
+            raise ForbiddenError(
+                "Slack does not say who you are just now; press again in a moment, or open it on the web",
+                code="not_eligible",
+            ) from None
+        if len(self._accounts) >= _ACCOUNTS_KEPT:
+            self._accounts.clear()
+        self._accounts[user_id] = (time.monotonic(), account)
+        return account
+
+    async def how_is_it(self) -> Outcome:
+        """Whether Slack answers and takes the app's token."""
+        try:
+            await self.call("auth.test")
+        except SlackFault as fault:
+            return fault.outcome
+        return Outcome(Came.SENT)
+
+    async def close(self) -> None:
+        """Let go of the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    def _client(self) -> AsyncWebClient:
+        if self._session is None:
+            self._session = aiohttp.ClientSession()
+        return AsyncWebClient(
+            self._token,
+            self.app.api_url,
+            timeout=int(self.app.timeout_s) + 1,
+            session=self._session,
+            retry_handlers=[],
+            logger=QUIET,
+        )
+
+
+def _fault(error: SlackApiError) -> SlackFault:
+    response = error.response
+    code = str(
+        (response.get("error") if isinstance(response.data, dict) else None) or f"http_{response.status_code}"
+    )
+    if response.status_code == 429:
+        return SlackFault(Came.PATIENCE, "ratelimited", rest=_patience(response.headers), unsent=True)
+    if code not in _MEANING and response.status_code == 200:
+        return SlackFault(Came.PLACE, code, dark=True)
+    came = _MEANING.get(code, Came.WORLD)
+    rest = _patience(response.headers) if came is Came.PATIENCE else None
+    return SlackFault(came, code, rest=rest, unsent=came is not Came.WORLD)
+
+
+def _patience(headers: Mapping[str, str]) -> timedelta:
+    told = {name.lower(): value for name, value in headers.items()}.get("retry-after", "")
+    seconds = int(told[:6]) if told.isascii() and told.isdigit() else 30
+    return timedelta(seconds=max(1, seconds))
+
+
+def _account(user: Mapping[str, Any], user_id: str) -> Account:
+    """What ``users.info`` says; what it leaves out of a flag is a no, as Slack has it."""
+    if user["id"] != user_id:
+        raise KeyError("another user")
+    profile = user.get("profile") or {}
+    return Account(
+        team_id=str(user["team_id"]),
+        user_id=user_id,
+        name=str(profile.get("display_name") or user.get("real_name") or user.get("name") or user_id),
+        email=str(profile["email"]) if profile.get("email") else None,
+        deleted=bool(user.get("deleted")),
+        bot=bool(user.get("is_bot")) or bool(user.get("is_workflow_bot")) or user_id == "USLACKBOT",
+        guest=bool(user.get("is_restricted")) or bool(user.get("is_ultra_restricted")),
+        stranger=bool(user.get("is_stranger")),
+    )

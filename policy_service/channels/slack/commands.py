@@ -1,0 +1,196 @@
+"""``/countersign`` and the home: what waits for somebody, linking their account, trying what would be decided.
+
+Nothing is decided here. What is answered is for the one who asked alone, and so is an invitation: it is said once, and
+a delivery that comes again is not answered with it.
+"""
+
+from __future__ import annotations
+
+import html
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from countersign.contract import JSON, AdmissionError, load
+from policy_service.channels.showing.wording import sentence
+from policy_service.channels.slack.client import INLINE_S, Slack, SlackFault
+from policy_service.channels.slack.drawing.answers import (
+    link_offer,
+    my_reviews,
+    refusal,
+    said,
+    simulated,
+    usage,
+)
+from policy_service.channels.slack.drawing.home import home
+from policy_service.channels.slack.drawing.message import Drawn
+from policy_service.channels.slack.payloads import Command
+from policy_service.errors import ForbiddenError, InvalidRequestError, RequestError
+from policy_service.identity.slack_links import slack_link
+from policy_service.storage.slack_tables import SlackLinkRow
+from policy_service.workflow.context import Context
+from policy_service.workflow.moves import person_actor
+from policy_service.workflow.pages.queue import queue_page
+from policy_service.workflow.pages.trying import try_effect
+from policy_service.workflow.reading.queue import QueuePage, Wanted
+from policy_service.workflow.slack.accounts import Account, require_member
+from policy_service.workflow.slack.deliveries import delivery_of, first_time
+from policy_service.workflow.slack.inviting import COMMAND, invite
+from policy_service.workflow.slack.linking import set_direct, unlink
+from policy_service.workflow.slack.voters import Linked, voter_of
+
+log = structlog.get_logger(__name__)
+
+_ROWS: Final = 20
+
+
+class Commands:
+    """Answers those who ask."""
+
+    def __init__(self, ctx: Context, slack: Slack) -> None:
+        self._ctx, self._slack = ctx, slack
+        self._verbs = {
+            "": self._reviews,
+            "reviews": self._reviews,
+            "link": self._link,
+            "unlink": self._unlink,
+            "direct": self._direct,
+            "simulate": self._simulate,
+        }
+
+    async def answer(self, given: Command) -> dict[str, Any]:
+        """What Slack shows to whoever wrote the command."""
+        verb, _, rest = given.text.strip().partition(" ")
+        answer = self._verbs.get(verb.lower())
+        if answer is None:
+            return as_answer(usage())
+        delivery = delivery_of("command", given.user_id, given.trigger_id, given.text)
+        if not await first_time(self._ctx, delivery):  # before anything is answered: of two at once, one is
+            return as_answer(said("this was answered already; write it again"))
+        try:
+            account = await self._slack.account(given.user_id, given.team_id)
+            require_member(self._slack.app, account)
+            return as_answer(await answer(account, rest.strip()))
+        except RequestError as error:
+            return as_answer(refusal(error.detail, url=str(error.extras.get("url") or "") or None))
+
+    async def _reviews(self, account: Account, rest: str) -> Drawn:
+        linked = await self._linked(account)
+        return my_reviews(await self._waiting(linked), public_url=self._ctx.settings.public_url)
+
+    async def _link(self, account: Account, rest: str) -> Drawn:
+        url = await invite(self._ctx, self._slack.app, account)
+        return link_offer(url, self._slack.app.link_minutes)
+
+    async def _unlink(self, account: Account, rest: str) -> Drawn:
+        await self._take_back(account)
+        return said("this Slack account is nobody's any more; link it again with /countersign link")
+
+    async def _direct(self, account: Account, rest: str) -> Drawn:
+        if rest not in ("on", "off"):
+            raise InvalidRequestError("write /countersign direct on, or /countersign direct off")
+        linked = await self._linked(account)
+        await self._set_direct(account, linked, wanted=rest == "on")
+        return said(
+            "you are asked in direct messages too" if rest == "on" else "you are asked in channels only"
+        )
+
+    async def _simulate(self, account: Account, rest: str) -> Drawn:
+        await self._linked(account)
+        agent, tool, args = _call(rest)
+        return simulated(await try_effect(self._ctx, agent, tool, args))
+
+    # -- the home ----------------------------------------------------------------------------------------------------
+
+    async def set_from_home(self, account: Account, action: str, value: str) -> None:
+        """A button of the home.
+
+        Raises:
+            ForbiddenError: the account may not, or is nobody's.
+        """
+        require_member(self._slack.app, account)
+        if action == "unlink":
+            await self._take_back(account)
+        else:
+            await self._set_direct(account, await self._linked(account), wanted=value == "on")
+
+    async def show_home(self, user_id: str, team_id: str | None, note: str | None) -> None:
+        """Draw somebody's home as it stands now, for a guest too; ``note``: what they are told first."""
+        try:
+            view = await self._home(user_id, team_id or self._slack.app.team_id, note)
+            await self._slack.call("views.publish", timeout_s=INLINE_S, user_id=user_id, view=view)
+        except SlackFault as fault:
+            log.warning("slack_home_not_shown", error=fault.error)
+
+    async def _home(self, user_id: str, team_id: str, note: str | None) -> dict[str, Any]:
+        draw = partial(home, public_url=self._ctx.settings.public_url, now=self._ctx.clock(), slack_note=note)
+        nobody = partial(draw, None, name=None, direct=False)
+        row: SlackLinkRow | None = None
+        try:
+            account = await self._slack.account(user_id, team_id)
+            require_member(self._slack.app, account)
+            if (row := await self._link_of(account)) is None:
+                return nobody()
+            linked = await self._linked(account)
+        except ForbiddenError as error:
+            log.info("slack_home_refused", code=error.code.value)
+            return nobody(why_not=sentence(error.detail), linked=row is not None)
+        return draw(await self._waiting(linked), name=linked.voter.name, direct=linked.link.direct)
+
+    # -- what they share ---------------------------------------------------------------------------------------------
+
+    async def _linked(self, account: Account) -> Linked:
+        ctx, app = self._ctx, self._slack.app
+        return await ctx.db.read(
+            lambda conn: voter_of(conn, ctx, app, account.team_id, account.user_id, ctx.clock())
+        )
+
+    async def _waiting(self, linked: Linked) -> QueuePage:
+        return await queue_page(self._ctx, linked.voter, Wanted(), None, _ROWS)
+
+    async def _take_back(self, account: Account) -> None:
+        """By the link alone: whoever may not decide through it just now may end it all the same."""
+        row = await self._link_of(account)
+        if row is None:
+            raise ForbiddenError(f"this Slack account is nobody's yet; link it to yours: {COMMAND}")
+        actor, whose = person_actor(row.iss, row.sub), f"{row.iss}|{row.sub}"
+        await unlink(self._ctx, account.team_id, account.user_id, actor=actor, whose=whose)
+
+    async def _link_of(self, account: Account) -> SlackLinkRow | None:
+        return await self._ctx.db.read(lambda conn: slack_link(conn, account.team_id, account.user_id))
+
+    async def _set_direct(self, account: Account, linked: Linked, *, wanted: bool) -> None:
+        await set_direct(self._ctx, account.team_id, account.user_id, wanted, whose=linked.voter.key)
+
+
+def as_answer(drawn: Drawn) -> dict[str, Any]:
+    """An answer to a command, for whoever wrote it alone."""
+    return {"response_type": "ephemeral", "text": drawn.text, "blocks": list(drawn.blocks)}
+
+
+def _call(text: str) -> tuple[str, str, JSON]:
+    """An agent, a tool and its arguments.
+
+    Raises:
+        InvalidRequestError: it is not that.
+    """
+    parts = text.split(None, 2)
+    if len(parts) != 3:
+        raise InvalidRequestError('write /countersign simulate AGENT TOOL {"argument": "value"}')
+    text = html.unescape(parts[2])  # Slack escapes &, < and > in what is written to a command
+    try:
+        return parts[0], parts[1], load(text.encode())
+    except AdmissionError:
+        return parts[0], parts[1], _load(text.translate(_STRAIGHT))
+
+
+def _load(text: str) -> JSON:
+    try:
+        return load(text.encode())
+    except AdmissionError as error:
+        raise InvalidRequestError(f"the arguments cannot be read: {error}") from error
+
+
+_STRAIGHT: Final = str.maketrans({"“": '"', "”": '"'})
+"""Some writing boxes make quotes typographic, and then it is no JSON."""

@@ -1,0 +1,1 @@
+"""From read models to Slack's blocks. Pure."""

@@ -1,0 +1,177 @@
+"""Rich text, line by line: our words plain, values bold, and nothing in either is parsed.
+
+Pure. Rules kept here:
+- what cannot be seen becomes its code point between ‹ and ›, and a letter that passes for another carries its own;
+- a text that is longer than its place says how much of how much is shown, and the pen remembers that it had to cut;
+- only `escaped` makes text for Slack's markup, for the one place that has no other: the notification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, TypeAlias, cast
+
+from slack_sdk.models.blocks import (
+    PlainTextObject,
+    RichTextBlock,
+    RichTextElement,
+    RichTextElementParts,
+    RichTextPreformattedElement,
+    RichTextQuoteElement,
+    RichTextSectionElement,
+)
+
+from policy_service.channels.showing.marking import Span, mark
+from policy_service.channels.slack.drawing.message import units
+from policy_service.workflow.reading.pieces import Piece
+
+NAME: Final = 80  # characters of a name, an id, a group: longer ones are cut, and say so
+VALUE: Final = 300  # of one value in a sentence
+SENTENCE: Final = 900  # of a whole sentence: about ten lines
+WORDS: Final = 400  # of what a person wrote, where it stands beside something else
+PIECES: Final = 40  # of a sentence: each is an element of its own
+
+Line: TypeAlias = list[RichTextElement]
+
+
+class Pen:
+    """Writes the lines of one message, and remembers whether it had to cut."""
+
+    def __init__(self) -> None:
+        self.cut = False
+
+    def shown(
+        self, text: str, limit: int = NAME, *, address: bool = False, block: bool = False, edges: bool = True
+    ) -> str:
+        """Somebody else's text in characters that can be seen; ``block``: it keeps its lines."""
+        room, read, out = limit, 0, ""
+        marked = mark(text[: limit + 1], address=address, block=block, every=True, edges=edges)
+        for span in marked.spans:
+            written = visible(span)
+            if units(written) > room:
+                part = _beginning(span.text, room) if span.kind == "plain" else ""
+                self.cut = True
+                return f"{out}{part}… (the first {read + len(part):,} of {len(text):,} characters)"
+            room, read, out = room - units(written), read + len(span.text), out + written
+        return out
+
+    def value(self, text: str, limit: int = VALUE, *, address: bool = False, block: bool = False) -> Line:
+        """The same, bold."""
+        words = self.shown(text, limit, address=address, block=block)
+        return bold(words) if words else own("(empty)")
+
+    def said(self, text: str, limit: int = NAME, *, block: bool = False) -> Line:
+        """The same, plain."""
+        return own(self.shown(text, limit, block=block))
+
+    def sentence(self, pieces: Sequence[Piece], limit: int = SENTENCE) -> Line:
+        """A sentence: its words as they are printed, its values bold."""
+        line: Line = []
+        room = limit
+        for place, piece in enumerate(pieces):
+            if room <= 0 or place >= PIECES:
+                self.cut = True
+                return line + own(f"… (the first {place:,} of {len(pieces):,} parts of this sentence)")
+            words = self._piece(piece, min(VALUE, room))
+            room -= max(1, units(words))
+            line += bold(words) if piece.value else own(words)
+        return line
+
+    def spoken(self, pieces: Sequence[Piece], limit: int = SENTENCE) -> str:
+        """The same in one string, for plain text."""
+        return "".join(str(getattr(part, "text", "")) for part in self.sentence(pieces, limit))
+
+    def names(self, names: Sequence[str], most: int, limit: int = NAME) -> str:
+        """`Ana Ito, Ben Roe and 3 more`."""
+        shown = ", ".join(self.shown(name, limit) for name in names[:most])
+        if len(names) <= most:
+            return shown
+        self.cut = True
+        return f"{shown} and {len(names) - most:,} more"
+
+    def _piece(self, piece: Piece, room: int) -> str:
+        if not piece.value:
+            return self.shown(piece.text, room, edges=False)
+        return self.shown(piece.text, room, address=piece.kind == "recipient") or "(empty)"
+
+
+def own(text: str) -> Line:
+    """Our words, which are short and hold nothing of others but what a pen has shown."""
+    return [RichTextElementParts.Text(text=text)] if text else []
+
+
+def bold(text: str) -> Line:
+    """A value."""
+    style = RichTextElementParts.TextStyle(bold=True)
+    return [RichTextElementParts.Text(text=text, style=style)] if text else []
+
+
+def link(url: str, text: str) -> Line:
+    """A way to a page of ours, and to nowhere else."""
+    return [RichTextElementParts.Link(url=url, text=text)]
+
+
+def when(at: datetime, *, left: bool = False) -> Line:
+    """A time in the reader's own zone, in UTC where the client cannot say it; ``left``: and how far away it is."""
+    form = "{date_short_pretty} at {time}, {ago}" if left else "{date_short_pretty} at {time}"
+    return [RichTextElementParts.Date(timestamp=int(at.timestamp()), format=form, fallback=stamp(at))]
+
+
+def stamp(at: datetime) -> str:
+    """`19 Nov 2026, 17:07 UTC`: with its day, because a message stays where it is."""
+    return f"{at.day} {at:%b %Y}, {at:%H:%M} UTC"
+
+
+def section(*lines: Line) -> RichTextSectionElement:
+    """One paragraph; one that would be nothing says so, because Slack draws none."""
+    return RichTextSectionElement(elements=[part for line in lines for part in line] or own("(empty)"))
+
+
+def quote(line: Line) -> RichTextQuoteElement:
+    """What somebody wrote."""
+    return RichTextQuoteElement(elements=line)
+
+
+def preformatted(text: str) -> RichTextPreformattedElement:
+    """Exactly these characters."""
+    return RichTextPreformattedElement(elements=own(text))
+
+
+def rich(*paragraphs: RichTextElement, block_id: str | None = None) -> RichTextBlock:
+    """A block of paragraphs. Those that follow each other are lines of one section, as Slack's own editor writes them:
+    what stands between two sections is each client's own idea."""
+    joined: list[RichTextElement] = []
+    for one in paragraphs:
+        last = joined[-1] if joined else None
+        if isinstance(one, RichTextSectionElement) and isinstance(last, RichTextSectionElement):
+            joined[-1] = section(cast(Line, last.elements), own("\n"), cast(Line, one.elements))
+        else:
+            joined.append(one)
+    return RichTextBlock(elements=joined, block_id=block_id)
+
+
+def plain(text: str) -> PlainTextObject:
+    """Plain text in which `:smile:` stays as it was written."""
+    return PlainTextObject(text=text, emoji=False)
+
+
+def escaped(text: str) -> str:
+    """Text for a notification: nothing in it is a mention or a link."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def visible(span: Span) -> str:
+    """A stretch of text in characters that can be seen."""
+    if span.kind == "plain":
+        return span.text
+    times = f"{span.count:,} × " if span.count > 1 else ""
+    return f"{span.text if span.kind == 'suspect' else ''}‹{times}{span.code}›"
+
+
+def _beginning(text: str, room: int) -> str:
+    """As much as fits, never half a character."""
+    part = text[: max(0, room)]
+    while units(part) > room:
+        part = part[:-1]
+    return part

@@ -1,0 +1,193 @@
+"""What runs beside the routes: following the log, sending, watching how it goes, and Socket Mode.
+
+Each ends only with the service: what goes wrong is said aloud and the next round tries again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime
+from typing import Final
+
+import structlog
+
+from policy_service import metrics
+from policy_service.channels.slack.client import Slack
+from policy_service.channels.slack.courier import Courier
+from policy_service.channels.slack.desk import Desk
+from policy_service.channels.slack.signature import Signatures
+from policy_service.channels.slack.socket_mode import SocketMode
+from policy_service.errors import StartError
+from policy_service.health import Health
+from policy_service.settings import Settings
+from policy_service.slack import LATE_FAILURES, SlackApp
+from policy_service.storage.slack_tables import SlackPlaceRow
+from policy_service.tokens.files import read_secret
+from policy_service.workflow.context import Context
+from policy_service.workflow.slack.following import follow
+from policy_service.workflow.slack.sending import (
+    Came,
+    answered,
+    due_places,
+    leads,
+    let_go,
+    note,
+    take,
+)
+from policy_service.workflow.slack.standing import Standing, standing_of
+
+log = structlog.get_logger(__name__)
+
+_POLL_S: Final = 0.5
+_SHORTEST: Final = 16
+"""Characters of a signing secret: Slack's have 32, and whoever guesses it presses every button."""
+
+
+class SlackChannel:
+    """Slack, for one service."""
+
+    def __init__(self, settings: Settings, app: SlackApp, ctx: Context, health: Health) -> None:
+        """Read the app's secrets.
+
+        Raises:
+            StartError: one of them is missing, empty, or readable by others.
+        """
+        self._settings, self._ctx, self._health = settings, ctx, health
+        self._slack = Slack(app, _token(read_secret(app.bot_token_file), "bot_token_file", "xoxb-"))
+        self._courier = Courier(ctx, self._slack)
+        self.desk = Desk(ctx, self._slack)
+        self.signatures = None
+        if app.signing_secret_file is not None:
+            secret = _token(read_secret(app.signing_secret_file), "signing_secret_file", shortest=_SHORTEST)
+            self.signatures = Signatures(secret, ctx.clock)
+        self._sending: dict[str, asyncio.Task[bool]] = {}  # by place
+        self._socket = None
+        if app.app_token_file is not None:
+            token = _token(read_secret(app.app_token_file), "app_token_file", "xapp-")
+            self._socket = SocketMode(app, token, self.desk, health)
+
+    @property
+    def app(self) -> SlackApp:
+        """Its settings."""
+        return self._slack.app
+
+    async def run(self, holder: str) -> None:
+        """Work until cancelled. ``holder`` names this process: one at a time sends."""
+        loops = [self._work(holder), self._watch()]
+        if self._socket is not None:
+            loops.append(self._socket.run())
+        try:
+            await asyncio.gather(*loops)
+        finally:
+            await self._end(holder)
+
+    async def round(self, holder: str) -> bool:
+        """Follow the log and send what is due; whether there was anything to do. Where Slack takes its time for one
+        place, that place goes on beside the next rounds and holds up no other."""
+        followed = await follow(self._ctx, self.app)
+        due = await due_places(self._ctx, self.app, tuple(self._sending))
+        for place in due if due and await leads(self._ctx, holder) else ():
+            self._sending[place.place] = asyncio.create_task(self._send(place, holder))
+        if not self._sending:
+            return followed
+        done, _ = await asyncio.wait(self._sending.values(), timeout=_POLL_S)
+        self._sending = {place: task for place, task in self._sending.items() if task not in done}
+        errors = [error for task in done if (error := task.exception()) is not None]
+        if errors:
+            raise errors[0]
+        return followed or bool(self._sending) or any(task.result() for task in done)
+
+    async def look(self) -> None:
+        """Say how it stands; where no message would tell whether it is well again, ask."""
+        found = await self._ctx.db.read(lambda conn: standing_of(conn, self.app, self._ctx.clock()))
+        if found is not None and found.failures and not found.waiting and _is_over(found, self._ctx.clock()):
+            await answered(self._ctx, self.app, await self._slack.how_is_it())
+            found = await self._ctx.db.read(lambda conn: standing_of(conn, self.app, self._ctx.clock()))
+        if found is not None:
+            self._show(found)
+
+    async def _end(self, holder: str) -> None:
+        for task in self._sending.values():
+            task.cancel()
+        await asyncio.gather(*self._sending.values(), return_exceptions=True)
+        await self._slack.close()
+        await let_go(self._ctx, holder)
+
+    async def _work(self, holder: str) -> None:
+        while not self._ctx.feed.closing:
+            index = self._ctx.feed.index
+            try:
+                busy = await self.round(holder)
+                self._health.good("slack", "the loop")
+            except Exception:
+                busy = False
+                self._health.bad("slack", "nothing is sent to Slack: its loop fails", "the loop")
+                log.exception("slack_round_failed")
+                await asyncio.sleep(_POLL_S)
+            if not busy:
+                await self._ctx.feed.wait_after(index, _POLL_S)
+
+    async def _send(self, place: SlackPlaceRow, holder: str) -> bool:
+        message = await take(self._ctx, place.place, holder)
+        if message is None:
+            return False
+        outcome = await self._courier.carry(place, message)
+        await note(self._ctx, self.app, place.place, message, outcome)
+        metrics.SLACK_MESSAGES.labels(outcome.came.value).inc()
+        if outcome.error is not None:
+            say = log.error if outcome.came is Came.REFUSED else log.warning
+            say(
+                "slack_message_failed",
+                outbox_id=message.outbox_id,
+                kind=message.kind,
+                came=outcome.came.value,
+                error=outcome.error,
+                attempt=message.attempt,
+            )
+        return True
+
+    async def _watch(self) -> None:
+        while not self._ctx.feed.closing:
+            try:
+                await self.look()
+            except Exception:
+                log.exception("slack_look_failed")  # the watch of the database says why
+            await asyncio.sleep(self._settings.watch_s)
+
+    def _show(self, found: Standing) -> None:
+        now = self._ctx.clock()
+        age = 0.0 if found.oldest is None else max(0.0, (now - found.oldest).total_seconds())
+        metrics.SLACK_WAITING.set(found.waiting)
+        metrics.SLACK_OLDEST.set(age)
+        wrong = None
+        if found.failures >= LATE_FAILURES:
+            wrong = f"Slack takes no message ({found.last_error}): {found.waiting} wait; people are asked on the web"
+        elif age > self._settings.outbox_late_s and not found.resting:
+            wrong = f"{found.waiting} messages wait for Slack"
+        self._health.say("slack", wrong, "sending", found.since)
+        places = ", ".join(f"{row.place} ({row.last_error})" for row in found.resting)
+        stuck = f"cannot be written to: {places}; what is for them waits" if found.resting else None
+        since = min((row.since for row in found.resting if row.since is not None), default=None)
+        self._health.say("slack", stuck, "places", since)
+        dead = (
+            f"{found.dead} messages were set aside, see slack_message_failed in the log"
+            if found.dead
+            else None
+        )
+        self._health.say("slack", dead, "set aside")
+
+
+def _is_over(found: Standing, now: datetime) -> bool:
+    return found.not_before is None or found.not_before <= now
+
+
+def _token(secret: bytes, setting: str, prefix: str = "", shortest: int = 1) -> str:
+    """A token or secret as it stands in its file; never quoted."""
+    try:
+        text = secret.decode("ascii").strip()
+    except UnicodeDecodeError:
+        text = ""
+    if len(text) < shortest or not text.startswith(prefix) or any(char.isspace() for char in text):
+        begins = f" that begins with {prefix}" if prefix else ""
+        raise StartError(f"[slack]: the file {setting} holds no secret of Slack{begins}")
+    return text

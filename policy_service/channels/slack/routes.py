@@ -1,0 +1,58 @@
+"""One address for all that Slack sends over HTTP: presses, forms, commands, events.
+
+Whatever is not signed by Slack, or is of another workspace or app, is 401 and nothing more is said. Slack is told that
+it arrived when what it asks for is durable; what cannot be made durable is an error there, and is pressed again.
+"""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.background import BackgroundTask
+
+from policy_service import metrics
+from policy_service.channels.slack.desk import After, Answer, Desk
+from policy_service.channels.slack.payloads import read_body
+from policy_service.channels.slack.signature import Signatures
+from policy_service.errors import InvalidRequestError, UnauthenticatedError
+
+PATH = "/slack/events"
+_MOST_BYTES = 512 * 1024  # a form with the longest message in it is a tenth of that
+
+
+def router(desk: Desk, signatures: Signatures) -> APIRouter:
+    """The route."""
+    routes = APIRouter(include_in_schema=False)
+
+    @routes.post(PATH)
+    async def events(request: Request) -> Response:
+        body = await _body(request)
+        if not signatures.holds(body, request.headers.items()):
+            metrics.SLACK_DELIVERIES.labels("http", "refused").inc()
+            raise UnauthenticatedError("this is not signed by Slack")
+        answer = await desk.take(read_body(body, request.headers.get("content-type", "")))
+        metrics.SLACK_DELIVERIES.labels("http", "taken").inc()
+        return _as_response(answer)
+
+    return routes
+
+
+async def _body(request: Request) -> bytes:
+    read = bytearray()
+    async for part in request.stream():
+        read += part
+        if len(read) > _MOST_BYTES:
+            raise InvalidRequestError("Slack sends nothing that large", code="too_large")
+    return bytes(read)
+
+
+def _as_response(answer: Answer) -> Response:
+    after = None if answer.after is None else BackgroundTask(_afterwards, answer.after)
+    if answer.body is None:
+        return Response(status_code=200, background=after)
+    return JSONResponse(answer.body, background=after)
+
+
+async def _afterwards(after: After) -> None:
+    """Starlette runs a lambda in a thread, and then nobody awaits the coroutine it answers."""
+    await after()

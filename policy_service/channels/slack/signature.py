@@ -1,0 +1,47 @@
+"""Whether a delivery is Slack's: its signature over the raw bytes, not older than five minutes.
+
+Numbered as they run; whatever goes wrong in any of them is a refusal:
+
+1. there is one signature and one time, no more;
+2. the time is a whole number, at most five minutes from ours either way;
+3. the signature is that of this time and exactly these bytes by our secret, compared in constant time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final
+
+from slack_sdk.signature import Clock, SignatureVerifier
+
+SIGNATURE: Final = "x-slack-signature"
+TIMESTAMP: Final = "x-slack-request-timestamp"
+
+
+class _OurClock(Clock):
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
+
+    def now(self) -> float:
+        return self._now().timestamp()
+
+
+class Signatures:
+    """Checks by one secret."""
+
+    def __init__(self, secret: str, now: Callable[[], datetime]) -> None:
+        self._verifier = SignatureVerifier(secret, _OurClock(now))
+
+    def holds(self, body: bytes, headers: Sequence[tuple[str, str]]) -> bool:
+        """Whether this delivery is Slack's. Never raises."""
+        given = {name: [v for n, v in headers if n.lower() == name] for name in (SIGNATURE, TIMESTAMP)}
+        if any(len(values) != 1 for values in given.values()):
+            return False
+        [signature], [timestamp] = given[SIGNATURE], given[TIMESTAMP]
+        if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 12):
+            return False
+        try:
+            return bool(self._verifier.is_valid(body, timestamp, signature))
+        except Exception:  # noqa: BLE001  doubt is a refusal, whatever the doubt is about
+            return False

@@ -1,0 +1,114 @@
+"""The tables of the Slack channel: who is who there, what was posted where, and how it stands with Slack.
+
+Rules kept here: an account of a workspace is one person's; an invitation to link is found by the hash of its secret
+and spent once; a review has one message in a place; a delivery of Slack is acted on once.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, ClassVar
+
+from sqlalchemy import BigInteger, CheckConstraint, Index, UniqueConstraint
+from sqlmodel import Field
+
+from policy_service.storage.core import Row
+from policy_service.storage.types import UtcDateTime
+
+
+class SlackLinkRow(Row, table=True):
+    """A Slack account that is a person's, since they said so themselves while signed in."""
+
+    __tablename__: ClassVar[Any] = "slack_links"
+    __table_args__ = (Index("ix_slack_links_person", "iss", "sub"),)
+
+    team_id: str = Field(primary_key=True)
+    user_id: str = Field(primary_key=True)
+    iss: str
+    sub: str
+    assurance: str  # of the sign-in that made it; votes through it have no better one
+    trust: str | None = None  # the provider that vouched, as of that day
+    account: str  # what the account called itself then, for people to recognise
+    direct: bool = False  # its person wants to be asked in direct messages too
+    linked_at: datetime = Field(sa_type=UtcDateTime)
+    linked_by: str  # the session it was linked in, as a digest; the person's others are told
+    signed_out_at: datetime | None = Field(
+        default=None, sa_type=UtcDateTime
+    )  # their provider ended all their sessions; it rests until they sign in again
+
+
+class SlackInvitationRow(Row, table=True):
+    """A link that only one account was shown, and that joins it to whoever opens it and says so, once."""
+
+    __tablename__: ClassVar[Any] = "slack_invitations"
+    __table_args__ = (Index("ix_slack_invitations_over", "expires_at"),)
+
+    secret_hash: str = Field(primary_key=True)
+    team_id: str
+    user_id: str
+    account: str
+    email: str | None = None  # of the account, to be compared with the person's; never to find them by
+    created_at: datetime = Field(sa_type=UtcDateTime)
+    expires_at: datetime = Field(sa_type=UtcDateTime)
+    used_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+
+
+class SlackCardRow(Row, table=True):
+    """A message about a review in one place; or a digest, which holds those of many reviews."""
+
+    __tablename__: ClassVar[Any] = "slack_cards"
+    __table_args__ = (
+        UniqueConstraint("review_id", "place", name="uq_slack_cards_review"),
+        CheckConstraint("kind IN ('card', 'digest')", name="slack_card_kind_known"),
+        Index("ix_slack_cards_effect", "effect_id"),
+        Index("ix_slack_cards_digest", "digest_id"),
+        Index("ix_slack_cards_place", "place", "kind", "card_id"),
+    )
+
+    card_id: str = Field(primary_key=True)
+    kind: str = "card"
+    place: str  # as it was asked for: '#name', or the id of a channel or a person
+    review_id: str | None = None  # of a card
+    effect_id: str | None = None
+    rev: int | None = None
+    digest_id: str | None = None  # the digest that holds it; it has then no message of its own
+    channel: str | None = None  # Slack's own id of where it stands
+    ts: str | None = None  # the message there
+    drawn: str | None = None  # digest of what Slack was last given
+    created_at: datetime = Field(sa_type=UtcDateTime)
+    posted_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
+
+
+class SlackPlaceRow(Row, table=True):
+    """A channel or a person that is written to: its pace, and why it rests."""
+
+    __tablename__: ClassVar[Any] = "slack_places"
+
+    place: str = Field(primary_key=True)
+    channel: str | None = None  # Slack's own id of it, once found
+    not_before: datetime | None = Field(default=None, sa_type=UtcDateTime)
+    failures: int = 0  # in a row
+    last_error: str | None = None
+    since: datetime | None = Field(default=None, sa_type=UtcDateTime)  # the first of those failures
+
+
+class SlackStandingRow(Row, table=True):
+    """How far Slack was told of the log, and how it stands with the app as a whole."""
+
+    __tablename__: ClassVar[Any] = "slack_standing"
+
+    team_id: str = Field(primary_key=True)
+    upto: int = Field(sa_type=BigInteger)  # index of the last line that was looked at
+    not_before: datetime | None = Field(default=None, sa_type=UtcDateTime)
+    failures: int = 0
+    last_error: str | None = None
+    since: datetime | None = Field(default=None, sa_type=UtcDateTime)
+
+
+class SlackDeliveryRow(Row, table=True):
+    """Something a person did in Slack that was acted on: the same again is not."""
+
+    __tablename__: ClassVar[Any] = "slack_deliveries"
+
+    delivery: str = Field(primary_key=True)
+    at: datetime = Field(sa_type=UtcDateTime, index=True)

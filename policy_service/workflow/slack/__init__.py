@@ -1,0 +1,1 @@
+"""Slack: whose account it is, and who may decide through it."""

@@ -1,0 +1,224 @@
+"""Linking: a Slack account becomes a person's, by their own word on the web, and stops being theirs.
+
+The rules, against somebody who would decide in another's name:
+
+- an invitation, which only the account was shown, joins the account to whoever is signed in and says so, never to whom
+  a name or an address points: what Slack tells of an account is its owner's to change;
+- where both addresses are known and differ, it is refused unless the settings let it: whoever sends an approver their
+  own invitation would decide in that approver's name;
+- an account is one person's; for another it is unlinked first;
+- each change is a line in the log, in the unit that makes it;
+- whoever holds a stolen session keeps nothing by it in silence: linking gives the session another cookie, and all other
+  sessions of the person say what was linked.
+
+A unit is alone with the account before it acts for its person, so that two answers to one invitation, or to two, come
+one after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import Connection, delete
+from sqlmodel import col
+
+from countersign.contract import ErrorCode
+from policy_service.audit.log import append
+from policy_service.errors import (
+    ConflictError,
+    ForbiddenError,
+    NotFoundError,
+    UnauthenticatedError,
+)
+from policy_service.identity.sessions import Session, another_cookie, hashed
+from policy_service.identity.slack_links import every_slack_link, slack_link, slack_links_of
+from policy_service.slack import SlackApp
+from policy_service.storage.alone import stop
+from policy_service.storage.core import change, find_one, insert_row
+from policy_service.storage.credentials import SessionRow
+from policy_service.storage.database import Tx
+from policy_service.storage.slack_tables import SlackInvitationRow, SlackLinkRow
+from policy_service.storage.tables import PersonRow
+from policy_service.workflow.context import Context
+from policy_service.workflow.moves import person_actor
+from policy_service.workflow.parties import require_deciding
+from policy_service.workflow.slack.inviting import COMMAND, alone_with_account, require_live, spend
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A Slack account that is a person's."""
+
+    team_id: str
+    user_id: str
+    account: str
+    person: str  # "iss|sub"
+    assurance: str
+    direct: bool  # asked in direct messages too
+    linked_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A link, and what its session goes by from now on: the cookie's value, once."""
+
+    link: Link
+    cookie: str
+
+
+def link_from(row: SlackLinkRow) -> Link:
+    """A row as a value."""
+    return Link(
+        row.team_id,
+        row.user_id,
+        row.account,
+        f"{row.iss}|{row.sub}",
+        row.assurance,
+        row.direct,
+        row.linked_at,
+    )
+
+
+async def links_of(ctx: Context, iss: str, sub: str) -> tuple[Link, ...]:
+    """The accounts of a person, oldest link first."""
+    return tuple(map(link_from, await ctx.db.read(lambda conn: slack_links_of(conn, iss, sub))))
+
+
+def every_link(conn: Connection) -> tuple[Link, ...]:
+    """All of them, for an operator."""
+    return tuple(map(link_from, every_slack_link(conn)))
+
+
+# -- linking ---------------------------------------------------------------------------------------------------------
+
+
+async def link(ctx: Context, app: SlackApp, secret: str, session: Session) -> Made:
+    """Spend an invitation: its account is this session's person's. For the same person it is renewed.
+
+    A refusal leaves it as it was: nothing was joined, and the person it was meant for may still use it.
+
+    Raises:
+        InvalidRequestError: bad_token (unknown, used or replaced), expired_token.
+        UnauthenticatedError: the session has ended meanwhile.
+        ForbiddenError: not_eligible; the person was revoked, or the address is another one.
+        ConflictError: the account is another person's.
+    """
+    return await ctx.db.write(lambda tx: _link(tx, app, secret, session))
+
+
+def _link(tx: Tx, app: SlackApp, secret: str, session: Session) -> Made:
+    invitation = require_live(tx, app, secret)
+    alone_with_account(tx, invitation.team_id, invitation.user_id)
+    spend(tx, invitation)
+    person = session.person
+    require_deciding(tx, person.iss, person.sub)
+    signed_in = find_one(tx.conn, SessionRow, id_hash=session.key)
+    if signed_in is None:
+        raise UnauthenticatedError("nobody is signed in here any more")
+    cookie = another_cookie(tx, session)
+    _require_same_email(tx, app, invitation, person.iss, person.sub)
+    row = SlackLinkRow(
+        team_id=invitation.team_id,
+        user_id=invitation.user_id,
+        iss=person.iss,
+        sub=person.sub,
+        assurance=signed_in.assurance,
+        trust=signed_in.trust,
+        account=invitation.account,
+        linked_at=tx.now,
+        linked_by=hashed(cookie),
+    )
+    renewed = _keep(tx, row)
+    body = {"team": row.team_id, "user": row.user_id, "assurance": row.assurance, "renewed": renewed}
+    append(tx, "slack_linked", actor=person_actor(row.iss, row.sub), body=body)
+    return Made(link_from(row), cookie)
+
+
+def _require_same_email(tx: Tx, app: SlackApp, invitation: SlackInvitationRow, iss: str, sub: str) -> None:
+    """Two known addresses that differ are two people, or one who is deceived; one that is unknown says nothing."""
+    row = find_one(tx.conn, PersonRow, iss=iss, sub=sub)
+    theirs = None if row is None else row.email
+    if app.other_email or not theirs or not invitation.email:
+        return
+    if theirs.casefold() != invitation.email.casefold():
+        raise ForbiddenError(
+            f"the Slack account {invitation.account!r} ({invitation.user_id}) has the e-mail address "
+            f"{invitation.email}, and you signed in with {theirs}: whoever sends you their link would decide in your "
+            "name. If both are yours, an operator may allow it with other_email in the settings' [slack]",
+            code=ErrorCode.NOT_ELIGIBLE,
+        )
+
+
+def _keep(tx: Tx, row: SlackLinkRow) -> bool:
+    """Store the link; whether it was this person's before. Their wish for direct messages stays."""
+    was = slack_link(tx.conn, row.team_id, row.user_id)
+    if was is None:
+        insert_row(tx.conn, row)
+        return False
+    if (was.iss, was.sub) != (row.iss, row.sub):
+        raise ConflictError(
+            f"the Slack account {row.account!r} ({row.user_id}) is linked to another person; they unlink it first "
+            "on the page /slack, or an operator with `policy-service slack unlink`"
+        )
+    row.direct = was.direct
+    renewed = {
+        "assurance": row.assurance,
+        "trust": row.trust,
+        "account": row.account,
+        "linked_at": row.linked_at,
+        "linked_by": row.linked_by,
+        "signed_out_at": None,
+    }
+    change(tx.conn, SlackLinkRow, {"team_id": row.team_id, "user_id": row.user_id}, renewed)
+    return True
+
+
+# -- unlinking, and what else a person says of an account ------------------------------------------------------------
+
+
+async def unlink(ctx: Context, team_id: str, user_id: str, *, actor: str, whose: str | None = None) -> bool:
+    """The account is nobody's any more; whether it was somebody's. ``whose``: only if it is that person's."""
+    was = await ctx.db.write(lambda tx: unlink_in(tx, team_id, user_id, actor=actor, whose=whose))
+    return was is not None
+
+
+def unlink_in(
+    tx: Tx, team_id: str, user_id: str, *, actor: str, whose: str | None = None, reason: str | None = None
+) -> str | None:
+    """The same in a unit that is open; whose it was. Whoever decides through it just now is waited for; later, nobody
+    does.
+    """
+    alone_with_account(tx, team_id, user_id)
+    row = slack_link(tx.conn, team_id, user_id)
+    if row is None or whose not in {None, f"{row.iss}|{row.sub}"}:
+        return None
+    stop(tx, f"{row.iss}|{row.sub}")
+    account = (col(SlackLinkRow.team_id) == team_id, col(SlackLinkRow.user_id) == user_id)
+    tx.conn.execute(delete(SlackLinkRow).where(*account))
+    body = {"team": team_id, "user": user_id, "person": f"{row.iss}|{row.sub}"}
+    append(tx, "slack_unlinked", actor=actor, body=body if reason is None else body | {"reason": reason})
+    return body["person"]
+
+
+async def set_direct(
+    ctx: Context, team_id: str, user_id: str, wanted: bool, *, whose: str | None = None
+) -> None:
+    """Ask this account's person in direct messages too, or not. ``whose``: only if it is that person's.
+
+    Raises:
+        NotFoundError: the account is not linked, or not to them.
+    """
+    await ctx.db.write(lambda tx: _set_direct(tx, team_id, user_id, wanted, whose))
+
+
+def _set_direct(tx: Tx, team_id: str, user_id: str, wanted: bool, whose: str | None) -> None:
+    alone_with_account(tx, team_id, user_id)
+    row = slack_link(tx.conn, team_id, user_id)
+    if row is None or whose not in {None, f"{row.iss}|{row.sub}"}:
+        raise NotFoundError(f"the Slack account {user_id!r} is not linked; link it with {COMMAND}")
+    if row.direct == wanted:
+        return
+    change(tx.conn, SlackLinkRow, {"team_id": team_id, "user_id": user_id}, {"direct": wanted})
+    body = {"team": team_id, "user": user_id, "wanted": wanted}
+    append(tx, "slack_direct", actor=person_actor(row.iss, row.sub), body=body)

@@ -1,0 +1,174 @@
+"""What a message is about, read at the moment it is sent: as anybody in the channel may see it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from countersign.contract import load
+from policy_service.identity.people import is_revoked, names_of
+from policy_service.identity.slack_links import slack_link
+from policy_service.storage.core import find, find_one
+from policy_service.storage.outbox import Message
+from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.slack_tables import SlackCardRow
+from policy_service.storage.tables import CommentRow, EffectRow, VoteRow
+from policy_service.workflow import records
+from policy_service.workflow.broken import SetApart
+from policy_service.workflow.context import Context
+from policy_service.workflow.pages.describing import sentence
+from policy_service.workflow.pages.reviews import read_page
+from policy_service.workflow.pages.timeline import event_line, person_of
+from policy_service.workflow.reading.pieces import Piece
+from policy_service.workflow.reading.reviews import EventLine, ReviewPage
+from policy_service.workflow.reviews.shown import SLACK, view_of
+from policy_service.workflow.reviews.vote import Voter
+from policy_service.workflow.slack.following import CARD, REPLY
+
+ONLOOKER: Final = Voter("", "", "", "oidc")
+"""Whoever reads along in a channel: nobody in particular, who may decide nothing."""
+
+_DRAWN: Final = frozenset(
+    """
+    review_reopened vote_recorded break_glass_signed break_glass_opened effect_released effect_review effect_denied
+    effect_expired effect_withdrawn effect_fired effect_failed effect_unused effect_unknown effect_compensating
+    effect_compensated effect_compensation_failed
+    """.split()
+)
+"""Kinds of lines that a card shows by itself: where it was posted long after them, nobody is told twice. What people
+wrote, and that they were reminded, is in no card."""
+
+_LATE: Final = timedelta(seconds=5)
+"""A line may be written while the card is drawn, and clocks of replicas differ: in doubt it is told in the thread."""
+
+DIGEST_LINES: Final = 20
+
+
+@dataclass(frozen=True, slots=True)
+class CardSubject:
+    """A review as its card shows it, and the name of exactly that rendering."""
+
+    card: SlackCardRow
+    page: ReviewPage
+    view_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class DigestEntry:
+    """One review of a digest."""
+
+    review_id: str
+    sentence: tuple[Piece, ...]
+    state: str
+    answer_by: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DigestSubject:
+    """Reviews that share a message, those that wait first; of very many, ``more`` of these are left to the queue."""
+
+    card: SlackCardRow
+    lines: tuple[DigestEntry, ...]
+    more: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplySubject:
+    """A line of the log that is said in the thread of a message, with what somebody wrote."""
+
+    carrier: SlackCardRow  # whose thread: the card, or the digest that holds it
+    review_id: str
+    rev: int
+    line: EventLine
+    words: str | None
+
+
+Subject = CardSubject | DigestSubject | ReplySubject
+
+
+def read_subject(conn: Connection, ctx: Context, message: Message, now: datetime) -> Subject | None:
+    """What to say; None where there is nothing to say any more."""
+    card = find_one(conn, SlackCardRow, card_id=message.payload["card_id"])
+    if card is None or not _is_wanted(conn, ctx, card):
+        return None
+    if message.kind == CARD:
+        return _digest(conn, ctx, card) if card.kind == "digest" else read_card(conn, ctx, card, now)
+    return _reply(conn, ctx, card, message.payload["index"]) if message.kind == REPLY else None
+
+
+def _is_wanted(conn: Connection, ctx: Context, card: SlackCardRow) -> bool:
+    """Whether a direct message still is: its person may have unlinked, been revoked, or said that they want none."""
+    app = ctx.settings.slack
+    if app is None or not card.place.startswith(("U", "W")):
+        return True
+    row = slack_link(conn, app.team_id, card.place)
+    return row is not None and row.direct and not is_revoked(conn, row.iss, row.sub)
+
+
+def read_card(conn: Connection, ctx: Context, card: SlackCardRow, now: datetime) -> CardSubject | None:
+    """A review as its card shows it now."""
+    review = None if card.review_id is None else records.review_by_id(conn, card.review_id)
+    if review is None:
+        return None
+    with SetApart(review):
+        page = read_page(conn, ctx, ONLOOKER, review.review_id, now)
+        return None if page is None else CardSubject(card, page, view_of(page, SLACK).digest)
+    return None
+
+
+def _digest(conn: Connection, ctx: Context, card: SlackCardRow) -> DigestSubject | None:
+    held = find(conn, SlackCardRow, digest_id=card.card_id)
+    found = records.reviews_among(conn, [row.review_id for row in held if row.review_id is not None])
+    reviews = sorted(found, key=lambda review: (review.state != "open", review.review_id))
+    shown, rest = reviews[:DIGEST_LINES], reviews[DIGEST_LINES:]
+    named = [(review.effect_id, review.rev) for review in shown]
+    effects = {
+        (effect.effect_id, effect.rev): effect
+        for effect in records.at_revisions(conn, EffectRow, "effect_id", named)
+    }
+    lines = []
+    for review in shown:
+        with SetApart(review):
+            effect = effects[review.effect_id, review.rev]
+            said = sentence(ctx.active.current, effect)
+            lines.append(DigestEntry(review.review_id, said, review.state, review.answer_by))
+    more = sum(review.state == "open" for review in rest)
+    return DigestSubject(card, tuple(lines), more) if lines else None
+
+
+def _reply(conn: Connection, ctx: Context, card: SlackCardRow, index: int) -> ReplySubject | None:
+    row = find_one(conn, AuditRow, idx=index)
+    carrier = card if card.digest_id is None else find_one(conn, SlackCardRow, card_id=card.digest_id)
+    if (
+        row is None
+        or carrier is None
+        or carrier.posted_at is None
+        or card.review_id is None
+        or card.rev is None
+    ):
+        return None
+    if row.kind in _DRAWN and row.at < carrier.posted_at - _LATE:
+        return None  # the message was posted after that, and shows it
+    key = person_of(row)
+    line = event_line(ctx.active.current, row, names_of(conn, [key] if key is not None else []))
+    body = load(row.body)
+    if line is None or not isinstance(body, dict):
+        return None
+    return ReplySubject(carrier, card.review_id, card.rev, line, _words(conn, row.kind, body))
+
+
+def _words(conn: Connection, kind: str, body: Mapping[str, Any]) -> str | None:
+    """What somebody wrote: people's reasons and comments, and an agent's answer, which is a claim."""
+    if kind in ("vote_recorded", "break_glass_signed"):
+        vote = find_one(conn, VoteRow, vote_id=body["vote_id"])
+        return None if vote is None else vote.reason
+    if kind in ("comment_written", "question_asked", "question_answered"):
+        comment = find_one(conn, CommentRow, comment_id=body["comment_id"])
+        if comment is None:
+            return None
+        return comment.answer if kind == "question_answered" else comment.text
+    return None
