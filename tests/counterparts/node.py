@@ -35,7 +35,7 @@ def _node(package: str) -> str:
 
 
 @contextmanager
-def _process(*command: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
+def group_of_its_own(*command: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
     """A process in a group of its own: what it starts ends with it."""
     process = subprocess.Popen(
         command,
@@ -75,7 +75,7 @@ def oidc_provider(redirect_uri: str, people: Mapping[str, Mapping[str, Any]], **
         }
     ]
     setup = json.dumps({"port": port, "clients": clients, "people": people})
-    with _process(node, "oidc_provider.mjs", setup) as process:
+    with group_of_its_own(node, "oidc_provider.mjs", setup) as process:
         _until_ready(process)
         yield f"http://127.0.0.1:{port}"
 
@@ -88,15 +88,15 @@ def emulate(service: str, seed: Mapping[str, Any], folder: Path) -> Iterator[str
     file = folder / "seed.json"
     file.write_text(json.dumps({service: seed}))
     program = str(_MODULES / "emulate/dist/index.js")
-    with _process(
+    with group_of_its_own(
         node, program, "start", "--service", service, "--port", str(port), "--seed", str(file)
     ) as process:
         address = f"http://localhost:{port}"
-        _until_it_answers(address, process)
+        until_it_answers(address, process)
         yield address
 
 
-def _until_it_answers(address: str, process: subprocess.Popen[str]) -> None:
+def until_it_answers(address: str, process: subprocess.Popen[str]) -> None:
     until = time.monotonic() + _START_S
     while time.monotonic() < until:
         assert process.poll() is None, "the counterpart ended at once"
@@ -129,6 +129,6 @@ def token_factory() -> Iterator[TokenFactory]:
     """A running `oauth2-mock-server`."""
     node = _node("oauth2-mock-server")
     port = free_port()
-    with _process(node, "token_factory.mjs", str(port)) as process:
+    with group_of_its_own(node, "token_factory.mjs", str(port)) as process:
         _until_ready(process)
         yield TokenFactory(f"http://localhost:{port}", process)

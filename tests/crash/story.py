@@ -394,7 +394,7 @@ def _at_rest(conn: Connection) -> bool:
 
 def _settings(env: dict[str, str]) -> Any:
     given = {name.removeprefix("COUNTERSIGN_").lower(): value for name, value in env.items() if value}
-    tables = {name: json.loads(value) for name, value in given.items() if value.startswith("[")}
+    tables = {name: json.loads(value) for name, value in given.items() if value.startswith(("[", "{"))}
     return load_settings(**(given | tables))
 
 

@@ -21,6 +21,7 @@ from policy_service.storage.core import insert_row, table
 from policy_service.storage.credentials import SessionRow
 from policy_service.storage.plumbing import AuditRow, WebhookRow
 from policy_service.storage.proof_tables import PasskeyRow
+from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow
 from policy_service.tokens.keys import NEXT, PUBLISHED_FIRST_S
 from policy_service.tokens.webhook_keys import make_webhook_key, read_webhook_keys
@@ -151,6 +152,8 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
         "agent-key-revoke": {"kid": other.kid},
         "api-key": {"name": "second"},
         "api-key-revoke": {"name": "second"},
+        "slack-links": {},
+        "slack-unlink": {"team": "T0ACME", "user": _linked(story), "reason": "a stolen phone"},
         "stop": {"tool": "refund", "reason": "look first"},
         "stop-list": {},
         "go-on": {"tool": "refund"},
@@ -174,6 +177,18 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
         say(verb, args)
     with story.reading() as conn:
         assert "second" in conn.scalars(select(table(AgentRow).c.name)).all()
+
+
+def _linked(story: Story) -> str:
+    """A Slack account as its person left it."""
+    row = SlackLinkRow(
+        team_id="T0ACME", user_id="U0TOMAS", iss=DEV_ISSUER, sub="tomas", assurance="dev", account="tomas",
+        linked_at=datetime.now(UTC), linked_by="",
+    )  # fmt: skip
+    with story.reading() as conn:
+        insert_row(conn, row)
+        conn.commit()
+    return row.user_id
 
 
 def _enrolled(story: Story, name: str) -> str:

@@ -20,6 +20,7 @@ from tests.crash.chapters import (
     works_live,
 )
 from tests.crash.holders import steps_up
+from tests.crash.pressers import asks_in_slack, is_let_in_no_more
 from tests.crash.story import Story
 from tests.crash.visitors import brings_a_key, operated, operated_alone, sets_up, signs_in, stops, tells
 
@@ -78,6 +79,15 @@ WHERE: dict[str, Chapter] = {
     "workflow.reviews.vote:": asks,
     "workflow.told.webhooks:": tells,
     "workflow.effects.withdraw:": errs,
+    "workflow.slack.acting:_remember": asks_in_slack,
+    "workflow.slack.acting:insert_unless_taken": asks_in_slack,
+    "workflow.slack.following:": asks_in_slack,
+    "workflow.slack.sending:_note": asks_in_slack,
+    "workflow.slack.sending:_take": asks_in_slack,
+    "workflow.slack.sending:change": asks_in_slack,
+    "workflow.slack.sending:release": is_let_in_no_more,
+    "workflow.slack.sending:_slack_failed": is_let_in_no_more,
+    "workflow.slack.sending:_answered": is_let_in_no_more,
 }
 OPERATORS = frozenset({operated_alone, sets_up})
 """Chapters in which the one who dies is the operator's own command."""
@@ -87,6 +97,7 @@ _RESTORED = "killed after each of its writes by tests/integration/service/test_r
 _FROM_GIT = (
     "a folder has no commits to record; stopped after it in integration/service/test_policies_from_git.py"
 )
+_BY_SLACK = "one unit that touches no effect and sends nothing; whoever saw no answer looks at the page and repeats it"
 NEVER = {
     "channels.operator.dev.serving:enrol": _DEV,
     "channels.operator.dev.session:mint_link": _DEV,
@@ -96,6 +107,10 @@ NEVER = {
     "channels.operator.restoring:go_on_above": _RESTORED,
     "jobs.watching:?": "it looks whether a unit comes back, and what that one writes nobody reads",
     "channels.http.signing_out:obey": "only an identity provider sends it; it is one unit, and is sent again",
+    "workflow.slack.inviting:_invite": _BY_SLACK,
+    "workflow.slack.linking:_link": _BY_SLACK,
+    "workflow.slack.linking:unlink_in": _BY_SLACK,
+    "workflow.slack.linking:_set_direct": _BY_SLACK,
     "workflow.looking:put_in_force": _FROM_GIT,
     "workflow.looking:note_refused": _FROM_GIT,
     "storage.outbox:mark_failed": "the one who is told is the service's own log, which never refuses",

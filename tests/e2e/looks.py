@@ -31,7 +31,9 @@ class Look:
 
     def address(self, story: Afternoon) -> str:
         """Where it is today."""
-        return self.path.format_map({f"t_{name}": at for name, at in story.tasks.items()} | story.reviews)
+        tasks = {f"t_{name}": at for name, at in story.tasks.items()}
+        invitations = {f"i_{name}": secret for name, secret in story.invitations.items()}
+        return self.path.format_map(tasks | invitations | story.reviews)
 
 
 async def _difference(page: Page) -> None:
@@ -185,6 +187,10 @@ LOOKS = [
     Look("/passkeys", "one passkey", "/passkeys", "wen"),
     Look("/passkeys/additions", "an older one vouches", "/passkeys", "wen", _another_passkey, "POST"),
     Look("/passkeys/removals", "one is taken away", "/passkeys", "wen", _without_a_passkey, "POST"),
+    Look("/slack", "no Slack account yet", "/slack"),
+    Look("/slack", "a linked account", "/slack", "wen"),
+    Look("/slack/link", "an invitation", "/slack/link?invitation={i_maya}"),
+    Look("/slack/link", "an invitation that is over", "/slack/link?invitation={i_wen}"),
     Look("/stop", "the stop", "/stop"),
     Look("/stop", "what is stopped, for those who may not start it", "/stop", "tomas"),
     Look("/stop", "nobody of that name", "/stop", press=_unheard_of, ask="POST"),
@@ -207,7 +213,7 @@ NO_PAGES = {
 ONLY_REFUSED = {
     "/theme", "/keys", "/sign-out", "/reviews/{review_id}/comments", "/reviews/{review_id}/proposals",
     "/proposals/{proposal_id}/accept", "/proposals/{proposal_id}/decline", "/passkeys/seen",
-    "/passkeys/answers", "/start-again",
+    "/passkeys/answers", "/start-again", "/slack/link", "/slack/unlink", "/slack/direct",
 }  # fmt: skip
 """Forms that lead to another page, or to the page of a refusal, which other forms show."""
 

@@ -15,10 +15,12 @@ from typing import Any
 
 from policy_service.identity import people
 from policy_service.identity.sessions import open_session
+from policy_service.workflow.slack.inviting import invite
 from tests.fakes import northwind
 from tests.fakes.authenticator import Passkey
 from tests.fakes.listening import Listening
 from tests.fakes.operated import free_port
+from tests.fakes.slack_accounts import account, app_settings
 from tests.fakes.world import Agent, Clock, Visitor, World
 from tests.integration.service.effects import call
 from tests.integration.service.stepping_up import Holder
@@ -86,6 +88,7 @@ class Afternoon:
     views: dict[str, dict[str, Any]] = field(default_factory=dict)
     reviews: dict[str, str] = field(default_factory=dict)
     tasks: dict[str, str] = field(default_factory=dict)
+    invitations: dict[str, str] = field(default_factory=dict)  # secrets, by who was invited
 
     # -- who is there -----------------------------------------------------------------------------------------
 
@@ -314,6 +317,7 @@ class Afternoon:
         """Everything at once: also what went wrong, and a passkey."""
         await self.trouble()
         await self.passkey("wen")
+        await self.slack("wen", "maya")
         await self.remember_tasks()
 
     async def remember_tasks(self) -> None:
@@ -326,6 +330,17 @@ class Afternoon:
         answer = await self.people[name].enrol(Passkey(origin=self.world.settings.public_url), "my laptop")
         assert answer.status_code == 303, answer.text
 
+    async def slack(self, linked: str, invited: str) -> None:
+        """One has linked their account, another has a link that was not used yet."""
+        app = self.world.settings.slack
+        assert app is not None
+        for name in (linked, invited):
+            email = f"{name}@northwind.example"
+            url = await invite(self.world.service.ctx, app, account(f"U0{name.upper()}", name, email=email))
+            self.invitations[name] = url.partition("invitation=")[2]
+        answer = await self.people[linked].send("/slack/link", invitation=self.invitations[linked])
+        assert answer.status_code == 303, answer.text
+
 
 @contextmanager
 def afternoon(folder: Path) -> Iterator[tuple[Listening, Afternoon]]:
@@ -333,7 +348,8 @@ def afternoon(folder: Path) -> Iterator[tuple[Listening, Afternoon]]:
     url = f"http://localhost:{free_port()}"
     clock = Clock()
     clock.stop_at(NOW - timedelta(days=2))
-    settings = {"public_url": url, "clock": clock, "providers": (PROVIDER,), "dev_signin": True}
+    settings = {"public_url": url, "clock": clock, "providers": (PROVIDER,), "dev_signin": True,
+                "slack": app_settings(folder)}  # fmt: skip
     bundle = northwind.bundle(folder / "policies")
     service = Listening(folder / "data", bundle, **settings)
     service.url = url

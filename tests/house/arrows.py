@@ -6,8 +6,8 @@
 A room sees every floor below its own, never one above and never its neighbours; inside the braces only
 `pap -> pdp, facts` and `facts, audit, identity -> storage`. `app.py` and `cli.py` see everything and nobody
 sees them; `from_settings.py` is a part of `app.py`. `settings.py`, `configured.py`, `issuers.py`, `lookups.py`,
-`webhooks.py`, `reaching.py`, `errors.py`, `metrics.py`, `health.py` and `tracing.py` are the ground that everybody
-but the domain may stand on.
+`webhooks.py`, `slack.py`, `reaching.py`, `errors.py`, `metrics.py`, `health.py` and `tracing.py` are the ground that
+everybody but the domain may stand on.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ GROUND = frozenset(
         "issuers",
         "lookups",
         "webhooks",
+        "slack",
         "reaching",
         "errors",
         "metrics",
@@ -49,11 +50,12 @@ MAY_NAME: dict[str, frozenset[str]] = {
     "storage": frozenset({"domain"}) | GROUND,
     "identity": frozenset({"storage", "domain"}) | GROUND,
     "domain": frozenset(),
-    "settings": frozenset({"configured", "domain", "errors", "issuers", "lookups", "webhooks"}),
+    "settings": frozenset({"configured", "domain", "errors", "issuers", "lookups", "slack", "webhooks"}),
     "configured": frozenset({"errors"}),
     "issuers": frozenset(),
     "lookups": frozenset({"issuers"}),
     "webhooks": frozenset({"issuers", "reaching"}),
+    "slack": frozenset({"issuers"}),
     "reaching": frozenset(),
     "logs": frozenset(),
     "metrics": frozenset(),
@@ -62,7 +64,7 @@ MAY_NAME: dict[str, frozenset[str]] = {
     "sampling": frozenset(),
     "errors": frozenset({"domain"}),
 }
-ALL_CHANNELS = frozenset({"streams"})  # modules that are no channel: what any channel may use, and names none
+ALL_CHANNELS = frozenset({"streams", "showing"})  # no channels: what any channel may use, and names none
 
 # The rooms of `workflow`, lowest first: each names itself, those before it, and the modules beside them.
 VERB_ROOMS = (
@@ -77,6 +79,7 @@ VERB_ROOMS = (
     "trials",
     "pages",
     "told",
+    "slack",
     "proofs",
     "due",
 )

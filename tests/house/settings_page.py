@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import inspect
 import re
+from typing import get_args
 
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from policy_service import settings
@@ -35,7 +37,30 @@ def page() -> str:
     for title, names in _sections():
         rows = "\n".join(_row(name, Settings.model_fields[name]) for name in names)
         parts.append(f"## {title}\n\n| setting | default | what it is |\n|---|---|---|\n{rows}\n")
+        parts += [_members(name, table) for name in names if (table := _table(name)) is not None]
     return "\n".join(parts)
+
+
+def _table(name: str) -> type[BaseModel] | None:
+    """The table of the file that a setting is, where each of its members says what it is."""
+    annotation = Settings.model_fields[name].annotation
+    tables = [
+        one
+        for one in (annotation, *get_args(annotation))
+        if inspect.isclass(one) and issubclass(one, BaseModel)
+    ]
+    told = [table for table in tables if all(field.description for field in table.model_fields.values())]
+    return told[0] if told else None
+
+
+def _members(name: str, table: type[BaseModel]) -> str:
+    rows = "\n".join(_member(member, field) for member, field in table.model_fields.items())
+    return f"In the table `[{name}]`:\n\n| member | default | what it is |\n|---|---|---|\n{rows}\n"
+
+
+def _member(name: str, field: FieldInfo) -> str:
+    default = "" if field.is_required() or field.default is None else f"`{_shown(field.default)}`"
+    return f"| `{name}`{', required' if field.is_required() else ''} | {default} | {field.description} |"
 
 
 def _sections() -> list[tuple[str, list[str]]]:

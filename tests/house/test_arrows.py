@@ -76,6 +76,10 @@ WRONG = {
         "channels/web/pages.py",
         "from policy_service.channels.http import problems",
     ),
+    "what all channels share uses one of them": (
+        "channels/showing/marking.py",
+        "from policy_service.channels.web import rendering",
+    ),
     "one channel uses another, relatively": ("channels/web/pages.py", "from ..http import problems"),
     "a relative import reaches another room": ("pdp/engine.py", "from ..storage import tables"),
     "an import hides in a function": (
@@ -115,6 +119,10 @@ RIGHT = {
     "the composition root sees everything": ("app.py", "from policy_service.channels.http import problems"),
     "the command line uses the SDK": ("cli.py", "import countersign"),
     "a channel calls a verb": ("channels/http/x.py", "from policy_service.workflow import submit"),
+    "a channel uses what all channels share": (
+        "channels/slack/x.py",
+        "from policy_service.channels.showing import marking",
+    ),
     "a channel speaks the contract": ("channels/http/x.py", "from countersign.contract import wire"),
     "a verb opens a unit of work": (
         "workflow/effects/submit.py",

@@ -164,6 +164,7 @@ def _comes_with(module: str, wanted: set[str]) -> bool:
         ("cedarpy", {"pdp", "pap", "facts"}),
         ("jinja2", {"channels"}),
         ("apscheduler", {"jobs"}),
+        ("slack_sdk", {"channels"}),
         ("typer", {"cli", "channels"}),
         ("uvicorn", {"cli", "channels"}),
         ("alembic", {"storage"}),

@@ -44,7 +44,7 @@ if __name__ == "__main__":
     print("seen:", seen.result)
     with transaction(key="case-1"):
         done = refund("pay_7", 1240)
-    print("done:", done.result)
+    print(f"done: {done.result}")  # in one piece: the terminal is shared
 '''
 HELPER = "import helper\nprint('helper says', helper.WORD)\n"
 

@@ -21,9 +21,12 @@ from sqlalchemy import select
 from policy_service.audit.feed import of_transaction
 from policy_service.audit.log import entries_after, highest_index
 from policy_service.errors import StartError, StorageUnavailableError
-from policy_service.storage.core import table
+from policy_service.identity.dev_signin import DEV_ISSUER
+from policy_service.identity.slack_links import every_slack_link
+from policy_service.storage.core import insert_row, table
 from policy_service.storage.database import Database
 from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.tokens.epoch import Mark, read_mark, write_mark
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
@@ -228,6 +231,23 @@ async def test_sessions_and_sign_in_links_of_before_are_over(vault: Vault) -> No
             "/sign-in/dev", data={"token": link.partition("token=")[2]}, headers=origin
         )
         assert used.status_code == 400
+
+
+async def test_slack_accounts_of_before_are_nobodys(vault: Vault) -> None:
+    """One that was unlinked in the lost part of the log would be somebody's again."""
+    async with serving(vault) as bank:
+        row = SlackLinkRow(
+            team_id="T0ACME", user_id="U0MAYA", iss=DEV_ISSUER, sub="maya", assurance="dev", account="maya",
+            linked_at=bank.clock(), linked_by="",
+        )  # fmt: skip
+        await bank.service.db.write(lambda tx: insert_row(tx.conn, row))
+    copy = vault.save()
+    async with serving(vault) as bank:
+        await bank.agent("later")
+    vault.bring_back(copy)
+    assert vault.verb(*REASON)[0] == 0
+    async with serving(vault) as bank:
+        assert await bank.service.db.read(every_slack_link) == []
 
 
 # -- stopped in between ----------------------------------------------------------------------------------------------

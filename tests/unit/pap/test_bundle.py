@@ -229,12 +229,6 @@ def test_unseen_fields_without_anybody_to_look_at_them_are_a_warning(folder: Bun
     assert any("no group 'unseen'" in str(warning) for warning in folder.load().warnings)
 
 
-@pytest.mark.parametrize("annotation", ['@channel("#x")'], ids=str)
-def test_an_annotation_whose_feature_is_not_built_is_a_warning(folder: BundleFolder, annotation: str) -> None:
-    text = f'@id("g") @approval("cfo") {annotation} forbid (principal, action, resource);'
-    assert any("yet" in str(warning) for warning in folder.policies(text).load().warnings)
-
-
 APPROVING_IS_POSSIBLE = {
     "no rule about approving": GATED,
     "a permit and a forbid with a condition": GATED

@@ -194,3 +194,39 @@ async def test_what_a_lane_gave_up_is_forgotten_at_last_and_nothing_else(
     left = {row["outbox_id"]: row["state"] for row in await rows(store)}
     assert left.pop("gone") == "waiting", "its receiver is gone, and may be told after all"
     assert list(left.values()) == ["waiting"]
+
+
+async def test_an_attempt_that_took_longer_than_its_claim_says_nothing_of_the_one_after_it(
+    store: Database, clock: Clock
+) -> None:
+    """In a lane that keeps its order; the one that was begun last says what came of the message."""
+
+    def owe(tx: Tx) -> None:
+        outbox.put_once(tx, "one", "told", {}, lane="a", give_up_at=tx.now + timedelta(days=1))
+
+    await store.write(owe)
+    first = await store.write(lambda tx: outbox.claim_first(tx, RETRY, "a"))
+    assert first is not None
+    assert first.created_at == START
+    clock.later(61)
+    second = await store.write(lambda tx: outbox.claim_first(tx, RETRY, "a"))
+    assert second is not None
+    assert not await store.write(lambda tx: outbox.mark_sent(tx, "one", first.attempt))
+    assert not await store.write(lambda tx: outbox.set_aside(tx, "one", "no", first.attempt))
+    assert not await store.write(lambda tx: outbox.put_back(tx, "one", "no", attempt=first.attempt))
+    assert await store.write(lambda tx: outbox.claim_first(tx, RETRY, "a")) is None, "it is still claimed"
+    assert await store.write(lambda tx: outbox.mark_sent(tx, "one", second.attempt))
+
+
+async def test_what_is_revived_can_leave_out_a_kind(store: Database) -> None:
+    def owe(tx: Tx) -> None:
+        for name, kind in (("one", "told"), ("two", "shown")):
+            outbox.put_once(tx, name, kind, {}, lane="a", give_up_at=tx.now + timedelta(days=1))
+            outbox.set_aside(tx, name, "no")
+
+    await store.write(owe)
+    later = START + timedelta(days=2)
+    assert await store.write(lambda tx: outbox.try_again(tx, "a", later, but="shown", attempts=1)) == 1
+    found = await store.write(lambda tx: outbox.claim_first(tx, RETRY, "a"))
+    assert found is not None
+    assert (found.outbox_id, found.attempt) == ("one", 2)

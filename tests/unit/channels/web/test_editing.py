@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy_service.channels.web.drawing.deceptions import hidden_positions
+from policy_service.channels.showing.deceptions import hidden_positions
+from policy_service.channels.showing.marking import typed
 from policy_service.channels.web.drawing.editing import field_views, read_fields
-from policy_service.channels.web.drawing.marking import typed
 from policy_service.workflow.pages.edit_views import EditField, EditForm
 
 HANGUL_FILLER, VARIANT, OVERRIDE = "\u3164", "\ufe0f", "\u202e"

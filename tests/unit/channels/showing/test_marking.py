@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy_service.channels.web.drawing.marking import Marked, mark, plain
+from policy_service.channels.showing.marking import Marked, mark, plain
 from policy_service.channels.web.rendering import shown
 
 CYRILLIC_A = "\u0430"

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
-from policy_service.channels.web.drawing import wording
+from policy_service.channels.showing import wording
+from policy_service.channels.showing.signing import signing
+from policy_service.channels.showing.standing import denial, outcome, quorum, short_outcome
 from policy_service.channels.web.drawing.cedar_text import stretches
 from policy_service.channels.web.drawing.queue_views import queue_groups
-from policy_service.channels.web.drawing.standing import denial, outcome, quorum, short_outcome
-from policy_service.channels.web.drawing.views import as_shown, changed_since, signing
+from policy_service.channels.web.drawing.views import as_shown, changed_since
 from policy_service.workflow.reading.queue import Wanted
 from policy_service.workflow.reading.reviews import BreakGlassView, GateView, ReviewPage, RuleChange
 from tests.fakes import reviews

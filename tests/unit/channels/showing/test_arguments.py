@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from policy_service.channels.web.drawing.arguments import arg_views, canonical_bytes, folded, same_bytes
+from policy_service.channels.showing.arguments import arg_views, canonical_bytes, folded, same_bytes
 from policy_service.channels.web.drawing.views import warned
 from policy_service.channels.web.rendering import shown
 from policy_service.workflow.reading.pieces import NOT_IN_THE_SCHEMA, ArgRow

@@ -1,0 +1,299 @@
+"""A Slack to talk to: the third-party server `local-slack`, a process on a loopback port of its own, gone at the end.
+
+It keeps the messages, sends signed deliveries or Socket Mode envelopes, and has a page a browser can click. What it
+sends and what it cannot do is in README.md beside this; what it cannot do and a test needs is in
+`tests/fakes/slack_faults.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import aiohttp
+import httpx2
+
+from tests.counterparts import require
+from tests.counterparts.node import group_of_its_own, until_it_answers
+from tests.fakes.operated import free_port
+
+Mode = Literal["events", "socket"]
+Json = dict[str, Any]
+
+WAY_TO_GET: Final = "npm ci --prefix tests/counterparts (Linux on x86-64 only)"
+_PROGRAM: Final = Path(__file__).parent / "node_modules/local-slack-linux-x64/bin/local-slack"
+_START_S: Final = 60.0
+_ANSWER_S: Final = 30.0
+
+TEAM: Final = "T0NORTHWIND"
+SECRET: Final = "8f742231b10e8888abcd99yyyzzz85a5"  # the form of Slack's own, and nobody's
+# The guest, the one who left and the one of another workspace are ordinary people to this server: the proxy of
+# tests/fakes/slack_faults.py says of them what Slack would.
+PEOPLE: Final[Mapping[str, Mapping[str, Any]]] = {
+    "dana": {"id": "U0DANA", "real_name": "Dana Finance", "email": "dana@northwind.example"},
+    "felix": {"id": "U0FELIX", "real_name": "Felix Finance", "email": "felix@northwind.example"},
+    "olivia": {"id": "U0OLIVIA", "real_name": "Olivia Owner", "email": "olivia@northwind.example"},
+    "sam": {"id": "U0SAM", "real_name": "Sam Unlinked", "email": "sam@northwind.example"},
+    "grace": {"id": "U0GRACE", "real_name": "Grace Guest", "email": "grace@agency.example"},
+    "walter": {"id": "U0WALTER", "real_name": "Walter Who Left", "email": "walter@northwind.example"},
+    "ximena": {"id": "U0XIMENA", "real_name": "Ximena Elsewhere", "email": "ximena@partner.example"},
+    "robot": {"id": "U0ROBOT", "real_name": "Some Robot", "is_bot": True},
+}
+CHANNELS: Final[Mapping[str, str]] = {"approvals": "C0APPROVALS", "payments": "C0PAYMENTS"}
+
+
+@dataclass(frozen=True)
+class App:
+    """One app of the workspace, and how it is told of things."""
+
+    mode: Mode
+    id: str = "A0COUNTERSIGN"
+    bot_user: str = "U0COUNTERSIGN"
+    bot_name: str = "countersign"
+    bot_token: str = "xoxb-countersign"
+    app_token: str = "xapp-countersign"
+    signing_secret: str = SECRET
+    request_url: str | None = None
+
+    def as_config(self) -> Json:
+        """As the server's file wants it."""
+        return {
+            "appId": self.id, "botUserId": self.bot_user, "botName": self.bot_name,
+            "botToken": self.bot_token, "appToken": self.app_token, "signingSecret": self.signing_secret,
+            "mode": self.mode, **({"requestUrl": self.request_url} if self.request_url else {}),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """What became of a modal: the errors it shows, and the views still open, the topmost last."""
+
+    errors: Mapping[str, str]
+    open: tuple[Json, ...]
+
+
+@dataclass(frozen=True)
+class SlackServer:
+    """A running workspace, seen from outside. Every method opens and closes its own connection."""
+
+    url: str
+    app: App
+    team_id: str = TEAM
+    users: Mapping[str, str] = field(
+        default_factory=lambda: {name: str(p["id"]) for name, p in PEOPLE.items()}
+    )
+    channels: Mapping[str, str] = field(default_factory=lambda: dict(CHANNELS))
+
+    @property
+    def api_url(self) -> str:
+        """What `WebClient(base_url=...)` wants: the slash at its end belongs to it."""
+        return f"{self.url}/api/"
+
+    @property
+    def ui_url(self) -> str:
+        """The page people use."""
+        return f"{self.url}/"
+
+    @property
+    def app_id(self) -> str:
+        return self.app.id
+
+    @property
+    def bot_token(self) -> str:
+        return self.app.bot_token
+
+    @property
+    def app_token(self) -> str:
+        return self.app.app_token
+
+    @property
+    def signing_secret(self) -> str:
+        return self.app.signing_secret
+
+    async def messages(self, channel: str) -> list[Json]:
+        """What everybody in the channel sees, the oldest first, without threads."""
+        return [m for m in await self._kept(channel) if not _is_ephemeral(m) and "thread_ts" not in m]
+
+    async def replies(self, channel: str, ts: str) -> list[Json]:
+        """The thread under a message, without the message."""
+        return [m for m in await self._kept(channel) if not _is_ephemeral(m) and m.get("thread_ts") == ts]
+
+    async def ephemerals(self, channel: str, user: str) -> list[Json]:
+        """What only this person was shown there."""
+        return [m for m in await self._kept(channel) if _is_ephemeral(m) and m["ephemeral_to"] == user]
+
+    async def direct(self, user: str) -> list[Json]:
+        """What the app wrote to this person alone."""
+        state = await self._control("state")
+        with_them = [c["id"] for c in state["channels"] if c["is_im"] and user in c["members"]]
+        return [message for channel in with_them for message in await self._kept(channel)]
+
+    async def log(self) -> list[Json]:
+        """Everything that went between the server and its apps, the oldest first (it keeps a thousand)."""
+        log: list[Json] = (await self._control("log"))["log"]
+        return log
+
+    async def say(self, channel: str, user: str, text: str, thread_ts: str | None = None) -> Json:
+        """A person writes; answers the message."""
+        said = await self._control("message", channel=channel, user=user, text=text, thread_ts=thread_ts)
+        message: Json = said["message"]
+        return message
+
+    async def click(self, channel: str, ts: str, user: str, action: str | Mapping[str, Any]) -> None:
+        """A person presses the button with this action_id; a mapping is sent as it is, however forged.
+
+        Returns when the service has answered, or could not be reached.
+        """
+        if isinstance(action, str):
+            kept = next(m for m in await self._kept(channel) if m["ts"] == ts)
+            action = pressed(kept["blocks"], action)
+        await self._control("interact", channel=channel, messageTs=ts, user=user, action=dict(action))
+
+    async def command(self, user: str, channel: str, text: str, command: str = "/countersign") -> None:
+        """A person types a slash command; returns when it has been answered."""
+        await self._control(
+            "command", channel=channel, user=user, command=command, text=text, appId=self.app.id
+        )
+
+    async def open_home(self, user: str) -> None:
+        """A person opens the app's Home; returns when the app has answered."""
+        await self._control("open-home", user=user, appId=self.app.id)
+
+    async def home(self, user: str) -> Json | None:
+        """The view last published to this person."""
+        views = (await self._page())["homeViews"]
+        view: Json | None = views.get(user, {}).get(self.app.id)
+        return view
+
+    async def click_home(self, user: str, action: str) -> None:
+        """A person presses a button of their Home; returns when the service has answered."""
+        view = await self.home(user)
+        assert view, f"{user} has no Home"
+        press = {
+            "t": "block_action", "channel": "", "messageTs": "", "user": user, "appId": self.app.id,
+            "action": pressed(view["blocks"], action),
+        }  # fmt: skip
+        await self._through_page(press, _is_answer)
+
+    async def modals(self) -> list[Json]:
+        """The open views, the topmost last. There is one stack for all people of the workspace."""
+        views: list[Json] = (await self._page())["modalStack"]
+        return views
+
+    async def submit_view(self, user: str, values: Mapping[str, Mapping[str, Any]]) -> Submitted:
+        """A person fills the topmost modal, `{block_id: {action_id: text or element state}}`, and submits it."""
+        assert await self.modals(), "no modal is open"
+        filled = {
+            block: {action: _typed(value) for action, value in actions.items()}
+            for block, actions in values.items()
+        }
+        submission = {"t": "view_submit", "user": user, "values": filled}
+        answer = await self._through_page(submission, lambda told: told["t"] in {"view", "view_errors"})
+        return Submitted(answer.get("errors") or {}, tuple(answer.get("stack") or await self.modals()))
+
+    async def close_view(self, user: str) -> None:
+        """A person closes the modals; returns when they are closed (the app is told afterwards)."""
+        await self._through_page({"t": "view_close", "user": user}, lambda told: told["t"] == "view")
+
+    async def is_connected(self) -> bool:
+        """Whether the app holds a Socket Mode connection."""
+        apps = (await self._page())["apps"]
+        return any(app["connected"] for app in apps if app["appId"] == self.app.id)
+
+    async def reset(self) -> None:
+        """No message, no modal, no Home, no log; connections stay."""
+        await self._control("reset", post=True)
+
+    async def _kept(self, channel: str) -> list[Json]:
+        messages: list[Json] = (await self._control(f"messages/{channel}"))["messages"]
+        return messages
+
+    async def _control(self, path: str, *, post: bool = False, **body: Any) -> Json:
+        async with httpx2.AsyncClient(base_url=self.url, timeout=_ANSWER_S) as http:
+            if body or post:
+                answer = await http.post(f"/_control/{path}", json=body)
+            else:
+                answer = await http.get(f"/_control/{path}")
+        assert answer.status_code == 200, answer.text
+        told: Json = answer.json()
+        return told
+
+    async def _page(self) -> Json:
+        """What the page is shown when it opens."""
+        async with aiohttp.ClientSession() as http, http.ws_connect(f"{self.url}/ui") as page:
+            state: Json = (await page.receive_json(timeout=_ANSWER_S))["state"]
+            return state
+
+    async def _through_page(self, message: Json, until: Callable[[Json], bool]) -> Json:
+        """Do as the page does, and answer the first thing it is told that is `until`."""
+        async with aiohttp.ClientSession() as http, http.ws_connect(f"{self.url}/ui") as page:
+            await page.receive_json(timeout=_ANSWER_S)
+            await page.send_json(message)
+            async with asyncio.timeout(_ANSWER_S):
+                while True:
+                    told: Json = await page.receive_json()
+                    if until(told):
+                        return told
+
+
+def pressed(blocks: list[Json], action_id: str) -> Json:
+    """What the page sends for this button: a block without an id of its own is named by its place."""
+    for place, block in enumerate(blocks):
+        for element in [*block.get("elements", []), block.get("accessory", {})]:
+            if element.get("action_id") == action_id:
+                kept = {key: element[key] for key in ("action_id", "value", "text") if key in element}
+                return {"type": "button", "block_id": block.get("block_id", f"b{place}"), **kept}
+    raise AssertionError(f"no button {action_id!r} in {json.dumps(blocks)}")
+
+
+def _is_ephemeral(message: Mapping[str, Any]) -> bool:
+    return message.get("subtype") == "ephemeral"
+
+
+def _typed(value: str | Mapping[str, Any]) -> Mapping[str, Any]:
+    return {"type": "plain_text_input", "value": value} if isinstance(value, str) else value
+
+
+def _is_answer(told: Json) -> bool:
+    entry = told.get("entry", {})
+    return entry.get("direction") in {"from_bot", "internal"} and entry.get("kind") in {
+        "interactive", "ack", "socket",
+    }  # fmt: skip
+
+
+@contextmanager
+def local_slack(
+    folder: Path,
+    *,
+    request_url: str | None = None,
+    mode: Mode = "events",
+    signing_secret: str = SECRET,
+    more_apps: tuple[App, ...] = (),
+) -> Iterator[SlackServer]:
+    """A workspace with the app of the tests, and with `more_apps`, whose every id and token is another."""
+    program = require("local-slack", _PROGRAM if _PROGRAM.exists() else None, WAY_TO_GET)
+    app = App(mode, signing_secret=signing_secret, request_url=request_url)
+    file, port = folder / "slack.json", free_port()
+    file.write_text(json.dumps(_config((app, *more_apps))))
+    command = [str(program), "--config", str(file), "--port", str(port), "--base-host", "127.0.0.1",
+               "--files-dir", str(folder / "files")]  # fmt: skip
+    with group_of_its_own(*command) as process:
+        server = SlackServer(f"http://127.0.0.1:{port}", app)
+        until_it_answers(f"{server.url}/_control/state", process)
+        yield server
+
+
+def _config(apps: tuple[App, ...]) -> Json:
+    bots = [app.bot_user for app in apps]
+    members = [*(str(person["id"]) for person in PEOPLE.values()), *bots]
+    return {
+        "workspace": {"name": "Northwind", "domain": "northwind", "teamId": TEAM},
+        "apps": [app.as_config() for app in apps],
+        "users": [{"name": name, **person} for name, person in PEOPLE.items()],
+        "channels": [{"id": id_, "name": name, "members": members} for name, id_ in CHANNELS.items()],
+    }

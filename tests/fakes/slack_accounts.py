@@ -1,0 +1,46 @@
+"""Accounts of a Slack workspace as the channel would describe them, and the settings of an app in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from policy_service.workflow.slack.accounts import Account
+from tests.fakes.slack_polite import polite_slack
+
+TEAM, APP, OTHER_TEAM = "T0ACME", "A0COUNTERSIGN", "T0RIVAL"
+
+
+def app_settings(folder: Path, **more: Any) -> dict[str, Any]:
+    """The table ``[slack]``; its secrets are nobody's, in files of their own, and its Slack takes everything."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in (("bot-token", "xoxb-nobodys"), ("signing-secret", "5" * 32)):
+        secret_file(folder / name, text)
+    return {
+        "team_id": TEAM,
+        "app_id": APP,
+        "bot_token_file": folder / "bot-token",
+        "signing_secret_file": folder / "signing-secret",
+        "default_channel": "#approvals",
+        "api_url": polite_slack(),
+        **more,
+    }
+
+
+def secret_file(path: Path, text: str) -> None:
+    """A secret that only this user can read."""
+    path.write_text(text)
+    path.chmod(0o600)
+
+
+def account(user_id: str, name: str = "", **more: Any) -> Account:
+    """A full member, but for what is given."""
+    said: dict[str, Any] = {
+        "team_id": TEAM,
+        "email": None,
+        "deleted": False,
+        "bot": False,
+        "guest": False,
+        "stranger": False,
+    }
+    return Account(user_id=user_id, name=name or user_id.lower(), **(said | more))

@@ -1,0 +1,165 @@
+"""People with Slack accounts before the real verbs: who is invited, who links, who decides through it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from sqlalchemy import select
+
+from policy_service.errors import ServiceError
+from policy_service.identity.people import remember
+from policy_service.identity.sessions import Session, open_session
+from policy_service.identity.slack_links import every_slack_link
+from policy_service.slack import SlackApp
+from policy_service.storage.core import table
+from policy_service.storage.database import Tx
+from policy_service.storage.plumbing import AuditRow
+from policy_service.storage.slack_tables import SlackLinkRow
+from policy_service.workflow.pages import reviews
+from policy_service.workflow.reading.reviews import VoteResult
+from policy_service.workflow.reviews.shown import SLACK, view_of
+from policy_service.workflow.reviews.vote import Ballot, vote
+from policy_service.workflow.slack.accounts import Account
+from policy_service.workflow.slack.inviting import invite
+from policy_service.workflow.slack.linking import Link, link
+from policy_service.workflow.slack.subjects import ONLOOKER
+from policy_service.workflow.slack.voters import Linked, still_linked, voter_of
+from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET
+from tests.fakes.log_check import faults_of_log
+from tests.fakes.slack_accounts import TEAM, account, app_settings
+from tests.fakes.world import Visitor, World, running
+
+ACME = {"name": "acme", "title": "Acme", "issuer": ISSUER, "client_id": CLIENT, "client_secret": SECRET}
+MAYA, MALLORY = account("U0MAYA", "maya"), account("U0MALLORY", "mallory", email="mallory@acme.example")
+
+
+@dataclass
+class Workspace:
+    """The workspace of a running service."""
+
+    world: World
+
+    @property
+    def app(self) -> SlackApp:
+        """Its settings."""
+        app = self.world.settings.slack
+        assert app is not None
+        return app
+
+    async def invited(self, who: Account) -> str:
+        """The secret of an account's invitation."""
+        url = urlsplit(await invite(self.world.service.ctx, self.app, who))
+        assert f"{url.scheme}://{url.netloc}{url.path}" == f"{self.world.settings.public_url}/slack/link"
+        (secret,) = parse_qs(url.query)["invitation"]
+        return secret
+
+    async def by_link(self, sub: str) -> Session:
+        """Somebody signed in by the development sign-in."""
+        visitor = await self.world.person(sub)
+        return await self._found(visitor.cookie)
+
+    async def by_provider(
+        self, sub: str, email: str | None = None, groups: list[str] | None = None
+    ) -> Session:
+        """Somebody signed in at the deployment's provider."""
+        return await self._found(await self._cookie(sub, email, groups))
+
+    async def browser(self, sub: str, email: str | None = None) -> Visitor:
+        """The same person in a browser."""
+        cookie = await self._cookie(sub, email, None)
+        csrf = (await self._found(cookie)).csrf
+        return Visitor(sub, self.world.http, cookie, csrf, self.world.settings.public_url)
+
+    async def _cookie(self, sub: str, email: str | None, groups: list[str] | None) -> str:
+        trust = self.world.settings.providers[0].trust
+
+        def begin(tx: Tx) -> str:
+            remember(tx, ISSUER, sub, sub.title(), email=email, groups=groups)
+            return open_session(tx, ISSUER, sub, "oidc", max_s=86_400, trust=trust, sid=f"s-{sub}")
+
+        return await self.world.service.db.write(begin)
+
+    async def _found(self, cookie: str) -> Session:
+        session = await self.world.service.sessions.find(cookie)
+        assert session is not None
+        return session
+
+    async def take(self, secret: str, session: Session) -> Link:
+        """Answer an invitation."""
+        return (await link(self.world.service.ctx, self.app, secret, session)).link
+
+    async def linked(self, who: Account, session: Session) -> Link:
+        """Be invited and answer."""
+        return await self.take(await self.invited(who), session)
+
+    async def voter(self, user_id: str, team_id: str = TEAM) -> Linked:
+        """Who decides through an account."""
+        ctx = self.world.service.ctx
+        return await ctx.db.read(lambda conn: voter_of(conn, ctx, self.app, team_id, user_id, ctx.clock()))
+
+    async def vote(self, user_id: str, view: dict[str, Any], by: Linked | None = None) -> VoteResult:
+        """An approval through an account, by whom the channel took its person for."""
+        linked, seen = by or await self.voter(user_id), view["effects"][0]
+        ballot = Ballot(
+            seen["review"]["review_id"],
+            "approve",
+            view["rev"],
+            seen["effect_digest"],
+            view["txn_digest"],
+            None,
+            "slack",
+            view_digest=await self._shown(seen["review"]["review_id"]),
+        )
+        shows = still_linked(self.app, TEAM, user_id, reviews.read_view)
+        return await vote(self.world.service.ctx, linked.voter, ballot, shows)
+
+    async def _shown(self, review_id: str) -> str:
+        """What a message of that review shows now."""
+        ctx = self.world.service.ctx
+        page = await ctx.db.read(lambda conn: reviews.read_view(conn, ctx, ONLOOKER, review_id, ctx.clock()))
+        assert page is not None
+        return view_of(page, SLACK).digest
+
+    async def log(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """What the log says of accounts: kind, actor, body."""
+        rows = table(AuditRow).c
+        query = (
+            select(rows.kind, rows.actor, rows.body).where(rows.kind.like("slack%")).order_by(rows.audit_id)
+        )
+        found = await self.world.service.db.read(lambda conn: conn.execute(query).all())
+        return [(kind, actor, json.loads(body)) for kind, actor, body in found]
+
+    async def kinds(self) -> list[str]:
+        """What the log says, in its order."""
+        query = select(table(AuditRow).c.kind).order_by(table(AuditRow).c.audit_id)
+        return await self.world.service.db.read(lambda conn: list(conn.execute(query).scalars()))
+
+    async def rows(self) -> list[SlackLinkRow]:
+        """Every account that is linked."""
+        return await self.world.service.db.read(every_slack_link)
+
+
+@asynccontextmanager
+async def with_slack(folder: Path, bundle: Path, database: dict[str, str]) -> AsyncIterator[World]:
+    """A service with a Slack app and a provider; when it is over, its log must tell exactly what happened (I-8)."""
+    more: dict[str, Any] = {"slack": app_settings(folder), "providers": [ACME], **database}
+    async with running(folder / "data", bundle, **more) as world:
+        yield world
+        assert await world.service.db.read(faults_of_log) == []
+
+
+async def refused(doing: Awaitable[Any], kind: type[ServiceError], code: str, *words: str) -> ServiceError:
+    """That it is refused so, in these words."""
+    with pytest.raises(kind) as raised:
+        await doing
+    assert raised.value.code == code
+    for word in words:
+        assert word in raised.value.detail
+    return raised.value

@@ -1,0 +1,79 @@
+"""Two things said of a Slack account at once: one comes first, on both engines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policy_service.errors import (
+    ForbiddenError,
+    InvalidRequestError,
+)
+from policy_service.workflow.slack.inviting import invitation_of
+from policy_service.workflow.slack.linking import unlink
+from tests.fakes.payments import Payments
+from tests.fakes.slack_accounts import TEAM
+from tests.fakes.world import Agent, World
+from tests.integration.service.effects import pay
+from tests.integration.service.engines import ENGINES
+from tests.integration.service.slack_links import MAYA, Workspace, with_slack
+
+pytestmark = [pytest.mark.anyio, pytest.mark.parametrize("engine", ENGINES)]
+
+
+@pytest.fixture
+async def bank(tmp_path: Path, folder: Payments, database: dict[str, str]) -> AsyncIterator[World]:
+    async with with_slack(tmp_path, folder.path, database) as started:
+        yield started
+
+
+@pytest.fixture
+async def here(bank: World) -> Workspace:
+    return Workspace(bank)
+
+
+async def test_of_two_who_use_it_at_once_one_wins(here: Workspace) -> None:
+    secret = await here.invited(MAYA)
+    maya, tomas = await here.by_link("maya"), await here.by_link("tomas")
+    answers = await asyncio.gather(here.take(secret, maya), here.take(secret, tomas), return_exceptions=True)
+    lost = [answer for answer in answers if isinstance(answer, BaseException)]
+    assert [type(answer) for answer in lost] == [InvalidRequestError]
+    assert len(await here.rows()) == 1
+    assert [kind for kind, *_ in await here.log()] == ["slack_linked"]
+
+
+async def test_of_two_invitations_asked_for_at_once_one_is_live(here: Workspace) -> None:
+    secrets = await asyncio.gather(*(here.invited(MAYA) for _ in range(4)))
+    found = [await invitation_of(here.world.service.ctx, secret) for secret in secrets]
+    assert sum(one is not None for one in found) == 1
+
+
+async def test_an_invitation_that_is_replaced_while_it_is_used_wins_or_loses_whole(here: Workspace) -> None:
+    secret, maya = await here.invited(MAYA), await here.by_link("maya")
+    used, newer = await asyncio.gather(here.take(secret, maya), here.invited(MAYA), return_exceptions=True)
+    assert isinstance(newer, str)
+    assert len(await here.rows()) == (0 if isinstance(used, BaseException) else 1)
+    assert await invitation_of(here.world.service.ctx, secret) is None
+    assert await invitation_of(here.world.service.ctx, newer) is not None
+
+
+async def test_a_vote_and_an_unlinking_at_once_leave_no_vote_after_it(
+    here: Workspace, bank: World, robot: Agent
+) -> None:
+    await here.linked(MAYA, await here.by_link("maya"))
+    view: dict[str, Any] = (await robot.submit(await pay(bank, 500))).json()
+    linked, ctx = await here.voter("U0MAYA"), bank.service.ctx
+    voted, gone = await asyncio.gather(
+        here.vote("U0MAYA", view, linked),
+        unlink(ctx, TEAM, "U0MAYA", actor="operator"),
+        return_exceptions=True,
+    )
+    assert gone is True
+    state = (await robot.see(view["txn"]))["effects"][0]["state"]
+    assert state == ("review" if isinstance(voted, ForbiddenError) else "released")
+    kinds = [kind for kind in await here.kinds() if kind in {"vote_recorded", "slack_unlinked"}]
+    assert kinds[-1] == "slack_unlinked"

@@ -1,0 +1,264 @@
+"""The pages of Slack accounts: an invitation is opened as often as one likes and taken by one form, by its person;
+what is linked can be seen and ended there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import parse_qs, quote, urlsplit
+
+import httpx2
+import pytest
+from structlog.testing import capture_logs
+
+from tests.fakes.payments import Payments, person
+from tests.fakes.slack_accounts import OTHER_TEAM, TEAM, account
+from tests.fakes.world import World, running
+from tests.integration.service.slack_links import MALLORY, MAYA, Workspace, with_slack
+from tests.integration.service.stepping_up import Holder, told
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def bank(tmp_path: Path, folder: Payments, database: dict[str, str]) -> AsyncIterator[World]:
+    async with with_slack(tmp_path, folder.path, database) as started:
+        yield started
+
+
+@pytest.fixture
+async def here(bank: World) -> Workspace:
+    return Workspace(bank)
+
+
+@pytest.fixture
+async def maya(bank: World) -> Holder:
+    return Holder(await bank.person("maya"))
+
+
+def at(secret: str) -> str:
+    return f"/slack/link?invitation={secret}"
+
+
+async def linked(here: Workspace, holder: Holder) -> None:
+    answer = await holder.send("/slack/link", invitation=await here.invited(MAYA))
+    assert (answer.status_code, answer.headers["location"]) == (303, "/slack")
+
+
+async def test_opening_an_invitation_says_what_it_is_and_links_nothing(here: Workspace, maya: Holder) -> None:
+    secret = await here.invited(replace(MAYA, email="maya@acme.example"))
+    for _ in range(2):
+        page = await maya.page(at(secret))
+        for word in ("@maya", "U0MAYA", TEAM, "maya@acme.example", person("maya"), "decide in your name"):
+            assert word in page
+        assert "Link it only if you asked Slack for this link yourself, just now." in page
+    assert await here.rows() == []
+    assert await here.log() == []
+
+
+async def test_the_form_links_it_once(here: Workspace, maya: Holder) -> None:
+    secret = await here.invited(MAYA)
+    page = await maya.page(at(secret))
+    assert re.search(rf'name="invitation" value="{re.escape(secret)}"', page)
+    answer = await maya.send("/slack/link", invitation=secret)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/slack")
+    assert "@maya" in await maya.page("/slack")
+    again = await maya.send("/slack/link", invitation=secret)
+    assert again.status_code == 400
+    assert "No Slack account was linked" in again.text
+    assert "/countersign link" in told(again)
+    assert 'href="/slack"' in again.text
+    assert len(await here.rows()) == 1
+
+
+async def test_whoever_is_not_signed_in_is_sent_to_sign_in_and_back_to_it(here: Workspace) -> None:
+    secret = await here.invited(MAYA)
+    answer = await here.world.http.get(at(secret))
+    assert answer.status_code == 303
+    target = urlsplit(answer.headers["location"])
+    assert target.path == "/sign-in"
+    assert parse_qs(target.query)["next"] == [at(secret)]
+    door = await here.world.http.get(answer.headers["location"])
+    onward = re.search(r'href="(/sign-in/acme\?next=[^"]+)"', door.text)
+    assert onward is not None
+    assert parse_qs(urlsplit(onward[1]).query)["next"] == [at(secret)]
+
+
+@pytest.mark.parametrize("secret", ["//evil.example", "x&next=//evil.example", "\r\nSet-Cookie: a=b", "é"])
+async def test_a_hostile_invitation_leads_nowhere_else(here: Workspace, secret: str) -> None:
+    answer = await here.world.http.get(f"/slack/link?invitation={quote(secret)}")
+    target = urlsplit(answer.headers["location"])
+    assert (target.netloc, target.path) == ("", "/sign-in")
+    (back,) = parse_qs(target.query)["next"]
+    assert back.startswith("/slack/link?invitation=")
+    assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize("secret", ["", "x", "%00", "A" * 3_000])
+async def test_an_invitation_that_is_none_is_refused(here: Workspace, maya: Holder, secret: str) -> None:
+    answer = await maya.visitor.get(f"/slack/link?invitation={secret}")
+    assert answer.status_code == 400
+    assert "No Slack account was linked" in answer.text
+    assert "/countersign link" in told(answer)
+    assert await here.rows() == []
+
+
+async def test_an_invitation_that_is_too_old_is_refused(here: Workspace, maya: Holder) -> None:
+    secret = await here.invited(MAYA)
+    here.world.clock.pass_(minutes=here.app.link_minutes)
+    assert (await maya.visitor.get(at(secret))).status_code == 400
+    answer = await maya.send("/slack/link", invitation=secret)
+    assert answer.status_code == 400
+    assert "too old" in told(answer)
+
+
+async def test_mallorys_invitation_before_an_approver_is_refused_with_the_reason(here: Workspace) -> None:
+    """G12: an approver with another address who presses the button all the same."""
+    secret = await here.invited(MALLORY)
+    maya = Holder(await here.browser("maya", "maya@acme.example"))
+    assert "mallory@acme.example" in await maya.page(at(secret))
+    answer = await maya.send("/slack/link", invitation=secret)
+    assert answer.status_code == 403
+    assert "No Slack account was linked" in answer.text
+    assert "decide in your name" in told(answer)
+    assert await here.rows() == []
+
+
+async def test_a_form_from_elsewhere_or_without_the_token_links_nothing(
+    here: Workspace, maya: Holder
+) -> None:
+    secret = await here.invited(MAYA)
+    headers = {"Cookie": f"countersign_dev={maya.visitor.cookie}", "Origin": "https://evil.example"}
+    form = {"csrf_token": maya.visitor.csrf, "invitation": secret}
+    foreign = await here.world.http.post("/slack/link", data=form, headers=headers)
+    own = headers | {"Origin": maya.visitor.origin}
+    forged = await here.world.http.post("/slack/link", data=form | {"csrf_token": "x"}, headers=own)
+    assert (foreign.status_code, forged.status_code) == (403, 403)
+    nobody = await here.world.http.post("/slack/link", data=form, headers={"Origin": maya.visitor.origin})
+    assert nobody.status_code == 401
+    assert await here.rows() == []
+
+
+async def test_an_account_of_somebody_else_is_told_to_be_unlinked_first(
+    here: Workspace, maya: Holder
+) -> None:
+    await linked(here, maya)
+    tomas = Holder(await here.world.person("tomas"))
+    answer = await tomas.send("/slack/link", invitation=await here.invited(MAYA))
+    assert answer.status_code == 409
+    assert "another person" in told(answer)
+    assert "@maya" not in await tomas.page("/slack")
+
+
+async def test_a_person_unlinks_their_own_and_nobody_elses(here: Workspace, maya: Holder) -> None:
+    await linked(here, maya)
+    tomas = Holder(await here.world.person("tomas"))
+    for path, more in (("/slack/unlink", {}), ("/slack/direct", {"wanted": "yes"})):
+        answer = await tomas.send(path, team_id=TEAM, user_id="U0MAYA", **more)
+        assert answer.status_code == 404
+        assert "Your Slack accounts are as they were" in answer.text
+    (row,) = await here.rows()
+    assert not row.direct
+    assert (await maya.send("/slack/unlink", team_id=OTHER_TEAM, user_id="U0MAYA")).status_code == 404
+    assert (await maya.send("/slack/unlink", team_id=TEAM, user_id="U0MAYA")).status_code == 303
+    assert await here.rows() == []
+    assert (await here.log())[-1][:2] == ("slack_unlinked", f"person:{person('maya')}")
+    assert "None is linked to you" in await maya.page("/slack")
+
+
+async def test_every_other_session_of_the_person_is_told(here: Workspace, maya: Holder) -> None:
+    elsewhere = Holder(await here.world.person("maya"))
+    await linked(here, maya)
+    for path in ("/", "/tasks", "/slack"):
+        page = await elsewhere.page(path)
+        assert "Your Slack accounts were changed in another session" in page
+        assert "Your passkeys were changed" not in page
+        assert "changed in another session" not in await maya.page(path)
+    tomas = Holder(await here.world.person("tomas"))
+    assert "changed in another session" not in await tomas.page("/")
+    assert (await elsewhere.send("/passkeys/seen", back="/")).status_code == 303
+    assert "changed in another session" not in await elsewhere.page("/")
+
+
+async def test_whoever_links_in_a_stolen_session_signs_its_person_out_and_they_are_told(
+    here: Workspace, maya: Holder
+) -> None:
+    """The thief holds the very cookie, and the form token with it; what they decide by Slack would outlive both."""
+    thief = Holder(replace(maya.visitor))
+    answer = await thief.send("/slack/link", invitation=await here.invited(account("U0THIEF", "thief")))
+    assert answer.status_code == 303
+    assert (await maya.visitor.get("/v1/reviews")).status_code == 401
+    again = Holder(await here.world.person("maya"))
+    page = await again.page("/")
+    assert "thief" in page.split("Your Slack accounts were changed in another session")[1]
+    assert (await again.send("/slack/unlink", team_id=TEAM, user_id="U0THIEF")).status_code == 303
+    assert "changed in another session" not in await again.page("/")
+
+
+async def test_what_a_session_did_before_it_had_another_cookie_is_still_its_own(
+    here: Workspace, maya: Holder
+) -> None:
+    await linked(here, maya)
+    answer = await maya.send("/slack/link", invitation=await here.invited(account("U0SECOND", "second")))
+    assert answer.status_code == 303
+    assert "changed in another session" not in await maya.page("/")
+
+
+async def test_a_link_that_was_refused_leaves_the_session_as_it_is(here: Workspace, maya: Holder) -> None:
+    cookie = maya.visitor.cookie
+    assert (await maya.send("/slack/link", invitation="x")).status_code == 400
+    assert maya.visitor.cookie == cookie
+    assert (await maya.visitor.get("/slack")).status_code == 200
+
+
+async def test_direct_messages_are_wished_for_and_not(here: Workspace, maya: Holder) -> None:
+    await linked(here, maya)
+    for wanted, told_so in (("yes", "in direct messages too"), ("no", "in channels only")):
+        answer = await maya.send("/slack/direct", team_id=TEAM, user_id="U0MAYA", wanted=wanted)
+        assert answer.status_code == 303
+        assert told_so in await maya.page("/slack")
+    answer = await maya.send("/slack/direct", team_id=TEAM, user_id="U0MAYA", wanted="perhaps")
+    assert answer.status_code == 400
+
+
+async def test_a_name_that_is_markup_or_hides_letters_is_text(here: Workspace, maya: Holder) -> None:
+    """Slack lets people call themselves what they like."""
+    name = "<img src=x>\u202eayam"
+    secret = await here.invited(account("U0EVIL", name))
+    assert "<img" not in await maya.page(at(secret))
+    assert "\u202e" not in await maya.page(at(secret))
+    await maya.send("/slack/link", invitation=secret)
+    page = await maya.page("/slack")
+    assert "<img" not in page
+    assert "\u202e" not in page
+
+
+async def test_the_pages_write_no_secret_into_any_log(here: Workspace, maya: Holder) -> None:
+    secret = await here.invited(MAYA)
+    with capture_logs() as said:
+        await maya.page(at(secret))
+        await here.world.http.get(at(secret))
+        await maya.send("/slack/link", invitation=secret)
+        await maya.send("/slack/link", invitation=secret)
+    assert secret not in repr(said)
+
+
+async def test_the_account_menu_leads_to_them(maya: Holder) -> None:
+    assert 'href="/slack"' in await maya.page("/")
+
+
+async def test_whoever_is_not_signed_in_sees_no_accounts(here: Workspace) -> None:
+    answer = await here.world.http.get("/slack")
+    assert (answer.status_code, answer.headers["location"]) == (303, "/sign-in?next=/slack")
+
+
+async def test_without_an_app_there_are_no_such_pages(tmp_path: Path, folder: Payments) -> None:
+    async with running(tmp_path / "none", folder.path) as world:
+        maya = Holder(await world.person("maya"))
+        answers: list[httpx2.Response] = [await maya.visitor.get(path) for path in ("/slack", at("x"))]
+        answers += [await maya.send(f"/slack/{name}") for name in ("link", "unlink", "direct")]
+        assert {answer.status_code for answer in answers} == {404}
+        assert 'href="/slack"' not in await maya.page("/")

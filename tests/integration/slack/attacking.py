@@ -1,0 +1,173 @@
+"""What Slack would never have sent: presses, forms and commands with any member changed, rightly signed.
+
+Whoever holds these has the signing secret, or Slack itself is wrong; so whatever is refused here is refused by what the
+service knows, and not by what it is told.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final
+
+from sqlalchemy import func, select
+
+from policy_service.storage.core import Row, table
+from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.slack_tables import SlackCardRow
+from policy_service.storage.tables import CommentRow, VoteRow
+from tests.counterparts.slack import pressed
+from tests.fakes.slack_deliveries import Answer, Json, Kind
+from tests.integration.slack.conftest import APPROVALS, Office
+
+_times = count(1_795_000_000)
+GONE: Final = object()
+"""A member that is left out."""
+
+
+def changed(payload: Json, changes: Mapping[str, Any]) -> Json:
+    """The payload with members changed, named by their path: ``team.id``, ``actions.0.value``."""
+    told: Json = json.loads(json.dumps(payload))
+    for path, value in changes.items():
+        *way, last = [int(step) if step.isdigit() else step for step in path.split(".")]
+        at: Any = told
+        for step in way:
+            at = at[step]
+        if value is GONE:
+            del at[last]
+        else:
+            at[last] = value
+    return told
+
+
+@dataclass
+class Attacker:
+    """Somebody who can have anything delivered, before an office."""
+
+    office: Office
+
+    def press(self, user: str, card: Json, action: str = "approve", /, **changes: Any) -> Json:
+        """A press on a card as Slack sends it, but for ``changes``, whose paths are written with ``__``."""
+        return self.press_of(user, card, pressed(card["blocks"], action), **changes)
+
+    def press_of(self, user: str, card: Json, button: Json, /, **changes: Any) -> Json:
+        """The same of a button that may not be there."""
+        app, stamp = self.office.app, f"{next(_times)}.000100"
+        payload = {
+            "type": "block_actions",
+            "api_app_id": app.app_id,
+            "token": "no-longer-used",
+            "team": {"id": app.team_id, "domain": "northwind"},
+            "enterprise": None,
+            "is_enterprise_install": False,
+            "user": {"id": user, "username": user.lower(), "team_id": app.team_id},
+            "trigger_id": f"{stamp}.trigger",
+            "container": {
+                "type": "message",
+                "message_ts": card["ts"],
+                "channel_id": APPROVALS,
+                "is_ephemeral": False,
+            },
+            "channel": {"id": APPROVALS, "name": "approvals"},
+            "message": {"ts": card["ts"], "text": card.get("text", ""), "blocks": card.get("blocks", [])},
+            "response_url": "https://hooks.slack.com/actions/T0/1/abc",
+            "actions": [button | {"action_ts": stamp}],
+        }
+        return changed(payload, {path.replace("__", "."): value for path, value in changes.items()})
+
+    def form(self, user: str, kind: str, pointer: str, text: str | None, /, **changes: Any) -> Json:
+        """A form that was sent."""
+        app, stamp = self.office.app, f"{next(_times)}"
+        payload = {
+            "type": "view_submission",
+            "api_app_id": app.app_id,
+            "team": {"id": app.team_id, "domain": "northwind"},
+            "user": {"id": user, "username": user.lower(), "team_id": app.team_id},
+            "trigger_id": f"{stamp}.trigger",
+            "view": {
+                "id": f"V{stamp}",
+                "type": "modal",
+                "callback_id": kind,
+                "private_metadata": pointer,
+                "state": {"values": {"reason": {"words": {"type": "plain_text_input", "value": text}}}},
+            },
+            "response_urls": [],
+        }
+        return changed(payload, {path.replace("__", "."): value for path, value in changes.items()})
+
+    def command(self, user: str, text: str, /, **changes: Any) -> Json:
+        """A slash command."""
+        app = self.office.app
+        payload = {
+            "command": "/countersign",
+            "text": text,
+            "team_id": app.team_id,
+            "team_domain": "northwind",
+            "channel_id": APPROVALS,
+            "user_id": user,
+            "api_app_id": app.app_id,
+            "response_url": "https://hooks.slack.com/commands/1/2",
+            "trigger_id": f"{next(_times)}.trigger",
+        }
+        return {name: value for name, value in (payload | changes).items() if value is not GONE}
+
+    def event(self, kind: str, /, **changes: Any) -> Json:
+        """Something that happened in the workspace."""
+        app = self.office.app
+        payload = {
+            "type": "event_callback",
+            "team_id": app.team_id,
+            "api_app_id": app.app_id,
+            "event_id": f"Ev{next(_times)}",
+            "event": {"type": kind, "tokens": {"bot": [app.app_id]}},
+        }
+        return changed(payload, {path.replace("__", "."): value for path, value in changes.items()})
+
+    async def deliver(self, payload: Json, kind: Kind = "interactive", **how: Any) -> Answer:
+        """Have it delivered over HTTP, signed with the right secret unless another is given."""
+        return await self.office.faults.deliveries.forge(kind, payload, **how)
+
+    async def say(self, user: str, text: str, /, **changes: Any) -> Answer:
+        """Have a command delivered."""
+        return await self.deliver(self.command(user, text, **changes), "slash_commands")
+
+    # -- what came of it ---------------------------------------------------------------------------------------------
+
+    async def count(self, model: type[Row]) -> int:
+        """How many rows of a table there are."""
+        query = select(func.count()).select_from(table(model))
+        return await self.office.world.service.db.read(lambda conn: conn.execute(query).scalar_one())
+
+    async def nothing_said(self) -> bool:
+        """That nobody's vote and nobody's word is on record."""
+        return (await self.count(VoteRow), await self.count(CommentRow)) == (0, 0)
+
+    async def votes(self) -> list[tuple[str, str, bool]]:
+        """Who voted what, and whether it was late."""
+        row = table(VoteRow).c
+        query = select(row.sub, row.verdict, row.late).order_by(row.vote_id)
+        found = await self.office.world.service.db.read(lambda conn: conn.execute(query).all())
+        return [tuple(one) for one in found]
+
+    async def answers(self) -> list[Json]:
+        """What people were to be told alone, sent or not."""
+        row = table(OutboxRow).c
+        query = select(row.payload).where(row.kind == "slack_ephemeral").order_by(row.created_at)
+        found = await self.office.world.service.db.read(lambda conn: conn.execute(query).scalars().all())
+        return [dict(one) for one in found]
+
+    async def cards(self) -> list[Json]:
+        """Every card as it is stored."""
+        row = table(SlackCardRow).c
+        found = await self.office.world.service.db.read(
+            lambda conn: conn.execute(select(*row).order_by(row.card_id)).all()
+        )
+        return [dict(one._mapping) for one in found]
+
+
+def value_of(card: Json, action: str = "approve") -> str:
+    """The value of a button: a pointer."""
+    value: str = pressed(card["blocks"], action)["value"]
+    return value

@@ -1,0 +1,144 @@
+"""Random faults between random events: whatever comes, each thing is told once and the last state is shown."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from policy_service.storage.core import find
+from policy_service.storage.slack_tables import SlackCardRow
+from tests.counterparts.slack import SlackServer
+from tests.fakes.payments import Payments
+from tests.fakes.slack_faults import CutAfter, CutBefore, Fault, Garbled, Hang, NotOk, SlackFaults, Status
+from tests.fakes.world import Visitor
+from tests.integration.slack.conftest import APPROVALS, Office, opened, until, words
+
+pytestmark = pytest.mark.anyio
+
+METHODS = (
+    "chat.postMessage",
+    "chat.update",
+    "conversations.list",
+    "conversations.history",
+    "conversations.replies",
+)
+FAULTS: tuple[Fault, ...] = (
+    Status(429, retry_after=30),
+    Status(500),
+    Hang(0.7),
+    Hang(0.7, accepted=True),
+    CutBefore(),
+    CutAfter(),
+    CutAfter(),
+    Garbled(),
+    NotOk("internal_error"),
+    NotOk("token_revoked"),
+    NotOk("not_in_channel"),
+)
+SHOWN = {
+    "released": "Approved and released",
+    "denied": "Denied",
+    "expired": "Expired",
+    "review": "Review wanted",
+}
+STEPS = 30
+
+
+@pytest.fixture
+async def office(
+    tmp_path: Path,
+    slack_and_faults: tuple[SlackServer, SlackFaults],
+    bundle: Payments,
+    database: dict[str, str],
+) -> AsyncIterator[Office]:
+    """One that waits for Slack half a second, and gives every review a card of its own."""
+    slack, faults = slack_and_faults
+    await slack.reset()
+    faults.forget()
+    app = {"timeout_s": 0.5, "digest_above": 100}
+    async with opened(tmp_path, slack, faults, bundle.path, app=app, **database) as started:
+        yield started
+
+
+class Story:
+    """What happens at random, by a seed that a failing test names."""
+
+    def __init__(self, office: Office, maya: Visitor, seed: int) -> None:
+        self.office, self.maya, self.chance = office, maya, random.Random(seed)
+        self.views: list[dict[str, Any]] = []
+        self.said = 0
+        self.told: list[int] = []  # what was said when its card stood in the channel already
+
+    async def step(self) -> None:
+        """One event, and perhaps a fault of some call to come."""
+        if self.chance.random() < 0.6:
+            self.office.faults.on.next(self.chance.choice(METHODS), self.chance.choice(FAULTS))
+        await self.chance.choice((self.ask, self.talk, self.decide, self.wait))()
+
+    async def ask(self) -> None:
+        n = len(self.views)
+        if n < 6:
+            self.views.append(await self.office.pay(500 + n, f"run-{n}", f"acct-{n}"))
+            await until(self._followed)  # what is decided before anybody looks at the log is asked nowhere
+
+    async def _followed(self) -> bool | None:
+        return await self.office.followed() or None
+
+    async def _stands(self, view: dict[str, Any]) -> bool:
+        review_id = view["effects"][0]["review"]["review_id"]
+        cards = await self.office.world.service.db.read(
+            lambda conn: find(conn, SlackCardRow, review_id=review_id)
+        )
+        return all(card.posted_at is not None for card in cards)
+
+    async def talk(self) -> None:
+        if open_ones := [view for view in self.views if await self.office.state(view) == "review"]:
+            view = self.chance.choice(open_ones)
+            self.said += 1
+            if await self._stands(view):
+                self.told.append(self.said)
+            await self.office.comment(self.maya, view, f"remark {self.said}.")
+
+    async def decide(self) -> None:
+        if open_ones := [view for view in self.views if await self.office.state(view) == "review"]:
+            verdict = self.chance.choice(("approve", "deny"))
+            answer = await self.maya.vote(self.chance.choice(open_ones), verdict, reason="as I think")
+            assert answer.status_code == 200, answer.text
+
+    async def wait(self) -> None:
+        for _ in range(self.chance.randrange(1, 8)):
+            self.office.world.clock.pass_(seconds=5)
+            await self.office.standing()
+
+
+@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(n, marks=pytest.mark.long) for n in range(3, 23))])
+async def test_whatever_comes_each_thing_is_told_once_and_the_last_state_is_shown(
+    office: Office, seed: int
+) -> None:
+    story = Story(office, await office.world.person("maya"), seed)
+    await story.ask()
+    for _ in range(STEPS):
+        await story.step()
+    office.faults.on.lift()
+    await office.quiet(step_s=20, patience_s=60)
+    cards = await office.slack.messages(APPROVALS)
+    assert len(cards) == len(story.views)
+    for n, (card, view) in enumerate(zip(cards, story.views, strict=True)):
+        assert f"acct-{n}" in words(card), "in the order in which they were asked"
+        assert SHOWN[await office.state(view)] in words(card)
+    threads = [await office.slack.replies(APPROVALS, card["ts"]) for card in cards]
+    names = Counter(one["blocks"][0]["block_id"] for thread in threads for one in thread)
+    assert set(names.values()) <= {1}
+    for thread in threads:
+        lines = [one["blocks"][0]["block_id"].rpartition("/")[2] for one in thread]
+        assert lines == sorted(lines), "in the order of the log"
+    remarks = [words(one["blocks"]) for thread in threads for one in thread]
+    for n in story.told:
+        assert sum(f"remark {n}." in line for line in remarks) == 1
+    standing = await office.standing()
+    assert (standing.waiting, standing.dead, standing.failures) == (0, 0, 0)

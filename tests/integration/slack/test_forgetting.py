@@ -1,0 +1,88 @@
+"""What the Slack channel forgets, and when; what it still needs it keeps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from policy_service.storage.core import Row, find
+from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackPlaceRow
+from policy_service.workflow.due.sweep import forget_what_is_over
+from policy_service.workflow.slack.forgetting import CARDS_KEPT, DELIVERIES_KEPT
+from tests.fakes.slack_faults import CutAfter, CutBefore
+from tests.integration.service.engines import ENGINES
+from tests.integration.slack.conftest import APPROVALS, Office, words
+from tests.integration.slack.test_outage import tried
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=[ENGINES[0], pytest.param(ENGINES[1], marks=pytest.mark.long)])
+def engine(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    return name
+
+
+async def kept(office: Office, row: type[Row], **where: Any) -> int:
+    """How many rows there are after a sweep."""
+    await forget_what_is_over(office.world.service.ctx)
+    return len(await office.world.service.db.read(lambda conn: find(conn, row, **where)))
+
+
+async def test_a_press_is_remembered_for_a_day(office: Office) -> None:
+    await office.pay(500, "a")
+    card = await office.card()
+    await office.slack.click(APPROVALS, card["ts"], office.slack.users["sam"], "approve")
+    office.world.clock.pass_(seconds=DELIVERIES_KEPT.total_seconds() - 60)
+    assert await kept(office, SlackDeliveryRow) == 1
+    office.world.clock.pass_(seconds=61)
+    assert await kept(office, SlackDeliveryRow) == 0
+
+
+async def test_a_card_is_kept_until_its_review_was_settled_long_ago(office: Office) -> None:
+    maya = await office.world.person("maya")
+    first, _ = await office.pay(500, "a"), await office.pay(501, "b", "acct-2")
+    await office.quiet()
+    assert (await maya.vote(first, "deny", reason="no")).status_code == 200
+    await office.quiet()
+    office.world.clock.pass_(seconds=CARDS_KEPT.total_seconds() - 60)
+    assert await kept(office, SlackCardRow) == 2
+    office.world.clock.pass_(seconds=61)
+    (open_still,) = [await kept(office, SlackCardRow)]
+    assert open_still == 1, "the other one still waits for an answer"
+    assert await kept(office, SlackPlaceRow, place="#approvals") == 1
+
+
+async def test_a_digest_is_kept_as_long_as_what_it_holds_and_a_place_as_long_as_it_is_used(
+    office: Office,
+) -> None:
+    office.faults.on.always("*", CutBefore())
+    for n in range(12):
+        await office.pay(500 + n, f"run-{n}", f"acct-{n}")
+    await tried(office, "conversations.list")
+    office.faults.on.lift()
+    await office.quiet(step_s=20)
+    assert await kept(office, SlackCardRow, kind="digest") == 1
+    office.world.clock.pass_(days=2)
+    await office.world.sweep()
+    await office.quiet(step_s=20)
+    office.world.clock.pass_(seconds=CARDS_KEPT.total_seconds() + 3_600)
+    assert await kept(office, SlackCardRow) == 0
+    assert await kept(office, SlackPlaceRow) == 0
+    await office.pay(900, "later", "acct-later")
+    await office.quiet()
+    assert "acct-later" in words((await office.slack.messages(APPROVALS))[-1])
+
+
+async def test_a_place_that_was_written_to_once_in_vain_is_forgotten(office: Office) -> None:
+    """Where the only answer to a press was lost, nothing says when the place was last used."""
+    await office.pay(500, "a")
+    card = await office.card()
+    office.faults.on.next("chat.postEphemeral", CutAfter())
+    sam = office.slack.users["sam"]
+    await office.slack.click(APPROVALS, card["ts"], sam, "approve")
+    await office.quiet()
+    assert office.faults.on.left() == 0
+    assert await kept(office, SlackPlaceRow, place=f"@{sam}") == 0
+    assert await kept(office, SlackPlaceRow, place="#approvals") == 1

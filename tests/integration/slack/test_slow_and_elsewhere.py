@@ -1,0 +1,187 @@
+"""Slack that hangs, and addresses that are not Slack's: what is acknowledged is durable, and nothing else is called."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+from sqlalchemy import select
+
+from policy_service.storage.core import insert_unless_taken, table
+from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.slack_tables import SlackDeliveryRow, SlackPlaceRow
+from policy_service.workflow.slack import acting, deliveries
+from policy_service.workflow.slack.standing import standing_of
+from tests.fakes.slack_faults import Hang, NotOk
+from tests.integration.slack.attacking import Attacker, value_of
+from tests.integration.slack.conftest import Office, until
+
+pytestmark = pytest.mark.anyio
+
+ELSEWHERE: Final = "http://127.0.0.1:9/answer-here"
+
+
+@pytest.fixture
+def attacker(office: Office) -> Attacker:
+    return Attacker(office)
+
+
+async def test_no_200_leaves_before_what_was_pressed_is_durable(
+    office: Office, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The unit that writes the press down is held: until it is let go, Slack hears nothing."""
+    dana = await office.link("maya")
+    await office.pay(500, "a")
+    press = attacker.press(dana, await office.card())
+    reached, let_go = threading.Event(), threading.Event()
+
+    def held(tx: Any, delivery: str) -> bool:
+        reached.set()
+        assert let_go.wait(30)
+        return insert_unless_taken(tx.conn, SlackDeliveryRow(delivery=delivery, at=tx.now))
+
+    monkeypatch.setattr(acting, "note_in", held)
+    monkeypatch.setattr(deliveries, "note_in", held)
+    under_way = asyncio.create_task(attacker.deliver(press))
+    try:
+        assert await asyncio.to_thread(reached.wait, 30)
+        assert not under_way.done()
+    finally:
+        let_go.set()
+    assert (await under_way).status == 200
+    assert await attacker.count(SlackDeliveryRow) == 1
+    assert await attacker.votes() == [("maya", "approve", False)]
+
+
+async def test_a_slack_that_hangs_holds_up_no_acknowledgement_and_no_vote_on_the_web(
+    office: Office, attacker: Attacker
+) -> None:
+    """Nothing but the question who somebody is stands before the answer, and that one is answered here."""
+    dana = await office.link("maya")
+    view = await office.pay(5_000, "a")
+    card = await office.card()
+    assert (
+        await attacker.deliver(attacker.press("U0SAM", card))
+    ).status == 200  # who they are is known from now on
+    assert (await attacker.deliver(attacker.press(dana, card, "ask"))).status == 200
+    office.faults.on.always("*", Hang(20))
+    try:
+        for press in (
+            attacker.press(dana, card),
+            attacker.press("U0SAM", card),
+            attacker.press(dana, card, "deny"),
+        ):
+            assert (await attacker.deliver(press)).status == 200
+        form = attacker.form(dana, "ask", value_of(card), "which invoice?")
+        assert (await attacker.deliver(form)).body == b""
+        assert (await attacker.say(dana, "")).status == 200
+        assert await attacker.votes() == [("maya", "approve", False)]
+        tomas = await office.world.person("tomas")
+        assert (await tomas.vote(view)).status_code == 200
+        assert await office.state(view) == "released"
+    finally:
+        office.faults.on.lift()
+    await office.shows("Approved and released")
+
+
+async def test_an_account_slack_says_nothing_of_is_refused_before_slack_gives_up_on_us(
+    office: Office, attacker: Attacker
+) -> None:
+    dana = await office.link("maya")
+    await office.pay(500, "a")
+    card = await office.card()
+    office.faults.on.always("users.info", Hang(60))
+    try:
+        assert (await attacker.deliver(attacker.press(dana, card))).status == 200
+    finally:
+        office.faults.on.lift()
+    assert await attacker.nothing_said()
+    (told,) = await attacker.answers()
+    assert "Slack does not say who you are" in told["sentence"]
+
+
+async def test_no_address_in_a_delivery_is_ever_called(
+    office: Office, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called: list[str] = []
+    request = aiohttp.ClientSession._request
+
+    async def heard(session: Any, method: str, url: Any, **more: Any) -> Any:
+        called.append(str(session._base_url or "") + str(url))
+        return await request(session, method, url, **more)
+
+    monkeypatch.setattr(aiohttp.ClientSession, "_request", heard)
+    dana = await office.link("maya")
+    view = await office.pay(500, "a", account=ELSEWHERE)
+    card = await office.card()
+    urls = {"response_url": ELSEWHERE, "response_urls": [{"response_url": ELSEWHERE}]}
+    for press in (
+        attacker.press("U0SAM", card, **urls),
+        attacker.press(dana, card, message={"ts": card["ts"], "response_url": ELSEWHERE}, **urls),
+        attacker.press_of(dana, card, {"action_id": "open", "url": ELSEWHERE, "value": ELSEWHERE}, **urls),
+        attacker.form(dana, "deny", value_of(card), ELSEWHERE, **urls),
+    ):
+        assert (await attacker.deliver(press)).status == 200
+    for text in ("link", "", f'simulate robot pay {{"account": "{ELSEWHERE}", "amount": 500}}'):
+        assert (await attacker.say(dana, text, response_url=ELSEWHERE)).status == 200
+    assert await office.state(view) == "released"
+    await office.shows("Approved and released")
+
+    async def answered() -> bool | None:
+        return any(call.method == "chat.postEphemeral" for call in office.faults.calls) or None
+
+    await until(answered)
+    ours = {
+        urlsplit(url).netloc
+        for url in (office.faults.url, office.slack.url, office.world.settings.public_url)
+    }
+    assert {urlsplit(url).netloc for url in called} <= ours
+    assert any("/api/chat.postMessage" in url for url in called), "nothing was heard at all"
+    assert not any("answer-here" in url for url in called)
+
+
+async def test_presses_of_one_account_do_not_pile_up_answers(office: Office, attacker: Attacker) -> None:
+    """Somebody who presses without end is answered about the first of it; nothing waits for Slack because of them."""
+    await office.pay(500, "a")
+    card = await office.card()
+    for _ in range(10):
+        presses = [attacker.press("U0SAM", card) for _ in range(20)]
+        answers = await asyncio.gather(*(attacker.deliver(press) for press in presses))
+        assert {answer.status for answer in answers} == {200}
+    assert len(await attacker.answers()) <= 20
+    assert await attacker.nothing_said()
+    assert await attacker.count(SlackPlaceRow) <= 2
+    view = await office.pay(600, "b")  # the agent's own quota is not theirs to use up
+    assert await office.state(view) == "review"
+    await office.shows("600", nth=-1)
+
+
+async def test_an_answer_nobody_could_be_given_is_no_alarm(office: Office, attacker: Attacker) -> None:
+    """It is worth nothing ten minutes later, and no operator has anything to mend."""
+    await office.pay(500, "a")
+    card = await office.card()
+    office.faults.on.always("chat.postEphemeral", NotOk("ratelimited"))
+    try:
+        assert (await attacker.deliver(attacker.press("U0SAM", card))).status == 200
+        office.world.clock.pass_(minutes=11)
+
+        async def over() -> bool | None:
+            rows = await office.world.service.db.read(_states)
+            return "waiting" not in rows or None
+
+        await until(over)
+    finally:
+        office.faults.on.lift()
+    service = office.world.service
+    found = await service.db.read(lambda conn: standing_of(conn, office.app, office.world.clock()))
+    assert found is not None
+    assert (found.dead, found.waiting) == (0, 0)
+
+
+def _states(conn: Any) -> list[str]:
+    row = table(OutboxRow).c
+    return list(conn.execute(select(row.state).where(row.kind == "slack_ephemeral")).scalars())

@@ -1,0 +1,270 @@
+"""Every message of the Slack channel, over arbitrary effects: it keeps Slack's limits, nothing in it is parsed, and
+it has buttons only where the arguments it shows are the bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from policy_service.channels.slack.drawing import answers, modals
+from policy_service.channels.slack.drawing.card import bare_card, buttons_withheld, card
+from policy_service.channels.slack.drawing.digest import DigestLine, digest
+from policy_service.channels.slack.drawing.home import home
+from policy_service.channels.slack.drawing.message import Drawn, Pointer
+from policy_service.channels.slack.drawing.thread import reply
+from policy_service.workflow.reading.pieces import NOT_IN_THE_SCHEMA, ArgRow, Piece
+from policy_service.workflow.reading.queue import Count, QueuePage, TabCounts
+from policy_service.workflow.reading.reviews import (
+    BreakGlassView,
+    Change,
+    DeniedBefore,
+    EventLine,
+    GateView,
+    ReviewPage,
+    RuleChange,
+    Sibling,
+    VoteView,
+)
+from tests.fakes import policies, reviews
+from tests.fakes.blocks import buttons, code, nodes, refused, refused_view
+
+NOW = reviews.NOW
+URL = "https://countersign.example/" + "x" * 120
+POINTER = Pointer("c" * 64, "ab" * 32)
+
+HOSTILE = (
+    "<!channel>", "<@U012AB>", "<!subteam^S1>", "<https://evil.example|bank>", "@here", "#general", ":tada:",
+    "*b* _i_ ~s~ `c` ```", "&lt;!here&gt;", "\u202egpj", "a\u200bb", "\u2066x\u2069", "p\u0430y", "\u0000\u001b[31m",
+    "a" + "\n" * 99 + "b", " " * 99 + "x", "\U000e0041\U000e0042", "e" + "\u0301" * 40, "https://bank@evil.example/",
+    "<script>", "‹U+202E›", "(hidden, 3 bytes)", '"},{"', "\\u202e", "\U0001f468\u200d\U0001f4bb", "\u00a0", "\ufeff",
+)  # fmt: skip
+
+SETTLED = ("met", "denied", "expired", "withdrawn", "revoked", "paused")
+
+chars = st.characters(exclude_categories=["Cs"])
+honest = st.sampled_from(["finance", "pay_1", "Ana Ito"])
+short = st.one_of(st.sampled_from(HOSTILE), st.text(chars, max_size=30), honest)
+long = st.builds(lambda text, times: text * times, short, st.sampled_from([1, 1, 1, 20, 100]))
+scalars = st.one_of(st.none(), st.booleans(), st.integers(-(10**12), 10**12), long)
+json_values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(short, inner, max_size=3),
+    max_leaves=5,
+)
+times = st.integers(-5_000, 5_000).map(lambda minutes: NOW + timedelta(minutes=minutes))
+pieces = st.builds(Piece, long, st.booleans(), st.sampled_from(["text", "money", "recipient", "value"]))
+
+
+def few(
+    strategy: st.SearchStrategy[Any], usual: int = 2, many: int = 45
+) -> st.SearchStrategy[tuple[Any, ...]]:
+    """Mostly a few; now and then many of the same."""
+    several = st.lists(strategy, max_size=usual).map(tuple)
+    return several | st.builds(lambda one, number: (one,) * number, strategy, st.integers(1, many))
+
+
+names = few(short, 3, 30)
+gates = st.builds(
+    GateView,
+    policy_id=short, title=short, groups=names.filter(bool), quorum=st.integers(1, 5), have=st.integers(0, 5),
+    step_up=st.sampled_from([None, None, None, "passkey"]), shared=st.booleans(), cedar_text=short, file=short,
+    line=st.integers(1, 9_999), doc=long, could_sign=names, could_sign_more=st.integers(0, 99), barred=names,
+    added=names,
+)  # fmt: skip
+votes = st.builds(
+    VoteView,
+    long,
+    st.sampled_from(["approve", "approve", "deny"]),
+    long,
+    times,
+    st.booleans(),
+    st.just("oidc"),
+)
+rows = st.dictionaries(short, json_values, max_size=5) | st.builds(
+    lambda number, value: {f"a{i}": value for i in range(number)}, st.integers(1, 400), st.integers() | short
+)
+
+
+@st.composite
+def arg_rows(draw: st.DrawFn) -> tuple[ArgRow, ...]:
+    found = []
+    for name, value in draw(rows).items():
+        secret = draw(st.sampled_from([False, False, False, True]))
+        kind = draw(st.sampled_from(["string", "string", NOT_IN_THE_SCHEMA]))
+        money = draw(st.sampled_from([None, None, reviews.usd(124_000)]))
+        more = {
+            "secret": secret,
+            "money": money,
+            "recipient": draw(st.booleans()),
+            "unseen": draw(st.booleans()),
+        }
+        found.append(reviews.arg(name, value, kind, **more))
+    return tuple(found)
+
+
+@st.composite
+def pages(draw: st.DrawFn) -> ReviewPage:
+    args, exact = draw(arg_rows()), draw(st.sampled_from([True, True, True, False]))
+    data: dict[str, Any] = {row.name: json.loads(row.value_json) for row in args}
+    ordered = dict(sorted(data.items(), key=lambda item: item[0].encode("utf-16-be")))
+    whole = json.dumps(ordered, ensure_ascii=False, separators=(",", ":")).encode()
+    page = replace(
+        reviews.refund(),
+        args=args,
+        canonical=whole if exact else whole[:-1],
+        state=draw(st.sampled_from(["open", "open", "open", "open", *SETTLED])),
+        effect_state=draw(
+            st.sampled_from(["review", "released", "redeemed", "fired", "failed", "unknown", "denied"])
+        ),
+        superseded_by=draw(st.sampled_from([None, None, None, 2])),
+        replaced_by=draw(st.sampled_from(["", "rev_2"])),
+        reason_required=draw(st.booleans()),
+        undoable=draw(st.booleans()),
+        answer_by=draw(times),
+    )
+    if draw(st.booleans()):
+        return page
+    return replace(
+        page,
+        sentence=draw(few(pieces)), finality=draw(long), tool=draw(long), tool_title=draw(long), agent=draw(long),
+        agent_owner=draw(st.none() | long), commit=draw(short), gates=draw(few(gates, 2, 20)), votes=draw(few(votes)),
+        siblings=draw(few(st.builds(Sibling, st.integers(1, 500), few(pieces), st.sampled_from(["review", "fired"])))),
+        warnings=draw(few(long)), unanswerable=draw(st.none() | long),
+        denied_before=draw(few(st.builds(DeniedBefore, st.just("rev_0"), times, long, long, names))),
+        rule_changes=draw(few(st.builds(RuleChange, times, short, short, long))),
+        since_staged=draw(few(st.builds(Change, long, short, short))),
+        break_glass=draw(st.none() | st.builds(BreakGlassView, few(votes), st.none() | times)),
+    )  # fmt: skip
+
+
+@st.composite
+def heads(draw: st.DrawFn) -> ReviewPage:
+    """What lists and forms show of a page."""
+    return reviews.refund(
+        sentence=draw(few(pieces)), agent=draw(long), agent_owner=draw(st.none() | long), finality=draw(long),
+        state=draw(st.sampled_from(["open", *SETTLED])), answer_by=draw(times), reason_required=draw(st.booleans()),
+    )  # fmt: skip
+
+
+def require_sound(message: Drawn) -> None:
+    assert refused(message.blocks) == []
+    assert "<" not in message.text
+    assert ">" not in message.text
+    for node in nodes(message.blocks):
+        assert len(node.get("value") or "") <= 2_000
+        assert str(node.get("url", URL)).startswith("https://")
+    for found in nodes(message.blocks):
+        if found.get("type") == "button" and found["action_id"] in ("approve", "deny", "ask"):
+            assert found["value"] == POINTER.value
+
+
+def bytes_behind(text: str, page: ReviewPage) -> bytes:
+    """The canonical bytes, put together by other means than the drawing's own: each line read as JSON by itself."""
+    secrets = {row.name: row.value_json for row in page.args if row.secret}
+    if text == "{}":
+        return b"{}"
+    first, *lines, last = text.split("\n")
+    assert (first, last) == ("{", "}")
+    members = []
+    for line in lines:
+        member = line.removeprefix("  ").removesuffix(",")
+        for name, value in secrets.items():
+            quoted = json.dumps(name, ensure_ascii=False)
+            if member.startswith(f"{quoted}: (hidden, "):
+                member = f"{quoted}: {value}"
+        name = json.dumps(next(iter(json.loads(f"{{{member}}}"))), ensure_ascii=False)
+        assert member.startswith(f"{name}: ")
+        members.append(f"{name}:{member.removeprefix(f'{name}: ')}")
+    return f"{{{','.join(members)}}}".encode()
+
+
+@given(pages())
+@example(reviews.refund())
+@example(reviews.deploy())
+@example(reviews.hostile())
+@example(reviews.talked())
+def test_a_card_keeps_the_limits_and_has_buttons_only_over_the_exact_bytes(page: ReviewPage) -> None:
+    message = card(page, pointer=POINTER, outbox_id="o" * 40, public_url=URL, now=NOW)
+    require_sound(message)
+    require_sound(bare_card(page, outbox_id="o" * 40, public_url=URL, now=NOW))
+    asks = {"approve", "deny", "ask"} & set(buttons(message.blocks))
+    if buttons_withheld(page) is not None or now_is_late(page):
+        assert not asks
+        return
+    assert asks == {"approve", "deny", "ask"}
+    assert bytes_behind(code(message.blocks), page) == page.canonical
+
+
+letters = st.text("abcdefghij XYZ éöüß 0123456789.,:;!?'\"\\/(){}[]@#*_~`&", max_size=40).map(str.strip)
+plain_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | letters,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(letters, inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@given(st.lists(plain_values, max_size=12), st.lists(st.booleans(), min_size=12, max_size=12))
+def test_what_is_plain_and_short_is_shown_exactly_and_can_be_decided(
+    values: list[Any], secret: list[bool]
+) -> None:
+    rows = (
+        reviews.arg(f"arg{i}", one, "string", secret=hidden)
+        for i, (one, hidden) in enumerate(zip(values, secret, strict=False))
+    )
+    page = reviews.with_args(reviews.refund(), *rows)
+    told = buttons_withheld(page)
+    if told is not None:
+        assert "longer than a message" in told or "can mislead" in told or "cannot be seen" in told
+        return
+    message = card(page, pointer=POINTER, outbox_id="o", public_url=URL, now=NOW)
+    require_sound(message)
+    assert bytes_behind(code(message.blocks), page) == page.canonical
+
+
+def now_is_late(page: ReviewPage) -> bool:
+    return page.answer_by <= NOW
+
+
+@given(heads())
+def test_a_form_keeps_the_limits(page: ReviewPage) -> None:
+    for form in (modals.deny_modal, modals.ask_modal, modals.approve_modal):
+        view = form(page, POINTER)
+        assert refused_view(view) == []
+        assert view["private_metadata"] == POINTER.value
+
+
+@given(long, long, long, st.none() | long)
+def test_a_reply_keeps_the_limits(text: str, actor: str, channel: str, words: str | None) -> None:
+    line = EventLine(NOW, "vote_recorded", text, actor, channel, actor)
+    require_sound(reply(line, words, review_id="r" * 40, rev=1, outbox_id="o" * 40, public_url=URL))
+
+
+@given(few(heads(), 2, 40), st.integers(0, 10**6), st.booleans())
+def test_a_list_keeps_the_limits(some: tuple[ReviewPage, ...], more: int, capped: bool) -> None:
+    lines = [DigestLine(page.review_id, page.sentence, page.state, page.answer_by) for page in some]
+    require_sound(digest(lines, more, digest_id="d" * 40, outbox_id="o", public_url=URL, now=NOW))
+    queue = QueuePage(
+        tuple(reviews.row_of(page) for page in some),
+        None,
+        TabCounts(me=Count(more, capped)),
+    )
+    require_sound(answers.my_reviews(queue, public_url=URL))
+    name = some[0].agent if some else None
+    view = home(queue, name=name, direct=capped, public_url=URL, now=NOW, slack_note=name)
+    assert refused_view(view) == []
+
+
+@given(long, names, few(long), st.sampled_from(["release", "review", "deny"]))
+def test_an_answer_keeps_the_limits(
+    text: str, unseen: tuple[str, ...], told: tuple[str, ...], outcome: Any
+) -> None:
+    require_sound(answers.refusal(text, url=URL))
+    require_sound(answers.said(text))
+    tried = policies.tried(outcome=outcome, unseen=unseen, asks=told, reasons=told, advice=told)
+    require_sound(answers.simulated(tried))

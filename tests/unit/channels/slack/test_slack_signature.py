@@ -1,0 +1,197 @@
+"""Whether a delivery is Slack's: everything that is a little beside a signature, and every time that is none.
+
+The signatures here are made from Slack's description of them, not by what checks them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import unicodedata
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import parse_qsl, quote, urlencode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from policy_service.channels.slack.signature import Signatures
+
+SECRET: Final = "8f742231b10e8888abcd99yyyzzz85a5"  # the form of Slack's own, and nobody's
+NOW: Final = datetime(2026, 11, 19, 17, 7, tzinfo=UTC)
+STAMP: Final = str(int(NOW.timestamp()))
+# As Slack writes it, and not as any library would write it again: the space is a plus, the letter in two code points.
+BODY: Final = b"payload=%7B%22type%22%3A+%22block_actions%22%2C%22who%22%3A+%22Zoe%CC%88%22%7D&empty="
+EVENT: Final = '{"type": "event_callback", "who": "Zoe\u0308", "n": 1.0}'.encode()
+
+SIGNATURE, TIMESTAMP = "X-Slack-Signature", "X-Slack-Request-Timestamp"
+
+
+def sign(body: bytes = BODY, stamp: str = STAMP, secret: str = SECRET, version: str = "v0") -> str:
+    digest = hmac.new(secret.encode(), f"{version}:{stamp}:".encode() + body, hashlib.sha256)
+    return f"{version}={digest.hexdigest()}"
+
+
+def holds(body: bytes, *headers: tuple[str, str], now: datetime = NOW) -> bool:
+    return Signatures(SECRET, lambda: now).holds(body, headers)
+
+
+def shifted(seconds: float) -> str:
+    return str(int(NOW.timestamp()) + int(seconds))
+
+
+@pytest.mark.parametrize(
+    ("signature", "timestamp"),
+    [(SIGNATURE, TIMESTAMP), (SIGNATURE.lower(), TIMESTAMP.lower()), (SIGNATURE.upper(), TIMESTAMP.upper())],
+)
+@pytest.mark.parametrize("body", [BODY, EVENT, b""])
+def test_what_slack_signed_holds_however_its_headers_are_written(
+    body: bytes, signature: str, timestamp: str
+) -> None:
+    assert holds(body, (signature, sign(body)), (timestamp, STAMP), ("Content-Type", "text/plain"))
+
+
+GOOD: Final = sign()
+NO_SIGNATURE: Final = {
+    "another body's": sign(EVENT),
+    "another secret's": sign(secret="e" + SECRET[1:]),
+    "another time's": sign(stamp=shifted(1)),
+    "one digit changed": GOOD[:-1] + ("0" if GOOD[-1] != "0" else "1"),
+    "one digit short": GOOD[:-1],
+    "one digit long": f"{GOOD}0",
+    "half of it": GOOD[:35],
+    "its beginning": "v0=",
+    "nothing": "",
+    "a space": " ",
+    "upper case": GOOD.upper(),
+    "upper case digits": f"v0={GOOD[3:].upper()}",
+    "another scheme, its own": sign(version="v1"),
+    "another scheme, the same digest": f"v1={GOOD[3:]}",
+    "no scheme": GOOD[3:],
+    "twice in one header": f"{GOOD}, {GOOD}",
+    "with a space before": f" {GOOD}",
+    "with a line end": f"{GOOD}\n",
+    "full-width digits": f"v0={GOOD[3:].translate(str.maketrans('0123456789', '０１２３４５６７８９'))}",
+    "no ASCII at all": "v0=é" * 16,
+    "a lone surrogate": "v0=\ud800",
+    "ten thousand characters": "v0=" + "a" * 10_000,
+}
+
+
+@pytest.mark.parametrize("signature", NO_SIGNATURE.values(), ids=NO_SIGNATURE)
+def test_what_is_not_exactly_the_signature_is_refused(signature: str) -> None:
+    assert not holds(BODY, (SIGNATURE, signature), (TIMESTAMP, STAMP))
+
+
+def test_a_signature_or_a_time_that_is_missing_or_there_twice_is_refused() -> None:
+    signature, timestamp = (SIGNATURE, GOOD), (TIMESTAMP, STAMP)
+    assert holds(BODY, signature, timestamp)
+    for headers in (
+        [],
+        [signature],
+        [timestamp],
+        [signature, signature, timestamp],
+        [signature, timestamp, timestamp],
+        [signature, (SIGNATURE.lower(), "v0=0"), timestamp],
+        [(SIGNATURE, "v0=0"), signature, timestamp],
+        [signature, timestamp, (TIMESTAMP.upper(), shifted(-1))],
+    ):
+        assert not holds(BODY, *headers), headers
+
+
+def _again(body: bytes) -> bytes:
+    return urlencode(parse_qsl(body.decode(), keep_blank_values=True)).encode()
+
+
+RE_ENCODED: Final = {
+    "the form, written again": (BODY, urlencode(parse_qsl(BODY.decode())).encode()),
+    "the form, a plus as %20": (BODY, BODY.replace(b"+", b"%20")),
+    "the form, escapes in lower case": (BODY, BODY.replace(b"%7B", b"%7b")),
+    "the form, a field less": (BODY, BODY.removesuffix(b"&empty=")),
+    "the form, decoded": (BODY, b"payload=" + quote('{"type": "block_actions"}').encode()),
+    "a line end behind it": (BODY, BODY + b"\n"),
+    "a NUL behind it": (BODY, BODY + b"\0"),
+    "the event, dumped again": (EVENT, json.dumps(json.loads(EVENT)).encode()),
+    "the event, without its spaces": (EVENT, json.dumps(json.loads(EVENT), separators=(",", ":")).encode()),
+    "the event, normalised": (EVENT, unicodedata.normalize("NFC", EVENT.decode()).encode()),
+    "the event, in UTF-16": (EVENT, EVENT.decode().encode("utf-16")),
+    "the event, with a BOM": (EVENT, b"\xef\xbb\xbf" + EVENT),
+    "the event, without a body": (EVENT, b""),
+}
+
+
+@pytest.mark.parametrize(("body", "other"), RE_ENCODED.values(), ids=RE_ENCODED)
+def test_the_same_in_other_bytes_is_another_body(body: bytes, other: bytes) -> None:
+    assert body != other
+    assert holds(body, (SIGNATURE, sign(body)), (TIMESTAMP, STAMP))
+    assert not holds(other, (SIGNATURE, sign(body)), (TIMESTAMP, STAMP))
+
+
+def test_a_form_that_is_written_again_the_same_way_is_the_same_bytes() -> None:
+    """So the rows above fail for their bytes, and not because a form could never be sent again."""
+    body = urlencode({"payload": "{}", "empty": ""}).encode()
+    assert _again(body) == body
+    assert holds(_again(body), (SIGNATURE, sign(body)), (TIMESTAMP, STAMP))
+
+
+@pytest.mark.parametrize("body", [b"\xff\xfe", b"payload=\x80", b"\xed\xa0\x80", b"\xc0\xaf"])
+def test_bytes_that_are_no_text_are_refused_whatever_signs_them(body: bytes) -> None:
+    assert not holds(body, (SIGNATURE, sign(body)), (TIMESTAMP, STAMP))
+
+
+@pytest.mark.parametrize("seconds", [-300, -299, -1, 0, 1, 299, 300])
+def test_five_minutes_either_way_are_taken(seconds: int) -> None:
+    stamp = shifted(seconds)
+    assert holds(BODY, (SIGNATURE, sign(stamp=stamp)), (TIMESTAMP, stamp))
+
+
+@pytest.mark.parametrize("seconds", [-86_400, -301, 301, 86_400])
+def test_more_than_five_minutes_are_not(seconds: int) -> None:
+    stamp = shifted(seconds)
+    assert not holds(BODY, (SIGNATURE, sign(stamp=stamp)), (TIMESTAMP, stamp))
+
+
+def test_the_edge_is_where_the_clock_stands_and_not_where_its_second_began() -> None:
+    stamp = shifted(-300)
+    headers = ((SIGNATURE, sign(stamp=stamp)), (TIMESTAMP, stamp))
+    assert holds(BODY, *headers)
+    assert not holds(BODY, *headers, now=NOW.replace(microsecond=1))
+
+
+NO_TIME: Final = {
+    "text": "now",
+    "empty": "",
+    "a float": f"{STAMP}.0",
+    "an exponent": "1.7635e9",
+    "negative": f"-{STAMP}",
+    "a plus": f"+{STAMP}",
+    "spaces around": f" {STAMP} ",
+    "a space before": f" {STAMP}",
+    "a line end": f"{STAMP}\n",
+    "an underscore": f"{STAMP[:4]}_{STAMP[4:]}",
+    "hexadecimal": hex(int(STAMP)),
+    "infinite": "inf",
+    "no number": "nan",
+    "zero": "0",
+    "milliseconds": f"{STAMP}000",
+    "as many digits as Python refuses": "9" * 5_000,
+    "leading zeros": STAMP.zfill(13),
+    "Arabic digits": STAMP.translate(str.maketrans("0123456789", "٠١٢٣٤٥٦٧٨٩")),
+    "superscript digits": "¹²³",
+    "a lone surrogate": "\ud800",
+}
+
+
+@pytest.mark.parametrize("stamp", NO_TIME.values(), ids=NO_TIME)
+def test_what_is_no_time_of_the_last_minutes_is_refused_though_it_is_signed(stamp: str) -> None:
+    digest = hmac.new(SECRET.encode(), f"v0:{stamp}:".encode("utf-8", "replace") + BODY, hashlib.sha256)
+    assert not holds(BODY, (SIGNATURE, f"v0={digest.hexdigest()}"), (TIMESTAMP, stamp))
+
+
+@given(st.binary(), st.lists(st.tuples(st.sampled_from((SIGNATURE, TIMESTAMP)), st.text()), max_size=4))
+def test_nothing_is_raised_and_nothing_is_taken_whatever_is_sent(
+    body: bytes, headers: list[tuple[str, str]]
+) -> None:
+    assert holds(body, *headers) is False

@@ -1,0 +1,131 @@
+"""What comes through the socket: acknowledged, counted, finished, and ended with the service."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
+from slack_sdk.socket_mode.request import SocketModeRequest
+from structlog.testing import capture_logs
+
+from policy_service import metrics
+from policy_service.channels.slack.desk import After, Answer, Desk
+from policy_service.channels.slack.socket_mode import SocketMode
+from policy_service.health import Health
+from policy_service.slack import SlackApp
+
+pytestmark = pytest.mark.anyio
+
+GIVEN = SocketModeRequest(
+    type="slash_commands",
+    envelope_id="e1",
+    payload={
+        "command": "/countersign",
+        "text": "",
+        "team_id": "T0",
+        "channel_id": "C0",
+        "user_id": "U0",
+        "api_app_id": "A0",
+        "trigger_id": "1.trigger",
+    },
+)
+
+
+class Taking:
+    """A desk that takes everything and has something to do afterwards."""
+
+    def __init__(self, after: After | None = None) -> None:
+        self.after = after
+
+    async def take(self, delivery: object) -> Answer:
+        return Answer(after=self.after)
+
+
+class Client:
+    """The SDK's client, as far as it is used; one that nobody hears raises."""
+
+    def __init__(self, *, heard: bool = True) -> None:
+        self.heard, self.closed = heard, False
+        self.said: list[str] = []
+
+    async def send_socket_mode_response(self, response: Any) -> None:
+        if not self.heard:
+            raise ConnectionResetError
+        self.said.append(response.envelope_id)
+
+    async def connect(self) -> None:
+        """It is connected."""
+
+    async def is_connected(self) -> bool:
+        return True
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def socket(after: After | None = None) -> SocketMode:
+    app = SlackApp.model_construct(team_id="T0", app_id="A0")
+    health = Health(lambda: datetime.now(UTC), 60.0)
+    return SocketMode(app, "xapp-1", cast(Desk, Taking(after)), health)
+
+
+async def given_to(mode: SocketMode, client: Client) -> None:
+    """Deliver it as the SDK does, and wait until nothing is under way."""
+    await mode._listen(cast(AsyncBaseSocketModeClient, client), GIVEN)
+    await asyncio.gather(*mode._under_way)
+
+
+def taken() -> float:
+    return metrics.REGISTRY.get_sample_value(
+        "countersign_slack_deliveries_total", {"way": "socket", "result": "taken"}
+    ) or 0.0  # fmt: skip
+
+
+async def test_what_was_acknowledged_is_counted_as_taken() -> None:
+    before, client = taken(), Client()
+    await given_to(socket(), client)
+    assert (client.said, taken() - before) == (["e1"], 1)
+
+
+async def test_what_nobody_heard_acknowledged_is_not_counted_and_finished_all_the_same() -> None:
+    done: list[str] = []
+
+    async def after() -> None:
+        done.append("opened")
+
+    before = taken()
+    await given_to(socket(after), Client(heard=False))
+    assert (done, taken() - before) == (["opened"], 0)
+
+
+async def test_what_fails_afterwards_is_told_in_the_log() -> None:
+    async def after() -> None:
+        raise RuntimeError("the database is away")
+
+    with capture_logs() as told:
+        await given_to(socket(after), Client())
+    assert [one["event"] for one in told] == ["slack_afterwards_failed"]
+
+
+async def test_what_is_under_way_ends_with_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
+    began, ended = asyncio.Event(), asyncio.Event()
+
+    async def after() -> None:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    mode, client = socket(after), Client()
+    monkeypatch.setattr(mode, "_client", lambda: client)
+    running = asyncio.create_task(mode.run())
+    await mode._listen(cast(AsyncBaseSocketModeClient, client), GIVEN)
+    await asyncio.wait_for(began.wait(), 5)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert client.closed
+    assert ended.is_set()
