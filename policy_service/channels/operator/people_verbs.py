@@ -8,13 +8,14 @@ from typing import Any
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.identity import agents, people
 from policy_service.settings import Settings
+from policy_service.slack import SlackApp
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.proof_tables import PasskeyRow
 from policy_service.storage.types import time_text
 from policy_service.workflow.oversight import revoke
 from policy_service.workflow.passkeys import lost as lost_passkeys
-from policy_service.workflow.slack import linking, sending
+from policy_service.workflow.slack import linking, mending
 from policy_service.workflow.slack.standing import standing_of
 
 Arguments = dict[str, Any]
@@ -111,9 +112,18 @@ def _slack_status(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _retry_slack(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    return {"messages": mending.try_again(tx, _slack(settings))}
+
+
+def _drop_slack(tx: Tx, settings: Settings, args: Arguments) -> Any:
+    done = mending.drop(tx, _slack(settings), args["place"], args["reason"])
+    return {"place": args["place"], "messages": done.messages, "cards": done.cards}
+
+
+def _slack(settings: Settings) -> SlackApp:
     if settings.slack is None:
         raise NotFoundError("the settings have no [slack]; see deploy/slack/README.md")
-    return {"messages": sending.try_again(tx, settings.slack)}
+    return settings.slack
 
 
 def _unlink_slack(tx: Tx, settings: Settings, args: Arguments) -> Any:
@@ -132,6 +142,7 @@ OF_PEOPLE: dict[str, Callable[[Tx, Settings, Arguments], Any]] = {
     "people-list": _list_people,
     "reinstate-approver": _reinstate_approver,
     "revoke-approver": _revoke_approver,
+    "slack-drop": _drop_slack,
     "slack-links": _list_slack_links,
     "slack-retry": _retry_slack,
     "slack-status": _slack_status,

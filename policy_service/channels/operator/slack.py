@@ -50,6 +50,26 @@ def retry(as_json: AsJson = False) -> None:
         )
 
 
+@slack_app.command("drop")
+def drop(
+    place: Annotated[str, typer.Argument(help="The channel, as `slack status` names it: '#old', or its id.")],
+    reason: Annotated[str, typer.Option(help="Why; it goes into the log.")],
+    as_json: AsJson = False,
+) -> None:
+    """Give a channel up: what waits for it is let go, and what is open is asked in the others."""
+    with sentences():
+        done = run_verb(load_settings(), "slack-drop", {"place": place, "reason": reason})
+        say(
+            done,
+            as_json,
+            visible(
+                f"given up {place}: {done['messages']} messages were let go, {done['cards']} reviews are followed "
+                "there no more; those that are open and asked nowhere else are asked in another channel, or wait "
+                "on the web"
+            ),
+        )
+
+
 @slack_app.command("links")
 def list_links(as_json: AsJson = False) -> None:
     """Every Slack account that is linked, with whose it is."""

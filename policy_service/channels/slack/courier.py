@@ -27,7 +27,7 @@ from policy_service.errors import StorageUnavailableError
 from policy_service.storage.outbox import Message
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow
 from policy_service.workflow.context import Context
-from policy_service.workflow.slack.following import EPHEMERAL
+from policy_service.workflow.slack.owing import EPHEMERAL
 from policy_service.workflow.slack.sending import Came, Outcome, found
 from policy_service.workflow.slack.subjects import CardSubject, DigestSubject, ReplySubject, read_subject
 
@@ -194,8 +194,8 @@ class Courier:
         drawn = refusal(str(told["sentence"]), url=told["url"])
         try:
             await self._slack.call(
-                "chat.postEphemeral", channel=told["channel"], user=told["user"], thread_ts=told["thread_ts"],
-                text=drawn.text, blocks=list(drawn.blocks),
+                "chat.postEphemeral", channel=told["channel"], user=told["user"], text=drawn.text,
+                blocks=list(drawn.blocks),
             )  # fmt: skip
         except SlackFault as fault:
             if (fault.came is Came.WORLD and not fault.unsent) or fault.came is Came.PLACE:

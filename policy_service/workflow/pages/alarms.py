@@ -21,8 +21,8 @@ from policy_service.identity.people import names_of
 from policy_service.pap.bundle import Bundle
 from policy_service.slack import LATE_FAILURES, SlackApp
 from policy_service.storage.core import find_one, table
-from policy_service.storage.plumbing import OutboxRow
-from policy_service.storage.slack_tables import SlackPlaceRow, SlackStandingRow
+from policy_service.storage.slack_lanes import resting
+from policy_service.storage.slack_tables import SlackStandingRow
 from policy_service.storage.tables import ReviewRow, TaskRow, VoteRow
 from policy_service.workflow.context import Context
 from policy_service.workflow.effects.stops import list_stops
@@ -97,17 +97,7 @@ def _slack(conn: Connection, app: SlackApp | None) -> SlackLine | None:
 
 def _shut(conn: Connection) -> SlackLine | None:
     """Channels that take nothing while something waits for them."""
-    outbox = table(OutboxRow).c
-    waits = select(outbox.outbox_id).where(
-        outbox.lane == "slack " + col(SlackPlaceRow.place), outbox.state == "waiting"
-    )
-    late = (
-        col(SlackPlaceRow.failures) >= LATE_FAILURES,
-        col(SlackPlaceRow.since).is_not(None),
-        waits.exists(),
-    )
-    query = select(*table(SlackPlaceRow).columns).where(*late).order_by(col(SlackPlaceRow.since))
-    found = rows(conn, SlackPlaceRow, query.limit(_SHOWN))
+    found = resting(conn, LATE_FAILURES)
     if not found or found[0].since is None:
         return None
     return SlackLine(found[0].since, found[0].last_error or "", tuple(row.place for row in found))

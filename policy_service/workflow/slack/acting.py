@@ -42,8 +42,7 @@ from policy_service.workflow.reviews.shown import SLACK, view_of
 from policy_service.workflow.reviews.vote import Ballot, Voter, vote
 from policy_service.workflow.slack.accounts import Account, require_member
 from policy_service.workflow.slack.deliveries import note_in
-from policy_service.workflow.slack.following import owe_again
-from policy_service.workflow.slack.sending import owe_answer
+from policy_service.workflow.slack.owing import owe_answer, owe_card
 from policy_service.workflow.slack.voters import Linked, still_linked, voter_of
 
 CHANNEL: Final = "slack"
@@ -79,21 +78,18 @@ def _remember(tx: Tx, ctx: Context, press: Press, refusal: ServiceError | None) 
         return
     card = find_one(tx.conn, SlackCardRow, card_id=press.card_id)
     if card is not None and refusal.code is ErrorCode.STALE_REVIEW:
-        owe_again(tx, card, press.delivery)
-    review_url = None if card is None or card.review_id is None else f"{_base(ctx)}/reviews/{card.review_id}"
+        owe_card(tx, card, press.delivery)
+    page = None
+    if card is not None and card.review_id is not None:
+        page = f"{ctx.settings.public_url}/reviews/{card.review_id}"
     owe_answer(
         tx,
         f"slk_answer_{press.delivery}",
         user_id=press.account.user_id,
         channel=press.channel,
-        thread_ts=None,
         sentence=sentence_of(refusal),
-        url=str(refusal.extras.get("url") or "") or review_url,
+        url=str(refusal.extras.get("url") or "") or page,
     )
-
-
-def _base(ctx: Context) -> str:
-    return ctx.settings.public_url
 
 
 def sentence_of(error: ServiceError) -> str:

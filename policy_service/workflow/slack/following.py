@@ -7,7 +7,8 @@ whichever replica follows. Rules:
   message to each person who wants them and could decide it;
 - every later line about its effect brings the card up to date, and those that tell people something are said in its
   thread as well;
-- where many cards wait for a place already, further ones share one message, a digest.
+- where many cards wait for a place already, further ones share one message, a digest;
+- where an operator gave a place up, what is still open and asked nowhere else is asked elsewhere.
 
 What is said is read when it is sent: a message here holds ids. An app that was never heard of is told from now on.
 """
@@ -16,50 +17,55 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any, Final
 
-from sqlalchemy import Connection, Select, func, select, update
+from sqlalchemy import Connection, Select, func, select
 
 from policy_service.audit.log import Entry, entries_after, highest_index
 from policy_service.domain.gates import MergedGate
 from policy_service.slack import SlackApp
-from policy_service.storage import outbox
-from policy_service.storage.core import change, find, find_one, insert_row, insert_unless_taken, table
+from policy_service.storage.core import change, find_one, insert_row, insert_unless_taken, rows_of, table
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.plumbing import OutboxRow
-from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow, SlackStandingRow
+from policy_service.storage.slack_lanes import WAITS, lane_of
+from policy_service.storage.slack_tables import SlackCardRow, SlackStandingRow
 from policy_service.storage.tables import ReviewRow
 from policy_service.workflow.broken import SetApart
 from policy_service.workflow.context import Context
-from policy_service.workflow.effects.cases import Case, read_case
+from policy_service.workflow.effects.cases import read_case
 from policy_service.workflow.records import among, at_revisions
 from policy_service.workflow.slack.direct import who_wants
-
-CARD: Final = "slack_card"
-REPLY: Final = "slack_reply"
-EPHEMERAL: Final = "slack_ephemeral"
+from policy_service.workflow.slack.owing import CARD, owe_line, want_place
 
 _LINES: Final = 200  # of the log, in one look
 _MESSAGES: Final = 300  # that one unit may make owed
-OFFERED_FOR: Final = timedelta(days=30)  # longer than any outage somebody would still want to be told of
 _ASKING: Final = frozenset(
     {"review_opened", "review_reopened", "review_reminded", "review_escalated", "decision_made"}
 )
 """Lines after which a place may have to be asked that was not: a gate that fires late names another channel, an
 escalation other people, and a review that was open before there was Slack is asked about when it is reminded of."""
 
-SAID: Final = frozenset(
+SHOWN: Final = frozenset(
     """
-    review_reopened review_reminded review_escalated comment_written question_asked question_answered vote_recorded
-    break_glass_signed break_glass_opened proposal_opened proposal_accepted proposal_declined effect_released
-    effect_review effect_denied effect_expired effect_withdrawn effect_fired effect_failed effect_unused
-    effect_unknown effect_compensating effect_compensated effect_compensation_failed task_opened task_settled
-    outcome_contradicted
+    review_reopened vote_recorded break_glass_signed break_glass_opened effect_released effect_review effect_denied
+    effect_expired effect_withdrawn effect_fired effect_failed effect_unused effect_unknown effect_compensating
+    effect_compensated effect_compensation_failed
+    """.split()
+)
+"""Kinds of lines that are said in the thread, and that a card shows by itself: one that is posted long after them tells
+nobody twice. What people wrote, and that they were reminded, is in no card."""
+
+SAID: Final = SHOWN | frozenset(
+    """
+    review_reminded review_escalated comment_written question_asked question_answered proposal_opened
+    proposal_accepted proposal_declined task_opened task_settled outcome_contradicted
     """.split()
 )
 """Kinds of lines that are said in the thread."""
+
+DROPPED: Final = "slack_place_dropped"
+"""The kind of the line that an operator gave a place up (`mending.drop`)."""
 
 LOUD: Final = frozenset(
     """
@@ -69,8 +75,6 @@ LOUD: Final = frozenset(
 """Those of them that are said in a digest's thread too."""
 
 _outbox, _card = table(OutboxRow).c, table(SlackCardRow).c
-_place_table = table(SlackPlaceRow)
-_place = _place_table.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +87,10 @@ class _Asked:
     places: tuple[str, ...]
 
 
-def lane_of(place: str) -> str:
-    """The lane of a place in the outbox."""
-    return f"slack {place}"
-
-
 def places_of(app: SlackApp, asked: Sequence[MergedGate]) -> list[str]:
     """The channels that gates name, and the default one where some gate names none."""
     named = [gate.channels or (app.default_channel,) for gate in asked]
     return list(dict.fromkeys(channel for channels in named for channel in channels))
-
-
-def want_place(tx: Tx, place: str) -> None:
-    """Have a place to write to, in the unit that owes it something; it is not forgotten meanwhile (`forgetting`)."""
-    if not insert_unless_taken(tx.conn, SlackPlaceRow(place=place)):
-        unused = (_place.not_before.is_(None)) | (_place.not_before < tx.now)
-        tx.conn.execute(update(_place_table).where(_place.place == place, unused).values(not_before=tx.now))
 
 
 async def follow(ctx: Context, app: SlackApp) -> bool:
@@ -119,7 +111,7 @@ class _News:
 
     upto: int
     lines: Sequence[Entry]
-    asked: Mapping[int, _Asked]
+    asked: Mapping[int, Sequence[_Asked]]
     cards: Mapping[str, Sequence[SlackCardRow]]
 
 
@@ -128,32 +120,51 @@ def _look(conn: Connection, ctx: Context, app: SlackApp) -> _News | None:
     if standing is None:
         return None
     lines = entries_after(conn, standing.upto, _LINES)
+    asked = _asked(conn, ctx, app, lines)
     effects = sorted({line.effect_id for line in lines if line.effect_id is not None})
     cards: dict[str, list[SlackCardRow]] = {effect_id: [] for effect_id in effects}
     for card in among(conn, SlackCardRow, table(SlackCardRow).c.effect_id, effects):
         cards[str(card.effect_id)].append(card)
-    return _News(standing.upto, lines, _asked(conn, ctx, app, lines), cards)
+    return _News(standing.upto, lines, asked, cards)
 
 
-def _asked(conn: Connection, ctx: Context, app: SlackApp, lines: Sequence[Entry]) -> dict[int, _Asked]:
-    """Where people have to be asked; nowhere for a review that is over, or that cannot be read: the web tells that."""
+def _asked(conn: Connection, ctx: Context, app: SlackApp, lines: Sequence[Entry]) -> dict[int, list[_Asked]]:
+    """Where people have to be asked, by the index of the line that says so."""
     asking = {line.index: (line.effect_id or "", line.rev or 0) for line in lines if line.kind in _ASKING}
     reviews = at_revisions(conn, ReviewRow, "effect_id", sorted(set(asking.values())))
-    found = {}
-    for review in reviews:
-        with SetApart(review):
-            if review.state == "open":
-                case = read_case(conn, review.review_id)
-                places = tuple(_places(conn, ctx, app, case))
-                found[review.effect_id, review.rev] = _Asked(
-                    review.review_id, review.effect_id, review.rev, places
-                )
-    return {index: found[about] for index, about in asking.items() if about in found}
+    found = {(review.effect_id, review.rev): _places(conn, ctx, app, review) for review in reviews}
+    asked = {index: found.get(about, []) for index, about in asking.items()}
+    for line in lines:
+        if line.kind == DROPPED:
+            dropped = str(line.body["place"])
+            asked[line.index] = [
+                one for review in _asked_nowhere(conn) for one in _places(conn, ctx, app, review, but=dropped)
+            ]
+    return asked
 
 
-def _places(conn: Connection, ctx: Context, app: SlackApp, case: Case) -> list[str]:
-    direct = who_wants(conn, ctx, app, case, ctx.clock())
-    return [*places_of(app, case.asked), *direct]
+def _asked_nowhere(conn: Connection) -> list[ReviewRow]:
+    """Open reviews without a card; of very many the oldest, the others when they are next reminded of."""
+    review = table(ReviewRow)
+    carded = select(_card.card_id).where(_card.review_id == review.c.review_id).exists()
+    query = select(*review.columns).where(review.c.state == "open", ~carded).order_by(review.c.review_id)
+    return rows_of(ReviewRow, conn.execute(query.limit(_MESSAGES)))
+
+
+def _places(
+    conn: Connection, ctx: Context, app: SlackApp, review: ReviewRow, but: str | None = None
+) -> list[_Asked]:
+    """Where a review is asked, ``but`` not there; nowhere where it is over, or cannot be read: the web tells that."""
+    with SetApart(review):
+        if review.state != "open":
+            return []
+        case = read_case(conn, review.review_id)
+        channels = [place for place in places_of(app, case.asked) if place != but]
+        direct = who_wants(conn, ctx, app, case, ctx.clock())
+        places = (*(channels or [app.default_channel]), *direct)
+        asked = tuple(place for place in places if place != but)
+        return [_Asked(review.review_id, review.effect_id, review.rev, asked)]
+    return []
 
 
 def _begin(tx: Tx, app: SlackApp) -> None:
@@ -167,11 +178,14 @@ def _owe(tx: Tx, app: SlackApp, news: _News) -> bool:
         return False  # another replica was faster
     cards = {effect_id: list(known) for effect_id, known in news.cards.items()}
     for line in lines:
-        if (about := news.asked.get(line.index)) is not None:
-            _ask(tx, app, line, about, cards[about.effect_id])
+        for about in news.asked.get(line.index, ()):
+            fresh = _ask(tx, app, about, cards.setdefault(about.effect_id, []))
+            if about.effect_id != line.effect_id:
+                for card in fresh:
+                    owe_line(tx, line.index, card, said=False)
         for card in cards.get(line.effect_id or "", ()):
             if line.rev in (None, card.rev):
-                _follow_card(tx, line, card)
+                owe_line(tx, line.index, card, said=line.kind in (SAID if card.digest_id is None else LOUD))
     return True
 
 
@@ -179,16 +193,17 @@ def _in_one_unit(news: _News) -> Sequence[Entry]:
     """As many of the lines as one unit may be about: everybody's votes wait for it. At least one."""
     messages = 0
     for place, line in enumerate(news.lines):
-        about = news.asked.get(line.index)
-        asked = () if about is None else about.places
-        messages += len(asked) + 2 * max(len(asked), len(news.cards.get(line.effect_id or "", ())))
+        asked = sum(len(about.places) for about in news.asked.get(line.index, ()))
+        messages += asked + 2 * max(asked, len(news.cards.get(line.effect_id or "", ())))
         if messages > _MESSAGES and place:
             return news.lines[:place]
     return news.lines
 
 
-def _ask(tx: Tx, app: SlackApp, line: Entry, about: _Asked, cards: list[SlackCardRow]) -> None:
+def _ask(tx: Tx, app: SlackApp, about: _Asked, cards: list[SlackCardRow]) -> list[SlackCardRow]:
+    """Make the cards that are missing, among ``cards`` too."""
     known = {card.place for card in cards if card.review_id == about.review_id}
+    fresh = []
     for place in about.places:
         if place not in known:
             digest = _digest_of(tx, app, place)
@@ -203,16 +218,19 @@ def _ask(tx: Tx, app: SlackApp, line: Entry, about: _Asked, cards: list[SlackCar
             )
             want_place(tx, place)
             insert_row(tx.conn, row)
-            cards.append(row)
+            fresh.append(row)
+    cards += fresh
+    return fresh
 
 
 def _digest_of(tx: Tx, app: SlackApp, place: str) -> SlackCardRow | None:
     """The digest that a further card of this place belongs into, made where there is none yet; None while few wait."""
     if not _many_wait(tx, app, place):
         return None
-    unposted = (row for row in find(tx.conn, SlackCardRow, place=place, kind="digest") if row.ts is None)
-    if (found := next(unposted, None)) is not None:
-        return found
+    unposted = (_card.place == place, _card.kind == "digest", _card.ts.is_(None))
+    found = tx.conn.execute(select(*table(SlackCardRow).columns).where(*unposted).limit(1))
+    if (digest := next(iter(rows_of(SlackCardRow, found)), None)) is not None:
+        return digest
     row = SlackCardRow(card_id=new_id("card", tx.now), kind="digest", place=place, created_at=tx.now)
     insert_row(tx.conn, row)
     return row
@@ -222,7 +240,7 @@ def _many_wait(tx: Tx, app: SlackApp, place: str) -> bool:
     """Whether so many reviews wait to be posted there. Messages alone would not tell, since a review has several; nor
     would cards, since one that was refused is posted only when something new happens to it."""
     most = app.digest_above
-    waiting = (_outbox.lane == lane_of(place), _outbox.state == "waiting", _outbox.kind == CARD)
+    waiting = (_outbox.lane == lane_of(place), WAITS, _outbox.kind == CARD)
     messages = select(_outbox.outbox_id).where(*waiting, _outbox.next_at <= tx.now).limit(most)
     unposted = (_card.place == place, _card.kind == "card", _card.digest_id.is_(None), _card.ts.is_(None))
     cards = select(_card.card_id).where(*unposted).limit(most)
@@ -231,26 +249,3 @@ def _many_wait(tx: Tx, app: SlackApp, place: str) -> bool:
 
 def _count(conn: Connection, some: Select[Any]) -> int:
     return int(conn.execute(select(func.count()).select_from(some.subquery())).scalar_one())
-
-
-def _follow_card(tx: Tx, line: Entry, card: SlackCardRow) -> None:
-    owe_card(tx, line.index, card)
-    if line.kind in (SAID if card.digest_id is None else LOUD):
-        payload = {"card_id": card.card_id, "index": line.index}
-        _put(tx, f"slk_{line.index:016x}_2_{card.card_id}", REPLY, payload, card.place)
-
-
-def owe_card(tx: Tx, index: int, card: SlackCardRow) -> None:
-    """Bring a card, or the digest that holds it, up to date; once for a line of the log."""
-    named = card.digest_id or card.card_id
-    _put(tx, f"slk_{index:016x}_1_{named}", CARD, {"card_id": named}, card.place)
-
-
-def owe_again(tx: Tx, card: SlackCardRow, why: str) -> None:
-    """Bring a card up to date because somebody pressed what it no longer says; once for each press."""
-    named = card.digest_id or card.card_id
-    _put(tx, f"slk_{why}_{named}", CARD, {"card_id": named}, card.place)
-
-
-def _put(tx: Tx, outbox_id: str, kind: str, payload: dict[str, Any], place: str) -> None:
-    outbox.put_once(tx, outbox_id, kind, payload, lane=lane_of(place), give_up_at=tx.now + OFFERED_FOR)

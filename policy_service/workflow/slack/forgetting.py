@@ -12,7 +12,7 @@ from typing import Final
 from sqlalchemy import Delete, delete, exists
 
 from policy_service.storage.core import table
-from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.slack_lanes import WAITS, holds
 from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackPlaceRow
 from policy_service.storage.tables import ReviewRow
 from policy_service.storage.unit import Tx
@@ -24,7 +24,7 @@ CARDS_KEPT: Final = timedelta(days=90)
 """After its review was settled: outcomes, tasks and compensations follow for weeks, and are told in its thread."""
 
 _deliveries, _cards, _places = table(SlackDeliveryRow), table(SlackCardRow), table(SlackPlaceRow)
-_outbox, _reviews = table(OutboxRow).c, table(ReviewRow).c
+_reviews = table(ReviewRow).c
 
 
 def forget_slack(tx: Tx) -> int:
@@ -50,10 +50,9 @@ def _digests_over(tx: Tx) -> Delete:
 
 
 def _places_over(tx: Tx) -> Delete:
-    """``not_before`` is the last time that a place was used or wanted: `following.want_place` moves it in the unit that
+    """``not_before`` is the last time that a place was used or wanted: `owing.want_place` moves it in the unit that
     owes a message, so that no place is forgotten while something is on its way to it. A place without one was made for
     what is over by now, or was woken by an operator."""
-    owed = (_outbox.lane == "slack " + _places.c.place, _outbox.state == "waiting")
     long_ago = _places.c.not_before.is_(None) | (_places.c.not_before < tx.now - CARDS_KEPT)
     unused = (long_ago, ~exists().where(_cards.c.place == _places.c.place))
-    return delete(_places).where(*unused, ~exists().where(*owed))
+    return delete(_places).where(*unused, ~holds(WAITS))

@@ -22,26 +22,19 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, select
 
-from policy_service.audit.log import append
-from policy_service.identity.agents import OPERATOR
 from policy_service.slack import LATE_FAILURES, SlackApp
 from policy_service.storage import leases, outbox
 from policy_service.storage.core import change, find_one, rows_of, table
 from policy_service.storage.database import Tx
 from policy_service.storage.outbox import Message, Retry
 from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.slack_lanes import WAITS, holds, lane_of
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow, SlackStandingRow
 from policy_service.workflow.context import Context
-from policy_service.workflow.slack.following import CARD, EPHEMERAL, OFFERED_FOR, REPLY, lane_of, want_place
+from policy_service.workflow.slack.owing import CARD, EPHEMERAL, REPLY, owe_anew
 
 PACE: Final = timedelta(seconds=1.1)
 """Between two messages in one place: Slack takes about one a second in a channel, and bursts only now and then."""
-
-ANSWER_FOR: Final = timedelta(minutes=10)
-"""An answer to a press is worth nothing later."""
-
-MOST_ANSWERS: Final = 5
-"""That wait for one person: whoever presses faster than they can be answered has been told why already."""
 
 _LEASE: Final = "slack"
 _LEASE_FOR: Final = timedelta(seconds=60)  # outlasts all calls of a message that was taken under it
@@ -50,9 +43,8 @@ _REST: Final = Retry(backoff_s=1, max_backoff_s=60)  # for Slack as a whole
 _REST_OF_A_PLACE: Final = Retry(backoff_s=5, max_backoff_s=300)
 _LONGEST_REST: Final = timedelta(hours=1)  # that Slack may ask for
 _AT_ONCE: Final = 20  # places in one round
-_AGAIN: Final = "_again"
 
-_outbox = table(OutboxRow)
+_outbox = table(OutboxRow).c
 _places = table(SlackPlaceRow)
 
 
@@ -96,16 +88,10 @@ def _due(conn: Connection, app: SlackApp, now: datetime, busy: Sequence[str]) ->
     standing = find_one(conn, SlackStandingRow, team_id=app.team_id)
     if standing is None or (standing.not_before is not None and now < standing.not_before):
         return []
-    lane, waits = _outbox.c, _outbox.c.state == "waiting"
-    mine = lane.lane == "slack " + _places.c.place
     awake = (_places.c.not_before.is_(None)) | (_places.c.not_before <= now)
-    some = select(lane.outbox_id).where(mine, waits, lane.next_at <= now).exists()
-    free = _places.c.place.not_in(busy)
-    query = (
-        select(*_places.columns)
-        .where(awake, some, free)
-        .order_by(_places.c.not_before.nulls_first(), _places.c.place)
-    )
+    free = (awake, holds(WAITS, _outbox.next_at <= now), _places.c.place.not_in(busy))
+    query = select(*_places.columns).where(*free)
+    query = query.order_by(_places.c.not_before.nulls_first(), _places.c.place)
     return rows_of(SlackPlaceRow, conn.execute(query.limit(_AT_ONCE)))
 
 
@@ -154,8 +140,8 @@ def _note(tx: Tx, app: SlackApp, place: str, message: Message, outcome: Outcome,
         # Slack may show what this attempt drew, or one before it: nobody may take it for what was drawn last
         change(tx.conn, SlackCardRow, {"card_id": message.payload["card_id"]}, {"drawn": None})
     if came in (Came.SENT, Came.GONE, Came.REFUSED):
-        change(tx.conn, SlackPlaceRow, {"place": place}, _WELL | {"not_before": tx.now + PACE})
-        change(tx.conn, SlackStandingRow, {"team_id": app.team_id}, _WELL | {"not_before": None})
+        change(tx.conn, SlackPlaceRow, {"place": place}, WELL | {"not_before": tx.now + PACE})
+        change(tx.conn, SlackStandingRow, {"team_id": app.team_id}, WELL | {"not_before": None})
     elif came is Came.PATIENCE:
         rest = min(outcome.rest or PACE, _LONGEST_REST)
         change(tx.conn, SlackPlaceRow, {"place": place}, {"not_before": tx.now + rest})
@@ -175,7 +161,7 @@ def _settle(tx: Tx, message: Message, outcome: Outcome) -> bool:
     return outbox.put_back(tx, outbox_id, outcome.error, untried=outcome.unsent, attempt=attempt)
 
 
-_WELL: Final[dict[str, object]] = {"failures": 0, "last_error": None, "since": None}
+WELL: Final[dict[str, object]] = {"failures": 0, "last_error": None, "since": None}
 
 
 def _place_failed(tx: Tx, place: str, outcome: Outcome, spread: float) -> None:
@@ -218,18 +204,10 @@ def _keep_card(tx: Tx, message: Message, outcome: Outcome) -> None:
     stands: dict[str, Any] = {"channel": outcome.channel, "ts": outcome.ts, "drawn": outcome.drawn}
     if outcome.came is Came.GONE:
         stands = {"channel": None, "ts": None, "drawn": None, "posted_at": None}
-        _post_anew(tx, message, card)
+        owe_anew(tx, card, message)
     else:
         stands["posted_at"] = card.posted_at or outcome.at or tx.now
     change(tx.conn, SlackCardRow, {"card_id": card.card_id}, stands)
-
-
-def _post_anew(tx: Tx, message: Message, card: SlackCardRow) -> None:
-    """Somebody took the message away: people are still asked, so there is another one; not for ever."""
-    if not message.outbox_id.endswith(_AGAIN):
-        named, until = message.outbox_id + _AGAIN, tx.now + timedelta(days=1)
-        payload = {"card_id": card.card_id}
-        outbox.put_once(tx, named, CARD, payload, lane=lane_of(card.place), give_up_at=until)
 
 
 async def answered(ctx: Context, app: SlackApp, outcome: Outcome) -> None:
@@ -239,7 +217,7 @@ async def answered(ctx: Context, app: SlackApp, outcome: Outcome) -> None:
 
 def _answered(tx: Tx, app: SlackApp, outcome: Outcome) -> None:
     if outcome.came is Came.SENT:
-        change(tx.conn, SlackStandingRow, {"team_id": app.team_id}, _WELL | {"not_before": None})
+        change(tx.conn, SlackStandingRow, {"team_id": app.team_id}, WELL | {"not_before": None})
     else:
         _slack_failed(tx, app, outcome, 1.0)
 
@@ -248,49 +226,3 @@ async def lost(ctx: Context, app: SlackApp, error: str) -> None:
     """Slack says that the app is not let in any more. It is tried again all the same: somebody may let it in."""
     outcome = Outcome(Came.APP, error)
     await ctx.db.write(lambda tx: _slack_failed(tx, app, outcome, 1.0))
-
-
-# -- answers to what somebody pressed ----------------------------------------------------------------------------------
-
-
-def owe_answer(
-    tx: Tx,
-    outbox_id: str,
-    *,
-    user_id: str,
-    channel: str,
-    thread_ts: str | None,
-    sentence: str,
-    url: str | None,
-) -> None:
-    """Words for one person alone, where they pressed: sent at once, in a lane of their own."""
-    place = f"@{user_id}"
-    mine = (_outbox.c.lane == lane_of(place), _outbox.c.state == "waiting", _outbox.c.kind == EPHEMERAL)
-    waiting = tx.conn.execute(select(_outbox.c.outbox_id).where(*mine).limit(MOST_ANSWERS)).all()
-    if len(waiting) == MOST_ANSWERS:
-        return
-    want_place(tx, place)
-    payload = {"user": user_id, "channel": channel, "thread_ts": thread_ts, "sentence": sentence, "url": url}
-    until = tx.now + ANSWER_FOR
-    outbox.put_once(tx, outbox_id, EPHEMERAL, payload, lane=lane_of(place), give_up_at=until)
-
-
-def _owed(conn: Connection) -> list[str]:
-    """Places where something waits or was set aside, but for answers to a press, which are worth nothing now."""
-    mine, kinds = _outbox.c.lane == "slack " + _places.c.place, _outbox.c.kind != EPHEMERAL
-    owed = (_outbox.c.state == "waiting") | ((_outbox.c.state == "dead") & kinds)
-    some = select(_outbox.c.outbox_id).where(mine, owed).exists()
-    return list(conn.scalars(select(_places.c.place).where(some).order_by(_places.c.place)))
-
-
-def try_again(tx: Tx, app: SlackApp) -> int:
-    """Whatever rests is awake, and what was set aside may leave after all; how many messages that were. A name is
-    looked up anew: another channel may have it by now."""
-    change(tx.conn, SlackStandingRow, {"team_id": app.team_id}, _WELL | {"not_before": None})
-    until, revived = tx.now + OFFERED_FOR, 0
-    for place in _owed(tx.conn):
-        anew = {"channel": None} if place.startswith("#") else {}
-        change(tx.conn, SlackPlaceRow, {"place": place}, _WELL | {"not_before": None} | anew)
-        revived += outbox.try_again(tx, lane_of(place), until, but=EPHEMERAL, attempts=1)
-    append(tx, "slack_retried", actor=OPERATOR, body={"team": app.team_id, "messages": revived})
-    return revived

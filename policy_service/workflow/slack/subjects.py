@@ -27,20 +27,11 @@ from policy_service.workflow.reading.pieces import Piece
 from policy_service.workflow.reading.reviews import EventLine, ReviewPage
 from policy_service.workflow.reviews.shown import SLACK, view_of
 from policy_service.workflow.reviews.vote import Voter
-from policy_service.workflow.slack.following import CARD, REPLY
+from policy_service.workflow.slack.following import SHOWN
+from policy_service.workflow.slack.owing import CARD, REPLY
 
 ONLOOKER: Final = Voter("", "", "", "oidc")
 """Whoever reads along in a channel: nobody in particular, who may decide nothing."""
-
-_DRAWN: Final = frozenset(
-    """
-    review_reopened vote_recorded break_glass_signed break_glass_opened effect_released effect_review effect_denied
-    effect_expired effect_withdrawn effect_fired effect_failed effect_unused effect_unknown effect_compensating
-    effect_compensated effect_compensation_failed
-    """.split()
-)
-"""Kinds of lines that a card shows by itself: where it was posted long after them, nobody is told twice. What people
-wrote, and that they were reminded, is in no card."""
 
 _LATE: Final = timedelta(seconds=5)
 """A line may be written while the card is drawn, and clocks of replicas differ: in doubt it is told in the thread."""
@@ -151,7 +142,7 @@ def _reply(conn: Connection, ctx: Context, card: SlackCardRow, index: int) -> Re
         or card.rev is None
     ):
         return None
-    if row.kind in _DRAWN and row.at < carrier.posted_at - _LATE:
+    if row.kind in SHOWN and row.at < carrier.posted_at - _LATE:
         return None  # the message was posted after that, and shows it
     key = person_of(row)
     line = event_line(ctx.active.current, row, names_of(conn, [key] if key is not None else []))

@@ -15,7 +15,7 @@ from policy_service.storage.slack_tables import SlackCardRow
 from policy_service.workflow.effects.activate import ask_about_open
 from policy_service.workflow.pages.reviews import read_view
 from policy_service.workflow.reviews.shown import SLACK, view_of
-from policy_service.workflow.slack import sending
+from policy_service.workflow.slack import owing
 from policy_service.workflow.slack.subjects import ONLOOKER
 from tests.fakes.payments import ANYBODY, Payments, gate, plain_forbid
 from tests.fakes.slack_deliveries import Json
@@ -30,7 +30,7 @@ APPROVE: Final = {"type": "button", "action_id": "approve"}
 
 @pytest.fixture
 def attacker(office: Office, monkeypatch: pytest.MonkeyPatch) -> Attacker:
-    monkeypatch.setattr(sending, "MOST_ANSWERS", 1_000)  # each refusal is looked at, however fast they come
+    monkeypatch.setattr(owing, "MOST_ANSWERS", 1_000)  # each refusal is looked at, however fast they come
     return Attacker(office)
 
 

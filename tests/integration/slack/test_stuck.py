@@ -12,9 +12,10 @@ from policy_service.channels.slack.loops import SlackChannel
 from policy_service.storage import outbox
 from policy_service.storage.core import change, find_one
 from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.slack_lanes import lane_of
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow
-from policy_service.workflow.slack import sending
-from policy_service.workflow.slack.following import CARD, lane_of
+from policy_service.workflow.slack import mending
+from policy_service.workflow.slack.owing import CARD, OFFERED_FOR
 from tests.fakes.slack_faults import CutAfter, NotOk
 from tests.integration.slack.conftest import APPROVALS, Office, until, words
 from tests.integration.slack.test_outage import finding, tried
@@ -37,7 +38,7 @@ async def made_again(office: Office) -> None:
 
 async def retried(office: Office) -> int:
     """What `slack retry` does."""
-    return await office.world.service.db.write(lambda tx: sending.try_again(tx, office.app))
+    return await office.world.service.db.write(lambda tx: mending.try_again(tx, office.app))
 
 
 async def test_a_channel_made_again_under_its_name_is_found_when_the_operator_says_so(office: Office) -> None:
@@ -217,7 +218,7 @@ async def owed(office: Office, row: SlackCardRow, outbox_id: str, *, attempts: i
     """One more message that brings the card up to date, tried so often already."""
 
     def put(tx: Any) -> None:
-        until_ = tx.now + sending.OFFERED_FOR
+        until_ = tx.now + OFFERED_FOR
         payload = {"card_id": row.card_id}
         outbox.put_once(tx, outbox_id, CARD, payload, lane=lane_of(row.place), give_up_at=until_)
         change(tx.conn, OutboxRow, {"outbox_id": outbox_id}, {"attempts": attempts})

@@ -20,7 +20,7 @@ from policy_service.storage.tables import PersonRow
 from policy_service.workflow.effects.activate import ask_about_open
 from policy_service.workflow.pages.reviews import read_view
 from policy_service.workflow.reviews.shown import SLACK, view_of
-from policy_service.workflow.slack import sending
+from policy_service.workflow.slack import owing
 from policy_service.workflow.slack.subjects import ONLOOKER
 from tests.fakes.payments import Payments, gate, person
 from tests.fakes.slack_deliveries import Json
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def attacker(office: Office, monkeypatch: pytest.MonkeyPatch) -> Attacker:
-    monkeypatch.setattr(sending, "MOST_ANSWERS", 1_000)  # each refusal is looked at, however fast they come
+    monkeypatch.setattr(owing, "MOST_ANSWERS", 1_000)  # each refusal is looked at, however fast they come
     return Attacker(office)
 
 

@@ -1,0 +1,71 @@
+"""What an operator does about Slack: try again what rests, or give a place up."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, delete, select
+
+from policy_service.audit.log import append
+from policy_service.errors import NotFoundError
+from policy_service.identity.agents import OPERATOR
+from policy_service.slack import SlackApp
+from policy_service.storage import outbox
+from policy_service.storage.core import change, table
+from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.slack_lanes import WAITS, holds, lane_of
+from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow, SlackStandingRow
+from policy_service.storage.unit import Tx
+from policy_service.workflow.slack.following import DROPPED
+from policy_service.workflow.slack.owing import EPHEMERAL, OFFERED_FOR
+from policy_service.workflow.slack.sending import WELL
+
+_outbox, _cards, _places = table(OutboxRow), table(SlackCardRow), table(SlackPlaceRow)
+
+_DEAD = _outbox.c.state == "dead"
+
+
+def try_again(tx: Tx, app: SlackApp) -> int:
+    """Whatever rests is awake, and what was set aside may leave after all; how many messages that were. A name is
+    looked up anew: another channel may have it by now."""
+    change(tx.conn, SlackStandingRow, {"team_id": app.team_id}, WELL | {"not_before": None})
+    until, revived = tx.now + OFFERED_FOR, 0
+    for place in _owed(tx.conn):
+        anew = {"channel": None} if place.startswith("#") else {}
+        change(tx.conn, SlackPlaceRow, {"place": place}, WELL | {"not_before": None} | anew)
+        revived += outbox.try_again(tx, lane_of(place), until, but=EPHEMERAL, attempts=1)
+    append(tx, "slack_retried", actor=OPERATOR, body={"team": app.team_id, "messages": revived})
+    return revived
+
+
+def _owed(conn: Connection) -> list[str]:
+    """Places where something waits or was set aside, but for answers to a press, which are worth nothing now."""
+    owed = WAITS | (_DEAD & (_outbox.c.kind != EPHEMERAL))
+    return list(conn.scalars(select(_places.c.place).where(holds(owed)).order_by(_places.c.place)))
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What was let go with a place."""
+
+    messages: int  # that waited or were set aside
+    cards: int  # that stand there, or were to
+
+
+def drop(tx: Tx, app: SlackApp, place: str, reason: str) -> Dropped:
+    """Give a place up: what is for it is let go, and its cards are brought up to date no more. What is open and asked
+    nowhere else is asked where policy and settings name another place (`following`).
+
+    Raises:
+        NotFoundError: nothing was ever for this place.
+    """
+    if tx.conn.execute(delete(_places).where(_places.c.place == place)).rowcount == 0:
+        raise NotFoundError(
+            f"nothing was ever for {place!r} in Slack; `policy-service slack status` names places"
+        )
+    gone = delete(_outbox).where(_outbox.c.lane == lane_of(place), WAITS | _DEAD)
+    messages = tx.conn.execute(gone).rowcount
+    cards = tx.conn.execute(delete(_cards).where(_cards.c.place == place)).rowcount
+    body = {"team": app.team_id, "place": place, "messages": messages, "cards": cards, "reason": reason}
+    append(tx, DROPPED, actor=OPERATOR, body=body)
+    return Dropped(messages, cards)
