@@ -19,7 +19,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from policy_service.errors import ForbiddenError
 from policy_service.slack import SlackApp
-from policy_service.workflow.slack.accounts import Account
+from policy_service.workflow.slack.accounts import Account, nobody
 from policy_service.workflow.slack.sending import Came, Outcome
 
 INLINE_S: Final = 2.5
@@ -170,9 +170,7 @@ class Slack:
             ForbiddenError: Slack does not say; who nobody vouches for decides nothing.
         """
         if team_id != self.app.team_id:
-            return Account(
-                team_id, user_id, user_id, None, deleted=False, bot=False, guest=False, stranger=True
-            )
+            return nobody(team_id, user_id)
         kept = self._accounts.get(user_id)
         if kept is not None and time.monotonic() - kept[0] < ACCOUNT_KEPT_S:
             return kept[1]

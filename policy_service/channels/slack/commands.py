@@ -6,6 +6,7 @@ a delivery that comes again is not answered with it.
 
 from __future__ import annotations
 
+import asyncio
 import html
 from functools import partial
 from typing import Any, Final
@@ -43,6 +44,9 @@ from policy_service.workflow.slack.voters import Linked, voter_of
 log = structlog.get_logger(__name__)
 
 _ROWS: Final = 20
+
+_SIMULATED_S: Final = 1.2
+"""Of the three seconds Slack waits, when it has said who asks."""
 
 
 class Commands:
@@ -99,7 +103,14 @@ class Commands:
     async def _simulate(self, account: Account, rest: str) -> Drawn:
         await self._linked(account)
         agent, tool, args = _call(rest)
-        return simulated(await try_effect(self._ctx, agent, tool, args))
+        try:
+            async with asyncio.timeout(_SIMULATED_S):
+                return simulated(await try_effect(self._ctx, agent, tool, args))
+        except TimeoutError:
+            raise InvalidRequestError(
+                "the systems that the rules ask for facts take longer than Slack waits; try it on the web",
+                url=f"{self._ctx.settings.public_url}/policies",
+            ) from None
 
     # -- the home ----------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ Rules kept here:
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
@@ -53,14 +53,15 @@ from policy_service.errors import (
 from policy_service.slack import SlackApp
 from policy_service.workflow.context import Context
 from policy_service.workflow.reading.reviews import ReviewPage
-from policy_service.workflow.slack.accounts import Account
+from policy_service.workflow.slack.accounts import Account, nobody
 from policy_service.workflow.slack.acting import (
     Does,
     Press,
+    Pressed,
     act,
     look,
-    may_open,
     remember,
+    require_openable,
     require_words,
     sentence_of,
 )
@@ -68,6 +69,12 @@ from policy_service.workflow.slack.deliveries import delivery_of, first_time, is
 from policy_service.workflow.slack.sending import lost
 
 log = structlog.get_logger(__name__)
+
+ANSWERED_S: Final = 2.3
+"""Slack waits three seconds for its answer; what is left of them is for the unit that makes the press durable."""
+
+FACTS_S: Final = 0.5
+"""Other systems have at least so long for their facts, however long it took to learn who pressed."""
 
 _DOES: Final = frozenset({"approve", "deny", "ask"})
 _FORMS: Final = {"approve": approve_modal, "deny": deny_modal, "ask": ask_modal}
@@ -132,7 +139,7 @@ class Desk:
         return Answer()  # a link, which the browser follows by itself
 
     async def _button(self, given: Interaction, action: Action) -> Answer:
-        where = given.container
+        arrived, where = time.monotonic(), given.container
         named = (
             given.user.id,
             where.channel_id or "",
@@ -142,7 +149,7 @@ class Desk:
         )
         press = Press(
             delivery=delivery_of("action", *named),
-            account=_nobody(given),
+            account=nobody(given.user.team_id or given.team.id, given.user.id),
             does=cast(Does, action.action_id),
             card_id="",
             view_digest="",
@@ -154,10 +161,11 @@ class Desk:
         try:
             press = _pointed(press, action.value)
             press = replace(press, account=await self._account(given))
-            page = await look(self._ctx, self._app, press)
+            pressed = await look(self._ctx, self._app, press)
+            page = pressed.page
             if press.does != "approve" or (page.reason_required and page.state == "open"):
                 return await self._open(press, page, given.trigger_id)
-            await act(self._ctx, self._app, press, withheld=buttons_withheld)
+            await self._act(press, pressed, arrived)
         except RequestError as refusal:
             await remember(self._ctx, press, refusal)
             return Answer()
@@ -166,11 +174,7 @@ class Desk:
 
     async def _open(self, press: Press, page: ReviewPage, trigger_id: str) -> Answer:
         """Open a form; where it could not be sent, say so at once."""
-        may_open(page)
-        if press.does == "approve":
-            why = await asyncio.to_thread(buttons_withheld, page)
-            if why is not None:
-                raise ForbiddenError(why, code="not_eligible")
+        await require_openable(page, press, buttons_withheld)
         view = _FORMS[press.does](page, Pointer(press.card_id, press.view_digest))
         await remember(self._ctx, press)
 
@@ -189,9 +193,10 @@ class Desk:
     async def _form(self, given: Interaction, view: View) -> Answer:
         if view.callback_id not in _DOES:
             return Answer()
+        arrived = time.monotonic()
         press = Press(
             delivery=delivery_of("view", given.user.id, view.id),
-            account=_nobody(given),
+            account=nobody(given.user.team_id or given.team.id, given.user.id),
             does=cast(Does, view.callback_id),
             card_id="",
             view_digest="",
@@ -204,12 +209,16 @@ class Desk:
             if press.does != "approve":
                 press = replace(press, words=require_words(press.words))
             press = replace(press, account=await self._account(given))
-            await act(self._ctx, self._app, press, withheld=buttons_withheld)
+            await self._act(press, await look(self._ctx, self._app, press), arrived)
         except RequestError as refusal:
             told = under_field(sentence_of(refusal), elsewhere="url" in refusal.extras)
             return Answer({"response_action": "errors", "errors": {REASON_BLOCK: told}})
         await remember(self._ctx, press)
         return Answer()
+
+    async def _act(self, press: Press, pressed: Pressed, arrived: float) -> None:
+        left_s = max(FACTS_S, ANSWERED_S - (time.monotonic() - arrived))
+        await act(self._ctx, self._app, press, pressed, withheld=buttons_withheld, within_s=left_s)
 
     async def _account(self, given: Interaction) -> Account:
         return await self._slack.account(given.user.id, given.user.team_id or self._app.team_id)
@@ -237,20 +246,6 @@ class Desk:
             log.error("slack_app_lost", event_type=event.type)
             await lost(self._ctx, self._app, event.type)
         return Answer()
-
-
-def _nobody(given: Interaction) -> Account:
-    """The account before Slack was asked about it: enough to tell it why not."""
-    return Account(
-        given.user.team_id or given.team.id,
-        given.user.id,
-        given.user.id,
-        None,
-        deleted=False,
-        bot=False,
-        guest=False,
-        stranger=True,
-    )
 
 
 def _pointed(press: Press, value: object) -> Press:

@@ -13,7 +13,7 @@ A comment decides nothing and stops no clock. Its words stay out of the log, whi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -57,8 +57,10 @@ class Remark:
         return "question" if self.question else "comment"
 
 
-async def comment(ctx: Context, voter: Voter, remark: Remark) -> None:
-    """Write a comment, or ask the agent.
+async def comment(
+    ctx: Context, voter: Voter, remark: Remark, *, still: Callable[[Tx], None] = lambda tx: None
+) -> None:
+    """Write a comment, or ask the agent. ``still`` refuses in the unit that writes it: whoever wrote may not by then.
 
     Raises:
         NotFoundError: no such review.
@@ -68,7 +70,7 @@ async def comment(ctx: Context, voter: Voter, remark: Remark) -> None:
     """
     text = require_words(remark.text)
     case = await ctx.db.read(lambda conn: read_case(conn, remark.review_id))
-    if not await ctx.db.write(lambda tx: _comment(tx, ctx, case.review.txn, voter, remark, text)):
+    if not await ctx.db.write(lambda tx: _comment(tx, ctx, case.review.txn, voter, remark, text, still)):
         raise over()
 
 
@@ -86,9 +88,18 @@ def require_words(text: str) -> str:
     return words
 
 
-def _comment(tx: Tx, ctx: Context, txn: str, voter: Voter, remark: Remark, text: str) -> bool:
+def _comment(
+    tx: Tx,
+    ctx: Context,
+    txn: str,
+    voter: Voter,
+    remark: Remark,
+    text: str,
+    still: Callable[[Tx], None],
+) -> bool:
     """Whether it was written; otherwise the review has expired in this unit, which stands."""
     tx = alone_with(tx, txn)
+    still(tx)
     require_deciding(tx, voter.iss, voter.sub)
     case = read_case(tx.conn, remark.review_id)
     if case.review.state == "open" and tx.now >= case.review.answer_by:

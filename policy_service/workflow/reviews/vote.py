@@ -16,6 +16,7 @@ Numbered as they run:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -123,10 +124,14 @@ Shows = Callable[[Connection, Context, Voter, str, datetime], ReviewPage | None]
 """How what a person is shown of a review is read (`reviews.read_view`)."""
 
 
-async def vote(ctx: Context, voter: Voter, ballot: Ballot, shows: Shows) -> VoteResult:
-    """Cast a vote. ``shows`` reads again what the person was shown, from what is stored now.
+async def vote(
+    ctx: Context, voter: Voter, ballot: Ballot, shows: Shows, *, facts_within_s: float | None = None
+) -> VoteResult:
+    """Cast a vote. ``shows`` reads again what the person was shown, from what is stored now. ``facts_within_s``: how
+    long facts may take where the channel waits for the answer no longer; None where each source's own limit is enough.
 
     Raises:
+        TimeoutError: facts took longer than that; nothing was cast.
         NotFoundError: no such review.
         ConflictError: stale_review, with what changed.
         ForbiddenError: not_eligible, step_up_required.
@@ -139,7 +144,8 @@ async def vote(ctx: Context, voter: Voter, ballot: Ballot, shows: Shows) -> Vote
 
     async def under(bundle: Bundle) -> VoteResult:
         case = await ctx.db.read(lambda conn: read_case(conn, ballot.review_id))
-        facts = await gather_facts(bundle, [case.effect], ctx.clock())
+        async with asyncio.timeout(facts_within_s):
+            facts = await gather_facts(bundle, [case.effect], ctx.clock())
         return await ctx.db.write(
             lambda tx: _vote(
                 tx, ctx, bundle, voter, ballot, case.review.txn, facts[case.effect.effect_id], shows, proven

@@ -28,6 +28,11 @@ class Account:
     stranger: bool  # seen through a shared channel
 
 
+def nobody(team_id: str, user_id: str) -> Account:
+    """An account that Slack was not asked about: enough to tell it why not, and never to let it act."""
+    return Account(team_id, user_id, user_id, None, deleted=False, bot=False, guest=False, stranger=True)
+
+
 def require_member(app: SlackApp, account: Account) -> None:
     """Refuse every account that is no full member's of this workspace.
 

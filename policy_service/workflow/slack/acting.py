@@ -43,11 +43,13 @@ from policy_service.workflow.reviews.vote import Ballot, Voter, vote
 from policy_service.workflow.slack.accounts import Account, require_member
 from policy_service.workflow.slack.deliveries import note_in
 from policy_service.workflow.slack.owing import owe_answer, owe_card
-from policy_service.workflow.slack.voters import Linked, still_linked, voter_of
+from policy_service.workflow.slack.voters import Linked, require_still, voter_of
 
 CHANNEL: Final = "slack"
 
 Does = Literal["approve", "deny", "ask"]
+
+_TOO_SLOW: Final = "the systems that the rules ask for facts take longer than Slack waits; decide on the page"
 
 Withheld = Callable[[ReviewPage], str | None]
 """Why a message of this review carries no buttons, as the channel draws it; None where it does."""
@@ -97,18 +99,26 @@ def sentence_of(error: ServiceError) -> str:
     return f"Nothing was decided: {error.detail}"
 
 
-async def look(ctx: Context, app: SlackApp, press: Press) -> ReviewPage:
-    """The review that was pressed on, as this person sees it.
+@dataclass(frozen=True, slots=True)
+class Pressed:
+    """What a press found: the review as its person sees it, the person, and the name of what the message shows now."""
+
+    page: ReviewPage
+    linked: Linked
+    shows: str
+
+
+async def look(ctx: Context, app: SlackApp, press: Press) -> Pressed:
+    """What was pressed on, and by whom.
 
     Raises:
         ForbiddenError: the account may do nothing here.
         NotFoundError: there is no such message.
     """
-    page, _, _ = await ctx.db.read(lambda conn: _pressed(conn, ctx, app, press, ctx.clock()))
-    return page
+    return await ctx.db.read(lambda conn: _pressed(conn, ctx, app, press, ctx.clock()))
 
 
-def may_open(page: ReviewPage) -> None:
+async def require_openable(page: ReviewPage, press: Press, withheld: Withheld) -> None:
     """Refuse a form to somebody whose answer would not count.
 
     Raises:
@@ -119,36 +129,51 @@ def may_open(page: ReviewPage) -> None:
         raise _closed(page.state, "nothing is asked any more")
     if page.why_not is not None:
         raise ForbiddenError(page.why_not, code=ErrorCode.NOT_ELIGIBLE)
+    await _require_buttons(page, press, withheld)
 
 
-async def act(ctx: Context, app: SlackApp, press: Press, *, withheld: Withheld) -> None:
-    """Cast the vote, or ask the question. ``withheld``: why an approval is not taken on such a message.
+async def _require_buttons(page: ReviewPage, press: Press, withheld: Withheld) -> None:
+    """A message may be older than the rule that it has no button to approve: then there is none all the same."""
+    if press.does == "approve" and page.state == "open":
+        why = await asyncio.to_thread(withheld, page)
+        if why is not None:
+            raise ForbiddenError(why, code=ErrorCode.NOT_ELIGIBLE)
+
+
+async def act(
+    ctx: Context, app: SlackApp, press: Press, pressed: Pressed, *, withheld: Withheld, within_s: float
+) -> None:
+    """Cast the vote, or ask the question. ``withheld``: why an approval is not taken on such a message; ``within_s``:
+    how long other systems may take for their facts, so that Slack hears in time that the press arrived.
 
     Raises:
         ForbiddenError: not_eligible, step_up_required; ``extras["url"]`` where a page mends it.
         ConflictError: stale_review, review_closed.
         InvalidRequestError: reason_required, and what is wrong with the words.
-        NotFoundError: there is no such message.
     """
-    page, linked, current = await ctx.db.read(lambda conn: _pressed(conn, ctx, app, press, ctx.clock()))
     try:
         if press.does == "ask":
-            words = press.words or ""
-            await comment(ctx, linked.voter, Remark(page.review_id, words, question=True, channel=CHANNEL))
+            await _ask(ctx, app, press, pressed)
         else:
-            if press.does == "approve" and page.state == "open":
-                why = await asyncio.to_thread(withheld, page)
-                if why is not None:
-                    raise ForbiddenError(why, code=ErrorCode.NOT_ELIGIBLE)
-            await _vote(ctx, app, linked.voter, page, press, current)
+            await _require_buttons(pressed.page, press, withheld)
+            await _vote(ctx, app, press, pressed, within_s)
     except ForbiddenError as error:
-        raise _with_remedy(ctx, error, linked) from error
+        raise _with_remedy(error, pressed.linked) from error
 
 
-async def _vote(
-    ctx: Context, app: SlackApp, voter: Voter, page: ReviewPage, press: Press, current: str
-) -> None:
-    if press.does == "approve" and press.view_digest != current:
+async def _ask(ctx: Context, app: SlackApp, press: Press, pressed: Pressed) -> None:
+    voter, words = pressed.linked.voter, press.words or ""
+    remark = Remark(pressed.page.review_id, words, question=True, channel=CHANNEL)
+
+    def still(tx: Tx) -> None:
+        _require_still(tx.conn, ctx, app, press, voter, tx.now)
+
+    await comment(ctx, voter, remark, still=still)
+
+
+async def _vote(ctx: Context, app: SlackApp, press: Press, pressed: Pressed, within_s: float) -> None:
+    page, voter = pressed.page, pressed.linked.voter
+    if press.does == "approve" and press.view_digest != pressed.shows:
         raise ConflictError(
             "what is asked has changed since this message was drawn; it is drawn anew in a moment, so read it again",
             code=ErrorCode.STALE_REVIEW,
@@ -163,10 +188,25 @@ async def _vote(
         CHANNEL,
         view_digest=press.view_digest,
     )
-    shows = still_linked(app, press.account.team_id, press.account.user_id, read_view)
-    result = await vote(ctx, voter, ballot, shows)
+
+    def shows(
+        conn: Connection, ctx: Context, voter: Voter, review_id: str, now: datetime
+    ) -> ReviewPage | None:
+        _require_still(conn, ctx, app, press, voter, now)
+        return read_view(conn, ctx, voter, review_id, now)
+
+    try:
+        result = await vote(ctx, voter, ballot, shows, facts_within_s=within_s)
+    except TimeoutError:
+        raise ForbiddenError(_TOO_SLOW) from None
     if not result.counted and not result.said_before:
         raise _closed(result.state, "what you pressed is on record and changed nothing")
+
+
+def _require_still(
+    conn: Connection, ctx: Context, app: SlackApp, press: Press, voter: Voter, now: datetime
+) -> None:
+    require_still(conn, ctx, app, press.account.team_id, press.account.user_id, voter, now)
 
 
 def _closed(state: str, what: str) -> ConflictError:
@@ -174,10 +214,7 @@ def _closed(state: str, what: str) -> ConflictError:
     return ConflictError(f"this was {said} already; {what}", code=ErrorCode.REVIEW_CLOSED)
 
 
-def _pressed(
-    conn: Connection, ctx: Context, app: SlackApp, press: Press, now: datetime
-) -> tuple[ReviewPage, Linked, str]:
-    """The review, the person, and the name of what the message shows now."""
+def _pressed(conn: Connection, ctx: Context, app: SlackApp, press: Press, now: datetime) -> Pressed:
     card = find_one(conn, SlackCardRow, card_id=press.card_id)
     if card is None or card.review_id is None or not _stands_there(conn, card, press):
         raise NotFoundError("this is no message of ours, or a copy of one; open the review on the web")
@@ -186,7 +223,7 @@ def _pressed(
     page = read_page(conn, ctx, linked.voter, card.review_id, now)
     if page is None:
         raise NotFoundError("the review this message asks about is not there any more")
-    return page, linked, view_of(page, SLACK).digest
+    return Pressed(page, linked, view_of(page, SLACK).digest)
 
 
 def _stands_there(conn: Connection, card: SlackCardRow, press: Press) -> bool:
@@ -202,7 +239,7 @@ def _stands_there(conn: Connection, card: SlackCardRow, press: Press) -> bool:
     return (card.channel, card.ts) == (press.channel, press.ts)
 
 
-def _with_remedy(ctx: Context, error: ForbiddenError, linked: Linked) -> ForbiddenError:
+def _with_remedy(error: ForbiddenError, linked: Linked) -> ForbiddenError:
     """Somebody whose groups we know too long ago to count them learns that, and not only that they are in none."""
     if error.code is ErrorCode.NOT_ELIGIBLE and linked.stale_groups:
         return ForbiddenError(

@@ -27,8 +27,7 @@ from policy_service.storage.core import find_one
 from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.storage.tables import PersonRow
 from policy_service.workflow.context import Context
-from policy_service.workflow.reading.reviews import ReviewPage
-from policy_service.workflow.reviews.vote import Shows, Voter
+from policy_service.workflow.reviews.vote import Voter
 from policy_service.workflow.slack.inviting import COMMAND
 from policy_service.workflow.slack.linking import Link, link_from
 
@@ -64,21 +63,16 @@ def voter_of(
     return Linked(voter, link_from(row), bool(seen.groups) and not person.groups, seen.groups_at)
 
 
-def still_linked(app: SlackApp, team_id: str, user_id: str, shows: Shows) -> Shows:
-    """``shows`` for a vote through this account, which looks again, in the unit that counts the vote, whether the
-    account is its person's: an unlinking that came first, came first.
+def require_still(
+    conn: Connection, ctx: Context, app: SlackApp, team_id: str, user_id: str, voter: Voter, now: datetime
+) -> None:
+    """In the unit that counts what somebody said: an unlinking that came first, came first.
+
+    Raises:
+        ForbiddenError: not_eligible, because this account is not theirs any more, or may not act.
     """
-
-    def look(
-        conn: Connection, ctx: Context, voter: Voter, review_id: str, now: datetime
-    ) -> ReviewPage | None:
-        if voter_of(conn, ctx, app, team_id, user_id, now).voter.key != voter.key:
-            raise _refused(
-                "this Slack account became another person's a moment ago; look again and decide anew"
-            )
-        return shows(conn, ctx, voter, review_id, now)
-
-    return look
+    if voter_of(conn, ctx, app, team_id, user_id, now).voter.key != voter.key:
+        raise _refused("this Slack account became another person's a moment ago; look again and decide anew")
 
 
 def _require_vouched_for(ctx: Context, row: SlackLinkRow) -> None:

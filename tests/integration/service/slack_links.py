@@ -30,7 +30,7 @@ from policy_service.workflow.slack.accounts import Account
 from policy_service.workflow.slack.inviting import invite
 from policy_service.workflow.slack.linking import Link, link
 from policy_service.workflow.slack.subjects import ONLOOKER
-from policy_service.workflow.slack.voters import Linked, still_linked, voter_of
+from policy_service.workflow.slack.voters import Linked, require_still, voter_of
 from tests.fakes.identity_provider import CLIENT, ISSUER, SECRET
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.slack_accounts import TEAM, account, app_settings
@@ -117,7 +117,11 @@ class Workspace:
             "slack",
             view_digest=await self._shown(seen["review"]["review_id"]),
         )
-        shows = still_linked(self.app, TEAM, user_id, reviews.read_view)
+
+        def shows(conn: Any, ctx: Any, voter: Any, review_id: str, now: Any) -> Any:
+            require_still(conn, ctx, self.app, TEAM, user_id, voter, now)
+            return reviews.read_view(conn, ctx, voter, review_id, now)
+
         return await vote(self.world.service.ctx, linked.voter, ballot, shows)
 
     async def _shown(self, review_id: str) -> str:

@@ -14,7 +14,10 @@ from sqlalchemy import select
 from policy_service.storage.core import insert_unless_taken, table
 from policy_service.storage.plumbing import OutboxRow
 from policy_service.storage.slack_tables import SlackDeliveryRow, SlackPlaceRow
-from policy_service.workflow.slack import acting, deliveries
+from policy_service.workflow.effects import asking
+from policy_service.workflow.pages import trying
+from policy_service.workflow.reviews import vote as reviews_vote
+from policy_service.workflow.slack import acting, deliveries, linking
 from policy_service.workflow.slack.standing import standing_of
 from tests.fakes.slack_faults import Hang, NotOk
 from tests.integration.slack.attacking import Attacker, value_of
@@ -102,6 +105,69 @@ async def test_an_account_slack_says_nothing_of_is_refused_before_slack_gives_up
     assert await attacker.nothing_said()
     (told,) = await attacker.answers()
     assert "Slack does not say who you are" in told["sentence"]
+
+
+@pytest.fixture
+def slow_facts(monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
+    """Facts that do not come until this is set: only who gives them up goes on."""
+    lifted, known = asyncio.Event(), asking.gather_facts
+
+    async def later(*given: Any) -> Any:
+        await lifted.wait()
+        return await known(*given)
+
+    for module in (reviews_vote, trying):
+        monkeypatch.setattr(module, "gather_facts", later)
+    return lifted
+
+
+async def test_facts_slower_than_slack_waits_decide_nothing_and_say_where_to_go_on(
+    office: Office, attacker: Attacker, slow_facts: asyncio.Event
+) -> None:
+    dana = await office.link("maya")
+    view = await office.pay(500, "a")
+    card = await office.card()
+    assert (await attacker.deliver(attacker.press(dana, card))).status == 200
+    (told,) = await attacker.answers()
+    assert "longer than Slack waits; decide on the page" in told["sentence"]
+    assert told["url"].endswith(f"/reviews/{view['effects'][0]['review']['review_id']}")
+    form = attacker.form(dana, "deny", value_of(card), "not this one")
+    assert b"longer than Slack waits" in (await attacker.deliver(form)).body
+    assert await attacker.votes() == []
+    slow_facts.set()
+    assert (await attacker.deliver(attacker.press(dana, card))).status == 200
+    assert await attacker.votes() == [("maya", "approve", False)]
+
+
+async def test_a_trial_whose_facts_are_slow_is_answered_in_time(
+    office: Office, attacker: Attacker, slow_facts: asyncio.Event
+) -> None:
+    dana = await office.link("maya")
+    tried = await attacker.say(dana, 'simulate robot pay {"account": "acct-1", "amount": 500}')
+    assert b"longer than Slack waits; try it on the web" in tried.body
+    slow_facts.set()
+    tried = await attacker.say(dana, 'simulate robot pay {"account": "acct-1", "amount": 500}')
+    assert b"longer than Slack waits" not in tried.body
+    assert tried.status == 200
+
+
+async def test_a_question_of_an_account_that_is_unlinked_meanwhile_is_not_asked(
+    office: Office, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between what was read for the press and the unit that writes the question."""
+    dana = await office.link("maya")
+    view = await office.pay(500, "a")
+    card = await office.card()
+    known = acting.comment
+
+    async def unlinked_first(ctx: Any, *given: Any, **more: Any) -> None:
+        await ctx.db.write(lambda tx: linking.unlink_in(tx, office.app.team_id, dana, actor="operator"))
+        await known(ctx, *given, **more)
+
+    monkeypatch.setattr(acting, "comment", unlinked_first)
+    form = attacker.form(dana, "ask", value_of(card), "which invoice?")
+    assert b"nobody's yet" in (await attacker.deliver(form)).body
+    assert "question_asked" not in [kind for kind, _ in await office.world.log(view["txn"])]
 
 
 async def test_no_address_in_a_delivery_is_ever_called(
