@@ -8,7 +8,7 @@ receiver has a lane of its own, so that a slow one delays no other.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -98,15 +98,7 @@ def claim(tx: Tx, limit: int, retry: Retry, lane: str = "") -> list[Message]:
         .order_by(_row.next_at, _row.outbox_id)
         .limit(limit)
     )
-    ids = list(tx.conn.scalars(due.with_for_update(skip_locked=True)))
-    if not ids:
-        return []
-    hide = update(_outbox).where(_row.outbox_id.in_(ids)).values(
-        attempts=_row.attempts + 1, next_at=tx.now + timedelta(seconds=retry.claim_s)
-    )  # fmt: skip
-    taken = hide.returning(*_MESSAGE)
-    messages = [Message(*row) for row in tx.conn.execute(taken).all()]
-    return sorted(messages, key=lambda one: ids.index(one.outbox_id))
+    return _hide(tx, list(tx.conn.scalars(due.with_for_update(skip_locked=True))), retry)
 
 
 def claim_first(tx: Tx, retry: Retry, lane: str) -> Message | None:
@@ -117,11 +109,18 @@ def claim_first(tx: Tx, retry: Retry, lane: str) -> Message | None:
     ).first()
     if found is None or found.next_at > tx.now:
         return None
-    hide = update(_outbox).where(_row.outbox_id == found.outbox_id).values(
-        attempts=_row.attempts + 1, next_at=tx.now + timedelta(seconds=retry.claim_s)
-    )  # fmt: skip
-    taken = hide.returning(*_MESSAGE)
-    return Message(*tx.conn.execute(taken).one())
+    (message,) = _hide(tx, [found.outbox_id], retry)
+    return message
+
+
+def _hide(tx: Tx, ids: Sequence[str], retry: Retry) -> list[Message]:
+    """Begin an attempt of these, in this order: nobody else sees them for the time of the claim."""
+    if not ids:
+        return []
+    begun = {"attempts": _row.attempts + 1, "next_at": tx.now + timedelta(seconds=retry.claim_s)}
+    hide = update(_outbox).where(_row.outbox_id.in_(ids)).values(begun).returning(*_MESSAGE)
+    messages = [Message(*row) for row in tx.conn.execute(hide)]
+    return sorted(messages, key=lambda one: ids.index(one.outbox_id))
 
 
 def mark_sent(tx: Tx, outbox_id: str, attempt: int | None = None) -> bool:
@@ -134,16 +133,13 @@ def mark_sent(tx: Tx, outbox_id: str, attempt: int | None = None) -> bool:
 def mark_failed(tx: Tx, message: Message, error: str, retry: Retry) -> None:
     """Try again later, or set it aside after the last attempt. ``error`` names the kind, never quotes."""
     state = "dead" if message.attempt >= retry.max_attempts else "waiting"
-    statement = update(_outbox).where(_row.outbox_id == message.outbox_id, _row.state == "waiting")
-    tx.conn.execute(
-        statement.values(state=state, next_at=tx.now + retry.pause(message.attempt), last_error=error)
-    )
+    later = {"state": state, "next_at": tx.now + retry.pause(message.attempt), "last_error": error}
+    tx.conn.execute(_waiting(message.outbox_id).values(later))
 
 
 def put_off(tx: Tx, outbox_id: str, until: datetime, error: str) -> None:
     """It did not leave; try again at that moment. ``error`` names the kind, never quotes."""
-    statement = update(_outbox).where(_row.outbox_id == outbox_id, _row.state == "waiting")
-    tx.conn.execute(statement.values(next_at=until, last_error=error))
+    tx.conn.execute(_waiting(outbox_id).values(next_at=until, last_error=error))
 
 
 def put_back(
@@ -162,7 +158,7 @@ def set_aside(tx: Tx, outbox_id: str, error: str | None, attempt: int | None = N
     return tx.conn.execute(statement).rowcount == 1
 
 
-def _waiting(outbox_id: str, attempt: int | None) -> Update:
+def _waiting(outbox_id: str, attempt: int | None = None) -> Update:
     statement = update(_outbox).where(_row.outbox_id == outbox_id, _row.state == "waiting")
     return statement if attempt is None else statement.where(_row.attempts == attempt)
 

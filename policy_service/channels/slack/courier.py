@@ -23,12 +23,13 @@ from policy_service.channels.slack.drawing.card import bare_card, card
 from policy_service.channels.slack.drawing.digest import DigestLine, digest
 from policy_service.channels.slack.drawing.message import Drawn, Pointer, block_id
 from policy_service.channels.slack.drawing.thread import reply
+from policy_service.channels.slack.places import Places
 from policy_service.errors import StorageUnavailableError
 from policy_service.storage.outbox import Message
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow
 from policy_service.workflow.context import Context
 from policy_service.workflow.slack.owing import EPHEMERAL
-from policy_service.workflow.slack.sending import Came, Outcome, found
+from policy_service.workflow.slack.sending import Came, Outcome
 from policy_service.workflow.slack.subjects import CardSubject, DigestSubject, ReplySubject, read_subject
 
 log = structlog.get_logger(__name__)
@@ -47,8 +48,6 @@ _CHANGED_AS_WRITTEN: Final = {name: _AS_WRITTEN[name] for name in ("link_names",
 _PAGE: Final = 200  # messages of a page, when looking for one that may be there already
 _PAGES: Final = 25
 _LONG_REST: Final = timedelta(hours=1)  # where all of them do not reach
-_CHANNELS_A_PAGE: Final = 1000
-_CHANNEL_PAGES: Final = 50
 _LOOK_BACK_S: Final = 120  # Slack's clock is not ours
 
 CARRY_S: Final = 50.0
@@ -68,6 +67,7 @@ class Courier:
 
     def __init__(self, ctx: Context, slack: Slack) -> None:
         self._ctx, self._slack = ctx, slack
+        self._places = Places(ctx, slack)
         self._url = ctx.settings.public_url
 
     async def carry(self, place: SlackPlaceRow, message: Message) -> Outcome:
@@ -136,7 +136,7 @@ class Courier:
             except SlackFault as fault:
                 raise await self._of_a_place_before(place, row.channel, fault) from None
             return Outcome(Came.SENT, channel=row.channel, ts=row.ts, drawn=drawn.digest())
-        channel = await self._channel_of(place)
+        channel = await self._places.channel_of(place)
         named = block_id(row.review_id or row.card_id, row.rev or 0, message.outbox_id)
         ts = await self._posted_before(message, named, channel)
         if ts is not None:
@@ -157,7 +157,7 @@ class Courier:
 
     async def _of_a_place_before(self, place: SlackPlaceRow, channel: str, fault: SlackFault) -> SlackFault:
         """A message in a channel that had the place's name before this one is gone with it: the place is well."""
-        if fault.error not in _SHUT or await self._channel_of(place) == channel:
+        if fault.error not in _SHUT or await self._places.channel_of(place) == channel:
             return fault
         return SlackFault(Came.GONE, fault.error, unsent=True)
 
@@ -249,40 +249,6 @@ class Courier:
             if cursor is None:
                 return
         raise SlackFault(Came.PLACE, "too_much_to_look_through", rest=_LONG_REST, dark=True)
-
-    # -- where --------------------------------------------------------------------------------------------------------
-
-    async def _channel_of(self, place: SlackPlaceRow) -> str:
-        """Slack's own id of a place; found once, so that a channel that is renamed stays the same."""
-        if place.channel is not None:
-            return place.channel
-        channel = await self._look_up(place.place)
-        await found(self._ctx, place.place, channel)
-        return channel
-
-    async def _look_up(self, place: str) -> str:
-        if place.startswith(("U", "W")):
-            opened = await self._slack.call("conversations.open", users=place)
-            return str(opened["channel"]["id"])
-        return await self._named(place.removeprefix("#")) if place.startswith("#") else place
-
-    async def _named(self, name: str) -> str:
-        cursor: str | None = None
-        for _ in range(_CHANNEL_PAGES):
-            answer = await self._slack.call(
-                "conversations.list",
-                types="public_channel,private_channel",
-                exclude_archived="true",
-                limit=_CHANNELS_A_PAGE,
-                cursor=cursor,
-            )
-            for channel in answer["channels"]:
-                if channel.get("name") == name:
-                    return str(channel["id"])
-            cursor = (answer.get("response_metadata") or {}).get("next_cursor") or None
-            if cursor is None:
-                break
-        raise SlackFault(Came.PLACE, "channel_not_found", unsent=True)
 
 
 def _ended(message: Message, outcome: Outcome) -> Outcome:

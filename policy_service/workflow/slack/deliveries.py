@@ -1,7 +1,7 @@
 """What somebody did in Slack is acted on once, whichever way and however often it is delivered.
 
 A delivery is known by what it says was done, by whom and when, so that it has one name over both ways. Names are kept
-for days: a signature holds for five minutes, and Slack delivers nothing again after an hour.
+for a day: a signature holds for five minutes, and Slack delivers nothing again after an hour.
 """
 
 from __future__ import annotations
