@@ -25,7 +25,8 @@ from policy_service.workflow.pages.reviews import read_view
 from policy_service.workflow.proofs.exporting import export
 from policy_service.workflow.reviews import answer as answers
 from policy_service.workflow.reviews.comment import Remark, comment
-from policy_service.workflow.reviews.vote import Ballot, Voter, vote
+from policy_service.workflow.reviews.vote import Ballot, vote
+from policy_service.workflow.reviews.voter import Voter
 from policy_service.workflow.told import review_views
 from policy_service.workflow.told.telling import Telling
 

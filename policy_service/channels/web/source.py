@@ -33,7 +33,8 @@ from policy_service.workflow.reading.reviews import Ballot as Verdict
 from policy_service.workflow.reading.reviews import ReviewPage, VoteResult
 from policy_service.workflow.reading.tasks import OpenTasks, TaskList, TaskPage
 from policy_service.workflow.reviews.comment import Remark, comment
-from policy_service.workflow.reviews.vote import Ballot, Voter, vote
+from policy_service.workflow.reviews.vote import Ballot, vote
+from policy_service.workflow.reviews.voter import Voter
 from policy_service.workflow.tasks.settle import Word, settle
 
 _ABOUT_TASKS = frozenset({"task_opened", "task_settled"})

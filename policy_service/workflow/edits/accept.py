@@ -46,7 +46,7 @@ from policy_service.workflow.effects.submit import supersede
 from policy_service.workflow.moves import Cause, agent_actor, move_proposal, person_actor
 from policy_service.workflow.parties import agent_behind, require_acting, require_deciding, require_own
 from policy_service.workflow.records import Snapshot
-from policy_service.workflow.reviews.vote import Voter
+from policy_service.workflow.reviews.voter import Voter
 
 
 async def accept(ctx: Context, by: Caller | Voter, proposal_id: str) -> Snapshot:

@@ -15,7 +15,7 @@ from policy_service.workflow.effects.cases import Case, read_case
 from policy_service.workflow.moves import Cause, move_proposal, person_actor
 from policy_service.workflow.parties import require_deciding
 from policy_service.workflow.records import Snapshot
-from policy_service.workflow.reviews.vote import Voter
+from policy_service.workflow.reviews.voter import Voter
 
 
 async def decline(ctx: Context, by: Caller | Voter, proposal_id: str, answer: str | None) -> Snapshot:

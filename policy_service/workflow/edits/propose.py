@@ -34,7 +34,7 @@ from policy_service.workflow.effects.cases import Case, read_case
 from policy_service.workflow.moves import Cause, insert, move_proposal, person_actor, tell_review
 from policy_service.workflow.parties import require_deciding
 from policy_service.workflow.reviews.changes import stale_review
-from policy_service.workflow.reviews.vote import Voter, why_not
+from policy_service.workflow.reviews.voter import Voter, why_not
 
 MAX_OF_A_PERSON: Final = 20
 """On one review, whatever became of them: each is a line of its story and a question to the agent's side."""

@@ -31,7 +31,7 @@ from policy_service.workflow.effects.ballots import groups_now
 from policy_service.workflow.effects.stops import freeze_tool, unfreeze_tool
 from policy_service.workflow.moves import person_actor
 from policy_service.workflow.parties import require_deciding
-from policy_service.workflow.reviews.vote import Voter
+from policy_service.workflow.reviews.voter import Voter
 
 Stoppable: TypeAlias = Literal["agent", "tool", "everything"]
 _OFFERED = 200  # agents a form offers by name; any other is typed

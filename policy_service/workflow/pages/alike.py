@@ -26,7 +26,7 @@ from policy_service.workflow.pages.describing import arguments, first_money, sen
 from policy_service.workflow.pages.reviews import finality, owner_name, read_view
 from policy_service.workflow.reading.queue import AlikeLine, AlikePage
 from policy_service.workflow.reviews.shown import BATCH, view_of
-from policy_service.workflow.reviews.vote import Voter, why_not
+from policy_service.workflow.reviews.voter import Voter, why_not
 
 MAX_TOGETHER = 50  # lines a page shows, and votes of one form
 _MAX_ARG_BYTES = 320  # a page folds longer values; nothing that is folded is decided in a batch

@@ -28,7 +28,7 @@ from policy_service.workflow.reading.hiding import is_hidden
 from policy_service.workflow.reading.pieces import Piece
 from policy_service.workflow.reading.reviews import Change, ProposalCard
 from policy_service.workflow.reviews.changes import changes_between
-from policy_service.workflow.reviews.vote import Voter, why_not
+from policy_service.workflow.reviews.voter import Voter, why_not
 
 FieldKind: TypeAlias = Literal["text", "integer", "boolean", "choice", "json"]
 

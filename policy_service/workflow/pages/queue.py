@@ -37,7 +37,7 @@ from policy_service.workflow.pages.reviews import owner_name
 from policy_service.workflow.reading.pieces import Piece
 from policy_service.workflow.reading.queue import Count, QueuePage, QueueRow, Tab, TabCounts, Wanted
 from policy_service.workflow.reading.reviews import Risk
-from policy_service.workflow.reviews.vote import Voter, why_not
+from policy_service.workflow.reviews.voter import Voter, why_not
 
 COUNT_CAP = 1_000  # nobody reads more than this
 DECIDED_CAP = 99  # settled reviews are many and nobody waits for them

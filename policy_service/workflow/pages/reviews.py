@@ -58,7 +58,7 @@ from policy_service.workflow.records import Snapshot
 from policy_service.workflow.reviews.break_glass import may_open
 from policy_service.workflow.reviews.denied_before import Denials, period_of
 from policy_service.workflow.reviews.signers import Signers, signers_of
-from policy_service.workflow.reviews.vote import Voter, opening_step_up, step_up_of, why_not
+from policy_service.workflow.reviews.voter import Voter, opening_step_up, step_up_of, why_not
 
 TIMELINE_LINES = 500  # of the log, on one page; reminders and comments make the longest stories
 

@@ -31,7 +31,7 @@ from policy_service.workflow.reading.tasks import (
     TaskList,
     TaskPage,
 )
-from policy_service.workflow.reviews.vote import Voter
+from policy_service.workflow.reviews.voter import Voter
 from policy_service.workflow.tasks.cases import TaskCase, read_task, read_tasks
 from policy_service.workflow.tasks.settle import said_of
 from policy_service.workflow.tasks.settlers import why_not_settle

@@ -30,7 +30,7 @@ from policy_service.workflow.effects.cases import Case, read_case
 from policy_service.workflow.effects.endings import expire_effect
 from policy_service.workflow.moves import Cause, insert, person_actor, tell_review
 from policy_service.workflow.parties import require_deciding
-from policy_service.workflow.reviews.vote import Voter, why_not
+from policy_service.workflow.reviews.voter import Voter, why_not
 
 MAX_CHARS: Final = 4_000
 """What people still read; a longer text belongs in a ticket."""

@@ -20,7 +20,7 @@ from policy_service.workflow.context import Context
 from policy_service.workflow.effects.ballots import person_key, requesters_side
 from policy_service.workflow.effects.cases import Case
 from policy_service.workflow.reviews.eligible import People, is_permitted
-from policy_service.workflow.reviews.vote import Voter
+from policy_service.workflow.reviews.voter import Voter
 
 NAMED: Final = 6
 _WEIGHED: Final = 40  # asked Cedar about, for one gate; of a larger group the rest is counted as it stands

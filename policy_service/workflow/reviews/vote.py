@@ -17,7 +17,7 @@ Numbered as they run:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -25,10 +25,10 @@ from typing import Any
 from sqlalchemy import Connection
 
 from countersign.contract import ErrorCode
-from policy_service.domain.gates import Gate, is_stronger, merge
+from policy_service.domain.gates import is_stronger
 from policy_service.domain.people import BREAK_GLASS
 from policy_service.domain.question import Facts
-from policy_service.domain.quorum import BallotVote, could_serve, serves
+from policy_service.domain.quorum import serves
 from policy_service.errors import ForbiddenError, InvalidRequestError, NotFoundError
 from policy_service.identity.passkeys import counting
 from policy_service.pap.bundle import Bundle
@@ -37,7 +37,7 @@ from policy_service.storage.core import change, insert_unless_taken
 from policy_service.storage.database import Tx
 from policy_service.storage.ids import new_id
 from policy_service.storage.proof_tables import ViewRow
-from policy_service.storage.tables import AgentRow, ReviewRow, VoteRow
+from policy_service.storage.tables import VoteRow
 from policy_service.workflow.context import Context
 from policy_service.workflow.effects.asking import (
     ask_again,
@@ -47,10 +47,6 @@ from policy_service.workflow.effects.asking import (
     with_one_bundle,
 )
 from policy_service.workflow.effects.ballots import (
-    groups_now,
-    permission,
-    person_key,
-    requesters_side,
     standing_of,
     standing_verdict,
 )
@@ -69,27 +65,11 @@ from policy_service.workflow.passkeys.stepping_up import (
     without_passkey,
 )
 from policy_service.workflow.reading.reviews import Ballot as Verdict
-from policy_service.workflow.reading.reviews import ReviewPage, StepUp, VoteResult
+from policy_service.workflow.reading.reviews import ReviewPage, VoteResult
 from policy_service.workflow.reviews.break_glass import require_openable
 from policy_service.workflow.reviews.changes import stale_review
 from policy_service.workflow.reviews.shown import SHOWN_TO_PEOPLE, folded_args, views_for
-
-
-@dataclass(frozen=True)
-class Voter:
-    """Who votes, as their session knows them."""
-
-    iss: str
-    sub: str
-    name: str
-    assurance: str
-    groups: frozenset[str] = frozenset()  # from the token, fresh enough; readable sources are asked apart
-    step_up: str | None = None
-
-    @property
-    def key(self) -> str:
-        """Issuer and subject."""
-        return person_key(self.iss, self.sub)
+from policy_service.workflow.reviews.voter import Voter, probe, why_not
 
 
 @dataclass(frozen=True)
@@ -243,84 +223,14 @@ def _require_eligible(tx: Tx, ctx: Context, bundle: Bundle, case: Case, voter: V
     reason = why_not(ctx, bundle, case.agent, case.review, case.gates, voter, tx.now)
     if reason is not None:
         raise ForbiddenError(reason, code=ErrorCode.NOT_ELIGIBLE)
-    probe = _probe(bundle, voter)
-    if ballot.verdict == "approve" and not any(serves(gate, probe) for gate in case.asked):
+    mine = probe(bundle, voter)
+    if ballot.verdict == "approve" and not any(serves(gate, mine) for gate in case.asked):
         if counting(tx.conn, voter.iss, voter.sub, tx.now):
             raise ForbiddenError(
                 "every gate you serve asks for a passkey: open the review and confirm with yours",
                 code=ErrorCode.STEP_UP_REQUIRED,
             )
         raise without_passkey(ctx.settings)
-
-
-def _probe(bundle: Bundle, voter: Voter) -> BallotVote:
-    """The approval this person would give, for the domain to judge; Cedar is asked apart."""
-    return BallotVote("", voter.key, groups_now(bundle, voter.key, voter.groups), "approve", voter.step_up)
-
-
-def step_up_of(
-    conn: Connection, ctx: Context, bundle: Bundle, case: Case, voter: Voter, now: datetime
-) -> StepUp:
-    """Whether an approval by this person asks for a passkey: where a gate they could serve does. ``missing``: and they
-    have none that counts, and nothing they could serve does without.
-    """
-    probe, merged = _probe(bundle, voter), case.asked
-    if not any(could_serve(gate, probe) and gate.step_up for gate in merged):
-        return "none"
-    if _has_passkey(conn, ctx, voter, now):
-        return "asked"
-    return "none" if any(serves(gate, probe) for gate in merged) else "missing"
-
-
-def opening_step_up(conn: Connection, ctx: Context, case: Case, voter: Voter, now: datetime) -> StepUp:
-    """The same for a signature of break-glass, which every gate's step-up holds for: those who sign are seldom the
-    people the gates ask."""
-    if not any(gate.step_up for gate in case.asked):
-        return "none"
-    return "asked" if _has_passkey(conn, ctx, voter, now) else "missing"
-
-
-def _has_passkey(conn: Connection, ctx: Context, voter: Voter, now: datetime) -> bool:
-    return ctx.settings.rp_id is not None and bool(counting(conn, voter.iss, voter.sub, now))
-
-
-def why_not(
-    ctx: Context,
-    bundle: Bundle,
-    agent: AgentRow,
-    review: ReviewRow,
-    gates: Sequence[Gate],
-    voter: Voter,
-    now: datetime,
-) -> str | None:
-    """The sentence that tells this person why their vote would not count, or None when it would."""
-    if voter.key == agent.owner:
-        return f"you own {agent.name}; nobody approves their own side"
-    if voter.key in requesters_side(agent, review):
-        return "you changed its arguments; nobody approves what they wrote, so somebody else decides this one"
-    probe, merged = _probe(bundle, voter), merge(gates, review.escalated)
-    if not any(could_serve(gate, probe) for gate in merged):
-        asked = ", ".join(sorted({group for gate in merged for group in gate.voters}))
-        return (
-            f"this waits for {asked}, and you ({voter.key}) are in none of these groups; the bundle's groups.toml "
-            "or your directory says who is"
-        )
-    granted = permission(
-        ctx,
-        bundle,
-        agent,
-        review,
-        gates,
-        person=voter.key,
-        groups=probe.groups,
-        assurance=voter.assurance,
-        now=now,
-    )
-    if not granted:
-        return (
-            granted.reason.text if granted.reason is not None else "the approval policy does not permit you"
-        )
-    return None
 
 
 def _require_reason(case: Case, ballot: Ballot) -> None:

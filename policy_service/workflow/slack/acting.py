@@ -39,7 +39,8 @@ from policy_service.workflow.pages.reviews import read_page, read_view
 from policy_service.workflow.reading.reviews import ReviewPage
 from policy_service.workflow.reviews.comment import Remark, comment
 from policy_service.workflow.reviews.shown import SLACK, view_of
-from policy_service.workflow.reviews.vote import Ballot, Voter, vote
+from policy_service.workflow.reviews.vote import Ballot, vote
+from policy_service.workflow.reviews.voter import Voter
 from policy_service.workflow.slack.accounts import Account, require_member
 from policy_service.workflow.slack.deliveries import note_in
 from policy_service.workflow.slack.owing import owe_answer, owe_card

@@ -26,7 +26,7 @@ from policy_service.workflow.pages.timeline import event_line, person_of
 from policy_service.workflow.reading.pieces import Piece
 from policy_service.workflow.reading.reviews import EventLine, ReviewPage
 from policy_service.workflow.reviews.shown import SLACK, view_of
-from policy_service.workflow.reviews.vote import Voter
+from policy_service.workflow.reviews.voter import Voter
 from policy_service.workflow.slack.following import SHOWN
 from policy_service.workflow.slack.owing import CARD, REPLY
 

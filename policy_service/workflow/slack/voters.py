@@ -27,7 +27,7 @@ from policy_service.storage.core import find_one
 from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.storage.tables import PersonRow
 from policy_service.workflow.context import Context
-from policy_service.workflow.reviews.vote import Voter
+from policy_service.workflow.reviews.voter import Voter
 from policy_service.workflow.slack.inviting import COMMAND
 from policy_service.workflow.slack.linking import Link, link_from
 

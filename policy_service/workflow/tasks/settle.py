@@ -37,7 +37,7 @@ from policy_service.workflow.moves import (
 )
 from policy_service.workflow.parties import require_deciding
 from policy_service.workflow.releases.report import settle_effect
-from policy_service.workflow.reviews.vote import Voter
+from policy_service.workflow.reviews.voter import Voter
 from policy_service.workflow.tasks.cases import TaskCase, read_task
 from policy_service.workflow.tasks.settlers import why_not_settle
 

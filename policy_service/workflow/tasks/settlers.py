@@ -23,7 +23,7 @@ from policy_service.workflow.context import Context
 from policy_service.workflow.effects.asking import manifest_for
 from policy_service.workflow.effects.ballots import groups_now, person_key, requesters_side
 from policy_service.workflow.effects.openings import signatures_on
-from policy_service.workflow.reviews.vote import Voter
+from policy_service.workflow.reviews.voter import Voter
 from policy_service.workflow.tasks.cases import TaskCase
 
 _RISK_OF_UNKNOWN = "high"

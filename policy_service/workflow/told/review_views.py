@@ -22,7 +22,7 @@ from policy_service.workflow.reading.hiding import without_secrets
 from policy_service.workflow.records import Snapshot
 from policy_service.workflow.reviews.denied_before import Denials, EarlierDenial, period_of
 from policy_service.workflow.reviews.shown import API, view_of
-from policy_service.workflow.reviews.vote import Voter
+from policy_service.workflow.reviews.voter import Voter
 from policy_service.workflow.told.view import effect_view, needs, review_url
 
 

@@ -8,7 +8,7 @@ from countersign.contract.wire import TaskChoice, TaskDetail, TaskPage, TaskView
 from policy_service.workflow import records
 from policy_service.workflow.context import Context
 from policy_service.workflow.effects.asking import manifest_for
-from policy_service.workflow.reviews.vote import Voter
+from policy_service.workflow.reviews.voter import Voter
 from policy_service.workflow.tasks.cases import TaskCase, read_task, read_tasks
 from policy_service.workflow.tasks.settle import said_of
 from policy_service.workflow.tasks.settlers import why_not_settle

@@ -27,7 +27,7 @@ from policy_service.workflow.releases import compensate, redeem, renew
 from policy_service.workflow.reviews import vote
 from policy_service.workflow.reviews.answer import answer as answer_question
 from policy_service.workflow.reviews.comment import Remark, comment
-from policy_service.workflow.reviews.vote import Voter
+from policy_service.workflow.reviews.voter import Voter
 from tests.fakes.payments import person
 from tests.fakes.world import Agent, Visitor, World
 from tests.integration.service.effects import pay

@@ -11,7 +11,8 @@ from policy_service.storage.core import table
 from policy_service.storage.tables import VoteRow
 from policy_service.workflow.pages import reviews
 from policy_service.workflow.reading.reviews import VoteResult
-from policy_service.workflow.reviews.vote import Ballot, Voter, vote
+from policy_service.workflow.reviews.vote import Ballot, vote
+from policy_service.workflow.reviews.voter import Voter
 from tests.fakes.payments import ANYBODY, GROUPS, Payments, gate, person
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay

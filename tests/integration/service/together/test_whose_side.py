@@ -10,7 +10,7 @@ from policy_service.storage.core import change, find
 from policy_service.storage.tables import AgentRow, TransactionRow
 from policy_service.workflow.edits import accept as accepting
 from policy_service.workflow.edits.accept import accept
-from policy_service.workflow.reviews.vote import Voter
+from policy_service.workflow.reviews.voter import Voter
 from tests.fakes.payments import GROUPS, Payments, person, plain_forbid
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
