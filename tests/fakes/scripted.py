@@ -5,6 +5,8 @@ The name `"*"` stands for every name that has nothing of its own.
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import defaultdict, deque
 from typing import Final, Generic, TypeVar
 
@@ -18,6 +20,7 @@ class Script(Generic[T]):
     def __init__(self) -> None:
         self._next: defaultdict[str, deque[T]] = defaultdict(deque)
         self._always: dict[str, T] = {}
+        self._lifts = 0
 
     def next(self, name: str, *steps: T) -> None:
         """These happen once each, in this order, after those already in the queue."""
@@ -28,9 +31,16 @@ class Script(Generic[T]):
         self._always[name] = step
 
     def lift(self) -> None:
-        """Nothing happens any more."""
+        """Nothing happens any more, and what hangs goes on."""
         self._next.clear()
         self._always.clear()
+        self._lifts += 1
+
+    async def pass_(self, seconds: float) -> None:
+        """Let so much time pass, or less where it is lifted meanwhile, in whichever thread."""
+        end, lifts = time.monotonic() + seconds, self._lifts
+        while time.monotonic() < end and self._lifts == lifts:
+            await asyncio.sleep(0.05)
 
     def left(self) -> int:
         """How many steps of the queues have not happened."""

@@ -62,7 +62,7 @@ class NotOk:
 
 @dataclass(frozen=True)
 class Hang:
-    """Nothing is said for so many seconds, then the connection is cut; `accepted`: Slack did it all the same."""
+    """Nothing is said for so many seconds or until it is lifted, then the connection is cut; `accepted`: Slack did it all the same."""
 
     seconds: float
     accepted: bool = False
@@ -177,14 +177,14 @@ class SlackFaults:
             case NotOk(error):
                 return web.json_response({"ok": False, "error": error})
             case Hang(accepted=False, seconds=seconds):
-                await asyncio.sleep(seconds)
+                await self.on.pass_(seconds)
                 return _cut(request)
             case CutBefore():
                 return _cut(request)
         call.answer = await self._ask(request, call, body)
         match fault:
             case Hang(seconds=seconds):
-                await asyncio.sleep(seconds)
+                await self.on.pass_(seconds)
                 return _cut(request)
             case CutAfter():
                 return _cut(request)

@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 from sqlalchemy import select
 
+from policy_service.channels.slack import desk
 from policy_service.storage.core import insert_unless_taken, table
 from policy_service.storage.plumbing import OutboxRow
 from policy_service.storage.slack_tables import SlackDeliveryRow, SlackPlaceRow
@@ -21,7 +22,7 @@ from policy_service.workflow.slack import acting, deliveries, linking
 from policy_service.workflow.slack.standing import standing_of
 from tests.fakes.slack_faults import Hang, NotOk
 from tests.integration.slack.attacking import Attacker, value_of
-from tests.integration.slack.conftest import Office, until
+from tests.integration.slack.conftest import PATIENCE_S, Office, until
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +62,7 @@ async def test_no_200_leaves_before_what_was_pressed_is_durable(
 
 
 async def test_a_slack_that_hangs_holds_up_no_acknowledgement_and_no_vote_on_the_web(
-    office: Office, attacker: Attacker
+    office: Office, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nothing but the question who somebody is stands before the answer, and that one is answered here."""
     dana = await office.link("maya")
@@ -71,14 +72,16 @@ async def test_a_slack_that_hangs_holds_up_no_acknowledgement_and_no_vote_on_the
         await attacker.deliver(attacker.press("U0SAM", card))
     ).status == 200  # who they are is known from now on
     assert (await attacker.deliver(attacker.press(dana, card, "ask"))).status == 200
-    office.faults.on.always("*", Hang(20))
+    monkeypatch.setattr(desk, "INLINE_S", 600)  # what waits for Slack waits for as long as the test
+    office.faults.on.always("*", Hang(600))
     try:
         for press in (
             attacker.press(dana, card),
             attacker.press("U0SAM", card),
             attacker.press(dana, card, "deny"),
         ):
-            assert (await attacker.deliver(press)).status == 200
+            async with asyncio.timeout(PATIENCE_S):
+                assert (await attacker.deliver(press)).status == 200
         form = attacker.form(dana, "ask", value_of(card), "which invoice?")
         assert (await attacker.deliver(form)).body == b""
         assert (await attacker.say(dana, "")).status == 200
@@ -97,9 +100,10 @@ async def test_an_account_slack_says_nothing_of_is_refused_before_slack_gives_up
     dana = await office.link("maya")
     await office.pay(500, "a")
     card = await office.card()
-    office.faults.on.always("users.info", Hang(60))
+    office.faults.on.always("users.info", Hang(600))
     try:
-        assert (await attacker.deliver(attacker.press(dana, card))).status == 200
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await attacker.deliver(attacker.press(dana, card))).status == 200
     finally:
         office.faults.on.lift()
     assert await attacker.nothing_said()
