@@ -39,7 +39,7 @@ class Script(Generic[T]):
     async def pass_(self, seconds: float) -> None:
         """Let so much time pass, or less where it is lifted meanwhile, in whichever thread."""
         end, lifts = time.monotonic() + seconds, self._lifts
-        while time.monotonic() < end and self._lifts == lifts:
+        while time.monotonic() < end and self._lifts == lifts:  # noqa: ASYNC110  lifted from another thread
             await asyncio.sleep(0.05)
 
     def left(self) -> int:

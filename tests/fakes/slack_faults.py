@@ -62,7 +62,8 @@ class NotOk:
 
 @dataclass(frozen=True)
 class Hang:
-    """Nothing is said for so many seconds or until it is lifted, then the connection is cut; `accepted`: Slack did it all the same."""
+    """Nothing is said for so many seconds, or until it is lifted; then the connection is cut. `accepted`: Slack did it
+    all the same."""
 
     seconds: float
     accepted: bool = False
