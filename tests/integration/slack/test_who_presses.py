@@ -323,7 +323,7 @@ async def _pointer(attacker: Attacker, card: Json) -> str:
     return Pointer(row["card_id"], view_of(page, SLACK).digest).value
 
 
-@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("engine", [BOTH[0], pytest.param("postgresql", marks=pytest.mark.long)])
 async def test_approve_and_deny_at_once_by_two_people_end_in_one_order(
     office: Office, attacker: Attacker
 ) -> None:
@@ -341,6 +341,7 @@ async def test_approve_and_deny_at_once_by_two_people_end_in_one_order(
         assert not (first and second)
 
 
+@pytest.mark.parametrize("engine", BOTH)
 async def test_approve_and_deny_at_once_by_one_person_end_in_one_order(
     office: Office, attacker: Attacker
 ) -> None:
