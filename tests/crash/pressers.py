@@ -60,7 +60,7 @@ def asks_in_slack(story: Story) -> None:
     """A refund is asked about in Slack, refused to a stranger, and approved there by whom it is for."""
     with slack_of(story) as (slack, faults):
         story.begin()
-        story.until("the app is known", _knows_the_app)
+        story.until("the app is known", knows_the_app)
         _link(story, slack)
         story.live("large", "large")
         story.until("the card stands in the channel", _has_card)
@@ -82,7 +82,7 @@ def is_let_in_no_more(story: Story) -> None:
     """Slack says that the app is removed; asked again, it is not."""
     with slack_of(story) as (slack, faults):
         story.begin()
-        story.until("the app is known", _knows_the_app)
+        story.until("the app is known", knows_the_app)
         event = {
             "type": "event_callback", "token": "t", "team_id": slack.team_id, "api_app_id": slack.app_id,
             "event_id": "Ev1", "event_time": 1, "event": {"type": "app_uninstalled"},
@@ -119,7 +119,7 @@ def _link(story: Story, slack: SlackServer) -> None:
     story.patiently(sign_in)
     row = SlackLinkRow(
         team_id=slack.team_id, user_id=slack.users["dana"], iss=DEV_ISSUER, sub="maya", assurance="dev",
-        account="dana", linked_at=datetime.now(UTC),
+        account="dana", linked_at=datetime.now(UTC), linked_by="",
     )  # fmt: skip
     with story.reading() as conn:
         insert_row(conn, row)
@@ -136,7 +136,8 @@ def _require_told_once(slack: SlackServer, faults: SlackFaults) -> None:
     assert len(faults.accepted("chat.postMessage")) == 1 + len(said)
 
 
-def _knows_the_app(conn: Connection) -> bool:
+def knows_the_app(conn: Connection) -> bool:
+    """Whether Slack is told of every line from now on."""
     return bool(find(conn, SlackStandingRow))
 
 

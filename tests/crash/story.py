@@ -25,11 +25,13 @@ from countersign import ToolRegistry
 from countersign.contract import PrivateKey
 from countersign.drafting import manifest_json
 from examples.person import PageError, Person
+from policy_service.audit.log import highest_index
 from policy_service.channels.operator.socket import run_verb
 from policy_service.errors import ServiceError, StartError
 from policy_service.settings import load_settings
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow, OutboxRow
+from policy_service.storage.slack_tables import SlackStandingRow
 from policy_service.storage.tables import EffectRow, ReviewRow
 from tests.crash.agent import AGENT, Life, Tools
 from tests.crash.children import Command, ServiceChild, run_agent, run_command
@@ -389,7 +391,14 @@ def _at_rest(conn: Connection) -> bool:
     now = time.time()
     late = [row.answer_by for row in conn.execute(select(reviews.answer_by).where(reviews.state == "open"))
             if row.answer_by.timestamp() <= now]  # fmt: skip
-    return not late and not any(conn.execute(query).scalar_one() for query in (unsent, unnumbered, redeemed))
+    waits = any(conn.execute(query).scalar_one() for query in (unsent, unnumbered, redeemed))
+    return not late and not waits and _slack_is_told(conn)
+
+
+def _slack_is_told(conn: Connection) -> bool:
+    """Whether the log was followed to its end, where there is Slack: what is not owed yet does not wait yet."""
+    reached = conn.scalars(select(table(SlackStandingRow).c.upto)).all()
+    return all(upto == highest_index(conn) for upto in reached)
 
 
 def _settings(env: dict[str, str]) -> Any:

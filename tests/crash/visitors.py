@@ -1,28 +1,21 @@
-"""Chapters of those who are no agents: operators with their verbs, people who come through a provider, newcomers."""
+"""Chapters of those who are no agents: people who come through a provider, receivers of webhooks, newcomers."""
 
 from __future__ import annotations
 
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from datetime import UTC, datetime
-from typing import Any
 
 import httpx2
 from sqlalchemy import Connection, select
 
-from countersign.contract import PrivateKey, make_proof, names
+from countersign.contract import PrivateKey, make_proof
 from examples.person import Form, Person, _Forms
-from policy_service.channels.operator.verbs import VERBS
-from policy_service.identity.dev_signin import DEV_ISSUER
-from policy_service.storage.core import insert_row, table
+from policy_service.storage.core import table
 from policy_service.storage.credentials import SessionRow
 from policy_service.storage.plumbing import AuditRow, WebhookRow
-from policy_service.storage.proof_tables import PasskeyRow
-from policy_service.storage.slack_tables import SlackLinkRow
-from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow
 from policy_service.tokens.keys import NEXT, PUBLISHED_FIRST_S
 from policy_service.tokens.webhook_keys import make_webhook_key, read_webhook_keys
 from policy_service.webhooks import Webhook
@@ -124,123 +117,6 @@ def _bring(story: Story, token: str, key: PrivateKey) -> httpx2.Response:
     return answer
 
 
-# ------------------------------------------------------------------------------------------------- operators' verbs
-
-
-def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
-    """Every verb an operator has, twice where the second must find the first."""
-    other = PrivateKey.generate().public
-    effect = names.txn_id(agent=AGENT, run_key="large")
-    with story.reading() as conn:
-        (effect_id,) = conn.scalars(
-            select(table(EffectRow).c.effect_id).where(table(EffectRow).c.txn == effect)
-        )
-        commit = conn.scalar(select(table(DecisionRow).c.commit))
-    person = f"{DEV_ISSUER}|tomas"
-    stolen, lost = _enrolled(story, "stolen"), _enrolled(story, "lost")
-    assert stolen != lost
-    words: dict[str, dict[str, Any]] = {
-        "agent-list": {},
-        "people-list": {},
-        "passkey-list": {},
-        "passkey-revoke": {"passkey_id": stolen, "reason": "stolen"},
-        "passkeys-reset": {"person": person, "reason": "lost"},
-        "policies-accept": {"commit": "a" * 40, "reason": "we rewrote it"},
-        "sign-in-link": {"sub": "tomas", "name": "Tomas"},
-        "agent-enroll": {"name": "second", "roles": [], "owner": person},
-        "agent-key-add": {"name": "second", "jwk": other.jwk()},
-        "agent-key-revoke": {"kid": other.kid},
-        "api-key": {"name": "second"},
-        "api-key-revoke": {"name": "second"},
-        "slack-links": {},
-        "slack-unlink": {"team": "T0ACME", "user": _linked(story), "reason": "a stolen phone"},
-        "stop": {"tool": "refund", "reason": "look first"},
-        "stop-list": {},
-        "go-on": {"tool": "refund"},
-        "freeze": {"agent": "second"},
-        "unfreeze": {"agent": "second"},
-        "revoke-effect": {"effect_id": effect_id, "reason": "wrong customer"},
-        "revoke-transaction": {"txn": names.txn_id(agent=AGENT, run_key="other"), "reason": "wrong customer"},
-        "revoke-transaction-if-open": {"txn": effect, "reason": "wrong customer"},
-        "revoke-effect-if-open": {"effect_id": effect_id, "reason": "wrong customer"},
-        "revoke-agent": {"agent": "second", "reason": "lost"},
-        "revoke-commit": {"commit": commit, "reason": "a bad rule"},
-        "revoke-approver": {"person": person, "reason": "left"},
-        "reinstate-approver": {"person": person},
-        "webhooks-list": {},
-        "webhooks-retry": {"webhook": HOOK},
-        "recorded-call": {"effect_id": effect_id},
-        "recorded-calls": {"days": 1, "with_secrets": False},
-    }
-    assert words.keys() == VERBS.keys()
-    for verb, args in words.items():
-        say(verb, args)
-    with story.reading() as conn:
-        assert "second" in conn.scalars(select(table(AgentRow).c.name)).all()
-
-
-def _linked(story: Story) -> str:
-    """A Slack account as its person left it."""
-    row = SlackLinkRow(
-        team_id="T0ACME", user_id="U0TOMAS", iss=DEV_ISSUER, sub="tomas", assurance="dev", account="tomas",
-        linked_at=datetime.now(UTC), linked_by="",
-    )  # fmt: skip
-    with story.reading() as conn:
-        insert_row(conn, row)
-        conn.commit()
-    return row.user_id
-
-
-def _enrolled(story: Story, name: str) -> str:
-    """A passkey as its person left it; how they enrol is a chapter of its own."""
-    now = datetime.now(UTC)
-    row = PasskeyRow(
-        passkey_id=f"pk_{name}", credential_id=name, key_digest=name, public_key=b"", iss=DEV_ISSUER, sub="tomas",
-        name=name, sign_count=0, created_by="", created_at=now, counts_from=now,
-    )  # fmt: skip
-    with story.reading() as conn:
-        insert_row(conn, row)
-        conn.commit()
-    return row.passkey_id
-
-
-def operated(story: Story) -> None:
-    """Verbs through the socket of a running service."""
-    story.more["API_KEYS"] = "true"
-    with receiver_of(story):
-        story.begin()
-        story.live("large", "large")
-        story.live("large", "other")
-        story.answer("tomas", _pending(story))
-        story.until("the receiver is known", _knows_receiver)
-        _operated(story, lambda verb, args: _said_once(story, verb, args))
-        story.finish()
-
-
-def operated_alone(story: Story) -> None:
-    """Verbs by the command line itself, while the service is down."""
-    story.more["API_KEYS"] = "true"
-    with receiver_of(story):
-        story.begin()
-        story.live("large", "large")
-        story.live("large", "other")
-        story.answer("tomas", _pending(story))
-        story.until("the receiver is known", _knows_receiver)
-        story.stop()
-        _operated(story, story.alone)
-        story.finish()
-
-
-def _said_once(story: Story, verb: str, args: dict[str, Any]) -> None:
-    """A verb whose answer was lost may find on its repeat that it was done, and is refused then."""
-    died = story.died
-    try:
-        story.operator(verb, args)
-    except AssertionError:
-        if died == story.died:
-            raise
-
-
 # ------------------------------------------------------------------------------------------------------- receivers
 
 
@@ -263,7 +139,8 @@ def receiver_of(story: Story, *plan: Step) -> Iterator[Receiver]:
         yield receiver
 
 
-def _knows_receiver(conn: Connection) -> bool:
+def knows_receiver(conn: Connection) -> bool:
+    """Whether the receiver will be told of every line from now on."""
     return bool(conn.execute(select(table(WebhookRow).c.upto)).all())
 
 
@@ -271,9 +148,9 @@ def tells(story: Story) -> None:
     """A receiver that fails at first is told of every line at least once, and of each under one id."""
     with receiver_of(story, 500) as receiver:
         story.begin()
-        story.until("the receiver is known", _knows_receiver)
+        story.until("the receiver is known", knows_receiver)
         story.live("large", "large")
-        story.answer("maya", _pending(story))
+        story.answer("maya", pending(story))
         story.live("resume")
         story.finish()
         told = [(got.event["data"]["index"], got.event["type"], got.id) for got in receiver.got]
@@ -317,6 +194,7 @@ def sets_up(story: Story) -> None:
     happened(story, refund=2, invoice=1)
 
 
-def _pending(story: Story) -> str:
+def pending(story: Story) -> str:
+    """The page of a review that waits."""
     with story.reading() as conn:
         return f"{story.url}/reviews/{open_reviews(conn)[0]}"

@@ -20,9 +20,10 @@ from tests.crash.chapters import (
     works_live,
 )
 from tests.crash.holders import steps_up
+from tests.crash.operators import operated, operated_alone
 from tests.crash.pressers import asks_in_slack, is_let_in_no_more
 from tests.crash.story import Story
-from tests.crash.visitors import brings_a_key, operated, operated_alone, sets_up, signs_in, stops, tells
+from tests.crash.visitors import brings_a_key, sets_up, signs_in, stops, tells
 
 Chapter = Callable[[Story], None]
 
@@ -80,10 +81,11 @@ WHERE: dict[str, Chapter] = {
     "workflow.told.webhooks:": tells,
     "workflow.effects.withdraw:": errs,
     "workflow.slack.acting:_remember": asks_in_slack,
-    "workflow.slack.acting:insert_unless_taken": asks_in_slack,
+    "workflow.slack.deliveries:note_in": asks_in_slack,
     "workflow.slack.following:": asks_in_slack,
     "workflow.slack.sending:_note": asks_in_slack,
     "workflow.slack.sending:_take": asks_in_slack,
+    "workflow.slack.sending:acquire": asks_in_slack,
     "workflow.slack.sending:change": asks_in_slack,
     "workflow.slack.sending:release": is_let_in_no_more,
     "workflow.slack.sending:_slack_failed": is_let_in_no_more,

@@ -16,6 +16,7 @@ from tests.fakes.payments import Payments
 from tests.fakes.slack_deliveries import BothWays, Held, Manner, Twice, Unheard
 from tests.fakes.slack_faults import SlackFaults, failing_slack
 from tests.integration.slack.conftest import APPROVALS, Office, opened, until, words
+from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio
 
@@ -152,6 +153,7 @@ async def test_an_approval_and_a_denial_that_overtake_each_other_are_counted_as_
     assert ("Denied" if swapped else "Approved") in words(shown)
 
 
+@pytest.mark.parametrize("engine", BOTH)
 async def test_many_presses_at_once_are_one_vote_for_each_person(office: Office) -> None:
     dana, felix = await office.link("maya"), await office.link("tomas")
     view = await office.pay(5_000, "a")

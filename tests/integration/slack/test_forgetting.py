@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from typing import Any
 
 import pytest
 
+from policy_service.storage import outbox
 from policy_service.storage.core import Row, find
+from policy_service.storage.database import Tx
 from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackPlaceRow
 from policy_service.workflow.due.sweep import forget_what_is_over
-from policy_service.workflow.slack.forgetting import CARDS_KEPT, DELIVERIES_KEPT
+from policy_service.workflow.slack.following import CARD, OFFERED_FOR, lane_of, want_place
+from policy_service.workflow.slack.forgetting import CARDS_KEPT, DELIVERIES_KEPT, forget_slack
 from tests.fakes.slack_faults import CutAfter, CutBefore
 from tests.integration.service.engines import ENGINES
 from tests.integration.slack.conftest import APPROVALS, Office, words
 from tests.integration.slack.test_outage import tried
+from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio
 
@@ -86,3 +92,27 @@ async def test_a_place_that_was_written_to_once_in_vain_is_forgotten(office: Off
     assert office.faults.on.left() == 0
     assert await kept(office, SlackPlaceRow, place=f"@{sam}") == 0
     assert await kept(office, SlackPlaceRow, place="#approvals") == 1
+
+
+@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("first", ["wanted", "forgotten"])
+async def test_a_place_that_is_wanted_while_it_is_forgotten_is_there(office: Office, first: str) -> None:
+    """Whichever of the two units looks first: the other one looks before that one has committed."""
+    place, db = "#long-ago", office.world.service.db
+
+    def want(tx: Tx) -> None:
+        want_place(tx, place)
+        until = tx.now + OFFERED_FOR
+        outbox.put_once(tx, "slk_new", CARD, {"card_id": "none"}, lane=lane_of(place), give_up_at=until)
+        time.sleep(0.2 if first == "wanted" else 0)
+
+    def forget(tx: Tx) -> None:
+        forget_slack(tx)
+        time.sleep(0.2 if first == "forgotten" else 0)
+
+    await db.write(lambda tx: want_place(tx, place))
+    units = [want, forget] if first == "wanted" else [forget, want]
+    began = asyncio.create_task(db.write(units[0]))
+    await asyncio.sleep(0.1)
+    await asyncio.gather(began, db.write(units[1]))
+    assert len(await db.read(lambda conn: find(conn, SlackPlaceRow, place=place))) == 1

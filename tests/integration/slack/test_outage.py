@@ -12,6 +12,7 @@ import pytest
 from tests.fakes.payments import Payments, gate
 from tests.fakes.slack_faults import CutBefore, Fault, NotOk, Status
 from tests.integration.slack.conftest import APPROVALS, PAYMENTS, Office, until, words
+from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio
 
@@ -36,6 +37,7 @@ async def tried(office: Office, method: str, times: int = 1) -> None:
     await until(called)
 
 
+@pytest.mark.parametrize("engine", [BOTH[0], pytest.param("postgresql", marks=pytest.mark.long)])
 @pytest.mark.parametrize(
     "away",
     [
@@ -80,6 +82,7 @@ async def test_hours_without_slack_lose_nothing_and_say_each_thing_once(office: 
     assert await finding(office) is None
 
 
+@pytest.mark.parametrize("engine", BOTH)
 async def test_what_happens_after_the_backlog_is_said_in_its_thread(office: Office) -> None:
     maya = await office.world.person("maya")
     office.faults.on.always("*", CutBefore())
@@ -93,6 +96,7 @@ async def test_what_happens_after_the_backlog_is_said_in_its_thread(office: Offi
     assert [line.rpartition(" ")[2] for line in await office.thread()] == ["before", "after"]
 
 
+@pytest.mark.parametrize("engine", BOTH)
 async def test_more_than_a_few_wait_in_one_digest_which_follows_them(office: Office) -> None:
     """Ten that wait have cards of their own (`digest_above`); the others share one message."""
     maya = await office.world.person("maya")

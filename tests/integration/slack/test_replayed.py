@@ -22,6 +22,7 @@ from tests.fakes.slack_deliveries import Answer, BothWays, Delivery, Json, Kind,
 from tests.fakes.slack_faults import SlackFaults
 from tests.integration.slack.attacking import Attacker, value_of
 from tests.integration.slack.conftest import APPROVALS, Office, opened, until
+from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio
 
@@ -67,6 +68,7 @@ async def test_a_refused_press_that_is_sent_again_is_answered_once(
     assert len(await attacker.answers()) == 1
 
 
+@pytest.mark.parametrize("engine", BOTH)
 async def test_a_form_that_is_sent_again_asks_nothing_again(office: Office, attacker: Attacker) -> None:
     dana = await office.link("maya")
     await office.pay(500, "a")
@@ -100,6 +102,7 @@ async def test_a_command_that_is_sent_again_hands_out_no_invitation(
     assert first not in again.body.decode()
 
 
+@pytest.mark.parametrize("engine", BOTH)
 async def test_a_command_that_is_sent_twice_at_once_hands_out_one_invitation(
     office: Office, attacker: Attacker
 ) -> None:
@@ -142,6 +145,7 @@ async def _linked(office: Office, user_id: str) -> bool:
     return await office.world.service.db.read(lambda conn: slack_link(conn, team, user_id) is not None)
 
 
+@pytest.mark.parametrize("engine", BOTH)
 async def test_a_double_click_is_one_vote(office: Office, attacker: Attacker) -> None:
     dana = await office.link("maya")
     view = await office.pay(5_000, "two people")

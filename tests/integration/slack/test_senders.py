@@ -17,8 +17,8 @@ from policy_service.workflow.slack.sending import Came
 from tests.counterparts.slack import SlackServer
 from tests.fakes.payments import Payments, gate
 from tests.fakes.slack_faults import SlackFaults
-from tests.integration.service.engines import ENGINES
 from tests.integration.slack.conftest import APPROVALS, PAYMENTS, Office, opened, until, words
+from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio
 
@@ -30,8 +30,9 @@ class DiedError(Exception):
     """The process is gone at this point: nothing of it runs any more."""
 
 
-@pytest.fixture(params=[ENGINES[0], pytest.param(ENGINES[1], marks=pytest.mark.long)])
+@pytest.fixture(params=BOTH)
 def engine(request: pytest.FixtureRequest) -> str:
+    """Each engine decides in its own way which of two is first."""
     name: str = request.param
     return name
 
@@ -70,10 +71,12 @@ async def two(office: Office) -> AsyncIterator[tuple[SlackChannel, SlackChannel]
 
 
 async def work(office: Office, channel: SlackChannel, holder: str, *, rounds: int = 6) -> None:
-    """So many rounds, with time for the pace between them."""
+    """So many rounds, each to the end of what it began, with time for the pace between them."""
     await office.world.service.sequencer.number()
     for _ in range(rounds):
         await channel.round(holder)
+        if channel._sending:
+            await asyncio.wait(channel._sending.values())
         office.world.clock.pass_(seconds=2)
 
 

@@ -28,6 +28,7 @@ from tests.fakes.slack_faults import CutAfter, Garbled, Hang, NotOk, Status
 from tests.fakes.slack_truth import FOREIGN_TEAM, GUEST, LEFT, SINGLE_CHANNEL_GUEST, STRANGER
 from tests.integration.slack.attacking import Attacker, value_of
 from tests.integration.slack.conftest import APPROVALS, Office, until
+from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio
 
@@ -322,6 +323,7 @@ async def _pointer(attacker: Attacker, card: Json) -> str:
     return Pointer(row["card_id"], view_of(page, SLACK).digest).value
 
 
+@pytest.mark.parametrize("engine", [BOTH[0], pytest.param("postgresql", marks=pytest.mark.long)])
 async def test_approve_and_deny_at_once_by_two_people_end_in_one_order(
     office: Office, attacker: Attacker
 ) -> None:
@@ -339,6 +341,7 @@ async def test_approve_and_deny_at_once_by_two_people_end_in_one_order(
         assert not (first and second)
 
 
+@pytest.mark.parametrize("engine", BOTH)
 async def test_approve_and_deny_at_once_by_one_person_end_in_one_order(
     office: Office, attacker: Attacker
 ) -> None:

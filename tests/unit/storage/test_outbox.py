@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -216,6 +217,23 @@ async def test_an_attempt_that_took_longer_than_its_claim_says_nothing_of_the_on
     assert not await store.write(lambda tx: outbox.put_back(tx, "one", "no", attempt=first.attempt))
     assert await store.write(lambda tx: outbox.claim_first(tx, RETRY, "a")) is None, "it is still claimed"
     assert await store.write(lambda tx: outbox.mark_sent(tx, "one", second.attempt))
+
+
+async def test_of_many_who_take_the_first_of_a_lane_at_once_one_has_it(store: Database) -> None:
+    """Each is slow to commit, so that all of them look before the first has said that it is taken."""
+
+    def owe(tx: Tx) -> None:
+        for name in ("one", "two"):
+            outbox.put_once(tx, name, "told", {}, lane="a", give_up_at=tx.now + timedelta(days=1))
+
+    def take(tx: Tx) -> Message | None:
+        message = outbox.claim_first(tx, RETRY, "a")
+        time.sleep(0.1)
+        return message
+
+    await store.write(owe)
+    taken = await asyncio.gather(*(store.write(take) for _ in range(4)))
+    assert [(one.outbox_id, one.attempt) for one in taken if one is not None] == [("one", 1)]
 
 
 async def test_what_is_revived_can_leave_out_a_kind(store: Database) -> None:
