@@ -16,7 +16,7 @@ from policy_service.identity.dev_signin import DEV_ISSUER
 from policy_service.storage.core import find, insert_row, table
 from policy_service.storage.plumbing import OutboxRow
 from policy_service.storage.proof_tables import PasskeyRow
-from policy_service.storage.slack_tables import SlackLinkRow
+from policy_service.storage.slack_tables import SlackLinkRow, SlackPlaceRow
 from policy_service.storage.tables import AgentRow, DecisionRow, EffectRow
 from tests.crash.agent import AGENT
 from tests.crash.pressers import CHANNEL, knows_the_app, slack_of
@@ -50,6 +50,7 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
         "agent-key-revoke": {"kid": other.kid},
         "api-key": {"name": "second"},
         "api-key-revoke": {"name": "second"},
+        "slack-drop": {"place": _abandoned(story), "reason": "the team moved"},
         "slack-links": {},
         "slack-status": {},
         "slack-retry": {},
@@ -77,6 +78,14 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
         say(verb, args)
     with story.reading() as conn:
         assert "second" in conn.scalars(select(table(AgentRow).c.name)).all()
+
+
+def _abandoned(story: Story) -> str:
+    """A place that was written to once."""
+    with story.reading() as conn:
+        insert_row(conn, SlackPlaceRow(place="#old"))
+        conn.commit()
+    return "#old"
 
 
 def _linked(story: Story) -> str:

@@ -39,6 +39,7 @@ from policy_service.workflow.slack.standing import Standing, standing_of
 log = structlog.get_logger(__name__)
 
 _POLL_S: Final = 0.5
+_ENDING_S: Final = 3.0
 _SHORTEST: Final = 16
 """Characters of a signing secret: Slack's have 32, and whoever guesses it presses every button."""
 
@@ -107,9 +108,13 @@ class SlackChannel:
             self._show(found)
 
     async def _end(self, holder: str) -> None:
-        for task in self._sending.values():
+        """What is on its way may end: a message that is cut off holds up its place until its claim is over."""
+        sending = self._sending.values()
+        if sending:
+            await asyncio.wait(sending, timeout=_ENDING_S)
+        for task in sending:
             task.cancel()
-        await asyncio.gather(*self._sending.values(), return_exceptions=True)
+        await asyncio.gather(*sending, return_exceptions=True)
         await self._slack.close()
         await let_go(self._ctx, holder)
 

@@ -126,6 +126,30 @@ async def test_who_stops_in_order_leaves_at_once_to_the_other(
     assert posts(office) == 2
 
 
+async def test_who_stops_in_order_lets_what_is_on_its_way_arrive(
+    office: Office, two: tuple[SlackChannel, SlackChannel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise its place would be silent until the claim is over, at every restart."""
+    first, second = two
+    await work(office, first, "first", rounds=1)
+    await office.pay(500, "a")
+    call = first._slack.call
+
+    async def slowly(method: str, **more: Any) -> Any:
+        await asyncio.sleep(0.2)
+        return await call(method, **more)
+
+    monkeypatch.setattr(first._slack, "call", slowly)
+    await office.world.service.sequencer.number()
+    await first.round("first")
+    assert first._sending
+    await first._end("first")
+    assert posts(office) == 1
+    await work(office, second, "second")
+    assert (await office.standing()).waiting == 0
+    assert posts(office) == 1
+
+
 async def test_who_dies_after_posting_and_before_writing_it_down_has_posted_once(
     office: Office, two: tuple[SlackChannel, SlackChannel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
