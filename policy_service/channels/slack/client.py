@@ -227,8 +227,8 @@ class Slack:
 
 
 WENT_WRONG: Final = (SlackClientError, aiohttp.ClientError, OSError, ValueError, AttributeError)
-"""What the SDK raises where a call did not go well: a time limit is an OSError, and an answer that is JSON and no object
-an AttributeError."""
+"""What the SDK raises where a call did not go well: a time limit is an OSError, JSON that is no object an
+AttributeError."""
 
 
 def fault_of(error: Exception) -> SlackFault:

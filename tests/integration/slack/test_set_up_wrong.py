@@ -10,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from policy_service import metrics
+from policy_service.channels.slack import loops
 from tests.counterparts.slack import SECRET, SlackServer
 from tests.fakes.payments import Payments
 from tests.fakes.slack_deliveries import signed
@@ -109,6 +110,25 @@ async def test_with_a_token_of_another_workspace_nothing_is_sent_and_both_are_na
     assert status["waiting"] >= 1
 
 
+async def test_nothing_is_sent_by_whose_token_is_another_ones_though_a_replica_says_that_all_is_well(
+    elsewhere: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unheard(*args: Any) -> None:
+        del args
+
+    monkeypatch.setattr(loops, "answered", unheard)
+    await elsewhere.pay(500, "a")
+    before = len(elsewhere.faults.calls)
+    await elsewhere.world.operator("slack-retry", {})
+
+    async def went_on() -> bool | None:
+        elsewhere.world.clock.pass_(seconds=20)
+        return (len(elsewhere.faults.calls) > before + 3 and await elsewhere.followed()) or None
+
+    await until(went_on)
+    assert {call.method for call in elsewhere.faults.calls} == {"auth.test"}
+
+
 async def test_nothing_is_sent_before_slack_has_said_whose_the_token_is(
     tmp_path: Path,
     slack_and_faults: tuple[SlackServer, SlackFaults],
@@ -132,6 +152,7 @@ async def test_nothing_is_sent_before_slack_has_said_whose_the_token_is(
             faults.on.lift()
             await office.quiet()
             await office.card()
+            await office.world.service.slack._ask()  # type: ignore[union-attr]
     kinds = [one["event"] for one in told if one["event"] in ("slack_met", "slack_not_met")]
     assert kinds[0] == "slack_not_met"
     assert kinds.count("slack_met") == 1
