@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -91,6 +91,12 @@ class SlackChannel:
         if errors:
             raise errors[0]
         return followed or bool(self._sending) or any(task.result() for task in done)
+
+    def known(self) -> dict[str, Any]:
+        """What only this process knows: whether its Socket Mode is connected, and what is wrong as it sees it."""
+        connected = None if self._socket is None else self._socket.connected
+        wrong = [found.wrong for found in self._health.findings() if found.check == "slack"]
+        return {"socket_mode_connected": connected, "wrong": wrong}
 
     async def look(self) -> None:
         """Say how it stands; where no message would tell whether it is well again, ask."""
