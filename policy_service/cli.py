@@ -35,6 +35,7 @@ from policy_service.channels.operator.author.naming import bundle_of
 from policy_service.channels.operator.author.verbs import add_author_verbs
 from policy_service.channels.operator.socket import embedded_lock, open_database, run_verb
 from policy_service.channels.operator.speaking import AsJson, say, sentences
+from policy_service.channels.slack.trying import trial
 from policy_service.configured import ENV_PREFIX
 from policy_service.errors import ServiceError, StartError
 from policy_service.identity.dev_signin import DEV_ISSUER
@@ -66,6 +67,7 @@ app.add_typer(stopping.revoke_app, name="revoke")
 app.add_typer(stopping.reinstate_app, name="reinstate")
 app.add_typer(passkeys.passkeys_app, name="passkeys")
 app.add_typer(slack.slack_app, name="slack")
+slack.add_test(trial)
 app.add_typer(governing.policies_app, name="policies")
 app.add_typer(telling.webhooks_app, name="webhooks")
 agent_app.add_typer(key_app, name="key")

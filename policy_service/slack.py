@@ -16,6 +16,9 @@ from policy_service.issuers import SafeUrl
 
 API: Final = "https://slack.com/api/"
 
+EVENTS_PATH: Final = "/slack/events"
+"""Where Slack delivers over HTTP."""
+
 LATE_FAILURES: Final = 3
 """Calls that fail in a row before it is said aloud: one that fails is an ordinary Tuesday."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from policy_service.channels.slack.routes import PATH
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.identity import agents, people
 from policy_service.settings import Settings
+from policy_service.slack import EVENTS_PATH
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.proof_tables import PasskeyRow
@@ -95,7 +95,7 @@ def _slack_status(tx: Tx, settings: Settings, args: Arguments) -> Any:
         return {"configured": False, "met": False}
     http = settings.slack.signing_secret_file is not None
     ways = {
-        "http": f"{settings.public_url}{PATH}" if http else None,
+        "http": f"{settings.public_url}{EVENTS_PATH}" if http else None,
         "socket_mode": settings.slack.app_token_file is not None,
     }
     found = standing_of(tx.conn, settings.slack, tx.now)

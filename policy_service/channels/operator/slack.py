@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from dataclasses import asdict
 from typing import Annotated, Any
 
@@ -10,10 +11,10 @@ import typer
 
 from policy_service.channels.operator.socket import is_embedded, run_verb
 from policy_service.channels.operator.speaking import AsJson, say, sentences, visible
-from policy_service.channels.slack.trying import Trial, trial
 from policy_service.errors import InvalidRequestError, NotFoundError, StartError
 from policy_service.settings import Settings, load_settings
 from policy_service.slack import SlackApp, require_place
+from policy_service.workflow.slack.trials import Trial
 
 slack_app = typer.Typer(
     no_args_is_help=True, help="How Slack stands, and the accounts of people there: docs/slack.md."
@@ -60,23 +61,28 @@ def _arriving(found: dict[str, Any], settings: Settings) -> list[str]:
     return [*lines, "what a running service knows of it, its /readyz tells"]
 
 
-@slack_app.command("test")
-def try_it(
-    channel: Annotated[
-        str | None, typer.Argument(help="#name, or the channel's id; default_channel unless named.")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Post a message from here, check the tokens, and say what Slack answered; nothing is recorded."""
-    with sentences():
-        app = load_settings().slack
-        if app is None:
-            raise NotFoundError("the settings have no [slack]; see deploy/slack/README.md")
-        place = _place(app, channel)
-        tried = asyncio.run(trial(app, place))
-        say({"channel": place, **asdict(tried)}, as_json, "\n".join(_went_well(tried, app, place)))
-        if tried.failures:
-            raise StartError("; ".join(f"{one.method}: {one.error}: {one.remedy}" for one in tried.failures))
+def add_test(trial: Callable[[SlackApp, str], Coroutine[Any, Any, Trial]]) -> None:
+    """The verb that tries Slack by this, which another room knows how to do."""
+
+    @slack_app.command("test")
+    def try_it(
+        channel: Annotated[
+            str | None, typer.Argument(help="#name, or the channel's id; default_channel unless named.")
+        ] = None,
+        as_json: AsJson = False,
+    ) -> None:
+        """Post a message from here, check the tokens, and say what Slack answered; nothing is recorded."""
+        with sentences():
+            app = load_settings().slack
+            if app is None:
+                raise NotFoundError("the settings have no [slack]; see deploy/slack/README.md")
+            place = _place(app, channel)
+            tried = asyncio.run(trial(app, place))
+            say({"channel": place, **asdict(tried)}, as_json, "\n".join(_went_well(tried, app, place)))
+            if tried.failures:
+                raise StartError(
+                    "; ".join(f"{one.method}: {one.error}: {one.remedy}" for one in tried.failures)
+                )
 
 
 def _place(app: SlackApp, channel: str | None) -> str:

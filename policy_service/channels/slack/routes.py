@@ -17,8 +17,8 @@ from policy_service.channels.slack.payloads import read_body
 from policy_service.channels.slack.refusals import NotOursError, Refusals
 from policy_service.channels.slack.signature import Signatures
 from policy_service.errors import InvalidRequestError, RequestError
+from policy_service.slack import EVENTS_PATH
 
-PATH = "/slack/events"
 _MOST_BYTES = 512 * 1024  # a form with the longest message in it is a tenth of that
 
 
@@ -28,7 +28,7 @@ def router(desk: Desk, signatures: Signatures) -> APIRouter:
 
     refusals = Refusals("http")
 
-    @routes.post(PATH)
+    @routes.post(EVENTS_PATH)
     async def events(request: Request) -> Response:
         try:
             body = await _body(request)

@@ -5,7 +5,6 @@ Slack is called at once and nothing is recorded. The service need not run, and i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from policy_service.channels.slack import credentials
@@ -13,31 +12,12 @@ from policy_service.channels.slack.client import Slack, SlackFault
 from policy_service.channels.slack.trouble import remedy
 from policy_service.slack import SlackApp
 from policy_service.workflow.slack.sending import Came
+from policy_service.workflow.slack.trials import Failure, Trial
 
 WORDS: Final = "Countersign can write here. This is a trial by whoever runs it; nobody need do anything."
 
 _CHANNELS_A_PAGE: Final = 1000
 _PAGES: Final = 50
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A call that Slack did not take: its method, the code, and what to do about it."""
-
-    method: str
-    error: str
-    remedy: str
-
-
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """What came of it. ``socket_mode`` is None where the settings do not have it."""
-
-    team_id: str | None
-    bot_user: str | None
-    posted: bool
-    socket_mode: bool | None
-    failures: tuple[Failure, ...]
 
 
 async def trial(app: SlackApp, place: str) -> Trial:

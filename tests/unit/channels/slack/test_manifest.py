@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from policy_service.channels.slack.routes import PATH
+from policy_service.slack import EVENTS_PATH as PATH
 
 ROOT = Path(__file__).parents[4]
 CODE = ROOT / "policy_service/channels/slack"
