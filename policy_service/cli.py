@@ -12,7 +12,7 @@ import gc
 import getpass
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -43,12 +43,21 @@ from policy_service.logs import set_up_foreign_logs, set_up_logs
 from policy_service.pap.bundle import prepare_bundle
 from policy_service.pap.git.remotes import place_of as repository_of
 from policy_service.settings import Settings, load_settings
+from policy_service.slack import SlackApp
 from policy_service.tokens.epoch import Mark
 from policy_service.tokens.files import create_secret
 from policy_service.tokens.keys import make_keys, rotate_keys
+from policy_service.workflow.slack.trials import Trial
 
 if TYPE_CHECKING:
     import uvicorn
+
+
+def _slack_trial(app: SlackApp, place: str) -> Coroutine[Any, Any, Trial]:
+    from policy_service.channels.slack.trying import trial  # with Slack's SDK, which no other verb waits for
+
+    return trial(app, place)
+
 
 # No pretty traces: they print local variables, and some of those are secrets.
 app = typer.Typer(
@@ -66,6 +75,7 @@ app.add_typer(stopping.revoke_app, name="revoke")
 app.add_typer(stopping.reinstate_app, name="reinstate")
 app.add_typer(passkeys.passkeys_app, name="passkeys")
 app.add_typer(slack.slack_app, name="slack")
+slack.add_test(_slack_trial)
 app.add_typer(governing.policies_app, name="policies")
 app.add_typer(telling.webhooks_app, name="webhooks")
 agent_app.add_typer(key_app, name="key")

@@ -25,12 +25,26 @@ def is_loopback(host: str) -> bool:
 
 
 def fault(error: Any) -> str:
-    """One fault, in words that name the setting and never its value."""
-    name = ".".join(str(part) for part in error["loc"])
+    """One fault, in words that name the setting and never its value: a member of a table as the file has it, such as
+    ``[slack]: team_id`` or, of the second table of a list, ``[[providers]] no. 2: issuer``."""
+    table, name = _place(error["loc"])
     message = error["msg"].removeprefix("Value error, ")
     if error["type"] == "extra_forbidden":
-        return f"{name!r} is no setting of this service; see `policy-service settings`"
-    return f"{name}: {message}" if name else message
+        see = "docs/settings.md" if table else "`policy-service settings`"  # which has no members of tables
+        return f"{table}{name!r} is no setting of this service; see {see}"
+    if error["type"] == "missing":
+        return f"{table}{name} is missing; see docs/settings.md"
+    return f"{table}{name}: {message}" if name else f"{table}{message}"
+
+
+def _place(loc: tuple[str | int, ...]) -> tuple[str, str]:
+    """Where a setting stands: its table, and its name in it."""
+    match loc:
+        case (str(table), int(nth), *rest):
+            return f"[[{table}]] no. {nth + 1}: ", ".".join(map(str, rest))
+        case (str(table), *rest) if rest:
+            return f"[{table}]: ", ".".join(map(str, rest))
+    return "", ".".join(map(str, loc))
 
 
 def config_file(data_dir: Path) -> Path | None:

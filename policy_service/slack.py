@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final, Self, TypeGuard
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -16,12 +16,25 @@ from policy_service.issuers import SafeUrl
 
 API: Final = "https://slack.com/api/"
 
+EVENTS_PATH: Final = "/slack/events"
+"""Where Slack delivers over HTTP."""
+
 LATE_FAILURES: Final = 3
 """Calls that fail in a row before it is said aloud: one that fails is an ordinary Tuesday."""
 
 _TEAM: Final = re.compile(r"[TE][A-Z0-9]{2,30}\Z")
 _APP: Final = re.compile(r"A[A-Z0-9]{2,30}\Z")
 _PLACE: Final = re.compile(r"(#[^\s#@,]{1,80}|[CG][A-Z0-9]{2,30})\Z")
+
+
+def is_team(value: object) -> TypeGuard[str]:
+    """Whether this is written as the id of a workspace, or of an organisation."""
+    return isinstance(value, str) and _TEAM.match(value) is not None
+
+
+def is_app(value: object) -> TypeGuard[str]:
+    """Whether this is written as the id of an app."""
+    return isinstance(value, str) and _APP.match(value) is not None
 
 
 def require_place(channel: str) -> str:

@@ -52,8 +52,10 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def read_secret(path: Path) -> bytes:
-    """A secret file's bytes.
+def read_secret(
+    path: Path, *, what: str = "the key", get: str = "policy-service init makes the keys"
+) -> bytes:
+    """A secret file's bytes. ``what`` a refusal calls it, and how to ``get`` one that is missing.
 
     Raises:
         StartError: it is missing, is not a plain file, belongs to somebody else, or others can read it.
@@ -61,26 +63,26 @@ def read_secret(path: Path) -> bytes:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)  # a pipe must not hang the start
     except FileNotFoundError:
-        raise StartError(f"the key {path} is missing; policy-service init makes the keys") from None
+        raise StartError(f"{what} {path} is missing; {get}") from None
     except OSError as error:
         raise StartError(
-            f"the key {path} cannot be read ({error.strerror}); it must be a plain file"
+            f"{what} {path} cannot be read ({error.strerror}); it must be a plain file"
         ) from error
     try:
-        _require_private(path, os.fstat(handle))
+        _require_private(f"{what} {path}", path, os.fstat(handle))
         with os.fdopen(handle, "rb", closefd=False) as file:
             return file.read()
     finally:
         os.close(handle)
 
 
-def _require_private(path: Path, status: os.stat_result) -> None:
+def _require_private(named: str, path: Path, status: os.stat_result) -> None:
     if not stat.S_ISREG(status.st_mode):
-        raise StartError(f"the key {path} is not a plain file")
+        raise StartError(f"{named} is not a plain file")
     if status.st_uid != os.geteuid():
         raise StartError(
-            f"the key {path} belongs to user {status.st_uid}, the service runs as {os.geteuid()}; "
+            f"{named} belongs to user {status.st_uid}, the service runs as {os.geteuid()}; "
             f"run: chown {os.geteuid()} {path}"
         )
     if status.st_mode & _OTHERS:
-        raise StartError(f"the key {path} can be read by others; run: chmod 600 {path}")
+        raise StartError(f"{named} can be read by others; run: chmod 600 {path}")

@@ -31,6 +31,8 @@ class _Answers(BaseHTTPRequestHandler):
 
 
 def _said(method: str) -> dict[str, Any]:
+    if method == "auth.test":
+        return {"team_id": "T0ACME", "user_id": "U0COUNTERSIGN"}
     if method == "conversations.list":
         return {"channels": [{"id": "C0APPROVALS", "name": "approvals"}]}
     if method.startswith("conversations."):

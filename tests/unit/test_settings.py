@@ -66,6 +66,12 @@ def test_a_named_file_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert load_settings().port == 9001
 
 
+SLACK_ALONE = {
+    "team_id": "T0ACME",
+    "app_id": "A0COUNTERSIGN",
+    "bot_token_file": "/secrets/bot",
+    "signing_secret_file": "/secrets/signing",
+}
 REFUSED = {
     "a named file that is not there": ({}, {"COUNTERSIGN_CONFIG": "/nowhere.toml"}, "'/nowhere.toml'"),
     "an unknown setting": ({"prot": 1}, {}, "'prot' is no setting"),
@@ -87,6 +93,27 @@ REFUSED = {
     "another scheme": ({"public_url": "ftp://x.example"}, {}, "not an origin"),
     "no scheme": ({"public_url": "x.example"}, {}, "not an origin"),
     "a session that idles longer than it lives": ({"session_idle_s": 50_000}, {}, "session_idle_s"),
+    "a member that a table lacks": (
+        {"slack": SLACK_ALONE},
+        {},
+        r"settings: \[slack\]: default_channel is missing; see docs/settings.md$",
+    ),
+    "a member of a table that is wrong": (
+        {"slack": {**SLACK_ALONE, "default_channel": "#a", "team_id": "acme"}},
+        {},
+        r"settings: \[slack\]: team_id: 'acme' is no workspace's id",
+    ),
+    "a member that no table has": (
+        {"slack": {**SLACK_ALONE, "default_channel": "#a", "bot_token": "x"}},
+        {},
+        r"settings: \[slack\]: 'bot_token' is no setting of this service; see docs/settings.md$",
+    ),
+    "a member that the second of several tables lacks": (
+        {"facts_http": [{"url": "https://a.example"}, {}]},
+        {},
+        r"settings: \[\[facts_http\]\] no. 2: url is missing; see docs/settings.md$",
+    ),
+    "a table that is none": ({"slack": 1}, {}, "settings: slack: "),
     "idempotency keys forgotten within a day": ({"idempotency_keep_hours": 1}, {}, "idempotency_keep_hours"),
 }
 

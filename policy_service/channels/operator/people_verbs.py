@@ -8,7 +8,7 @@ from typing import Any
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.identity import agents, people
 from policy_service.settings import Settings
-from policy_service.slack import SlackApp
+from policy_service.slack import EVENTS_PATH, SlackApp
 from policy_service.storage.core import find
 from policy_service.storage.database import Tx
 from policy_service.storage.proof_tables import PasskeyRow
@@ -91,9 +91,16 @@ def _list_slack_links(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _slack_status(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    found = None if settings.slack is None else standing_of(tx.conn, settings.slack, tx.now)
-    if settings.slack is None or found is None:
-        return {"configured": settings.slack is not None, "met": False}
+    if settings.slack is None:
+        return {"configured": False, "met": False}
+    http = settings.slack.signing_secret_file is not None
+    ways = {
+        "http": f"{settings.public_url}{EVENTS_PATH}" if http else None,
+        "socket_mode": settings.slack.app_token_file is not None,
+    }
+    found = standing_of(tx.conn, settings.slack, tx.now)
+    if found is None:
+        return {"configured": True, "met": False, "deliveries": ways}
     resting = [
         {"place": row.place, "error": row.last_error, "since": time_text(row.since or tx.now)}
         for row in found.resting
@@ -101,6 +108,7 @@ def _slack_status(tx: Tx, settings: Settings, args: Arguments) -> Any:
     return {
         "configured": True,
         "met": True,
+        "deliveries": ways,
         "team": settings.slack.team_id,
         "waiting": found.waiting,
         "set_aside": found.dead,

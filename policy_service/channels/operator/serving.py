@@ -91,7 +91,9 @@ async def open_doors(
         serving = asyncio.create_task(public.serve_quietly(None))
         await public.settled.wait()
         if listener is not None:
-            verbs = admin_app(ctx.db, settings, lambda: ctx.active.current.manifests)
+            slack = app.state.service.slack
+            known = (lambda: None) if slack is None else slack.known
+            verbs = admin_app(ctx.db, settings, lambda: ctx.active.current.manifests, known)
             await stack.enter_async_context(_operators_door(verbs, listener))
         try:
             yield serving

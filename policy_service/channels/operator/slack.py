@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 
-from policy_service.channels.operator.socket import run_verb
+from policy_service.channels.operator.socket import is_embedded, run_verb
 from policy_service.channels.operator.speaking import AsJson, say, sentences, visible
-from policy_service.settings import load_settings
+from policy_service.errors import InvalidRequestError, NotFoundError, StartError
+from policy_service.settings import Settings, load_settings
+from policy_service.slack import SlackApp, require_place
+from policy_service.workflow.slack.trials import Trial
 
 slack_app = typer.Typer(
     no_args_is_help=True, help="How Slack stands, and the accounts of people there: docs/slack.md."
@@ -17,23 +23,83 @@ slack_app = typer.Typer(
 
 @slack_app.command("status")
 def status(as_json: AsJson = False) -> None:
-    """What waits for Slack, what it refuses, and since when."""
+    """What waits for Slack, what it refuses, since when, and by which way deliveries arrive."""
     with sentences():
-        found = run_verb(load_settings(), "slack-status", {})
-        say(found, as_json, "\n".join(map(visible, _standing(found))))
+        settings = load_settings()
+        found = run_verb(settings, "slack-status", {})
+        say(found, as_json, "\n".join(map(visible, _standing(found, settings))))
 
 
-def _standing(found: dict[str, Any]) -> list[str]:
+def _standing(found: dict[str, Any], settings: Settings) -> list[str]:
     if not found["configured"]:
         return ["the settings have no [slack]: people are asked on the web"]
+    arriving = _arriving(found, settings)
     if not found["met"]:
-        return ["the service has not met this app yet; start it with these settings"]
+        return ["the service has not met this app yet; start it with these settings", *arriving]
     lines = [f"{found['team']}  waiting {found['waiting']}  set aside {found['set_aside']}"]
     if found["failures"]:
         lines.append(
             f"{found['failures']} calls failed in a row since {found['since']}, the last: {found['last_error']}"
         )
     lines += [f"{one['place']}  rests since {one['since']}: {one['error']}" for one in found["resting"]]
+    return lines + arriving
+
+
+def _arriving(found: dict[str, Any], settings: Settings) -> list[str]:
+    """How deliveries arrive. Whether they do, a running process alone knows; one with a socket here is asked."""
+    ways, running = found["deliveries"], found.get("running")
+    named = [f"over HTTP at {ways['http']}"] if ways["http"] else []
+    if ways["socket_mode"]:
+        connected = None if running is None else running["socket_mode_connected"]
+        state = {None: "", True: " (connected)", False: " (not connected)"}[connected]
+        named.append(f"over Socket Mode{state}")
+    lines = [f"deliveries arrive {' and '.join(named)}"]
+    if running is not None:
+        return lines + [f"wrong: {one}" for one in running["wrong"]]
+    if is_embedded(settings):
+        return [*lines, "the service is not running: nothing is sent and nothing arrives"]
+    return [*lines, "what a running service knows of it, its /readyz tells"]
+
+
+def add_test(trial: Callable[[SlackApp, str], Coroutine[Any, Any, Trial]]) -> None:
+    """The verb that tries Slack by this, which another room knows how to do."""
+
+    @slack_app.command("test")
+    def try_it(
+        channel: Annotated[
+            str | None, typer.Argument(help="#name, or the channel's id; default_channel unless named.")
+        ] = None,
+        as_json: AsJson = False,
+    ) -> None:
+        """Post a message from here, check the tokens, and say what Slack answered; nothing is recorded."""
+        with sentences():
+            app = load_settings().slack
+            if app is None:
+                raise NotFoundError("the settings have no [slack]; see deploy/slack/README.md")
+            place = _place(app, channel)
+            tried = asyncio.run(trial(app, place))
+            say({"channel": place, **asdict(tried)}, as_json, "\n".join(_went_well(tried, app, place)))
+            if tried.failures:
+                raise StartError(
+                    "; ".join(f"{one.method}: {one.error}: {one.remedy}" for one in tried.failures)
+                )
+
+
+def _place(app: SlackApp, channel: str | None) -> str:
+    try:
+        return app.default_channel if channel is None else require_place(channel)
+    except ValueError as error:
+        raise InvalidRequestError(str(error)) from None
+
+
+def _went_well(tried: Trial, app: SlackApp, place: str) -> list[str]:
+    lines = []
+    if tried.team_id == app.team_id:
+        lines.append(f"the bot token is of {tried.team_id}, as {tried.bot_user}")
+    if tried.posted:
+        lines.append(f"{place} has a message now")
+    if tried.socket_mode:
+        lines.append("Slack takes the app-level token for Socket Mode")
     return lines
 
 

@@ -15,7 +15,7 @@ import contextlib
 import json
 import os
 import socket
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,8 +45,14 @@ def socket_path(settings: Settings) -> Path:
     return settings.data_dir / _SOCKET
 
 
-def admin_app(db: Database, settings: Settings, tools: Callable[[], Collection[str]]) -> Starlette:
-    """The verbs behind the socket of a running service. ``tools``: those of the bundle in force."""
+def admin_app(
+    db: Database,
+    settings: Settings,
+    tools: Callable[[], Collection[str]],
+    slack: Callable[[], Mapping[str, Any] | None] = lambda: None,
+) -> Starlette:
+    """The verbs behind the socket of a running service. ``tools``: those of the bundle in force; ``slack``: what only
+    the process that runs knows of it."""
 
     async def call(request: Request) -> Response:
         name = request.path_params["verb"]
@@ -58,6 +64,8 @@ def admin_app(db: Database, settings: Settings, tools: Callable[[], Collection[s
             done = await db.write(lambda tx: verb(tx, settings, args))
             if name == "stop" and args["tool"] is not None:  # a slip of the pen stops nothing
                 done["tools"] = sorted(tools())
+            if name == "slack-status":
+                done["running"] = slack()
             return JSONResponse(done)
         except ServiceError as error:
             return JSONResponse(error.to_problem(), error.status)

@@ -10,15 +10,18 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final
 
 import aiohttp
 from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
+from slack_sdk.web.async_slack_response import AsyncSlackResponse
 
+from policy_service.channels.slack.trouble import ANOTHER_WORKSPACE, CLEARLY_UNSENT, NOT_UNDERSTOOD, code_of
 from policy_service.errors import ForbiddenError
-from policy_service.slack import SlackApp
+from policy_service.slack import SlackApp, is_team
 from policy_service.workflow.slack.accounts import Account, nobody
 from policy_service.workflow.slack.sending import Came, Outcome
 
@@ -93,7 +96,13 @@ QUIET: Final = logging.getLogger("policy_service.slack_sdk")
 
 QUIET.setLevel(logging.WARNING)
 
-_CLEARLY_UNSENT: Final = (aiohttp.ClientConnectorError, aiohttp.InvalidURL)
+
+@dataclass(frozen=True, slots=True)
+class Met:
+    """Whose token it is, as Slack says: the workspace (or the organisation, for an app of all of it), and the bot."""
+
+    team_id: str
+    bot_user: str
 
 
 class SlackFault(Exception):
@@ -128,6 +137,7 @@ class Slack:
         self._token = bot_token
         self._session: aiohttp.ClientSession | None = None
         self._accounts: dict[str, tuple[float, Account]] = {}
+        self.met: Met | None = None
 
     async def call(self, method: str, *, timeout_s: float | None = None, **arguments: Any) -> dict[str, Any]:
         """One call of the Web API.
@@ -150,15 +160,8 @@ class Slack:
                 answer = await self._client().api_call(
                     method, params=given if reads else None, json=None if reads else given
                 )
-        except SlackApiError as error:
-            raise _fault(error) from None
-        except TimeoutError:
-            # it may still be on its way: whoever looks at once may look too early
-            raise SlackFault(Came.WORLD, "no_answer", rest=_DOUBT) from None
-        except _CLEARLY_UNSENT as error:
-            raise SlackFault(Came.WORLD, type(error).__name__, unsent=True) from None
-        except (aiohttp.ClientError, SlackClientError, OSError, ValueError) as error:
-            raise SlackFault(Came.WORLD, type(error).__name__) from None
+        except WENT_WRONG as error:
+            raise fault_of(error) from None
         if not isinstance(answer.data, dict):
             raise SlackFault(Came.WORLD, "not_json")
         return answer.data
@@ -188,12 +191,20 @@ class Slack:
         return account
 
     async def how_is_it(self) -> Outcome:
-        """Whether Slack answers and takes the app's token."""
+        """Whether Slack answers and takes the app's token, and whether that is of the workspace of the settings."""
         try:
-            await self.call("auth.test")
+            answer = await self.call("auth.test")
+            self.met = _met(answer)
         except SlackFault as fault:
             return fault.outcome
-        return Outcome(Came.SENT)
+        return Outcome(Came.SENT) if self.another_workspace is None else Outcome(Came.APP, ANOTHER_WORKSPACE)
+
+    @property
+    def another_workspace(self) -> str | None:
+        """That the token is not of the workspace of the settings, in words; None where it is, or nobody knows yet."""
+        if self.met is None or self.met.team_id == self.app.team_id:
+            return None
+        return f"the bot token is of {self.met.team_id}, the settings name {self.app.team_id}"
 
     async def close(self) -> None:
         """Let go of the connections."""
@@ -213,18 +224,47 @@ class Slack:
         )
 
 
-def _fault(error: SlackApiError) -> SlackFault:
+WENT_WRONG: Final = (SlackClientError, aiohttp.ClientError, OSError, ValueError, AttributeError)
+"""What the SDK raises where a call did not go well: a time limit is an OSError, JSON that is no object an
+AttributeError."""
+
+
+def fault_of(error: Exception) -> SlackFault:
+    """What a call that raised this means, by Slack's code or one of ours."""
+    if isinstance(error, SlackApiError):
+        return _refusal(error)
+    if isinstance(error, TimeoutError):
+        # it may still be on its way: whoever looks at once may look too early
+        return SlackFault(Came.WORLD, "no_answer", rest=_DOUBT)
+    return SlackFault(Came.WORLD, code_of(error), unsent=isinstance(error, CLEARLY_UNSENT))
+
+
+def _refusal(error: SlackApiError) -> SlackFault:
     response = error.response
-    code = str(
-        (response.get("error") if isinstance(response.data, dict) else None) or f"http_{response.status_code}"
-    )
-    if response.status_code == 429:
+    if not isinstance(response, AsyncSlackResponse):  # what calls itself JSON and is none
+        return SlackFault(Came.WORLD, "not_json")
+    status = response.status_code
+    told = response.get("error") if isinstance(response.data, dict) else None
+    code = str(told or ("not_json" if status == 200 else f"http_{status}"))
+    if status == 429:
         return SlackFault(Came.PATIENCE, "ratelimited", rest=_patience(response.headers), unsent=True)
-    if code not in _MEANING and response.status_code == 200:
+    if code not in _MEANING and status == 200:
         return SlackFault(Came.PLACE, code, dark=True)
     came = _MEANING.get(code, Came.WORLD)
     rest = _patience(response.headers) if came is Came.PATIENCE else None
     return SlackFault(came, code, rest=rest, unsent=came is not Came.WORLD)
+
+
+def _met(answer: Mapping[str, Any]) -> Met:
+    """Whose token it is. A token of a whole organisation is of that.
+
+    Raises:
+        SlackFault: it is not said; a token of nobody knows whom is not used.
+    """
+    of = answer.get("enterprise_id") if answer.get("is_enterprise_install") is True else answer.get("team_id")
+    if not is_team(of):
+        raise SlackFault(Came.WORLD, NOT_UNDERSTOOD, unsent=True)
+    return Met(of, str(answer.get("user_id") or ""))
 
 
 def _patience(headers: Mapping[str, str]) -> timedelta:

@@ -44,6 +44,8 @@ from policy_service.workflow.slack.voters import Linked, voter_of
 log = structlog.get_logger(__name__)
 
 _ROWS: Final = 20
+_DIRECT: Final = "you are asked in direct messages too"
+_IN_CHANNELS: Final = "you are asked in channels only"
 
 _SIMULATED_S: Final = 1.2
 """Of the three seconds Slack waits, when it has said who asks."""
@@ -92,13 +94,14 @@ class Commands:
         return said("this Slack account is nobody's any more; link it again with /countersign link")
 
     async def _direct(self, account: Account, rest: str) -> Drawn:
-        if rest not in ("on", "off"):
+        if rest not in ("", "on", "off"):
             raise InvalidRequestError("write /countersign direct on, or /countersign direct off")
         linked = await self._linked(account)
+        if not rest:
+            stands, other = (_DIRECT, "off") if linked.link.direct else (_IN_CHANNELS, "on")
+            return said(f"{stands}; /countersign direct {other} changes that")
         await self._set_direct(account, linked, wanted=rest == "on")
-        return said(
-            "you are asked in direct messages too" if rest == "on" else "you are asked in channels only"
-        )
+        return said(_DIRECT if rest == "on" else _IN_CHANNELS)
 
     async def _simulate(self, account: Account, rest: str) -> Drawn:
         await self._linked(account)

@@ -43,14 +43,14 @@ from policy_service.channels.slack.payloads import (
     View,
     is_text,
 )
+from policy_service.channels.slack.refusals import NotOursError
 from policy_service.errors import (
     ForbiddenError,
     NotFoundError,
     RequestError,
     ServiceError,
-    UnauthenticatedError,
 )
-from policy_service.slack import SlackApp
+from policy_service.slack import SlackApp, is_app, is_team
 from policy_service.workflow.context import Context
 from policy_service.workflow.reading.reviews import ReviewPage
 from policy_service.workflow.slack.accounts import Account, nobody
@@ -122,7 +122,9 @@ class Desk:
     def _require_ours(self, delivery: Interaction | Command | Happened) -> None:
         team = delivery.team.id if isinstance(delivery, Interaction) else delivery.team_id
         if (team, delivery.api_app_id) != (self._app.team_id, self._app.app_id):
-            raise UnauthenticatedError("this is of another workspace or app")
+            told = {"team_id": team} if is_team(team) else {}
+            told |= {"app_id": delivery.api_app_id} if is_app(delivery.api_app_id) else {}
+            raise NotOursError("this is of another workspace or app", "team_or_app", **told)
 
     # -- buttons and forms -------------------------------------------------------------------------------------------
 

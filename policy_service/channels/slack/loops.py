@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import asyncio
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from policy_service import metrics
+from policy_service.channels.slack import credentials
 from policy_service.channels.slack.client import Slack
 from policy_service.channels.slack.courier import Courier
 from policy_service.channels.slack.desk import Desk
 from policy_service.channels.slack.signature import Signatures
 from policy_service.channels.slack.socket_mode import SocketMode
-from policy_service.errors import StartError
 from policy_service.health import Health
 from policy_service.settings import Settings
 from policy_service.slack import LATE_FAILURES, SlackApp
-from policy_service.storage.slack_tables import SlackPlaceRow
-from policy_service.tokens.files import read_secret
+from policy_service.storage.core import find_one
+from policy_service.storage.slack_tables import SlackPlaceRow, SlackStandingRow
 from policy_service.workflow.context import Context
 from policy_service.workflow.slack.following import follow
 from policy_service.workflow.slack.sending import (
@@ -40,8 +40,6 @@ log = structlog.get_logger(__name__)
 
 _POLL_S: Final = 0.5
 _ENDING_S: Final = 3.0
-_SHORTEST: Final = 16
-"""Characters of a signing secret: Slack's have 32, and whoever guesses it presses every button."""
 
 
 class SlackChannel:
@@ -54,18 +52,14 @@ class SlackChannel:
             StartError: one of them is missing, empty, or readable by others.
         """
         self._settings, self._ctx, self._health = settings, ctx, health
-        self._slack = Slack(app, _token(read_secret(app.bot_token_file), "bot_token_file", "xoxb-"))
+        self._slack = Slack(app, credentials.bot_token(app))
         self._courier = Courier(ctx, self._slack)
         self.desk = Desk(ctx, self._slack)
-        self.signatures = None
-        if app.signing_secret_file is not None:
-            secret = _token(read_secret(app.signing_secret_file), "signing_secret_file", shortest=_SHORTEST)
-            self.signatures = Signatures(secret, ctx.clock)
+        secret, token = credentials.signing_secret(app), credentials.app_token(app)
+        self.signatures = None if secret is None else Signatures(secret, ctx.clock)
+        self._socket = None if token is None else SocketMode(app, token, self.desk, health)
         self._sending: dict[str, asyncio.Task[bool]] = {}  # by place
-        self._socket = None
-        if app.app_token_file is not None:
-            token = _token(read_secret(app.app_token_file), "app_token_file", "xapp-")
-            self._socket = SocketMode(app, token, self.desk, health)
+        self._asked = self._is_ours = False
 
     @property
     def app(self) -> SlackApp:
@@ -86,7 +80,8 @@ class SlackChannel:
         """Follow the log and send what is due; whether there was anything to do. Where Slack takes its time for one
         place, that place goes on beside the next rounds and holds up no other."""
         followed = await follow(self._ctx, self.app)
-        due = await due_places(self._ctx, self.app, tuple(self._sending))
+        met = await self._is_met()
+        due = await due_places(self._ctx, self.app, tuple(self._sending)) if met else []
         for place in due if due and await leads(self._ctx, holder) else ():
             self._sending[place.place] = asyncio.create_task(self._send(place, holder))
         if not self._sending:
@@ -98,14 +93,49 @@ class SlackChannel:
             raise errors[0]
         return followed or bool(self._sending) or any(task.result() for task in done)
 
+    def known(self) -> dict[str, Any]:
+        """What only this process knows: whether its Socket Mode is connected, and what is wrong as it sees it."""
+        connected = None if self._socket is None else self._socket.connected
+        wrong = [found.wrong for found in self._health.findings() if found.check == "slack"]
+        return {"socket_mode_connected": connected, "wrong": wrong}
+
     async def look(self) -> None:
         """Say how it stands; where no message would tell whether it is well again, ask."""
         found = await self._ctx.db.read(lambda conn: standing_of(conn, self.app, self._ctx.clock()))
         if found is not None and found.failures and not found.waiting and _is_over(found, self._ctx.clock()):
-            await answered(self._ctx, self.app, await self._slack.how_is_it())
+            await self._ask()
             found = await self._ctx.db.read(lambda conn: standing_of(conn, self.app, self._ctx.clock()))
         if found is not None:
             self._show(found)
+
+    async def _is_met(self) -> bool:
+        """Whether Slack has said that the token is of our workspace: nothing is sent before, to no other one's people.
+        While it does not say so it is asked again, no sooner than anything else would be sent."""
+        if self._is_ours:
+            return True
+        row = await self._ctx.db.read(lambda conn: find_one(conn, SlackStandingRow, team_id=self.app.team_id))
+        rests = row is not None and row.not_before is not None and self._ctx.clock() < row.not_before
+        if row is not None and not (self._asked and rests):
+            await self._ask()
+        return self._is_ours
+
+    async def _ask(self) -> None:
+        """Ask Slack how it is, and whose the token is."""
+        outcome, first = await self._slack.how_is_it(), not self._asked
+        well, self._asked = outcome.came is Came.SENT, True
+        if well and not self._is_ours:
+            met = self._slack.met
+            log.info("slack_met", team_id=self.app.team_id, bot_user=met and met.bot_user)
+        elif not well:
+            told = (
+                {"whose": self._slack.met.team_id}
+                if self._slack.another_workspace and self._slack.met
+                else {}
+            )
+            log.warning("slack_not_met", error=outcome.error, team_id=self.app.team_id, **told)
+        self._is_ours = well or (self._is_ours and self._slack.another_workspace is None)
+        if not (well and first):  # what did not leave before the start is told by the next message
+            await answered(self._ctx, self.app, outcome)
 
     async def _end(self, holder: str) -> None:
         """What is on its way may end: a message that is cut off holds up its place until its claim is over."""
@@ -166,7 +196,8 @@ class SlackChannel:
         metrics.SLACK_OLDEST.set(age)
         wrong = None
         if found.failures >= LATE_FAILURES:
-            wrong = f"Slack takes no message ({found.last_error}): {found.waiting} wait; people are asked on the web"
+            why = self._slack.another_workspace or found.last_error
+            wrong = f"Slack takes no message ({why}): {found.waiting} wait; people are asked on the web"
         elif age > self._settings.outbox_late_s and not found.resting:
             wrong = f"{found.waiting} messages wait for Slack"
         self._health.say("slack", wrong, "sending", found.since)
@@ -184,15 +215,3 @@ class SlackChannel:
 
 def _is_over(found: Standing, now: datetime) -> bool:
     return found.not_before is None or found.not_before <= now
-
-
-def _token(secret: bytes, setting: str, prefix: str = "", shortest: int = 1) -> str:
-    """A token or secret as it stands in its file; never quoted."""
-    try:
-        text = secret.decode("ascii").strip()
-    except UnicodeDecodeError:
-        text = ""
-    if len(text) < shortest or not text.startswith(prefix) or any(char.isspace() for char in text):
-        begins = f" that begins with {prefix}" if prefix else ""
-        raise StartError(f"[slack]: the file {setting} holds no secret of Slack{begins}")
-    return text

@@ -1,7 +1,8 @@
 """One address for all that Slack sends over HTTP: presses, forms, commands, events.
 
-Whatever is not signed by Slack, or is of another workspace or app, is 401 and nothing more is said. Slack is told that
-it arrived when what it asks for is durable; what cannot be made durable is an error there, and is pressed again.
+Whatever is not signed by Slack, or is of another workspace or app, is 401 and nothing more is said; the log has why.
+Slack is told that it arrived when what it asks for is durable; what cannot be made durable is an error there, and is
+pressed again.
 """
 
 from __future__ import annotations
@@ -13,10 +14,11 @@ from starlette.background import BackgroundTask
 from policy_service import metrics
 from policy_service.channels.slack.desk import After, Answer, Desk
 from policy_service.channels.slack.payloads import read_body
+from policy_service.channels.slack.refusals import NotOursError, Refusals
 from policy_service.channels.slack.signature import Signatures
-from policy_service.errors import InvalidRequestError, UnauthenticatedError
+from policy_service.errors import InvalidRequestError, RequestError
+from policy_service.slack import EVENTS_PATH
 
-PATH = "/slack/events"
 _MOST_BYTES = 512 * 1024  # a form with the longest message in it is a tenth of that
 
 
@@ -24,13 +26,19 @@ def router(desk: Desk, signatures: Signatures) -> APIRouter:
     """The route."""
     routes = APIRouter(include_in_schema=False)
 
-    @routes.post(PATH)
+    refusals = Refusals("http")
+
+    @routes.post(EVENTS_PATH)
     async def events(request: Request) -> Response:
-        body = await _body(request)
-        if not signatures.holds(body, request.headers.items()):
-            metrics.SLACK_DELIVERIES.labels("http", "refused").inc()
-            raise UnauthenticatedError("this is not signed by Slack")
-        answer = await desk.take(read_body(body, request.headers.get("content-type", "")))
+        try:
+            body = await _body(request)
+            check = signatures.failed(body, request.headers.items())
+            if check is not None:
+                raise NotOursError("this is not signed by Slack", check)
+            answer = await desk.take(read_body(body, request.headers.get("content-type", "")))
+        except RequestError as refusal:
+            refusals.note(refusal)
+            raise
         metrics.SLACK_DELIVERIES.labels("http", "taken").inc()
         return _as_response(answer)
 

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 
 from slack_sdk.signature import Clock, SignatureVerifier
 
 SIGNATURE: Final = "x-slack-signature"
 TIMESTAMP: Final = "x-slack-request-timestamp"
+WINDOW_S: Final = 300
+
+Check = Literal["signature", "time"]
 
 
 class _OurClock(Clock):
@@ -31,17 +34,20 @@ class Signatures:
     """Checks by one secret."""
 
     def __init__(self, secret: str, now: Callable[[], datetime]) -> None:
-        self._verifier = SignatureVerifier(secret, _OurClock(now))
+        self._clock = _OurClock(now)
+        self._verifier = SignatureVerifier(secret, self._clock)
 
-    def holds(self, body: bytes, headers: Sequence[tuple[str, str]]) -> bool:
-        """Whether this delivery is Slack's. Never raises."""
+    def failed(self, body: bytes, headers: Sequence[tuple[str, str]]) -> Check | None:
+        """Which check says that this delivery is not Slack's; None where it is. Never raises."""
         given = {name: [v for n, v in headers if n.lower() == name] for name in (SIGNATURE, TIMESTAMP)}
         if any(len(values) != 1 for values in given.values()):
-            return False
+            return "signature"
         [signature], [timestamp] = given[SIGNATURE], given[TIMESTAMP]
         if not (timestamp.isascii() and timestamp.isdigit() and len(timestamp) <= 12):
-            return False
+            return "time"
         try:
-            return bool(self._verifier.is_valid(body, timestamp, signature))
+            if abs(self._clock.now() - int(timestamp)) > WINDOW_S:
+                return "time"
+            return None if self._verifier.is_valid(body, timestamp, signature) else "signature"
         except Exception:  # noqa: BLE001  doubt is a refusal, whatever the doubt is about
-            return False
+            return "signature"

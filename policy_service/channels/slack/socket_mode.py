@@ -2,12 +2,14 @@
 
 The connection is ours, opened with the app's own token, so nothing in it is signed. What comes through it is taken by
 the same desk as over HTTP, and acknowledged when it is durable; what was not is delivered again. A connection that is
-lost is opened again, for as long as the service runs.
+lost is opened again, for as long as the service runs, and no sooner than Slack asks for. An outage is one line in the
+log for each thing that is wrong in it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import Final
 
 import structlog
@@ -18,12 +20,15 @@ from slack_sdk.socket_mode.response import SocketModeResponse
 from slack_sdk.web.async_client import AsyncWebClient
 
 from policy_service import metrics
-from policy_service.channels.slack.client import QUIET
+from policy_service.channels.slack.client import QUIET, WENT_WRONG, SlackFault, fault_of
 from policy_service.channels.slack.desk import After, Answer, Desk
 from policy_service.channels.slack.payloads import read_envelope
+from policy_service.channels.slack.refusals import Refusals
+from policy_service.channels.slack.trouble import code_of
 from policy_service.errors import ServiceError
 from policy_service.health import Health
 from policy_service.slack import SlackApp
+from policy_service.workflow.slack.sending import Came
 
 log = structlog.get_logger(__name__)
 
@@ -33,6 +38,41 @@ CONNECT_S: Final = 30.0
 _LOOK_S: Final = 5.0
 _ABOUT: Final = "socket mode"
 _LONGEST_PAUSE_S: Final = 60.0
+_LONGEST_REST_S: Final = 3_600.0  # that Slack may ask for
+
+_SILENT: Final = QUIET.getChild("socket")
+"""What the SDK tells of a connection: the whole trace of it every five seconds while there is none."""
+
+_SILENT.setLevel(logging.CRITICAL + 1)
+
+
+class _Client(SocketModeClient):
+    """The SDK's, but for one thing: where Slack asks for patience it does not ask again by itself."""
+
+    fault: SlackFault | None = None
+
+    async def issue_new_wss_url(self) -> str:
+        """Where to connect.
+
+        Raises:
+            SlackFault: Slack does not say.
+        """
+        if self.rest_s:
+            raise self.fault or SlackFault(Came.PATIENCE, "ratelimited")
+        try:
+            answer = await self.web_client.apps_connections_open(app_token=self.app_token)
+            self.fault, url = None, str(answer["url"])
+        except (*WENT_WRONG, KeyError) as error:
+            self.fault = fault_of(error)
+            raise self.fault from None
+        return url
+
+    @property
+    def rest_s(self) -> float:
+        """How long Slack asks not to be asked; 0 where it does not."""
+        if self.fault is None or self.fault.came is not Came.PATIENCE or self.fault.rest is None:
+            return 0
+        return min(self.fault.rest.total_seconds(), _LONGEST_REST_S)
 
 
 class SocketMode:
@@ -41,32 +81,50 @@ class SocketMode:
     def __init__(self, app: SlackApp, app_token: str, desk: Desk, health: Health) -> None:
         self._app, self._token, self._desk, self._health = app, app_token, desk, health
         self._under_way: set[asyncio.Task[None]] = set()
+        self._refusals = Refusals("socket")
+        self._told: set[str] = set()  # what is wrong in this outage, by code
+        self.connected = False
 
     async def run(self) -> None:
         """Take deliveries until cancelled."""
         failures = 0
         try:
             while True:
-                failures = 1 if await self._hold() else failures + 1
-                await asyncio.sleep(min(2.0**failures, _LONGEST_PAUSE_S))
+                client = self._client()
+                failures = 1 if await self._hold(client) else failures + 1
+                await asyncio.sleep(max(min(2.0**failures, _LONGEST_PAUSE_S), client.rest_s))
         finally:
             await self._end()
 
-    async def _hold(self) -> bool:
+    async def _hold(self, client: _Client) -> bool:
         """Connect anew and stay so for as long as it lasts; whether it was connected at all."""
-        client, connected = self._client(), False
+        was = False
         try:
             async with asyncio.timeout(CONNECT_S):
+                client.wss_uri = await client.issue_new_wss_url()
                 await client.connect()  # type: ignore[no-untyped-call]
-            connected = True
+            was = self.connected = True
+            self._told.clear()
             self._health.good("slack", _ABOUT)
+            log.info("slack_socket_connected")
             await self._watch(client)
         except Exception as error:  # noqa: BLE001  said in health; the next round connects anew
-            log.warning("slack_socket_failed", error=type(error).__name__)
-            self._health.bad("slack", "Socket Mode cannot be connected: no press arrives by it", _ABOUT)
+            self._failed(error)
         finally:
+            self.connected = False
             await client.close()  # type: ignore[no-untyped-call]
-        return connected
+        return was
+
+    def _failed(self, error: Exception) -> None:
+        """Say that there is no connection: here now, in the log once an outage."""
+        if isinstance(error, SlackFault):
+            code = error.error
+        else:
+            code = "no_answer" if isinstance(error, TimeoutError) else code_of(error)
+        if code not in self._told:
+            self._told.add(code)
+            log.warning("slack_socket_failed", error=code)
+        self._health.bad("slack", f"Socket Mode cannot be connected ({code}): no press arrives by it", _ABOUT)
 
     async def _end(self) -> None:
         """Nothing goes on after the service: what was not acknowledged, Slack delivers again."""
@@ -75,7 +133,7 @@ class SocketMode:
             task.cancel()
         await asyncio.gather(*under_way, return_exceptions=True)
 
-    def _client(self) -> SocketModeClient:
+    def _client(self) -> _Client:
         web = AsyncWebClient(
             self._token,
             self._app.api_url,
@@ -83,18 +141,23 @@ class SocketMode:
             retry_handlers=[],
             logger=QUIET,
         )
-        client = SocketModeClient(self._token, logger=QUIET, web_client=web, auto_reconnect_enabled=True)
+        client = _Client(self._token, logger=_SILENT, web_client=web, auto_reconnect_enabled=True)
         client.socket_mode_request_listeners.append(self._listen)
         return client
 
-    async def _watch(self, client: SocketModeClient) -> None:
-        """The client mends its connection by itself; here it is only looked at."""
+    async def _watch(self, client: _Client) -> None:
+        """The client mends its connection by itself; here it is only looked at.
+
+        Raises:
+            SlackFault: it does not come back by itself, or may not before a time that Slack names.
+        """
         bad = 0
         while True:
             await asyncio.sleep(_LOOK_S)
-            bad = 0 if await client.is_connected() else bad + 1
-            if bad > 6:
-                raise ConnectionError("it does not come back by itself")
+            self.connected = await client.is_connected()
+            bad = 0 if self.connected else bad + 1
+            if bad > 6 or client.rest_s:
+                raise client.fault or SlackFault(Came.WORLD, "connection_lost")
 
     async def _listen(self, client: AsyncBaseSocketModeClient, given: SocketModeRequest) -> None:
         # Not in the client's own loop: one press that waits for the database must not hold up the next.
@@ -106,8 +169,7 @@ class SocketMode:
         try:
             answer = await self._desk.take(read_envelope(given.type, given.payload))
         except ServiceError as error:
-            metrics.SLACK_DELIVERIES.labels("socket", "refused").inc()
-            log.warning("slack_delivery_refused", code=error.code.value)
+            self._refusals.note(error)
             return
         except Exception:
             log.exception("slack_delivery_failed")

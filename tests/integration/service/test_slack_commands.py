@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from policy_service.channels.operator import slack
 from policy_service.channels.operator.socket import open_database
 from policy_service.cli import app
 from policy_service.settings import load_settings
@@ -125,10 +126,38 @@ def test_the_status_says_what_waits_and_why_a_line_each(away: CliRunner) -> None
         f"{TEAM}  waiting 1  set aside 1",
         "4 calls failed in a row since 2026-11-17T12:00:00.000000Z, the last: no_answer",
         "#approvals  rests since 2026-11-17T12:00:00.000000Z: is_archived",
+        "deliveries arrive over HTTP at http://127.0.0.1:8420/slack/events",
+        "the service is not running: nothing is sent and nothing arrives",
     ]
     assert json.loads(said(away, "status", "--json"))["resting"][0]["place"] == "#approvals"
 
 
 def test_another_try_wakes_everything(away: CliRunner) -> None:
     assert "1 messages among it" in said(away, "retry")
-    assert said(away, "status") == f"{TEAM}  waiting 2  set aside 0"
+    assert said(away, "status").startswith(f"{TEAM}  waiting 2  set aside 0 deliveries arrive")
+
+
+def test_the_ways_by_which_deliveries_arrive_are_said_before_the_app_is_met(
+    shell: CliRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = app_settings(tmp_path / "slack", app_token_file=tmp_path / "slack" / "app")
+    monkeypatch.setenv("COUNTERSIGN_SLACK", json.dumps({name: str(one) for name, one in settings.items()}))
+    told = shell.invoke(app, ["slack", "status"]).output.splitlines()
+    assert told == [
+        "the service has not met this app yet; start it with these settings",
+        "deliveries arrive over HTTP at http://127.0.0.1:8420/slack/events and over Socket Mode",
+        "the service is not running: nothing is sent and nothing arrives",
+    ]
+    assert json.loads(said(shell, "status", "--json"))["deliveries"] == {
+        "http": "http://127.0.0.1:8420/slack/events",
+        "socket_mode": True,
+    }
+
+
+def test_beside_a_database_server_the_replicas_are_asked_themselves(
+    away: CliRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No socket tells of them, so nobody says that none of them runs."""
+    monkeypatch.setattr(slack, "is_embedded", lambda settings: False)
+    told = away.invoke(app, ["slack", "status"]).output.splitlines()
+    assert told[-1] == "what a running service knows of it, its /readyz tells"

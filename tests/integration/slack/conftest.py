@@ -74,6 +74,12 @@ class Office:
         assert app is not None
         return app
 
+    async def met(self) -> bool | None:
+        """Whether the service knows whose token it has."""
+        channel = self.world.service.slack
+        assert channel is not None
+        return channel._is_ours or None
+
     async def pay(self, amount: int, run_key: str, account: str = "acct-1") -> dict[str, Any]:
         """Ask for one payment."""
         answer = await self.robot.submit(await pay(self.world, amount, account), run_key=run_key)
@@ -208,9 +214,11 @@ async def opened(
     *,
     ways: tuple[str, ...] = ("signing",),
     robot: str = "robot",
+    met: bool = True,
     **more: Any,
 ) -> AsyncIterator[Office]:
-    """The office, with deliveries by these ways: `signing` (HTTP), `app` (Socket Mode)."""
+    """The office, with deliveries by these ways: `signing` (HTTP), `app` (Socket Mode); open when the service has
+    `met` the app, so that what a test makes fail is what comes after that."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     app = secrets_in(tmp_path / "slack", slack) | {"api_url": faults.api_url, "timeout_s": 2}
@@ -229,7 +237,10 @@ async def opened(
         while not server.started:  # noqa: ASYNC110  uvicorn tells it by nothing else
             await asyncio.sleep(0.01)
         try:
-            yield Office(world, slack, faults, await world.agent(robot))
+            office = Office(world, slack, faults, await world.agent(robot))
+            if met:
+                await until(office.met)
+            yield office
         finally:
             server.should_exit = True
             await serving

@@ -122,7 +122,7 @@ async def test_without_a_fault_each_thing_is_called_for_once(office: Office) -> 
     await tell_a_story(office, of=())
     await require_told_once(office)
     methods = [call.method for call in office.faults.calls]
-    assert methods == ["conversations.list", POST, POST, UPDATE, POST, POST]
+    assert methods == ["auth.test", "conversations.list", POST, POST, UPDATE, POST, POST]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

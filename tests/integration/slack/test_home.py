@@ -91,6 +91,23 @@ async def test_whoever_has_not_signed_in_for_long_may_unlink_all_the_same(office
     assert await linked(office, dana) is False
 
 
+async def test_whoever_asks_how_direct_messages_stand_is_told_and_nothing_changes(office: Office) -> None:
+    attacker, dana = Attacker(office), await office.link("maya")
+
+    async def said(text: str) -> str:
+        return words((await attacker.say(dana, text)).json["blocks"])
+
+    assert await said("direct") == "You are asked in channels only; /countersign direct on changes that."
+    assert await said("direct on") == "You are asked in direct messages too."
+    assert (
+        await said("direct") == "You are asked in direct messages too; /countersign direct off changes that."
+    )
+    assert (
+        await said("direct") == "You are asked in direct messages too; /countersign direct off changes that."
+    )
+    assert "write /countersign direct on" in (await said("direct perhaps")).lower()
+
+
 async def test_whoever_is_linked_to_nobody_has_nothing_to_unlink(office: Office) -> None:
     answer = await Attacker(office).say("U0SAM", "unlink")
     assert words(answer.json["blocks"]).startswith("This Slack account is nobody's yet")

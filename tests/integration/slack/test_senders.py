@@ -56,7 +56,7 @@ async def office(
     await slack.reset()
     faults.forget()
     bundle.rules(gate("vast", "legal", "context.input.amount > 5000", channel="#payments"))
-    async with opened(tmp_path, slack, faults, bundle.path, **database) as started:
+    async with opened(tmp_path, slack, faults, bundle.path, met=False, **database) as started:
         yield started
 
 

@@ -38,7 +38,10 @@ _USAGE: Final = (
     ("/countersign", "what waits for you"),
     ("/countersign link", "say who you are to Countersign, once"),
     ("/countersign unlink", "take that back"),
-    ("/countersign direct on", "be asked in direct messages too; off ends it"),
+    (
+        "/countersign direct on",
+        "be asked in direct messages too; off ends it, and direct alone says how it stands",
+    ),
     (
         "/countersign simulate <agent> <tool> <arguments as JSON>",
         "what would be decided; nothing is recorded",

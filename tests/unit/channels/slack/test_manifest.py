@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import yaml
 
-from policy_service.channels.slack.routes import PATH
+from policy_service.slack import EVENTS_PATH as PATH
 
 ROOT = Path(__file__).parents[4]
 CODE = ROOT / "policy_service/channels/slack"
 # What each method of the Web API that we call needs, from Slack's reference of its methods.
 NEEDS = {
+    "apps.connections.open": set[str](),  # with the app-level token, which has scopes of its own
     "auth.test": set[str](),
     "chat.postMessage": {"chat:write"},
     "chat.postEphemeral": {"chat:write"},

@@ -68,7 +68,10 @@ def test_what_is_no_secret_starts_nothing_and_is_not_quoted(folder: Path, file: 
     secret_file(folder / file, text)
     with pytest.raises(StartError) as refused:
         start(folder)
-    assert file.replace("-", "_") in str(refused.value)
+    assert f"[slack]: {file.replace('-', '_')}_file: the file {folder / file} does not hold a" in str(
+        refused.value
+    )
+    assert "Slack shows the" in str(refused.value)
     assert "canary" not in str(refused.value)
 
 
@@ -77,3 +80,23 @@ def test_a_secret_that_others_can_read_starts_nothing(folder: Path, file: str) -
     (folder / file).chmod(0o640)
     with pytest.raises(StartError, match="can be read by others"):
         start(folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        ("signing-secret", "'Basic Information'"),
+        ("bot-token", "'OAuth & Permissions'"),
+        ("app-token", "'App-Level Tokens'"),
+    ],
+)
+def test_a_secret_that_is_missing_is_named_with_where_slack_shows_it(
+    folder: Path, file: str, shown: str
+) -> None:
+    (folder / file).unlink()
+    with pytest.raises(StartError) as refused:
+        start(folder)
+    told = str(refused.value)
+    assert told.startswith(f"[slack]: {file.replace('-', '_')}_file: the file {folder / file} is missing; ")
+    assert shown in told
+    assert "policy-service init" not in told, "which makes no secret of Slack's"

@@ -35,7 +35,7 @@ def sign(body: bytes = BODY, stamp: str = STAMP, secret: str = SECRET, version: 
 
 
 def holds(body: bytes, *headers: tuple[str, str], now: datetime = NOW) -> bool:
-    return Signatures(SECRET, lambda: now).holds(body, headers)
+    return Signatures(SECRET, lambda: now).failed(body, headers) is None
 
 
 def shifted(seconds: float) -> str:
@@ -195,3 +195,14 @@ def test_nothing_is_raised_and_nothing_is_taken_whatever_is_sent(
     body: bytes, headers: list[tuple[str, str]]
 ) -> None:
     assert holds(body, *headers) is False
+
+
+def test_what_failed_is_named_for_the_log() -> None:
+    checks = Signatures(SECRET, lambda: NOW)
+    old = shifted(-301)
+    late, wrong = [(SIGNATURE, sign(stamp=old)), (TIMESTAMP, old)], [(SIGNATURE, GOOD), (TIMESTAMP, STAMP)]
+    assert checks.failed(BODY, late) == "time"
+    assert checks.failed(BODY, [(SIGNATURE, GOOD), (TIMESTAMP, "now")]) == "time"
+    assert checks.failed(EVENT, wrong) == "signature"
+    assert checks.failed(BODY, [(TIMESTAMP, STAMP)]) == "signature"
+    assert checks.failed(BODY, wrong) is None

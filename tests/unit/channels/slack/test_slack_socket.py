@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
@@ -12,10 +12,13 @@ from slack_sdk.socket_mode.request import SocketModeRequest
 from structlog.testing import capture_logs
 
 from policy_service import metrics
+from policy_service.channels.slack.client import SlackFault
 from policy_service.channels.slack.desk import After, Answer, Desk
 from policy_service.channels.slack.socket_mode import SocketMode
 from policy_service.health import Health
 from policy_service.slack import SlackApp
+from policy_service.workflow.slack.sending import Came
+from tests.fakes.operated import free_port
 
 pytestmark = pytest.mark.anyio
 
@@ -50,6 +53,10 @@ class Client:
     def __init__(self, *, heard: bool = True) -> None:
         self.heard, self.closed = heard, False
         self.said: list[str] = []
+        self.fault, self.rest_s, self.wss_uri = None, 0.0, ""
+
+    async def issue_new_wss_url(self) -> str:
+        return "wss://slack.example"
 
     async def send_socket_mode_response(self, response: Any) -> None:
         if not self.heard:
@@ -66,8 +73,8 @@ class Client:
         self.closed = True
 
 
-def socket(after: After | None = None) -> SocketMode:
-    app = SlackApp.model_construct(team_id="T0", app_id="A0")
+def socket(after: After | None = None, api_url: str = "") -> SocketMode:
+    app = SlackApp.model_construct(team_id="T0", app_id="A0", api_url=api_url, timeout_s=1)
     health = Health(lambda: datetime.now(UTC), 60.0)
     return SocketMode(app, "xapp-1", cast(Desk, Taking(after)), health)
 
@@ -129,3 +136,34 @@ async def test_what_is_under_way_ends_with_the_service(monkeypatch: pytest.Monke
     await asyncio.gather(running, return_exceptions=True)
     assert client.closed
     assert ended.is_set()
+
+
+async def test_the_sdk_that_cannot_connect_prints_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """It would print the whole trace each time it tries."""
+    client = socket(api_url=f"http://127.0.0.1:{free_port()}/api/")._client()
+    client.ping_interval = 0.02
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await client.connect()  # type: ignore[no-untyped-call]
+    await client.close()  # type: ignore[no-untyped-call]
+    assert caplog.records == []
+    assert client.fault is not None
+    assert client.fault.error == "not_reachable"
+
+
+async def test_while_slack_asks_for_patience_the_sdk_does_not_ask_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client, asked = socket()._client(), 0
+
+    async def opens(**_: object) -> None:
+        nonlocal asked
+        asked += 1
+        raise client.fault or SlackFault(Came.PATIENCE, "ratelimited")
+
+    monkeypatch.setattr(client.web_client, "apps_connections_open", opens)
+    client.fault = SlackFault(Came.PATIENCE, "ratelimited", rest=timedelta(hours=5))
+    with pytest.raises(SlackFault):
+        await client.issue_new_wss_url()
+    await client.close()  # type: ignore[no-untyped-call]
+    assert (asked, client.rest_s) == (0, 3_600)

@@ -1,0 +1,123 @@
+"""What goes wrong on the way to Slack has a code of ours: nobody reads the name of a class."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final
+
+import pytest
+from aiohttp import web
+
+from policy_service.channels.slack.client import Slack, SlackFault
+from policy_service.slack import SlackApp
+from policy_service.workflow.slack.sending import Came
+from tests.fakes.operated import free_port
+
+pytestmark = pytest.mark.anyio
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+async def _cut(request: web.Request) -> web.Response:
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
+async def _late(request: web.Request) -> web.Response:
+    await asyncio.sleep(5)
+    return web.Response()
+
+
+async def _short(request: web.Request) -> web.StreamResponse:
+    answer = web.StreamResponse(headers={"Content-Type": "application/json", "Content-Length": "100"})
+    await answer.prepare(request)
+    await answer.write(b'{"ok": ')
+    return await _cut(request)
+
+
+def _says(**how: Any) -> Handler:
+    async def say(request: web.Request) -> web.Response:
+        return web.Response(**how)
+
+    return say
+
+
+ANSWERS: Final[dict[str, tuple[Handler, str, Came]]] = {
+    "the connection is cut": (_cut, "connection_lost", Came.WORLD),
+    "it is cut in the middle of the answer": (_short, "connection_lost", Came.WORLD),
+    "no answer": (_late, "no_answer", Came.WORLD),
+    "what calls itself JSON and is none": (
+        _says(text="<html>", content_type="application/json"), "not_json", Came.WORLD
+    ),
+    "a page": (_says(text="<html>", content_type="text/html"), "not_json", Came.PLACE),
+    "a page that is an error": (_says(text="<html>", content_type="text/html", status=502), "http_502", Came.WORLD),
+    "JSON that is no object": (_says(text="[1]", content_type="application/json"), "not_understood", Came.WORLD),
+}  # fmt: skip
+
+
+def calling(url: str, **more: Any) -> Slack:
+    return Slack(
+        SlackApp.model_construct(team_id="T0ACME", api_url=f"{url}/api/", timeout_s=0.5, **more), "xoxb-one"
+    )
+
+
+@pytest.fixture
+async def answering(request: pytest.FixtureRequest) -> AsyncIterator[Slack]:
+    """A client of a Slack that answers like this."""
+    app = web.Application()
+    app.router.add_post("/api/auth.test", request.param)
+    runner, port = web.AppRunner(app, access_log=None, shutdown_timeout=0.1), free_port()
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port).start()
+    slack = calling(f"http://127.0.0.1:{port}")
+    yield slack
+    await slack.close()
+    await runner.cleanup()
+
+
+@pytest.mark.parametrize(("answering", "code", "came"), ANSWERS.values(), ids=ANSWERS, indirect=["answering"])
+async def test_what_goes_wrong_on_the_way_has_a_code_of_ours(answering: Slack, code: str, came: Came) -> None:
+    with pytest.raises(SlackFault) as fault:
+        await answering.call("auth.test")
+    assert (fault.value.error, fault.value.came) == (code, came)
+
+
+async def test_where_nobody_listens_slack_is_not_reachable() -> None:
+    slack = calling(f"http://127.0.0.1:{free_port()}")
+    outcome = await slack.how_is_it()
+    await slack.close()
+    assert (outcome.error, outcome.came, outcome.unsent) == ("not_reachable", Came.WORLD, True)
+
+
+def _told(text: str) -> Handler:
+    return _says(text=text, content_type="application/json")
+
+
+WHOSE: Final[dict[str, tuple[Handler, str | None]]] = {
+    "ours": (_told('{"ok": true, "team_id": "T0ACME", "user_id": "U0BOT"}'), None),
+    "another one's": (_told('{"ok": true, "team_id": "T0RIVAL"}'), "token_of_another_workspace"),
+    "one of our organisation's, for its workspace alone": (
+        _told(
+            '{"ok": true, "team_id": "T0RIVAL", "enterprise_id": "T0ACME", "is_enterprise_install": false}'
+        ),
+        "token_of_another_workspace",
+    ),
+    "all our organisation's": (
+        _told('{"ok": true, "team_id": "T0RIVAL", "enterprise_id": "T0ACME", "is_enterprise_install": true}'),
+        None,
+    ),
+    "nobody's": (_told('{"ok": true}'), "not_understood"),
+    "one that is no id": (_told('{"ok": true, "team_id": "T0ACME\\nT0ACME"}'), "not_understood"),
+}
+
+
+@pytest.mark.parametrize(("answering", "error"), WHOSE.values(), ids=WHOSE, indirect=["answering"])
+async def test_whose_the_token_is_is_held_against_the_settings(answering: Slack, error: str | None) -> None:
+    assert (await answering.how_is_it()).error == error
+    words = answering.another_workspace
+    if error == "token_of_another_workspace":
+        assert words == "the bot token is of T0RIVAL, the settings name T0ACME"
+    else:
+        assert words is None
