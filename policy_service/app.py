@@ -81,7 +81,6 @@ from policy_service.pap.shadow import Candidate
 from policy_service.settings import Settings
 from policy_service.storage import leases
 from policy_service.storage.unit import Clock, utc_now
-from policy_service.tokens.files import read_secret
 from policy_service.tokens.keys import read_keys
 from policy_service.tokens.sign import Signer
 from policy_service.workflow.context import Context
@@ -131,7 +130,7 @@ class Service:
             self.mark = EpochMark(settings.key_dir, mark, self.health.signal("epoch"))
             self.db.refuse_forgetful(self.mark.so_far)
             clients = from_settings.client_secrets(settings)
-            outside = outside_of(settings, clock or utc_now, self.health, read_secret)
+            outside = outside_of(settings, clock or utc_now, self.health, from_settings.given_secret)
             self.metrics_token = from_settings.metrics_token(settings)
             self.webhook_secret = from_settings.webhook_secret(settings)
             self.telling = Telling(settings, self.health)

@@ -29,9 +29,18 @@ def shadow_source(settings: Settings, clock: Clock) -> BundleSource | None:
     return follow_repository(settings, clock, _policies_token(settings), shadow=True)
 
 
+def given_secret(path: Path) -> bytes:
+    """A secret that somebody else gave this service, from the file the settings name.
+
+    Raises:
+        StartError: it is missing, is not a plain file, belongs to somebody else, or others can read it.
+    """
+    return read_secret(path, what="the secret", get="write it there, readable by this user alone: chmod 600")
+
+
 def _policies_token(settings: Settings) -> str | None:
     file = settings.policies_token_file
-    return None if file is None else read_secret(file).decode().strip()
+    return None if file is None else given_secret(file).decode().strip()
 
 
 def client_secrets(settings: Settings) -> dict[str, tuple[SignInProvider, str]]:
@@ -41,7 +50,7 @@ def client_secrets(settings: Settings) -> dict[str, tuple[SignInProvider, str]]:
         if provider.client_secret is not None:
             secret = provider.client_secret.get_secret_value()
         else:
-            secret = read_secret(Path(str(provider.client_secret_file))).decode().strip()
+            secret = given_secret(Path(str(provider.client_secret_file))).decode().strip()
         providers[provider.name] = (provider, secret)
     return providers
 
@@ -49,10 +58,10 @@ def client_secrets(settings: Settings) -> dict[str, tuple[SignInProvider, str]]:
 def metrics_token(settings: Settings) -> bytes | None:
     """What a scraper of /metrics shows."""
     file = settings.metrics_token_file
-    return None if file is None else read_secret(file).strip()
+    return None if file is None else given_secret(file).strip()
 
 
 def webhook_secret(settings: Settings) -> bytes | None:
     """What a forge signs its pushes with."""
     file = settings.policies_webhook_secret_file
-    return None if file is None else require_usable(read_secret(file).strip())
+    return None if file is None else require_usable(given_secret(file).strip())

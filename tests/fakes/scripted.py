@@ -6,7 +6,6 @@ The name `"*"` stands for every name that has nothing of its own.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import defaultdict, deque
 from typing import Final, Generic, TypeVar
 
@@ -36,10 +35,10 @@ class Script(Generic[T]):
         self._always.clear()
         self._lifts += 1
 
-    async def pass_(self, seconds: float) -> None:
-        """Let so much time pass, or less where it is lifted meanwhile, in whichever thread."""
-        end, lifts = time.monotonic() + seconds, self._lifts
-        while time.monotonic() < end and self._lifts == lifts:  # noqa: ASYNC110  lifted from another thread
+    async def lifted(self) -> None:
+        """Wait until it is, in whichever thread."""
+        lifts = self._lifts
+        while self._lifts == lifts:  # noqa: ASYNC110  an event belongs to one thread
             await asyncio.sleep(0.05)
 
     def left(self) -> int:

@@ -62,10 +62,10 @@ class NotOk:
 
 @dataclass(frozen=True)
 class Hang:
-    """Nothing is said for so many seconds, or until it is lifted; then the connection is cut. `accepted`: Slack did it
-    all the same."""
+    """Nothing is said for so many seconds, or where these are none until it is lifted; then the connection is cut.
+    `accepted`: Slack did it all the same."""
 
-    seconds: float
+    seconds: float | None = None
     accepted: bool = False
 
 
@@ -178,20 +178,23 @@ class SlackFaults:
             case NotOk(error):
                 return web.json_response({"ok": False, "error": error})
             case Hang(accepted=False, seconds=seconds):
-                await self.on.pass_(seconds)
+                await self._hang(seconds)
                 return _cut(request)
             case CutBefore():
                 return _cut(request)
         call.answer = await self._ask(request, call, body)
         match fault:
             case Hang(seconds=seconds):
-                await self.on.pass_(seconds)
+                await self._hang(seconds)
                 return _cut(request)
             case CutAfter():
                 return _cut(request)
             case Garbled():
                 return web.Response(text="<html>a proxy's own page</html>", content_type="text/html")
         return web.json_response(call.answer)
+
+    async def _hang(self, seconds: float | None) -> None:
+        await (self.on.lifted() if seconds is None else asyncio.sleep(seconds))
 
     async def _ask(self, request: web.Request, call: Call, body: bytes) -> Json:
         headers = {name: request.headers[name] for name in _PASSED_HEADERS if name in request.headers}

@@ -81,9 +81,9 @@ class Courier:
             return Outcome(Came.WORLD, "took_too_long")
         except StorageUnavailableError:
             raise  # of no message: the claim lapses, and it is tried again
-        except Exception as error:
+        except Exception:
             log.exception("slack_message_not_carried", outbox_id=message.outbox_id, kind=message.kind)
-            return _ended(message, Outcome(Came.PLACE, type(error).__name__, dark=True))
+            return _ended(message, Outcome(Came.PLACE, "fault_of_this_service", dark=True))
 
     async def _carry(self, place: SlackPlaceRow, message: Message) -> Outcome:
         if message.kind == EPHEMERAL:
@@ -262,4 +262,4 @@ def _drawing(draw: Callable[[], Drawn]) -> Drawn:
     try:
         return draw()
     except (ValueError, SlackObjectFormationError) as error:
-        raise SlackFault(Came.REFUSED, type(error).__name__, unsent=True) from error
+        raise SlackFault(Came.REFUSED, "cannot_be_drawn", unsent=True) from error

@@ -35,27 +35,28 @@ class Places:
         if place.startswith(("U", "W")):
             opened = await self._slack.call("conversations.open", users=place)
             return str(opened["channel"]["id"])
-        return await self.named(place.removeprefix("#")) if place.startswith("#") else place
+        return await channel_named(self._slack, place.removeprefix("#")) if place.startswith("#") else place
 
-    async def named(self, name: str) -> str:
-        """The channel of this name, among those the app can see.
 
-        Raises:
-            SlackFault: there is none, or Slack does not say.
-        """
-        cursor: str | None = None
-        for _ in range(_PAGES):
-            answer = await self._slack.call(
-                "conversations.list",
-                types="public_channel,private_channel",
-                exclude_archived="true",
-                limit=_A_PAGE,
-                cursor=cursor,
-            )
-            for channel in answer["channels"]:
-                if channel.get("name") == name:
-                    return str(channel["id"])
-            cursor = (answer.get("response_metadata") or {}).get("next_cursor") or None
-            if cursor is None:
-                break
-        raise SlackFault(Came.PLACE, "channel_not_found", unsent=True)
+async def channel_named(slack: Slack, name: str) -> str:
+    """The channel of this name, without its ``#``, among those the app can see.
+
+    Raises:
+        SlackFault: there is none, or Slack does not say.
+    """
+    cursor: str | None = None
+    for _ in range(_PAGES):
+        answer = await slack.call(
+            "conversations.list",
+            types="public_channel,private_channel",
+            exclude_archived="true",
+            limit=_A_PAGE,
+            cursor=cursor,
+        )
+        for channel in answer["channels"]:
+            if channel.get("name") == name:
+                return str(channel["id"])
+        cursor = (answer.get("response_metadata") or {}).get("next_cursor") or None
+        if cursor is None:
+            break
+    raise SlackFault(Came.PLACE, "channel_not_found", unsent=True)

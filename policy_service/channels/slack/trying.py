@@ -9,15 +9,12 @@ from typing import Final
 
 from policy_service.channels.slack import credentials
 from policy_service.channels.slack.client import Slack, SlackFault
+from policy_service.channels.slack.places import channel_named
 from policy_service.channels.slack.trouble import remedy
 from policy_service.slack import SlackApp
-from policy_service.workflow.slack.sending import Came
 from policy_service.workflow.slack.trials import Failure, Trial
 
 WORDS: Final = "Countersign can write here. This is a trial by whoever runs it; nobody need do anything."
-
-_CHANNELS_A_PAGE: Final = 1000
-_PAGES: Final = 50
 
 
 async def trial(app: SlackApp, place: str) -> Trial:
@@ -47,7 +44,7 @@ async def _write(slack: Slack, app: SlackApp, place: str) -> Failure | None:
         channel = place
         if place.startswith("#"):
             method = "conversations.list"
-            channel = await _named(slack, place.removeprefix("#"))
+            channel = await channel_named(slack, place.removeprefix("#"))
         method = "chat.postMessage"
         await slack.call(method, channel=channel, text=WORDS, unfurl_links=False)
     except SlackFault as fault:
@@ -69,23 +66,3 @@ async def _open(slack: Slack, app: SlackApp) -> Failure | None:
     finally:
         await slack.close()
     return None
-
-
-async def _named(slack: Slack, name: str) -> str:
-    """The id of a channel, as the courier looks it up."""
-    cursor: str | None = None
-    for _ in range(_PAGES):
-        answer = await slack.call(
-            "conversations.list",
-            types="public_channel,private_channel",
-            exclude_archived="true",
-            limit=_CHANNELS_A_PAGE,
-            cursor=cursor,
-        )
-        for channel in answer["channels"]:
-            if channel.get("name") == name:
-                return str(channel["id"])
-        cursor = (answer.get("response_metadata") or {}).get("next_cursor") or None
-        if cursor is None:
-            break
-    raise SlackFault(Came.PLACE, "channel_not_found", unsent=True)

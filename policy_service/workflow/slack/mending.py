@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from sqlalchemy import Connection, delete, select
 
@@ -18,9 +19,11 @@ from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow, Sla
 from policy_service.storage.unit import Tx
 from policy_service.workflow.slack.following import DROPPED
 from policy_service.workflow.slack.owing import EPHEMERAL, OFFERED_FOR
-from policy_service.workflow.slack.sending import WELL
 
 _outbox, _cards, _places = table(OutboxRow), table(SlackCardRow), table(SlackPlaceRow)
+
+_AWAKE: Final[dict[str, object]] = {"failures": 0, "last_error": None, "not_before": None}
+"""Since when it has failed stays, until something has really left: an operator who tries in vain still sees it."""
 
 _DEAD = _outbox.c.state == "dead"
 
@@ -28,11 +31,11 @@ _DEAD = _outbox.c.state == "dead"
 def try_again(tx: Tx, app: SlackApp) -> int:
     """Whatever rests is awake, and what was set aside may leave after all; how many messages that were. A name is
     looked up anew: another channel may have it by now."""
-    change(tx.conn, SlackStandingRow, {"team_id": app.team_id}, WELL | {"not_before": None})
+    change(tx.conn, SlackStandingRow, {"team_id": app.team_id}, _AWAKE)
     until, revived = tx.now + OFFERED_FOR, 0
     for place in _owed(tx.conn):
         anew = {"channel": None} if place.startswith("#") else {}
-        change(tx.conn, SlackPlaceRow, {"place": place}, WELL | {"not_before": None} | anew)
+        change(tx.conn, SlackPlaceRow, {"place": place}, _AWAKE | anew)
         revived += outbox.try_again(tx, lane_of(place), until, but=EPHEMERAL, attempts=1)
     append(tx, "slack_retried", actor=OPERATOR, body={"team": app.team_id, "messages": revived})
     return revived

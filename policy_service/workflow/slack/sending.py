@@ -140,8 +140,8 @@ def _note(tx: Tx, app: SlackApp, place: str, message: Message, outcome: Outcome,
         # Slack may show what this attempt drew, or one before it: nobody may take it for what was drawn last
         change(tx.conn, SlackCardRow, {"card_id": message.payload["card_id"]}, {"drawn": None})
     if came in (Came.SENT, Came.GONE, Came.REFUSED):
-        change(tx.conn, SlackPlaceRow, {"place": place}, WELL | {"not_before": tx.now + PACE})
-        change(tx.conn, SlackStandingRow, {"team_id": app.team_id}, WELL | {"not_before": None})
+        change(tx.conn, SlackPlaceRow, {"place": place}, _WELL | {"not_before": tx.now + PACE})
+        change(tx.conn, SlackStandingRow, {"team_id": app.team_id}, _WELL | {"not_before": None})
     elif came is Came.PATIENCE:
         rest = min(outcome.rest or PACE, _LONGEST_REST)
         change(tx.conn, SlackPlaceRow, {"place": place}, {"not_before": tx.now + rest})
@@ -161,7 +161,7 @@ def _settle(tx: Tx, message: Message, outcome: Outcome) -> bool:
     return outbox.put_back(tx, outbox_id, outcome.error, untried=outcome.unsent, attempt=attempt)
 
 
-WELL: Final[dict[str, object]] = {"failures": 0, "last_error": None, "since": None}
+_WELL: Final[dict[str, object]] = {"failures": 0, "last_error": None, "since": None}
 
 
 def _place_failed(tx: Tx, place: str, outcome: Outcome, spread: float) -> None:
@@ -217,7 +217,7 @@ async def answered(ctx: Context, app: SlackApp, outcome: Outcome) -> None:
 
 def _answered(tx: Tx, app: SlackApp, outcome: Outcome) -> None:
     if outcome.came is Came.SENT:
-        change(tx.conn, SlackStandingRow, {"team_id": app.team_id}, WELL | {"not_before": None})
+        change(tx.conn, SlackStandingRow, {"team_id": app.team_id}, _WELL | {"not_before": None})
     else:
         _slack_failed(tx, app, outcome, 1.0)
 

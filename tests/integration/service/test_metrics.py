@@ -184,3 +184,12 @@ async def test_a_token_others_can_read_is_refused_at_the_start(tmp_path: Path, f
     with pytest.raises((StartError, ServiceError), match="metrics-token"):
         async with running(tmp_path / "data", folder.path, metrics_token_file=file):
             pytest.fail("it started")
+
+
+async def test_a_token_that_is_not_there_is_told_with_its_path_and_not_with_our_own_keys(
+    tmp_path: Path, folder: Payments
+) -> None:
+    file = tmp_path / "nowhere"
+    with pytest.raises(StartError, match=f"the secret {file} is missing; write it there.*chmod 600"):
+        async with running(tmp_path / "data", folder.path, metrics_token_file=file):
+            pass

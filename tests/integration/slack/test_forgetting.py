@@ -11,10 +11,11 @@ import pytest
 from policy_service.storage import outbox
 from policy_service.storage.core import Row, find
 from policy_service.storage.database import Tx
+from policy_service.storage.slack_lanes import lane_of
 from policy_service.storage.slack_tables import SlackCardRow, SlackDeliveryRow, SlackPlaceRow
 from policy_service.workflow.due.sweep import forget_what_is_over
-from policy_service.workflow.slack.following import CARD, OFFERED_FOR, lane_of, want_place
 from policy_service.workflow.slack.forgetting import CARDS_KEPT, DELIVERIES_KEPT, forget_slack
+from policy_service.workflow.slack.owing import CARD, OFFERED_FOR, want_place
 from tests.fakes.slack_faults import CutAfter, CutBefore
 from tests.integration.service.engines import ENGINES
 from tests.integration.slack.conftest import APPROVALS, Office, words

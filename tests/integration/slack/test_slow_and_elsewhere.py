@@ -73,7 +73,7 @@ async def test_a_slack_that_hangs_holds_up_no_acknowledgement_and_no_vote_on_the
     ).status == 200  # who they are is known from now on
     assert (await attacker.deliver(attacker.press(dana, card, "ask"))).status == 200
     monkeypatch.setattr(desk, "INLINE_S", 600)  # what waits for Slack waits for as long as the test
-    office.faults.on.always("*", Hang(600))
+    office.faults.on.always("*", Hang())
     try:
         for press in (
             attacker.press(dana, card),
@@ -100,7 +100,7 @@ async def test_an_account_slack_says_nothing_of_is_refused_before_slack_gives_up
     dana = await office.link("maya")
     await office.pay(500, "a")
     card = await office.card()
-    office.faults.on.always("users.info", Hang(600))
+    office.faults.on.always("users.info", Hang())
     try:
         async with asyncio.timeout(PATIENCE_S):
             assert (await attacker.deliver(attacker.press(dana, card))).status == 200

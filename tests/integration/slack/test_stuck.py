@@ -214,6 +214,23 @@ async def test_an_update_in_doubt_is_not_trusted_by_the_next_one(office: Office)
     assert len(office.faults.accepted(UPDATE)) == 2
 
 
+async def test_a_retry_in_vain_still_tells_since_when_it_fails(office: Office) -> None:
+    office.faults.on.always(POST, NotOk("is_archived"))
+    await office.pay(500, "a")
+    await tried(office, POST)
+    await until(lambda: rests(office))
+    (before,) = (await office.standing()).resting
+    office.world.clock.pass_(hours=1)
+    await retried(office)
+    await tried(office, POST, 3)
+    await until(lambda: rests(office))
+    (after,) = (await office.standing()).resting
+    assert after.since == before.since is not None
+    office.faults.on.lift()
+    await office.quiet(step_s=20)
+    assert (await office.standing()).resting == ()
+
+
 async def owed(office: Office, row: SlackCardRow, outbox_id: str, *, attempts: int) -> None:
     """One more message that brings the card up to date, tried so often already."""
 
