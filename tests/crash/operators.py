@@ -83,7 +83,7 @@ def _operated(story: Story, say: Callable[[str, dict[str, Any]], Any]) -> None:
 def _abandoned(story: Story) -> str:
     """A place that was written to once."""
     with story.reading() as conn:
-        insert_row(conn, SlackPlaceRow(place="#old", not_before=datetime.now(UTC)))
+        insert_row(conn, SlackPlaceRow(place="#old", not_before=datetime.now(UTC), since=datetime.now(UTC)))
         conn.commit()
     return "#old"
 

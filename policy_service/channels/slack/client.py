@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -88,6 +89,9 @@ _READING: Final = frozenset(
 
 _SAYS_NOTHING: Final = _READING | {"conversations.open", "auth.test"}
 """Methods after which nobody was told anything, whatever came of them."""
+
+_CODE: Final = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+"""What Slack's codes look like; anything else is not theirs, and is put down nowhere."""
 
 _DOUBT: Final = timedelta(seconds=10)
 
@@ -245,7 +249,10 @@ def _refusal(error: SlackApiError) -> SlackFault:
         return SlackFault(Came.WORLD, "not_json")
     status = response.status_code
     told = response.get("error") if isinstance(response.data, dict) else None
-    code = str(told or ("not_json" if status == 200 else f"http_{status}"))
+    says = isinstance(told, str) and _CODE.fullmatch(told) is not None
+    if status == 200 and not says:
+        return SlackFault(Came.WORLD, "not_json")  # a page of something on the way, whatever it calls itself
+    code = str(told) if says else f"http_{status}"
     if status == 429:
         return SlackFault(Came.PATIENCE, "ratelimited", rest=_patience(response.headers), unsent=True)
     if code not in _MEANING and status == 200:

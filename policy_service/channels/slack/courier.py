@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any, Final
 
 import structlog
@@ -47,7 +46,6 @@ _CHANGED_AS_WRITTEN: Final = {name: _AS_WRITTEN[name] for name in ("link_names",
 
 _PAGE: Final = 200  # messages of a page, when looking for one that may be there already
 _PAGES: Final = 25
-_LONG_REST: Final = timedelta(hours=1)  # where all of them do not reach
 _LOOK_BACK_S: Final = 120  # Slack's clock is not ours
 
 CARRY_S: Final = 50.0
@@ -248,7 +246,7 @@ class Courier:
             cursor = (answer.get("response_metadata") or {}).get("next_cursor") or None
             if cursor is None:
                 return
-        raise SlackFault(Came.PLACE, "too_much_to_look_through", rest=_LONG_REST, dark=True)
+        raise SlackFault(Came.PLACE, "too_much_to_look_through", dark=True)
 
 
 def _ended(message: Message, outcome: Outcome) -> Outcome:

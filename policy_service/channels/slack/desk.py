@@ -48,11 +48,9 @@ from policy_service.errors import (
     ForbiddenError,
     NotFoundError,
     RequestError,
-    ServiceError,
 )
 from policy_service.slack import SlackApp, is_app, is_team
 from policy_service.workflow.context import Context
-from policy_service.workflow.reading.reviews import ReviewPage
 from policy_service.workflow.slack.accounts import Account, nobody
 from policy_service.workflow.slack.acting import (
     Does,
@@ -166,7 +164,7 @@ class Desk:
             pressed = await look(self._ctx, self._app, press)
             page = pressed.page
             if press.does != "approve" or (page.reason_required and page.state == "open"):
-                return await self._open(press, page, given.trigger_id)
+                return await self._open(press, pressed, given.trigger_id)
             await self._act(press, pressed, arrived)
         except RequestError as refusal:
             await remember(self._ctx, press, refusal)
@@ -174,11 +172,13 @@ class Desk:
         await remember(self._ctx, press)
         return Answer()
 
-    async def _open(self, press: Press, page: ReviewPage, trigger_id: str) -> Answer:
-        """Open a form; where it could not be sent, say so at once."""
-        await require_openable(page, press, buttons_withheld)
-        view = _FORMS[press.does](page, Pointer(press.card_id, press.view_digest))
-        await remember(self._ctx, press)
+    async def _open(self, press: Press, pressed: Pressed, trigger_id: str) -> Answer:
+        """Open a form; where it could not be sent, say so at once. Of two deliveries at once one opens it: the trigger
+        serves once."""
+        await require_openable(pressed, press, buttons_withheld)
+        view = _FORMS[press.does](pressed.page, Pointer(press.card_id, press.view_digest))
+        if not await remember(self._ctx, press):
+            return Answer()
 
         async def after() -> None:
             try:
@@ -229,15 +229,18 @@ class Desk:
 
     async def _home_button(self, given: Interaction, view: View, action: Action) -> Answer:
         delivery = delivery_of("home", given.user.id, view.id, action.action_id, action.action_ts)
-        if not await first_time(self._ctx, delivery):
+        if await is_known(self._ctx, delivery):
             return Answer()
         note: str | None = None
         try:
             account = await self._account(given)
             await self._commands.set_from_home(account, action.action_id, action.value or "")
-        except ServiceError as refusal:
+        except RequestError as refusal:
             log.info("slack_home_refused", code=refusal.code.value)
             note = sentence(refusal.detail)
+        # after it was done: what was not is delivered again, and not known then
+        if not await first_time(self._ctx, delivery):
+            return Answer()
         return Answer(after=lambda: self._commands.show_home(given.user.id, given.user.team_id, note))
 
     async def _event(self, given: Happened) -> Answer:

@@ -22,6 +22,7 @@ from policy_service.health import Health
 from policy_service.settings import Settings
 from policy_service.slack import LATE_FAILURES, SlackApp
 from policy_service.storage.core import find_one
+from policy_service.storage.outbox import Retry
 from policy_service.storage.slack_tables import SlackPlaceRow, SlackStandingRow
 from policy_service.workflow.context import Context
 from policy_service.workflow.slack.following import follow
@@ -40,6 +41,8 @@ log = structlog.get_logger(__name__)
 
 _POLL_S: Final = 0.5
 _ENDING_S: Final = 3.0
+_ASKING: Final = Retry(backoff_s=1, max_backoff_s=60)
+"""Between two questions whose the token is: a process that has another one than the others asks on its own."""
 
 
 class SlackChannel:
@@ -60,6 +63,7 @@ class SlackChannel:
         self._socket = None if token is None else SocketMode(app, token, self.desk, health)
         self._sending: dict[str, asyncio.Task[bool]] = {}  # by place
         self._asked = self._is_ours = False
+        self._holder, self._tries, self._ask_after = "", 0, ctx.clock()
 
     @property
     def app(self) -> SlackApp:
@@ -71,6 +75,7 @@ class SlackChannel:
         loops = [self._work(holder), self._watch()]
         if self._socket is not None:
             loops.append(self._socket.run())
+        self._holder = holder
         try:
             await asyncio.gather(*loops)
         finally:
@@ -79,6 +84,7 @@ class SlackChannel:
     async def round(self, holder: str) -> bool:
         """Follow the log and send what is due; whether there was anything to do. Where Slack takes its time for one
         place, that place goes on beside the next rounds and holds up no other."""
+        self._holder = holder
         followed = await follow(self._ctx, self.app)
         met = await self._is_met()
         due = await due_places(self._ctx, self.app, tuple(self._sending)) if met else []
@@ -102,7 +108,8 @@ class SlackChannel:
     async def look(self) -> None:
         """Say how it stands; where no message would tell whether it is well again, ask."""
         found = await self._ctx.db.read(lambda conn: standing_of(conn, self.app, self._ctx.clock()))
-        if found is not None and found.failures and not found.waiting and _is_over(found, self._ctx.clock()):
+        over = found is not None and not found.waiting and _is_over(found, self._ctx.clock())
+        if self._is_ours and over and found is not None and found.failures:
             await self._ask()
             found = await self._ctx.db.read(lambda conn: standing_of(conn, self.app, self._ctx.clock()))
         if found is not None:
@@ -114,9 +121,12 @@ class SlackChannel:
         if self._is_ours:
             return True
         row = await self._ctx.db.read(lambda conn: find_one(conn, SlackStandingRow, team_id=self.app.team_id))
-        rests = row is not None and row.not_before is not None and self._ctx.clock() < row.not_before
-        if row is not None and not (self._asked and rests):
+        now = self._ctx.clock()
+        rests = row is not None and row.not_before is not None and now < row.not_before
+        if row is not None and now >= self._ask_after and not (self._asked and rests):
             await self._ask()
+            self._tries += 1
+            self._ask_after = now + _ASKING.pause(self._tries)
         return self._is_ours
 
     async def _ask(self) -> None:
@@ -135,7 +145,7 @@ class SlackChannel:
             log.warning("slack_not_met", error=outcome.error, team_id=self.app.team_id, **told)
         self._is_ours = well or (self._is_ours and self._slack.another_workspace is None)
         if not (well and first):  # what did not leave before the start is told by the next message
-            await answered(self._ctx, self.app, outcome)
+            await answered(self._ctx, self.app, outcome, self._holder)
 
     async def _end(self, holder: str) -> None:
         """What is on its way may end: a message that is cut off holds up its place until its claim is over."""

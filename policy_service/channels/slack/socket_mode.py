@@ -25,7 +25,7 @@ from policy_service.channels.slack.desk import After, Answer, Desk
 from policy_service.channels.slack.payloads import read_envelope
 from policy_service.channels.slack.refusals import Refusals
 from policy_service.channels.slack.trouble import code_of
-from policy_service.errors import ServiceError
+from policy_service.errors import RequestError
 from policy_service.health import Health
 from policy_service.slack import SlackApp
 from policy_service.workflow.slack.sending import Came
@@ -168,7 +168,7 @@ class SocketMode:
     async def _take(self, client: AsyncBaseSocketModeClient, given: SocketModeRequest) -> None:
         try:
             answer = await self._desk.take(read_envelope(given.type, given.payload))
-        except ServiceError as error:
+        except RequestError as error:
             self._refusals.note(error)
             return
         except Exception:

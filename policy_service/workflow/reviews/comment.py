@@ -99,8 +99,8 @@ def _comment(
 ) -> bool:
     """Whether it was written; otherwise the review has expired in this unit, which stands."""
     tx = alone_with(tx, txn)
-    still(tx)
     require_deciding(tx, voter.iss, voter.sub)
+    still(tx)
     case = read_case(tx.conn, remark.review_id)
     if case.review.state == "open" and tx.now >= case.review.answer_by:
         expire_effect(tx, case.snapshot, case.effect)

@@ -100,6 +100,10 @@ class Ballot:
         }
 
 
+class LateFactsError(Exception):
+    """The sources of facts took longer than whoever votes can wait; nothing was cast."""
+
+
 Shows = Callable[[Connection, Context, Voter, str, datetime], ReviewPage | None]
 """How what a person is shown of a review is read (`reviews.read_view`)."""
 
@@ -111,7 +115,7 @@ async def vote(
     long facts may take where the channel waits for the answer no longer; None where each source's own limit is enough.
 
     Raises:
-        TimeoutError: facts took longer than that; nothing was cast.
+        LateFactsError: they took longer than that; nothing was cast.
         NotFoundError: no such review.
         ConflictError: stale_review, with what changed.
         ForbiddenError: not_eligible, step_up_required.
@@ -122,17 +126,27 @@ async def vote(
         proven = await prove(ctx, ballot.proof, ballot.signed_by(voter))
         voter = replace(voter, step_up=PASSKEY)
 
+    until = None if facts_within_s is None else asyncio.get_running_loop().time() + facts_within_s
+
     async def under(bundle: Bundle) -> VoteResult:
         case = await ctx.db.read(lambda conn: read_case(conn, ballot.review_id))
-        async with asyncio.timeout(facts_within_s):
-            facts = await gather_facts(bundle, [case.effect], ctx.clock())
+        facts = await _facts(ctx, bundle, case, ballot, until)
         return await ctx.db.write(
-            lambda tx: _vote(
-                tx, ctx, bundle, voter, ballot, case.review.txn, facts[case.effect.effect_id], shows, proven
-            )
+            lambda tx: _vote(tx, ctx, bundle, voter, ballot, case.review.txn, facts, shows, proven)
         )
 
     return await with_one_bundle(ctx, under)
+
+
+async def _facts(ctx: Context, bundle: Bundle, case: Case, ballot: Ballot, until: float | None) -> Facts:
+    """What the policy is asked with; nothing for a deny, which asks no policy and waits for nobody."""
+    if ballot.verdict == "deny":
+        return Facts(bundle.digest)
+    try:
+        async with asyncio.timeout_at(until):
+            return (await gather_facts(bundle, [case.effect], ctx.clock()))[case.effect.effect_id]
+    except TimeoutError:
+        raise LateFactsError from None
 
 
 def _vote(

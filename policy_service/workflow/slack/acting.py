@@ -39,7 +39,7 @@ from policy_service.workflow.pages.reviews import read_page, read_view
 from policy_service.workflow.reading.reviews import ReviewPage
 from policy_service.workflow.reviews.comment import Remark, comment
 from policy_service.workflow.reviews.shown import SLACK, view_of
-from policy_service.workflow.reviews.vote import Ballot, vote
+from policy_service.workflow.reviews.vote import Ballot, LateFactsError, vote
 from policy_service.workflow.reviews.voter import Voter
 from policy_service.workflow.slack.accounts import Account, require_member
 from policy_service.workflow.slack.deliveries import note_in
@@ -70,15 +70,19 @@ class Press:
     words: str | None = None
 
 
-async def remember(ctx: Context, press: Press, refusal: ServiceError | None = None) -> None:
-    """Write down that a press was acted on, with what its person is to be told."""
-    await ctx.db.write(lambda tx: _remember(tx, ctx, press, refusal))
+async def remember(ctx: Context, press: Press, refusal: ServiceError | None = None) -> bool:
+    """Write down that a press was acted on, with what its person is to be told; whether it was not before."""
+    return await ctx.db.write(lambda tx: _remember(tx, ctx, press, refusal))
 
 
-def _remember(tx: Tx, ctx: Context, press: Press, refusal: ServiceError | None) -> None:
+def _remember(tx: Tx, ctx: Context, press: Press, refusal: ServiceError | None) -> bool:
     fresh = note_in(tx, press.delivery)
-    if refusal is None or not fresh or not press.channel:
-        return
+    if fresh and refusal is not None and press.channel:
+        _tell(tx, ctx, press, press.channel, refusal)
+    return fresh
+
+
+def _tell(tx: Tx, ctx: Context, press: Press, channel: str, refusal: ServiceError) -> None:
     card = find_one(tx.conn, SlackCardRow, card_id=press.card_id)
     if card is not None and refusal.code is ErrorCode.STALE_REVIEW:
         owe_card(tx, card, press.delivery)
@@ -89,7 +93,7 @@ def _remember(tx: Tx, ctx: Context, press: Press, refusal: ServiceError | None) 
         tx,
         f"slk_answer_{press.delivery}",
         user_id=press.account.user_id,
-        channel=press.channel,
+        channel=channel,
         sentence=sentence_of(refusal),
         url=str(refusal.extras.get("url") or "") or page,
     )
@@ -119,18 +123,29 @@ async def look(ctx: Context, app: SlackApp, press: Press) -> Pressed:
     return await ctx.db.read(lambda conn: _pressed(conn, ctx, app, press, ctx.clock()))
 
 
-async def require_openable(page: ReviewPage, press: Press, withheld: Withheld) -> None:
+async def require_openable(pressed: Pressed, press: Press, withheld: Withheld) -> None:
     """Refuse a form to somebody whose answer would not count.
 
     Raises:
         ForbiddenError: not_eligible.
         ConflictError: review_closed.
     """
+    page = pressed.page
     if page.state != "open":
         raise _closed(page.state, "nothing is asked any more")
+    _require_known_groups(pressed)
     if page.why_not is not None:
         raise ForbiddenError(page.why_not, code=ErrorCode.NOT_ELIGIBLE)
     await _require_buttons(page, press, withheld)
+
+
+def _require_known_groups(pressed: Pressed) -> None:
+    """Somebody whose groups we know too long ago to count them learns that, and not only that they are in none."""
+    if pressed.page.why_not is not None and pressed.linked.stale_groups:
+        raise ForbiddenError(
+            "your groups were read too long ago to count; open it on the web and sign in, then decide there or here",
+            code=ErrorCode.NOT_ELIGIBLE,
+        )
 
 
 async def _require_buttons(page: ReviewPage, press: Press, withheld: Withheld) -> None:
@@ -152,14 +167,13 @@ async def act(
         ConflictError: stale_review, review_closed.
         InvalidRequestError: reason_required, and what is wrong with the words.
     """
-    try:
-        if press.does == "ask":
-            await _ask(ctx, app, press, pressed)
-        else:
-            await _require_buttons(pressed.page, press, withheld)
-            await _vote(ctx, app, press, pressed, within_s)
-    except ForbiddenError as error:
-        raise _with_remedy(error, pressed.linked) from error
+    if pressed.page.state == "open":
+        _require_known_groups(pressed)
+    if press.does == "ask":
+        await _ask(ctx, app, press, pressed)
+    else:
+        await _require_buttons(pressed.page, press, withheld)
+        await _vote(ctx, app, press, pressed, within_s)
 
 
 async def _ask(ctx: Context, app: SlackApp, press: Press, pressed: Pressed) -> None:
@@ -198,7 +212,7 @@ async def _vote(ctx: Context, app: SlackApp, press: Press, pressed: Pressed, wit
 
     try:
         result = await vote(ctx, voter, ballot, shows, facts_within_s=within_s)
-    except TimeoutError:
+    except LateFactsError:
         raise ForbiddenError(_TOO_SLOW) from None
     if not result.counted and not result.said_before:
         raise _closed(result.state, "what you pressed is on record and changed nothing")
@@ -238,16 +252,6 @@ def _stands_there(conn: Connection, card: SlackCardRow, press: Press) -> bool:
         place = find_one(conn, SlackPlaceRow, place=card.place)
         return place is not None and place.channel == press.channel
     return (card.channel, card.ts) == (press.channel, press.ts)
-
-
-def _with_remedy(error: ForbiddenError, linked: Linked) -> ForbiddenError:
-    """Somebody whose groups we know too long ago to count them learns that, and not only that they are in none."""
-    if error.code is ErrorCode.NOT_ELIGIBLE and linked.stale_groups:
-        return ForbiddenError(
-            "your groups were read too long ago to count; open it on the web and sign in, then decide there or here",
-            code=ErrorCode.NOT_ELIGIBLE,
-        )
-    return error
 
 
 def require_words(words: str | None) -> str:

@@ -8,7 +8,7 @@ whichever replica follows. Rules:
 - every later line about its effect brings the card up to date, and those that tell people something are said in its
   thread as well;
 - where many cards wait for a place already, further ones share one message, a digest;
-- where an operator gave a place up, what is still open and asked nowhere else is asked elsewhere.
+- what was asked in a place alone that an operator gave up is asked elsewhere.
 
 What is said is read when it is sent: a message here holds ids. An app that was never heard of is told from now on.
 """
@@ -33,15 +33,25 @@ from policy_service.storage.slack_tables import SlackCardRow, SlackStandingRow
 from policy_service.storage.tables import ReviewRow
 from policy_service.workflow.broken import SetApart
 from policy_service.workflow.context import Context
-from policy_service.workflow.effects.cases import read_case
+from policy_service.workflow.effects.cases import Case, read_case
 from policy_service.workflow.records import among, at_revisions
 from policy_service.workflow.slack.direct import who_wants
 from policy_service.workflow.slack.owing import CARD, owe_line, want_place
 
 _LINES: Final = 200  # of the log, in one look
 _MESSAGES: Final = 300  # that one unit may make owed
+ASKED_NOWHERE: Final = "slack_asked_nowhere"
+"""The kind of the line about a review whose only place an operator gave up (`mending.drop`)."""
+
 _ASKING: Final = frozenset(
-    {"review_opened", "review_reopened", "review_reminded", "review_escalated", "decision_made"}
+    {
+        "review_opened",
+        "review_reopened",
+        "review_reminded",
+        "review_escalated",
+        "decision_made",
+        ASKED_NOWHERE,
+    }
 )
 """Lines after which a place may have to be asked that was not: a gate that fires late names another channel, an
 escalation other people, and a review that was open before there was Slack is asked about when it is reminded of."""
@@ -63,9 +73,6 @@ SAID: Final = SHOWN | frozenset(
     """.split()
 )
 """Kinds of lines that are said in the thread."""
-
-DROPPED: Final = "slack_place_dropped"
-"""The kind of the line that an operator gave a place up (`mending.drop`)."""
 
 LOUD: Final = frozenset(
     """
@@ -107,11 +114,11 @@ async def follow(ctx: Context, app: SlackApp) -> bool:
 @dataclass(frozen=True, slots=True)
 class _News:
     """What the log has said since, and what is known of the reviews it is about: read beforehand, so that the unit
-    that writes asks little. Only who moves the cursor makes cards, so those that were read are all there are."""
+    that writes asks little. The cards say only how much that will be."""
 
     upto: int
     lines: Sequence[Entry]
-    asked: Mapping[int, Sequence[_Asked]]
+    asked: Mapping[int, _Asked]
     cards: Mapping[str, Sequence[SlackCardRow]]
 
 
@@ -120,51 +127,47 @@ def _look(conn: Connection, ctx: Context, app: SlackApp) -> _News | None:
     if standing is None:
         return None
     lines = entries_after(conn, standing.upto, _LINES)
-    asked = _asked(conn, ctx, app, lines)
+    return _News(standing.upto, lines, _asked(conn, ctx, app, lines), _cards_of(conn, lines))
+
+
+def _cards_of(conn: Connection, lines: Sequence[Entry]) -> dict[str, list[SlackCardRow]]:
+    """The cards about the effects of these lines, by effect."""
     effects = sorted({line.effect_id for line in lines if line.effect_id is not None})
     cards: dict[str, list[SlackCardRow]] = {effect_id: [] for effect_id in effects}
     for card in among(conn, SlackCardRow, table(SlackCardRow).c.effect_id, effects):
         cards[str(card.effect_id)].append(card)
-    return _News(standing.upto, lines, asked, cards)
+    return cards
 
 
-def _asked(conn: Connection, ctx: Context, app: SlackApp, lines: Sequence[Entry]) -> dict[int, list[_Asked]]:
-    """Where people have to be asked, by the index of the line that says so."""
-    asking = {line.index: (line.effect_id or "", line.rev or 0) for line in lines if line.kind in _ASKING}
-    reviews = at_revisions(conn, ReviewRow, "effect_id", sorted(set(asking.values())))
-    found = {(review.effect_id, review.rev): _places(conn, ctx, app, review) for review in reviews}
-    asked = {index: found.get(about, []) for index, about in asking.items()}
-    for line in lines:
-        if line.kind == DROPPED:
-            dropped = str(line.body["place"])
-            asked[line.index] = [
-                one for review in _asked_nowhere(conn) for one in _places(conn, ctx, app, review, but=dropped)
-            ]
-    return asked
+def _asked(conn: Connection, ctx: Context, app: SlackApp, lines: Sequence[Entry]) -> dict[int, _Asked]:
+    """Where people have to be asked; nowhere for a review that is over, or that cannot be read: the web tells that."""
+    asking = {line.index: line for line in lines if line.kind in _ASKING}
+    about = {index: (line.effect_id or "", line.rev or 0) for index, line in asking.items()}
+    reviews = at_revisions(conn, ReviewRow, "effect_id", sorted(set(about.values())))
+    found = {}
+    for review in reviews:
+        with SetApart(review):
+            if review.state == "open":
+                case = read_case(conn, review.review_id)
+                direct = tuple(who_wants(conn, ctx, app, case, ctx.clock()))
+                found[review.effect_id, review.rev] = review, case, direct
+    return {
+        index: _asked_after(app, asking[index], *found[named])
+        for index, named in about.items()
+        if named in found
+    }
 
 
-def _asked_nowhere(conn: Connection) -> list[ReviewRow]:
-    """Open reviews without a card; of very many the oldest, the others when they are next reminded of."""
-    review = table(ReviewRow)
-    carded = select(_card.card_id).where(_card.review_id == review.c.review_id).exists()
-    query = select(*review.columns).where(review.c.state == "open", ~carded).order_by(review.c.review_id)
-    return rows_of(ReviewRow, conn.execute(query.limit(_MESSAGES)))
-
-
-def _places(
-    conn: Connection, ctx: Context, app: SlackApp, review: ReviewRow, but: str | None = None
-) -> list[_Asked]:
-    """Where a review is asked, ``but`` not there; nowhere where it is over, or cannot be read: the web tells that."""
-    with SetApart(review):
-        if review.state != "open":
-            return []
-        case = read_case(conn, review.review_id)
-        channels = [place for place in places_of(app, case.asked) if place != but]
-        direct = who_wants(conn, ctx, app, case, ctx.clock())
-        places = (*(channels or [app.default_channel]), *direct)
-        asked = tuple(place for place in places if place != but)
-        return [_Asked(review.review_id, review.effect_id, review.rev, asked)]
-    return []
+def _asked_after(
+    app: SlackApp, line: Entry, review: ReviewRow, case: Case, direct: tuple[str, ...]
+) -> _Asked:
+    channels = places_of(app, case.asked)
+    if line.kind == ASKED_NOWHERE:
+        given_up = line.body["place"]
+        left = [place for place in channels if place != given_up] or [app.default_channel]
+        channels = [place for place in left if place != given_up]
+        direct = tuple(place for place in direct if place != given_up)
+    return _Asked(review.review_id, review.effect_id, review.rev, (*channels, *direct))
 
 
 def _begin(tx: Tx, app: SlackApp) -> None:
@@ -176,13 +179,10 @@ def _owe(tx: Tx, app: SlackApp, news: _News) -> bool:
     reached = {"upto": lines[-1].index}
     if not change(tx.conn, SlackStandingRow, {"team_id": app.team_id, "upto": news.upto}, reached):
         return False  # another replica was faster
-    cards = {effect_id: list(known) for effect_id, known in news.cards.items()}
+    cards = _cards_of(tx.conn, lines)  # again: an operator may have given up a place since
     for line in lines:
-        for about in news.asked.get(line.index, ()):
-            fresh = _ask(tx, app, about, cards.setdefault(about.effect_id, []))
-            if about.effect_id != line.effect_id:
-                for card in fresh:
-                    owe_line(tx, line.index, card, said=False)
+        if (about := news.asked.get(line.index)) is not None:
+            _ask(tx, app, about, cards[about.effect_id])
         for card in cards.get(line.effect_id or "", ()):
             if line.rev in (None, card.rev):
                 owe_line(tx, line.index, card, said=line.kind in (SAID if card.digest_id is None else LOUD))
@@ -193,17 +193,17 @@ def _in_one_unit(news: _News) -> Sequence[Entry]:
     """As many of the lines as one unit may be about: everybody's votes wait for it. At least one."""
     messages = 0
     for place, line in enumerate(news.lines):
-        asked = sum(len(about.places) for about in news.asked.get(line.index, ()))
-        messages += asked + 2 * max(asked, len(news.cards.get(line.effect_id or "", ())))
+        about = news.asked.get(line.index)
+        asked = () if about is None else about.places
+        messages += len(asked) + 2 * max(len(asked), len(news.cards.get(line.effect_id or "", ())))
         if messages > _MESSAGES and place:
             return news.lines[:place]
     return news.lines
 
 
-def _ask(tx: Tx, app: SlackApp, about: _Asked, cards: list[SlackCardRow]) -> list[SlackCardRow]:
+def _ask(tx: Tx, app: SlackApp, about: _Asked, cards: list[SlackCardRow]) -> None:
     """Make the cards that are missing, among ``cards`` too."""
     known = {card.place for card in cards if card.review_id == about.review_id}
-    fresh = []
     for place in about.places:
         if place not in known:
             digest = _digest_of(tx, app, place)
@@ -218,9 +218,7 @@ def _ask(tx: Tx, app: SlackApp, about: _Asked, cards: list[SlackCardRow]) -> lis
             )
             want_place(tx, place)
             insert_row(tx.conn, row)
-            fresh.append(row)
-    cards += fresh
-    return fresh
+            cards.append(row)
 
 
 def _digest_of(tx: Tx, app: SlackApp, place: str) -> SlackCardRow | None:

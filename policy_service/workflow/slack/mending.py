@@ -5,19 +5,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete, exists, select
 
 from policy_service.audit.log import append
-from policy_service.errors import NotFoundError
+from policy_service.errors import ConflictError, NotFoundError
 from policy_service.identity.agents import OPERATOR
 from policy_service.slack import SlackApp
 from policy_service.storage import outbox
-from policy_service.storage.core import change, table
+from policy_service.storage.core import change, find_one, rows_of, table
 from policy_service.storage.plumbing import OutboxRow
 from policy_service.storage.slack_lanes import WAITS, holds, lane_of
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow, SlackStandingRow
+from policy_service.storage.tables import ReviewRow
 from policy_service.storage.unit import Tx
-from policy_service.workflow.slack.following import DROPPED
+from policy_service.workflow.slack.following import ASKED_NOWHERE
 from policy_service.workflow.slack.owing import EPHEMERAL, OFFERED_FOR
 
 _outbox, _cards, _places = table(OutboxRow), table(SlackCardRow), table(SlackPlaceRow)
@@ -56,19 +57,46 @@ class Dropped:
 
 
 def drop(tx: Tx, app: SlackApp, place: str, reason: str) -> Dropped:
-    """Give a place up: what is for it is let go, and its cards are brought up to date no more. What is open and asked
-    nowhere else is asked where policy and settings name another place (`following`).
+    """Give up a place that takes nothing: what is for it is let go, and its cards are followed no more. What is open
+    and asked nowhere else has a line in the log, after which it is asked where policy and settings name another place
+    (`following`).
 
     Raises:
         NotFoundError: nothing was ever for this place.
+        ConflictError: it takes messages; what stands there would show for ever what is not so any more.
     """
-    if tx.conn.execute(delete(_places).where(_places.c.place == place)).rowcount == 0:
+    # whoever makes cards moves the cursor first: one of us waits for the other
+    change(tx.conn, SlackStandingRow, {"team_id": app.team_id}, {"team_id": app.team_id})
+    row = find_one(tx.conn, SlackPlaceRow, place=place)
+    if row is None:
         raise NotFoundError(
-            f"nothing was ever for {place!r} in Slack; `policy-service slack status` names places"
+            f"nothing was ever for {place!r} in Slack; `policy-service slack status` names what fails"
         )
+    if row.since is None:
+        raise ConflictError(
+            f"{place!r} takes messages; name another channel in the rules, or as default_channel, and what is asked in "
+            "this one is followed there to its end"
+        )
+    left = _asked_there_alone(tx.conn, place)
     gone = delete(_outbox).where(_outbox.c.lane == lane_of(place), WAITS | _DEAD)
     messages = tx.conn.execute(gone).rowcount
     cards = tx.conn.execute(delete(_cards).where(_cards.c.place == place)).rowcount
+    tx.conn.execute(delete(_places).where(_places.c.place == place))
     body = {"team": app.team_id, "place": place, "messages": messages, "cards": cards, "reason": reason}
-    append(tx, DROPPED, actor=OPERATOR, body=body)
+    append(tx, "slack_place_dropped", actor=OPERATOR, body=body)
+    for review in left:
+        append(
+            tx, ASKED_NOWHERE, actor=OPERATOR, body={"place": place}, txn=review.txn, effect_id=review.effect_id,
+            rev=review.rev, agent=review.agent,
+        )  # fmt: skip
     return Dropped(messages, cards)
+
+
+def _asked_there_alone(conn: Connection, place: str) -> list[ReviewRow]:
+    review, other = table(ReviewRow), _cards.alias()
+    here = (_cards.c.review_id == review.c.review_id, _cards.c.place == place)
+    elsewhere = (other.c.review_id == review.c.review_id, other.c.place != place)
+    query = select(*review.columns).where(
+        review.c.state == "open", exists().where(*here), ~exists().where(*elsewhere)
+    )
+    return rows_of(ReviewRow, conn.execute(query.order_by(review.c.review_id)))

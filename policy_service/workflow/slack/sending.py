@@ -27,7 +27,7 @@ from policy_service.storage import leases, outbox
 from policy_service.storage.core import change, find_one, rows_of, table
 from policy_service.storage.database import Tx
 from policy_service.storage.outbox import Message, Retry
-from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.plumbing import LeaseRow, OutboxRow
 from policy_service.storage.slack_lanes import WAITS, holds, lane_of
 from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow, SlackStandingRow
 from policy_service.workflow.context import Context
@@ -210,12 +210,16 @@ def _keep_card(tx: Tx, message: Message, outcome: Outcome) -> None:
     change(tx.conn, SlackCardRow, {"card_id": card.card_id}, stands)
 
 
-async def answered(ctx: Context, app: SlackApp, outcome: Outcome) -> None:
-    """Slack was asked how it is, where no message told."""
-    await ctx.db.write(lambda tx: _answered(tx, app, outcome))
+async def answered(ctx: Context, app: SlackApp, outcome: Outcome, holder: str) -> None:
+    """Slack was asked how it is, where no message told. While another process sends, what it is told counts: this one
+    may have an old token."""
+    await ctx.db.write(lambda tx: _answered(tx, app, outcome, holder))
 
 
-def _answered(tx: Tx, app: SlackApp, outcome: Outcome) -> None:
+def _answered(tx: Tx, app: SlackApp, outcome: Outcome, holder: str) -> None:
+    lease = find_one(tx.conn, LeaseRow, name=_LEASE)
+    if lease is not None and lease.holder != holder and lease.expires_at > tx.now:
+        return
     if outcome.came is Came.SENT:
         change(tx.conn, SlackStandingRow, {"team_id": app.team_id}, _WELL | {"not_before": None})
     else:

@@ -71,8 +71,9 @@ def require_still(
     Raises:
         ForbiddenError: not_eligible, because this account is not theirs any more, or may not act.
     """
-    if voter_of(conn, ctx, app, team_id, user_id, now).voter.key != voter.key:
-        raise _refused("this Slack account became another person's a moment ago; look again and decide anew")
+    now_is = voter_of(conn, ctx, app, team_id, user_id, now).voter
+    if (now_is.key, now_is.assurance) != (voter.key, voter.assurance):
+        raise _refused("this Slack account was linked anew a moment ago; look again and decide anew")
 
 
 def _require_vouched_for(ctx: Context, row: SlackLinkRow) -> None:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
 
-from policy_service.errors import NotFoundError
-from policy_service.storage.core import find
-from policy_service.storage.slack_tables import SlackCardRow
+from policy_service.channels.slack import loops
+from policy_service.channels.slack.courier import Courier
+from policy_service.errors import ConflictError, NotFoundError
+from policy_service.slack import SlackApp
+from policy_service.storage.core import change, find
+from policy_service.storage.database import Tx
+from policy_service.storage.logbook import append
+from policy_service.storage.outbox import Message
+from policy_service.storage.plumbing import OutboxRow
+from policy_service.storage.slack_lanes import lane_of
+from policy_service.storage.slack_tables import SlackCardRow, SlackPlaceRow
+from policy_service.storage.tables import ReviewRow
+from policy_service.workflow.context import Context
+from policy_service.workflow.slack import following
+from policy_service.workflow.slack.linking import set_direct
 from policy_service.workflow.slack.mending import Dropped, drop
+from policy_service.workflow.slack.sending import Outcome
 from tests.fakes.payments import ANYBODY, Payments, gate
 from tests.fakes.slack_faults import NotOk
-from tests.integration.slack.conftest import APPROVALS, PAYMENTS, Office, until, words
+from tests.integration.slack.conftest import APPROVALS, PATIENCE_S, PAYMENTS, Office, until, words
 from tests.integration.slack.test_outage import finding, tried
+from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio
 
@@ -87,10 +104,26 @@ async def test_a_review_with_another_card_is_asked_no_further(office: Office, bu
     await office.pay(500, "a")
     await office.quiet()
     assert await places(office) == ["#approvals", "#payments"]
+    await shut(office, "#payments")
     await given_up(office, "#payments")
     await office.quiet()
     assert await places(office) == ["#approvals"]
     assert len(await office.slack.messages(APPROVALS)) == 1
+
+
+async def shut(office: Office, place: str) -> None:
+    """The place takes nothing, as far as we know."""
+    failing = {"failures": 1, "last_error": "is_archived", "since": office.world.clock()}
+    await office.world.service.db.write(lambda tx: change(tx.conn, SlackPlaceRow, {"place": place}, failing))
+
+
+async def test_a_channel_that_takes_messages_is_not_given_up(office: Office) -> None:
+    """What stands there would ask for ever, with its buttons."""
+    await office.pay(500, "a")
+    await office.quiet()
+    with pytest.raises(ConflictError, match="'#approvals' takes messages; name another channel"):
+        await given_up(office, "#approvals")
+    assert await places(office) == ["#approvals"]
 
 
 async def test_a_button_of_a_channel_that_was_given_up_decides_nothing(office: Office) -> None:
@@ -98,10 +131,103 @@ async def test_a_button_of_a_channel_that_was_given_up_decides_nothing(office: O
     view = await office.pay(500, "a")
     card = await office.card()
     await office.quiet()
+    await shut(office, "#approvals")
     await given_up(office, "#approvals")
     await office.slack.click(APPROVALS, card["ts"], dana, "approve")
     assert "no message of ours" in words(await office.told(dana, "Nothing was decided"))
     assert await office.state(view) == "review"
+
+
+async def test_a_direct_message_that_cannot_be_written_is_given_up_too(office: Office) -> None:
+    dana = await office.link("maya")
+    await set_direct(office.world.service.ctx, office.app.team_id, dana, wanted=True)
+    office.faults.on.next("conversations.open", *[NotOk("user_disabled")] * 2)
+    await office.pay(500, "a")
+    await tried(office, "conversations.open")
+    await until(lambda: rests(office))
+    assert dana in await places(office)
+    await given_up(office, dana)
+    await office.quiet()
+    assert await places(office) == ["#approvals"]
+
+
+async def test_a_message_on_its_way_to_it_changes_nothing_when_it_arrives(
+    office: Office, bundle: Payments, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await stuck_in(office, bundle, "#payments")
+    on_its_way, let_go, carry = asyncio.Event(), asyncio.Event(), Courier.carry
+
+    async def slowly(self: Courier, place: SlackPlaceRow, message: Message) -> Outcome:
+        if place.place == "#payments":
+            on_its_way.set()
+            await let_go.wait()
+        return await carry(self, place, message)
+
+    monkeypatch.setattr(Courier, "carry", slowly)
+    office.world.clock.pass_(minutes=10)
+    await asyncio.wait_for(on_its_way.wait(), PATIENCE_S)
+    await given_up(office, "#payments")
+    let_go.set()
+    await office.quiet()
+    assert await places(office) == ["#approvals"]
+    assert await waiting_for(office, "#payments") == 0
+
+
+async def waiting_for(office: Office, place: str) -> int:
+    """Messages in the lane of a place that may leave."""
+    lane = lane_of(place)
+    return len(
+        await office.world.service.db.read(lambda conn: find(conn, OutboxRow, lane=lane, state="waiting"))
+    )
+
+
+@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("first", ["followed", "given up"])
+async def test_what_is_followed_while_its_place_is_given_up_leaves_nothing_behind(
+    office: Office, bundle: Payments, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """Whoever follows has looked already; then whichever of the two units begins first, the other one waits."""
+    await stuck_in(office, bundle, "#payments")
+    service = office.world.service
+
+    async def rest(ctx: Context, app: SlackApp) -> bool:
+        del ctx, app
+        return False
+
+    monkeypatch.setattr(loops, "follow", rest)
+    (review,) = await service.db.read(lambda conn: find(conn, ReviewRow))
+
+    def say(tx: Tx) -> None:
+        append(
+            tx,
+            "slack_told",
+            actor="operator",
+            body={},
+            txn=review.txn,
+            effect_id=review.effect_id,
+            rev=review.rev,
+        )
+
+    await service.db.write(say)
+    await service.sequencer.number()
+    news = await service.db.read(lambda conn: following._look(conn, service.ctx, office.app))
+    assert news is not None
+    assert news.lines
+
+    def followed(tx: Tx) -> None:
+        assert following._owe(tx, office.app, news)
+        time.sleep(0.2 if first == "followed" else 0)
+
+    def dropped(tx: Tx) -> None:
+        drop(tx, office.app, "#payments", "the team moved on")
+        time.sleep(0.2 if first == "given up" else 0)
+
+    units = [followed, dropped] if first == "followed" else [dropped, followed]
+    began = asyncio.create_task(service.db.write(units[0]))
+    await asyncio.sleep(0.1)
+    await asyncio.gather(began, service.db.write(units[1]))
+    assert await places(office) == []
+    assert await waiting_for(office, "#payments") == 0
 
 
 async def test_what_was_never_asked_is_no_place(office: Office) -> None:

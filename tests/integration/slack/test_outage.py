@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.fakes.payments import Payments, gate
-from tests.fakes.slack_faults import CutBefore, Fault, NotOk, Status
+from tests.fakes.slack_faults import CutBefore, Fault, NotOk, Page, Status
 from tests.integration.slack.conftest import APPROVALS, PAYMENTS, Office, until, words
 from tests.unit.storage.databases import BOTH
 
@@ -43,6 +43,7 @@ async def tried(office: Office, method: str, times: int = 1) -> None:
     [
         CutBefore(),
         Status(503),
+        Page(),
         NotOk("token_revoked"),
         NotOk("account_inactive"),
         pytest.param(NotOk("invalid_auth"), marks=pytest.mark.long),

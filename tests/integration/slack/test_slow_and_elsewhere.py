@@ -135,12 +135,22 @@ async def test_facts_slower_than_slack_waits_decide_nothing_and_say_where_to_go_
     (told,) = await attacker.answers()
     assert "longer than Slack waits; decide on the page" in told["sentence"]
     assert told["url"].endswith(f"/reviews/{view['effects'][0]['review']['review_id']}")
-    form = attacker.form(dana, "deny", value_of(card), "not this one")
-    assert b"longer than Slack waits" in (await attacker.deliver(form)).body
     assert await attacker.votes() == []
     slow_facts.set()
     assert (await attacker.deliver(attacker.press(dana, card))).status == 200
     assert await attacker.votes() == [("maya", "approve", False)]
+
+
+async def test_a_deny_waits_for_no_facts(
+    office: Office, attacker: Attacker, slow_facts: asyncio.Event
+) -> None:
+    dana = await office.link("maya")
+    view = await office.pay(500, "a")
+    form = attacker.form(dana, "deny", value_of(await office.card()), "not this one")
+    assert (await attacker.deliver(form)).body == b""
+    assert await attacker.votes() == [("maya", "deny", False)]
+    assert await office.state(view) == "denied"
+    assert not slow_facts.is_set()
 
 
 async def test_a_trial_whose_facts_are_slow_is_answered_in_time(

@@ -51,7 +51,7 @@ ANSWERS: Final[dict[str, tuple[Handler, str, Came]]] = {
     "what calls itself JSON and is none": (
         _says(text="<html>", content_type="application/json"), "not_json", Came.WORLD
     ),
-    "a page": (_says(text="<html>", content_type="text/html"), "not_json", Came.PLACE),
+    "a page": (_says(text="<html>", content_type="text/html"), "not_json", Came.WORLD),
     "a page that is an error": (_says(text="<html>", content_type="text/html", status=502), "http_502", Came.WORLD),
     "JSON that is no object": (_says(text="[1]", content_type="application/json"), "not_understood", Came.WORLD),
 }  # fmt: skip
