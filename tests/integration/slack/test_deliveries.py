@@ -79,6 +79,19 @@ async def test_a_press_that_comes_again_decides_once(office: Office, manner: Man
     assert await office.slack.ephemerals(APPROVALS, dana) == [], "a repeat is no news to anybody"
 
 
+@pytest.mark.parametrize("does", ["deny", "ask"])
+async def test_a_press_for_a_form_that_comes_twice_at_once_opens_one(office: Office, does: str) -> None:
+    """The trigger serves once: a second call would fail, and whoever has the form before them would be told so."""
+    dana = await office.link("maya")
+    await office.pay(500, "a")
+    card = await office.card()
+    office.faults.deliveries.how.next("interactive", Twice(together=True))
+    await office.slack.click(APPROVALS, card["ts"], dana, does)
+    await office.quiet()
+    assert len([call for call in office.faults.calls if call.method == "views.open"]) == 1
+    assert await office.slack.ephemerals(APPROVALS, dana) == []
+
+
 async def test_a_press_whose_answer_was_lost_may_be_pressed_again(office: Office) -> None:
     """The second is another press of the same person: they are told that it is decided, and nothing changes."""
     dana = await office.link("maya")

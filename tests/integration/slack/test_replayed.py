@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from policy_service.channels.slack import desk
+from policy_service.channels.slack import commands, desk
 from policy_service.errors import StorageUnavailableError
 from policy_service.identity.slack_links import slack_link
 from policy_service.storage.slack_tables import SlackDeliveryRow, SlackInvitationRow
@@ -138,6 +138,27 @@ async def test_a_button_of_the_home_that_is_sent_again_does_nothing_again(
     await office.link("maya")
     assert (await office.faults.deliveries.send(delivery)).status == 200
     assert await _linked(office, dana) is True
+
+
+async def test_a_button_of_the_home_that_could_not_be_done_is_done_when_it_is_delivered_again(
+    office: Office, attacker: Attacker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dana = await office.link("maya")
+    view = {"id": "V0HOME", "type": "home"}
+    more = {"container": {"type": "view", "view_id": "V0HOME"}, "view": view}
+    delivery = captured(
+        office, "interactive", attacker.press_of(dana, {"ts": ""}, {"action_id": "unlink"}, **more)
+    )
+
+    async def unavailable(*given: Any, **how: Any) -> bool:
+        raise StorageUnavailableError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commands, "unlink", unavailable)
+        assert (await office.faults.deliveries.send(delivery)).status == 503
+    assert await _linked(office, dana) is True
+    assert (await office.faults.deliveries.send(delivery)).status == 200
+    assert await _linked(office, dana) is False
 
 
 async def _linked(office: Office, user_id: str) -> bool:

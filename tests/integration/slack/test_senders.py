@@ -13,7 +13,7 @@ import pytest
 from policy_service.channels.slack import loops
 from policy_service.channels.slack.loops import SlackChannel
 from policy_service.storage import leases
-from policy_service.workflow.slack.sending import Came
+from policy_service.workflow.slack.sending import Came, Outcome
 from tests.counterparts.slack import SlackServer
 from tests.fakes.payments import Payments, gate
 from tests.fakes.slack_faults import SlackFaults
@@ -109,6 +109,30 @@ async def test_while_one_sends_the_other_does_not(
     await office.pay(501, "b", "acct-2")
     await work(office, second, "second")
     assert posts(office) == 1
+    await work(office, first, "first")
+    assert posts(office) == 2
+
+
+async def test_whoever_has_another_token_says_nothing_of_slack_while_the_other_sends(
+    office: Office, two: tuple[SlackChannel, SlackChannel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A replica whose secret file is old would otherwise have everybody rest."""
+    first, second = two
+    await work(office, first, "first", rounds=1)
+    await office.pay(500, "a")
+    await work(office, first, "first")
+    asked: list[bool] = []
+
+    async def revoked() -> Outcome:
+        asked.append(True)
+        return Outcome(Came.APP, "token_revoked")
+
+    monkeypatch.setattr(second._slack, "how_is_it", revoked)
+    await work(office, second, "second")
+    assert 1 <= len(asked) <= 4, "it asks on its own, later and later"
+    standing = await office.standing()
+    assert (standing.failures, standing.not_before) == (0, None)
+    await office.pay(501, "b", "acct-2")
     await work(office, first, "first")
     assert posts(office) == 2
 

@@ -262,8 +262,9 @@ async def test_a_person_who_was_revoked_decides_nothing(
     await refused(attacker, dana, card)
 
 
+@pytest.mark.parametrize("does", ["approve", "deny", "ask"])
 async def test_groups_of_a_token_that_is_too_old_are_told_with_the_way_on(
-    office: Office, attacker: Attacker, card: Json, bundle: Payments
+    office: Office, attacker: Attacker, card: Json, bundle: Payments, does: str
 ) -> None:
     """They were in finance by their token, and the token is of the day before yesterday."""
     dana = await office.link("maya")
@@ -271,7 +272,7 @@ async def test_groups_of_a_token_that_is_too_old_are_told_with_the_way_on(
     await office.world.activate()
     old = {"groups": ["finance"], "groups_at": office.world.clock().replace(year=2020)}
     await office.world.service.db.write(lambda tx: change(tx.conn, PersonRow, {"sub": "maya"}, old))
-    assert (await attacker.deliver(attacker.press(dana, await office.card()))).status == 200
+    assert (await attacker.deliver(attacker.press(dana, await office.card(), does))).status == 200
     (told,) = await attacker.answers()
     assert "groups were read too long ago" in told["sentence"]
     assert told["url"].startswith(office.world.settings.public_url)
