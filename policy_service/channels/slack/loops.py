@@ -63,7 +63,8 @@ class SlackChannel:
         self._socket = None if token is None else SocketMode(app, token, self.desk, health)
         self._sending: dict[str, asyncio.Task[bool]] = {}  # by place
         self._asked = self._is_ours = False
-        self._holder, self._tries, self._ask_after = "", 0, ctx.clock()
+        self._holder, self._tries = "", 0
+        self._ask_after: datetime | None = None
 
     @property
     def app(self) -> SlackApp:
@@ -123,7 +124,11 @@ class SlackChannel:
         row = await self._ctx.db.read(lambda conn: find_one(conn, SlackStandingRow, team_id=self.app.team_id))
         now = self._ctx.clock()
         rests = row is not None and row.not_before is not None and now < row.not_before
-        if row is not None and now >= self._ask_after and not (self._asked and rests):
+        if (
+            row is not None
+            and (self._ask_after is None or now >= self._ask_after)
+            and not (self._asked and rests)
+        ):
             await self._ask()
             self._tries += 1
             self._ask_after = now + _ASKING.pause(self._tries)

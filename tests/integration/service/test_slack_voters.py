@@ -76,7 +76,7 @@ async def test_an_account_that_became_somebody_elses_does_not_decide_for_the_fir
     view, before = await waiting(bank, robot), await here.voter("U0MAYA")
     await unlink(here.world.service.ctx, TEAM, "U0MAYA", actor="operator")
     await here.linked(MAYA, await here.by_link("tomas"))
-    await refused(here.vote("U0MAYA", view, before), ForbiddenError, "not_eligible", "another person's")
+    await refused(here.vote("U0MAYA", view, before), ForbiddenError, "not_eligible", "linked anew")
     assert (await robot.see(view["txn"]))["effects"][0]["state"] == "review"
 
 
