@@ -248,6 +248,8 @@ def _stands_there(conn: Connection, card: SlackCardRow, press: Press) -> bool:
         return False
     if press.channel is None:
         return True
+    if not press.ts:
+        return False
     if card.ts is None:
         place = find_one(conn, SlackPlaceRow, place=card.place)
         return place is not None and place.channel == press.channel

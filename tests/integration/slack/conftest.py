@@ -248,9 +248,18 @@ async def opened(
 
 
 @pytest.fixture(scope="module")
-def slack_and_faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SlackServer, SlackFaults]]:
+def _slack_of_module(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SlackServer, SlackFaults]]:
     with failing_slack(tmp_path_factory.mktemp("slack")) as both:
         yield both
+
+
+@pytest.fixture
+def slack_and_faults(_slack_of_module: tuple[SlackServer, SlackFaults]) -> tuple[SlackServer, SlackFaults]:
+    """Slack as on its first day, and a proxy that lets everything through."""
+    slack, faults = _slack_of_module
+    asyncio.run(slack.reset())
+    faults.forget()
+    return slack, faults
 
 
 @pytest.fixture(autouse=True)
@@ -273,7 +282,5 @@ async def office(
     database: dict[str, str],
 ) -> AsyncIterator[Office]:
     slack, faults = slack_and_faults
-    await slack.reset()
-    faults.forget()
     async with opened(tmp_path, slack, faults, bundle.path, **database) as started:
         yield started

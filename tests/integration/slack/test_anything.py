@@ -58,8 +58,6 @@ async def office(
 ) -> AsyncIterator[Office]:
     """One that waits for Slack half a second, and gives every review a card of its own."""
     slack, faults = slack_and_faults
-    await slack.reset()
-    faults.forget()
     app = {"timeout_s": 0.5, "digest_above": 100}
     async with opened(tmp_path, slack, faults, bundle.path, app=app, **database) as started:
         yield started

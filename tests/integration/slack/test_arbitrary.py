@@ -79,7 +79,6 @@ async def test_arbitrary_members_are_no_error_and_no_vote(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     slack, faults = slack_and_faults
-    await slack.reset()
     async with opened(tmp_path, slack, faults, bundle.path, ways=("signing", "app"), **database) as office:
         await faults.relay.until_open()
         attacker = Attacker(office)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +14,13 @@ from policy_service.storage.tables import VoteRow
 from tests.counterparts.slack import SlackServer
 from tests.fakes.payments import Payments
 from tests.fakes.slack_deliveries import BothWays, Held, Manner, Twice, Unheard
-from tests.fakes.slack_faults import SlackFaults, failing_slack
+from tests.fakes.slack_faults import SlackFaults
 from tests.integration.slack.conftest import APPROVALS, Office, opened, until, words
 from tests.unit.storage.databases import BOTH
 
 pytestmark = pytest.mark.anyio
 
 REASON = {"reason": {"text": "not this one"}}
-
-
-@pytest.fixture(scope="module")
-def slack_and_faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SlackServer, SlackFaults]]:
-    with failing_slack(tmp_path_factory.mktemp("slack")) as both:
-        yield both
 
 
 @pytest.fixture
@@ -38,8 +32,6 @@ async def both_ways(
 ) -> AsyncIterator[Office]:
     """A service that listens by HTTP and by Socket Mode."""
     slack, faults = slack_and_faults
-    await slack.reset()
-    faults.forget()
     async with opened(tmp_path, slack, faults, bundle.path, ways=("signing", "app"), **database) as started:
 
         async def connected() -> bool | None:

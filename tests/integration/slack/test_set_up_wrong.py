@@ -79,8 +79,6 @@ async def elsewhere(
 ) -> AsyncIterator[Office]:
     """A service whose settings name another workspace than the one its token is of."""
     slack, faults = slack_and_faults
-    await slack.reset()
-    faults.forget()
     app = {"app": {"team_id": "T0RIVAL"}}
     async with opened(tmp_path, slack, faults, bundle.path, met=False, **app, **database) as started:
         yield started
@@ -136,8 +134,6 @@ async def test_nothing_is_sent_before_slack_has_said_whose_the_token_is(
     database: dict[str, str],
 ) -> None:
     slack, faults = slack_and_faults
-    await slack.reset()
-    faults.forget()
     faults.on.always("auth.test", NotOk("internal_error"))
     with capture_logs() as told:
         async with opened(tmp_path, slack, faults, bundle.path, met=False, **database) as office:

@@ -39,7 +39,6 @@ async def test_no_secret_of_slack_is_heard(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     slack, faults = slack_and_faults
-    await slack.reset()
     ears = Ears(capsys)
     ears.plant("bot token", slack.bot_token)
     ears.plant("app token", slack.app_token)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +13,13 @@ from structlog.testing import capture_logs
 from policy_service.channels.slack import socket_mode
 from tests.counterparts.slack import SlackServer
 from tests.fakes.payments import Payments
-from tests.fakes.slack_faults import CutBefore, Fault, Hang, NotOk, SlackFaults, Status, failing_slack
+from tests.fakes.slack_faults import CutBefore, Fault, Hang, NotOk, SlackFaults, Status
 from tests.integration.slack.conftest import Office, opened, until
 from tests.integration.slack.test_outage import finding
 
 pytestmark = pytest.mark.anyio
 
 OPEN = "apps.connections.open"
-
-
-@pytest.fixture(scope="module")
-def slack_and_faults(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[SlackServer, SlackFaults]]:
-    with failing_slack(tmp_path_factory.mktemp("slack")) as both:
-        yield both
 
 
 CODES = {NotOk("invalid_auth"): "invalid_auth", CutBefore(): "connection_lost", Hang(20): "no_answer"}
@@ -42,8 +36,6 @@ async def office(
 ) -> AsyncIterator[Office]:
     """A service that listens by Socket Mode alone, and whose Slack connects nobody from the start."""
     slack, faults = slack_and_faults
-    await slack.reset()
-    faults.forget()
     away: Fault = request.param
     faults.on.always(OPEN, away)
     monkeypatch.setattr(socket_mode, "CONNECT_S", 0.3)
@@ -103,8 +95,6 @@ async def connected(
 ) -> AsyncIterator[Office]:
     """A service whose connection is up, and which looks at it often."""
     slack, faults = slack_and_faults
-    await slack.reset()
-    faults.forget()
     monkeypatch.setattr(socket_mode, "_LOOK_S", 0.05)
     monkeypatch.setattr(socket_mode, "_Client", Kept)
     async with opened(tmp_path, slack, faults, bundle.path, ways=("app",), **database) as started:

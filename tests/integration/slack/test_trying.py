@@ -33,8 +33,6 @@ async def shell(
 ) -> Shell:
     """A terminal where the app is in the settings, with both ways of delivery, and nothing runs."""
     slack, faults = slack_and_faults
-    await slack.reset()
-    faults.forget()
     return shell_of(tmp_path / "slack", slack, faults, monkeypatch, tmp_path / "data")
 
 
