@@ -47,6 +47,12 @@ def test_a_cost_is_exact(billed: Billed, cost: str) -> None:
     assert found is not None and Decimal(found) / PICOS == Decimal(cost)
 
 
+@pytest.mark.parametrize("picos", [1, 65, 129, 130, 249, 251, 258])
+def test_the_finest_prices_are_exact_for_each_token(picos: int) -> None:
+    """By way of a float most of these would lose a pico of each token."""
+    assert price(input=Decimal(picos).scaleb(-6)).cost(Billed(3, 0, 0, 0)) == 3 * picos
+
+
 def test_cached_tokens_without_a_price_of_their_own_cost_what_input_costs() -> None:
     assert price().cost(Billed(10, 90, 0, 0)) == price().cost(Billed(100, 0, 0, 0))
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,8 @@ from typing import Any
 import pytest
 
 from countersign import Budget, BudgetExceeded, Runtime, Settings, llm_call
+from countersign.journal import Journal, spending
+from countersign.journal.spending import Hold
 from tests.fakes.desk import Desk, make_desk
 from tests.fakes.llm_answers import OPENAI_CHAT, with_count
 
@@ -121,3 +126,41 @@ def test_what_a_killed_process_had_reserved_is_nobodys(desk: Desk) -> None:
     states = [row["state"] for row in desk.runtime.journal.spending.calls(100)]
     assert (states.count("reserved"), states.count("done")) == (2, 34)
     desk.runtime.close()
+
+
+def test_nobody_decides_on_what_another_is_about_to_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W13 again, with the moment between looking and taking held open: of a cap of 100, one of two 90s goes through."""
+    cap = Hold("cap", "tokens", "day", "", 100, "2026-11-23", 90)
+    path, second_done = tmp_path / "shared.db", threading.Event()
+    looked: list[str] = []
+    look = spending._shortage
+
+    def look_and_wait(*given: Any) -> Any:
+        found = look(*given)
+        looked.append(threading.current_thread().name)
+        if looked == ["first"]:
+            second_done.wait(0.5)  # in vain, where the second has to wait for the first
+        return found
+
+    def reserve(name: str) -> object:
+        threading.current_thread().name = name
+        if name == "second":
+            while not looked:
+                time.sleep(0.001)
+        journal = Journal(path)
+        try:
+            return journal.spending.reserve(name, None, MODEL, [cap])
+        finally:
+            journal.close()
+            if name == "second":
+                second_done.set()
+
+    monkeypatch.setattr(spending, "_shortage", look_and_wait)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(reserve, ["first", "second"])
+    assert (first, second) == (None, spending.Shortage(cap, 0, 90))
+    journal = Journal(path)
+    assert [row["call_id"] for row in journal.spending.calls(9)] == ["first"]
+    journal.close()
