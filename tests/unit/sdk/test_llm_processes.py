@@ -17,6 +17,7 @@ import pytest
 
 from countersign import Budget, BudgetExceeded, Runtime, Settings, llm_call
 from countersign.journal import Journal, spending
+from countersign.journal.database import Database
 from countersign.journal.spending import Hold
 from tests.fakes.desk import Desk, make_desk
 from tests.fakes.llm_answers import OPENAI_CHAT, with_count
@@ -135,7 +136,7 @@ def test_nobody_decides_on_what_another_is_about_to_take(
     cap = Hold("cap", "tokens", "day", "", 100, "2026-11-23", 90)
     path, second_done = tmp_path / "shared.db", threading.Event()
     looked: list[str] = []
-    look = spending._shortage
+    look, unit = spending._shortage, Database.unit
 
     def look_and_wait(*given: Any) -> Any:
         found = look(*given)
@@ -143,6 +144,11 @@ def test_nobody_decides_on_what_another_is_about_to_take(
         if looked == ["first"]:
             second_done.wait(0.5)  # in vain, where the second has to wait for the first
         return found
+
+    def unit_and_wait(self: Database, *, durable: bool) -> Any:
+        if looked and threading.current_thread().name == "first":
+            second_done.wait(5)  # never, where looking and taking are one unit
+        return unit(self, durable=durable)
 
     def reserve(name: str) -> object:
         threading.current_thread().name = name
@@ -158,6 +164,7 @@ def test_nobody_decides_on_what_another_is_about_to_take(
                 second_done.set()
 
     monkeypatch.setattr(spending, "_shortage", look_and_wait)
+    monkeypatch.setattr(Database, "unit", unit_and_wait)
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(reserve, ["first", "second"])
     assert (first, second) == (None, spending.Shortage(cap, 0, 90))
