@@ -168,6 +168,15 @@ def test_a_response_that_does_not_say_may_be_recorded_with_its_tokens_unknown(ma
     assert stands(desk, "money") == (14_000_000_000, 0), "what nobody knows is taken as what was reserved"
 
 
+def test_an_answer_that_was_paid_for_is_not_lost_with_its_usage(make: Make) -> None:
+    desk, vendor = make(CALLS), Vendor({"text": SECRET})
+    with pytest.raises(UsageUnknown) as error:
+        llm_call(MODEL, runtime=desk.runtime)(vendor.create)()
+    assert error.value.response is vendor.answer
+    assert SECRET not in str(error.value)
+    assert stands(desk, "calls") == (0, 1)
+
+
 def test_a_call_that_could_not_be_read_may_be_recorded_after_its_block(make: Make) -> None:
     desk = make(TOKENS)
     with (

@@ -172,7 +172,7 @@ class Calling:
             async def awaited(*args: Any, **kwargs: Any) -> Any:
                 with Calling(self._asking) as call:
                     response = await fn(*args, **kwargs)
-                    call.record(response)
+                    _record(call, response)
                 return response
 
             return cast(F, awaited)
@@ -181,7 +181,7 @@ class Calling:
         def called(*args: Any, **kwargs: Any) -> Any:
             with Calling(self._asking) as call:
                 response = fn(*args, **kwargs)
-                call.record(response)
+                _record(call, response)
             return response
 
         return cast(F, called)
@@ -260,6 +260,15 @@ def record_llm(
         record = counted_by.ledger.record(of_run, named, usage, asking.bounds.milliseconds, asking.budgets)
         tell(answered(record))
     return record
+
+
+def _record(call: LlmCall, response: object) -> None:
+    """An answer that was paid for is not lost with its usage."""
+    try:
+        call.record(response)
+    except UsageUnknown as error:
+        error.response = response
+        raise
 
 
 def _nothing(_: Mapping[str, object]) -> None:

@@ -47,13 +47,14 @@ class PriceUnknown(MisuseError):
 
 class UsageUnknown(CountersignError):
     """What a call that was made has used cannot be read from what it answered. It is in the journal all the same, and
-    what was reserved for it stays reserved.
+    what was reserved for it stays reserved. Where a decorated function made it, `response` is what it returned.
     """
 
     code = "usage_unknown"
 
     def __init__(self, kind: str, looked_for: Sequence[str], why: str = "") -> None:
         self.kind, self.looked_for = kind, tuple(looked_for)
+        self.response: object = None
         because = f" ({why})" if why else ""
         super().__init__(
             f"a response of type {kind!r} does not say what it used{because}; looked for: "
