@@ -6,7 +6,7 @@ I-10: of a budget never more is spent and reserved than its limit, as long as no
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 from countersign import Budget, BudgetExceeded, Settings
 from countersign.journal import Journal
 from countersign.llm.bounds import Bounds
-from countersign.llm.ledger import Ledger
+from countersign.llm.ledger import Ledger, Reservation
 from countersign.llm.prices import load_prices
 from countersign.llm.shapes import Billed, Usage
 from tests.fakes.desk import TickingClock
@@ -35,15 +35,14 @@ BUDGETS = (
     Budget("day-seconds", "seconds", 40, "day"),
 )
 LIST = load_prices(PRICES)
+DAY = date(2026, 11, 23)
 
 
 @dataclass
 class Call:
     """What the account knows of a call that is under way."""
 
-    call_id: str
-    model: str
-    run: str
+    reserved: Reservation
     bounds: Bounds
     asked: dict[tuple[str, str], int]
 
@@ -109,10 +108,10 @@ class Spending(RuleBasedStateMachine):
             assert error.budget == short[0][0]
             assert error.spent + error.reserved + error.asked > error.limit
             return None
-        call_id = self.ledger.reserve(model, run, bounds, ())
+        reserved = self.ledger.reserve(model, run, bounds, ())
         for key, amount in asked.items():
             self.account.held[key] = self.account.held.get(key, 0) + amount
-        return Call(call_id, model, run, bounds, asked)
+        return Call(reserved, bounds, asked)
 
     @rule(call=consumes(calls), part=st.integers(0, 4), cached=st.booleans(), known=st.booleans())
     def answer(self, call: Call | None, part: int, cached: bool, known: bool) -> None:
@@ -123,10 +122,10 @@ class Spending(RuleBasedStateMachine):
         output = (call.bounds.output_tokens or 0) * part // 4
         billed = Billed(0, whole, 0, output) if cached else Billed(whole, 0, 0, output)
         milliseconds = int(Decimal(call.bounds.seconds or 0) * 1000) * part // 4
-        usage = Usage(model=call.model, billed=billed if known else None)
-        record = self.ledger.settle(call.call_id, call.run, call.model, usage, milliseconds, ())
+        usage = Usage(model=call.reserved.model, billed=billed if known else None)
+        record = self.ledger.settle(call.reserved, usage, milliseconds)
         assert record.over == ()
-        price = LIST.find(call.model, datetime.fromtimestamp(self.clock.wall(), UTC).date())
+        price = LIST.find(call.reserved.model, DAY)
         assert price is not None
         took = {"calls": 1, "seconds": milliseconds, "tokens": whole + output, "money": price.cost(billed)}
         for key, held in call.asked.items():
@@ -142,7 +141,7 @@ class Spending(RuleBasedStateMachine):
         """It was never made."""
         if call is None:
             return
-        self.ledger.release(call.call_id, "never sent")
+        self.ledger.release(call.reserved.call_id, "never sent")
         for key, held in call.asked.items():
             self.account.held[key] -= held
 
@@ -150,7 +149,7 @@ class Spending(RuleBasedStateMachine):
     def lose(self, call: Call | None, told: bool) -> None:
         """Its answer is lost, or its whole process; it stays reserved for ever."""
         if call is not None and told:
-            self.ledger.doubt(call.call_id, "lost")
+            self.ledger.doubt(call.reserved.call_id, "lost")
 
     @rule(hours=st.sampled_from([1, 11, 12, 24]))
     def pass_time(self, hours: int) -> None:

@@ -325,6 +325,21 @@ def test_a_call_over_midnight_counts_for_the_day_it_began(make: Make) -> None:
     assert (stands(desk, "tokens", "2026-11-23"), stands(desk, "tokens", "2026-11-24")) == ((1500, 0), (0, 0))
 
 
+def test_a_price_that_changes_at_midnight_is_that_of_the_day_the_call_began(
+    make: Make, tmp_path: Path
+) -> None:
+    """Otherwise it could take more than was reserved for it."""
+    desk = make(MONEY)
+    later = PRICES.replace("2026-01-01", "2026-11-24").replace(
+        "input = 1\noutput = 10", "input = 7\noutput = 70"
+    )
+    (tmp_path / "prices.toml").write_text(PRICES + later)
+    desk.clock.time = datetime(2026, 11, 23, 23, 59, 59, tzinfo=UTC).timestamp()
+    with llm_call(MODEL, max_tokens=300, input_tokens=1200, runtime=desk.runtime) as call:
+        desk.clock.advance(60)
+        assert call.record(OPENAI_CHAT).cost == Decimal("0.0032784")
+
+
 def test_all_budgets_that_apply_must_have_room_and_others_are_not_asked(make: Make) -> None:
     mine = Budget("mine", "calls", 5, "day", models=("example-*",))
     desk = make(mine, Budget("theirs", "calls", 0, "day", models=("other-*",)), CALLS)
@@ -379,6 +394,7 @@ LEFT_OPEN = {
     "no number of seconds": (SECONDS, {"timeout": float("nan")}, "not nan"),
     "a prompt of an object": (TOKENS, {"input_tokens": None, "prompt": [object()]}, "say input_tokens"),
     "a prompt and its tokens": (TOKENS, {"prompt": "hello"}, "either input_tokens or prompt"),
+    "a run without a name": (CALLS, {"run": ""}, "1 to 200 characters"),
     "a model without a name": (CALLS, {"model": ""}, "1 to 200 characters"),
 }
 

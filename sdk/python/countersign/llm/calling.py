@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_MAX_MODEL: Final = 200
+_MAX_NAME: Final = 200  # of a model or a run, as long as the key of a transaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,8 @@ class LlmCall:
         self._runtime, self.run = asking.resolved()
         self._ledger = self._runtime.ledger
         self.ended = False
-        self.call_id = self._ledger.reserve(asking.model, self.run, asking.bounds, asking.budgets)
+        self._reserved = self._ledger.reserve(asking.model, self.run, asking.bounds, asking.budgets)
+        self.call_id = self._reserved.call_id
         self._since = self._ledger.clock.steady()
 
     def record(self, response: object, *, unknown_tokens: bool | None = None) -> LlmRecord:
@@ -87,9 +88,7 @@ class LlmCall:
         except BaseException as error:
             self._ledger.doubt(self.call_id, f"made; its usage could not be read: {type(error).__name__}")
             raise
-        record = self._ledger.settle(
-            self.call_id, self.run, self._asking.model, usage, milliseconds, self._asking.budgets
-        )
+        record = self._ledger.settle(self._reserved, usage, milliseconds)
         self._tell(answered(record))
         return record
 
@@ -218,9 +217,9 @@ def llm_call(
     bounds = Bounds(input_bound(input_tokens, prompt), max_tokens, timeout)
     return Calling(
         Asking(
-            model=_named(model),
+            model=_named("model", model),
             bounds=bounds,
-            run=run,
+            run=None if run is None else _named("run", run),
             budgets=tuple(budgets),
             reasoning=reasoning,
             unknown_tokens=unknown_tokens,
@@ -254,7 +253,13 @@ def record_llm(
     named = model or usage.model
     if named is None:
         raise UsageUnknown(type(response).__name__, ["model"], "say model=... if the response does not")
-    asking = Asking(named, Bounds(seconds=seconds), run=run, budgets=tuple(budgets), runtime=runtime)
+    asking = Asking(
+        _named("model", named),
+        Bounds(seconds=seconds),
+        run=None if run is None else _named("run", run),
+        budgets=tuple(budgets),
+        runtime=runtime,
+    )
     counted_by, of_run = asking.resolved()
     with tracing.calling_model(f"chat {named}", asked(asking)) as tell:
         record = counted_by.ledger.record(of_run, named, usage, asking.bounds.milliseconds, asking.budgets)
@@ -275,10 +280,10 @@ def _nothing(_: Mapping[str, object]) -> None:
     """Nobody listens any more."""
 
 
-def _named(model: str) -> str:
-    if not is_name(model, _MAX_MODEL):
-        raise MisuseError(f"the model of a call is its name, 1 to {_MAX_MODEL} characters, not {model!r}")
-    return model
+def _named(what: str, name: str) -> str:
+    if not is_name(name, _MAX_NAME):
+        raise MisuseError(f"the {what} of a call is its name, 1 to {_MAX_NAME} characters, not {name!r}")
+    return name
 
 
 def _default() -> Runtime:

@@ -29,6 +29,17 @@ _ID_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
+class Reservation:
+    """A call that the budgets have let through."""
+
+    call_id: str
+    run: str | None
+    model: str
+    began_at: float  # its day counts it and prices it, however late it ends
+    budgets: tuple[Budget, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class LlmRecord:
     """A call as the journal has it. None is what nobody knows; it never means zero."""
 
@@ -61,8 +72,8 @@ class Ledger:
         """
         return named_once([*self._files()[0], *more])
 
-    def reserve(self, model: str, run: str | None, bounds: Bounds, more: Sequence[Budget]) -> str:
-        """Reserve what the call may take; the answer is its id.
+    def reserve(self, model: str, run: str | None, bounds: Bounds, more: Sequence[Budget]) -> Reservation:
+        """Reserve what the call may take.
 
         Raises:
             BudgetExceeded: a budget has no room. Nothing is reserved.
@@ -70,38 +81,27 @@ class Ledger:
             MisuseError: a budget applies that the bounds leave open.
         """
         now = self.clock.wall()
-        holds = [
-            _hold(budget, self._asked(budget, model, bounds, now), run, now)
-            for budget in self.declared(more)
-            if budget.applies_to(model)
-        ]
-        call_id = secrets.token_hex(_ID_BYTES)
-        short = self._spending.reserve(call_id, run, model, holds)
+        applying = tuple(budget for budget in self.declared(more) if budget.applies_to(model))
+        holds = [_hold(one, self._asked(one, model, bounds, now), run, now) for one in applying]
+        reservation = Reservation(secrets.token_hex(_ID_BYTES), run, model, now, applying)
+        short = self._spending.reserve(reservation.call_id, run, model, holds)
         if short is not None:
             raise _exceeded(short, now)
-        return call_id
+        return reservation
 
-    def settle(
-        self,
-        call_id: str,
-        run: str | None,
-        model: str,
-        usage: Usage,
-        milliseconds: int,
-        more: Sequence[Budget],
-    ) -> LlmRecord:
+    def settle(self, reserved: Reservation, usage: Usage, milliseconds: int) -> LlmRecord:
         """Write down what a reserved call took."""
-        price, cost = self._cost(model, usage)
-        charges = {one.name: _took(one, usage, price, cost, milliseconds) for one in self.declared(more)}
-        over = self._spending.settle(call_id, _outcome(usage, price, cost, milliseconds), charges)
-        return _record(call_id, run, model, usage, price, cost, milliseconds, over)
+        price, cost = self._cost(reserved.model, usage, reserved.began_at)
+        charges = {one.name: _took(one, usage, price, cost, milliseconds) for one in reserved.budgets}
+        over = self._spending.settle(reserved.call_id, _outcome(usage, price, cost, milliseconds), charges)
+        return _record(reserved.call_id, reserved.run, reserved.model, usage, price, cost, milliseconds, over)
 
     def record(
         self, run: str | None, model: str, usage: Usage, milliseconds: int | None, more: Sequence[Budget]
     ) -> LlmRecord:
         """Write down a call that was made without a reservation, whatever its budgets say."""
         now = self.clock.wall()
-        price, cost = self._cost(model, usage)
+        price, cost = self._cost(model, usage, now)
         applying = [one for one in self.declared(more) if one.applies_to(model)]
         took = {one.name: _took(one, usage, price, cost, milliseconds) for one in applying}
         counting = [one for one in applying if took[one.name] is not None and (one.per == "day" or run)]
@@ -151,8 +151,8 @@ class Ledger:
             )
         return price.most(given, output)
 
-    def _cost(self, model: str, usage: Usage) -> tuple[Price | None, int | None]:
-        price = self._files()[1].of_answer(model, usage.model, day_of(self.clock.wall()))
+    def _cost(self, model: str, usage: Usage, began_at: float) -> tuple[Price | None, int | None]:
+        price = self._files()[1].of_answer(model, usage.model, day_of(began_at))
         if price is None or usage.billed is None:
             return price, None
         return price, price.cost(usage.billed)
