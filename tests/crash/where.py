@@ -187,6 +187,10 @@ AGENT_NEVER = {
     "journal.kept:Epochs.tell": "only after a restore of the service's database; what it tells is told at least once",
     "journal.kept:Traces.keep": "only where the agent is traced; what is lost is a link between two spans",
     "journal.outbox:Outbox.tell_again": "only after a restore; a repeat does the same again",
+    **dict.fromkeys(
+        [f"journal.spending:Spending.{verb}" for verb in ("reserve", "settle", "record", "release", "doubt")],
+        "no story calls a model; what a killed process had reserved is in tests/unit/sdk/test_llm_processes.py",
+    ),
     f"{_SERVICE}.transactions": "a list to look at: it records nothing on either side",
     f"{_SERVICE}.evaluate": "a dry run: it records nothing on either side",
     "journal.outbox:Outbox.refused": "the service refuses a report only when somebody settled the effect otherwise",

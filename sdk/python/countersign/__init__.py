@@ -44,6 +44,11 @@ if TYPE_CHECKING:
         TransactionBusy,
         WorldError,
     )
+    from countersign.llm.budgets import Budget
+    from countersign.llm.calling import LlmCall, llm_call, record_llm
+    from countersign.llm.errors import BudgetExceeded, CallNotRecorded, PriceUnknown, UsageUnknown
+    from countersign.llm.ledger import LlmRecord
+    from countersign.llm.shapes import Usage
     from countersign.placeholder import Placeholder
     from countersign.quotas import OverQuota
     from countersign.reasons import DenyReason, PendingReview, Question
@@ -86,6 +91,11 @@ _HOMES = {
         ),
         *("ServiceUnavailable", "SettingsError", "Stopped", "TransactionBusy", "WorldError"),
     ),
+    "llm.budgets": ("Budget",),
+    "llm.calling": ("LlmCall", "llm_call", "record_llm"),
+    "llm.errors": ("BudgetExceeded", "CallNotRecorded", "PriceUnknown", "UsageUnknown"),
+    "llm.ledger": ("LlmRecord",),
+    "llm.shapes": ("Usage",),
     "placeholder": ("Placeholder",),
     "quotas": ("OverQuota",),
     "reasons": ("DenyReason", "PendingReview", "Proposal", "Question"),
@@ -100,6 +110,9 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "AlreadyRedeemed",
+    "Budget",
+    "BudgetExceeded",
+    "CallNotRecorded",
     "CountersignError",
     "Denied",
     "DenyReason",
@@ -114,6 +127,8 @@ __all__ = [
     "LiveCall",
     "LiveCommitFailed",
     "LiveSession",
+    "LlmCall",
+    "LlmRecord",
     "MisuseError",
     "Moved",
     "NotDone",
@@ -125,6 +140,7 @@ __all__ = [
     "PendingReview",
     "Placeholder",
     "PlaceholderUsed",
+    "PriceUnknown",
     "Proposal",
     "Question",
     "RegistrationError",
@@ -143,9 +159,13 @@ __all__ = [
     "ToolRegistry",
     "Transaction",
     "TransactionBusy",
+    "Usage",
+    "UsageUnknown",
     "WorldError",
     "current_effect",
     "default_runtime",
+    "llm_call",
+    "record_llm",
     "resume",
     "resume_async",
     "run_transaction",

@@ -24,6 +24,7 @@ from rich.console import Console
 from rich.table import Table
 
 from countersign.answering import asked_about, chosen
+from countersign.budgets_cli import budget_app
 from countersign.drafting import READ_GROUP, manifest_json
 from countersign.errors import CountersignError, MisuseError
 from countersign.exporting import Exported, export_drafts, export_manifests
@@ -43,6 +44,7 @@ tools_app: Final = typer.Typer(no_args_is_help=True, help="The tools an agent ma
 journal_app: Final = typer.Typer(no_args_is_help=True, help="What was staged, asked, fired.")
 app.add_typer(tools_app, name="tools")
 app.add_typer(journal_app, name="journal")
+app.add_typer(budget_app, name="budget")
 
 _MAX_LISTED: Final = 50
 _PROMPT_SECONDS: Final = 0.1  # the least time between two rounds of --follow

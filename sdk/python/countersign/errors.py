@@ -7,6 +7,7 @@
         PlaceholderUsed          a staged call's placeholder was used as if it were a result
         RegistrationError        a tool was declared in a way that cannot be kept
         RerunDiffers             the body stages another list of calls at every rerun
+        PriceUnknown             a budget counts money and the model has no price
         SettingsError            an address, a key file or an environment variable is missing or unsafe
       Stopped                  somebody or something said no, or not yet; nothing more fires
         Denied                   the policy or a person refused
@@ -15,6 +16,7 @@
         ReleaseRefused           a release or receipt failed a numbered verification step
         ReleaseLapsed            permission to fire ran out and was not renewed; nothing stands
         Moved                    what live effects read was changed by somebody else
+        BudgetExceeded           a budget has no room for a call to a model; it was not made
         Edited                   other arguments are in force than this agent staged, and it did not say it takes them
       FireError                firing began and did not end well
         EffectFailed             a tool failed and is known not to have acted
@@ -29,6 +31,8 @@
         WorkerStopping           this process was asked to stop and begins nothing more
         JournalError             the journal cannot be read or written
           LeaseLost                somebody else took this transaction over
+    UsageUnknown               a call to a model was made, and its response does not say what it used
+    CallNotRecorded            the block of a call to a model ended, and nobody said what became of it
     NotDone                    raised by tools: "I know that nothing happened"
     IndependentFailures        an ExceptionGroup of the above, from transaction(independent=True)
 

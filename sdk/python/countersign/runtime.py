@@ -22,6 +22,7 @@ from countersign.contract.keys import PrivateKey
 from countersign.enforcement import Enforcer, KeyCache
 from countersign.engine import Engine
 from countersign.journal import Journal
+from countersign.llm.ledger import Ledger
 from countersign.manifests import Manifests
 from countersign.settings import Settings, load_key
 from countersign.tool import ToolRegistry, default_registry
@@ -63,6 +64,7 @@ class Runtime:
         self.clock: Clock = clock or SystemClock()
         self.journal = Journal(settings.journal_path, clock=self.clock, lease_seconds=settings.lease_seconds)
         self.manifests = Manifests(self.journal)
+        self.ledger = Ledger(settings, self.journal, self.clock)
         self._key, self._brought = _own_key(settings, self.clock)
         self._nonces = Nonces()
         self._keys = KeyCache(settings, self.clock)

@@ -12,12 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from countersign.contract.errors import BadKeyError
 from countersign.contract.keys import PrivateKey
 from countersign.errors import SettingsError
+
+if TYPE_CHECKING:
+    from countersign.llm.budgets import Budget
 
 URL_VARIABLE: Final = "COUNTERSIGN_URL"
 AGENT_VARIABLE: Final = "COUNTERSIGN_AGENT"
@@ -27,6 +30,8 @@ JOURNAL_VARIABLE: Final = "COUNTERSIGN_JOURNAL"
 ALLOW_DEV_VARIABLE: Final = "COUNTERSIGN_ALLOW_DEV"
 ALLOW_HTTP_VARIABLE: Final = "COUNTERSIGN_ALLOW_HTTP"
 ISSUER_VARIABLE: Final = "COUNTERSIGN_ISSUER"
+BUDGETS_VARIABLE: Final = "COUNTERSIGN_BUDGETS"
+PRICES_VARIABLE: Final = "COUNTERSIGN_PRICES"
 
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"", "0", "false", "no", "off"})
@@ -44,6 +49,9 @@ class Settings:
     issuer: str = ""  # what `iss` of a release must be; empty: the url
     allow_dev: bool = False  # accept releases whose votes came from the development sign-in
     allow_http: bool = False  # plain http to another machine; only inside a network nobody else shares
+    budgets: tuple[Budget, ...] = ()  # what calls to models may take, beside those of the file
+    budgets_path: Path | None = None  # see llm/budgets.py; read at the first call to a model
+    prices_path: Path | None = None  # see llm/prices.py; read then, too
 
     connect_seconds: float = 5.0
     read_seconds: float = 15.0  # on top of any time the service was asked to wait
@@ -93,7 +101,8 @@ class Settings:
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None) -> Settings:
-        """Read `COUNTERSIGN_URL`, `_AGENT`, `_KEY`, `_TOKEN_FILE`, `_JOURNAL`, `_ALLOW_DEV`, `_ALLOW_HTTP`, `_ISSUER`.
+        """Read `COUNTERSIGN_URL`, `_AGENT`, `_KEY`, `_TOKEN_FILE`, `_JOURNAL`, `_ALLOW_DEV`, `_ALLOW_HTTP`, `_ISSUER`,
+        `_BUDGETS` and `_PRICES`.
 
         Raises:
             SettingsError: a required variable is missing, or a value is unsafe.
@@ -110,6 +119,8 @@ class Settings:
             issuer=env.get(ISSUER_VARIABLE, ""),
             allow_dev=_flag(env, ALLOW_DEV_VARIABLE),
             allow_http=_flag(env, ALLOW_HTTP_VARIABLE),
+            budgets_path=_path(env, BUDGETS_VARIABLE),
+            prices_path=_path(env, PRICES_VARIABLE),
         )
 
 

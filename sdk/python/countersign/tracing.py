@@ -13,7 +13,7 @@ doing itself. A span holds ids, digests and states. Args, results, reasons and t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -55,6 +55,20 @@ def going_on(name: str, traceparent: str | None, **facts: object) -> Iterator[Te
     links = [trace.Link(here)] if begun is not None and here.is_valid else []
     with _current(tracer.start_span(name, context=context, links=links, attributes=_named(facts))) as tell:
         yield tell
+
+
+@contextmanager
+def calling_model(name: str, facts: Mapping[str, object]) -> Iterator[Callable[[Mapping[str, object]], None]]:
+    """A call to a language model, named as OpenTelemetry's conventions for generative AI name it: sizes, names and
+    reasons, never what was said. What is answered adds facts to it.
+    """
+    tracer = _tracer()
+    if tracer is None:
+        yield _nothing
+        return
+    one = tracer.start_span(name, kind=trace.SpanKind.CLIENT, attributes=_known(facts))
+    with _current(one):
+        yield lambda more: one.set_attributes(_known(more))
 
 
 def enabled() -> bool:
@@ -113,6 +127,10 @@ def _named(facts: dict[str, object]) -> dict[str, Any]:
     return {f"countersign.{name}": value for name, value in facts.items() if value is not None}
 
 
+def _known(facts: Mapping[str, object]) -> dict[str, Any]:
+    return {name: value for name, value in facts.items() if value is not None}
+
+
 def _parse(traceparent: str | None) -> SpanContext | None:
     found = None if traceparent is None else _TRACEPARENT.fullmatch(traceparent)
     if found is None:
@@ -123,4 +141,8 @@ def _parse(traceparent: str | None) -> SpanContext | None:
 
 
 def _nobody(**_: object) -> None:
+    """Nothing is traced."""
+
+
+def _nothing(_: Mapping[str, object]) -> None:
     """Nothing is traced."""

@@ -2,17 +2,20 @@
 
 import multiprocessing
 import os
+import sqlite3
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from countersign import JournalError, MisuseError, transaction
+from countersign import JournalError, MisuseError, llm_call, transaction
 from countersign.journal import Journal
 from countersign.journal.database import Database
 from countersign.journal.leases import fate_of, new_holder
 from tests.fakes.desk import Desk, refund_tool
+from tests.fakes.llm_answers import OPENAI_CHAT
 
 
 @pytest.fixture
@@ -137,3 +140,46 @@ def test_a_forked_child_names_itself_and_not_its_parent() -> None:
     child.join()
     assert named == is_
     assert fate == "alive"
+
+
+class Raced(sqlite3.Connection):
+    """What SQLite answers, at once and now and then, while another process switches the same new file to WAL."""
+
+    codes: ClassVar[list[int]] = []
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        if "journal_mode" in sql and self.codes:
+            error = sqlite3.OperationalError("database is locked")
+            error.sqlite_errorcode = self.codes.pop()
+            raise error
+        return super().execute(sql, *parameters)
+
+
+@pytest.mark.parametrize(
+    ("codes", "opens"),
+    [([sqlite3.SQLITE_BUSY, sqlite3.SQLITE_BUSY_RECOVERY], True), ([sqlite3.SQLITE_IOERR], False)],
+    ids=["busy", "broken"],
+)
+def test_a_new_journal_waits_for_whoever_else_opens_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codes: list[int], opens: bool
+) -> None:
+    monkeypatch.setattr(sqlite3, "connect", partial(sqlite3.connect, factory=Raced))
+    monkeypatch.setattr(Raced, "codes", codes)
+    journal = Journal(tmp_path / "journal.db")
+    if opens:
+        assert journal.transactions.newest(1) == []
+        assert journal.database.rows("PRAGMA journal_mode")[0][0] == "wal"
+    else:
+        with pytest.raises(JournalError, match="cannot be used"):
+            journal.transactions.newest(1)
+    assert codes == []
+    journal.close()
+
+
+def test_a_call_to_a_model_waits_for_the_disk_before_and_after_it(desk: Desk) -> None:
+    """What it may spend, and what it did, is known after the power fails."""
+    found = commits(desk.runtime.journal.database)
+    with llm_call("example-small", runtime=desk.runtime) as call:
+        assert found == ["FULL"]
+        call.record(OPENAI_CHAT)
+    assert found == ["FULL", "FULL"]

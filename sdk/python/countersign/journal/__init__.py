@@ -16,6 +16,7 @@ from countersign.journal.leases import Lease, Leases
 from countersign.journal.moves import LocalState, LocalTxn
 from countersign.journal.outbox import Outbox
 from countersign.journal.records import EffectRecord, Report, TransactionRecord
+from countersign.journal.spending import Spending
 from countersign.journal.transactions import Staged, Transactions
 
 __all__ = [
@@ -47,6 +48,7 @@ class Journal:
         self.epochs = Epochs(self.database)
         self.edits = TakenEdits(self.database)
         self.traces = Traces(self.database)
+        self.spending = Spending(self.database, when)
 
     def close(self) -> None:
         """Close the file."""

@@ -13,6 +13,7 @@ import os
 import sqlite3
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +23,7 @@ from countersign.errors import JournalError, MisuseError
 from countersign.journal.schema import prepare
 
 _BUSY_MS: Final = 5_000  # other processes hold the lock for one short transaction
+_WAL_PAUSE_SECONDS: Final = 0.005
 Row = sqlite3.Row
 
 
@@ -113,17 +115,30 @@ class Database:
         try:
             for pragma in (
                 f"busy_timeout={_BUSY_MS}",
-                "journal_mode=WAL",
                 "foreign_keys=ON",
                 "trusted_schema=OFF",
                 "cell_size_check=ON",
             ):
                 connection.execute(f"PRAGMA {pragma}")
+            _enter_wal(connection)
             prepare(connection)
         except BaseException:
             connection.close()
             raise
         return connection
+
+
+def _enter_wal(connection: sqlite3.Connection) -> None:
+    """Where several processes open a new file at once, SQLite does not wait for the one that makes it WAL; we do."""
+    until = time.monotonic() + _BUSY_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_WAL_PAUSE_SECONDS)
 
 
 def _make_private(path: Path) -> None:

@@ -11,6 +11,7 @@ import sqlite3
 from typing import Final
 
 from countersign.errors import JournalError
+from countersign.journal.spending_schema import SPENDING_TABLES
 
 VERSION: Final = 1
 APPLICATION_ID: Final = 0x43534A31  # "CSJ1": another program's database is never taken for a journal
@@ -114,11 +115,12 @@ def prepare(connection: sqlite3.Connection) -> None:
     """
     if not _is_new(connection):
         _require_ours(connection)
+        _add_spending(connection)
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
         if _is_new(connection):  # another process may have been faster
-            for statement in _TABLES.split(";\n"):
+            for statement in f"{_TABLES}{SPENDING_TABLES}".split(";\n"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version={VERSION}")
@@ -127,6 +129,26 @@ def prepare(connection: sqlite3.Connection) -> None:
         connection.execute("ROLLBACK")
         raise
     _require_ours(connection)
+
+
+def _add_spending(connection: sqlite3.Connection) -> None:
+    """Give a journal from before there were budgets their tables; an SDK of that time does not look at them."""
+    if _has_spending(connection):
+        return
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        if not _has_spending(connection):  # another process may have been faster
+            for statement in SPENDING_TABLES.split(";\n"):
+                connection.execute(statement)
+        connection.execute("COMMIT")
+    except BaseException:
+        connection.execute("ROLLBACK")
+        raise
+
+
+def _has_spending(connection: sqlite3.Connection) -> bool:
+    found = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'llm_holds'").fetchone()
+    return bool(found[0])
 
 
 def _is_new(connection: sqlite3.Connection) -> bool:

@@ -1,0 +1,144 @@
+"""`countersign budget list | calls`: what calls to language models may take, have taken, and are taking.
+
+It reads the journal and the file of budgets (COUNTERSIGN_BUDGETS), and changes neither. Reasoning that a program asked
+to keep is not shown, only said to be there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from countersign.clock import SystemClock
+from countersign.errors import CountersignError, MisuseError
+from countersign.journal import Journal
+from countersign.llm.budgets import day_of, load_budgets, renews_at, shown
+from countersign.settings import BUDGETS_VARIABLE, journal_path_from_env
+from countersign.telling import visible
+
+budget_app: Final = typer.Typer(no_args_is_help=True, help="What calls to language models took and may take.")
+
+_PERIODS: Final = 20
+_CALLS: Final = 50
+_MAX_LISTED: Final = 1000
+
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")]
+JournalOption = Annotated[
+    Path | None,
+    typer.Option("--journal", help="Journal file; else COUNTERSIGN_JOURNAL, else the agent's own."),
+]
+
+
+@budget_app.command("list")
+def list_budgets(
+    journal: JournalOption = None,
+    limit: Annotated[
+        int, typer.Option(min=1, max=_MAX_LISTED, help="How many days or runs of each, newest first.")
+    ] = _PERIODS,
+    as_json: JsonOption = False,
+) -> None:
+    """Show each budget: its limit, what is spent and reserved in each day (UTC) or run, and when it renews."""
+    now = SystemClock().wall()
+    with _told(), _journal(journal) as opened:
+        rows = [line for budget in _budgets(opened, now) for line in _lines(opened, budget, limit, now)]
+    _print(("budget", "period", "measure", "limit", "spent", "reserved", "left", "renews"), rows, as_json)
+
+
+@budget_app.command("calls")
+def list_calls(
+    journal: JournalOption = None,
+    limit: Annotated[int, typer.Option(min=1, max=_MAX_LISTED, help="How many, newest first.")] = _CALLS,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the calls themselves, newest first; an empty field is something nobody knows."""
+    with _told(), _journal(journal) as opened:
+        rows = [_call(dict(row)) for row in opened.spending.calls(limit)]
+    _print(("began", "run", "model", "state", "input_tokens", "output_tokens", "cost", "note"), rows, as_json)
+
+
+def _budgets(opened: Journal, now: float) -> list[dict[str, Any]]:
+    """Those that were ever asked on this journal, and those of the file that were not yet."""
+    known = {row["name"]: dict(row) for row in opened.spending.budgets()}
+    path = os.environ.get(BUDGETS_VARIABLE)
+    for one in load_budgets(Path(path)) if path else ():
+        declared = {"measure": one.measure, "per": one.per, "currency": one.currency, "most": one.units}
+        known[one.name] = {"name": one.name} | declared
+    return sorted(known.values(), key=lambda row: (row["per"], row["name"]))
+
+
+def _lines(opened: Journal, budget: dict[str, Any], limit: int, now: float) -> Iterator[dict[str, Any]]:
+    """One line for each period; of a day's budget always today's."""
+    periods = [dict(row) for row in opened.spending.periods(budget["name"], limit)]
+    today = day_of(now).isoformat()
+    if budget["per"] == "day" and all(row["period"] != today for row in periods):
+        periods.insert(0, {"period": today, "spent": 0, "reserved": 0})
+    for row in periods:
+        yield _line(budget, row, renews_at(budget["per"], now) if row["period"] == today else None)
+    if not periods:
+        yield _line(budget, {"period": None, "spent": 0, "reserved": 0}, None)
+
+
+def _line(budget: dict[str, Any], row: dict[str, Any], renews: datetime | None) -> dict[str, Any]:
+    measure, most = budget["measure"], budget["most"]
+    return {
+        "budget": budget["name"],
+        "per": budget["per"],
+        "period": row["period"],
+        "measure": f"{measure} {budget['currency']}".strip(),
+        "limit": f"{shown(measure, most):f}",
+        "spent": f"{shown(measure, row['spent']):f}",
+        "reserved": f"{shown(measure, row['reserved']):f}",
+        "left": f"{shown(measure, max(0, most - row['spent'] - row['reserved'])):f}",
+        "over": row["spent"] + row["reserved"] > most,
+        "renews": None if renews is None else renews.isoformat(),
+    }
+
+
+def _call(row: dict[str, Any]) -> dict[str, Any]:
+    reasoning, cost, currency = row.pop("reasoning"), row.pop("cost"), row.pop("currency")
+    for name in ("began", "ended"):
+        at = row.pop(f"{name}_at")
+        row[name] = None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
+    known = None if cost is None else f"{shown('money', cost):f} {currency}"
+    return row | {"cost": known, "has_reasoning": reasoning is not None}
+
+
+@contextmanager
+def _journal(path: Path | None) -> Iterator[Journal]:
+    chosen = path or journal_path_from_env()
+    if not chosen.is_file():
+        raise MisuseError(f"there is no journal at {str(chosen)!r}; name one with --journal")
+    opened = Journal(chosen)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Errors of ours are sentences for people; everything else is a bug and keeps its traceback."""
+    try:
+        yield
+    except CountersignError as error:
+        typer.echo(f"{error.code}: {visible(str(error))}", err=True)
+        raise typer.Exit(1) from error
+
+
+def _print(columns: tuple[str, ...], rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(rows, indent=2))  # in ASCII: names move no cursor of whoever reads them
+        return
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*("" if row[name] is None else visible(str(row[name])) for name in columns))
+    Console(markup=False, highlight=False).print(table)

@@ -1,0 +1,259 @@
+"""What calls to language models took, and what is reserved for those under way: exact across threads and processes.
+
+Rules: a call is reserved before it is made and settled after it, each in one durable unit, so what a process was about
+to spend is known after a crash. Reserving is all or nothing, under the journal's write lock and by a conditional
+UPDATE: of what is spent and reserved never more than the limit is taken. What nobody knows (the process ended, the
+answer was lost) stays reserved, and is never given back by time. A call that is recorded as done stays done, whatever
+its budgets say; what it took beyond its reservation is spent all the same, and the next call finds no room.
+
+Amounts are integers in the measure of their budget (llm/budgets.py). What was said to a model or by it is not here,
+but for the reasoning of a call whose program asked to keep it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from countersign.clock import Clock
+from countersign.errors import JournalError, MisuseError
+from countersign.journal.database import Database, Row
+
+_OUTCOME: Final = (
+    "provider answered_by finish_reasons input_tokens output_tokens cached_tokens written_tokens reasoning_tokens "
+    "all_tokens cost currency milliseconds reasoning"
+).split()
+_SETTLE: Final = (
+    f"UPDATE llm_calls SET state = 'done', ended_at = ?, {', '.join(f'{name} = ?' for name in _OUTCOME)} "  # noqa: S608
+    "WHERE call_id = ? AND state IN ('reserved', 'unknown')"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What one call asks of one budget."""
+
+    budget: str
+    measure: str
+    per: str
+    currency: str
+    most: int
+    period: str
+    amount: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """The first budget that had no room, as it stood at that moment."""
+
+    hold: Hold
+    spent: int
+    reserved: int
+
+
+class Spending:
+    """The tables of calls and budgets."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    def reserve(self, call_id: str, run: str | None, model: str, holds: Sequence[Hold]) -> Shortage | None:
+        """Reserve all of it and write the call down; or answer what has no room, with nothing reserved.
+
+        Raises:
+            MisuseError: a budget of that name counts something else.
+        """
+        now = self._clock.wall()
+        with self._database.unit(durable=True) as unit:
+            for hold in holds:
+                short = _shortage(unit, hold, now)
+                if short is not None:
+                    return short
+            _begin(unit, call_id, run, model, now)
+            for hold in holds:
+                _take(unit, call_id, hold, now)
+        return None
+
+    def settle(
+        self, call_id: str, outcome: Mapping[str, Any], charges: Mapping[str, int | None]
+    ) -> tuple[str, ...]:
+        """The call was made and this is what it took; what nobody knows (None) is taken as what was reserved. Answers
+        the budgets that are now over their limit.
+
+        Raises:
+            MisuseError: the call was recorded or released before.
+        """
+        now = self._clock.wall()
+        with self._database.unit(durable=True) as unit:
+            moved = unit.execute(_SETTLE, (now, *(outcome.get(name) for name in _OUTCOME), call_id))
+            _require_moved(moved, call_id)
+            for hold in _open_holds(unit, call_id):
+                known = charges.get(hold["budget"])
+                _charge(unit, call_id, hold, hold["held"] if known is None else known, now)
+            return _over(unit, call_id)
+
+    def record(
+        self,
+        call_id: str,
+        run: str | None,
+        model: str,
+        outcome: Mapping[str, Any],
+        holds: Sequence[Hold],
+    ) -> tuple[str, ...]:
+        """A call that was made without a reservation: spent, whether there is room or not. Answers the budgets that
+        are now over their limit.
+        """
+        now = self._clock.wall()
+        with self._database.unit(durable=True) as unit:
+            _begin(unit, call_id, run, model, now)
+            for hold in holds:
+                _declare(unit, hold, now)
+                _hold(unit, call_id, hold, now)
+            return self.settle(call_id, outcome, {hold.budget: hold.amount for hold in holds})
+
+    def release(self, call_id: str, note: str) -> None:
+        """The call was never made: what was reserved for it is free again.
+
+        Raises:
+            MisuseError: it was recorded or released before.
+        """
+        now = self._clock.wall()
+        with self._database.unit(durable=True) as unit:
+            moved = unit.execute(
+                "UPDATE llm_calls SET state = 'released', ended_at = ?, note = ? "
+                "WHERE call_id = ? AND state IN ('reserved', 'unknown')",
+                (now, note, call_id),
+            )
+            _require_moved(moved, call_id)
+            for hold in _open_holds(unit, call_id):
+                _charge(unit, call_id, hold, 0, now)
+
+    def doubt(self, call_id: str, note: str) -> None:
+        """Nobody knows whether it was made, or what it took: it stays reserved. A call that has ended is left alone."""
+        with self._database.unit(durable=True) as unit:
+            unit.execute(
+                "UPDATE llm_calls SET state = 'unknown', ended_at = ?, note = ? "
+                "WHERE call_id = ? AND state = 'reserved'",
+                (self._clock.wall(), note, call_id),
+            )
+
+    def budgets(self) -> list[Row]:
+        """Every budget a program declared on this journal."""
+        return self._database.rows(
+            "SELECT name, measure, per, currency, most FROM budgets ORDER BY per, name"
+        )
+
+    def periods(self, budget: str, limit: int) -> list[Row]:
+        """What was spent and reserved of a budget, the newest period first."""
+        return self._database.rows(
+            "SELECT period, spent, reserved FROM spent WHERE budget = ? ORDER BY changed_at DESC, period DESC LIMIT ?",
+            (budget, limit),
+        )
+
+    def calls(self, limit: int) -> list[Row]:
+        """Calls, newest first."""
+        return self._database.rows("SELECT * FROM llm_calls ORDER BY id DESC LIMIT ?", (limit,))
+
+    def call(self, call_id: str) -> Row | None:
+        """One call."""
+        return self._database.row("SELECT * FROM llm_calls WHERE call_id = ?", (call_id,))
+
+
+def _shortage(unit: sqlite3.Connection, hold: Hold, now: float) -> Shortage | None:
+    """Under the write lock, so what is read here still holds where it is taken."""
+    _declare(unit, hold, now)
+    row = unit.execute(
+        "SELECT spent, reserved FROM spent WHERE budget = ? AND period = ?", (hold.budget, hold.period)
+    ).fetchone()
+    fits = row["spent"] + row["reserved"] + hold.amount <= hold.most
+    return None if fits else Shortage(hold, row["spent"], row["reserved"])
+
+
+def _declare(unit: sqlite3.Connection, hold: Hold, now: float) -> None:
+    declared = unit.execute(
+        "INSERT INTO budgets (name, measure, per, currency, most, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
+        "ON CONFLICT (name) DO UPDATE SET most = excluded.most, seen_at = excluded.seen_at "
+        "WHERE measure = excluded.measure AND per = excluded.per AND currency = excluded.currency",
+        (hold.budget, hold.measure, hold.per, hold.currency, hold.most, now),
+    )
+    if declared.rowcount != 1:
+        raise MisuseError(
+            f"budget {hold.budget!r} counts something else on this journal than {hold.measure} {hold.currency} per "
+            f"{hold.per}; give this one another name"
+        )
+    unit.execute(
+        "INSERT OR IGNORE INTO spent (budget, period, changed_at) VALUES (?, ?, ?)",
+        (hold.budget, hold.period, now),
+    )
+
+
+def _begin(unit: sqlite3.Connection, call_id: str, run: str | None, model: str, now: float) -> None:
+    unit.execute(
+        "INSERT INTO llm_calls (call_id, run, model, state, began_at) VALUES (?, ?, ?, 'reserved', ?)",
+        (call_id, run, model, now),
+    )
+
+
+def _take(unit: sqlite3.Connection, call_id: str, hold: Hold, now: float) -> None:
+    """INVARIANT: spent and reserved together never pass the limit by a reservation."""
+    taken = unit.execute(
+        "UPDATE spent SET reserved = reserved + ?, changed_at = ? "
+        "WHERE budget = ? AND period = ? AND spent + reserved + ? <= ?",
+        (hold.amount, now, hold.budget, hold.period, hold.amount, hold.most),
+    )
+    if taken.rowcount != 1:
+        raise JournalError(f"budget {hold.budget!r} changed under the journal's lock; nothing was reserved")
+    _write_hold(unit, call_id, hold)
+
+
+def _hold(unit: sqlite3.Connection, call_id: str, hold: Hold, now: float) -> None:
+    """What has happened is held whatever the limit."""
+    unit.execute(
+        "UPDATE spent SET reserved = reserved + ?, changed_at = ? WHERE budget = ? AND period = ?",
+        (hold.amount, now, hold.budget, hold.period),
+    )
+    _write_hold(unit, call_id, hold)
+
+
+def _write_hold(unit: sqlite3.Connection, call_id: str, hold: Hold) -> None:
+    unit.execute(
+        "INSERT INTO llm_holds (call_id, budget, period, held) VALUES (?, ?, ?, ?)",
+        (call_id, hold.budget, hold.period, hold.amount),
+    )
+
+
+def _open_holds(unit: sqlite3.Connection, call_id: str) -> list[Row]:
+    return unit.execute(
+        "SELECT budget, period, held FROM llm_holds WHERE call_id = ? AND charged IS NULL", (call_id,)
+    ).fetchall()
+
+
+def _charge(unit: sqlite3.Connection, call_id: str, hold: Row, amount: int, now: float) -> None:
+    """Turn what was held into what it took; in the period it was reserved in, however late that is."""
+    unit.execute(
+        "UPDATE spent SET reserved = reserved - ?, spent = spent + ?, changed_at = ? WHERE budget = ? AND period = ?",
+        (hold["held"], amount, now, hold["budget"], hold["period"]),
+    )
+    unit.execute(
+        "UPDATE llm_holds SET charged = ? WHERE call_id = ? AND budget = ?", (amount, call_id, hold["budget"])
+    )
+
+
+def _over(unit: sqlite3.Connection, call_id: str) -> tuple[str, ...]:
+    rows = unit.execute(
+        "SELECT name FROM llm_holds JOIN spent USING (budget, period) JOIN budgets ON name = llm_holds.budget "
+        "WHERE call_id = ? AND spent.spent + spent.reserved > most ORDER BY name",
+        (call_id,),
+    )
+    return tuple(row["name"] for row in rows)
+
+
+def _require_moved(moved: sqlite3.Cursor, call_id: str) -> None:
+    if moved.rowcount != 1:
+        raise MisuseError(
+            f"call {call_id[:12]} was recorded or released before and stays as it is; one block is one call, "
+            "record another one with record_llm(...) or in a block of its own"
+        )

@@ -1,0 +1,144 @@
+"""Budgets: how much calls to models may take, in money, tokens, calls or time, for a run or for a day (UTC).
+
+    [[budget]]
+    name = "a-day"
+    measure = "money"              # money, tokens, calls or seconds
+    limit = "20.00"
+    currency = "USD"               # of money only
+    per = "day"                    # day or run
+    models = ["example-*"]         # without it, every model
+
+Inside, every amount is an integer: picos of the currency, tokens, calls, milliseconds. A budget is its name: two
+programs that name the same one on the same journal share it, each with the limit it declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+from countersign.errors import SettingsError
+from countersign.llm.prices import PICOS
+from countersign.llm.tables import currency_code, exact, is_name, load_tables, require
+
+Measure = Literal["money", "tokens", "calls", "seconds"]
+Per = Literal["day", "run"]
+Number = int | str | Decimal
+
+_SCALE: Final = {"money": PICOS, "tokens": 1, "calls": 1, "seconds": 1000}
+_PLACES: Final = {"money": 12, "tokens": 0, "calls": 0, "seconds": 3}
+_MOST: Final = {"money": 10**6, "tokens": 10**15, "calls": 10**12, "seconds": 10**9}  # sums of it fit 64 bits
+_PERIODS: Final = ("day", "run")
+_KNOWN: Final = frozenset({"name", "measure", "limit", "currency", "per", "models"})
+_MAX_NAME: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """One limit. `limit` is in units of the currency, tokens, calls or seconds; a float is refused."""
+
+    name: str
+    measure: Measure
+    limit: Number
+    per: Per
+    currency: str = ""
+    models: tuple[str, ...] = ("*",)
+
+    def __post_init__(self) -> None:
+        what = f"budget {self.name!r}"
+        if not is_name(self.name, _MAX_NAME):
+            raise SettingsError(f"{what}: a name has 1 to {_MAX_NAME} characters")
+        if self.measure not in _SCALE:
+            raise SettingsError(f"{what}: measure {self.measure!r} is none of {', '.join(_SCALE)}")
+        if self.per not in _PERIODS:
+            raise SettingsError(f"{what}: per {self.per!r} is none of {', '.join(_PERIODS)}")
+        if self.measure == "money":
+            currency_code(self.currency, what)
+        elif self.currency:
+            raise SettingsError(f"{what} counts {self.measure} and has no currency")
+        if not self.models or not all(is_name(one, _MAX_NAME) for one in self.models):
+            raise SettingsError(f"{what}: 'models' must be patterns of model names")
+        places, most = _PLACES[self.measure], _MOST[self.measure]
+        object.__setattr__(self, "limit", exact(self.limit, f"{what}: limit", places=places, most=most))
+
+    @property
+    def units(self) -> int:
+        """The limit as an integer of the measure."""
+        return int(Decimal(self.limit) * _SCALE[self.measure])
+
+    def applies_to(self, model: str) -> bool:
+        """Whether calls to this model count."""
+        return any(fnmatchcase(model, pattern) for pattern in self.models)
+
+    def period(self, now: float, run: str | None) -> str:
+        """The name of what is being filled now: a UTC day, or a run.
+
+        Raises:
+            SettingsError: it counts for each run, and nobody says which run this is.
+        """
+        if self.per == "day":
+            return day_of(now).isoformat()
+        if run is None:
+            raise SettingsError(
+                f"budget {self.name!r} is for each run, and this call belongs to none: make it inside "
+                "`with transaction(key=...)`, or say run=..."
+            )
+        return run
+
+
+def shown(measure: str, units: int) -> Decimal:
+    """An amount as people read it: currency units, tokens, calls, seconds."""
+    return Decimal(units) / _SCALE[measure]
+
+
+def day_of(now: float) -> date:
+    """The UTC day of a moment."""
+    return datetime.fromtimestamp(now, UTC).date()
+
+
+def renews_at(per: str, now: float) -> datetime | None:
+    """When a day's budget is whole again; a run's never is."""
+    if per != "day":
+        return None
+    midnight = datetime.fromtimestamp(now, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return midnight + timedelta(days=1)
+
+
+def load_budgets(path: Path) -> tuple[Budget, ...]:
+    """Read a file of budgets.
+
+    Raises:
+        SettingsError: something in it cannot be taken; nothing of it is.
+    """
+    rows = load_tables(path, "budget", _KNOWN)
+    return named_once(_budget(row, f"{str(path)!r}: [[budget]]") for row in rows)
+
+
+def named_once(budgets: Iterable[Budget]) -> tuple[Budget, ...]:
+    """These budgets, each name once; the same budget twice is one.
+
+    Raises:
+        SettingsError: two of them differ under one name.
+    """
+    found: dict[str, Budget] = {}
+    for one in budgets:
+        if found.setdefault(one.name, one) != one:
+            raise SettingsError(f"two different budgets are named {one.name!r}; give each a name of its own")
+    return tuple(found.values())
+
+
+def _budget(row: dict[str, Any], place: str) -> Budget:
+    models = require(row, "models", list, place) if "models" in row else ["*"]
+    return Budget(
+        name=require(row, "name", str, place),
+        measure=cast(Measure, require(row, "measure", str, place)),
+        limit=cast(Number, row.get("limit")),
+        per=cast(Per, require(row, "per", str, place)),
+        currency=row.get("currency", ""),
+        models=tuple(models),
+    )

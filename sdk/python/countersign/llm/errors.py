@@ -1,0 +1,71 @@
+"""The errors of calls to language models; see the tree in errors.py. None quotes what was said to a model or by it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from decimal import Decimal
+
+from countersign.errors import CountersignError, MisuseError, Stopped
+
+
+class BudgetExceeded(Stopped):
+    """A budget has no room for this call, so it was not made. The numbers are in the budget's own measure:
+    currency units, tokens, calls or seconds.
+    """
+
+    code = "budget_exceeded"
+
+    def __init__(
+        self,
+        budget: str,
+        *,
+        measure: str,
+        per: str,
+        limit: Decimal,
+        spent: Decimal,
+        reserved: Decimal,
+        asked: Decimal,
+        renews_at: datetime | None,
+    ) -> None:
+        self.budget, self.measure, self.per = budget, measure, per
+        self.limit, self.spent, self.reserved, self.asked = limit, spent, reserved, asked
+        self.renews_at = renews_at
+        when = "never for this run" if renews_at is None else renews_at.strftime("at %Y-%m-%d %H:%M UTC")
+        super().__init__(
+            f"the model was not called: budget {budget!r} ({measure} per {per}) allows {limit:f}, {spent:f} are spent, "
+            f"{reserved:f} reserved, and this call asks for up to {asked:f}. It renews {when}. Ask for less "
+            "(max_tokens, a shorter prompt), wait, or tell the user that the budget is used up."
+        )
+
+
+class PriceUnknown(MisuseError):
+    """A money budget applies to a model that has no price, so nobody could say what the call would cost."""
+
+    code = "price_unknown"
+
+
+class UsageUnknown(CountersignError):
+    """What a call that was made has used cannot be read from what it answered. It is in the journal all the same, and
+    what was reserved for it stays reserved. Where a decorated function made it, `response` is what it returned.
+    """
+
+    code = "usage_unknown"
+
+    def __init__(self, kind: str, looked_for: Sequence[str], why: str = "") -> None:
+        self.kind, self.looked_for = kind, tuple(looked_for)
+        self.response: object = None
+        because = f" ({why})" if why else ""
+        super().__init__(
+            f"a response of type {kind!r} does not say what it used{because}; looked for: "
+            f"{'; '.join(self.looked_for)}. Record the final response (of a stream: its last usage), or say "
+            "unknown_tokens=True to record the call with its tokens unknown."
+        )
+
+
+class CallNotRecorded(CountersignError):
+    """A block of llm_call ended without a record and without saying that no call was made. What was reserved stays
+    reserved, for nobody knows.
+    """
+
+    code = "call_not_recorded"

@@ -1,0 +1,248 @@
+"""What each call asks of each budget, and what it took: between the journal's counters and the price list.
+
+A call that a budget could not weigh is refused before it is made: money without a price, tokens without a bound, time
+without a timeout. After it was made nothing refuses it any more: what its response does not say is taken as what was
+reserved.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, Final
+
+from countersign.clock import Clock
+from countersign.errors import MisuseError
+from countersign.journal import Journal
+from countersign.journal.spending import Hold, Shortage
+from countersign.llm.bounds import Bounds
+from countersign.llm.budgets import Budget, day_of, load_budgets, named_once, renews_at, shown
+from countersign.llm.errors import BudgetExceeded, PriceUnknown
+from countersign.llm.prices import Price, Prices, load_prices
+from countersign.llm.shapes import Usage
+from countersign.settings import BUDGETS_VARIABLE, PRICES_VARIABLE, Settings
+
+_ID_BYTES: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """A call that the budgets have let through."""
+
+    call_id: str
+    run: str | None
+    model: str
+    began_at: float  # its day counts it and prices it, however late it ends
+    budgets: tuple[Budget, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LlmRecord:
+    """A call as the journal has it. None is what nobody knows; it never means zero."""
+
+    call_id: str
+    run: str | None
+    model: str
+    usage: Usage
+    cost: Decimal | None  # in units of the currency
+    currency: str | None
+    seconds: Decimal | None
+    over: tuple[str, ...] = ()  # budgets that this call took beyond their limit
+    uncounted: tuple[str, ...] = ()  # budgets that could not count it
+
+
+class Ledger:
+    """The budgets and prices of one agent, on its journal."""
+
+    def __init__(self, settings: Settings, journal: Journal, clock: Clock) -> None:
+        self._settings = settings
+        self._spending = journal.spending
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._read: tuple[tuple[Budget, ...], Prices] | None = None
+
+    def declared(self, more: Iterable[Budget] = ()) -> tuple[Budget, ...]:
+        """The budgets of the settings, of their file, and these.
+
+        Raises:
+            SettingsError: the file cannot be taken, or two budgets differ under one name.
+        """
+        return named_once([*self._files()[0], *more])
+
+    def reserve(self, model: str, run: str | None, bounds: Bounds, more: Sequence[Budget]) -> Reservation:
+        """Reserve what the call may take.
+
+        Raises:
+            BudgetExceeded: a budget has no room. Nothing is reserved.
+            PriceUnknown: a money budget applies and the model has no price.
+            MisuseError: a budget applies that the bounds leave open.
+        """
+        now = self.clock.wall()
+        applying = tuple(budget for budget in self.declared(more) if budget.applies_to(model))
+        holds = [_hold(one, self._asked(one, model, bounds, now), run, now) for one in applying]
+        reservation = Reservation(secrets.token_hex(_ID_BYTES), run, model, now, applying)
+        short = self._spending.reserve(reservation.call_id, run, model, holds)
+        if short is not None:
+            raise _exceeded(short, now)
+        return reservation
+
+    def settle(self, reserved: Reservation, usage: Usage, milliseconds: int) -> LlmRecord:
+        """Write down what a reserved call took."""
+        price, cost = self._cost(reserved.model, usage, reserved.began_at)
+        charges = {one.name: _took(one, usage, price, cost, milliseconds) for one in reserved.budgets}
+        over = self._spending.settle(reserved.call_id, _outcome(usage, price, cost, milliseconds), charges)
+        return _record(reserved.call_id, reserved.run, reserved.model, usage, price, cost, milliseconds, over)
+
+    def record(
+        self, run: str | None, model: str, usage: Usage, milliseconds: int | None, more: Sequence[Budget]
+    ) -> LlmRecord:
+        """Write down a call that was made without a reservation, whatever its budgets say."""
+        now = self.clock.wall()
+        price, cost = self._cost(model, usage, now)
+        applying = [one for one in self.declared(more) if one.applies_to(model)]
+        took = {one.name: _took(one, usage, price, cost, milliseconds) for one in applying}
+        counting = [one for one in applying if took[one.name] is not None and (one.per == "day" or run)]
+        holds = [_hold(one, took[one.name] or 0, run, now) for one in counting]
+        call_id = secrets.token_hex(_ID_BYTES)
+        over = self._spending.record(call_id, run, model, _outcome(usage, price, cost, milliseconds), holds)
+        uncounted = tuple(one.name for one in applying if one not in counting)
+        return _record(call_id, run, model, usage, price, cost, milliseconds, over, uncounted)
+
+    def release(self, call_id: str, note: str) -> None:
+        """The call was never made."""
+        self._spending.release(call_id, note)
+
+    def doubt(self, call_id: str, note: str) -> None:
+        """Nobody knows whether it was."""
+        self._spending.doubt(call_id, note)
+
+    def _files(self) -> tuple[tuple[Budget, ...], Prices]:
+        """Read once, when the first call needs them: a program that calls no model depends on neither file."""
+        with self._lock:
+            if self._read is None:
+                budgets, prices = self._settings.budgets_path, self._settings.prices_path
+                listed = () if budgets is None else load_budgets(budgets)
+                priced = Prices() if prices is None else load_prices(prices)
+                self._read = named_once([*self._settings.budgets, *listed]), priced
+            return self._read
+
+    def _asked(self, budget: Budget, model: str, bounds: Bounds, now: float) -> int:
+        if budget.measure == "calls":
+            return 1
+        if budget.measure == "seconds":
+            return _bound(bounds.milliseconds, budget, "timeout")
+        given = _bound(bounds.input_tokens, budget, "input_tokens (or prompt)")
+        output = _bound(bounds.output_tokens, budget, "max_tokens")
+        if budget.measure == "tokens":
+            return given + output
+        price = self._files()[1].find(model, day_of(now))
+        if price is None:
+            raise PriceUnknown(
+                f"the model was not called: budget {budget.name!r} counts money and {model!r} has no price today; "
+                f"add one to the price file ({PRICES_VARIABLE})"
+            )
+        if price.currency != budget.currency:
+            raise PriceUnknown(
+                f"the model was not called: budget {budget.name!r} is in {budget.currency} and the price of "
+                f"{model!r} in {price.currency}; have both in one ({BUDGETS_VARIABLE}, {PRICES_VARIABLE})"
+            )
+        return price.most(given, output)
+
+    def _cost(self, model: str, usage: Usage, began_at: float) -> tuple[Price | None, int | None]:
+        price = self._files()[1].of_answer(model, usage.model, day_of(began_at))
+        if price is None or usage.billed is None:
+            return price, None
+        return price, price.cost(usage.billed)
+
+
+def _bound(value: int | None, budget: Budget, name: str) -> int:
+    if value is None:
+        raise MisuseError(
+            f"the model was not called: budget {budget.name!r} counts {budget.measure}, so a call says beforehand "
+            f"how much it may take at most: {name}=..."
+        )
+    return value
+
+
+def _hold(budget: Budget, amount: int, run: str | None, now: float) -> Hold:
+    return Hold(
+        budget=budget.name,
+        measure=budget.measure,
+        per=budget.per,
+        currency=budget.currency,
+        most=budget.units,
+        period=budget.period(now, run),
+        amount=amount,
+    )
+
+
+def _exceeded(short: Shortage, now: float) -> BudgetExceeded:
+    hold = short.hold
+    return BudgetExceeded(
+        hold.budget,
+        measure=f"{hold.measure} {hold.currency}".strip(),
+        per=hold.per,
+        limit=shown(hold.measure, hold.most),
+        spent=shown(hold.measure, short.spent),
+        reserved=shown(hold.measure, short.reserved),
+        asked=shown(hold.measure, hold.amount),
+        renews_at=renews_at(hold.per, now),
+    )
+
+
+def _took(
+    budget: Budget, usage: Usage, price: Price | None, cost: int | None, milliseconds: int | None
+) -> int | None:
+    """What a call took of a budget; None is unknown."""
+    if budget.measure == "calls":
+        return 1
+    if budget.measure == "seconds":
+        return milliseconds
+    if budget.measure == "tokens":
+        return None if usage.billed is None else usage.billed.total
+    return cost if price is not None and price.currency == budget.currency else None
+
+
+def _outcome(usage: Usage, price: Price | None, cost: int | None, milliseconds: int | None) -> dict[str, Any]:
+    return {
+        "provider": usage.provider,
+        "answered_by": usage.model,
+        "finish_reasons": ",".join(usage.finish_reasons) or None,
+        "input_tokens": usage.input_tokens,
+        "output_tokens": usage.output_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "written_tokens": usage.written_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
+        "all_tokens": None if usage.billed is None else usage.billed.total,
+        "cost": cost,
+        "currency": None if price is None or cost is None else price.currency,
+        "milliseconds": milliseconds,
+        "reasoning": usage.reasoning,
+    }
+
+
+def _record(
+    call_id: str,
+    run: str | None,
+    model: str,
+    usage: Usage,
+    price: Price | None,
+    cost: int | None,
+    milliseconds: int | None,
+    over: tuple[str, ...],
+    uncounted: tuple[str, ...] = (),
+) -> LlmRecord:
+    return LlmRecord(
+        call_id=call_id,
+        run=run,
+        model=model,
+        usage=usage,
+        cost=None if cost is None else shown("money", cost),
+        currency=None if price is None or cost is None else price.currency,
+        seconds=None if milliseconds is None else shown("seconds", milliseconds),
+        over=over,
+        uncounted=uncounted,
+    )

@@ -1,0 +1,194 @@
+"""Budgets of calls to models against a naive account: whatever programs, answers, deaths and days do, the sums agree.
+
+I-10: of a budget never more is spent and reserved than its limit, as long as no call takes more than it said it would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings as profile
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, rule
+
+from countersign import Budget, BudgetExceeded, Settings
+from countersign.journal import Journal
+from countersign.llm.bounds import Bounds
+from countersign.llm.ledger import Ledger, Reservation
+from countersign.llm.prices import load_prices
+from countersign.llm.shapes import Billed, Usage
+from tests.fakes.desk import TickingClock
+
+PRICES = Path(__file__).parents[2] / "sdk/python/countersign/llm/example-prices.toml"
+MODELS = ("example-small", "example-opus-1")
+BUDGETS = (
+    Budget("day-money", "money", "0.004", "day", "USD"),
+    Budget("run-money", "money", "0.002", "run", "USD", ("example-opus-*",)),
+    Budget("day-tokens", "tokens", 900, "day", models=("example-small",)),
+    Budget("run-tokens", "tokens", 500, "run"),
+    Budget("run-calls", "calls", 5, "run"),
+    Budget("day-seconds", "seconds", 40, "day"),
+)
+LIST = load_prices(PRICES)
+DAY = date(2026, 11, 23)
+
+
+@dataclass
+class Call:
+    """What the account knows of a call that is under way."""
+
+    reserved: Reservation
+    bounds: Bounds
+    asked: dict[tuple[str, str], int]
+
+
+@dataclass
+class Account:
+    """Per (budget, period): what is gone and what is held, as anybody would add it up."""
+
+    spent: dict[tuple[str, str], int] = field(default_factory=dict)
+    held: dict[tuple[str, str], int] = field(default_factory=dict)
+
+
+def asked_of(budget: Budget, model: str, bounds: Bounds) -> int:
+    given, output = bounds.input_tokens or 0, bounds.output_tokens or 0
+    dearest = {"example-small": Decimal("0.15"), "example-opus-1": Decimal("6.25")}[model]
+    out = {"example-small": Decimal("0.60"), "example-opus-1": Decimal(25)}[model]
+    return {
+        "calls": 1,
+        "tokens": given + output,
+        "seconds": int(Decimal(bounds.seconds or 0) * 1000),
+        "money": int((given * dearest + output * out) * 10**6),
+    }[budget.measure]
+
+
+class Spending(RuleBasedStateMachine):
+    """One journal, programs that come and go."""
+
+    calls = Bundle("calls")
+
+    @initialize()
+    def begin(self) -> None:
+        self.clock = TickingClock(datetime(2026, 11, 23, 12, tzinfo=UTC).timestamp())
+        self.journal = Journal(":memory:", clock=self.clock)
+        where: dict[str, Any] = {
+            "key_path": Path("none"),
+            "journal_path": Path("none"),
+            "prices_path": PRICES,
+        }
+        given = Settings(url="http://127.0.0.1", agent="a", budgets=BUDGETS, **where)
+        self.ledger = Ledger(given, self.journal, self.clock)
+        self.account = Account()
+
+    @rule(
+        target=calls,
+        model=st.sampled_from(MODELS),
+        run=st.sampled_from(["r-1", "r-2"]),
+        given=st.integers(0, 300),
+        output=st.integers(0, 100),
+        seconds=st.integers(0, 15),
+    )
+    def ask(self, model: str, run: str, given: int, output: int, seconds: int) -> Call | None:
+        bounds = Bounds(given, output, seconds)
+        asked = {
+            (one.name, self.period(one, run)): asked_of(one, model, bounds)
+            for one in BUDGETS
+            if one.applies_to(model)
+        }
+        short = [key for key, amount in asked.items() if self.taken(key) + amount > self.limit(key)]
+        if short:
+            with pytest.raises(BudgetExceeded) as refused:
+                self.ledger.reserve(model, run, bounds, ())
+            error = refused.value
+            assert error.budget == short[0][0]
+            assert error.spent + error.reserved + error.asked > error.limit
+            return None
+        reserved = self.ledger.reserve(model, run, bounds, ())
+        for key, amount in asked.items():
+            self.account.held[key] = self.account.held.get(key, 0) + amount
+        return Call(reserved, bounds, asked)
+
+    @rule(call=consumes(calls), part=st.integers(0, 4), cached=st.booleans(), known=st.booleans())
+    def answer(self, call: Call | None, part: int, cached: bool, known: bool) -> None:
+        """It takes a part of what it said it might, or nobody can tell how many tokens."""
+        if call is None:
+            return
+        whole = (call.bounds.input_tokens or 0) * part // 4
+        output = (call.bounds.output_tokens or 0) * part // 4
+        billed = Billed(0, whole, 0, output) if cached else Billed(whole, 0, 0, output)
+        milliseconds = int(Decimal(call.bounds.seconds or 0) * 1000) * part // 4
+        usage = Usage(model=call.reserved.model, billed=billed if known else None)
+        record = self.ledger.settle(call.reserved, usage, milliseconds)
+        assert record.over == ()
+        price = LIST.find(call.reserved.model, DAY)
+        assert price is not None
+        took = {"calls": 1, "seconds": milliseconds, "tokens": whole + output, "money": price.cost(billed)}
+        for key, held in call.asked.items():
+            measure = next(one.measure for one in BUDGETS if one.name == key[0])
+            unknown = not known and measure in {"tokens", "money"}
+            self.account.held[key] -= held
+            self.account.spent[key] = self.account.spent.get(key, 0) + (
+                held if unknown else took[measure] or 0
+            )
+
+    @rule(call=consumes(calls))
+    def take_back(self, call: Call | None) -> None:
+        """It was never made."""
+        if call is None:
+            return
+        self.ledger.release(call.reserved.call_id, "never sent")
+        for key, held in call.asked.items():
+            self.account.held[key] -= held
+
+    @rule(call=consumes(calls), told=st.booleans())
+    def lose(self, call: Call | None, told: bool) -> None:
+        """Its answer is lost, or its whole process; it stays reserved for ever."""
+        if call is not None and told:
+            self.ledger.doubt(call.reserved.call_id, "lost")
+
+    @rule(hours=st.sampled_from([1, 11, 12, 24]))
+    def pass_time(self, hours: int) -> None:
+        self.clock.advance(hours * 3600)
+
+    @invariant()
+    def nothing_is_passed_and_everything_adds_up(self) -> None:
+        for budget in self.journal.spending.budgets():
+            for row in self.journal.spending.periods(budget["name"], 1000):
+                key = (budget["name"], row["period"])
+                assert row["spent"] + row["reserved"] <= budget["most"]
+                assert row["spent"] == self.account.spent.get(key, 0)
+                assert row["reserved"] == self.account.held.get(key, 0)
+                assert (row["spent"], row["reserved"]) == self.added_up(key)
+
+    def added_up(self, key: tuple[str, str]) -> tuple[int, int]:
+        """The counters again, from the single calls."""
+        row = self.journal.database.row(
+            "SELECT coalesce(sum(charged), 0) AS spent, coalesce(sum(CASE WHEN charged IS NULL THEN held END), 0) "
+            "AS held FROM llm_holds WHERE budget = ? AND period = ?",
+            key,
+        )
+        assert row is not None
+        return row["spent"], row["held"]
+
+    def period(self, budget: Budget, run: str) -> str:
+        return (
+            run if budget.per == "run" else datetime.fromtimestamp(self.clock.wall(), UTC).date().isoformat()
+        )
+
+    def taken(self, key: tuple[str, str]) -> int:
+        return self.account.spent.get(key, 0) + self.account.held.get(key, 0)
+
+    def limit(self, key: tuple[str, str]) -> int:
+        return next(one.units for one in BUDGETS if one.name == key[0])
+
+    def teardown(self) -> None:
+        self.journal.close()
+
+
+TestSpending = Spending.TestCase
+TestSpending.settings = profile(profile(), stateful_step_count=40)

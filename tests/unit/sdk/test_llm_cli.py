@@ -1,0 +1,119 @@
+"""`countersign budget list | calls`: what a person sees of budgets and calls, and what nobody sees."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from countersign import Budget, NotDone, llm_call, record_llm
+from countersign.cli import app
+from tests.fakes.desk import Desk, make_desk
+from tests.fakes.llm_answers import ANTHROPIC, OPENAI_CHAT, SECRET
+
+MODEL = "example-small"
+ROWS = (Budget("a-day", "tokens", 10_000, "day"), Budget("a-run", "calls", 2, "run"))
+FILED = """
+[[budget]]
+name = "filed"
+measure = "money"
+limit = "12.50"
+currency = "USD"
+per = "day"
+models = ["other-*"]
+"""
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
+    """A journal with calls of today: one done, one never made, one that nobody knows of, one of long ago."""
+    path = tmp_path / "budgets.toml"
+    path.write_text(FILED)
+    desk = make_desk(tmp_path, budgets=ROWS, budgets_path=path)
+    monkeypatch.setenv("COUNTERSIGN_BUDGETS", str(path))
+    monkeypatch.setenv("COUNTERSIGN_JOURNAL", str(desk.runtime.settings.journal_path))
+    now = datetime.now(UTC).timestamp()
+    with desk.runtime:
+        desk.clock.time = now - 40 * 86_400
+        record_llm(OPENAI_CHAT, model=MODEL, run="old\x1b[2J", runtime=desk.runtime)
+        desk.clock.time = now
+        with llm_call(
+            MODEL, max_tokens=50, input_tokens=50, run="r-1", reasoning=True, runtime=desk.runtime
+        ) as call:
+            call.record(ANTHROPIC)
+        for error in (NotDone(), TimeoutError()):
+            with (
+                pytest.raises(type(error)),
+                llm_call(MODEL, max_tokens=50, input_tokens=50, run="r-1", runtime=desk.runtime),
+            ):
+                raise error
+    return desk
+
+
+def said(*words: str) -> Any:
+    result = CliRunner().invoke(app, ["budget", *words, "--json"])
+    assert result.exit_code == 0, result.output
+    assert result.output.isascii()
+    assert SECRET not in result.output
+    return json.loads(result.output)
+
+
+def test_every_budget_is_listed_with_what_it_has_left(told: Desk) -> None:
+    rows = said("list")
+    today = datetime.now(UTC).date()
+    renews = datetime.combine(today + timedelta(days=1), datetime.min.time(), UTC).isoformat()
+    found = [(row["budget"], row["period"], row["spent"], row["reserved"], row["left"]) for row in rows]
+    assert found == [
+        ("a-day", today.isoformat(), "2650", "100", "7250"),
+        ("a-day", (today - timedelta(days=40)).isoformat(), "1500", "0", "8500"),
+        ("filed", today.isoformat(), "0", "0", "12.5"),
+        ("a-run", "r-1", "1", "1", "0"),
+        ("a-run", "old\x1b[2J", "1", "0", "1"),
+    ]
+    assert [row["renews"] for row in rows] == [renews, None, renews, None, None]
+    assert [row["over"] for row in rows] == [False] * 5
+
+
+def test_calls_are_listed_newest_first_with_what_became_of_them(told: Desk) -> None:
+    rows = said("calls")
+    assert [(row["state"], row["run"], row["cost"], row["has_reasoning"]) for row in rows] == [
+        ("unknown", "r-1", None, False),
+        ("released", "r-1", None, False),
+        ("done", "r-1", None, True),
+        ("done", "old\x1b[2J", None, False),
+    ]
+    assert (rows[0]["note"], rows[0]["input_tokens"]) == (
+        "nobody knows whether it was made: TimeoutError",
+        None,
+    )
+    assert [row["state"] for row in said("calls", "--limit", "1")] == ["unknown"]
+
+
+@pytest.mark.parametrize("verb", ["list", "calls"])
+def test_tables_show_no_control_characters_and_no_reasoning(told: Desk, verb: str) -> None:
+    result = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["budget", verb])
+    assert result.exit_code == 0
+    assert "\x1b[2J" not in result.output and "old" in result.output
+    assert SECRET not in result.output
+
+
+def test_a_budget_that_was_passed_says_so(told: Desk) -> None:
+    with told.restarted() as later:
+        for _ in range(5):
+            record_llm(ANTHROPIC, model=MODEL, run="r-2", runtime=later.runtime)
+    today = said("list")[0]
+    assert (today["spent"], today["left"], today["over"]) == ("15900", "0", True)
+
+
+def test_a_file_or_a_journal_that_is_not_there_is_a_sentence(
+    told: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable in ("COUNTERSIGN_BUDGETS", "COUNTERSIGN_JOURNAL"):
+        monkeypatch.setenv(variable, "/nowhere")
+        result = CliRunner().invoke(app, ["budget", "list"])
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "/nowhere" in result.stderr

@@ -1,0 +1,59 @@
+"""What docs/llm.md shows works as it stands there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from countersign import BudgetExceeded, use_runtime
+from countersign.llm.budgets import load_budgets
+from countersign.llm.prices import load_prices
+from tests.fakes.desk import make_desk
+from tests.fakes.llm_answers import OPENAI_CHAT, as_object
+from tests.house.documents import all_blocks
+
+PRICES, BUDGETS = (one.text for one in all_blocks("toml") if one.document == "docs/llm.md")
+(PROGRAM,) = (one.text for one in all_blocks("text") if one.document == "docs/llm.md")
+
+
+def a_desk(folder: Path, budgets: str) -> Any:
+    (folder / "prices.toml").write_text(PRICES)
+    (folder / "budgets.toml").write_text(budgets)
+    assert load_prices(folder / "prices.toml") and load_budgets(folder / "budgets.toml")
+    return make_desk(folder, prices_path=folder / "prices.toml", budgets_path=folder / "budgets.toml")
+
+
+def run(create: Callable[..., Any]) -> None:
+    client = SimpleNamespace(chat=SimpleNamespace(completions=SimpleNamespace(create=create)))
+    exec(PROGRAM, {"client": client, "messages": [{"role": "user", "content": "Hello"}]})
+
+
+def test_the_program_of_the_page_is_counted_by_the_files_of_the_page(tmp_path: Path) -> None:
+    desk = a_desk(tmp_path, BUDGETS.replace('per = "run"', 'per = "day"'))
+    sent: list[dict[str, Any]] = []
+
+    def create(**given: Any) -> Any:
+        sent.append(given)
+        return as_object(OPENAI_CHAT)
+
+    with desk.runtime, use_runtime(desk.runtime):
+        run(create)
+        assert [one["max_tokens"] for one in sent] == [500]
+        spent = {
+            row["name"]: desk.runtime.journal.spending.periods(row["name"], 1)[0]["spent"]
+            for row in desk.runtime.journal.spending.budgets()
+        }
+    assert spent == {"a-day": 283_200_000, "a-ticket": 1500}
+
+
+def test_the_program_of_the_page_is_refused_without_room(tmp_path: Path) -> None:
+    desk = a_desk(tmp_path, BUDGETS.replace('limit = "20.00"', 'limit = "0.0001"'))
+    with desk.runtime, use_runtime(desk.runtime), pytest.raises(Exception, match="belongs to none"):
+        run(lambda **_: pytest.fail("the model was called"))
+    desk = a_desk(tmp_path, BUDGETS.replace('limit = "20.00"', 'limit = "0.0001"').replace('"run"', '"day"'))
+    with desk.runtime, use_runtime(desk.runtime), pytest.raises(BudgetExceeded):
+        run(lambda **_: pytest.fail("the model was called"))

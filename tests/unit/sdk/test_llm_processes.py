@@ -1,0 +1,173 @@
+"""Several processes on one journal: together they never take more than a budget has, whoever dies in between."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import Budget, BudgetExceeded, Runtime, Settings, llm_call
+from countersign.journal import Journal, spending
+from countersign.journal.database import Database
+from countersign.journal.spending import Hold
+from tests.fakes.desk import Desk, make_desk
+from tests.fakes.llm_answers import OPENAI_CHAT, with_count
+
+SPAWN = multiprocessing.get_context("spawn")
+MODEL = "example-small"
+BUDGETS = (
+    Budget("money", "money", "0.0264", "day", "USD"),  # forty calls of 0.00066
+    Budget("tokens", "tokens", 100_000, "day"),
+    Budget("run", "calls", 17, "run"),
+)
+ANSWER = with_count(OPENAI_CHAT, 800, "usage", "completion_tokens")  # 1200 in, 800 out: all that was reserved
+PRICE = """
+[[price]]
+models = "*"
+currency = "USD"
+valid_from = 2020-01-01
+input = 0.15
+output = 0.60
+cached_input = 0.15
+"""
+EACH = {"max_tokens": 800, "input_tokens": 1200}
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    prices = tmp_path / "prices.toml"
+    prices.write_text(PRICE)
+    return make_desk(tmp_path, budgets=BUDGETS, prices_path=prices)
+
+
+def spend(settings: Settings, run: str, barrier: Any, done: Connection) -> None:
+    """A program that calls its model until it may not."""
+    made = 0
+    with Runtime(settings) as runtime:
+        barrier.wait(30)
+        while True:
+            try:
+                with llm_call(MODEL, run=run, runtime=runtime, **EACH) as call:
+                    made += 1
+                    call.record(ANSWER)
+            except BudgetExceeded as error:
+                done.send((made, error.budget))
+                return
+
+
+def die(settings: Settings, run: str, barrier: Any, done: Connection) -> None:
+    """A program that is killed while its model thinks."""
+    with Runtime(settings) as runtime:
+        barrier.wait(30)
+        with llm_call(MODEL, run=run, runtime=runtime, **EACH):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def together(
+    desk: Desk, *programs: tuple[Callable[..., None], str]
+) -> tuple[list[tuple[int, str]], list[int | None]]:
+    """Start them all, let them go at once, and wait: what they said and how they ended."""
+    barrier = SPAWN.Barrier(len(programs))
+    pipes = [SPAWN.Pipe(duplex=False) for _ in programs]
+    started = [
+        SPAWN.Process(target=fn, args=(desk.runtime.settings, run, barrier, theirs))
+        for (fn, run), (_, theirs) in zip(programs, pipes, strict=True)
+    ]
+    for one in started:
+        one.start()
+    for one in started:
+        one.join(60)
+    said = [ours.recv() for ours, _ in pipes if ours.poll()]
+    for ours, theirs in pipes:
+        ours.close()
+        theirs.close()
+    return said, [one.exitcode for one in started]
+
+
+def stands(desk: Desk) -> dict[tuple[str, str], tuple[int, int]]:
+    """What is spent and reserved, of the days and of each run."""
+    found = {}
+    for budget in desk.runtime.journal.spending.budgets():
+        for row in desk.runtime.journal.spending.periods(budget["name"], 100):
+            period = "day" if budget["per"] == "day" else row["period"]
+            found[budget["name"], period] = (row["spent"], row["reserved"])
+            assert row["spent"] + row["reserved"] <= budget["most"]
+    return found
+
+
+def test_processes_share_a_budget_exactly(desk: Desk) -> None:
+    """W13 of Pherix: of a cap of 100, two overlapping 90s both went through."""
+    said, ends = together(desk, (spend, "a"), (spend, "b"), (spend, "b"), (spend, "c"))
+    assert ends == [0, 0, 0, 0]
+    assert sum(made for made, _ in said) == 40
+    found = stands(desk)
+    assert found["money", "day"] == (26_400_000_000, 0)
+    assert found["tokens", "day"] == (80_000, 0)
+    assert sum(found["run", run][0] for run in "abc") == 40
+    assert {budget for _, budget in said} <= {"money", "run"} and "money" in {budget for _, budget in said}
+    desk.runtime.close()
+
+
+def test_what_a_killed_process_had_reserved_is_nobodys(desk: Desk) -> None:
+    said, ends = together(desk, (spend, "a"), (die, "b"), (die, "c"), (spend, "d"))
+    assert (ends[1], ends[2]) == (-signal.SIGKILL, -signal.SIGKILL)
+    found = stands(desk)
+    assert (found["run", "b"], found["run", "c"]) == ((0, 1), (0, 1))
+    assert found["tokens", "day"][1] == 4000
+    assert sum(made for made, _ in said) == 17 + 17
+    states = [row["state"] for row in desk.runtime.journal.spending.calls(100)]
+    assert (states.count("reserved"), states.count("done")) == (2, 34)
+    desk.runtime.close()
+
+
+def test_nobody_decides_on_what_another_is_about_to_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W13 again, with the moment between looking and taking held open: of a cap of 100, one of two 90s goes through."""
+    cap = Hold("cap", "tokens", "day", "", 100, "2026-11-23", 90)
+    path, second_done = tmp_path / "shared.db", threading.Event()
+    looked: list[str] = []
+    look, unit = spending._shortage, Database.unit
+
+    def look_and_wait(*given: Any) -> Any:
+        found = look(*given)
+        looked.append(threading.current_thread().name)
+        if looked == ["first"]:
+            second_done.wait(0.5)  # in vain, where the second has to wait for the first
+        return found
+
+    def unit_and_wait(self: Database, *, durable: bool) -> Any:
+        if looked and threading.current_thread().name == "first":
+            second_done.wait(5)  # never, where looking and taking are one unit
+        return unit(self, durable=durable)
+
+    def reserve(name: str) -> object:
+        threading.current_thread().name = name
+        if name == "second":
+            while not looked:
+                time.sleep(0.001)
+        journal = Journal(path)
+        try:
+            return journal.spending.reserve(name, None, MODEL, [cap])
+        finally:
+            journal.close()
+            if name == "second":
+                second_done.set()
+
+    monkeypatch.setattr(spending, "_shortage", look_and_wait)
+    monkeypatch.setattr(Database, "unit", unit_and_wait)
+    with ThreadPoolExecutor(2) as pool:
+        first, second = pool.map(reserve, ["first", "second"])
+    assert (first, second) == (None, spending.Shortage(cap, 0, 90))
+    journal = Journal(path)
+    assert [row["call_id"] for row in journal.spending.calls(9)] == ["first"]
+    journal.close()

@@ -1,0 +1,108 @@
+"""A span for each call to a model, by the conventions' names, and nothing in it that was said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind
+
+from countersign import Budget, BudgetExceeded, llm_call, record_llm, tracing
+from tests.fakes.desk import Desk, make_desk
+from tests.fakes.llm_answers import ANTHROPIC, GOOGLE, OPENAI_CHAT, SECRET, google_object
+
+MODEL = "example-opus"
+
+
+@pytest.fixture
+def desk(tmp_path: Any) -> Iterator[Desk]:
+    made = make_desk(tmp_path, budgets=(Budget("two", "calls", 2, "day"),))
+    with made.runtime:
+        yield made
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with tracing.using(provider):
+        yield exporter
+    provider.shutdown()
+
+
+def one(spans: InMemorySpanExporter) -> ReadableSpan:
+    (span,) = spans.get_finished_spans()
+    return span
+
+
+def test_a_call_is_a_span_by_the_conventions(desk: Desk, spans: InMemorySpanExporter) -> None:
+    with llm_call(MODEL, max_tokens=500, reasoning=True, runtime=desk.runtime) as call:
+        record = call.record(ANTHROPIC)
+    span = one(spans)
+    assert (span.name, span.kind) == ("chat example-opus", SpanKind.CLIENT)
+    assert dict(span.attributes or {}) == {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.provider.name": "anthropic",
+        "gen_ai.request.model": "example-opus",
+        "gen_ai.request.max_tokens": 500,
+        "gen_ai.response.model": "example-opus-20260301",
+        "gen_ai.response.finish_reasons": ("end_turn",),
+        "gen_ai.usage.input_tokens": 2500,
+        "gen_ai.usage.output_tokens": 150,
+        "gen_ai.usage.cache_read.input_tokens": 2000,
+        "gen_ai.usage.cache_creation.input_tokens": 400,
+        "gen_ai.usage.reasoning.output_tokens": 90,
+        "countersign.call_id": record.call_id,
+    }
+
+
+@pytest.mark.parametrize(
+    "answer", [ANTHROPIC, GOOGLE, google_object()], ids=["anthropic", "google", "google object"]
+)
+def test_nothing_that_was_said_is_in_a_span(desk: Desk, spans: InMemorySpanExporter, answer: Any) -> None:
+    prompt = [{"role": "user", "content": SECRET}]
+    with llm_call(MODEL, prompt=prompt, reasoning=True, runtime=desk.runtime) as call:
+        assert call.record(answer).usage.reasoning == SECRET
+    assert SECRET not in one(spans).to_json()
+    assert "Done." not in one(spans).to_json()
+
+
+def test_a_call_that_went_wrong_says_so_by_its_type_alone(desk: Desk, spans: InMemorySpanExporter) -> None:
+    with pytest.raises(ValueError), llm_call(MODEL, runtime=desk.runtime):
+        raise ValueError(SECRET)
+    told = json.loads(one(spans).to_json())
+    assert (told["attributes"]["error.type"], told["status"]["status_code"]) == ("ValueError", "ERROR")
+    assert SECRET not in one(spans).to_json()
+
+
+def test_a_refused_call_is_a_span_too(desk: Desk, spans: InMemorySpanExporter) -> None:
+    with (
+        pytest.raises(BudgetExceeded),
+        llm_call(MODEL, budgets=[Budget("no", "calls", 0, "day")], runtime=desk.runtime),
+    ):
+        raise AssertionError("it was let through")
+    assert (one(spans).attributes or {})["error.type"] == "BudgetExceeded"
+
+
+def test_what_is_recorded_afterwards_is_a_span_too(desk: Desk, spans: InMemorySpanExporter) -> None:
+    record_llm(OPENAI_CHAT, runtime=desk.runtime)
+    assert (one(spans).attributes or {})["gen_ai.usage.input_tokens"] == 1200
+
+
+def test_a_call_is_a_child_of_what_the_program_does(desk: Desk, spans: InMemorySpanExporter) -> None:
+    with tracing.span("step"), llm_call(MODEL, runtime=desk.runtime) as call:
+        call.record(OPENAI_CHAT)
+    child, parent = spans.get_finished_spans()
+    assert child.parent is not None and parent.context is not None
+    assert child.parent.span_id == parent.context.span_id
+
+
+def test_without_a_tracer_nothing_is_made(desk: Desk) -> None:
+    with llm_call(MODEL, runtime=desk.runtime) as call:
+        call.record(OPENAI_CHAT)
+    assert tracing.here() is None
