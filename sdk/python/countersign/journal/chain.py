@@ -7,10 +7,11 @@ it; the row of the transaction holds the head, and a line that does not follow f
 transaction (manifests, epochs) has a chain of its own, named "". `verifying.py` reads all of it back.
 
 What it shows: that rows and lines are as the SDK wrote them, or which are not. What it cannot show: an attacker who may
-write the file and knows this page can compute every line anew, or put back an older copy of the whole file. No chain
-without an anchor outside shows that. The anchor is the service's log: `txn_digest`, the attempt and each outcome are
-there too, signed, where this process cannot reach; and whoever writes the head of a chain down elsewhere has another.
-A digest hides a text only as well as the text is hard to guess; the file holds it in clear anyway.
+write the file and knows this page can compute every line anew, or put the file back as it was before: by a copy, or by
+deleting the last transactions with all their rows and lines. No chain without an anchor outside shows that. The anchor
+is the service's log: `txn_digest`, the attempt and each outcome are there too, signed, where this process cannot reach;
+and whoever writes the head of a chain down elsewhere has another. A digest hides a text only as well as the text is
+hard to guess; the file holds it in clear anyway.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 UNBOUND: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
         "transactions": frozenset({"holder", "generation", "lease_until", "updated_at"})
-        | frozenset({"chain_n", "chain_hash"}),
+        | frozenset({"chain_n", "chain_id", "chain_hash"}),
     }
 )
 """Columns that no line states, on purpose. The lease says who may write now, not what happened: it changes with every
@@ -62,6 +63,14 @@ CLEAR: Final = frozenset(
 
 _DOMAIN: Final = b"countersign/journal/v1\n"
 _MILLISECONDS: Final = 1000
+_LAST: Final = "coalesce((SELECT max(id) FROM chain), 0)"
+_HEAD: Final = (
+    f"SELECT {_LAST}, t.chain_n, coalesce(c.hash, '') FROM transactions t "  # noqa: S608
+    "LEFT JOIN chain c ON c.id = t.chain_id AND c.txn = t.txn AND c.n = t.chain_n WHERE t.txn = ?"
+)
+_OWN_HEAD: Final = (
+    f"SELECT {_LAST}, coalesce(max(n), 0), coalesce(hash, '') FROM chain WHERE txn = '' AND ? = ''"  # noqa: S608
+)
 
 
 class Change:
@@ -76,7 +85,7 @@ class Change:
 
     def run(self, table: str, sql: str, parameters: tuple[Any, ...], *changes: str) -> int:
         """Run one INSERT or UPDATE, note what the rows it met say now, and answer how many they were. `changes` are
-        the columns it sets; none are all.
+        the columns it sets; none are all. A column that no line ever states is NULL.
         """
         rows = self.unit.execute(_returning(table, sql, changes), parameters).fetchall()
         self._rows += [[table, *stated(table, row)] for row in rows]
@@ -104,14 +113,12 @@ class Change:
         )
 
     def _head(self) -> tuple[int, int, str]:
-        """The number of the journal's last line; number and hash of this chain's. Read from the lines and not from the
-        transaction's row: a trigger compares the two, so that nothing is built on a chain that was cut.
+        """The number of the journal's last line; number and hash of this chain's. The hash is the line's own: a trigger
+        compares it with the transaction's row, so that nothing is built on a chain that was cut.
         """
         last, n, prev = self.unit.execute(
-            "SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'chain'), 0), coalesce(max(n), 0), "
-            "coalesce(hash, '') FROM chain WHERE txn = ?",
-            (self.txn,),
-        ).fetchone()
+            _OWN_HEAD if self.txn == OWN else _HEAD, (self.txn,)
+        ).fetchone() or (0, 0, "")
         return int(last), int(n), str(prev)
 
 

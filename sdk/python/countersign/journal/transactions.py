@@ -86,18 +86,10 @@ class Transactions(Reading):
                 "INSERT INTO effects (txn, staging, lane, seq, effect_id, tool, call_key, args, state, updated_at) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    *(
-                        lease.txn,
-                        staging,
-                        call.lane,
-                        call.seq,
-                        call.effect_id,
-                        call.tool,
-                        call.call_key,
-                        call.args,
-                    ),
-                    *(state.value, self._clock.wall()),
+                    *(lease.txn, staging, call.lane, call.seq, call.effect_id, call.tool, call.call_key),
+                    *(call.args, state.value, change.at),
                 ),
+                *("txn", "effect_id", "tool", "call_key", "args", "state", "updated_at"),
             )
 
     def freeze(
