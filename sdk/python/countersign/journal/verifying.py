@@ -3,7 +3,8 @@
 Read only: the file is opened as it is, damaged or not, and nothing in it is changed. In this order:
 
     1  the file: SQLite's own check of every page and index
-    2  the schema: tables, indexes and triggers as this SDK makes them, and no trigger besides
+    2  the schema: tables, indexes and triggers as this SDK makes them, and no trigger besides; where 1 or 2 finds that
+       rows cannot be read for what they are, nothing further is compared
     3  each line: its bytes have its hash, it stands where it says, it follows from the line before it
     4  the head that the transaction's row holds is the last line; no number of the whole journal is left out
     5  each row: there, known to the chain, and every bound column (chain.UNBOUND lists the others) as stated last
@@ -50,7 +51,7 @@ def verify(path: Path, name: str | None = None) -> Verified:
     try:
         with closing(_open(path)) as db:
             look.at(db, name)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # names of columns are decoded by sqlite3 itself
         look.found(Damage.FILE, f"SQLite cannot read it: {error}")
     return Verified(tuple(look.chains), tuple(look.findings), look.lines)
 
@@ -73,6 +74,7 @@ class _Look:
         self.findings: list[Finding] = []
         self.chains: list[Chain] = []
         self.lines = 0
+        self._legible = True
 
     def found(self, damage: Damage, what: str, txn: str | None = None, line: int | None = None) -> None:
         """Note one thing that is wrong."""
@@ -83,12 +85,15 @@ class _Look:
         db.execute("BEGIN")
         self._file(db)
         self._schema(db)
+        if not self._legible:
+            return  # what cannot be read for what it is, is not compared either
         wanted = _named(db, name)
         rows = _rows(db, wanted)
+        heads = {row["txn"]: row for row in db.execute("SELECT * FROM transactions")}
         for txn, lines in _chains(db, wanted):
-            self._transaction(db, txn, lines, rows.pop(txn, {}))
+            self._transaction(txn, lines, heads.get(txn), rows.pop(txn, {}))
         for txn, left in rows.items():
-            self._transaction(db, txn, [], left)
+            self._transaction(txn, [], heads.get(txn), left)
         if wanted is None:
             self._numbers(db)
 
@@ -96,6 +101,7 @@ class _Look:
         """Step 1."""
         said = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({_MOST_OF_FILE})")]
         for what in said if said != ["ok"] else ():
+            self._legible = False
             self.found(Damage.FILE, what)
 
     def _schema(self, db: sqlite3.Connection) -> None:
@@ -114,6 +120,7 @@ class _Look:
         theirs = {row["name"]: tuple(row) for row in db.execute(_SCHEMA)}
         for name, made in ours.items():
             if theirs.get(name) != made:
+                self._legible = self._legible and made[0] == "trigger"
                 self.found(
                     Damage.SCHEMA, f"{made[0]} {name!r} is {'not as made' if name in theirs else 'missing'}"
                 )
@@ -122,19 +129,18 @@ class _Look:
                 self.found(Damage.SCHEMA, f"{theirs[name][0]} {name!r} is not this SDK's")
 
     def _transaction(
-        self, db: sqlite3.Connection, txn: str, lines: Sequence[sqlite3.Row], rows: _Rows
+        self, txn: str, lines: Sequence[sqlite3.Row], row: sqlite3.Row | None, rows: _Rows
     ) -> None:
         """Steps 3 to 5 for one chain."""
         self.lines += len(lines)
         told = self._chain(txn, lines)
-        row = db.execute("SELECT * FROM transactions WHERE txn = ?", (txn,)).fetchone()
         if row is not None:
             self._head(row, lines)
         last = _text(str(lines[-1]["hash"])) if lines else ""
         if txn != OWN:
-            names = ("run_key", "txn_digest", "attempt_id") if row is not None else ()
-            key, digest, attempt = (row[name] for name in names) if names else (None, None, None)
-            self.chains.append(Chain(_text(txn), _text(key), len(lines), last, _text(digest), _text(attempt)))
+            known = (None,) * 3 if row is None else (row["run_key"], row["txn_digest"], row["attempt_id"])
+            key, digest, attempt = (_text(one) for one in known)
+            self.chains.append(Chain(_text(txn), key, len(lines), last, digest, attempt))
         self._compare(txn, told, rows)
 
     def _chain(self, txn: str, lines: Sequence[sqlite3.Row]) -> _Told:
