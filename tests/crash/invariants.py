@@ -21,6 +21,7 @@ from sqlmodel import SQLModel
 
 from countersign.contract import EffectState, TxnState, can_move, load, names
 from countersign.journal.moves import OPEN_TXN
+from countersign.journal.verifying import verify
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow, IdempotencyRow, OutboxRow
 from policy_service.storage.tables import (
@@ -322,6 +323,7 @@ def _hanging(folder: Path, asked: Iterable[str], seen: Evidence) -> Iterator[str
     path = folder / "journal.db"
     if not path.exists():
         return
+    yield from (f"the journal is not as it was written: {found}" for found in verify(path).findings)
     journal = sqlite3.connect(path)
     journal.row_factory = sqlite3.Row
     try:

@@ -2,51 +2,43 @@
 
 `resume` finishes what is parked or was interrupted, `worker` goes on doing so, `accept` and `decline` answer what a
 reviewer proposes, `answer` tells people what they ask before they decide, `tools list | export` shows tools and
-drafts their manifests for review, `journal list | show` reads the journal. Text that came from an agent or a tool is
-shown with control characters made visible, and arguments a manifest calls secret are not shown at all. The
-composition happens here; every decision is somewhere else.
+drafts their manifests for review, `journal` reads the journal (cli_journal.py). Text that came from an agent or a tool
+is shown with control characters made visible. The composition happens here; every decision is somewhere else.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import orjson
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from countersign.answering import asked_about, chosen
 from countersign.budgets_cli import budget_app
+from countersign.cli_journal import journal_app
 from countersign.drafting import READ_GROUP, manifest_json
 from countersign.errors import CountersignError, MisuseError
 from countersign.exporting import Exported, export_drafts, export_manifests
-from countersign.journal import Journal
 from countersign.loading import files_beside, load_tools, where
 from countersign.mcp_drafts import MAX_LISTING_BYTES, mcp_drafts
 from countersign.recovery import Resumed
 from countersign.resuming import resume_async
 from countersign.runtime import Runtime
-from countersign.settings import journal_path_from_env
-from countersign.telling import describe, summary, visible
+from countersign.telling import visible
+from countersign.terminal import JsonOption, errors_told, json_text, print_json, print_table
 from countersign.tool import Tool
 from countersign.worker import work
 
 app: Final = typer.Typer(no_args_is_help=True, add_completion=False, help="Agents' tools and journal.")
 tools_app: Final = typer.Typer(no_args_is_help=True, help="The tools an agent may ask for.")
-journal_app: Final = typer.Typer(no_args_is_help=True, help="What was staged, asked, fired.")
 app.add_typer(tools_app, name="tools")
 app.add_typer(journal_app, name="journal")
 app.add_typer(budget_app, name="budget")
 
-_MAX_LISTED: Final = 50
 _PROMPT_SECONDS: Final = 0.1  # the least time between two rounds of --follow
 
 _NEXT: Final = (
@@ -66,11 +58,6 @@ McpOption = Annotated[
     str | None,
     typer.Option("--mcp", help="File with an MCP server's answer to tools/list; - reads it from the input."),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")]
-JournalOption = Annotated[
-    Path | None,
-    typer.Option("--journal", help="Journal file; else COUNTERSIGN_JOURNAL, else the agent's own."),
-]
 
 
 @app.command()
@@ -82,7 +69,7 @@ def resume(
     as_json: JsonOption = False,
 ) -> None:
     """Fire what was approved since it was parked, and finish what a crash interrupted."""
-    with _told():
+    with errors_told():
         load_tools(tools)
         with Runtime.from_env() as runtime:
             asyncio.run(_resume(runtime, follow, as_json))
@@ -99,7 +86,7 @@ def worker(
 
     Several may share one journal. SIGTERM or Ctrl-C lets the effect that is being fired end, and begins no other.
     """
-    with _told():
+    with errors_told():
         load_tools(tools)
         with Runtime.from_env() as runtime:
             asyncio.run(work(runtime, _teller(as_json), every_seconds=None if once else every))
@@ -110,7 +97,7 @@ def worker(
 @app.command()
 def accept(proposal: Annotated[str, typer.Argument(help="The id a ReviewPending error names.")]) -> None:
     """Take the arguments a reviewer proposes, in the agent's name: people are asked anew, and nothing fires here."""
-    with _told(), Runtime.from_env() as runtime:
+    with errors_told(), Runtime.from_env() as runtime:
         view = runtime.client().accept_proposal(proposal)
     typer.echo(f"accepted: {visible(view.run_key)} is at revision {view.rev}, {view.state.value}")
 
@@ -121,7 +108,7 @@ def decline(
     reason: Annotated[str | None, typer.Option(help="A word for whoever proposed it.")] = None,
 ) -> None:
     """Keep the arguments as they are, in the agent's name; the question stays open."""
-    with _told(), Runtime.from_env() as runtime:
+    with errors_told(), Runtime.from_env() as runtime:
         view = runtime.client().decline_proposal(proposal, reason)
     typer.echo(f"declined: {visible(view.run_key)} is at revision {view.rev}, {view.state.value}")
 
@@ -136,14 +123,14 @@ def answer(
     as_json: JsonOption = False,
 ) -> None:
     """Show what people ask about a step before they decide, or answer it. They see the answer as the agent's claim."""
-    with _told(), Runtime.from_env() as runtime:
+    with errors_told(), Runtime.from_env() as runtime:
         asked = asked_about(runtime, key)
         if text is not None:
             runtime.client().answer(*chosen(asked, question), text)
             typer.echo("answered")
             return
     if as_json:
-        _print_json([asdict(one) for one in asked])
+        print_json([asdict(one) for one in asked])
         return
     for one in asked:
         typer.echo(visible(f"{one.question_id}: {one} ({one.asked_at})"))
@@ -164,7 +151,7 @@ def export(
     as_json: JsonOption = False,
 ) -> None:
     """Write a draft manifest for every tool, for people to review and put into the bundle."""
-    with _told():
+    with errors_told():
         if (tools is None) is (mcp is None):
             raise MisuseError("say where the tools are: either --tools MODULE or --mcp FILE")
         if mcp is not None:
@@ -172,7 +159,7 @@ def export(
             return
         exported = export_drafts(load_tools(tools or ""), out, force=force)
     if as_json:
-        _print_json([_exported_line(one) for one in exported])
+        print_json([_exported_line(one) for one in exported])
         return
     for one in exported:
         kept = "" if one.written else "kept as it was, --force replaces it: "
@@ -195,7 +182,7 @@ def _export_listing(mcp: str, out: Path | None, *, force: bool, as_json: bool) -
         for one in drafts
     ]
     if as_json:
-        _print_json({"tools": told, "notes": list(notes)})
+        print_json({"tools": told, "notes": list(notes)})
     else:
         for line in _listing_lines(told, notes):
             typer.echo(visible(line))
@@ -227,7 +214,7 @@ def _listing_lines(told: list[dict[str, Any]], notes: tuple[str, ...]) -> Iterat
 @tools_app.command("list")
 def list_tools(tools: ToolsOption, as_json: JsonOption = False) -> None:
     """Show every tool as its code declares it: what it acts on, whether it reads or writes, what is missing."""
-    with _told():
+    with errors_told():
         try:
             told = [_tool_line(one) for one in load_tools(tools)]
         except Exception as error:
@@ -236,9 +223,9 @@ def list_tools(tools: ToolsOption, as_json: JsonOption = False) -> None:
             raise MisuseError(f"{tools!r} cannot be imported: {where(error)}") from error
     if as_json:
         beside = files_beside(Path(tools).resolve().parent)
-        _print_json({"tools": told, "files": [str(path) for path in beside]})
+        print_json({"tools": told, "files": [str(path) for path in beside]})
         return
-    _print_table(("tool", "kind", "resource", "problem"), told)
+    print_table(("tool", "kind", "resource", "problem"), told)
 
 
 def _tool_line(one: Tool) -> dict[str, Any]:
@@ -258,45 +245,6 @@ def _tool_line(one: Tool) -> dict[str, Any]:
     return line | {"kind": kind, "resource": resource, "draft": manifest_json(draft).decode()}
 
 
-@journal_app.command("list")
-def list_journal(
-    journal: JournalOption = None,
-    limit: Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")] = _MAX_LISTED,
-    as_json: JsonOption = False,
-) -> None:
-    """List transactions, newest first."""
-    with _told(), _journal(journal) as opened:
-        rows = [summary(opened, record) for record in opened.transactions.newest(limit)]
-    if as_json:
-        _print_json(rows)
-        return
-    _print_table(("key", "state", "effects", "changed", "note"), rows)
-
-
-@journal_app.command("show")
-def show_journal(
-    name: Annotated[str, typer.Argument(help="A run key, a transaction id, or the beginning of one.")],
-    journal: JournalOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show one transaction with its effects, their arguments and what became of them."""
-    with _told(), _journal(journal) as opened:
-        found = opened.transactions.find(name)
-        if not found:
-            raise MisuseError(
-                f"the journal has no transaction {name!r}; `countersign journal list` shows what it has"
-            )
-        told = [describe(opened, record) for record in found]
-    if as_json:
-        _print_json(told)
-        return
-    for one in told:
-        effects = one.pop("effects")
-        for key, value in one.items():
-            typer.echo(f"{key}: {visible(str(value))}")
-        _print_table(("lane", "seq", "tool", "state", "args", "result", "error", "settled"), effects)
-
-
 async def _resume(runtime: Runtime, follow: float | None, as_json: bool) -> None:
     while True:
         found = await resume_async(runtime)
@@ -311,7 +259,7 @@ def _teller(as_json: bool) -> Callable[[Resumed], None]:
 
     def tell(one: Resumed) -> None:
         told = {name: getattr(one, name) for name in Resumed.__dataclass_fields__}
-        typer.echo(_json_text(told) if as_json else _line(one))
+        typer.echo(json_text(told) if as_json else _line(one))
         sys.stdout.flush()
 
     return tell
@@ -323,50 +271,12 @@ def _line(one: Resumed) -> str:
 
 def _print_resumed(found: list[Resumed], as_json: bool) -> None:
     if as_json:
-        _print_json([{name: getattr(one, name) for name in Resumed.__dataclass_fields__} for one in found])
+        print_json([{name: getattr(one, name) for name in Resumed.__dataclass_fields__} for one in found])
         return
     if not found:
         typer.echo("nothing is left to finish")
     for one in found:
         typer.echo(_line(one))
-
-
-@contextmanager
-def _journal(path: Path | None) -> Iterator[Journal]:
-    chosen = path or journal_path_from_env()
-    if not chosen.is_file():
-        raise MisuseError(f"there is no journal at {str(chosen)!r}; name one with --journal")
-    opened = Journal(chosen)
-    try:
-        yield opened
-    finally:
-        opened.close()
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Errors of ours are sentences for people; everything else is a bug and keeps its traceback."""
-    try:
-        yield
-    except CountersignError as error:
-        typer.echo(f"{error.code}: {visible(str(error))}", err=True)
-        raise typer.Exit(1) from error
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(_json_text(value, indent=2))
-
-
-def _json_text(value: Any, indent: int | None = None) -> str:
-    """JSON in ASCII: what an agent wrote moves no cursor of whoever reads it on a terminal."""
-    return json.dumps(orjson.loads(orjson.dumps(value)), indent=indent)
-
-
-def _print_table(columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
-    table = Table(*columns)
-    for row in rows:
-        table.add_row(*("" if row[name] is None else visible(str(row[name])) for name in columns))
-    Console(markup=False, highlight=False).print(table)
 
 
 if __name__ == "__main__":

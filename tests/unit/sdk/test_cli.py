@@ -10,9 +10,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from countersign import ReviewPending, Runtime, Settings, default_runtime, transaction, use_runtime
-from countersign.cli import _print_json, app
+from countersign.cli import app
 from countersign.contract import load_manifest
 from countersign.telling import visible
+from countersign.terminal import print_json
 from countersign.tool import default_registry
 from tests.fakes.desk import Desk, changed, make_runtime
 from tests.fakes.service_http import serving
@@ -254,7 +255,7 @@ def test_the_environment_makes_the_default_runtime(served: Desk, module: Path) -
 
 
 def test_what_an_agent_wrote_moves_no_cursor_in_json_either(capsys: pytest.CaptureFixture[str]) -> None:
-    _print_json({"note": "a\x1b[2J\x9b2J\u202e\x7f", "amount": 2**53 - 1})
+    print_json({"note": "a\x1b[2J\x9b2J\u202e\x7f", "amount": 2**53 - 1})
     printed = capsys.readouterr().out
     assert printed.isascii()
     assert not set(printed) - set("\n") & {chr(code) for code in (*range(32), 127)}

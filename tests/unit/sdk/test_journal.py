@@ -116,6 +116,7 @@ def test_a_newer_journal_is_refused(journal: Journal, tmp_path: Path) -> None:
         owned(Journal(tmp_path / "journal.db"))
 
 
+@pytest.mark.tampers
 @pytest.mark.parametrize("damage", ["truncated", "overwritten"])
 def test_a_damaged_file_is_an_error_and_nothing_fires(desk: Desk, damage: str) -> None:
     refund = refund_tool(desk)
@@ -135,6 +136,7 @@ def test_a_damaged_file_is_an_error_and_nothing_fires(desk: Desk, damage: str) -
     assert desk.done == []
 
 
+@pytest.mark.tampers
 @pytest.mark.parametrize(
     ("change", "says"),
     [

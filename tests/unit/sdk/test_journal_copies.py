@@ -62,6 +62,7 @@ def test_a_copy_fires_nothing_that_the_first_has_reported(desk: Desk) -> None:
     assert desk.done == [("refund", "o-1", 100)]
 
 
+@pytest.mark.tampers
 def test_rows_of_another_transaction_fire_nothing(desk: Desk) -> None:
     """The approved rows of one transaction, written under the name of another that was not approved."""
     refund = refund_tool(desk)

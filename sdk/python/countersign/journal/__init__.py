@@ -45,9 +45,9 @@ class Journal:
         self.outbox = Outbox(self.database, when)
         self.manifests = KeptManifests(self.database, when)
         self.receipts = Receipts(self.database, when)
-        self.epochs = Epochs(self.database)
-        self.edits = TakenEdits(self.database)
-        self.traces = Traces(self.database)
+        self.epochs = Epochs(self.database, when)
+        self.edits = TakenEdits(self.database, when)
+        self.traces = Traces(self.database, when)
         self.spending = Spending(self.database, when)
 
     def close(self) -> None:

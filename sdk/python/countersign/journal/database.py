@@ -81,7 +81,7 @@ class Database:
             self._part_failed = True
             raise
 
-    def rows(self, sql: str, parameters: tuple[Any, ...] = ()) -> list[Row]:
+    def rows(self, sql: str, parameters: tuple[Any, ...] | dict[str, Any] = ()) -> list[Row]:
         """Read."""
         with self._lock, _told(self.path):
             return self._connected().execute(sql, parameters).fetchall()

@@ -8,19 +8,19 @@ that for "not done".
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from countersign.clock import Clock
 from countersign.contract.effect import Effect
 from countersign.contract.states import Outcome
+from countersign.journal.chain import Change
 from countersign.journal.database import Database
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.moves import LocalState, LocalTxn
+from countersign.journal.moving import move
 from countersign.journal.reading import COMPENSATE_LANE
 from countersign.journal.records import compensation_bytes
-from countersign.journal.transactions import move
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,21 +59,17 @@ class Firing:
         Not durable by itself: the FIRING that follows is, and carries this with it; until then the service
         knows.
         """
-        with self._database.unit(durable=False) as unit:
-            self._leases.require(unit, lease)
+        with (
+            self._database.unit(durable=False) as unit,
+            self._leases.changing(unit, lease, "redeemed") as change,
+        ):
             for effect_id in effect_ids:
-                move(
-                    unit,
-                    lease.txn,
-                    staging,
-                    effect_id,
-                    LocalState.REDEEMED,
-                    self._clock.wall(),
-                    missing_ok=True,
-                )
-            unit.execute(
+                move(change, staging, effect_id, LocalState.REDEEMED, missing_ok=True)
+            change.run(
+                "transactions",
                 "UPDATE transactions SET redeemed = 1, state = ?, parked = 0 WHERE txn = ?",
                 (LocalTxn.REDEEMED.value, lease.txn),
+                *("redeemed", "state", "parked"),
             )
 
     def begin(
@@ -85,47 +81,55 @@ class Firing:
             LeaseLost: somebody took the transaction over; nothing may be called.
             JournalError: the effect has been fired already, or may not be.
         """
-        with self._database.unit(durable=True) as unit:
-            self._leases.require(unit, lease, at_least=lease_seconds)
-            self._write(unit, lease.txn, staging, before)
-            now = self._clock.wall()
-            move(unit, lease.txn, staging, effect_id, LocalState.FIRING, now, generation=lease.generation)
+        with (
+            self._database.unit(durable=True) as unit,
+            self._leases.changing(unit, lease, "firing", at_least=lease_seconds) as change,
+        ):
+            _write(change, staging, before)
+            move(change, staging, effect_id, LocalState.FIRING, generation=lease.generation)
 
     def write(self, lease: Lease, staging: int, outcomes: Sequence[Done]) -> None:
         """Write outcomes, durably."""
-        with self._database.unit(durable=True) as unit:
-            self._leases.require(unit, lease)
-            self._write(unit, lease.txn, staging, outcomes)
+        with (
+            self._database.unit(durable=True) as unit,
+            self._leases.changing(unit, lease, "outcome") as change,
+        ):
+            _write(change, staging, outcomes)
 
     def compensation_redeemed(self, lease: Lease, staging: int, effect_id: str) -> None:
         """Note the verified receipt of a compensation."""
-        with self._database.unit(durable=False) as unit:
-            self._leases.require(unit, lease)
-            move(
-                unit, lease.txn, staging, effect_id, LocalState.REDEEMED, self._clock.wall(), missing_ok=True
-            )
+        with (
+            self._database.unit(durable=False) as unit,
+            self._leases.changing(unit, lease, "compensation_redeemed") as change,
+        ):
+            move(change, staging, effect_id, LocalState.REDEEMED, missing_ok=True)
 
     def settle_compensated(self, lease: Lease, staging: int, effect_id: str, to: LocalState) -> None:
         """Note how the taking back of a fired effect ended."""
-        now = self._clock.wall()
-        with self._database.unit(durable=True) as unit:
-            self._leases.require(unit, lease)
-            move(unit, lease.txn, staging, effect_id, LocalState.COMPENSATING, now, missing_ok=True)
-            move(unit, lease.txn, staging, effect_id, to, now)
+        with (
+            self._database.unit(durable=True) as unit,
+            self._leases.changing(unit, lease, "compensation_settled") as change,
+        ):
+            move(change, staging, effect_id, LocalState.COMPENSATING, missing_ok=True)
+            move(change, staging, effect_id, to)
 
     def learn(self, lease: Lease, staging: int, news: Sequence[News]) -> None:
         """Take over what the service knows and this journal does not: what people settled. A move the table does not
         lead to is left out: what this journal knows for sure, nobody talks it out of.
         """
-        with self._database.unit(durable=True) as unit:
-            self._leases.require(unit, lease)
+        with (
+            self._database.unit(durable=True) as unit,
+            self._leases.changing(unit, lease, "learned") as change,
+        ):
             for one in news:
                 for to in one.way:
-                    move(unit, lease.txn, staging, one.effect_id, to, self._clock.wall(), missing_ok=True)
-                unit.execute(
+                    move(change, staging, one.effect_id, to, missing_ok=True)
+                change.run(
+                    "effects",
                     "UPDATE effects SET settlements = ?, result = coalesce(result, ?) "
                     "WHERE txn = ? AND staging = ? AND effect_id = ?",
                     (one.settlements, one.result, lease.txn, staging, one.effect_id),
+                    *("settlements", "result"),
                 )
 
     def begin_compensation(
@@ -135,9 +139,12 @@ class Firing:
 
         A compensation has one row for ever: a second call answers the attempt of the first.
         """
-        with self._database.unit(durable=True) as unit:
-            self._leases.require(unit, lease)
-            unit.execute(
+        with (
+            self._database.unit(durable=True) as unit,
+            self._leases.changing(unit, lease, "compensating") as change,
+        ):
+            change.run(
+                "effects",
                 "INSERT OR IGNORE INTO effects (txn, staging, lane, seq, effect_id, tool, call_key, args, tool_digest, "
                 "resource_type, resource_id, compensation, effect_digest, state, attempt_id, compensates, updated_at) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
@@ -156,24 +163,24 @@ class Firing:
                     *(attempt_id, compensates, self._clock.wall()),
                 ),
             )
-            now = self._clock.wall()
-            move(unit, lease.txn, staging, compensates, LocalState.COMPENSATING, now, missing_ok=True)
+            move(change, staging, compensates, LocalState.COMPENSATING, missing_ok=True)
             row = unit.execute(
                 "SELECT attempt_id FROM effects WHERE txn = ? AND staging = ? AND effect_id = ?",
                 (lease.txn, staging, effect.effect_id),
             ).fetchone()
             return str(row["attempt_id"])
 
-    def _write(self, unit: sqlite3.Connection, txn: str, staging: int, outcomes: Sequence[Done]) -> None:
-        now = self._clock.wall()
-        for done in outcomes:
-            to = LocalState(done.outcome.value)
-            move(unit, txn, staging, done.effect_id, to, now, result=done.result, error=done.error)
-            unit.execute(
-                "INSERT OR IGNORE INTO outbox (txn, attempt_id, effect_id, outcome, result, error, written_at) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (
-                    *(txn, done.attempt_id, done.effect_id, done.outcome.value),
-                    *(done.result if done.report_result else None, done.error, now),
-                ),
-            )
+
+def _write(change: Change, staging: int, outcomes: Sequence[Done]) -> None:
+    for done in outcomes:
+        to = LocalState(done.outcome.value)
+        move(change, staging, done.effect_id, to, result=done.result, error=done.error)
+        change.run(
+            "outbox",
+            "INSERT OR IGNORE INTO outbox (txn, attempt_id, effect_id, outcome, result, error, written_at) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (
+                *(change.txn, done.attempt_id, done.effect_id, done.outcome.value),
+                *(done.result if done.report_result else None, done.error, change.at),
+            ),
+        )

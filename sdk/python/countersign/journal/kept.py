@@ -4,7 +4,6 @@ changes of arguments, and where a commit was traced.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,6 +14,7 @@ from countersign.contract.canonical import canonicalize
 from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest, load_manifest
 from countersign.errors import JournalError
+from countersign.journal.chain import OWN, Change, changing
 from countersign.journal.database import Database
 
 _EPOCH: Final = "epoch"
@@ -33,10 +33,12 @@ class KeptManifests:
 
     def keep(self, manifest: ToolManifest) -> None:
         """Keep a manifest by its digest."""
-        with self._database.unit(durable=False) as unit:
-            unit.execute(
+        now = self._clock.wall()
+        with self._database.unit(durable=False) as unit, changing(unit, OWN, "manifest", now) as change:
+            change.run(
+                "manifests",
                 "INSERT OR IGNORE INTO manifests (tool, digest, body, kept_at) VALUES (?, ?, ?, ?)",
-                (manifest.tool, manifest.digest, canonicalize(manifest.to_json()), self._clock.wall()),
+                (manifest.tool, manifest.digest, canonicalize(manifest.to_json()), now),
             )
 
     def get(self, tool: str, digest: str) -> ToolManifest:
@@ -78,10 +80,12 @@ class Receipts:
         """Keep a verified receipt. Not durable by itself: the FIRING that follows is, and carries this with it."""
         if self.of(attempt_id) is not None:
             return
-        with self._database.unit(durable=False) as unit:
-            unit.execute(
+        now = self._clock.wall()
+        with self._database.unit(durable=False) as unit, changing(unit, txn, "receipt", now) as change:
+            change.run(
+                "receipts",
                 "INSERT OR IGNORE INTO receipts (attempt_id, txn, token, kept_at) VALUES (?, ?, ?, ?)",
-                (attempt_id, txn, token, self._clock.wall()),
+                (attempt_id, txn, token, now),
             )
 
     def of(self, attempt_id: str) -> Receipt | None:
@@ -106,8 +110,9 @@ class Epochs:
     whose service was told everything this journal knows: a later one is told again, before anything is submitted.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
+        self._clock = clock
 
     def highest(self, iss: str) -> int:
         """The highest epoch met in a verified token; 0 before the first."""
@@ -121,27 +126,47 @@ class Epochs:
         """Remember an epoch from a verified token; it never goes back. The first one has been told everything."""
         if epoch <= self.highest(iss):
             return
-        with self._database.unit(durable=True) as unit:
-            _raise(unit, f"{_EPOCH}:{iss}", epoch)
-            unit.execute(
-                "INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?)", (f"{_TOLD}:{iss}", str(epoch))
+        now = self._clock.wall()
+        with self._database.unit(durable=True) as unit, changing(unit, OWN, "epoch", now) as change:
+            _raise(change, f"{_EPOCH}:{iss}", epoch)
+            change.run(
+                "meta",
+                "INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?)",
+                (f"{_TOLD}:{iss}", str(epoch)),
             )
 
     def tell(self, iss: str, epoch: int) -> None:
         """The service of this epoch has been told everything."""
-        with self._database.unit(durable=True) as unit:
-            _raise(unit, f"{_TOLD}:{iss}", epoch)
+        now = self._clock.wall()
+        with self._database.unit(durable=True) as unit, changing(unit, OWN, "told", now) as change:
+            _raise(change, f"{_TOLD}:{iss}", epoch)
 
     def _read(self, name: str) -> int:
         row = self._database.row("SELECT value FROM meta WHERE name = ?", (name,))
         return 0 if row is None else int(row["value"])
 
 
-def _raise(unit: sqlite3.Connection, name: str, epoch: int) -> None:
-    unit.execute(
+def _raise(change: Change, name: str, epoch: int) -> None:
+    change.run(
+        "meta",
         "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE "
         "SET value = excluded.value WHERE CAST(excluded.value AS INTEGER) > CAST(value AS INTEGER)",
         (name, str(epoch)),
+        "value",
+    )
+
+
+def txn_of(name: str) -> str:
+    """The transaction whose chain binds a row of `meta`."""
+    kind, _, of = name.partition(":")
+    return of if kind in {_EDITS, _EDITED, _TRACE} else OWN
+
+
+def _set(change: Change, name: str, value: str) -> None:
+    change.run(
+        "meta",
+        "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+        (name, value),
     )
 
 
@@ -150,28 +175,23 @@ class TakenEdits:
     program that looks at each takes none beforehand: where it is not there, nobody looks for it.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
+        self._clock = clock
 
     def keep(self, txn: str, *, every: bool) -> None:
         """What the last program that committed said."""
         if self.of(txn) == every:
             return  # most programs say nothing of it, and one commit less is noticed
-        with self._database.unit(durable=False) as unit:
-            unit.execute(
-                "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE "
-                "SET value = excluded.value",
-                (f"{_EDITS}:{txn}", str(int(every))),
-            )
+        now = self._clock.wall()
+        with self._database.unit(durable=False) as unit, changing(unit, txn, "takes_edits", now) as change:
+            _set(change, f"{_EDITS}:{txn}", str(int(every)))
 
     def note(self, txn: str, edits: Sequence[object]) -> None:
         """Which changes made the arguments in force: what was proposed, by whom, and who accepted."""
-        with self._database.unit(durable=False) as unit:
-            unit.execute(
-                "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE "
-                "SET value = excluded.value",
-                (f"{_EDITED}:{txn}", canonicalize(list(edits)).decode()),
-            )
+        now = self._clock.wall()
+        with self._database.unit(durable=False) as unit, changing(unit, txn, "edits", now) as change:
+            _set(change, f"{_EDITED}:{txn}", canonicalize(list(edits)).decode())
 
     def noted(self, txn: str) -> JSON:
         """The changes that were noted, oldest first; None where there were none."""
@@ -187,19 +207,17 @@ class TakenEdits:
 class Traces:
     """Where each transaction's commit was traced, so that what another process does later goes on there."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
+        self._clock = clock
 
     def keep(self, txn: str, traceparent: str | None) -> None:
         """Keep it, where anything is traced; of several commits the last."""
         if traceparent is None:
             return
-        with self._database.unit(durable=False) as unit:
-            unit.execute(
-                "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE "
-                "SET value = excluded.value",
-                (f"{_TRACE}:{txn}", traceparent),
-            )
+        now = self._clock.wall()
+        with self._database.unit(durable=False) as unit, changing(unit, txn, "traced", now) as change:
+            _set(change, f"{_TRACE}:{txn}", traceparent)
 
     def find(self, txn: str) -> str | None:
         """The `traceparent` that was kept."""

@@ -13,6 +13,8 @@ import os
 import secrets
 import socket
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import Final, Literal
 
 from countersign.clock import Clock
 from countersign.errors import LeaseLost
+from countersign.journal.chain import Change, changing
 from countersign.journal.database import Database
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
@@ -99,6 +102,19 @@ class Leases:
             raise LeaseLost(
                 f"transaction {lease.txn[:12]} was taken over by another process; this one fires nothing more"
             )
+
+    @contextmanager
+    def changing(
+        self, unit: sqlite3.Connection, lease: Lease, kind: str, *, at_least: float = 0.0
+    ) -> Iterator[Change]:
+        """Inside a unit: what the current owner changes here becomes one line of the transaction's chain.
+
+        Raises:
+            LeaseLost: somebody took it over; nothing of the unit is written.
+        """
+        self.require(unit, lease, at_least=at_least)
+        with changing(unit, lease.txn, kind, self._clock.wall()) as change:
+            yield change
 
 
 def new_holder() -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 
 from countersign.clock import Clock
+from countersign.journal.chain import changing
 from countersign.journal.database import Database
 from countersign.journal.records import Report
 
@@ -27,20 +29,36 @@ class Outbox:
 
     def reported(self, reports: Sequence[Report]) -> None:
         """The service has them. Not durable: reporting twice does no harm."""
+        now = self._clock.wall()
         with self._database.unit(durable=False) as unit:
-            unit.executemany(
-                "UPDATE outbox SET reported_at = ? WHERE id = ?",
-                [(self._clock.wall(), one.id) for one in reports],
-            )
+            self._mark(unit, "reported", "UPDATE outbox SET reported_at = ? WHERE id = ?", now, reports)
 
     def tell_again(self, since: float) -> None:
         """What the service has taken since then it may have forgotten: it is pending again."""
         with self._database.unit(durable=True) as unit:
-            unit.execute("UPDATE outbox SET reported_at = NULL WHERE reported_at >= ?", (since,))
+            rows = unit.execute("SELECT DISTINCT txn FROM outbox WHERE reported_at >= ?", (since,)).fetchall()
+            for row in rows:
+                with changing(unit, row["txn"], "to_report_again", self._clock.wall()) as change:
+                    change.run(
+                        "outbox",
+                        "UPDATE outbox SET reported_at = NULL WHERE reported_at >= ? AND txn = ?",
+                        (since, row["txn"]),
+                        "reported_at",
+                    )
 
     def refused(self, reports: Sequence[Report], why: str) -> None:
         """The service will never take these (it knows better, or knows nothing of the attempt); kept for
         people.
         """
         with self._database.unit(durable=False) as unit:
-            unit.executemany("UPDATE outbox SET refused = ? WHERE id = ?", [(why, one.id) for one in reports])
+            self._mark(unit, "report_refused", "UPDATE outbox SET refused = ? WHERE id = ?", why, reports)
+
+    def _mark(
+        self, unit: sqlite3.Connection, kind: str, sql: str, mark: float | str, reports: Sequence[Report]
+    ) -> None:
+        """One line for each transaction the reports are of."""
+        for txn in dict.fromkeys(one.txn for one in reports):
+            with changing(unit, txn, kind, self._clock.wall()) as change:
+                for one in reports:
+                    if one.txn == txn:
+                        change.run("outbox", sql, (mark, one.id), "reported_at", "refused")

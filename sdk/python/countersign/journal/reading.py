@@ -8,6 +8,7 @@ from countersign.errors import JournalError
 from countersign.journal.database import Database
 from countersign.journal.moves import OPEN_TXN, LocalState
 from countersign.journal.records import EffectRecord, TransactionRecord, effect_record, transaction_record
+from countersign.journal.searching import WANTED, Wanted
 
 STAGED_LANE: Final = "staged"
 LIVE_LANE: Final = "live"
@@ -48,6 +49,15 @@ class Reading:
         """The latest transactions, newest first."""
         rows = self._database.rows(
             "SELECT * FROM transactions ORDER BY updated_at DESC, txn LIMIT ?", (limit,)
+        )
+        return [transaction_record(row) for row in rows]
+
+    def matching(self, wanted: Wanted, limit: int | None = None) -> list[TransactionRecord]:
+        """The transactions somebody looks for, newest first; all of them unless `limit` says how many."""
+        rows = self._database.rows(
+            f"SELECT t.* FROM transactions t WHERE {WANTED} "  # noqa: S608 - text of ours, values are bound
+            "ORDER BY t.updated_at DESC, t.txn LIMIT :limit",
+            {**wanted.parameters, "limit": -1 if limit is None else limit},
         )
         return [transaction_record(row) for row in rows]
 

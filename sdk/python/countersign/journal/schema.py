@@ -2,7 +2,8 @@
 
 A journal of a newer version is refused, never guessed at. `transactions` holds one row for each run key,
 `effects` one row for each call of each list that was staged under it, `outbox` what the service still has to
-be told.
+be told, `chain` one line for each change of any of them. The chain has no index by transaction, for each page
+that a commit writes is paid for with every effect: the row of the transaction leads to the last line.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ CREATE TABLE transactions (
     holder TEXT,
     generation INTEGER NOT NULL DEFAULT 0,
     lease_until REAL NOT NULL DEFAULT 0,
+    chain_n INTEGER NOT NULL DEFAULT 0,   -- the head of its chain: how many lines, which is the last, its hash
+    chain_id INTEGER,
+    chain_hash TEXT NOT NULL DEFAULT '',
     created_at REAL NOT NULL,
     updated_at REAL NOT NULL
 ) STRICT;
@@ -101,6 +105,31 @@ CREATE TABLE receipts (
     token TEXT NOT NULL,                  -- the first one: it proves the whole list, whatever it renewed
     kept_at REAL NOT NULL
 ) STRICT, WITHOUT ROWID;
+
+CREATE TABLE chain (
+    id INTEGER PRIMARY KEY,               -- its place in the journal: no number is left out
+    txn TEXT NOT NULL,                    -- '' for what belongs to no transaction
+    n INTEGER NOT NULL,                   -- its place in the transaction's chain
+    kind TEXT NOT NULL,
+    body BLOB NOT NULL,                   -- canonical; binds all the others (chain.py)
+    prev TEXT NOT NULL,
+    hash TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX chain_own ON chain (n) WHERE txn = '';
+
+CREATE TRIGGER chain_is_not_changed BEFORE UPDATE ON chain
+BEGIN SELECT RAISE(ABORT, 'a line of the chain is never changed'); END;
+
+CREATE TRIGGER chain_is_not_cut BEFORE DELETE ON chain
+BEGIN SELECT RAISE(ABORT, 'a line of the chain is never deleted'); END;
+
+CREATE TRIGGER chain_follows BEFORE INSERT ON chain WHEN NEW.txn <> '' AND NOT EXISTS
+(SELECT 1 FROM transactions WHERE txn = NEW.txn AND chain_n = NEW.n - 1 AND chain_hash = NEW.prev)
+BEGIN SELECT RAISE(ABORT, 'the chain of this transaction was changed, `countersign journal verify` tells where'); END;
+
+CREATE TRIGGER chain_has_a_head AFTER INSERT ON chain WHEN NEW.txn <> ''
+BEGIN UPDATE transactions SET chain_n = NEW.n, chain_id = NEW.id, chain_hash = NEW.hash WHERE txn = NEW.txn; END;
 
 CREATE INDEX outbox_open ON outbox (id) WHERE reported_at IS NULL AND refused IS NULL;
 CREATE INDEX transactions_open ON transactions (state) WHERE state NOT IN ('settled', 'ended');

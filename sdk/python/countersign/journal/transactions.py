@@ -11,15 +11,16 @@ import secrets
 import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Final
 
 from countersign.clock import Clock
 from countersign.contract.effect import Effect
 from countersign.errors import JournalError
+from countersign.journal.chain import Change, changing
 from countersign.journal.database import Database
 from countersign.journal.leases import Lease, Leases
-from countersign.journal.moves import SOURCES, LocalState, LocalTxn
+from countersign.journal.moves import LocalState, LocalTxn
+from countersign.journal.moving import move
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE, Reading
 from countersign.journal.records import compensation_bytes
 
@@ -49,8 +50,9 @@ class Transactions(Reading):
     def open(self, *, txn: str, agent: str, run_key: str, independent: bool) -> None:
         """Make the row of a run key, if it is new."""
         now = self._clock.wall()
-        with self._database.unit(durable=False) as unit:
-            unit.execute(
+        with self._database.unit(durable=False) as unit, changing(unit, txn, "opened", now) as change:
+            change.run(
+                "transactions",
                 "INSERT OR IGNORE INTO transactions (txn, agent, run_key, independent, state, created_at, updated_at) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (txn, agent, run_key, independent, LocalTxn.STAGING.value, now, now),
@@ -58,9 +60,16 @@ class Transactions(Reading):
 
     def begin_staging(self, lease: Lease) -> int:
         """Begin another list under this key; the list in force stays in force until this one is frozen."""
-        with self._database.unit(durable=False) as unit:
-            self._leases.require(unit, lease)
-            unit.execute("UPDATE transactions SET stagings = stagings + 1 WHERE txn = ?", (lease.txn,))
+        with (
+            self._database.unit(durable=False) as unit,
+            self._leases.changing(unit, lease, "listing") as change,
+        ):
+            change.run(
+                "transactions",
+                "UPDATE transactions SET stagings = stagings + 1 WHERE txn = ?",
+                (lease.txn,),
+                "stagings",
+            )
             return int(
                 unit.execute("SELECT stagings FROM transactions WHERE txn = ?", (lease.txn,)).fetchone()[0]
             )
@@ -68,24 +77,19 @@ class Transactions(Reading):
     def stage(self, lease: Lease, staging: int, call: Staged) -> None:
         """Write one call down before its placeholder is handed out, or before it runs live."""
         state = LocalState.LIVE if call.lane == LIVE_LANE else LocalState.STAGED
-        with self._database.unit(durable=False) as unit:
-            self._leases.require(unit, lease)
-            unit.execute(
+        with (
+            self._database.unit(durable=False) as unit,
+            self._leases.changing(unit, lease, "staged") as change,
+        ):
+            change.run(
+                "effects",
                 "INSERT INTO effects (txn, staging, lane, seq, effect_id, tool, call_key, args, state, updated_at) "
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    *(
-                        lease.txn,
-                        staging,
-                        call.lane,
-                        call.seq,
-                        call.effect_id,
-                        call.tool,
-                        call.call_key,
-                        call.args,
-                    ),
-                    *(state.value, self._clock.wall()),
+                    *(lease.txn, staging, call.lane, call.seq, call.effect_id, call.tool, call.call_key),
+                    *(call.args, state.value, change.at),
                 ),
+                *("txn", "effect_id", "tool", "call_key", "args", "state", "updated_at"),
             )
 
     def freeze(
@@ -99,32 +103,40 @@ class Transactions(Reading):
         Raises:
             JournalError: the list in force has been redeemed; nothing may replace it.
         """
-        with self._database.unit(durable=True) as unit:
-            self._leases.require(unit, lease)
+        with (
+            self._database.unit(durable=True) as unit,
+            self._leases.changing(unit, lease, "frozen") as change,
+        ):
             for effect in effects:
-                self._write_effect(unit, staging, effect)
+                _write_effect(change, staging, effect)
             attempt_id = _attempt_of_same_list(unit, lease.txn, staging) or secrets.token_urlsafe(
                 _ATTEMPT_BYTES
             )
-            moved = unit.execute(
+            moved = change.run(
+                "transactions",
                 "UPDATE transactions SET state = ?, staging = ?, live = ?, txn_digest = ?, attempt_id = ?, rev = NULL, "
                 "parked = 0, landed = 0, note = NULL WHERE txn = ? AND redeemed = 0",
                 (LocalTxn.FROZEN.value, staging, live, txn_digest, attempt_id, lease.txn),
+                *("state", "staging", "live", "txn_digest", "attempt_id", "rev", "parked", "landed", "note"),
             )
-            if moved.rowcount != 1:
+            if moved != 1:
                 raise JournalError(f"transaction {lease.txn[:12]} was redeemed; its list cannot be replaced")
         return attempt_id
 
     def adopt(self, lease: Lease, effects: Sequence[Effect], txn_digest: str) -> None:
         """Take over the bytes of an accepted edit, durably, before they can be redeemed."""
-        with self._database.unit(durable=True) as unit:
-            self._leases.require(unit, lease)
+        with (
+            self._database.unit(durable=True) as unit,
+            self._leases.changing(unit, lease, "edited") as change,
+        ):
             staging = _in_force(unit, lease.txn)
             for effect in effects:
-                self._write_effect(unit, staging, effect)
-            unit.execute(
+                _write_effect(change, staging, effect)
+            change.run(
+                "transactions",
                 "UPDATE transactions SET txn_digest = ? WHERE txn = ? AND redeemed = 0",
                 (txn_digest, lease.txn),
+                "txn_digest",
             )
 
     def see(
@@ -140,37 +152,51 @@ class Transactions(Reading):
 
         Parked stays parked: whoever resumes it may crash as well.
         """
-        with self._database.unit(durable=False) as unit:
-            self._leases.require(unit, lease)
+        with (
+            self._database.unit(durable=False) as unit,
+            self._leases.changing(unit, lease, "seen") as change,
+        ):
             staging = _in_force(unit, lease.txn)
             for effect_id, to in effects.items():
-                move(unit, lease.txn, staging, effect_id, to, self._clock.wall(), missing_ok=True)
-            unit.execute(
+                move(change, staging, effect_id, to, missing_ok=True)
+            change.run(
+                "transactions",
                 "UPDATE transactions SET state = ?, rev = ?, parked = max(parked, ?) WHERE txn = ?",
                 (state.value, rev, parked, lease.txn),
+                *("state", "rev", "parked"),
             )
 
     def end(self, lease: Lease, state: LocalTxn, note: str | None = None) -> None:
         """Note where the transaction stands now; not durable, for it follows from the outcomes, which are."""
-        with self._database.unit(durable=False) as unit:
-            self._leases.require(unit, lease)
-            unit.execute(
+        with (
+            self._database.unit(durable=False) as unit,
+            self._leases.changing(unit, lease, "stands") as change,
+        ):
+            change.run(
+                "transactions",
                 "UPDATE transactions SET state = ?, parked = 0, note = ? WHERE txn = ?",
                 (state.value, note, lease.txn),
+                *("state", "parked", "note"),
             )
 
     def abort(self, lease: Lease, staging: int, note: str) -> None:
         """Forget a list that was never frozen: its body raised. An earlier list in force is left as it is."""
-        with self._database.unit(durable=False) as unit:
-            self._leases.require(unit, lease)
+        with (
+            self._database.unit(durable=False) as unit,
+            self._leases.changing(unit, lease, "aborted") as change,
+        ):
             for lane, to in ((STAGED_LANE, LocalState.WITHDRAWN), (LIVE_LANE, LocalState.UNDONE)):
-                unit.execute(
+                change.run(
+                    "effects",
                     "UPDATE effects SET state = ? WHERE txn = ? AND staging = ? AND lane = ? AND state IN (?, ?)",
                     (to.value, lease.txn, staging, lane, LocalState.STAGED.value, LocalState.LIVE.value),
+                    "state",
                 )
-            unit.execute(
+            change.run(
+                "transactions",
                 "UPDATE transactions SET state = ?, note = ? WHERE txn = ? AND staging IS NULL",
                 (LocalTxn.ENDED.value, note, lease.txn),
+                *("state", "note"),
             )
 
     def abort_all(self, lease: Lease, note: str) -> None:
@@ -184,79 +210,53 @@ class Transactions(Reading):
 
     def note_if_open(self, lease: Lease, note: str) -> None:
         """Leave word for people on a transaction that could not be finished."""
-        with self._database.unit(durable=False) as unit:
-            unit.execute(
+        with (
+            self._database.unit(durable=False) as unit,
+            changing(unit, lease.txn, "noted", self._clock.wall()) as change,
+        ):
+            change.run(
+                "transactions",
                 "UPDATE transactions SET note = ? WHERE txn = ? AND generation = ?",
                 (note, lease.txn, lease.generation),
+                "note",
             )
 
     def end_live(self, lease: Lease, staging: int, to: LocalState, *, durable: bool = False) -> None:
         """Note that the live effects of a list were kept or undone; kept also says that the attempt landed."""
-        with self._database.unit(durable=durable) as unit:
-            self._leases.require(unit, lease)
-            unit.execute(
+        with (
+            self._database.unit(durable=durable) as unit,
+            self._leases.changing(unit, lease, to.value) as change,
+        ):
+            change.run(
+                "effects",
                 "UPDATE effects SET state = ?, updated_at = ? WHERE txn = ? AND staging = ? AND lane = ? AND state = ?",
                 (to.value, self._clock.wall(), lease.txn, staging, LIVE_LANE, LocalState.LIVE.value),
+                *("state", "updated_at"),
             )
             if to is LocalState.KEPT:
-                unit.execute("UPDATE transactions SET landed = 1 WHERE txn = ?", (lease.txn,))
-
-    def _write_effect(self, unit: sqlite3.Connection, staging: int, effect: Effect) -> None:
-        """Complete a staged row with everything its digest covers; the bytes as staged are kept beside edited
-        ones.
-        """
-        unit.execute(
-            "UPDATE effects SET tool_digest = ?, resource_type = ?, resource_id = ?, compensation = ?, "
-            "effect_digest = ?, staged_args = CASE WHEN args = ? THEN staged_args ELSE "
-            "coalesce(staged_args, args) END, "
-            "args = ?, updated_at = ? WHERE txn = ? AND staging = ? AND lane = ? AND seq = ? AND effect_id = ?",
-            (
-                *(effect.tool_digest, effect.resource.type, effect.resource.id),
-                *(
-                    compensation_bytes(effect.compensation),
-                    effect.digest,
-                    effect.args_bytes,
-                    effect.args_bytes,
-                ),
-                *(self._clock.wall(), effect.txn, staging, STAGED_LANE, effect.seq, effect.effect_id),
-            ),
-        )
+                change.run(
+                    "transactions",
+                    "UPDATE transactions SET landed = 1 WHERE txn = ?",
+                    (lease.txn,),
+                    "landed",
+                )
 
 
-def move(
-    unit: sqlite3.Connection,
-    txn: str,
-    staging: int,
-    effect_id: str,
-    to: LocalState,
-    now: float,
-    *,
-    missing_ok: bool = False,
-    **also: bytes | str | int | None,
-) -> None:
-    """The one way an effect changes its state: a conditional UPDATE that names where it may come from.
-
-    `also` are columns that belong to the move: the lease of a FIRING, what an outcome brought.
-
-    Raises:
-        JournalError: the table does not lead there from where the effect stands (unless that is
-        `missing_ok`).
-    """
-    moved = unit.execute(_moving(to, tuple(also)), (to.value, now, *also.values(), txn, staging, effect_id))
-    if moved.rowcount != 1 and not missing_ok:
-        raise JournalError(
-            f"effect {effect_id[:12]} cannot become {to.value} from where it stands in the journal"
-        )
-
-
-@cache
-def _moving(to: LocalState, columns: tuple[str, ...]) -> str:
-    """The statement of a move, written once: states and columns are words of this package, never of a caller."""
-    sources = ", ".join(f"'{state.value}'" for state in sorted(SOURCES[to]))
-    columns_set = "".join(f", {column} = ?" for column in columns)
-    return (
-        f"UPDATE effects SET state = ?, updated_at = ?{columns_set} "  # noqa: S608
-        f"WHERE txn = ? AND staging = ? AND effect_id = ? AND state IN ({sources})"
+def _write_effect(change: Change, staging: int, effect: Effect) -> None:
+    """Complete a staged row with everything its digest covers; the bytes as staged are kept beside edited ones."""
+    change.run(
+        "effects",
+        "UPDATE effects SET tool_digest = ?, resource_type = ?, resource_id = ?, compensation = ?, "
+        "effect_digest = ?, staged_args = CASE WHEN args = ? THEN staged_args ELSE "
+        "coalesce(staged_args, args) END, "
+        "args = ?, updated_at = ? WHERE txn = ? AND staging = ? AND lane = ? AND seq = ? AND effect_id = ?",
+        (
+            *(effect.tool_digest, effect.resource.type, effect.resource.id),
+            *(compensation_bytes(effect.compensation), effect.digest, effect.args_bytes, effect.args_bytes),
+            *(change.at, effect.txn, staging, STAGED_LANE, effect.seq, effect.effect_id),
+        ),
+        *("tool_digest", "resource_type", "resource_id", "compensation", "effect_digest", "staged_args"),
+        *("args", "updated_at"),
     )
 
 

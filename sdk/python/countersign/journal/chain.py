@@ -1,0 +1,162 @@
+"""The chain: each change of a transaction's rows adds a line that says what they say now, in the same commit.
+
+Rules: a line binds its place in the journal (`id`) and in its transaction (`n`), the hash of the line before it, the
+time, and each column that was changed; text that an agent, a tool or a person wrote stands in it as a digest only. It
+is hashed as SHA-256("countersign/journal/v1\\n" + canonical JSON). Lines are never changed or deleted, triggers see to
+it; the row of the transaction holds the head, and a line that does not follow from it is refused. What belongs to no
+transaction (manifests, epochs) has a chain of its own, named "". `verifying.py` reads all of it back.
+
+What it shows: that rows and lines are as the SDK wrote them, or which are not. What it cannot show: an attacker who may
+write the file and knows this page can compute every line anew, or put the file back as it was before: by a copy, or by
+deleting the last transactions with all their rows and lines. No chain without an anchor outside shows that. The anchor
+is the service's log: `txn_digest`, the attempt and each outcome are there too, signed, where this process cannot reach;
+and whoever writes the head of a chain down elsewhere has another. A digest hides a text only as well as the text is
+hard to guess; the file holds it in clear anyway.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sqlite3
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from types import MappingProxyType
+from typing import Any, Final
+
+from countersign.contract.canonical import canonicalize
+
+OWN: Final = ""
+"""The chain of what belongs to no transaction."""
+
+KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
+    {
+        "transactions": (),
+        "effects": ("staging", "lane", "seq"),
+        "outbox": ("id",),
+        "receipts": ("attempt_id",),
+        "meta": ("name",),
+        "manifests": ("tool", "digest"),
+    }
+)
+"""Every table whose rows are bound, and what tells one row from another within a chain."""
+
+UNBOUND: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
+    {
+        "transactions": frozenset({"holder", "generation", "lease_until", "updated_at"})
+        | frozenset({"chain_n", "chain_id", "chain_hash"}),
+    }
+)
+"""Columns that no line states, on purpose. The lease says who may write now, not what happened: it changes with every
+write, and a false one stops the owner or lets another process wait for its time. `updated_at` moves with it. The head
+is compared with the last line itself.
+"""
+
+CLEAR: Final = frozenset(
+    {
+        *("txn", "agent", "independent", "state", "stagings", "staging", "live", "rev", "txn_digest"),
+        *("attempt_id", "redeemed", "landed", "parked", "lane", "seq", "effect_id", "tool", "call_key"),
+        *("tool_digest", "resource_type", "effect_digest", "generation", "compensates", "outcome", "digest"),
+    }
+)
+"""Columns whose text stands in a line as it is: names and words of this package. All other text is a digest there."""
+
+_DOMAIN: Final = b"countersign/journal/v1\n"
+_MILLISECONDS: Final = 1000
+_LAST: Final = "coalesce((SELECT max(id) FROM chain), 0)"
+_HEAD: Final = (
+    f"SELECT {_LAST}, t.chain_n, coalesce(c.hash, '') FROM transactions t "  # noqa: S608
+    "LEFT JOIN chain c ON c.id = t.chain_id AND c.txn = t.txn AND c.n = t.chain_n WHERE t.txn = ?"
+)
+_OWN_HEAD: Final = (
+    f"SELECT {_LAST}, coalesce(max(n), 0), coalesce(hash, '') FROM chain WHERE txn = '' AND ? = ''"  # noqa: S608
+)
+
+
+class Change:
+    """What one unit of work changes about one transaction, and the line it becomes."""
+
+    def __init__(self, unit: sqlite3.Connection, txn: str, kind: str, at: float) -> None:
+        self.unit = unit
+        self.txn = txn
+        self.at = at
+        self._kind = kind
+        self._rows: list[list[Any]] = []
+
+    def run(self, table: str, sql: str, parameters: tuple[Any, ...], *changes: str) -> int:
+        """Run one INSERT or UPDATE, note what the rows it met say now, and answer how many they were. `changes` are
+        the columns it sets; none are all. A column that no line ever states is NULL.
+        """
+        rows = self.unit.execute(_returning(table, sql, changes), parameters).fetchall()
+        self._rows += [[table, *stated(table, row)] for row in rows]
+        return len(rows)
+
+    def write(self) -> None:
+        """Add the line, if anything was changed."""
+        if not self._rows:
+            return
+        last, n, prev = self._head()
+        body = canonicalize(
+            {
+                "at": int(self.at * _MILLISECONDS),
+                "id": last + 1,
+                "kind": self._kind,
+                "n": n + 1,
+                "prev": prev,
+                "rows": self._rows,
+                "txn": self.txn,
+            }
+        )
+        self.unit.execute(
+            "INSERT INTO chain (id, txn, n, kind, body, prev, hash) VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (last + 1, self.txn, n + 1, self._kind, body, prev, line_hash(body)),
+        )
+
+    def _head(self) -> tuple[int, int, str]:
+        """The number of the journal's last line; number and hash of this chain's. The hash is the line's own: a trigger
+        compares it with the transaction's row, so that nothing is built on a chain that was cut.
+        """
+        last, n, prev = self.unit.execute(
+            _OWN_HEAD if self.txn == OWN else _HEAD, (self.txn,)
+        ).fetchone() or (0, 0, "")
+        return int(last), int(n), str(prev)
+
+
+@contextmanager
+def changing(unit: sqlite3.Connection, txn: str, kind: str, at: float) -> Iterator[Change]:
+    """Inside a unit: what is changed here becomes one line of the transaction's chain."""
+    change = Change(unit, txn, kind, at)
+    yield change
+    change.write()
+
+
+def line_hash(body: bytes) -> str:
+    """The hash of a line: what the next one names, and what the head is."""
+    return hashlib.sha256(_DOMAIN + body).hexdigest()
+
+
+def stated(table: str, row: sqlite3.Row) -> tuple[list[Any], dict[str, Any]]:
+    """A row as a line states it: its key, and the bound columns that are there."""
+    key = KEYS[table]
+    without = UNBOUND.get(table, frozenset())
+    columns = [name for name in row.keys() if name not in key and name not in without]  # noqa: SIM118
+    return [row[name] for name in key], {name: _stated(name, row[name]) for name in columns}
+
+
+def _stated(column: str, value: Any) -> Any:
+    """One value: numbers and our own words as they are, all other text as a digest of its type and bytes."""
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, float):
+        # RETURNING answers a whole number of a REAL column as an integer, SELECT as a float
+        return int(value) if value.is_integer() else repr(value)
+    if column in CLEAR and isinstance(value, str):
+        return value
+    if isinstance(value, str):
+        return f"text:{hashlib.sha256(value.encode('utf-8', 'surrogateescape')).hexdigest()}"
+    return f"bytes:{hashlib.sha256(value).hexdigest()}"
+
+
+@cache
+def _returning(table: str, sql: str, changes: tuple[str, ...]) -> str:
+    return f"{sql} RETURNING {', '.join((*KEYS[table], *changes)) if changes else '*'}"

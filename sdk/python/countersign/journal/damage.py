@@ -1,0 +1,67 @@
+"""What is wrong with a journal, by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Damage(StrEnum):
+    """Each kind of damage that verifying tells apart."""
+
+    FILE = "file"
+    """SQLite cannot read it, or finds its pages out of order."""
+    SCHEMA = "schema"
+    """A table, index or trigger is not as this SDK makes it."""
+    LINE_CHANGED = "line_changed"
+    """A line's bytes do not have its hash, or it does not follow from the line before it."""
+    LINE_MOVED = "line_moved"
+    """A line is sound, and stands in another place than the one it names."""
+    LINE_MISSING = "line_missing"
+    """A number is left out."""
+    TAIL_CUT = "tail_cut"
+    """The last lines are gone."""
+    HEAD_CHANGED = "head_changed"
+    """The row of the transaction names another last line."""
+    ROW_CHANGED = "row_changed"
+    """A row does not say what the chain's last word on it is."""
+    ROW_MISSING = "row_missing"
+    """The chain speaks of a row that is gone."""
+    ROW_UNKNOWN = "row_unknown"
+    """No line speaks of this row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as it was written."""
+
+    damage: Damage
+    what: str
+    txn: str | None = None  # None: not of one transaction
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """One transaction as far as it was verified: whoever keeps this elsewhere can compare it later."""
+
+    txn: str
+    key: str | None
+    lines: int
+    head: str
+    txn_digest: str | None
+    attempt: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was looked at, and what was found."""
+
+    chains: tuple[Chain, ...]
+    findings: tuple[Finding, ...]
+    lines: int
+
+    @property
+    def sound(self) -> bool:
+        """Whether everything is as it was written."""
+        return not self.findings

@@ -1,0 +1,64 @@
+"""Searching a journal: which transactions somebody wants to see."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from countersign.errors import MisuseError
+from countersign.journal.moves import LocalState, LocalTxn
+
+PARKED: Final = "parked"
+STATES: Final = (
+    frozenset({PARKED}) | {state.value for state in LocalTxn} | {state.value for state in LocalState}
+)
+"""What may be asked for: a state of the transaction as `list` tells it, or of one of its effects."""
+
+WANTED: Final = """
+(:state IS NULL OR CASE WHEN t.parked THEN 'parked' ELSE t.state END = :state
+    OR EXISTS (SELECT 1 FROM effects e WHERE e.txn = t.txn AND e.staging = t.staging AND e.state = :state))
+AND (:tool IS NULL OR EXISTS (SELECT 1 FROM effects e WHERE e.txn = t.txn AND e.tool = :tool
+    AND e.staging = coalesce(t.staging, e.staging)))
+AND (:agent IS NULL OR t.agent = :agent)
+AND (:text IS NULL OR instr(lower(t.run_key), lower(:text)) > 0)
+AND (:since IS NULL OR t.updated_at >= :since)
+AND (:until IS NULL OR t.updated_at < :until)
+"""
+"""The condition on a row `t` of `transactions`; its names are `Wanted.parameters`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to look for; what is None is not asked. The time is of the last change, and half open."""
+
+    state: str | None = None
+    tool: str | None = None
+    agent: str | None = None
+    text: str | None = None
+    since: float | None = None
+    until: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.state is not None and self.state not in STATES:
+            raise MisuseError(f"there is no state {self.state!r}; there are {', '.join(sorted(STATES))}")
+
+    @property
+    def parameters(self) -> dict[str, str | float | None]:
+        """As the condition names them."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+
+def moment(text: str | None) -> float | None:
+    """A time as a person types it: a day or a time by ISO 8601, UTC where no zone is said.
+
+    Raises:
+        MisuseError: it is no such time.
+    """
+    if text is None:
+        return None
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise MisuseError(f"{text!r} is no time; write it like 2026-11-23 or 2026-11-23T08:00:00Z") from error
+    return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()

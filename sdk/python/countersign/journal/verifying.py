@@ -1,0 +1,269 @@
+"""Verifying a journal: compute every chain anew, and compare every row with what its chain says last.
+
+Read only: the file is opened as it is, damaged or not, and nothing in it is changed. In this order:
+
+    1  the file: SQLite's own check of every page and index
+    2  the schema: tables, indexes and triggers as this SDK makes them, and no trigger besides; where 1 or 2 finds that
+       rows cannot be read for what they are, nothing further is compared
+    3  each line: its bytes have its hash, it stands where it says, it follows from the line before it
+    4  the head that the transaction's row holds is the last line; no number of the whole journal is left out
+    5  each row: there, known to the chain, and every bound column (chain.UNBOUND lists the others) as stated last
+
+What this cannot show stands in chain.py.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Final, overload
+
+import orjson
+
+from countersign.errors import MisuseError
+from countersign.journal.chain import KEYS, OWN, line_hash, stated
+from countersign.journal.damage import Chain, Damage, Finding, Verified
+from countersign.journal.kept import txn_of
+from countersign.journal.schema import APPLICATION_ID, VERSION, prepare
+
+_MOST_OF_FILE: Final = 20  # what SQLite says of a file that is broken all over
+_SCHEMA: Final = (
+    "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
+)
+_PLACE: Final = ("id", "txn", "n", "kind", "prev")
+_Key = tuple[Any, ...]
+_Told = dict[tuple[str, _Key], dict[str, tuple[Any, int]]]
+
+
+def verify(path: Path, name: str | None = None) -> Verified:
+    """Verify a journal, or what it holds of one transaction: a run key, an id, or the beginning of one.
+
+    Raises:
+        MisuseError: there is no such file, or no such transaction in it.
+    """
+    if not path.is_file():
+        raise MisuseError(f"there is no journal at {str(path)!r}; name one with --journal")
+    look = _Look()
+    try:
+        with closing(_open(path)) as db:
+            look.at(db, name)
+    except (sqlite3.Error, UnicodeDecodeError) as error:  # names of columns are decoded by sqlite3 itself
+        look.found(Damage.FILE, f"SQLite cannot read it: {error}")
+    return Verified(tuple(look.chains), tuple(look.findings), look.lines)
+
+
+def _open(path: Path) -> sqlite3.Connection:
+    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    db.row_factory = sqlite3.Row
+    db.text_factory = lambda raw: raw.decode(
+        "utf-8", "surrogateescape"
+    )  # flipped bytes are compared, not raised
+    for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "busy_timeout=5000"):
+        db.execute(f"PRAGMA {pragma}")
+    return db
+
+
+class _Look:
+    """One pass over a journal."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+        self.chains: list[Chain] = []
+        self.lines = 0
+        self._legible = True
+
+    def found(self, damage: Damage, what: str, txn: str | None = None, line: int | None = None) -> None:
+        """Note one thing that is wrong."""
+        self.findings.append(Finding(damage, _text(what), _text(txn) or None, line))
+
+    def at(self, db: sqlite3.Connection, name: str | None) -> None:
+        """Look at all of it, or at one transaction, as it stands at one moment."""
+        db.execute("BEGIN")
+        self._file(db)
+        self._schema(db)
+        if not self._legible:
+            return  # what cannot be read for what it is, is not compared either
+        wanted = _named(db, name)
+        rows = _rows(db, wanted)
+        heads = {row["txn"]: row for row in db.execute("SELECT * FROM transactions")}
+        for txn, lines in _chains(db, wanted):
+            self._transaction(txn, lines, heads.get(txn), rows.pop(txn, {}))
+        for txn, left in rows.items():
+            self._transaction(txn, [], heads.get(txn), left)
+        if wanted is None:
+            self._numbers(db)
+
+    def _file(self, db: sqlite3.Connection) -> None:
+        """Step 1."""
+        said = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({_MOST_OF_FILE})")]
+        for what in said if said != ["ok"] else ():
+            self._legible = False
+            self.found(Damage.FILE, what)
+
+    def _schema(self, db: sqlite3.Connection) -> None:
+        """Step 2."""
+        marks = (
+            db.execute("PRAGMA application_id").fetchone()[0],
+            db.execute("PRAGMA user_version").fetchone()[0],
+        )
+        if marks != (APPLICATION_ID, VERSION):
+            self.found(
+                Damage.SCHEMA, f"it is marked {marks[0]:#x}, version {marks[1]}: no journal of this SDK"
+            )
+        with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
+            prepare(fresh)
+            ours = {row[1]: tuple(row) for row in fresh.execute(_SCHEMA)}
+        theirs = {row["name"]: tuple(row) for row in db.execute(_SCHEMA)}
+        for name, made in ours.items():
+            if theirs.get(name) != made:
+                self._legible = self._legible and made[0] == "trigger"
+                self.found(
+                    Damage.SCHEMA, f"{made[0]} {name!r} is {'not as made' if name in theirs else 'missing'}"
+                )
+        for name in theirs.keys() - ours.keys():
+            if theirs[name][0] in {"trigger", "view"}:
+                self.found(Damage.SCHEMA, f"{theirs[name][0]} {name!r} is not this SDK's")
+
+    def _transaction(
+        self, txn: str, lines: Sequence[sqlite3.Row], row: sqlite3.Row | None, rows: _Rows
+    ) -> None:
+        """Steps 3 to 5 for one chain."""
+        self.lines += len(lines)
+        told = self._chain(txn, lines)
+        if row is not None:
+            self._head(row, lines)
+        last = _text(str(lines[-1]["hash"])) if lines else ""
+        if txn != OWN:
+            known = (None,) * 3 if row is None else (row["run_key"], row["txn_digest"], row["attempt_id"])
+            key, digest, attempt = (_text(one) for one in known)
+            self.chains.append(Chain(_text(txn), key, len(lines), last, digest, attempt))
+        self._compare(txn, told, rows)
+
+    def _chain(self, txn: str, lines: Sequence[sqlite3.Row]) -> _Told:
+        """Step 3. Answers the last word on each column, and in which line it stands."""
+        told: _Told = defaultdict(dict)
+        n, before = 0, ""
+        for line in lines:
+            if line["n"] > n + 1:
+                self.found(Damage.LINE_MISSING, f"{_numbered(n + 1, line['n'] - 1)} not there", txn, n + 1)
+            elif line["prev"] != before:
+                self.found(Damage.LINE_CHANGED, "it does not follow from the line before it", txn, line["n"])
+            n, before = line["n"], line["hash"]
+            for table, key, says in self._read(txn, line):
+                told[table, key].update({column: (value, n) for column, value in says.items()})
+        return told
+
+    def _read(self, txn: str, line: sqlite3.Row) -> list[tuple[str, _Key, dict[str, Any]]]:
+        """One line's rows; none if it cannot be believed."""
+        if line_hash(line["body"]) != line["hash"]:
+            self.found(Damage.LINE_CHANGED, "its bytes do not have the hash beside them", txn, line["n"])
+            return []
+        try:
+            body = orjson.loads(line["body"])
+            place = {name: body[name] for name in _PLACE}
+            rows = [(table, tuple(key), dict(says)) for table, key, says in body["rows"]]
+        except (ValueError, KeyError, TypeError) as error:
+            self.found(Damage.LINE_CHANGED, f"it is no line of this SDK: {error}", txn, line["n"])
+            return []
+        for name in _PLACE:
+            if line[name] != place[name]:
+                self.found(Damage.LINE_MOVED, f"its {name} is {line[name]!r}; it was written with {place[name]!r}",
+                           txn, line["n"])  # fmt: skip
+                return []
+        return rows
+
+    def _head(self, row: sqlite3.Row, lines: Sequence[sqlite3.Row]) -> None:
+        """Step 4, for one transaction."""
+        n, last, at = (lines[-1]["n"], lines[-1]["hash"], lines[-1]["id"]) if lines else (0, "", None)
+        if row["chain_n"] > n:
+            self.found(Damage.TAIL_CUT, f"{_numbered(n + 1, row['chain_n'])} cut off", row["txn"], n + 1)
+        elif (row["chain_n"], row["chain_hash"], row["chain_id"]) != (n, last, at):
+            self.found(Damage.HEAD_CHANGED, f"its row names line {row['chain_n']} as the last one and not this",
+                       row["txn"], n)  # fmt: skip
+
+    def _numbers(self, db: sqlite3.Connection) -> None:
+        """Step 4, for the whole journal: a transaction that was deleted with all its lines leaves a gap."""
+        last = 0
+        for row in db.execute("SELECT id FROM chain ORDER BY id"):
+            if row["id"] != last + 1:
+                self.found(
+                    Damage.LINE_MISSING,
+                    f"of the whole journal {_numbered(last + 1, row['id'] - 1)} not there",
+                )
+            last = row["id"]
+
+    def _compare(self, txn: str, told: _Told, rows: _Rows) -> None:
+        """Step 5."""
+        for (table, key), says in told.items():
+            n = max(n for _, n in says.values())
+            row = rows.get((table, key))
+            if row is None:
+                self.found(Damage.ROW_MISSING, f"{_row(table, key)} is gone; the line speaks of it", txn, n)
+                continue
+            for column, value in row.items():
+                word, at = says.get(column, (None, n))  # what no line states was never anything
+                if value != word:
+                    what = f"{_row(table, key)}: {column} is {value!r}; the line says {word!r}"
+                    self.found(Damage.ROW_CHANGED, what, txn, at)
+        for table, key in rows.keys() - told.keys():
+            self.found(Damage.ROW_UNKNOWN, f"{_row(table, key)}: no line speaks of it", txn)
+
+
+_Rows = dict[tuple[str, _Key], dict[str, Any]]
+
+
+def _named(db: sqlite3.Connection, name: str | None) -> list[str] | None:
+    """The transactions of that name, also where only lines are left of one."""
+    if name is None:
+        return None
+    found = db.execute(
+        "SELECT txn FROM transactions WHERE run_key = ?1 OR substr(txn, 1, length(?1)) = ?1 "
+        "UNION SELECT txn FROM chain WHERE txn <> '' AND substr(txn, 1, length(?1)) = ?1 ORDER BY txn",
+        (name,),
+    ).fetchall()
+    if not found:
+        raise MisuseError(
+            f"the journal has no transaction {name!r}; `countersign journal list` shows what it has"
+        )
+    return [row["txn"] for row in found]
+
+
+def _rows(db: sqlite3.Connection, wanted: Sequence[str] | None) -> defaultdict[str, _Rows]:
+    """Every bound row as a line would state it now, by the chain it belongs to."""
+    found: defaultdict[str, _Rows] = defaultdict(dict)
+    for table in KEYS:
+        for row in db.execute(f"SELECT * FROM {table}"):  # noqa: S608 - a table of ours
+            txn = OWN if table == "manifests" else txn_of(row["name"]) if table == "meta" else row["txn"]
+            if wanted is None or txn in wanted:
+                key, says = stated(table, row)
+                found[txn][table, tuple(key)] = says
+    return found
+
+
+def _chains(db: sqlite3.Connection, wanted: Sequence[str] | None) -> Iterator[tuple[str, list[sqlite3.Row]]]:
+    """Every chain there is a line of."""
+    lines = db.execute("SELECT * FROM chain ORDER BY txn, n, id")
+    for txn, of in groupby(lines, key=lambda line: str(line["txn"])):
+        if wanted is None or txn in wanted:
+            yield txn, list(of)
+
+
+@overload
+def _text(raw: str) -> str: ...
+@overload
+def _text(raw: str | None) -> str | None: ...
+def _text(raw: str | None) -> str | None:
+    """Bytes that are no text any more, written out."""
+    return None if raw is None else raw.encode("utf-8", "backslashreplace").decode()
+
+
+def _row(table: str, key: _Key) -> str:
+    return " ".join([table, *(str(part) for part in key)])
+
+
+def _numbered(first: int, last: int) -> str:
+    return f"line {first} is" if first == last else f"lines {first} to {last} are"

@@ -1,0 +1,50 @@
+"""What every command prints: tables, one JSON document, errors as sentences.
+
+Text that came from an agent or a tool is shown with control characters made visible; JSON is ASCII. Neither moves the
+cursor of whoever reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import orjson
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from countersign.errors import CountersignError
+from countersign.telling import visible
+
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")]
+
+
+@contextmanager
+def errors_told() -> Iterator[None]:
+    """Errors of ours are sentences for people; everything else is a bug and keeps its traceback."""
+    try:
+        yield
+    except CountersignError as error:
+        typer.echo(f"{error.code}: {visible(str(error))}", err=True)
+        raise typer.Exit(1) from error
+
+
+def print_json(value: Any) -> None:
+    """Print one document."""
+    typer.echo(json_text(value, indent=2))
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON in ASCII: what an agent wrote moves no cursor of whoever reads it on a terminal."""
+    return json.dumps(orjson.loads(orjson.dumps(value)), indent=indent)
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print a table of these columns."""
+    table = Table(*columns)
+    for row in rows:
+        table.add_row(*("" if row[name] is None else visible(str(row[name])) for name in columns))
+    Console(markup=False, highlight=False).print(table)

@@ -1,0 +1,72 @@
+"""A journal that has seen everything: fired, taken back, denied, parked, unknown, settled, live, noted, told again.
+
+For whoever damages it afterwards: one of each kind of row, in every table, written by the SDK itself.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from countersign import (
+    Denied,
+    EffectFailed,
+    NotDone,
+    OutcomeUnknown,
+    ReviewPending,
+    SQLiteAdapter,
+    resume,
+    transaction,
+)
+from countersign.contract import EffectState
+from countersign.journal.outbox import Outbox
+from tests.fakes.desk import charge_tools, failing_tool, make_desk, note_tool, notes_database, refund_tool
+
+
+def eventful_journal(folder: Path) -> Path:
+    """Make one in this folder, and leave it closed with everything in the one file."""
+    desk = make_desk(folder)
+    refund, charge = refund_tool(desk), charge_tools(desk)
+    database = SQLiteAdapter(notes_database(folder))
+    note = note_tool(desk, database)
+    mailbox_full = failing_tool(desk, NotDone("mailbox full"), acts=False)
+    slow = failing_tool(desk, TimeoutError("slow"), name="slow")
+    runtime = desk.runtime
+
+    def attempt(key: str, *calls: object, meets: type[Exception] | None = None) -> str:
+        with transaction(key, runtime=runtime, accept_edits=key == "parked") as txn:
+            for call in calls:
+                assert callable(call)
+                call()
+        assert meets is None, key
+        return txn.txn
+
+    def raising(key: str, meets: type[Exception], *calls: object) -> None:
+        try:
+            attempt(key, *calls)
+        except meets:
+            return
+        raise AssertionError(f"{key} did not raise {meets.__name__}")
+
+    attempt("fired", lambda: note("o-1", "hello"), lambda: refund("o-1", 100), lambda: refund("o-2", 200))
+    raising("taken back", EffectFailed, lambda: charge("o-1", 100), lambda: mailbox_full("o-1"))
+    raising("denied", Denied, lambda: note("o-2", "gone"), lambda: refund("o-1", 900_000))
+    raising("parked", ReviewPending, lambda: refund("o-7", 90_000))
+    raising("unknown", OutcomeUnknown, lambda: slow("o-1"))
+    raising("settled by a person", OutcomeUnknown, lambda: slow("o-2"))
+    unknown = runtime.journal.transactions.find("settled by a person")[0]
+    effect = runtime.journal.transactions.effects(unknown)[0].effect_id
+    desk.service.settle(unknown.txn, effect, EffectState.FIRED)
+    resume(runtime)
+    raising("body", ZeroDivisionError, lambda: refund("o-1", 1), lambda: 1 / 0)
+    runtime.journal.edits.note(unknown.txn, [{"person": "p", "reason": "half arrived"}])
+    runtime.journal.traces.keep(unknown.txn, "00-1-2-01")
+    outbox: Outbox = runtime.journal.outbox
+    outbox.tell_again(desk.clock.wall() - 1)
+    outbox.refused(outbox.pending()[:1], "it knows better")
+    path = runtime.settings.journal_path
+    runtime.close()
+    with_all = sqlite3.connect(path)
+    with_all.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with_all.close()
+    return path

@@ -1,0 +1,188 @@
+"""The journal from a terminal: verify, filter, export, stats."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from countersign import ReviewPending, resume, tool, transaction
+from countersign.cli import app
+from countersign.journal_export import COLUMNS, FORMAT, exported
+from tests.fakes.chained import eventful_journal
+from tests.fakes.desk import Desk, refund_tool
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return eventful_journal(tmp_path_factory.mktemp("whole"))
+
+
+def run(path: Path, *args: str) -> Result:
+    command = ["journal", *args, "--journal", str(path)]
+    return CliRunner().invoke(app, command, catch_exceptions=False, env={"COLUMNS": "250"})
+
+
+def keys(path: Path, *args: str) -> set[str]:
+    result = run(path, "filter", *args, "--json")
+    assert result.exit_code == 0, result.output
+    return {one["key"] for one in json.loads(result.output)}
+
+
+def test_a_sound_journal_ends_with_zero(whole: Path) -> None:
+    result = run(whole, "verify")
+    assert (result.exit_code, result.output) == (0, "sound: 7 transactions, 90 lines\n")
+    told = json.loads(run(whole, "verify", "fired", "--json").output)
+    assert (told["sound"], told["findings"], [one["key"] for one in told["chains"]]) == (True, [], ["fired"])
+
+
+def test_damage_ends_with_one_and_is_named_with_transaction_and_line(whole: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copy(whole, tmp_path))
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute("UPDATE effects SET state = 'failed' WHERE state = 'unknown'")
+    db.close()
+    shown, told = run(path, "verify"), run(path, "verify", "--json")
+    assert (shown.exit_code, told.exit_code) == (1, 1)
+    assert "row_changed" in shown.output
+    assert "state is 'failed'; the line says 'unknown'" in shown.output
+    (found,) = json.loads(told.output)["findings"]
+    assert (found["damage"], found["line"]) == ("row_changed", 8)
+    assert run(path, "verify", found["txn"]).exit_code == 1
+    assert run(path, "verify", "fired").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "found"),
+    [
+        ((), {"fired", "taken back", "denied", "parked", "unknown", "settled by a person", "body"}),
+        (("--state", "parked"), {"parked"}),
+        (("--state", "unsettled"), {"unknown"}),
+        (("--state", "compensated"), {"taken back"}),
+        (("--tool", "slow"), {"unknown", "settled by a person"}),
+        (("--tool", "refund", "--state", "settled"), {"fired"}),
+        (("--tool", "slo"), set()),
+        (("--agent", "support", "--text", "PARK"), {"parked"}),
+        (("--agent", "another"), set()),
+        (("--text", "%"), set()),
+        (("--since", "2027-01-15T08:00:00Z", "--text", "fired"), {"fired"}),
+        (("--since", "2027-01-15T08:00:01Z"), set()),
+        (("--until", "2027-01-15T08:00:00Z"), set()),
+        (("--until", "2027-01-16", "--since", "2027-01-15", "--state", "denied"), {"denied"}),
+    ],
+)
+def test_everything_that_is_said_must_be_true(whole: Path, args: tuple[str, ...], found: set[str]) -> None:
+    assert keys(whole, *args) == found
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("filter", "--state", "approved"), "there is no state 'approved'"),
+        (("filter", "--since", "yesterday"), "'yesterday' is no time"),
+        (("export", "--format", "xml"), "there is no format 'xml'"),
+        (("export", "--out", "journal.db"), "cannot be written"),
+        (("verify", "nobody"), "no transaction 'nobody'"),
+    ],
+)
+def test_a_mistake_is_a_sentence(whole: Path, args: tuple[str, ...], says: str, monkeypatch: Any) -> None:
+    monkeypatch.chdir(whole.parent)
+    result = run(whole, *args)
+    assert result.exit_code == 1
+    assert says in result.output
+
+
+def test_an_export_is_one_document_for_its_reader_alone(whole: Path, tmp_path: Path) -> None:
+    out = tmp_path / "export.json"
+    assert run(whole, "export", "--tool", "charge", "--out", str(out)).output.startswith("1 transactions in")
+    told = json.loads(out.read_text())
+    assert out.stat().st_mode & 0o077 == 0
+    assert (told["format"], len(told["transactions"])) == (FORMAT, 1)
+    assert [one["tool"] for one in told["transactions"][0]["effects"]] == ["charge", "notify", "void"]
+
+
+def staged_by_a_bad_agent(desk: Desk) -> Path:
+    """Its text is a formula, a link, an image and an escape sequence; one argument is secret."""
+
+    @tool("pay", resource=("Order", "order_id"), secret=["card"], registry=desk.registry)
+    def pay(order_id: str, amount_cents: int, card: str) -> str:
+        """Pay."""
+        return f"=1+{order_id}"
+
+    desk.publish(pay)
+    with transaction('=HYPERLINK("x")|`\x1b[2J[a](http://b)', runtime=desk.runtime):
+        pay("| <img src=x> |", 5, "4111 1111")
+    return desk.runtime.settings.journal_path
+
+
+@pytest.mark.parametrize("form", ["json", "csv", "md"])
+def test_no_export_tells_a_secret_or_moves_a_cursor(desk: Desk, form: str) -> None:
+    result = run(staged_by_a_bad_agent(desk), "export", "--format", form)
+    assert result.exit_code == 0
+    assert "4111" not in result.output
+    assert "(secret)" in result.output
+    assert "\x1b" not in result.output
+
+
+def test_no_cell_begins_as_a_formula(desk: Desk) -> None:
+    raw = run(staged_by_a_bad_agent(desk), "export", "--format", "csv").output
+    (row,) = csv.DictReader(io.StringIO(raw))
+    assert tuple(row) == COLUMNS
+    assert row["key"].startswith("'=HYPERLINK")
+    assert (row["lane"], row["tool"], row["effect_state"]) == ("staged", "pay", "fired")
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain", "`plain`"),
+        ("a|b", "`a\\x7cb`"),
+        ("`", "`` ` ``"),
+        ("a``b`", "``` a``b` ```"),
+        ("\n", "`\\n`"),
+    ],
+)
+def test_nothing_an_agent_wrote_is_markup(text: str, shown: str) -> None:
+    names = ("lane", "seq", "tool", "state", "args", "result", "error", "settled")
+    effect = dict.fromkeys(names) | {"args": text}
+    one = dict.fromkeys(("txn", "agent", "state", "revision", "attempt", "created", "changed", "note"))
+    told = exported("md", [one | {"key": "k", "effects": [effect]}], "now")
+    assert told.splitlines()[-1] == f"|  |  |  |  | {shown} |  |  |  |"
+
+
+def test_stats_count_what_happened(whole: Path) -> None:
+    told = json.loads(run(whole, "stats", "--json").output)
+    assert told["transactions"] == {"ended": 2, "parked": 1, "settled": 3, "unsettled": 1}
+    effects = told["effects"]
+    assert [effects[name] for name in ("called", "fired", "unknown", "compensated", "compensations")] == [
+        10,
+        5,
+        1,
+        1,
+        1,
+    ]
+    assert {one["tool"]: one["fired"] for one in told["tools"]} == {
+        "charge": 1, "note": 1, "notify": 0, "refund": 2, "slow": 1,
+    }  # fmt: skip
+    shown = run(whole, "stats", "--state", "parked").output
+    assert "people were asked about 1 calls and decided 0" in shown
+
+
+def test_stats_know_how_long_people_took(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    for key, minutes in (("a", 1), ("b", 2), ("c", 9)):
+        with pytest.raises(ReviewPending) as pending, transaction(key, runtime=desk.runtime):
+            refund("o-1", 90_000)
+        desk.clock.advance(60 * minutes)
+        desk.service.approve(pending.value.txn)
+        resume(desk.runtime)
+    path = desk.runtime.settings.journal_path
+    people = json.loads(run(path, "stats", "--json").output)["people"]
+    assert people == {"asked": 3, "answered": 3, "median_seconds": 120.0, "longest_seconds": 540.0}
+    assert "decided 3 after 120 s (median)" in run(path, "stats").output

@@ -1,0 +1,222 @@
+"""The chain names what was done to a journal behind the SDK's back (scenario 62, weakness W16)."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from countersign import JournalError, MisuseError, transaction
+from countersign.journal.chain import UNBOUND, line_hash
+from countersign.journal.damage import Damage
+from countersign.journal.verifying import verify
+from tests.fakes.chained import eventful_journal
+from tests.fakes.desk import Desk, refund_tool
+
+_IS_FIRED = "(SELECT txn FROM transactions WHERE run_key = 'fired')"
+_LAST = f"(SELECT max(n) FROM chain WHERE txn = {_IS_FIRED})"
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return eventful_journal(tmp_path_factory.mktemp("whole"))
+
+
+@pytest.fixture
+def journal(whole: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copy(whole, tmp_path / "journal.db"))
+
+
+def edited(journal: Path, *statements: str) -> Path:
+    """What anybody with `sqlite3` can do, the triggers put back as they were."""
+    db = sqlite3.connect(journal, isolation_level=None)
+    triggers = db.execute("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'").fetchall()
+    for name, _ in triggers:
+        db.execute(f"DROP TRIGGER {name}")
+    for statement in statements:
+        assert db.execute(statement).rowcount != 0, statement
+    for _, sql in triggers:
+        db.execute(sql)
+    db.close()
+    return journal
+
+
+def id_of(journal: Path, run_key: str) -> str:
+    db = sqlite3.connect(journal)
+    (found,) = db.execute("SELECT txn FROM transactions WHERE run_key = ?", (run_key,)).fetchone()
+    db.close()
+    return str(found)
+
+
+def test_what_the_sdk_wrote_is_sound(journal: Path) -> None:
+    found = verify(journal)
+    assert (found.findings, found.sound) == ((), True)
+    assert {one.key for one in found.chains} >= {"fired", "taken back", "denied", "parked", "unknown"}
+    assert all(one.lines and one.head for one in found.chains)
+
+
+def test_looking_changes_nothing(journal: Path) -> None:
+    before = journal.read_bytes()
+    verify(journal)
+    assert journal.read_bytes() == before
+
+
+DAMAGES: dict[str, tuple[Damage, tuple[str, ...]]] = {
+    "a state was changed": (
+        Damage.ROW_CHANGED, (f"UPDATE effects SET state = 'failed' WHERE txn = {_IS_FIRED} AND lane = 'staged'",)),
+    "arguments were changed together with their digest": (
+        Damage.ROW_CHANGED,
+        (f"UPDATE effects SET args = x'7b7d', effect_digest = '{'0' * 64}' WHERE txn = {_IS_FIRED}",)),
+    "a result was changed": (
+        Damage.ROW_CHANGED, (f"UPDATE effects SET result = x'31' WHERE txn = {_IS_FIRED}",)),
+    "the attempt was changed": (
+        Damage.ROW_CHANGED, (f"UPDATE transactions SET attempt_id = 'other' WHERE txn = {_IS_FIRED}",)),
+    "an effect was deleted": (Damage.ROW_MISSING, (f"DELETE FROM effects WHERE txn = {_IS_FIRED} AND seq = 2",)),
+    "a transaction was deleted, its lines were left": (
+        Damage.ROW_MISSING, ("DELETE FROM effects WHERE txn = (SELECT txn FROM transactions WHERE run_key = 'parked')",
+                             "DELETE FROM transactions WHERE run_key = 'parked'")),
+    "an effect was put in": (
+        Damage.ROW_UNKNOWN,
+        ("INSERT INTO effects (txn, staging, lane, seq, effect_id, tool, call_key, args, state, updated_at) "
+         "SELECT txn, staging, lane, 99, effect_id, tool, call_key, args, state, updated_at FROM effects "
+         f"WHERE txn = {_IS_FIRED} AND lane = 'staged' AND seq = 1",)),
+    "a line was rewritten": (
+        Damage.LINE_CHANGED,
+        ("UPDATE chain SET body = CAST(replace(CAST(body AS TEXT), 'fired', 'wired') AS BLOB) "
+         f"WHERE txn = {_IS_FIRED}",)),
+    "a line was deleted": (Damage.LINE_MISSING, (f"DELETE FROM chain WHERE txn = {_IS_FIRED} AND n = 3",)),
+    "the first line was deleted": (Damage.LINE_MISSING, (f"DELETE FROM chain WHERE txn = {_IS_FIRED} AND n = 1",)),
+    "the tail was cut off": (Damage.TAIL_CUT, (f"DELETE FROM chain WHERE txn = {_IS_FIRED} AND n > {_LAST} - 2",)),
+    "every line was deleted": (Damage.TAIL_CUT, (f"DELETE FROM chain WHERE txn = {_IS_FIRED}",)),
+    "two lines changed places": (
+        Damage.LINE_MOVED,
+        (f"UPDATE chain SET n = -n WHERE txn = {_IS_FIRED} AND n IN (3, 4)",
+         f"UPDATE chain SET n = 7 + n WHERE txn = {_IS_FIRED} AND n < 0")),
+    "the head was changed": (
+        Damage.HEAD_CHANGED, (f"UPDATE transactions SET chain_hash = '' WHERE txn = {_IS_FIRED}",)),
+    "the head was set back with the tail": (
+        Damage.ROW_CHANGED,
+        (f"DELETE FROM chain WHERE txn = {_IS_FIRED} AND n = {_LAST}",
+         f"UPDATE transactions SET (chain_n, chain_hash) = (SELECT n, hash FROM chain WHERE txn = {_IS_FIRED} "
+         f"ORDER BY n DESC LIMIT 1) WHERE txn = {_IS_FIRED}")),
+}  # fmt: skip
+"""What somebody did, what it is called, and how."""
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_each_damage_is_named_with_its_transaction(journal: Path, what: str) -> None:
+    damage, statements = DAMAGES[what]
+    of = id_of(journal, "parked" if "transaction was deleted" in what else "fired")
+    found = verify(edited(journal, *statements))
+    named = [one for one in found.findings if one.damage is damage and one.txn == of]
+    assert named, found.findings
+    assert all(one.line or damage is Damage.ROW_UNKNOWN for one in named)
+    assert {one.txn for one in found.findings} <= {of, None}
+    alone = verify(journal, of)
+    assert damage in {one.damage for one in alone.findings}
+
+
+def test_a_transaction_that_is_gone_with_all_its_lines_leaves_a_gap(journal: Path) -> None:
+    of = id_of(journal, "parked")
+    tables = ("effects", "outbox", "receipts", "chain", "transactions")
+    statements = [
+        f"DELETE FROM {table} WHERE txn = '{of}'" for table in tables if table not in {"outbox", "receipts"}
+    ]
+    found = verify(edited(journal, *statements, f"DELETE FROM meta WHERE name LIKE '%{of}'"))
+    assert {one.damage for one in found.findings} == {Damage.LINE_MISSING}
+    assert found.findings[0].txn is None
+
+
+def test_a_missing_trigger_and_a_strange_one_are_named(journal: Path) -> None:
+    db = sqlite3.connect(journal)
+    db.execute("DROP TRIGGER chain_is_not_cut")
+    db.execute("CREATE TRIGGER quiet AFTER INSERT ON outbox BEGIN DELETE FROM outbox WHERE id = NEW.id; END")
+    db.close()
+    told = [one.what for one in verify(journal).findings]
+    assert len(told) == 2
+    assert "'chain_is_not_cut' is missing" in told[0]
+    assert "'quiet' is not this SDK's" in told[1]
+
+
+@pytest.mark.parametrize(
+    ("keep", "says"),
+    [(0.0, "no journal"), (0.5, "malformed"), (0.0001, "not a database")],
+    ids=["nothing is left", "half is left", "a piece is left"],
+)
+def test_a_truncated_file_is_named(journal: Path, keep: float, says: str) -> None:
+    raw = journal.read_bytes()
+    journal.write_bytes(raw[: int(len(raw) * keep)])
+    found = verify(journal)
+    assert any(says in one.what for one in found.findings), found.findings
+    assert journal.stat().st_size == int(len(raw) * keep)  # looking does not make a new journal of it
+
+
+def test_a_file_that_is_not_there_is_a_mistake_and_no_damage(tmp_path: Path) -> None:
+    with pytest.raises(MisuseError, match="no journal"):
+        verify(tmp_path / "journal.db")
+    assert not (tmp_path / "journal.db").exists()
+
+
+def test_an_unknown_name_is_a_mistake(journal: Path) -> None:
+    with pytest.raises(MisuseError, match="no transaction"):
+        verify(journal, "nobody")
+
+
+@pytest.mark.parametrize("statement", ["UPDATE chain SET kind = 'x'", "DELETE FROM chain"])
+def test_lines_are_neither_changed_nor_deleted(journal: Path, statement: str) -> None:
+    db = sqlite3.connect(journal)
+    with pytest.raises(sqlite3.IntegrityError, match="line of the chain is never"):
+        db.execute(statement)
+    db.close()
+
+
+@pytest.mark.tampers
+def test_nothing_is_written_after_a_cut_tail(desk: Desk) -> None:
+    """The SDK does not build on a chain whose head is false: it stops before anything is asked or fired."""
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 5)
+    desk.runtime.close()
+    edited(desk.runtime.settings.journal_path, "UPDATE transactions SET chain_hash = 'false'")
+    with (
+        desk.another_process() as again,
+        pytest.raises(JournalError, match="journal verify"),
+        transaction("t-1", runtime=again),
+    ):
+        refund("o-1", 6)
+    assert desk.done == [("refund", "o-1", 5)]
+
+
+def test_no_text_of_an_agent_stands_in_a_line(desk: Desk) -> None:
+    """Scenario 63: what may be secret is bound by digest. The chain may be shown where the journal may not."""
+    refund = refund_tool(desk, secret=["order_id"])
+    with transaction("secret-key", runtime=desk.runtime):
+        refund("secret-order", 5)
+    bodies = b"".join(row["body"] for row in desk.runtime.journal.database.rows("SELECT body FROM chain"))
+    assert b"secret" not in bodies
+    assert b'"refund"' in bodies
+
+
+def test_an_older_copy_and_a_chain_made_anew_are_beyond_it(journal: Path) -> None:
+    """What chain.py says it cannot show, so that nobody promises it: who computes everything again is not found."""
+    db = sqlite3.connect(journal, isolation_level=None)
+    (txn,) = db.execute("SELECT txn FROM transactions WHERE run_key = 'body'").fetchone()
+    n, body = db.execute("SELECT n, body FROM chain WHERE txn = ? ORDER BY n DESC LIMIT 1", (txn,)).fetchone()
+    db.close()
+    forged = body.replace(b'"withdrawn"', b'"fired"')
+    assert forged != body
+    edited(
+        journal,
+        f"UPDATE chain SET body = x'{forged.hex()}', hash = '{line_hash(forged)}' WHERE txn = '{txn}' AND n = {n}",
+        f"UPDATE effects SET state = 'fired' WHERE txn = '{txn}'",
+        f"UPDATE transactions SET chain_hash = '{line_hash(forged)}' WHERE txn = '{txn}'",
+    )
+    assert verify(journal).sound
+
+
+def test_only_the_lease_and_the_head_are_unbound() -> None:
+    """Whoever adds a column here says why in chain.py."""
+    lease = {"holder", "generation", "lease_until", "updated_at"}
+    assert dict(UNBOUND) == {"transactions": lease | {"chain_n", "chain_id", "chain_hash"}}
