@@ -18,7 +18,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from countersign.answering import asked_about, chosen
-from countersign.budgets_cli import budget_app
+from countersign.cli_budgets import budget_app
 from countersign.cli_journal import journal_app
 from countersign.drafting import READ_GROUP, manifest_json
 from countersign.errors import CountersignError, MisuseError

@@ -6,8 +6,6 @@ secret are not shown at all.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +14,6 @@ from typing import Annotated, Any, Final, get_args
 import typer
 
 from countersign.errors import MisuseError
-from countersign.journal import Journal
 from countersign.journal.counting import count
 from countersign.journal.damage import Verified
 from countersign.journal.searching import Wanted, moment
@@ -24,7 +21,7 @@ from countersign.journal.verifying import verify
 from countersign.journal_export import Form, exported
 from countersign.settings import journal_path_from_env
 from countersign.telling import describe, summary, visible
-from countersign.terminal import JsonOption, errors_told, print_json, print_table
+from countersign.terminal import JournalOption, JsonOption, errors_told, print_json, print_table, the_journal
 
 journal_app: Final = typer.Typer(no_args_is_help=True, help="What was staged, asked, fired.")
 
@@ -33,10 +30,6 @@ _MODE: Final = 0o600  # of an exported file: it holds what the journal holds
 _SUMMARY: Final = ("key", "state", "effects", "changed", "note")
 _COUNTED: Final = ("called", "fired", "unknown", "compensated")
 
-JournalOption = Annotated[
-    Path | None,
-    typer.Option("--journal", help="Journal file; else COUNTERSIGN_JOURNAL, else the agent's own."),
-]
 LimitOption = Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")]
 StateOption = Annotated[str | None, typer.Option(help="State of the transaction, or of one of its effects.")]
 ToolOption = Annotated[str | None, typer.Option("--tool", help="With a call of this tool.")]
@@ -51,7 +44,7 @@ def list_journal(
     journal: JournalOption = None, limit: LimitOption = _MAX_LISTED, as_json: JsonOption = False
 ) -> None:
     """List transactions, newest first."""
-    with errors_told(), _journal(journal) as opened:
+    with errors_told(), the_journal(journal) as opened:
         rows = [summary(opened, record) for record in opened.transactions.newest(limit)]
     _print_summaries(rows, as_json)
 
@@ -69,7 +62,7 @@ def filter_journal(
     as_json: JsonOption = False,
 ) -> None:
     """List the transactions that everything said here is true of, newest first."""
-    with errors_told(), _journal(journal) as opened:
+    with errors_told(), the_journal(journal) as opened:
         wanted = Wanted(state, tool, agent, text, moment(since), moment(until))
         rows = [summary(opened, record) for record in opened.transactions.matching(wanted, limit)]
     _print_summaries(rows, as_json)
@@ -82,7 +75,7 @@ def show_journal(
     as_json: JsonOption = False,
 ) -> None:
     """Show one transaction with its effects, their arguments and what became of them."""
-    with errors_told(), _journal(journal) as opened:
+    with errors_told(), the_journal(journal) as opened:
         found = opened.transactions.find(name)
         if not found:
             raise MisuseError(
@@ -112,7 +105,7 @@ def export_journal(
     journal: JournalOption = None,
 ) -> None:
     """Write transactions with their effects into one document, secrets hidden; without a filter all of them."""
-    with errors_told(), _journal(journal) as opened:
+    with errors_told(), the_journal(journal) as opened:
         wanted = Wanted(state, tool, agent, text, moment(since), moment(until))
         found = [describe(opened, record) for record in opened.transactions.matching(wanted)]
         written = exported(_form(form), found, datetime.now(UTC).isoformat(timespec="seconds"))
@@ -135,7 +128,7 @@ def stats(
     as_json: JsonOption = False,
 ) -> None:
     """Count transactions by state, calls by tool, what fired and was taken back, and how long people took."""
-    with errors_told(), _journal(journal) as opened:
+    with errors_told(), the_journal(journal) as opened:
         wanted = Wanted(state, tool, agent, text, moment(since), moment(until))
         counted = count(opened.database, wanted)
     if as_json:
@@ -215,15 +208,3 @@ def _write_new(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8", newline="")
     except OSError as error:
         raise MisuseError(f"{str(path)!r} cannot be written: {error.strerror}") from error
-
-
-@contextmanager
-def _journal(path: Path | None) -> Iterator[Journal]:
-    chosen = path or journal_path_from_env()
-    if not chosen.is_file():
-        raise MisuseError(f"there is no journal at {str(chosen)!r}; name one with --journal")
-    opened = Journal(chosen)
-    try:
-        yield opened
-    finally:
-        opened.close()

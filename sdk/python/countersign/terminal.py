@@ -1,4 +1,4 @@
-"""What every command prints: tables, one JSON document, errors as sentences.
+"""What every command has: the journal it reads, tables, one JSON document, errors as sentences.
 
 Text that came from an agent or a tool is shown with control characters made visible; JSON is ASCII. Neither moves the
 cursor of whoever reads it.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
@@ -16,10 +17,35 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from countersign.errors import CountersignError
+from countersign.errors import CountersignError, MisuseError
+from countersign.journal import Journal
+from countersign.settings import journal_path_from_env
 from countersign.telling import visible
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")]
+
+
+JournalOption = Annotated[
+    Path | None,
+    typer.Option("--journal", help="Journal file; else COUNTERSIGN_JOURNAL, else the agent's own."),
+]
+
+
+@contextmanager
+def the_journal(path: Path | None) -> Iterator[Journal]:
+    """The journal of a command, closed afterwards.
+
+    Raises:
+        MisuseError: there is none at this path, nor where one is by default.
+    """
+    chosen = path or journal_path_from_env()
+    if not chosen.is_file():
+        raise MisuseError(f"there is no journal at {str(chosen)!r}; name one with --journal")
+    opened = Journal(chosen)
+    try:
+        yield opened
+    finally:
+        opened.close()
 
 
 @contextmanager

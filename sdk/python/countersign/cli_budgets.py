@@ -6,36 +6,25 @@ to keep is not shown, only said to be there.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from countersign.clock import SystemClock
-from countersign.errors import CountersignError, MisuseError
 from countersign.journal import Journal
 from countersign.llm.budgets import day_of, load_budgets, renews_at, shown
-from countersign.settings import BUDGETS_VARIABLE, journal_path_from_env
-from countersign.telling import visible
+from countersign.settings import BUDGETS_VARIABLE
+from countersign.terminal import JournalOption, JsonOption, errors_told, print_json, print_table, the_journal
 
 budget_app: Final = typer.Typer(no_args_is_help=True, help="What calls to language models took and may take.")
 
 _PERIODS: Final = 20
 _CALLS: Final = 50
 _MAX_LISTED: Final = 1000
-
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")]
-JournalOption = Annotated[
-    Path | None,
-    typer.Option("--journal", help="Journal file; else COUNTERSIGN_JOURNAL, else the agent's own."),
-]
 
 
 @budget_app.command("list")
@@ -48,7 +37,7 @@ def list_budgets(
 ) -> None:
     """Show each budget: its limit, what is spent and reserved in each day (UTC) or run, and when it renews."""
     now = SystemClock().wall()
-    with _told(), _journal(journal) as opened:
+    with errors_told(), the_journal(journal) as opened:
         rows = [line for budget in _budgets(opened, now) for line in _lines(opened, budget, limit, now)]
     _print(("budget", "period", "measure", "limit", "spent", "reserved", "left", "renews"), rows, as_json)
 
@@ -60,7 +49,7 @@ def list_calls(
     as_json: JsonOption = False,
 ) -> None:
     """Show the calls themselves, newest first; an empty field is something nobody knows."""
-    with _told(), _journal(journal) as opened:
+    with errors_told(), the_journal(journal) as opened:
         rows = [_call(dict(row)) for row in opened.spending.calls(limit)]
     _print(("began", "run", "model", "state", "input_tokens", "output_tokens", "cost", "note"), rows, as_json)
 
@@ -112,33 +101,8 @@ def _call(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"cost": known, "has_reasoning": reasoning is not None}
 
 
-@contextmanager
-def _journal(path: Path | None) -> Iterator[Journal]:
-    chosen = path or journal_path_from_env()
-    if not chosen.is_file():
-        raise MisuseError(f"there is no journal at {str(chosen)!r}; name one with --journal")
-    opened = Journal(chosen)
-    try:
-        yield opened
-    finally:
-        opened.close()
-
-
-@contextmanager
-def _told() -> Iterator[None]:
-    """Errors of ours are sentences for people; everything else is a bug and keeps its traceback."""
-    try:
-        yield
-    except CountersignError as error:
-        typer.echo(f"{error.code}: {visible(str(error))}", err=True)
-        raise typer.Exit(1) from error
-
-
 def _print(columns: tuple[str, ...], rows: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
-        typer.echo(json.dumps(rows, indent=2))  # in ASCII: names move no cursor of whoever reads them
-        return
-    table = Table(*columns)
-    for row in rows:
-        table.add_row(*("" if row[name] is None else visible(str(row[name])) for name in columns))
-    Console(markup=False, highlight=False).print(table)
+        print_json(rows)
+    else:
+        print_table(columns, rows)
