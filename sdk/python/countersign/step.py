@@ -30,6 +30,7 @@ from countersign.live import CommitFailed, LiveWork
 from countersign.lost_redemption import adopt, look
 from countersign.placeholder import Placeholder, settle
 from countersign.plan import Plan, StagedCall, plan_calls, plan_from_journal
+from countersign.remains import undo_remains
 from countersign.reporting import flush
 from countersign.tool import Tool
 
@@ -175,6 +176,8 @@ class Step:
         if earlier.redeemed:
             self._in_force = True
             return await self._replay(engine, earlier, plan)
+        if self._staging > 1:
+            undo_remains(engine, self.txn)  # of runs that died; this one's own sessions are not touched
         attempt_id = self._journal.transactions.freeze(
             self._lease, self._staging, plan.effects, txn_digest=plan.txn_digest, live=plan.live
         )

@@ -67,6 +67,13 @@ class Reading:
         )
         return tuple(effect_record(row, record.agent) for row in rows)
 
+    def live_tools(self, txn: str) -> tuple[str, ...]:
+        """The tools that ran live under this key, in whichever list: each may have left something when it died."""
+        rows = self._database.rows(
+            "SELECT DISTINCT tool FROM effects WHERE txn = ? AND lane = ? ORDER BY tool", (txn, LIVE_LANE)
+        )
+        return tuple(row["tool"] for row in rows)
+
     def state_of(self, txn: str, staging: int, effect_id: str) -> LocalState | None:
         """Where one effect stands."""
         row = self._database.row(
