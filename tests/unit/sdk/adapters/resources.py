@@ -1,0 +1,93 @@
+"""The resources that the contract examines, each with its own way to look from outside."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import cast
+
+from countersign.adapters import LiveAdapter, SQLiteAdapter
+from countersign.adapters.contract import Resource
+from countersign.adapters.files import FilesAdapter
+
+
+class SQLiteRows(Resource):
+    """A table of keys and values. A transaction holds the write lock, so nobody else writes meanwhile."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "rows.db"
+        with closing(sqlite3.connect(self._path)) as connection:
+            connection.execute("CREATE TABLE rows (key TEXT PRIMARY KEY, value TEXT)")
+
+    def adapter(self) -> LiveAdapter:
+        return SQLiteAdapter(self._path, busy_seconds=0.1)
+
+    def write(self, adapter: LiveAdapter, key: str, value: str) -> None:
+        _connection(adapter).execute("INSERT OR REPLACE INTO rows VALUES (?, ?)", (key, value))
+
+    def read(self, adapter: LiveAdapter, key: str) -> str | None:
+        return _value(_connection(adapter), key)
+
+    def remove(self, adapter: LiveAdapter, key: str) -> None:
+        _connection(adapter).execute("DELETE FROM rows WHERE key = ?", (key,))
+
+    def outside(self, key: str) -> str | None:
+        with closing(sqlite3.connect(self._path)) as connection:
+            return _value(connection, key)
+
+    def change_outside(self, key: str, value: str) -> bool:
+        with closing(sqlite3.connect(self._path, timeout=0, isolation_level=None)) as connection:
+            try:
+                connection.execute("INSERT OR REPLACE INTO rows VALUES (?, ?)", (key, value))
+            except sqlite3.OperationalError:
+                return False
+            return True
+
+    def away(self) -> LiveAdapter:
+        return SQLiteAdapter(self._path.parent / "gone" / "rows.db")
+
+
+def _connection(adapter: LiveAdapter) -> sqlite3.Connection:
+    return cast(SQLiteAdapter, adapter).connection
+
+
+def _value(connection: sqlite3.Connection, key: str) -> str | None:
+    row = connection.execute("SELECT value FROM rows WHERE key = ?", (key,)).fetchone()
+    return None if row is None else str(row[0])
+
+
+class FilesBelow(Resource):
+    """A folder of small files."""
+
+    notices_moves = tells_changes = outlives_its_process = True
+
+    def __init__(self, folder: Path) -> None:
+        self._root = folder / "root"
+        self._root.mkdir()
+
+    def adapter(self) -> LiveAdapter:
+        return FilesAdapter(self._root)
+
+    def write(self, adapter: LiveAdapter, key: str, value: str) -> None:
+        cast(FilesAdapter, adapter).write(key, value)
+
+    def read(self, adapter: LiveAdapter, key: str) -> str | None:
+        try:
+            return cast(FilesAdapter, adapter).read(key).decode()
+        except FileNotFoundError:
+            return None
+
+    def remove(self, adapter: LiveAdapter, key: str) -> None:
+        cast(FilesAdapter, adapter).remove(key)
+
+    def outside(self, key: str) -> str | None:
+        path = self._root / key
+        return path.read_text() if path.exists() else None
+
+    def change_outside(self, key: str, value: str) -> bool:
+        (self._root / key).write_text(value)
+        return True
+
+    def away(self) -> LiveAdapter:
+        return FilesAdapter(self._root.parent / "gone")
