@@ -1,5 +1,6 @@
 """The live lane: it runs at once, and it stands or falls with its transaction."""
 
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from countersign import (
     Denied,
     EffectFailed,
     LiveCommitFailed,
+    Moved,
     NotDone,
     NotStageable,
     OutcomeUnknown,
@@ -21,6 +23,7 @@ from countersign import (
     tool,
     transaction,
 )
+from countersign.adapters.files import FilesAdapter
 from tests.fakes.desk import (
     Desk,
     charge_tools,
@@ -289,3 +292,66 @@ def test_landed_says_what_the_database_says(notes: Path, database: SQLiteAdapter
     assert database.landed("a-1") is True
     assert SQLiteAdapter(tmp_path / "gone.db").landed("a-1") is None
     assert not (tmp_path / "gone.db").exists()
+
+
+def save_tool(desk: Desk, files: FilesAdapter) -> Any:
+    @tool(f"save_{files.name}", lane="live", adapter=files, registry=desk.registry)
+    def save(path: str, text: str) -> None:
+        """Write a file."""
+        files.write(path, text)
+
+    return save
+
+
+def test_files_commit_after_databases_so_that_one_that_cannot_leaves_nothing(desk: Desk, notes: Path) -> None:
+    (desk.folder / "root").mkdir()
+    save, note = save_tool(desk, FilesAdapter(desk.folder / "root")), note_tool(desk, Stubborn(notes))
+    with pytest.raises(LiveCommitFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+        save("a", "new")
+        note("o-1", "hello")
+    assert (failed.value.committed, (desk.folder / "root" / "a").exists(), notes_in(notes)) == ((), False, [])
+    assert txn.state == "ended"
+
+
+def test_files_that_were_committed_are_taken_back_when_other_files_cannot_be(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roots = [desk.folder / "one", desk.folder / "two"]
+    for root in roots:
+        root.mkdir()
+    one, two = (save_tool(desk, FilesAdapter(root)) for root in roots)
+    charge, real, seen = charge_tools(desk), os.rename, []
+
+    def full(source: Path, target: Any, **where: int) -> None:
+        if target == "b":
+            seen.append((roots[0] / "a").read_text())
+            raise OSError(28, "No space left on device")
+        real(source, target, **where)
+
+    monkeypatch.setattr(os, "rename", full)
+    with (
+        pytest.raises(LiveCommitFailed, match="No space") as failed,
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        one("a", "new")
+        two("b", "new")
+        charge("o-1", 100)
+    assert (seen, failed.value.committed) == (["new"], ())
+    assert not (roots[0] / "a").exists() and not (roots[1] / "b").exists()
+    assert [what for what, *_ in desk.done] == ["charge", "void"]
+
+
+def test_a_refusal_because_something_moved_names_it_and_fires_nothing(desk: Desk) -> None:
+    root = desk.folder / "root"
+    root.mkdir()
+    save, refund = save_tool(desk, FilesAdapter(root)), refund_tool(desk)
+    with pytest.raises(Moved) as moved, transaction("t-1", runtime=desk.runtime):
+        save("a", "mine")
+        refund("o-1", 100)
+        (root / "a").write_text("theirs")
+    assert (moved.value.adapter, moved.value.key, moved.value.read, moved.value.expected) == (
+        *("root", "a", False, None),
+    )
+    assert moved.value.now is not None and "run the transaction again" in str(moved.value)
+    assert ((root / "a").read_text(), desk.done) == ("theirs", [])
+    assert [asked for asked in desk.face.log if asked[0] == "POST"] == []

@@ -191,9 +191,9 @@ class FilesSession(LiveSession):
     def _require_undisputed(self) -> None:
         mine = self._record("")
         for other in self._work.store.records(self._work.folder):
-            theirs = {*other.written} & {*mine.read, *mine.written} or {*other.read} & {*mine.written}
-            if theirs:
-                key = min(theirs)
+            disputed = _disputed(mine, other)
+            if disputed:
+                key = min(disputed)
                 seen = self._seen.get(key) or Seen(key, None, written=True)
                 holder = f"transaction {other.txn[:12]}, which is prepared"
                 raise Moved(
@@ -269,6 +269,12 @@ class FilesSession(LiveSession):
         key = "/".join(parts)
         seen = self._seen.get(key) or Seen(key, version)
         self._seen[key] = replace(seen, read=seen.read or read, written=seen.written or written)
+
+
+def _disputed(one: Record, other: Record) -> set[str]:
+    """What both write, or one reads and the other writes. Two may each put a file of their own into a folder."""
+    both = {key for key in {*one.written} & {*other.written} if not key.endswith("/")}
+    return both | {*one.written} & {*other.read} | {*one.read} & {*other.written}
 
 
 def _listed(parts: Parts) -> str:

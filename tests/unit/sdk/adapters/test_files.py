@@ -290,6 +290,18 @@ def test_what_is_prepared_by_somebody_else_may_not_be_read_or_listed_and_then_pr
     first.undo()
 
 
+def test_two_may_each_put_a_file_of_their_own_into_a_folder(files: FilesAdapter, root: Path) -> None:
+    sessions = [files.begin(txn) for txn in ("t-1", "t-2")]
+    for number, session in enumerate(sessions):
+        with session.effect(CALL):
+            files.write(f"d/{number}", "mine")
+        session.prepare(f"a-{number}")
+    for number, session in enumerate(sessions):
+        session.commit(f"a-{number}")
+        session.close()
+    assert tree(root) == OLD | {"d/0": "mine", "d/1": "mine"}
+
+
 def test_a_living_process_that_has_prepared_is_left_alone(files: FilesAdapter, root: Path) -> None:
     session = files.begin("t-1")
     with session.effect(CALL):
