@@ -271,6 +271,7 @@ def _with_files(life: Life, registry: ToolRegistry) -> Callable[[], None]:
         if files.exists("draft"):  # a rerun may find what its first run has finished
             files.remove("draft")
         files.write(f"orders/{order_id}", "refunded")
+        _passing("after save wrote")
 
     def flow() -> None:
         save("o-1")

@@ -32,6 +32,7 @@ HERE_IT_MATTERS = (
     "before live",
     "after live",
     "after file",
+    "after save",
 )
 """Enough for every day; `make test-long` dies at every point there is."""
 

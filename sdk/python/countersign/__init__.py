@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from countersign.adapters import LiveAdapter, LiveCall, LiveSession, SQLiteAdapter
+    from countersign.adapters.files import FilesAdapter
+    from countersign.adapters.memory import AgentMemory, MemoryAdapter
     from countersign.current import FiringEffect, current_effect
     from countersign.errors import (
         AlreadyRedeemed,
@@ -56,6 +58,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "adapters": ("LiveAdapter", "LiveCall", "LiveSession", "SQLiteAdapter"),
+    "adapters.files": ("FilesAdapter",),
+    "adapters.memory": ("AgentMemory", "MemoryAdapter"),
     "current": ("FiringEffect", "current_effect"),
     "errors": (
         *("AlreadyRedeemed", "CountersignError", "Denied", "Edited", "EffectFailed", "FireError"),
@@ -99,12 +103,14 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AgentMemory",
     "AlreadyRedeemed",
     "CountersignError",
     "Denied",
     "DenyReason",
     "Edited",
     "EffectFailed",
+    "FilesAdapter",
     "FireError",
     "FiringEffect",
     "IndependentFailures",
@@ -114,6 +120,7 @@ __all__ = [
     "LiveCall",
     "LiveCommitFailed",
     "LiveSession",
+    "MemoryAdapter",
     "MisuseError",
     "Moved",
     "NotDone",

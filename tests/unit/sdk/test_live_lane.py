@@ -10,6 +10,7 @@ import pytest
 from countersign import (
     Denied,
     EffectFailed,
+    LiveCall,
     LiveCommitFailed,
     Moved,
     NotDone,
@@ -305,11 +306,26 @@ def save_tool(desk: Desk, files: FilesAdapter) -> Any:
 
 def test_files_commit_after_databases_so_that_one_that_cannot_leaves_nothing(desk: Desk, notes: Path) -> None:
     (desk.folder / "root").mkdir()
-    save, note = save_tool(desk, FilesAdapter(desk.folder / "root")), note_tool(desk, Stubborn(notes))
+    written = desk.folder / "root" / "a"
+    seen: list[bool] = []
+
+    class Full(Stubborn):
+        def begin(self, txn: str) -> Any:
+            session = super().begin(txn)
+            refuse = session.commit
+
+            def look_and_refuse(attempt_id: str) -> None:
+                seen.append(written.exists())
+                refuse(attempt_id)
+
+            session.commit = look_and_refuse
+            return session
+
+    save, note = save_tool(desk, FilesAdapter(written.parent)), note_tool(desk, Full(notes))
     with pytest.raises(LiveCommitFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
         save("a", "new")
         note("o-1", "hello")
-    assert (failed.value.committed, (desk.folder / "root" / "a").exists(), notes_in(notes)) == ((), False, [])
+    assert (seen, failed.value.committed, written.exists(), notes_in(notes)) == ([False], (), False, [])
     assert txn.state == "ended"
 
 
@@ -355,3 +371,27 @@ def test_a_refusal_because_something_moved_names_it_and_fires_nothing(desk: Desk
     assert moved.value.now is not None and "run the transaction again" in str(moved.value)
     assert ((root / "a").read_text(), desk.done) == ("theirs", [])
     assert [asked for asked in desk.face.log if asked[0] == "POST"] == []
+
+
+def test_what_a_dead_run_had_prepared_is_undone_although_the_rerun_does_not_touch_it(desk: Desk) -> None:
+    root = desk.folder / "root"
+    root.mkdir()
+    files = FilesAdapter(root)
+    save, refund = save_tool(desk, files), refund_tool(desk)
+    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+        save("a", "new")
+        refund("o-1", 90_000)
+    child = os.fork()
+    if child == 0:  # another process of this agent ran it again, was about to redeem, and died
+        session = FilesAdapter(root).begin(pending.value.txn)
+        with session.effect(LiveCall("save", {}, "e-1")):
+            files._current.set(session)
+            files.write("a", "new")
+        session.prepare("a-1")
+        os._exit(0)
+    os.waitpid(child, 0)
+    left = root / ".countersign" / "sessions"
+    assert len(list(left.iterdir())) == 1
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-2", 100)
+    assert (list(left.iterdir()), (root / "a").exists(), len(desk.done)) == ([], False, 1)

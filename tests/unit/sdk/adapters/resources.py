@@ -7,9 +7,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import cast
 
-from countersign.adapters import LiveAdapter, SQLiteAdapter
+from countersign.adapters import LiveAdapter, LiveCall, SQLiteAdapter
 from countersign.adapters.contract import Resource
 from countersign.adapters.files import FilesAdapter
+from countersign.adapters.memory import MemoryAdapter
 
 
 class SQLiteRows(Resource):
@@ -91,3 +92,40 @@ class FilesBelow(Resource):
 
     def away(self) -> LiveAdapter:
         return FilesAdapter(self._root.parent / "gone")
+
+
+class MemoryValues(Resource):
+    """Values in this process."""
+
+    notices_moves = tells_changes = dies_with_its_process = True
+
+    def __init__(self) -> None:
+        self._memory = MemoryAdapter()
+
+    def adapter(self) -> LiveAdapter:
+        return self._memory
+
+    def write(self, adapter: LiveAdapter, key: str, value: str) -> None:
+        self._memory[key] = value
+
+    def read(self, adapter: LiveAdapter, key: str) -> str | None:
+        found: str | None = self._memory.get(key)
+        return found
+
+    def remove(self, adapter: LiveAdapter, key: str) -> None:
+        del self._memory[key]
+
+    def outside(self, key: str) -> str | None:
+        found: str | None = self._memory.snapshot().get(key)
+        return found
+
+    def change_outside(self, key: str, value: str) -> bool:
+        session = self._memory.begin("theirs")
+        with session.effect(LiveCall("theirs", {}, "e-9")):
+            self._memory[key] = value
+        session.prepare("theirs")
+        session.commit("theirs")
+        return True
+
+    def away(self) -> None:
+        return None

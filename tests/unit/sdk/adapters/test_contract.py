@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from countersign.adapters.contract import AdapterContract, Resource
-from tests.unit.sdk.adapters.resources import FilesBelow, SQLiteRows
+from tests.unit.sdk.adapters.resources import FilesBelow, MemoryValues, SQLiteRows
 
 
 class TestSQLite(AdapterContract):
@@ -16,3 +16,8 @@ class TestSQLite(AdapterContract):
 class TestFiles(AdapterContract):
     def resource(self, folder: Path) -> Resource:
         return FilesBelow(folder)
+
+
+class TestMemory(AdapterContract):
+    def resource(self, folder: Path) -> Resource:
+        return MemoryValues()

@@ -69,6 +69,17 @@ def committed_and_taken_back(files: FilesAdapter) -> None:
     session.undo()
 
 
+def prepared_and_undone(files: FilesAdapter) -> None:
+    session = files.begin("t-1")
+    with session.effect(CALL):
+        files.write("a", "new a")
+        files.remove("b")
+        files.write("d/e/f", "new f")
+        files.write("d/c", "new c")
+    session.prepare("a-1")
+    session.undo()
+
+
 def die(root: Path, deed: Deed, at: int | None) -> int:
     """Run it in a process that is killed before its nth act, and say how many acts there were."""
     reader, writer = os.pipe()
@@ -181,6 +192,20 @@ def test_killed_while_a_commit_is_taken_back_it_is_taken_back_or_stands_whole(tm
         assert seen(root) == (NEW if landed else OLD), f"act {at}"
         assert left(root) == []
         ends.add(landed)
+        shutil.rmtree(root)
+    assert ends == {True, False}
+
+
+@pytest.mark.timeout(300)
+def test_killed_while_what_was_prepared_is_undone_half_of_it_is_never_finished(tmp_path: Path) -> None:
+    ends = set()
+    for at in points(tmp_path, prepared_and_undone):
+        root = standing(tmp_path / str(at))
+        die(root, prepared_and_undone, at)
+        recovered_as_redeemed(root)
+        assert seen(root) in (OLD, NEW), f"act {at}"
+        assert FilesAdapter(root).landed("a-1") is (seen(root) == NEW), f"act {at}"
+        ends.add(seen(root) == NEW)
         shutil.rmtree(root)
     assert ends == {True, False}
 
