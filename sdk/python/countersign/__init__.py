@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from countersign.adapters import LiveAdapter, LiveCall, LiveSession, SQLiteAdapter
     from countersign.adapters.files import FilesAdapter
     from countersign.adapters.memory import AgentMemory, MemoryAdapter
+    from countersign.adapters.postgres import PostgresAdapter
     from countersign.current import FiringEffect, current_effect
     from countersign.errors import (
         AlreadyRedeemed,
@@ -60,6 +61,7 @@ _HOMES = {
     "adapters": ("LiveAdapter", "LiveCall", "LiveSession", "SQLiteAdapter"),
     "adapters.files": ("FilesAdapter",),
     "adapters.memory": ("AgentMemory", "MemoryAdapter"),
+    "adapters.postgres": ("PostgresAdapter",),
     "current": ("FiringEffect", "current_effect"),
     "errors": (
         *("AlreadyRedeemed", "CountersignError", "Denied", "Edited", "EffectFailed", "FireError"),
@@ -132,6 +134,7 @@ __all__ = [
     "PendingReview",
     "Placeholder",
     "PlaceholderUsed",
+    "PostgresAdapter",
     "Proposal",
     "Question",
     "RegistrationError",

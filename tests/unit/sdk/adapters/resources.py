@@ -5,12 +5,15 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
+
+import psycopg
 
 from countersign.adapters import LiveAdapter, LiveCall, SQLiteAdapter
 from countersign.adapters.contract import Resource
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.memory import MemoryAdapter
+from countersign.adapters.postgres import PostgresAdapter
 
 
 class SQLiteRows(Resource):
@@ -129,3 +132,54 @@ class MemoryValues(Resource):
 
     def away(self) -> None:
         return None
+
+
+class PostgresRows(Resource):
+    """A table of keys and values that nobody else writes to while a transaction is open."""
+
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+        self._say("DROP TABLE IF EXISTS rows, countersign_landed")
+        self._say("CREATE TABLE rows (key text PRIMARY KEY, value text)")
+
+    def adapter(self) -> LiveAdapter:
+        return PostgresAdapter(self._conninfo, name="rows", locks=("rows",), wait_seconds=1.0)
+
+    def write(self, adapter: LiveAdapter, key: str, value: str) -> None:
+        _postgres(adapter).execute(_UPSERT, (key, value))
+
+    def read(self, adapter: LiveAdapter, key: str) -> str | None:
+        return _first(_postgres(adapter).execute("SELECT value FROM rows WHERE key = %s", (key,)).fetchone())
+
+    def remove(self, adapter: LiveAdapter, key: str) -> None:
+        _postgres(adapter).execute("DELETE FROM rows WHERE key = %s", (key,))
+
+    def outside(self, key: str) -> str | None:
+        return _first(self._say("SELECT value FROM rows WHERE key = %s", key))
+
+    def change_outside(self, key: str, value: str) -> bool:
+        try:
+            self._say(_UPSERT, key, value)
+        except psycopg.errors.LockNotAvailable:
+            return False
+        return True
+
+    def away(self) -> LiveAdapter:
+        return PostgresAdapter("host=127.0.0.1 port=1 user=nobody dbname=gone", wait_seconds=0.2)
+
+    def _say(self, statement: str, *params: str) -> Any:
+        with psycopg.connect(self._conninfo, autocommit=True) as connection:
+            connection.execute("SET lock_timeout = '50ms'")
+            done = connection.execute(statement.encode(), params)
+            return done.fetchone() if done.description else None
+
+
+_UPSERT = "INSERT INTO rows VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
+
+
+def _postgres(adapter: LiveAdapter) -> PostgresAdapter:
+    return cast(PostgresAdapter, adapter)
+
+
+def _first(row: Any) -> str | None:
+    return None if row is None else str(row[0])
