@@ -108,12 +108,9 @@ class Step:
 
     def abort(self, note: str) -> None:
         """The body raised: nothing of it stands."""
-        try:
-            self._live.undo()
-        finally:
-            with self._no_journal_trouble():
-                self._journal.transactions.abort(self._lease, self._staging, note)
-                self._journal.leases.release(self._lease)
+        with self._undone_live(), self._no_journal_trouble():
+            self._journal.transactions.abort(self._lease, self._staging, note)
+            self._journal.leases.release(self._lease)
 
     async def commit(
         self,
@@ -262,9 +259,7 @@ class Step:
 
     def _end(self) -> None:
         """Whatever happened: no session stays open, no live row stays undecided, the lease is free."""
-        try:
-            self._live.undo()
-        finally:
+        with self._undone_live():
             try:
                 with self._journal.database.unit(durable=False):
                     self._journal.transactions.end_live(self._lease, self._staging, LocalState.UNDONE)
@@ -273,6 +268,17 @@ class Step:
                 self._warn(error)
                 with self._no_journal_trouble():
                     self._journal.leases.release(self._lease)
+
+    @contextmanager
+    def _undone_live(self) -> Iterator[None]:
+        """Where the adapters can be made to undo. What could not be undone stays live in the journal, for recovery."""
+        try:
+            self._live.undo()
+        except BaseException:
+            with self._no_journal_trouble():
+                self._journal.leases.release(self._lease)
+            raise
+        yield
 
     def _forget(self, note: str) -> None:
         with self._no_journal_trouble():

@@ -21,10 +21,12 @@ from countersign import (
     ReviewPending,
     ServiceUnavailable,
     SQLiteAdapter,
+    resume,
     tool,
     transaction,
 )
 from countersign.adapters.files import FilesAdapter
+from countersign.adapters.overlay import FilesSession
 from tests.fakes.desk import (
     Desk,
     charge_tools,
@@ -390,8 +392,31 @@ def test_what_a_dead_run_had_prepared_is_undone_although_the_rerun_does_not_touc
         session.prepare("a-1")
         os._exit(0)
     os.waitpid(child, 0)
+    with desk.runtime.journal.database.unit(durable=False) as unit:
+        unit.execute("UPDATE effects SET state = 'live' WHERE lane = 'live'")  # as its journal would say
     left = root / ".countersign" / "sessions"
     assert len(list(left.iterdir())) == 1
     with transaction("t-1", runtime=desk.runtime):
         refund("o-2", 100)
     assert (list(left.iterdir()), (root / "a").exists(), len(desk.done)) == ([], False, 1)
+
+
+def test_what_could_not_be_undone_stays_live_in_the_journal_and_is_undone_by_the_next_to_recover(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = desk.folder / "root"
+    root.mkdir()
+    save = save_tool(desk, FilesAdapter(root))
+    monkeypatch.setattr(FilesSession, "undo", _input_output_error)
+    with pytest.raises(OSError, match="Input/output"), transaction("t-1", runtime=desk.runtime) as txn:
+        save("a", "new")
+        raise ZeroDivisionError
+    monkeypatch.undo()
+    assert desk.runtime.journal.transactions.live_tools(txn.txn) == ("save_root",)
+    assert [one.after for one in resume(desk.runtime)] == ["ended"]
+    assert desk.runtime.journal.transactions.live_tools(txn.txn) == ()
+    assert not (root / "a").exists()
+
+
+def _input_output_error(session: object) -> None:
+    raise OSError(5, "Input/output error")

@@ -68,9 +68,10 @@ class Reading:
         return tuple(effect_record(row, record.agent) for row in rows)
 
     def live_tools(self, txn: str) -> tuple[str, ...]:
-        """The tools that ran live under this key, in whichever list: each may have left something when it died."""
+        """The tools whose effects under this key were neither kept nor undone, in whichever list: a process died."""
         rows = self._database.rows(
-            "SELECT DISTINCT tool FROM effects WHERE txn = ? AND lane = ? ORDER BY tool", (txn, LIVE_LANE)
+            "SELECT DISTINCT tool FROM effects WHERE txn = ? AND lane = ? AND state = ? ORDER BY tool",
+            (txn, LIVE_LANE, LocalState.LIVE.value),
         )
         return tuple(row["tool"] for row in rows)
 
