@@ -28,7 +28,10 @@ from countersign import (
     tool,
     transaction,
 )
+from countersign.adapters.files import FilesAdapter
+from countersign.adapters.redo import Work
 from countersign.journal.database import Database
+from countersign.live import LiveWork
 from countersign.waiting import Answered, Asked, SyncWaits
 from tests.crash.forking import forked
 
@@ -140,6 +143,22 @@ def _watch(passing: Callable[[str], None]) -> None:
         passing(f"after {where}")
         return answered
 
+    def watched_act(owner: Any, name: str, what: str) -> None:
+        act = getattr(owner, name)
+
+        def acting(self: Any, *args: Any) -> Any:
+            if owner is LiveWork and not self:
+                return act(self, *args)
+            passing(f"before {what}")
+            answer = act(self, *args)
+            passing(f"after {what}")
+            return answer
+
+        setattr(owner, name, acting)
+
+    for move in ("prepare", "commit"):
+        watched_act(LiveWork, move, f"live {move}")
+    watched_act(Work, "_apply", "file put in place")
     Database.unit = watched_unit  # type: ignore[method-assign]
     SyncWaits.send = watched_send  # type: ignore[method-assign]
 
@@ -240,6 +259,27 @@ def _with_live(life: Life, registry: ToolRegistry) -> Callable[[], None]:
     return flow
 
 
+def _with_files(life: Life, registry: ToolRegistry) -> Callable[[], None]:
+    """Beside files alone, or beside files and rows."""
+    files = FilesAdapter(life.folder / "files", name="files")
+    rows = _with_live(life, registry) if life.flow == "with_both" else _one(life, registry)
+
+    @tool("save", lane="live", adapter=files, registry=registry)
+    def save(order_id: str) -> None:
+        """Replace a file, remove one and make one."""
+        files.write("state", files.read("state").replace(b"old", b"new"))
+        if files.exists("draft"):  # a rerun may find what its first run has finished
+            files.remove("draft")
+        files.write(f"orders/{order_id}", "refunded")
+        _passing("after save wrote")
+
+    def flow() -> None:
+        save("o-1")
+        rows()
+
+    return flow
+
+
 FLOWS: dict[str, Callable[[Life, ToolRegistry], Callable[[], None]]] = {
     "one": _one,
     "large": _large,
@@ -247,6 +287,8 @@ FLOWS: dict[str, Callable[[Life, ToolRegistry], Callable[[], None]]] = {
     "two": _two,
     "taken_back": _taken_back,
     "with_live": _with_live,
+    "with_files": _with_files,
+    "with_both": _with_files,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 import time
@@ -28,8 +29,15 @@ HERE_IT_MATTERS = (
     "after refund:",
     "before void:",
     "after void:",
+    "before live",
+    "after live",
+    "after file",
+    "after save",
 )
 """Enough for every day; `make test-long` dies at every point there is."""
+
+OLD_FILES = {"state": "old", "draft": "to be removed"}
+NEW_FILES = {"state": "new", "orders/o-1": "refunded"}
 
 pytestmark = pytest.mark.timeout(900)  # a hundred processes on a busy machine
 ALL = pytest.param(True, marks=pytest.mark.long)
@@ -60,6 +68,28 @@ class Stage:
             (many,) = notes.execute("SELECT count(*) FROM notes").fetchone()
         return int(many)
 
+    def files(self) -> str:
+        """Whether the files below the root are as before or as after; "half" is neither."""
+        root = self.folder / "files"
+        found = {
+            str(path.relative_to(root)): path.read_text()
+            for path in root.rglob("*")
+            if path.is_file() and ".countersign" not in path.parts
+        }
+        ends = {"old": OLD_FILES, "new": NEW_FILES}
+        return next((end for end, files in ends.items() if files == found), "half")
+
+    def records(self) -> str:
+        """What the files adapter has left beside the files."""
+        folder = self.folder / "files" / ".countersign" / "sessions"
+        found = sorted(folder.iterdir()) if folder.exists() else []
+        return " ".join(
+            json.loads((one / "record.json").read_text())["state"]
+            if (one / "record.json").exists()
+            else "none"
+            for one in found
+        )
+
     def journal(self) -> list[tuple[str, str]]:
         opened = Journal(self.folder / "journal.db")
         try:
@@ -78,6 +108,9 @@ def staged(tmp_path: Path, flow: str, name: str) -> Iterator[Stage]:
     folder = tmp_path / name
     folder.mkdir()
     notes_database(folder)
+    (folder / "files").mkdir()
+    for name, content in OLD_FILES.items():
+        (folder / "files" / name).write_text(content)
     service = FakeService(now=time.time)
     face = Face(service)
     key = PrivateKey.generate()
@@ -247,6 +280,45 @@ def test_live_effects_lost_with_their_process_are_never_half_of_a_transaction(
             assert len(before) == 1, told
         elif "fired" in states:
             assert "unsettled" in states, f"the refund stands alone and nobody is told: {told}"
+
+
+@pytest.mark.parametrize("flow", ["with_files", "with_both"])
+@EVERY
+def test_files_are_undone_before_the_redemption_and_finished_after_it_by_whoever_resumes(
+    tmp_path: Path, every: bool, flow: str
+) -> None:
+    ends = set()
+    for point, stage in killed_at_each(tmp_path, flow, every=every):
+        kept = "prepared" in stage.records() and stage.notes() == int(flow == "with_both")
+        redeemed = EffectState.REDEEMED in stage.held()
+        doubtful = "firing" in dict(stage.journal())
+        for _ in range(2):
+            stage.live(resumes=True)
+        states = dict(stage.journal())
+        told = f"{point}: {acts(stage.folder)}, {stage.files()}, {stage.notes()} notes, {stage.journal()}"
+        assert not states.keys() & OPEN_ENDS, told
+        assert stage.records() == "", f"something is left: {told}"
+        if redeemed and kept and not doubtful:
+            assert "fired" in states, f"what could be finished was given up: {told}"
+        fired = "fired" in states and "unsettled" not in states
+        assert stage.files() == ("new" if fired else "old"), told
+        assert stage.notes() == int(fired and flow == "with_both"), told
+        ends.add((redeemed, fired))
+    assert {(False, False), (True, True), (True, False)} <= ends, "the flow has not seen all of its ends"
+
+
+@EVERY
+def test_a_rerun_after_a_death_leaves_the_files_as_its_answer_says(tmp_path: Path, every: bool) -> None:
+    for point, stage in killed_at_each(tmp_path, "with_both", every=every):
+        said = stage.live()
+        told = f"{point}: {said}, {acts(stage.folder)}, {stage.files()}, {stage.notes()} notes, {stage.journal()}"
+        assert len(acts(stage.folder)) <= 1, told
+        if said["raised"] is None:
+            assert (stage.files(), stage.notes(), acts(stage.folder)) == ("new", 1, ["refund:o-1"]), told
+        else:
+            assert said["raised"] == "OutcomeUnknown", told
+            assert (stage.files(), stage.notes()) == ("old", 0), told
+        assert stage.records() == "", told
 
 
 def test_a_living_owner_is_left_alone(tmp_path: Path) -> None:

@@ -13,6 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from countersign.adapters import LiveAdapter, LiveCall, LiveSession, SQLiteAdapter
+    from countersign.adapters.files import FilesAdapter
+    from countersign.adapters.memory import AgentMemory, MemoryAdapter
+    from countersign.adapters.postgres import PostgresAdapter
     from countersign.current import FiringEffect, current_effect
     from countersign.errors import (
         AlreadyRedeemed,
@@ -61,6 +64,9 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "adapters": ("LiveAdapter", "LiveCall", "LiveSession", "SQLiteAdapter"),
+    "adapters.files": ("FilesAdapter",),
+    "adapters.memory": ("AgentMemory", "MemoryAdapter"),
+    "adapters.postgres": ("PostgresAdapter",),
     "current": ("FiringEffect", "current_effect"),
     "errors": (
         *("AlreadyRedeemed", "CountersignError", "Denied", "Edited", "EffectFailed", "FireError"),
@@ -109,6 +115,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "AgentMemory",
     "AlreadyRedeemed",
     "Budget",
     "BudgetExceeded",
@@ -118,6 +125,7 @@ __all__ = [
     "DenyReason",
     "Edited",
     "EffectFailed",
+    "FilesAdapter",
     "FireError",
     "FiringEffect",
     "IndependentFailures",
@@ -129,6 +137,7 @@ __all__ = [
     "LiveSession",
     "LlmCall",
     "LlmRecord",
+    "MemoryAdapter",
     "MisuseError",
     "Moved",
     "NotDone",
@@ -141,6 +150,7 @@ __all__ = [
     "Placeholder",
     "PlaceholderUsed",
     "PriceUnknown",
+    "PostgresAdapter",
     "Proposal",
     "Question",
     "RegistrationError",

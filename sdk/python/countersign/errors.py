@@ -45,7 +45,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 from countersign.reasons import DenyReason, PendingReview, Proposal, Question, pending_text
-from countersign.standing import what_stands, what_to_repeat
+from countersign.standing import moved_text, what_stands, what_to_repeat
 
 UNNAMED: Final = "unnamed-"
 """How the key of a transaction begins that nobody named: no later run can find it again."""
@@ -206,9 +206,18 @@ class ReleaseLapsed(Stopped):
 
 
 class Moved(Stopped):
-    """What live effects read was changed by somebody else before the commit; run the transaction again."""
+    """What live effects saw was changed by somebody else before the commit; run the transaction again.
+
+    `expected` is the version they saw, `now` the one that is there; None where there was, or is, nothing.
+    """
 
     code = "moved"
+
+    def __init__(
+        self, adapter: str, key: str, *, read: bool, expected: str | None, now: str | None, holder: str = ""
+    ) -> None:
+        self.adapter, self.key, self.read, self.expected, self.now = adapter, key, read, expected, now
+        super().__init__(moved_text(adapter, key, "read" if read else "overwritten", expected, now, holder))
 
 
 class Edited(Stopped):

@@ -3,9 +3,9 @@ section 7).
 
 Rules: FIRING found on disk is unknown, unless the reviewed manifest calls the tool idempotent: then the time
 to fire is renewed and the same call key is used again. What was redeemed and never marked FIRING is renewed
-and fired, unless the live effects it belonged to were lost with their process: then it is unused and what
-fired is taken back. Unknown is asked of the service, where a person may have settled it, and never guessed.
-Running this twice changes nothing.
+and fired, and live effects that their adapters had prepared are committed after it; where live effects were
+lost with their process it is unused and what fired is taken back. Unknown is asked of the service, where a
+person may have settled it, and never guessed. Running this twice changes nothing.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from countersign.engine import Engine
 from countersign.errors import AlreadyRedeemed, EffectFailed
 from countersign.firing import Authority, FireRun
 from countersign.journal import Done, EffectRecord, Lease, LocalState, LocalTxn, TransactionRecord
-from countersign.journal.reading import LIVE_LANE
 from countersign.learning import learn
-from countersign.live import LiveWork
+from countersign.live import CommitFailed, LiveWork
 from countersign.plan import Plan, PlannedCall
+from countersign.remains import Recovered, recover, undo_remains
 from countersign.settling import Settlement
 
 _CRASHED: Final = "its process ended while it was firing"
@@ -53,6 +53,7 @@ class Forward:
         states = self._states()
         if self._unknown():
             self._leave_the_rest()
+            undo_remains(self._engine, self._plan.txn)
             await self._settlement.unknown(self._why_unknown(), None)
         if any(state in _NOT_DONE | _TAKEN_BACK for state in states.values()):
             self._leave_the_rest()
@@ -61,16 +62,27 @@ class Forward:
 
     def settle_live_only(self) -> str:
         """A transaction without staged effects: the adapters know whether it landed."""
-        landed = self._live_landed()
-        if landed is None:
+        found = recover(self._engine, self._record())
+        if found.has_landed is None:
             note, state = "it cannot be told whether its live effects were kept", LocalTxn.UNSETTLED
-        elif landed:
-            note, state = "its live effects were kept", LocalTxn.SETTLED
+        elif found.has_landed:
+            note, state = self._finish_live_only(found)
         else:
+            found.undo()
             note, state = "its live effects were undone", LocalTxn.ENDED
             self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.UNDONE)
         self._engine.journal.transactions.end(self._lease, state, note)
         return note
+
+    def _finish_live_only(self, found: Recovered) -> tuple[str, LocalTxn]:
+        """One adapter has committed, so the others, which had all prepared, do as well."""
+        self._live.adopt(found)
+        try:
+            self._live.commit(self._plan.attempt_id)
+        except CommitFailed as failed:
+            return f"live adapter {failed.adapter!r} could not commit: {failed}", LocalTxn.UNSETTLED
+        self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.KEPT)
+        return "its live effects were kept", LocalTxn.SETTLED
 
     async def _fire_the_rest(self, states: dict[str, LocalState]) -> dict[str, object]:
         rest = [call for call in self._plan.calls if states[call.effect.effect_id] is not LocalState.FIRED]
@@ -107,6 +119,7 @@ class Forward:
             self._engine.journal.firing.write(self._lease, self._plan.staging, done)
 
     async def _failed(self, call: PlannedCall, why: str) -> dict[str, object]:
+        undo_remains(self._engine, self._plan.txn)
         await self._settlement.take_back()
         raise EffectFailed(
             self._plan.run_key,
@@ -118,26 +131,26 @@ class Forward:
         )
 
     def _live_landed(self) -> bool | None:
-        """Whether the live effects of the redeemed run stand, or a rerun has brought them back."""
-        record = self._engine.journal.transactions.require(self._plan.txn)
+        """Whether the live effects of the redeemed run stand or can be finished, or a rerun has brought them back."""
+        record = self._record()
         if self._plan.live == 0:
             return True
-        rows = self._engine.journal.transactions.effects(record, LIVE_LANE)
-        answers = {True} if record.landed else {self._adapter_says(row) for row in rows}
-        if answers == {False}:
-            return bool(self._live)
-        if answers != {True}:
+        if record.landed:
+            self._settlement.undo_live()  # a rerun's: the first run's are permanent
+            return True
+        found = recover(self._engine, self._record())
+        if found.can_be_finished is None:
             return None
-        self._settlement.undo_live()  # a rerun's: the first run's are permanent
-        if not record.landed:
+        if not found.can_be_finished:
+            found.undo()
+            return bool(self._live)
+        self._settlement.undo_live()
+        self._live.adopt(found)
+        if not found.prepared:
             self._engine.journal.transactions.end_live(
                 self._lease, self._plan.staging, LocalState.KEPT, durable=True
             )
         return True
-
-    def _adapter_says(self, row: EffectRecord) -> bool | None:
-        tool = self._engine.registry.require(row.tool, "it ran live in this transaction")
-        return None if tool.adapter is None else tool.adapter.landed(self._plan.attempt_id)
 
     def _first_not_done(self, states: dict[str, LocalState]) -> PlannedCall:
         calls = self._plan.calls

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from countersign.adapters.protocol import LiveAdapter, LiveCall, LiveSession
 from countersign.errors import MisuseError
+from countersign.remains import Recovered
 from countersign.tool import Tool
 
 log: Final = logging.getLogger("countersign")
@@ -59,21 +60,27 @@ class LiveWork:
             session.prepare(attempt_id)
 
     def commit(self, attempt_id: str) -> None:
-        """Commit every adapter, in the order they were first used.
+        """Commit every adapter, in the order they were first used; last those that can take a commit back.
 
         Raises:
-            CommitFailed: one could not; those after it have been undone.
+            CommitFailed: one could not; of the others only those whose commit is final stand.
         """
-        committed: list[str] = []
-        for adapter, session in list(self._sessions.values()):
+        final: list[str] = []
+        for adapter, session in sorted(self._sessions.values(), key=lambda one: one[0].commits_last):
             try:
                 session.commit(attempt_id)
             except Exception as error:  # an adapter may raise anything, and its name must reach the caller
-                self._forget(committed)
+                self._forget(final)
                 self.undo()
-                raise CommitFailed(adapter.name, error, tuple(committed)) from error
-            committed.append(adapter.name)
-        self._sessions.clear()
+                raise CommitFailed(adapter.name, error, tuple(final)) from error
+            if not adapter.commits_last:
+                final.append(adapter.name)
+        self._close()
+
+    def adopt(self, found: Recovered) -> None:
+        """Go on with what dead processes had prepared, in place of what this one has done."""
+        self.undo()
+        self._sessions = dict(found.prepared)
 
     def undo(self) -> None:
         """Leave nothing behind. One adapter's trouble does not keep the others from being undone."""
@@ -89,6 +96,15 @@ class LiveWork:
         elif known[0] is not adapter:
             raise MisuseError(f"two live adapters are called {adapter.name!r}; give one another name")
         return known[1]
+
+    def _close(self) -> None:
+        """Everything is committed; what is left to do is tidying up, and the next to come does it as well."""
+        sessions, self._sessions = self._sessions, {}
+        for adapter, session in sessions.values():
+            try:
+                session.close()
+            except Exception as error:  # noqa: BLE001 - as above; and it must not hide that everything stands
+                log.warning("live adapter %s could not tidy up: %s", adapter.name, error)
 
     def _forget(self, names: list[str]) -> None:
         for name in names:

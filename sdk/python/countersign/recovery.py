@@ -34,6 +34,7 @@ from countersign.journal.moves import OPEN_TXN
 from countersign.live import LiveWork
 from countersign.lost_redemption import adopt, is_of_list, look
 from countersign.plan import Plan, plan_from_journal
+from countersign.remains import undo_remains
 from countersign.reporting import flush, tell_restored
 
 log: Final = logging.getLogger("countersign")
@@ -114,6 +115,7 @@ async def _traced(engine: Engine, lease: Lease, record: TransactionRecord) -> st
 
 async def _finish(engine: Engine, lease: Lease, record: TransactionRecord) -> str:
     if record.staging is None:
+        undo_remains(engine, record.txn)
         engine.journal.transactions.abort_all(lease, _BODY_DIED)
         return _BODY_DIED
     plan = plan_from_journal(record, engine.journal, engine.registry)
@@ -132,6 +134,7 @@ async def _before_redemption(engine: Engine, lease: Lease, record: TransactionRe
     if view is not None and await adopt(engine, lease, plan, view):
         await Forward(engine, lease, plan, LiveWork(plan.txn)).run()
         return "finished"
+    undo_remains(engine, plan.txn)
     if view is None or not record.parked or not is_of_list(view, plan):
         note = _NEVER_SENT if view is None else _RUN_AGAIN if is_of_list(view, plan) else _SUPERSEDED
         engine.journal.transactions.end(lease, LocalTxn.ENDED, note)

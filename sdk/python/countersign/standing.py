@@ -31,3 +31,16 @@ def what_to_repeat(outcomes: dict[str, str]) -> str:
     if len(rest) == len(outcomes):
         return "To try again, use another key."
     return f"To try again, stage under another key only what does not stand: {', '.join(rest) or 'nothing is left'}."
+
+
+def moved_text(adapter: str, key: str, verb: str, expected: str | None, now: str | None, holder: str) -> str:
+    """That nothing stands, because somebody else came in between."""
+    found = f"{holder} is changing it" if holder else f"it is now at {_version(now)}"
+    return (
+        f"{key!r} of {adapter!r} was {verb} at {_version(expected)}, and {found}. Nothing was fired, live effects "
+        "are undone; run the transaction again."
+    )
+
+
+def _version(version: str | None) -> str:
+    return "no version (not there)" if version is None else f"version {version[:12]}"

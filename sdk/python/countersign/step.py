@@ -30,6 +30,7 @@ from countersign.live import CommitFailed, LiveWork
 from countersign.lost_redemption import adopt, look
 from countersign.placeholder import Placeholder, settle
 from countersign.plan import Plan, StagedCall, plan_calls, plan_from_journal
+from countersign.remains import undo_remains
 from countersign.reporting import flush
 from countersign.tool import Tool
 
@@ -107,12 +108,9 @@ class Step:
 
     def abort(self, note: str) -> None:
         """The body raised: nothing of it stands."""
-        try:
-            self._live.undo()
-        finally:
-            with self._no_journal_trouble():
-                self._journal.transactions.abort(self._lease, self._staging, note)
-                self._journal.leases.release(self._lease)
+        with self._undone_live(), self._no_journal_trouble():
+            self._journal.transactions.abort(self._lease, self._staging, note)
+            self._journal.leases.release(self._lease)
 
     async def commit(
         self,
@@ -175,6 +173,8 @@ class Step:
         if earlier.redeemed:
             self._in_force = True
             return await self._replay(engine, earlier, plan)
+        if self._staging > 1:
+            undo_remains(engine, self.txn)  # of runs that died; this one's own sessions are not touched
         attempt_id = self._journal.transactions.freeze(
             self._lease, self._staging, plan.effects, txn_digest=plan.txn_digest, live=plan.live
         )
@@ -259,9 +259,7 @@ class Step:
 
     def _end(self) -> None:
         """Whatever happened: no session stays open, no live row stays undecided, the lease is free."""
-        try:
-            self._live.undo()
-        finally:
+        with self._undone_live():
             try:
                 with self._journal.database.unit(durable=False):
                     self._journal.transactions.end_live(self._lease, self._staging, LocalState.UNDONE)
@@ -270,6 +268,17 @@ class Step:
                 self._warn(error)
                 with self._no_journal_trouble():
                     self._journal.leases.release(self._lease)
+
+    @contextmanager
+    def _undone_live(self) -> Iterator[None]:
+        """Where the adapters can be made to undo. What could not be undone stays live in the journal, for recovery."""
+        try:
+            self._live.undo()
+        except BaseException:
+            with self._no_journal_trouble():
+                self._journal.leases.release(self._lease)
+            raise
+        yield
 
     def _forget(self, note: str) -> None:
         with self._no_journal_trouble():

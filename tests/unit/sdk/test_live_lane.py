@@ -1,5 +1,6 @@
 """The live lane: it runs at once, and it stands or falls with its transaction."""
 
+import os
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ import pytest
 from countersign import (
     Denied,
     EffectFailed,
+    LiveCall,
     LiveCommitFailed,
+    Moved,
     NotDone,
     NotStageable,
     OutcomeUnknown,
@@ -18,9 +21,12 @@ from countersign import (
     ReviewPending,
     ServiceUnavailable,
     SQLiteAdapter,
+    resume,
     tool,
     transaction,
 )
+from countersign.adapters.files import FilesAdapter
+from countersign.adapters.overlay import FilesSession
 from tests.fakes.desk import (
     Desk,
     charge_tools,
@@ -289,3 +295,128 @@ def test_landed_says_what_the_database_says(notes: Path, database: SQLiteAdapter
     assert database.landed("a-1") is True
     assert SQLiteAdapter(tmp_path / "gone.db").landed("a-1") is None
     assert not (tmp_path / "gone.db").exists()
+
+
+def save_tool(desk: Desk, files: FilesAdapter) -> Any:
+    @tool(f"save_{files.name}", lane="live", adapter=files, registry=desk.registry)
+    def save(path: str, text: str) -> None:
+        """Write a file."""
+        files.write(path, text)
+
+    return save
+
+
+def test_files_commit_after_databases_so_that_one_that_cannot_leaves_nothing(desk: Desk, notes: Path) -> None:
+    (desk.folder / "root").mkdir()
+    written = desk.folder / "root" / "a"
+    seen: list[bool] = []
+
+    class Full(Stubborn):
+        def begin(self, txn: str) -> Any:
+            session = super().begin(txn)
+            refuse = session.commit
+
+            def look_and_refuse(attempt_id: str) -> None:
+                seen.append(written.exists())
+                refuse(attempt_id)
+
+            session.commit = look_and_refuse
+            return session
+
+    save, note = save_tool(desk, FilesAdapter(written.parent)), note_tool(desk, Full(notes))
+    with pytest.raises(LiveCommitFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+        save("a", "new")
+        note("o-1", "hello")
+    assert (seen, failed.value.committed, written.exists(), notes_in(notes)) == ([False], (), False, [])
+    assert txn.state == "ended"
+
+
+def test_files_that_were_committed_are_taken_back_when_other_files_cannot_be(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roots = [desk.folder / "one", desk.folder / "two"]
+    for root in roots:
+        root.mkdir()
+    one, two = (save_tool(desk, FilesAdapter(root)) for root in roots)
+    charge, real, seen = charge_tools(desk), os.rename, []
+
+    def full(source: Path, target: Any, **where: int) -> None:
+        if target == "b":
+            seen.append((roots[0] / "a").read_text())
+            raise OSError(28, "No space left on device")
+        real(source, target, **where)
+
+    monkeypatch.setattr(os, "rename", full)
+    with (
+        pytest.raises(LiveCommitFailed, match="No space") as failed,
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        one("a", "new")
+        two("b", "new")
+        charge("o-1", 100)
+    assert (seen, failed.value.committed) == (["new"], ())
+    assert not (roots[0] / "a").exists() and not (roots[1] / "b").exists()
+    assert [what for what, *_ in desk.done] == ["charge", "void"]
+
+
+def test_a_refusal_because_something_moved_names_it_and_fires_nothing(desk: Desk) -> None:
+    root = desk.folder / "root"
+    root.mkdir()
+    save, refund = save_tool(desk, FilesAdapter(root)), refund_tool(desk)
+    with pytest.raises(Moved) as moved, transaction("t-1", runtime=desk.runtime):
+        save("a", "mine")
+        refund("o-1", 100)
+        (root / "a").write_text("theirs")
+    assert (moved.value.adapter, moved.value.key, moved.value.read, moved.value.expected) == (
+        *("root", "a", False, None),
+    )
+    assert moved.value.now is not None and "run the transaction again" in str(moved.value)
+    assert ((root / "a").read_text(), desk.done) == ("theirs", [])
+    assert [asked for asked in desk.face.log if asked[0] == "POST"] == []
+
+
+def test_what_a_dead_run_had_prepared_is_undone_although_the_rerun_does_not_touch_it(desk: Desk) -> None:
+    root = desk.folder / "root"
+    root.mkdir()
+    files = FilesAdapter(root)
+    save, refund = save_tool(desk, files), refund_tool(desk)
+    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+        save("a", "new")
+        refund("o-1", 90_000)
+    child = os.fork()
+    if child == 0:  # another process of this agent ran it again, was about to redeem, and died
+        session = FilesAdapter(root).begin(pending.value.txn)
+        with session.effect(LiveCall("save", {}, "e-1")):
+            files._current.set(session)
+            files.write("a", "new")
+        session.prepare("a-1")
+        os._exit(0)
+    os.waitpid(child, 0)
+    with desk.runtime.journal.database.unit(durable=False) as unit:
+        unit.execute("UPDATE effects SET state = 'live' WHERE lane = 'live'")  # as its journal would say
+    left = root / ".countersign" / "sessions"
+    assert len(list(left.iterdir())) == 1
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-2", 100)
+    assert (list(left.iterdir()), (root / "a").exists(), len(desk.done)) == ([], False, 1)
+
+
+def test_what_could_not_be_undone_stays_live_in_the_journal_and_is_undone_by_the_next_to_recover(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = desk.folder / "root"
+    root.mkdir()
+    save = save_tool(desk, FilesAdapter(root))
+    monkeypatch.setattr(FilesSession, "undo", _input_output_error)
+    with pytest.raises(OSError, match="Input/output"), transaction("t-1", runtime=desk.runtime) as txn:
+        save("a", "new")
+        raise ZeroDivisionError
+    monkeypatch.undo()
+    assert desk.runtime.journal.transactions.live_tools(txn.txn) == ("save_root",)
+    assert [one.after for one in resume(desk.runtime)] == ["ended"]
+    assert desk.runtime.journal.transactions.live_tools(txn.txn) == ()
+    assert not (root / "a").exists()
+
+
+def _input_output_error(session: object) -> None:
+    raise OSError(5, "Input/output error")

@@ -1,19 +1,22 @@
 """What the live lane asks of a resource: run effects at once, undo them all, or commit them all.
 
 An adapter belongs to one resource (a database, a folder). For every transaction that touches it, the SDK
-opens one session, runs each live effect inside `session.effect(...)`, and ends with exactly one of `commit`
-and `undo`:
+opens one session, runs each live effect inside `session.effect(...)`, and ends it:
 
-    begin -> effect, effect, ... -> verify_unmoved -> prepare -> (staged effects fire) -> commit
-                                 \\-> undo                     \\-> undo
+    begin -> effect, effect, ... -> verify_unmoved -> prepare -> (staged effects fire) -> commit -> close
+                                 \\-> undo                     \\-> undo                          \\-> undo
 
-Rules: an effect that raises leaves nothing behind of itself; after `undo` nothing of the session is visible;
-no session is open while people decide; `landed` never guesses. An adapter without a two-phase commit makes
-`prepare` do what it can and says so in its docstring.
+Rules: an effect that raises leaves nothing behind of itself; what cannot be undone is refused with
+`NotStageable` while the effect runs; after `undo` nothing of the session is visible; no session is open while
+people decide; `landed` and `recover` never guess. After a crash `recover` is asked first, then `landed`.
+
+Whoever writes an adapter inherits from the two classes below: what has a default is optional, and the default
+is what a database does whose open transaction ends with its process. `contract.py` is the exam.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -31,44 +34,99 @@ class LiveCall:
     effect_id: str
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One thing the effects have read or written, and the version of it they saw: None if it was not there."""
+
+    key: str
+    version: str | None
+    read: bool = False
+    written: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing as it was before the session, and as the session would leave it; None if it is not there."""
+
+    key: str
+    before: Any
+    after: Any
+
+
 class LiveSession(Protocol):
     """One transaction's work on one resource."""
 
+    @abstractmethod
     def effect(self, call: LiveCall) -> AbstractContextManager[None]:
         """The block in which one live effect runs; if it raises, that effect alone leaves nothing behind."""
         ...
 
+    def versions(self) -> tuple[Seen, ...]:
+        """The read and the write set, in the order of first use. Empty where the resource keeps others out until the
+        end, so that nothing can move.
+        """
+        return ()
+
+    def changes(self) -> tuple[Change, ...] | None:
+        """What a commit would change, for a dry run; None where the resource cannot tell."""
+        return None
+
     def verify_unmoved(self) -> None:
-        """Raise `Moved` if what the effects read was changed by somebody else since (design section 7, step
-        2).
+        """Raise `Moved`, with key and versions, if what the effects saw was changed by somebody else since (design
+        section 7, step 2). Nothing to do where nothing can move.
+        """
+        return
+
+    @abstractmethod
+    def prepare(self, attempt_id: str) -> None:
+        """Do everything that could make `commit` fail, before the releases are redeemed. May raise `Moved`."""
+        ...
+
+    @abstractmethod
+    def commit(self, attempt_id: str) -> None:
+        """Make the effects permanent, and with them, atomically, the mark that this attempt landed. If it raises,
+        nothing of the session stands.
         """
         ...
 
-    def prepare(self, attempt_id: str) -> None:
-        """Do everything that could make `commit` fail, before the releases are redeemed."""
-        ...
-
-    def commit(self, attempt_id: str) -> None:
-        """Make the effects permanent, and with them, atomically, the mark that this attempt landed."""
-        ...
-
+    @abstractmethod
     def undo(self) -> None:
         """Leave nothing of the session behind. Never raises for a session that is already ended."""
         ...
 
+    def close(self) -> None:
+        """The whole transaction stands: drop what an undo of a committed session would have needed."""
+        return
+
 
 class LiveAdapter(Protocol):
     """One resource that can undo."""
+
+    commits_last: bool = False
+    """Whether `undo` takes back a commit until `close`. Such adapters commit after those whose commit is final."""
 
     @property
     def name(self) -> str:
         """Its name in the journal and in errors."""
         ...
 
+    @abstractmethod
     def begin(self, txn: str) -> LiveSession:
         """Open the session of one transaction."""
         ...
 
+    @abstractmethod
     def landed(self, attempt_id: str) -> bool | None:
         """Whether that attempt's commit is permanent; None when it cannot be told. Asked after a crash."""
         ...
+
+    def recover(self, txn: str, attempt_id: str | None) -> LiveSession | None:
+        """What a dead process left of this transaction.
+
+        With an attempt that was redeemed: the session it had prepared, to be committed or undone by the caller; with
+        None, or where another attempt was prepared, it is undone here. None: nothing is left to finish, `landed`
+        knows the rest. A session of a living process is never touched. Doing it again changes nothing.
+
+        The default is right where everything uncommitted vanishes with its process.
+        """
+        return None

@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Final
 
-from countersign.adapters.protocol import LiveCall
+from countersign.adapters.protocol import LiveAdapter, LiveCall, LiveSession
 from countersign.errors import OutsideTransaction
 
 _LANDED: Final = (
@@ -26,7 +26,7 @@ _LANDED: Final = (
 )
 
 
-class SQLiteAdapter:
+class SQLiteAdapter(LiveAdapter):
     """One SQLite database as a resource. Inside a live tool, `adapter.connection` is the transaction's
     connection.
     """
@@ -34,10 +34,15 @@ class SQLiteAdapter:
     def __init__(self, path: str | Path, *, name: str | None = None, busy_seconds: float = 5.0) -> None:
         self._path = str(path)
         self._busy_seconds = busy_seconds
-        self.name = name or Path(path).stem
+        self._name = name or Path(path).stem
         self._current: ContextVar[sqlite3.Connection | None] = ContextVar(
-            f"countersign_{self.name}", default=None
+            f"countersign_{self._name}", default=None
         )
+
+    @property
+    def name(self) -> str:
+        """Its name in the journal and in errors."""
+        return self._name
 
     @property
     def connection(self) -> sqlite3.Connection:
@@ -85,7 +90,7 @@ class SQLiteAdapter:
         )
 
 
-class SQLiteSession:
+class SQLiteSession(LiveSession):
     """One open database transaction."""
 
     def __init__(

@@ -77,6 +77,14 @@ class Reading:
         )
         return tuple(effect_record(row, record.agent) for row in rows)
 
+    def live_tools(self, txn: str) -> tuple[str, ...]:
+        """The tools whose effects under this key were neither kept nor undone, in whichever list: a process died."""
+        rows = self._database.rows(
+            "SELECT DISTINCT tool FROM effects WHERE txn = ? AND lane = ? AND state = ? ORDER BY tool",
+            (txn, LIVE_LANE, LocalState.LIVE.value),
+        )
+        return tuple(row["tool"] for row in rows)
+
     def state_of(self, txn: str, staging: int, effect_id: str) -> LocalState | None:
         """Where one effect stands."""
         row = self._database.row(

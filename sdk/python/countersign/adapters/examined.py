@@ -1,0 +1,116 @@
+"""What the exam of live adapters needs: a resource to examine, and the few words its chapters are written in."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from countersign.adapters.protocol import LiveAdapter, LiveCall, LiveSession
+
+CALL: Final = LiveCall("exam", {}, "e-1")
+A: Final = "a-1"
+TXN: Final = "t-1"
+
+
+class Resource(ABC):
+    """One resource under examination: text under keys. It begins empty."""
+
+    notices_moves = False
+    """Others may write meanwhile, and `verify_unmoved` finds out; off: others are kept out until the end."""
+
+    tells_changes = False
+    """`changes()` answers; off: it answers None."""
+
+    outlives_its_process = False
+    """What was prepared can be finished by another process; off: it vanishes."""
+
+    dies_with_its_process = False
+    """Even what was committed: a resource in memory. The chapters about other processes are then left out."""
+
+    @abstractmethod
+    def adapter(self) -> LiveAdapter:
+        """The adapter, made anew as another process would; in memory the same one."""
+
+    @abstractmethod
+    def write(self, adapter: LiveAdapter, key: str, value: str) -> None:
+        """What a tool does to set a key; inside an effect."""
+
+    @abstractmethod
+    def read(self, adapter: LiveAdapter, key: str) -> str | None:
+        """What a tool does to read one; inside an effect."""
+
+    @abstractmethod
+    def remove(self, adapter: LiveAdapter, key: str) -> None:
+        """What a tool does to remove one; inside an effect."""
+
+    @abstractmethod
+    def outside(self, key: str) -> str | None:
+        """What everybody else sees of it now."""
+
+    @abstractmethod
+    def change_outside(self, key: str, value: str) -> bool:
+        """Somebody else sets a key; False where the resource does not let them now."""
+
+    @abstractmethod
+    def away(self) -> LiveAdapter | None:
+        """An adapter whose resource cannot be reached; None where there is no such thing."""
+
+
+class Examined(ABC):
+    """Where an exam gets its resources from."""
+
+    @abstractmethod
+    def resource(self, folder: Path) -> Resource:
+        """A fresh, empty resource in this folder."""
+
+    def begun(self, folder: Path, **standing: str) -> tuple[Resource, LiveAdapter, LiveSession]:
+        folder.mkdir(exist_ok=True)
+        resource = self.resource(folder)
+        for key, value in standing.items():
+            equal(resource.change_outside(key, value), True, "somebody could write before it began")
+        adapter = resource.adapter()
+        return resource, adapter, adapter.begin(TXN)
+
+    def nothing_stands(self, resource: Resource) -> None:
+        equal((resource.outside("k"), resource.adapter().landed(A)), (None, False), "nothing stands")
+        self.another_can_commit(resource)
+
+    def another_can_commit(self, resource: Resource) -> None:
+        adapter = resource.adapter()
+        session = adapter.begin("t-9")
+        with session.effect(CALL):
+            resource.write(adapter, "k", "theirs")
+        session.verify_unmoved()
+        session.prepare("a-9")
+        session.commit("a-9")
+        session.close()
+        equal(resource.outside("k"), "theirs", "what another transaction committed then")
+
+
+def commit(session: LiveSession) -> None:
+    session.commit(A)
+    session.close()
+    session.undo()  # of a session that has ended: nothing
+
+
+def text_of(value: object) -> object:
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def equal(found: object, expected: object, what: str) -> None:
+    if found != expected:
+        raise AssertionError(f"{what}: {found!r}, and it has to be {expected!r}")
+
+
+@contextmanager
+def raises(kind: type[BaseException]) -> Iterator[list[BaseException]]:
+    caught: list[BaseException] = []
+    try:
+        yield caught
+    except kind as error:
+        caught.append(error)
+        return
+    raise AssertionError(f"nothing was raised, and it has to be {kind.__name__}")

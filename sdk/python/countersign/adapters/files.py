@@ -1,0 +1,133 @@
+"""The files adapter: live effects on the files below one folder, invisible to others until the commit.
+
+A live tool works through the adapter: `read`, `write`, `remove`, `rename`, `list`, `exists`. It sees its own
+writes; everybody else sees them when the transaction commits, and never half of them once a dead process was
+recovered. What was read or overwritten is known by the digest of its content, and a commit is refused
+(`Moved`) when somebody else has changed it since, or is about to. Paths cannot leave the folder (jail.py);
+what cannot be snapshotted is refused while the tool runs. `prepare` makes everything durable, `commit` renames
+it into place with before-images beside it (redo.py).
+
+Not kept apart: programs that write below the folder without this adapter between `prepare` and `commit`; their
+change is then the before-image. Folders are made as files need them and are not removed. A file is replaced,
+never written in place: other names of it (hard links) keep the old content. For POSIX systems.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+from pathlib import Path
+
+from countersign.adapters.jail import parts_of
+from countersign.adapters.overlay import FilesSession
+from countersign.adapters.protocol import LiveAdapter
+from countersign.adapters.redo import Store, read_record
+from countersign.errors import NotStageable, OutsideTransaction, TransactionBusy
+
+
+class FilesAdapter(LiveAdapter):
+    """One folder as a resource."""
+
+    commits_last = True
+
+    def __init__(self, root: str | Path, *, name: str | None = None) -> None:
+        self._root = Path(root).resolve()
+        self._store = Store(self._root)
+        self._name = name or self._root.name
+        self._current: ContextVar[FilesSession | None] = ContextVar(f"countersign_{self._name}", default=None)
+
+    @property
+    def name(self) -> str:
+        """Its name in the journal and in errors."""
+        return self._name
+
+    # ---------------------------------------------------------------------------- what live tools call
+
+    def read(self, path: str) -> bytes:
+        """The content of a file, as this transaction sees it.
+
+        Raises:
+            FileNotFoundError: there is none; that it is missing counts as read.
+            NotStageable: the path leaves the folder, or is no regular file.
+        """
+        content = self._session().read(parts_of(path))
+        if content is None:
+            raise FileNotFoundError(f"there is no file {path!r} in {self.name!r}")
+        return content
+
+    def exists(self, path: str) -> bool:
+        """Whether there is a file or folder."""
+        return self._session().exists(parts_of(path))
+
+    def list(self, folder: str = "") -> tuple[str, ...]:
+        """The names in a folder, in order; the empty path is the root."""
+        return self._session().names(parts_of(folder) if folder else ())
+
+    def write(self, path: str, content: bytes | str) -> None:
+        """Replace or make a file; missing folders are made with it."""
+        self._session().write(parts_of(path), content.encode() if isinstance(content, str) else content)
+
+    def remove(self, path: str) -> None:
+        """Remove a file.
+
+        Raises:
+            NotStageable: there is none.
+        """
+        self._session().remove(parts_of(path))
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a file another name, which it takes from whoever had it."""
+        source, target = parts_of(old), parts_of(new)
+        session = self._session()
+        content = session.read(source)
+        if content is None:
+            raise NotStageable(f"there is no file {old!r} in {self.name!r} to rename")
+        if source != target:
+            session.write(target, content, like=source)
+            session.remove(source)
+
+    def _session(self) -> FilesSession:
+        session = self._current.get()
+        if session is None:
+            raise OutsideTransaction(
+                f"{self.name} was used outside a live tool; only there is its work undone on failure"
+            )
+        return session
+
+    # --------------------------------------------------------------------------- what the live lane calls
+
+    def begin(self, txn: str) -> FilesSession:
+        """Make room for the session, and finish what dead processes had decided."""
+        if not self._root.is_dir():
+            raise NotStageable(f"the root of {self.name!r} is not there: {str(self._root)!r}")
+        self._store.create()
+        with self._store.locked():
+            self._store.tidy()
+            return FilesSession(self.name, txn, self._store.new(txn), self._current)
+
+    def landed(self, attempt_id: str) -> bool | None:
+        """Whether the attempt's mark is there; None while the folder itself is away."""
+        return self._store.mark(attempt_id).exists() if self._root.is_dir() else None
+
+    def recover(self, txn: str, attempt_id: str | None) -> FilesSession | None:
+        """The session that was prepared for this attempt; others of the transaction are undone.
+
+        Raises:
+            TransactionBusy: a living process has prepared a session of it.
+        """
+        if not self._store.sessions.is_dir():
+            return None
+        with self._store.locked():
+            self._store.tidy()
+            found = None
+            for folder in self._store.folders(txn):
+                record, work = read_record(folder), self._store.take(folder)
+                if work is None and record is not None:
+                    raise TransactionBusy(txn[:12], f"a living process, in {self.name!r}", 0.0)
+                if work is None:
+                    continue  # a rerun's that is under way
+                if record is None or record.attempt_id != attempt_id:
+                    work.put_away()
+                else:
+                    work.let_go()  # whoever dies before it is finished leaves it as it was
+                    found = FilesSession(self.name, txn, work, self._current)
+            return found

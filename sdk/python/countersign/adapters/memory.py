@@ -1,0 +1,306 @@
+"""The memory adapter: live effects on values in this process, isolated until the commit; and an agent's memory on it.
+
+A live tool works through the adapter as through a dict: it reads and writes copies, sees its own writes, and
+nobody else sees them before the commit. What was read or overwritten is known by a number that grows with each
+commit; a commit is refused (`Moved`) when it has grown since. What is kept here dies with the process: after a
+crash nothing of it has landed.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Seen
+from countersign.errors import MisuseError, Moved, NotStageable, OutsideTransaction
+
+_NAMES: Final = "/"  # the key of the set of all keys
+_GONE: Final = object()
+_KEY_LENGTH: Final = 16
+
+
+class MemoryAdapter(LiveAdapter):
+    """Values under text keys, used like a dict. Outside live tools, `snapshot()` is a copy of everything committed."""
+
+    commits_last = True
+
+    def __init__(self, values: dict[str, Any] | None = None, *, name: str = "memory") -> None:
+        self._name = name
+        self.lock = threading.Lock()
+        self.values_now: dict[str, Any] = copy.deepcopy(values or {})
+        self.numbers: dict[str, int] = {}
+        self.prepared: list[MemorySession] = []
+        self.marks: set[str] = set()
+        self._current: ContextVar[MemorySession | None] = ContextVar(f"countersign_{name}", default=None)
+
+    @property
+    def name(self) -> str:
+        """Its name in the journal and in errors."""
+        return self._name
+
+    def snapshot(self) -> dict[str, Any]:
+        """A copy of everything that is committed."""
+        with self.lock:
+            return copy.deepcopy(self.values_now)
+
+    # ---------------------------------------------------------------------------- what live tools call
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """A copy of the value, as this transaction sees it; that it is missing counts as read."""
+        found = self._session().get(key)
+        return default if found is _GONE else copy.deepcopy(found)
+
+    def keys(self) -> tuple[str, ...]:
+        """The keys, as this transaction sees them."""
+        return self._session().names()
+
+    def __contains__(self, key: str) -> bool:
+        return self._session().get(key) is not _GONE
+
+    def __getitem__(self, key: str) -> Any:
+        found = self.get(key, _GONE)
+        if found is _GONE:
+            raise KeyError(key)
+        return found
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        _require_key(key, self.name)
+        try:
+            kept = copy.deepcopy(value)
+        except (TypeError, copy.Error, RecursionError) as error:
+            raise NotStageable(
+                f"the value of {key!r} cannot be copied, so it could not be undone: {error}"
+            ) from error
+        self._session().put(key, kept)
+
+    def __delitem__(self, key: str) -> None:
+        session = self._session()
+        if session.get(key) is _GONE:
+            raise NotStageable(f"there is no {key!r} in {self.name!r} to remove")
+        session.put(key, _GONE)
+
+    def _session(self) -> MemorySession:
+        session = self._current.get()
+        if session is None:
+            raise OutsideTransaction(
+                f"{self.name} was used outside a live tool; there `snapshot()` reads what is committed"
+            )
+        return session
+
+    # --------------------------------------------------------------------------- what the live lane calls
+
+    def begin(self, txn: str) -> MemorySession:
+        """Open a session; nobody is kept out."""
+        return MemorySession(self, txn, self._current)
+
+    def landed(self, attempt_id: str) -> bool | None:
+        """Whether this process has committed it: of another process nothing is left."""
+        return attempt_id in self.marks
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """One thing an agent remembers."""
+
+    key: str
+    text: str
+
+
+class AgentMemory:
+    """What an agent remembers from one step to the next, as live tools change it. Give its tools `.adapter`."""
+
+    def __init__(self, adapter: MemoryAdapter | None = None) -> None:
+        self.adapter = adapter or MemoryAdapter(name="agent_memory")
+
+    def remember(self, text: str, *, key: str | None = None) -> str:
+        """Keep a text, in place of what was kept under that key; the answer is the key."""
+        named = key or hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+        self.adapter[named] = text
+        return named
+
+    def recall(self, words: str = "", *, limit: int = 10) -> tuple[Memory, ...]:
+        """What has most of these words in it, the latest first; without words, the latest of all. What somebody else
+        remembers or forgets meanwhile would have been another answer, and is refused at the commit.
+        """
+        wanted = set(words.casefold().split())
+        kept = [Memory(key, self.adapter[key]) for key in reversed(self.adapter.keys())]
+        hits = {one.key: len(wanted & set(one.text.casefold().split())) for one in kept}
+        found = sorted(kept, key=lambda one: -hits[one.key])  # stable: the latest stays first
+        return tuple(one for one in found if hits[one.key] or not wanted)[:limit]
+
+    def forget(self, key: str) -> None:
+        """Keep it no longer.
+
+        Raises:
+            NotStageable: there is nothing under that key.
+        """
+        del self.adapter[key]
+
+
+class MemorySession(LiveSession):
+    """What one transaction has changed."""
+
+    def __init__(self, memory: MemoryAdapter, txn: str, current: ContextVar[MemorySession | None]) -> None:
+        self._memory, self._txn, self._current = memory, txn, current
+        self._over: dict[str, Any] = {}
+        self._seen: dict[str, Seen] = {}
+        self._before: dict[str, Any] | None = None  # once it is committed
+        self._attempt_id: str | None = None
+        self._ended = False
+
+    @contextmanager
+    def effect(self, call: LiveCall) -> Iterator[None]:
+        """Run one effect; what it wrote is forgotten if it raises, what it read is not."""
+        before, token = dict(self._over), self._current.set(self)
+        try:
+            yield
+        except BaseException:
+            self._over = before
+            raise
+        finally:
+            self._current.reset(token)
+
+    def get(self, key: str) -> Any:
+        """The value as this transaction sees it."""
+        if key in self._over:
+            return self._over[key]
+        with self._memory.lock:
+            self._note(key, read=True)
+            return self._memory.values_now.get(key, _GONE)
+
+    def put(self, key: str, value: Any) -> None:
+        """Set or remove a value when it commits."""
+        with self._memory.lock:
+            self._note(key, written=True)
+        self._over[key] = value
+
+    def names(self) -> tuple[str, ...]:
+        """The keys as this transaction sees them."""
+        with self._memory.lock:
+            self._note(_NAMES, read=True)
+            found = dict.fromkeys(self._memory.values_now)
+        return tuple(key for key in found | self._over if self._over.get(key) is not _GONE)
+
+    # ---------------------------------------------------------------------------- what the live lane calls
+
+    def versions(self) -> tuple[Seen, ...]:
+        """Every key that was read or set."""
+        return tuple(self._seen.values())
+
+    def changes(self) -> tuple[Change, ...]:
+        """Every value that the commit would change."""
+        with self._memory.lock:
+            now = copy.deepcopy(self._memory.values_now)
+        found = (Change(key, now.get(key), _none(value)) for key, value in sorted(self._over.items()))
+        return tuple(one for one in found if one.before != one.after)
+
+    def verify_unmoved(self) -> None:
+        """Compare every number with the one it has now."""
+        with self._memory.lock:
+            self._verify()
+
+    def prepare(self, attempt_id: str) -> None:
+        """From here on nobody else may prepare what we touch."""
+        with self._memory.lock:
+            if self in self._memory.prepared:
+                return
+            self._verify()
+            for other in self._memory.prepared:
+                self._require_undisputed(other)
+            self._memory.prepared.append(self)
+            self._attempt_id = attempt_id
+
+    def commit(self, attempt_id: str) -> None:
+        """Make it visible, all at once."""
+        with self._memory.lock:
+            if self._attempt_id != attempt_id or self not in self._memory.prepared:
+                raise MisuseError(f"{self._memory.name!r} was not prepared for this attempt")
+            now = self._memory.values_now
+            self._before = {key: now.get(key, _GONE) for key in self._over}
+            self._memory.prepared.remove(self)
+            self._put(self._over)
+            self._memory.marks.add(attempt_id)
+
+    def undo(self) -> None:
+        """Take back what was committed, and let others go on."""
+        with self._memory.lock:
+            if self in self._memory.prepared:
+                self._memory.prepared.remove(self)
+            if self._before is not None:
+                self._put(self._before)
+                self._memory.marks.discard(self._attempt_id or "")
+            self._before, self._over = None, {}
+
+    def close(self) -> None:
+        """Drop what was there before."""
+        self._before = None
+
+    # ----------------------------------------------------------------------------- inside; the lock is held
+
+    def _note(self, key: str, *, read: bool = False, written: bool = False) -> None:
+        seen = self._seen.get(key) or Seen(key, self._version(key))
+        self._seen[key] = replace(seen, read=seen.read or read, written=seen.written or written)
+
+    def _version(self, key: str) -> str | None:
+        there = key in self._memory.values_now or key == _NAMES
+        return str(self._memory.numbers.get(key, 0)) if there else None
+
+    def _verify(self) -> None:
+        for seen in self._seen.values():
+            now = self._version(seen.key)
+            if now != seen.version:
+                raise Moved(self._memory.name, seen.key, read=seen.read, expected=seen.version, now=now)
+
+    def _require_undisputed(self, other: MemorySession) -> None:
+        mine, theirs = self._written(), other._written()
+        both = {key for key in mine & theirs if key != _NAMES}
+        disputed = both | mine & other._read() | self._read() & theirs
+        if disputed:
+            key = min(disputed)
+            seen = self._seen.get(key) or Seen(key, self._version(key))
+            raise Moved(
+                self._memory.name,
+                key,
+                read=seen.read,
+                expected=seen.version,
+                now=self._version(key),
+                holder=f"transaction {other._txn[:12]}, which is prepared",
+            )
+
+    def _read(self) -> set[str]:
+        return {key for key, seen in self._seen.items() if seen.read}
+
+    def _written(self) -> set[str]:
+        """With the set of all keys, where it gains or loses one."""
+        now = self._memory.values_now
+        changed = any((value is _GONE) == (key in now) for key, value in self._over.items())
+        return {*self._over, *([_NAMES] if changed else [])}
+
+    def _put(self, values: dict[str, Any]) -> None:
+        now = self._memory.values_now
+        for key, value in values.items():
+            if (value is _GONE) != (key not in now):
+                self._count(_NAMES)
+            if value is _GONE:
+                now.pop(key, None)
+            else:
+                now[key] = value
+            self._count(key)
+
+    def _count(self, key: str) -> None:
+        self._memory.numbers[key] = self._memory.numbers.get(key, 0) + 1
+
+
+def _none(value: Any) -> Any:
+    return None if value is _GONE else copy.deepcopy(value)
+
+
+def _require_key(key: object, name: str) -> None:
+    if not isinstance(key, str) or key == _NAMES:
+        raise NotStageable(f"{key!r} is no key of {name!r}: keys are text, and '/' stands for all of them")

@@ -1,0 +1,23 @@
+"""Every adapter passes the same exam."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from countersign.adapters.contract import AdapterContract, Resource
+from tests.unit.sdk.adapters.resources import FilesBelow, MemoryValues, SQLiteRows
+
+
+class TestSQLite(AdapterContract):
+    def resource(self, folder: Path) -> Resource:
+        return SQLiteRows(folder)
+
+
+class TestFiles(AdapterContract):
+    def resource(self, folder: Path) -> Resource:
+        return FilesBelow(folder)
+
+
+class TestMemory(AdapterContract):
+    def resource(self, folder: Path) -> Resource:
+        return MemoryValues()

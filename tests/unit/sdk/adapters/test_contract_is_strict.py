@@ -1,0 +1,103 @@
+"""An adapter that breaks a rule fails the exam, in the chapter that names the rule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign.adapters.files import FilesAdapter
+from countersign.adapters.overlay import FilesSession
+from countersign.adapters.redo import Work
+from countersign.errors import CountersignError
+from tests.unit.sdk.adapters.test_contract import TestFiles as Exam
+
+Fault = Callable[[pytest.MonkeyPatch], None]
+
+
+@contextmanager
+def _keeps_half(self: FilesSession, call: object) -> Iterator[None]:
+    token = self._current.set(self)
+    try:
+        yield
+    finally:
+        self._current.reset(token)
+
+
+@contextmanager
+def _never_leaves(self: FilesSession, call: object) -> Iterator[None]:
+    self._current.set(self)
+    yield
+
+
+def _instead(owner: type, name: str, act: Any) -> Fault:
+    return lambda patch: patch.setattr(owner, name, act)
+
+
+def _unprepared(self: FilesSession, attempt_id: str) -> None:
+    self._work.write(self._record(attempt_id))
+
+
+FAULTS: dict[str, tuple[Fault, str]] = {
+    "what an effect that raised wrote is kept": (
+        _instead(FilesSession, "effect", _keeps_half),
+        "test_an_effect_that_raises_leaves_nothing_of_itself_and_all_of_the_others",
+    ),
+    "it works outside an effect": (
+        _instead(FilesSession, "effect", _never_leaves),
+        "test_the_resource_is_only_there_inside_an_effect",
+    ),
+    "moves are not noticed at step 2": (
+        _instead(FilesSession, "verify_unmoved", lambda self: None),
+        "test_what_was_read_and_has_moved_is_refused_with_both_versions",
+    ),
+    "moves are not noticed when it is prepared": (
+        _instead(FilesSession, "prepare", _unprepared),
+        "test_what_was_overwritten_and_has_moved_is_refused",
+    ),
+    "two may prepare the same": (
+        _instead(FilesSession, "_require_undisputed", lambda self: None),
+        "test_two_that_change_the_same_cannot_both_prepare",
+    ),
+    "undo does nothing": (
+        _instead(FilesSession, "undo", lambda self: None),
+        "test_what_was_committed_is_taken_back_until_it_is_closed_by_whoever_says_so",
+    ),
+    "every attempt has landed": (
+        _instead(FilesAdapter, "landed", lambda self, attempt_id: True),
+        "test_an_attempt_nobody_made_has_not_landed_and_one_that_cannot_be_asked_about_is_not_known",
+    ),
+    "no attempt has landed": (
+        _instead(FilesAdapter, "landed", lambda self, attempt_id: False),
+        "test_a_commit_makes_all_of_it_permanent_and_is_marked_with_it",
+    ),
+    "what was prepared is forgotten": (
+        _instead(FilesAdapter, "recover", lambda self, txn, attempt_id: None),
+        "test_what_it_prepared_for_a_redeemed_attempt_is_finished_by_another",
+    ),
+    "what was prepared for another attempt is kept": (
+        _instead(FilesAdapter, "recover", lambda self, txn, attempt_id: None),
+        "test_what_it_prepared_for_an_attempt_that_was_not_redeemed_is_undone",
+    ),
+    "the state diff is empty": (
+        _instead(FilesSession, "changes", lambda self: ()),
+        "test_the_state_diff_says_before_and_after_and_changes_nothing",
+    ),
+    "a commit puts nothing in place": (
+        _instead(Work, "_apply", lambda self, number, op: None),
+        "test_a_commit_makes_all_of_it_permanent_and_is_marked_with_it",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fault", "chapter"), FAULTS.values(), ids=FAULTS.keys())
+def test_it_fails_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, chapter: str) -> None:
+    (tmp_path / "sound").mkdir()
+    getattr(Exam(), chapter)(tmp_path / "sound")
+    fault(monkeypatch)
+    (tmp_path / "broken").mkdir()
+    with pytest.raises((AssertionError, CountersignError)):
+        getattr(Exam(), chapter)(tmp_path / "broken")

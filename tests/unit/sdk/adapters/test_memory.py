@@ -1,0 +1,136 @@
+"""Values in this process as a live resource, and what an agent remembers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from countersign.adapters import LiveCall
+from countersign.adapters.memory import AgentMemory, Memory, MemoryAdapter
+from countersign.errors import MisuseError, Moved, NotStageable
+
+CALL = LiveCall("exam", {}, "e-1")
+
+
+@contextmanager
+def working(memory: MemoryAdapter, *, commits: bool = True) -> Iterator[None]:
+    """A transaction of one effect."""
+    session = memory.begin("t-1")
+    try:
+        with session.effect(CALL):
+            yield
+        if commits:
+            session.prepare("a-1")
+            session.commit("a-1")
+            session.close()
+    finally:
+        session.undo()
+
+
+def test_values_are_copied_on_their_way_in_and_out() -> None:
+    mine = {"n": [1]}
+    memory = MemoryAdapter({"k": mine})
+    mine["n"].append(2)
+    with working(memory):
+        memory["k"]["n"].append(3)
+        kept = memory["other"] = [1]
+        kept.append(2)
+    memory.snapshot()["k"]["n"].append(4)
+    assert memory.snapshot() == {"k": {"n": [1]}, "other": [1]}
+
+
+def test_it_is_used_like_a_dict() -> None:
+    memory = MemoryAdapter({"a": 1, "b": 2})
+    with working(memory):
+        del memory["a"]
+        memory["c"] = None
+        assert (memory.keys(), "a" in memory, "c" in memory, memory.get("a", "none"), memory["c"]) == (
+            *(("b", "c"), False, True, "none", None),
+        )
+        with pytest.raises(KeyError):
+            _ = memory["a"]
+    assert memory.snapshot() == {"b": 2, "c": None}
+
+
+@pytest.mark.parametrize("key", [1, None, "/"])
+def test_what_is_no_key_is_refused(key: object) -> None:
+    memory = MemoryAdapter()
+    with pytest.raises(NotStageable, match="is no key"), working(memory):
+        memory[key] = 1  # type: ignore[index]
+
+
+def test_what_cannot_be_copied_or_is_not_there_is_refused() -> None:
+    memory = MemoryAdapter()
+    with working(memory):
+        with pytest.raises(NotStageable, match="cannot be copied"):
+            memory["k"] = threading.Lock()
+        with pytest.raises(NotStageable, match="to remove"):
+            del memory["k"]
+    assert memory.snapshot() == {}
+
+
+def test_the_keys_that_were_listed_may_not_gain_or_lose_one() -> None:
+    for change in (lambda memory: memory.__setitem__("new", 1), lambda memory: memory.__delitem__("k")):
+        memory = MemoryAdapter({"k": 1})
+        session = memory.begin("t-2")
+        with session.effect(CALL):
+            memory.keys()
+        with working(memory):
+            change(memory)
+        with pytest.raises(Moved) as moved:
+            session.verify_unmoved()
+        assert (moved.value.key, moved.value.read) == ("/", True)
+
+
+def test_keys_listed_beside_a_prepared_change_of_them_cannot_be_prepared() -> None:
+    memory = MemoryAdapter()
+    first, second, third = (memory.begin(txn) for txn in ("t-1", "t-2", "t-3"))
+    for session, key in ((first, "a"), (second, "b")):
+        with session.effect(CALL):
+            memory[key] = 1
+    with third.effect(CALL):
+        memory.keys()
+    first.prepare("a-1")
+    second.prepare("a-2")  # a key of its own
+    with pytest.raises(Moved, match="t-1, which is prepared"):
+        third.prepare("a-3")
+
+
+def test_a_commit_that_was_not_prepared_for_is_refused() -> None:
+    memory = MemoryAdapter()
+    session = memory.begin("t-1")
+    with session.effect(CALL):
+        memory["k"] = 1
+    session.prepare("a-1")
+    with pytest.raises(MisuseError, match="not prepared for this attempt"):
+        session.commit("a-2")
+    session.undo()
+    assert memory.snapshot() == {}
+
+
+def test_an_agent_remembers_recalls_and_forgets() -> None:
+    mine = AgentMemory()
+    with working(mine.adapter):
+        mine.remember("The customer likes green tea", key="tea")
+        named = mine.remember("Orders over 50 ship free")
+        mine.remember("The customer moved to Lyon", key="city")
+    with working(mine.adapter):
+        assert [one.key for one in mine.recall("the CUSTOMER moved")] == ["city", "tea"]
+        assert mine.recall("ship") == (Memory(named, "Orders over 50 ship free"),)
+        assert [one.key for one in mine.recall(limit=2)] == ["city", named]
+        assert mine.recall("nothing of that") == ()
+        mine.forget("tea")
+        with pytest.raises(NotStageable):
+            mine.forget("tea")
+    assert sorted(mine.adapter.snapshot()) == sorted(["city", named])
+
+
+def test_what_an_agent_forgot_in_vain_it_still_knows() -> None:
+    mine = AgentMemory(MemoryAdapter({"tea": "green"}))
+    with working(mine.adapter, commits=False):
+        mine.forget("tea")
+        assert mine.recall() == ()
+    assert mine.adapter.snapshot() == {"tea": "green"}

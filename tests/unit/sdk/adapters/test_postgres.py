@@ -1,0 +1,197 @@
+"""PostgreSQL passes the exam, keeps its transaction from its tools, and says what became of a lost COMMIT."""
+
+from __future__ import annotations
+
+import builtins
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from countersign import MisuseError, OutsideTransaction, SettingsError
+from countersign.adapters import LiveCall
+from countersign.adapters.contract import AdapterContract, Resource
+from countersign.adapters.postgres import PostgresAdapter, PostgresSession
+from tests.counterparts import postgres, require
+from tests.unit.sdk.adapters.resources import PostgresRows
+
+pytestmark = pytest.mark.xdist_group("postgresql")
+CALL = LiveCall("exam", {}, "e-1")
+
+
+@pytest.fixture(scope="module")
+def conninfo() -> Iterator[str]:
+    require("PostgreSQL", postgres.is_at_hand(), postgres.WAY_TO_GET)
+    with postgres.server() as server, postgres.database(server) as url:
+        yield re.sub(r"\+psycopg", "", url)
+
+
+class TestPostgres(AdapterContract):
+    @pytest.fixture(autouse=True)
+    def _server(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+
+    def resource(self, folder: Path) -> Resource:
+        return PostgresRows(self._conninfo)
+
+
+@pytest.fixture
+def rows(conninfo: str) -> PostgresRows:
+    return PostgresRows(conninfo)
+
+
+@pytest.fixture
+def begun(rows: PostgresRows) -> Iterator[tuple[PostgresAdapter, PostgresSession]]:
+    adapter = rows.adapter()
+    assert isinstance(adapter, PostgresAdapter)
+    session = adapter.begin("t-1")
+    yield adapter, session
+    session.undo()
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        *(
+            "COMMIT",
+            "commit",
+            " ;; COMMIT",
+            "-- so\nCOMMIT",
+            "/* a /* b */ */ End",
+            "ROLLBACK",
+            "ABORT",
+            "BEGIN",
+        ),
+        *(
+            "START TRANSACTION",
+            "SAVEPOINT x",
+            "RELEASE countersign_effect",
+            "PREPARE TRANSACTION 'x'",
+            "/**/;/**/end",
+        ),
+        *("SELECT 1; COMMIT", "DO $$ BEGIN COMMIT; END $$"),
+    ],
+)
+def test_a_tool_may_not_end_the_transaction_it_runs_in(
+    begun: tuple[PostgresAdapter, PostgresSession], rows: PostgresRows, statement: str
+) -> None:
+    adapter, session = begun
+    with pytest.raises((MisuseError, psycopg.Error)), session.effect(CALL):
+        rows.write(adapter, "k", "sly")
+        adapter.execute(statement)
+    assert rows.outside("k") is None
+    with session.effect(CALL):
+        assert rows.read(adapter, "k") is None
+
+
+def test_a_tool_that_swallows_an_error_of_the_database_has_failed(
+    begun: tuple[PostgresAdapter, PostgresSession], rows: PostgresRows
+) -> None:
+    adapter, session = begun
+    with pytest.raises(psycopg.errors.InFailedSqlTransaction), session.effect(CALL):
+        rows.write(adapter, "k", "half")
+        with pytest.raises(psycopg.errors.UndefinedTable):
+            adapter.execute("SELECT * FROM nowhere")
+    session.prepare("a-1")
+    session.commit("a-1")
+    assert (rows.outside("k"), adapter.landed("a-1")) == (None, True)
+
+
+def test_a_deferred_constraint_fails_when_it_is_prepared_and_not_at_the_commit(
+    begun: tuple[PostgresAdapter, PostgresSession], rows: PostgresRows
+) -> None:
+    adapter, session = begun
+    with session.effect(CALL):
+        adapter.execute("CREATE TABLE late (n int UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+        adapter.execute("INSERT INTO late VALUES (1), (1)")
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        session.prepare("a-1")
+    session.undo()
+    assert adapter.landed("a-1") is False
+
+
+def test_landed_waits_for_a_commit_that_is_under_way(
+    begun: tuple[PostgresAdapter, PostgresSession], rows: PostgresRows
+) -> None:
+    adapter, session = begun
+    with session.effect(CALL):
+        rows.write(adapter, "k", "new")
+    session.prepare("a-1")
+    late = threading.Timer(0.3, session.commit, ["a-1"])
+    late.start()
+    began = time.monotonic()
+    assert adapter.landed("a-1") is True
+    assert time.monotonic() - began > 0.2
+    late.join()
+
+
+def test_landed_of_a_transaction_that_does_not_end_is_not_known(conninfo: str, rows: PostgresRows) -> None:
+    adapter = PostgresAdapter(conninfo, wait_seconds=0.1)
+    session = adapter.begin("t-1")
+    session.prepare("a-1")
+    assert adapter.landed("a-1") is None
+    session.undo()
+    assert adapter.landed("a-1") is False
+
+
+class _Lost(psycopg.OperationalError):
+    """The line broke."""
+
+
+@pytest.mark.parametrize("arrived", [True, False])
+def test_a_commit_whose_answer_is_lost_is_looked_up(
+    begun: tuple[PostgresAdapter, PostgresSession], rows: PostgresRows, arrived: bool
+) -> None:
+    adapter, session = begun
+    with session.effect(CALL):
+        rows.write(adapter, "k", "new")
+    session.prepare("a-1")
+    real = session._connection.execute
+
+    def losing(query: Any, *args: Any, **kwargs: Any) -> Any:
+        if arrived:
+            real(query, *args, **kwargs)
+        raise _Lost
+
+    session._connection.execute = losing  # type: ignore[method-assign]
+    if arrived:
+        session.commit("a-1")
+    else:
+        with pytest.raises(_Lost):
+            session.commit("a-1")
+    assert rows.outside("k") == ("new" if arrived else None)
+
+
+def test_a_server_that_turns_a_commit_into_a_rollback_is_not_believed(
+    begun: tuple[PostgresAdapter, PostgresSession],
+) -> None:
+    adapter, session = begun
+    session.prepare("a-1")
+    with pytest.raises(psycopg.Error):
+        session._connection.execute("SELECT * FROM nowhere")
+    with pytest.raises(psycopg.InterfaceError, match="ROLLBACK"):
+        session.commit("a-1")
+    assert adapter.landed("a-1") is False
+
+
+def test_outside_a_live_tool_it_refuses(rows: PostgresRows) -> None:
+    with pytest.raises(OutsideTransaction):
+        rows.read(rows.adapter(), "k")
+
+
+def test_without_its_driver_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def missing(name: str, *args: Any, **kwargs: Any) -> Any:
+        if name.startswith("psycopg"):
+            raise ModuleNotFoundError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(SettingsError, match=r"countersign-sdk\[postgres\]"):
+        PostgresAdapter("dbname=x")
