@@ -385,10 +385,8 @@ class LeaseLost(JournalError):
 
 
 class NotDone(CountersignError):
-    """Raise this from a tool when you know that nothing happened (the request was refused, never sent, ...).
-
-    Any other exception of a tool means "unknown", unless the tool is declared with failure_means="not_done".
-    """
+    """Raised by a tool that knows that nothing happened (refused, never sent). Any other exception means "unknown",
+    unless the tool is declared with failure_means="not_done"."""
 
     code = "not_done"
 

@@ -375,6 +375,7 @@ def test_a_refusal_because_something_moved_names_it_and_fires_nothing(desk: Desk
     assert [asked for asked in desk.face.log if asked[0] == "POST"] == []
 
 
+@pytest.mark.tampers
 def test_what_a_dead_run_had_prepared_is_undone_although_the_rerun_does_not_touch_it(desk: Desk) -> None:
     root = desk.folder / "root"
     root.mkdir()
