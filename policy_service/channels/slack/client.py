@@ -218,14 +218,24 @@ class Slack:
     def _client(self) -> AsyncWebClient:
         if self._session is None:
             self._session = aiohttp.ClientSession()
-        return AsyncWebClient(
-            self._token,
-            self.app.api_url,
-            timeout=int(self.app.timeout_s) + 1,
-            session=self._session,
-            retry_handlers=[],
-            logger=QUIET,
-        )
+        return web_client(self.app, self._token, self._session)
+
+
+def web_client(app: SlackApp, token: str, session: aiohttp.ClientSession | None = None) -> AsyncWebClient:
+    """The SDK's client: it repeats nothing by itself, and tells little."""
+    return AsyncWebClient(
+        token,
+        app.api_url,
+        timeout=int(app.timeout_s) + 1,
+        session=session,
+        retry_handlers=[],
+        logger=QUIET,
+    )
+
+
+def cursor_after(answer: Mapping[str, Any]) -> str | None:
+    """Where the next page of a list begins; None after the last."""
+    return (answer.get("response_metadata") or {}).get("next_cursor") or None
 
 
 WENT_WRONG: Final = (SlackClientError, aiohttp.ClientError, OSError, ValueError, AttributeError)

@@ -16,7 +16,7 @@ from typing import Any, Final
 import structlog
 from slack_sdk.errors import SlackObjectFormationError
 
-from policy_service.channels.slack.client import OF_A_THREAD, Slack, SlackFault
+from policy_service.channels.slack.client import OF_A_THREAD, Slack, SlackFault, cursor_after
 from policy_service.channels.slack.drawing.answers import refusal
 from policy_service.channels.slack.drawing.card import bare_card, card
 from policy_service.channels.slack.drawing.digest import DigestLine, digest
@@ -243,7 +243,7 @@ class Courier:
             )  # fmt: skip
             for one in answer["messages"]:
                 yield one
-            cursor = (answer.get("response_metadata") or {}).get("next_cursor") or None
+            cursor = cursor_after(answer)
             if cursor is None:
                 return
         raise SlackFault(Came.PLACE, "too_much_to_look_through", dark=True)

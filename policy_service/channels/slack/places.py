@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from policy_service.channels.slack.client import Slack, SlackFault
+from policy_service.channels.slack.client import Slack, SlackFault, cursor_after
 from policy_service.storage.slack_tables import SlackPlaceRow
 from policy_service.workflow.context import Context
 from policy_service.workflow.slack.sending import Came, found
@@ -56,7 +56,7 @@ async def channel_named(slack: Slack, name: str) -> str:
         for channel in answer["channels"]:
             if channel.get("name") == name:
                 return str(channel["id"])
-        cursor = (answer.get("response_metadata") or {}).get("next_cursor") or None
+        cursor = cursor_after(answer)
         if cursor is None:
             break
     raise SlackFault(Came.PLACE, "channel_not_found", unsent=True)

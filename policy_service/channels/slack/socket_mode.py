@@ -17,10 +17,9 @@ from slack_sdk.socket_mode.aiohttp import SocketModeClient
 from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
 from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.socket_mode.response import SocketModeResponse
-from slack_sdk.web.async_client import AsyncWebClient
 
 from policy_service import metrics
-from policy_service.channels.slack.client import QUIET, WENT_WRONG, SlackFault, fault_of
+from policy_service.channels.slack.client import QUIET, WENT_WRONG, SlackFault, fault_of, web_client
 from policy_service.channels.slack.desk import After, Answer, Desk
 from policy_service.channels.slack.payloads import read_envelope
 from policy_service.channels.slack.refusals import Refusals
@@ -28,7 +27,7 @@ from policy_service.channels.slack.trouble import code_of
 from policy_service.errors import RequestError
 from policy_service.health import Health
 from policy_service.slack import SlackApp
-from policy_service.workflow.slack.sending import Came
+from policy_service.workflow.slack.sending import LONGEST_REST, Came
 
 log = structlog.get_logger(__name__)
 
@@ -38,7 +37,6 @@ CONNECT_S: Final = 30.0
 _LOOK_S: Final = 5.0
 _ABOUT: Final = "socket mode"
 _LONGEST_PAUSE_S: Final = 60.0
-_LONGEST_REST_S: Final = 3_600.0  # that Slack may ask for
 
 _SILENT: Final = QUIET.getChild("socket")
 """What the SDK tells of a connection: the whole trace of it every five seconds while there is none."""
@@ -72,7 +70,7 @@ class _Client(SocketModeClient):
         """How long Slack asks not to be asked; 0 where it does not."""
         if self.fault is None or self.fault.came is not Came.PATIENCE or self.fault.rest is None:
             return 0
-        return min(self.fault.rest.total_seconds(), _LONGEST_REST_S)
+        return min(self.fault.rest, LONGEST_REST).total_seconds()
 
 
 class SocketMode:
@@ -134,13 +132,7 @@ class SocketMode:
         await asyncio.gather(*under_way, return_exceptions=True)
 
     def _client(self) -> _Client:
-        web = AsyncWebClient(
-            self._token,
-            self._app.api_url,
-            timeout=int(self._app.timeout_s) + 1,
-            retry_handlers=[],
-            logger=QUIET,
-        )
+        web = web_client(self._app, self._token)
         client = _Client(self._token, logger=_SILENT, web_client=web, auto_reconnect_enabled=True)
         client.socket_mode_request_listeners.append(self._listen)
         return client

@@ -41,7 +41,7 @@ _LEASE_FOR: Final = timedelta(seconds=60)  # outlasts all calls of a message tha
 _CLAIM: Final = Retry(claim_s=90)
 _REST: Final = Retry(backoff_s=1, max_backoff_s=60)  # for Slack as a whole
 _REST_OF_A_PLACE: Final = Retry(backoff_s=5, max_backoff_s=300)
-_LONGEST_REST: Final = timedelta(hours=1)  # that Slack may ask for
+LONGEST_REST: Final = timedelta(hours=1)  # that Slack may ask for
 _AT_ONCE: Final = 20  # places in one round
 
 _outbox = table(OutboxRow).c
@@ -143,7 +143,7 @@ def _note(tx: Tx, app: SlackApp, place: str, message: Message, outcome: Outcome,
         change(tx.conn, SlackPlaceRow, {"place": place}, _WELL | {"not_before": tx.now + PACE})
         change(tx.conn, SlackStandingRow, {"team_id": app.team_id}, _WELL | {"not_before": None})
     elif came is Came.PATIENCE:
-        rest = min(outcome.rest or PACE, _LONGEST_REST)
+        rest = min(outcome.rest or PACE, LONGEST_REST)
         change(tx.conn, SlackPlaceRow, {"place": place}, {"not_before": tx.now + rest})
     elif came is Came.PLACE:
         _place_failed(tx, place, outcome, spread)
@@ -186,7 +186,7 @@ def _failed(
     rest = max(outcome.rest or timedelta(), retry.pause(row.failures + 1) * spread)
     return {
         "failures": row.failures + 1,
-        "not_before": tx.now + min(rest, _LONGEST_REST),
+        "not_before": tx.now + min(rest, LONGEST_REST),
         "last_error": outcome.error,
         "since": row.since or tx.now,
     }

@@ -20,7 +20,6 @@ from slack_sdk.models.views import View
 from countersign.contract import canonicalize
 
 MAX_BLOCKS: Final = 50  # of a message; chat.postMessage refuses more, and slack_sdk does not count them
-MAX_VIEW_BLOCKS: Final = 100
 MAX_CHARACTERS: Final = (
     10_000  # of all blocks; Slack refuses a message somewhere above 13,000 and does not say where
 )
