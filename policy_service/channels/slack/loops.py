@@ -108,13 +108,17 @@ class SlackChannel:
 
     async def look(self) -> None:
         """Say how it stands; where no message would tell whether it is well again, ask."""
-        found = await self._ctx.db.read(lambda conn: standing_of(conn, self.app, self._ctx.clock()))
-        over = found is not None and not found.waiting and _is_over(found, self._ctx.clock())
-        if self._is_ours and over and found is not None and found.failures:
+        found = await self._standing()
+        if found is None:
+            return
+        fails_unheard = found.failures and not found.waiting
+        if self._is_ours and fails_unheard and _is_over(found.not_before, self._ctx.clock()):
             await self._ask()
-            found = await self._ctx.db.read(lambda conn: standing_of(conn, self.app, self._ctx.clock()))
-        if found is not None:
-            self._show(found)
+            found = await self._standing() or found
+        self._show(found)
+
+    async def _standing(self) -> Standing | None:
+        return await self._ctx.db.read(lambda conn: standing_of(conn, self.app, self._ctx.clock()))
 
     async def _is_met(self) -> bool:
         """Whether Slack has said that the token is of our workspace: nothing is sent before, to no other one's people.
@@ -123,12 +127,9 @@ class SlackChannel:
             return True
         row = await self._ctx.db.read(lambda conn: find_one(conn, SlackStandingRow, team_id=self.app.team_id))
         now = self._ctx.clock()
-        rests = row is not None and row.not_before is not None and now < row.not_before
-        if (
-            row is not None
-            and (self._ask_after is None or now >= self._ask_after)
-            and not (self._asked and rests)
-        ):
+        if row is None or not _is_over(self._ask_after, now):
+            return False
+        if not self._asked or _is_over(row.not_before, now):
             await self._ask()
             self._tries += 1
             self._ask_after = now + _ASKING.pause(self._tries)
@@ -228,5 +229,5 @@ class SlackChannel:
         self._health.say("slack", dead, "set aside")
 
 
-def _is_over(found: Standing, now: datetime) -> bool:
-    return found.not_before is None or found.not_before <= now
+def _is_over(until: datetime | None, now: datetime) -> bool:
+    return until is None or until <= now

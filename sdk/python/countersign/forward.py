@@ -138,7 +138,7 @@ class Forward:
         if record.landed:
             self._settlement.undo_live()  # a rerun's: the first run's are permanent
             return True
-        found = recover(self._engine, self._record())
+        found = recover(self._engine, record)
         if found.can_be_finished is None:
             return None
         if not found.can_be_finished:
