@@ -85,6 +85,47 @@ class AdapterContract(Examined):
         seen = [resource.outside(key) for key in ("k", "more", "kept")]
         equal(seen, ["old", None, "new"], "after the commit")
 
+    def test_a_block_of_effects_that_raises_leaves_nothing_of_them_and_all_of_the_others(
+        self, tmp_path: Path
+    ) -> None:
+        resource, adapter, session = self.begun(tmp_path, k="old")
+        if not self.has_savepoints(session):
+            session.undo()
+            return
+        with session.effect(CALL):
+            resource.write(adapter, "kept", "new")
+        with session.savepoint():
+            with session.effect(CALL):
+                resource.write(adapter, "outer", "new")
+            with raises(KeyboardInterrupt), session.savepoint():
+                with session.effect(CALL):
+                    resource.write(adapter, "k", "half")
+                with session.effect(CALL):
+                    resource.write(adapter, "outer", "half")
+                    resource.remove(adapter, "kept")
+                raise KeyboardInterrupt
+            with session.effect(CALL):
+                seen = [resource.read(adapter, key) for key in ("k", "outer", "kept")]
+                equal(seen, ["old", "new", "new"], "after the inner block")
+        session.prepare(A)
+        commit(session)
+        seen = [resource.outside(key) for key in ("k", "outer", "kept")]
+        equal(seen, ["old", "new", "new"], "after the commit")
+
+    def test_blocks_that_all_raise_leave_the_session_as_it_was(self, tmp_path: Path) -> None:
+        resource, adapter, session = self.begun(tmp_path, k="old")
+        if self.has_savepoints(session):
+            with session.effect(CALL):
+                resource.write(adapter, "kept", "new")
+            with raises(ZeroDivisionError), session.savepoint(), session.savepoint():
+                with session.effect(CALL):
+                    resource.write(adapter, "k", "half")
+                raise ZeroDivisionError
+            session.prepare(A)
+            commit(session)
+            equal((resource.outside("k"), resource.outside("kept")), ("old", "new"), "after the commit")
+        session.undo()
+
     def test_prepare_may_be_said_again(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
         with session.effect(CALL):

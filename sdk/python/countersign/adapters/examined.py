@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from countersign.adapters.protocol import LiveAdapter, LiveCall, LiveSession
+from countersign.errors import NotStageable
 
 CALL: Final = LiveCall("exam", {}, "e-1")
 A: Final = "a-1"
@@ -73,6 +74,14 @@ class Examined(ABC):
             equal(resource.change_outside(key, value), True, "somebody could write before it began")
         adapter = resource.adapter()
         return resource, adapter, adapter.begin(TXN)
+
+    def has_savepoints(self, session: LiveSession) -> bool:
+        """An adapter without them says so by the refusal of the protocol, and by no other."""
+        try:
+            with session.savepoint():
+                return True
+        except NotStageable:
+            return False
 
     def nothing_stands(self, resource: Resource) -> None:
         equal((resource.outside("k"), resource.adapter().landed(A)), (None, False), "nothing stands")

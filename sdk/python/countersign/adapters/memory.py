@@ -166,6 +166,16 @@ class MemorySession(LiveSession):
         finally:
             self._current.reset(token)
 
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Several effects that are forgotten as one if the block raises."""
+        before = dict(self._over)
+        try:
+            yield
+        except BaseException:
+            self._over = before
+            raise
+
     def get(self, key: str) -> Any:
         """The value as this transaction sees it."""
         if key in self._over:

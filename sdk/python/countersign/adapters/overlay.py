@@ -47,6 +47,16 @@ class FilesSession(LiveSession):
         finally:
             self._current.reset(token)
 
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Several effects that are forgotten as one if the block raises."""
+        before = dict(self._over)
+        try:
+            yield
+        except BaseException:
+            self._over = before
+            raise
+
     # -------------------------------------------------------------------------------------- looking
 
     def read(self, parts: Parts) -> bytes | None:

@@ -152,6 +152,18 @@ class PostgresSession(LiveSession):
         finally:
             self._current.reset(token)
 
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """A savepoint around those of the effects."""
+        self._connection.execute("SAVEPOINT countersign_block")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK TO SAVEPOINT countersign_block")
+            self._connection.execute("RELEASE SAVEPOINT countersign_block")
+            raise
+        self._connection.execute("RELEASE SAVEPOINT countersign_block")
+
     def prepare(self, attempt_id: str) -> None:
         """Check what COMMIT would check, and write the mark."""
         self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")

@@ -22,6 +22,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from countersign.errors import NotStageable
+
 
 @dataclass(frozen=True, slots=True)
 class LiveCall:
@@ -60,6 +62,18 @@ class LiveSession(Protocol):
     def effect(self, call: LiveCall) -> AbstractContextManager[None]:
         """The block in which one live effect runs; if it raises, that effect alone leaves nothing behind."""
         ...
+
+    def savepoint(self) -> AbstractContextManager[None]:
+        """A block of effects that is taken back as one if it raises, while the session goes on: a nested transaction.
+        Blocks nest, and lie between effects. If taking back fails, the whole session has to be undone.
+
+        Raises:
+            NotStageable: this resource has no such thing; the default.
+        """
+        raise NotStageable(
+            "a live adapter without savepoints cannot take part in a nested transaction; make its calls in the "
+            "outer block"
+        )
 
     def versions(self) -> tuple[Seen, ...]:
         """The read and the write set, in the order of first use. Empty where the resource keeps others out until the

@@ -116,6 +116,18 @@ class SQLiteSession(LiveSession):
             self._current.reset(token)
             self._connection.execute("RELEASE countersign_effect")
 
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """A savepoint around those of the effects."""
+        self._connection.execute("SAVEPOINT countersign_block")
+        try:
+            yield
+        except BaseException:
+            self._connection.execute("ROLLBACK TO countersign_block")
+            self._connection.execute("RELEASE countersign_block")
+            raise
+        self._connection.execute("RELEASE countersign_block")
+
     def verify_unmoved(self) -> None:
         """Nothing can have moved: the session holds the write lock since before its first read."""
 
