@@ -40,6 +40,12 @@ class CallNames:
         self._first.setdefault((tool.name, raw), placeholder)
         self.ran(tool, raw)
 
+    def copy(self) -> CallNames:
+        """The calls so far, to go back to when what follows is taken back."""
+        other = CallNames(self._agent, self._run_key)
+        other.repeating, other._first, other._times = self.repeating, dict(self._first), self._times.copy()
+        return other
+
     def ran(self, tool: Tool, raw: bytes) -> None:
         """Count a call."""
         self._times[(tool.name, raw)] += 1

@@ -15,7 +15,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from countersign.errors import MisuseError, OutsideTransaction
 
@@ -66,13 +66,21 @@ def _line_of_the_program() -> str:
     return "this program" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
-def here() -> tuple[int, int, asyncio.Task[Any] | None]:
-    """This process, this thread, and this task if there is one; a forked child is another process."""
+class Place(NamedTuple):
+    """A process, a thread of it, and a task if there is one; a forked child is another process."""
+
+    pid: int
+    thread: int
+    task: asyncio.Task[Any] | None
+
+
+def here() -> Place:
+    """Where this code runs."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
         task = None
-    return os.getpid(), threading.get_ident(), task
+    return Place(os.getpid(), threading.get_ident(), task)
 
 
 def current_effect() -> FiringEffect:

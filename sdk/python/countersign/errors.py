@@ -17,8 +17,9 @@
         ReleaseLapsed            permission to fire ran out and was not renewed; nothing stands
         Moved                    what live effects read was changed by somebody else
         BudgetExceeded           a budget has no room for a call to a model; it was not made
+        SavepointLost            an inner block could not be taken back alone; nothing of the outer stands
         Edited                   other arguments are in force than this agent staged, and it did not say it takes them
-      FireError                firing began and did not end well
+      FireError                firing began and did not end well (this family: fire_errors.py)
         EffectFailed             a tool failed and is known not to have acted
         PartlyFired              permission to fire ran out in the middle, and something that fired stands
         OutcomeUnknown           nobody knows yet whether a tool acted
@@ -45,7 +46,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Final
 
 from countersign.reasons import DenyReason, PendingReview, Proposal, Question, pending_text
-from countersign.standing import moved_text, what_stands, what_to_repeat
+from countersign.standing import moved_text
 
 UNNAMED: Final = "unnamed-"
 """How the key of a transaction begins that nobody named: no later run can find it again."""
@@ -220,6 +221,18 @@ class Moved(Stopped):
         super().__init__(moved_text(adapter, key, "read" if read else "overwritten", expected, now, holder))
 
 
+class SavepointLost(Stopped):
+    """A nested transaction raised and an adapter could not take its effects back: nothing of the outer stands."""
+
+    code = "savepoint_lost"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"the effects of an inner block could not be taken back alone ({why}), so the whole transaction is undone; "
+            "nothing was fired. Run it again."
+        )
+
+
 class Edited(Stopped):
     """A reviewer's change of the arguments was accepted, and this program did not say that it takes such changes."""
 
@@ -232,89 +245,6 @@ class Edited(Stopped):
             f"nothing was fired: other arguments are in force than this agent staged ({told}). To go on with them, run "
             f"the same block with transaction(key={key!r}, accept_edits=True), or with a function that looks at each; "
             "to ask for what was staged, take another key."
-        )
-
-
-class FireError(CountersignError):
-    """Firing began and did not end well. `outcomes` tells what is known of each effect: the journal's states, and
-    `compensation_unknown`.
-    """
-
-    code = "fire_error"
-
-    def __init__(self, text: str, *, key: str, txn: str, outcomes: dict[str, str]) -> None:
-        self.key, self.txn, self.outcomes = key, txn, dict(outcomes)
-        super().__init__(text)
-
-
-class EffectFailed(FireError):
-    """A tool failed and is known not to have acted; what fired before it was compensated where possible."""
-
-    code = "effect_failed"
-
-    def __init__(
-        self, key: str, txn: str, tool: str, effect_id: str, why: str, outcomes: dict[str, str]
-    ) -> None:
-        self.tool, self.effect_id = tool, effect_id
-        told = f"{tool} did not happen: {why}. {what_stands(outcomes)} {what_to_repeat(outcomes)}"
-        super().__init__(told, key=key, txn=txn, outcomes=outcomes)
-
-
-class PartlyFired(FireError):
-    """The time to fire ran out in the middle and was not extended; what fired could not all be taken back."""
-
-    code = "partly_fired"
-
-    def __init__(self, key: str, txn: str, why: str, outcomes: dict[str, str]) -> None:
-        rest = f"{what_stands(outcomes)} {what_to_repeat(outcomes)}"
-        told = f"permission to act ran out before everything was done: {why}. {rest}"
-        super().__init__(told, key=key, txn=txn, outcomes=outcomes)
-
-
-class OutcomeUnknown(FireError):
-    """Nobody knows yet whether a tool acted. It is never called again on a guess."""
-
-    code = "outcome_unknown"
-
-    def __init__(
-        self, key: str, txn: str, effects: Sequence[str], outcomes: dict[str, str], why: str = ""
-    ) -> None:
-        self.effects = tuple(effects)
-        because = f" ({why})" if why else ""
-        super().__init__(
-            f"it is not known whether {', '.join(self.effects)} happened{because}. Nothing after it was started and "
-            "nothing was compensated. Do not repeat it: a person settles it first, in the service's queue; "
-            "`countersign resume --tools MODULE` or the next run of this key takes that over. (For its author: a tool "
-            "that knows that nothing happened says so by `raise NotDone(...)`; any other exception may mean that it "
-            "did.)",
-            key=key,
-            txn=txn,
-            outcomes=outcomes,
-        )
-
-
-class LiveCommitFailed(FireError):
-    """Staged effects fired, but a live adapter could not commit."""
-
-    code = "live_commit_failed"
-
-    def __init__(
-        self,
-        key: str,
-        txn: str,
-        adapter: str,
-        why: str,
-        outcomes: dict[str, str],
-        *,
-        committed: Sequence[str] = (),
-    ) -> None:
-        self.adapter, self.committed = adapter, tuple(committed)
-        partly = f"; already committed and standing: {', '.join(self.committed)}" if self.committed else ""
-        super().__init__(
-            f"live adapter {adapter!r} could not commit: {why}{partly}. {what_stands(outcomes)} Tell the operator.",
-            key=key,
-            txn=txn,
-            outcomes=outcomes,
         )
 
 

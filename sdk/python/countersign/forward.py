@@ -14,7 +14,8 @@ from typing import Final
 
 from countersign.contract.states import Outcome
 from countersign.engine import Engine
-from countersign.errors import AlreadyRedeemed, EffectFailed
+from countersign.errors import AlreadyRedeemed
+from countersign.fire_errors import EffectFailed
 from countersign.firing import Authority, FireRun
 from countersign.journal import Done, EffectRecord, Lease, LocalState, LocalTxn, TransactionRecord
 from countersign.learning import learn

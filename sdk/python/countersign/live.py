@@ -2,6 +2,7 @@
 
 Rules: an effect is in the journal before it runs; after `undo` nothing of it stands; a commit that fails says
 which adapters had already committed. No session is open while people decide: the commit calls `undo` first.
+Effects take turns (turns.py); a block among them can be taken back alone (`savepoint`).
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import inspect
 import logging
 from contextlib import ExitStack
+from types import TracebackType
 from typing import Any, Final
 
 from countersign.adapters.protocol import LiveAdapter, LiveCall, LiveSession
-from countersign.errors import MisuseError
+from countersign.errors import MisuseError, NotStageable, SavepointLost
 from countersign.remains import Recovered
 from countersign.tool import Tool
+from countersign.turns import Turns
 
 log: Final = logging.getLogger("countersign")
 
@@ -33,7 +36,9 @@ class LiveWork:
     def __init__(self, txn: str) -> None:
         self._txn = txn
         self._sessions: dict[str, tuple[LiveAdapter, LiveSession]] = {}
-        self.effects = 0
+        self._blocks: list[ExitStack] = []  # savepoints that are open, the outermost first
+        self._turns = Turns()
+        self._lost: SavepointLost | None = None
 
     def __bool__(self) -> bool:
         return bool(self._sessions)
@@ -42,12 +47,29 @@ class LiveWork:
         """Run one live effect now; an async tool answers an awaitable that does."""
         if tool.adapter is None:
             raise AssertionError("registration refuses a live tool without an adapter")
-        session = self._session(tool.adapter)
-        self.effects += 1
         if tool.is_async:
-            return self._run_async(tool, call, session)
-        with session.effect(call):
+            return self._run_async(tool, call)
+        with self._turns.blocking(tool.name), self._session(tool.adapter).effect(call):
             return tool.fn(**dict(call.args))
+
+    def savepoint(self) -> Savepoint:
+        """A block whose live effects are taken back if it raises, and those before it are not.
+
+        Raises:
+            NotStageable: an adapter has no savepoints, or a live effect is running.
+        """
+        if self._turns.taken_here:
+            raise NotStageable("a live tool is part of a block and cannot open one inside itself")
+        return Savepoint(self)
+
+    def require_whole(self) -> None:
+        """Refuse to go on where a block could not be taken back.
+
+        Raises:
+            SavepointLost: naming the adapter.
+        """
+        if self._lost is not None:
+            raise self._lost
 
     def verify_unmoved(self) -> None:
         """Design section 7, step 2."""
@@ -92,7 +114,12 @@ class LiveWork:
     def _session(self, adapter: LiveAdapter) -> LiveSession:
         known = self._sessions.get(adapter.name)
         if known is None:
-            known = self._sessions[adapter.name] = (adapter, adapter.begin(self._txn))
+            known = (adapter, adapter.begin(self._txn))
+            self._sessions[adapter.name] = (
+                known  # from here on it is undone with the others, whatever follows
+            )
+            for block in self._blocks:
+                block.enter_context(known[1].savepoint())
         elif known[0] is not adapter:
             raise MisuseError(f"two live adapters are called {adapter.name!r}; give one another name")
         return known[1]
@@ -110,8 +137,39 @@ class LiveWork:
         for name in names:
             del self._sessions[name]
 
-    @staticmethod
-    async def _run_async(tool: Tool, call: LiveCall, session: LiveSession) -> Any:
-        with session.effect(call):
-            answer = tool.fn(**dict(call.args))
-            return await answer if inspect.isawaitable(answer) else answer
+    async def _run_async(self, tool: Tool, call: LiveCall) -> Any:
+        if tool.adapter is None:
+            raise AssertionError("registration refuses a live tool without an adapter")
+        async with self._turns.awaiting(tool.name):
+            with self._session(tool.adapter).effect(call):
+                answer = tool.fn(**dict(call.args))
+                return await answer if inspect.isawaitable(answer) else answer
+
+
+class Savepoint:
+    """One block inside a live lane, over every session that is open in it. A block that could not be taken back leaves
+    nobody knowing what stands, so then the whole lane has to be undone.
+    """
+
+    def __init__(self, live: LiveWork) -> None:
+        self._live = live
+        self._block = ExitStack()
+
+    def __enter__(self) -> None:
+        with self._block:  # a refusal leaves those it has entered
+            for _, session in self._live._sessions.values():
+                self._block.enter_context(session.savepoint())
+            self._block = self._block.pop_all()
+        self._live._blocks.append(self._block)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live._blocks.remove(self._block)
+        try:
+            self._block.__exit__(kind, error, trace)
+        except BaseException as trouble:
+            if trouble is error:
+                return
+            self._live._lost = SavepointLost(str(trouble) or type(trouble).__name__)
+            raise self._live._lost from trouble

@@ -34,6 +34,7 @@ class StagedCall:
     n: int
     call_key: str
     effect_id: str
+    group: int = 0  # calls of one group, other than 0, may be fired at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class PlannedCall:
     manifest: ToolManifest
     effect: Effect
     n: int = 0
+    group: int = 0  # as it was staged; a process that reads the journal fires one after the other
 
     def kwargs(self) -> dict[str, Any]:
         """The arguments, made afresh from the approved bytes; never the caller's own objects (I-2)."""
@@ -139,7 +141,7 @@ async def plan_calls(
         effect = _effect(
             call, manifest, agent, txn, seq, await _compensation(manifest, manifests, registry, service)
         )
-        planned.append(PlannedCall(call.tool, manifest, effect, call.n))
+        planned.append(PlannedCall(call.tool, manifest, effect, call.n, call.group))
     return tuple(planned)
 
 

@@ -20,7 +20,8 @@ from countersign.contract.wire import Claimed, TransactionView
 from countersign.current import require_running
 from countersign.edits import Edits, Judge
 from countersign.engine import Engine
-from countersign.errors import MisuseError, OutcomeUnknown, RerunDiffers, ReviewPending, ServiceUnavailable
+from countersign.errors import MisuseError, RerunDiffers, ReviewPending, ServiceUnavailable
+from countersign.fire_errors import OutcomeUnknown
 from countersign.plan import StagedCall
 from countersign.reasons import Proposal
 from countersign.runtime import Runtime, default_runtime

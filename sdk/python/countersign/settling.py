@@ -13,16 +13,8 @@ from typing import Final, NoReturn
 
 from countersign.contract.states import Outcome
 from countersign.engine import Engine
-from countersign.errors import (
-    EffectFailed,
-    FireError,
-    JournalError,
-    LeaseLost,
-    LiveCommitFailed,
-    OutcomeUnknown,
-    PartlyFired,
-    ReleaseLapsed,
-)
+from countersign.errors import JournalError, LeaseLost, ReleaseLapsed
+from countersign.fire_errors import EffectFailed, FireError, LiveCommitFailed, OutcomeUnknown, PartlyFired
 from countersign.firing import FireResult, FireRun, PermitRefused
 from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.journal.reading import COMPENSATE_LANE

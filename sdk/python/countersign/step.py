@@ -8,8 +8,9 @@ lease free.
 
 from __future__ import annotations
 
+import functools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -18,17 +19,17 @@ from countersign import tracing
 from countersign.adapters.protocol import LiveCall
 from countersign.answering import Answering
 from countersign.commit import Commit
-from countersign.contract import names
 from countersign.contract.wire import Claimed
 from countersign.edits import Judge
 from countersign.engine import Engine
-from countersign.errors import AlreadyRedeemed, JournalError, LiveCommitFailed, TransactionBusy
+from countersign.errors import AlreadyRedeemed, JournalError, SavepointLost, TransactionBusy
+from countersign.fire_errors import LiveCommitFailed
 from countersign.forward import Forward, results_in_journal
-from countersign.journal import Journal, Lease, LocalState, LocalTxn, Staged, TransactionRecord
-from countersign.journal.reading import LIVE_LANE, STAGED_LANE
+from countersign.journal import Journal, Lease, LocalState, LocalTxn, TransactionRecord
+from countersign.listing import Listing
 from countersign.live import CommitFailed, LiveWork
 from countersign.lost_redemption import adopt, look
-from countersign.placeholder import Placeholder, settle
+from countersign.placeholder import Placeholder
 from countersign.plan import Plan, StagedCall, plan_calls, plan_from_journal
 from countersign.remains import undo_remains
 from countersign.reporting import flush
@@ -53,9 +54,7 @@ class Step:
         self._lease = lease
         self._agent = agent
         self._independent = independent
-        self._staging = journal.transactions.begin_staging(lease)
-        self._calls: list[StagedCall] = []
-        self._placeholders: dict[str, Placeholder[Any]] = {}
+        self._list = Listing(journal, lease)
         self._live = LiveWork(lease.txn)
         self._in_force = False  # the list was frozen, or an earlier run's was found redeemed
 
@@ -84,32 +83,44 @@ class Step:
     @property
     def calls(self) -> tuple[StagedCall, ...]:
         """The staged calls, in order."""
-        return tuple(self._calls)
+        return self._list.calls
 
-    def stage(self, tool: Tool, raw: bytes, n: int, call_key: str) -> Placeholder[Any]:
+    def stage(self, tool: Tool, raw: bytes, n: int, call_key: str, group: int = 0) -> Placeholder[Any]:
         """Write one call down and answer its placeholder."""
-        effect_id = names.effect_id(txn=self.txn, call_key=call_key)
-        seq = len(self._calls) + 1
-        staged = Staged(effect_id, call_key, tool.name, raw, STAGED_LANE, seq)
-        self._journal.transactions.stage(self._lease, self._staging, staged)
-        self._calls.append(StagedCall(tool, raw, n, call_key, effect_id))
-        placeholder: Placeholder[Any] = Placeholder(tool.name, effect_id, call_key)
-        self._placeholders[effect_id] = placeholder
-        return placeholder
+        return self._list.stage(tool, raw, n, call_key, group)
 
-    def run_live(self, tool: Tool, raw: bytes, call_key: str) -> Any:
-        """Write one live effect down and run it."""
-        effect_id = names.effect_id(txn=self.txn, call_key=call_key)
-        seq = self._live.effects + 1
-        self._journal.transactions.stage(
-            self._lease, self._staging, Staged(effect_id, call_key, tool.name, raw, LIVE_LANE, seq)
-        )
-        return self._live.run(tool, LiveCall(tool.name, tool.signature.retype(raw), effect_id))
+    def order(self, start: int, calls: Sequence[StagedCall]) -> None:
+        """Let the calls from `start` on stand in this order."""
+        self._list.order(start, calls)
+
+    def begin_live(self, tool: Tool, raw: bytes, call_key: str) -> Callable[[], Any]:
+        """Write one live effect down and answer how to run it."""
+        effect_id = self._list.run(tool, raw, call_key)
+        call = LiveCall(tool.name, tool.signature.retype(raw), effect_id)
+        return functools.partial(self._live.run, tool, call)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """A block that leaves nothing of itself if it raises.
+
+        Raises:
+            NotStageable: an adapter has no savepoints, or a live effect is running.
+            SavepointLost: a live effect could not be taken back alone.
+        """
+        staged, live = len(self._list.calls), self._list.live
+        try:
+            with self._live.savepoint():
+                yield
+        except SavepointLost:
+            raise  # nobody knows what stands, so nothing is noted before all of it is undone
+        except BaseException:
+            self._list.take_back(staged, live)
+            raise
 
     def abort(self, note: str) -> None:
         """The body raised: nothing of it stands."""
         with self._undone_live(), self._no_journal_trouble():
-            self._journal.transactions.abort(self._lease, self._staging, note)
+            self._journal.transactions.abort(self._lease, self._list.staging, note)
             self._journal.leases.release(self._lease)
 
     async def commit(
@@ -126,7 +137,7 @@ class Step:
         Raises:
             CountersignError: as commit.py and settling.py say; placeholders then tell what is known.
         """
-        with tracing.span("countersign transaction", txn=self.txn, effects=len(self._calls)) as tell:
+        with tracing.span("countersign transaction", txn=self.txn, effects=len(self._list.calls)) as tell:
             try:
                 results = await self._commit(engine, wait, claimed, accept_edits, answering)
                 self._settle(results)
@@ -153,30 +164,31 @@ class Step:
         accept_edits: Judge,
         answering: Answering | None,
     ) -> dict[str, object]:
+        self._live.require_whole()
         plan = Plan(
             agent=self._agent,
             run_key=self.run_key,
             txn=self.txn,
             independent=self._independent,
             calls=await plan_calls(
-                self._calls,
+                self._list.calls,
                 agent=self._agent,
                 txn=self.txn,
                 manifests=engine.manifests,
                 registry=engine.registry,
                 service=engine.service,
             ),
-            staging=self._staging,
-            live=self._live.effects,
+            staging=self._list.staging,
+            live=self._list.live,
         )
         earlier = await self._earlier(engine)
         if earlier.redeemed:
             self._in_force = True
             return await self._replay(engine, earlier, plan)
-        if self._staging > 1:
+        if not self._list.is_first:
             undo_remains(engine, self.txn)  # of runs that died; this one's own sessions are not touched
         attempt_id = self._journal.transactions.freeze(
-            self._lease, self._staging, plan.effects, txn_digest=plan.txn_digest, live=plan.live
+            self._lease, self._list.staging, plan.effects, txn_digest=plan.txn_digest, live=plan.live
         )
         self._in_force = True
         self._journal.traces.keep(self.txn, tracing.here())
@@ -241,7 +253,7 @@ class Step:
             raise LiveCommitFailed(
                 self.run_key, self.txn, failed.adapter, str(failed), {}, committed=failed.committed
             ) from failed.__cause__
-        self._journal.transactions.end_live(self._lease, self._staging, LocalState.KEPT)
+        self._journal.transactions.end_live(self._lease, self._list.staging, LocalState.KEPT)
         self._journal.transactions.end(self._lease, LocalTxn.SETTLED)
         return {}
 
@@ -253,16 +265,14 @@ class Step:
         except JournalError:
             rows = ()
         for row in rows:
-            placeholder = self._placeholders.get(row.effect_id)
-            if placeholder is not None:
-                settle(placeholder, row.state.value, results.get(row.effect_id))
+            self._list.settle(row.effect_id, row.state.value, results.get(row.effect_id))
 
     def _end(self) -> None:
         """Whatever happened: no session stays open, no live row stays undecided, the lease is free."""
         with self._undone_live():
             try:
                 with self._journal.database.unit(durable=False):
-                    self._journal.transactions.end_live(self._lease, self._staging, LocalState.UNDONE)
+                    self._journal.transactions.end_live(self._lease, self._list.staging, LocalState.UNDONE)
                     self._journal.leases.release(self._lease)
             except JournalError as error:
                 self._warn(error)
@@ -282,7 +292,7 @@ class Step:
 
     def _forget(self, note: str) -> None:
         with self._no_journal_trouble():
-            self._journal.transactions.abort(self._lease, self._staging, note)
+            self._journal.transactions.abort(self._lease, self._list.staging, note)
 
     @contextmanager
     def _no_journal_trouble(self) -> Iterator[None]:

@@ -1,50 +1,45 @@
 """`with transaction(key=...)`: everything the block asks for commits as one, or nothing of it stands.
 
-Inside the block staged tools return placeholders and live tools run at once. Leaving it commits (commit.py);
-leaving it by any exception, Ctrl-C and cancellation included, undoes the live effects and forgets the staged
-ones. The key names the step: the same key finds the same review and never fires twice, from any process.
+Inside the block staged tools return placeholders and live tools run at once (intake.py). Leaving it commits
+(commit.py); leaving it by any exception, Ctrl-C and cancellation included, undoes the live effects and forgets the
+staged ones. The key names the step: the same key finds the same review and never fires twice, from any process.
 
-A transaction watches the process, the thread and the task that entered it and no other: a tool called from
-elsewhere refuses, and a forked child that leaves the block neither commits nor undoes what is its parent's.
+A forked child that leaves the block neither commits nor undoes what is its parent's.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from countersign.answering import Answering, OnQuestion
-from countersign.calls import CallNames
 from countersign.contract import names
 from countersign.contract.wire import Claimed
-from countersign.current import current_transaction, here, require_running
+from countersign.current import current_transaction, require_running
 from countersign.edits import Judge
 from countersign.errors import (
     UNNAMED,
     CountersignError,
     IndependentFailures,
     MisuseError,
-    NotStageable,
     OutsideTransaction,
     Stopped,
 )
+from countersign.intake import Intake
 from countersign.placeholder import Placeholder
-from countersign.plan import require_fires_here
 from countersign.reasons import Proposal
 from countersign.step import Step
 from countersign.tool import Tool
-from countersign.waiting import AsyncWaits, Waits, run
+from countersign.waiting import Waits, run
 
 if TYPE_CHECKING:
     from countersign.engine import Engine
     from countersign.rerun import ListGuard
     from countersign.runtime import Runtime
 
-MAX_EFFECTS: Final = 100  # of one transaction, as the wire allows: what a person can still look through
 _MAX_KEY: Final = 200
 _KEY_BYTES: Final = 16
 _NEW, _OPEN, _CLOSED = "new", "open", "closed"
@@ -64,8 +59,10 @@ class Transaction:
         guard: ListGuard | None = None,
         accept_edits: Judge = False,
         answering: Answering | None = None,
+        plain: bool = False,
     ) -> None:
         self.key = key
+        self._plain = plain  # nothing was said of it, so it may be a savepoint of another
         self._runtime = runtime
         self._wait = wait
         self._independent = independent
@@ -75,11 +72,9 @@ class Transaction:
         self._answering = answering or Answering()
         self._phase = _NEW
         self._engine: Engine | None = None
-        self._steps: list[Step] = []
-        self._placeholders: list[Placeholder[Any]] = []
-        self._calls = CallNames(runtime.settings.agent, key)
-        self._owner: tuple[int, int, asyncio.Task[Any] | None] = (0, 0, None)
+        self._intake: Intake | None = None
         self._outer: Transaction | None = None
+        self._inner = ExitStack()  # the savepoint, of a nested one
         self._opened = AsyncExitStack()
 
     # ------------------------------------------------------------------------------------- what callers see
@@ -92,14 +87,14 @@ class Transaction:
     @property
     def effects(self) -> tuple[Placeholder[Any], ...]:
         """The placeholders of the staged calls, in order."""
-        return tuple(self._placeholders)
+        return () if self._intake is None else tuple(self._intake.placeholders)
 
     @property
     def state(self) -> str:
         """`staging`, `review`, `settled`, ... as the journal has it; of independent effects the least
         finished.
         """
-        states = [step.state().value for step in self._steps]
+        states = [step.state().value for step in self._steps()]
         return next(
             (state for state in states if state not in {"settled", "ended"}), states[0] if states else _NEW
         )
@@ -107,16 +102,31 @@ class Transaction:
     @property
     def replayed(self) -> bool:
         """Whether an earlier run of this key had done it already: nothing fired now, results are that run's."""
-        return any(step.replayed for step in self._steps)
+        return any(step.replayed for step in self._steps())
 
     @contextmanager
     def repeat(self) -> Iterator[None]:
         """Inside, an equal call is meant once more and not taken for the same one."""
-        before, self._calls.repeating = self._calls.repeating, True
+        calls = self._entered().calls
+        before, calls.repeating = calls.repeating, True
         try:
             yield
         finally:
-            self._calls.repeating = before
+            self._entered().calls.repeating = before
+
+    def parallel(self) -> AbstractContextManager[None]:
+        """Inside, calls may come from any thread or task of this transaction's context, and the staged ones fire at the
+        same time; all of them have ended, one way or another, before anything after them fires. Live effects still take
+        turns.
+
+        `asyncio` tasks and `asyncio.to_thread` have that context; for a thread of your own, call
+        `contextvars.copy_context().run` in it.
+
+        Raises:
+            OutsideTransaction: not where the transaction was opened.
+            MisuseError: it is inside another one, or each effect stands alone anyway.
+        """
+        return self._entered().parallel()
 
     # --------------------------------------------------------------------------------------- enter and leave
 
@@ -156,23 +166,35 @@ class Transaction:
                 f"transaction {self.key!r} was used already; make another with transaction(...)"
             )
         if self._outer is not None:
-            raise MisuseError(
-                f"transaction {self.key!r} was opened inside {self._outer.key!r}; one step is one "
-                "transaction: make its calls in the outer block, or close that first"
-            )
-        self._engine = self._runtime.engine(waits)
-        self._owner = here()
+            self._nest(self._outer)
+            return
+        engine = self._engine = self._runtime.engine(waits)
+        intake = Intake(self._runtime, self.key, engine, independent=self._independent)
         if not self._independent:
-            self._steps.append(
-                await Step.open(self._engine, txn=self.txn, run_key=self.key, independent=False)
-            )
-        self._phase = _OPEN
+            intake.steps.append(await Step.open(engine, txn=self.txn, run_key=self.key, independent=False))
+        self._intake, self._phase = intake, _OPEN
         current_transaction.set(self)
+
+    def _nest(self, outer: Transaction) -> None:
+        """A transaction inside another is a savepoint of it: it has no key, and nothing else, of its own."""
+        if not self._plain or outer._runtime is not self._runtime:
+            raise MisuseError(
+                f"transaction {self.key!r} was opened inside {outer.key!r}, and one step is one transaction: write "
+                "`with transaction():`, without key or anything else, for a block that can be taken back alone, or "
+                "close the outer one first"
+            )
+        self._inner.enter_context(outer._entered().savepoint())
+        self.key, self._intake, self._phase = outer.key, outer._intake, _OPEN
 
     async def _exit(self, error: BaseException | None) -> None:
         self._phase = _CLOSED
-        current_transaction.set(self._outer)
-        if self._owner[0] != os.getpid():
+        intake = self._entered()
+        if self._outer is not None:
+            self._inner.__exit__(None if error is None else type(error), error, None)
+            return
+        current_transaction.set(None)
+        intake.is_open = False
+        if intake.owner.pid != os.getpid():
             self._leave_to_parent(error)
             return
         if error is not None:
@@ -180,14 +202,14 @@ class Transaction:
             return
         try:
             if self._guard is not None:
-                self._guard.require_same([call for step in self._steps for call in step.calls])
+                self._guard.require_same([call for step in intake.steps for call in step.calls])
         except BaseException as differs:
             self._abort(f"the body raised {type(differs).__name__}")
             raise
         if self._independent:
             await self._commit_each()
         else:
-            await self._commit(self._steps[0])
+            await self._commit(intake.steps[0])
 
     def _leave_to_parent(self, error: BaseException | None) -> None:
         """A fork copied the block, the lease and the open database sessions; all of them stay the parent's."""
@@ -198,12 +220,15 @@ class Transaction:
             )
 
     def _abort(self, note: str) -> None:
-        for step in self._steps:
+        for step in self._steps():
             step.abort(note)
 
     async def _commit(self, step: Step) -> None:
+        engine = self._engine
+        if engine is None:
+            raise AssertionError("only what was entered commits")
         await step.commit(
-            self._ready(),
+            engine,
             wait=self._wait,
             claimed=self._claimed,
             accept_edits=self._accept_edits,
@@ -213,18 +238,18 @@ class Transaction:
     async def _commit_each(self) -> None:
         """Every effect for itself; one that is refused keeps none of the others from going through."""
         failures: list[CountersignError] = []
-        for position, step in enumerate(self._steps):
+        for position, step in enumerate(self._steps()):
             try:
                 await self._commit(step)
             except CountersignError as failure:
                 failures.append(failure)
             except BaseException as interrupt:
-                for rest in self._steps[position + 1 :]:
+                for rest in self._steps()[position + 1 :]:
                     rest.abort(f"interrupted by {type(interrupt).__name__}")
                 raise
         if failures:
             raise IndependentFailures(
-                f"{len(failures)} of {len(self._steps)} effects did not go through", failures
+                f"{len(failures)} of {len(self._steps())} effects did not go through", failures
             )
 
     # --------------------------------------------------------------------------------------- what tools call
@@ -236,78 +261,15 @@ class Transaction:
             OutsideTransaction: called from a process, thread or task this transaction does not know, or after it.
             NotStageable: the call cannot be described as bytes.
         """
-        self._require_known(tool)
-        self._require_kind(tool)
-        raw = tool.signature.freeze(args, kwargs)
-        if tool.lane == "live":
-            return self._run_live(tool, raw)
-        self._require_stageable(tool)
-        return self._stage(tool, raw)
+        return self._entered().accept(tool, args, kwargs)
 
-    def _stage(self, tool: Tool, raw: bytes) -> Placeholder[Any]:
-        known = self._calls.known(tool, raw)
-        if known is not None:
-            return known
-        if len(self._placeholders) >= MAX_EFFECTS:
-            raise NotStageable(f"a transaction holds at most {MAX_EFFECTS} staged effects; split the step")
-        n, call_key = self._calls.next(tool, raw)
-        placeholder = self._step_for(call_key).stage(tool, raw, n, call_key)
-        self._calls.staged(tool, raw, placeholder)
-        self._placeholders.append(placeholder)
-        return placeholder
+    def _steps(self) -> list[Step]:
+        return [] if self._intake is None else self._intake.steps
 
-    def _run_live(self, tool: Tool, raw: bytes) -> Any:
-        """A live effect runs each time it is called: it is not an intent to be kept, but work being done."""
-        if self._independent:
-            raise NotStageable(
-                f"{tool.name} is live, and effects of transaction(independent=True) each stand alone; use a plain one"
-            )
-        _, call_key = self._calls.next(tool, raw)
-        self._calls.ran(tool, raw)
-        return self._steps[0].run_live(tool, raw, call_key)
-
-    def _step_for(self, call_key: str) -> Step:
-        if not self._independent:
-            return self._steps[0]
-        txn = names.independent_txn_id(
-            agent=self._runtime.settings.agent, run_key=self.key, call_key=call_key
-        )
-        # Staging does not wait, for it may be called on an event loop: a busy effect is told at once.
-        step = run(Step.open(self._ready(), txn=txn, run_key=self.key, independent=True, patient=False))
-        self._steps.append(step)
-        return step
-
-    def _require_known(self, tool: Tool) -> None:
-        if self._phase != _OPEN:
-            raise OutsideTransaction(f"{tool.name} was called after transaction {self.key!r} had ended")
-        if here() != self._owner:
-            raise OutsideTransaction(
-                f"{tool.name} was called from a process, thread or task that transaction {self.key!r} does not know; "
-                "call it from where the transaction was opened"
-            )
-
-    def _require_kind(self, tool: Tool) -> None:
-        if tool.is_async and not isinstance(self._ready().waits, AsyncWaits):
-            raise NotStageable(
-                f"{tool.name} is async; open the transaction with `async with transaction(...)`"
-            )
-
-    def _require_stageable(self, tool: Tool) -> None:
-        """Early refusals, with what is at hand; the rest is checked when the list is frozen."""
-        registry = self._runtime.registry
-        if tool.draft.compensate is not None:
-            registry.require(tool.draft.compensate, f"{tool.name!r} names it as its compensation")
-        manifest = self._runtime.manifests.at_hand(tool)
-        if manifest is None:
-            return
-        require_fires_here(manifest, self._runtime.settings.agent)
-        if manifest.compensation is not None:
-            registry.require(manifest.compensation.tool, f"the manifest of {tool.name!r} compensates with it")
-
-    def _ready(self) -> Engine:
-        if self._engine is None:
+    def _entered(self) -> Intake:
+        if self._intake is None:
             raise MisuseError(f"transaction {self.key!r} was not entered; use it as a context manager")
-        return self._engine
+        return self._intake
 
 
 def transaction(
@@ -322,7 +284,8 @@ def transaction(
     on_question: OnQuestion | None = None,
     runtime: Runtime | None = None,
 ) -> Transaction:
-    """Open one step of an agent: `with transaction(key="ticket-4711"): ...`, or `async with`.
+    """Open one step of an agent: `with transaction(key="ticket-4711"): ...`, or `async with`. Inside another one,
+    `with transaction():` is a savepoint of it: left by an exception, nothing of the block stands, the outer goes on.
 
     `key` names the step; the same key is the same step, from any process. Without one it is random and cannot
     be found again. `wait`: how many seconds leaving the block may wait for people. `independent`: every
@@ -349,6 +312,7 @@ def transaction(
         raise MisuseError(f"a transaction key has 1 to {_MAX_KEY} characters, this has {len(named)}")
     claims = {"purpose": purpose, "reasoning": reasoning, "on_behalf_of": on_behalf_of}
     claimed = Claimed(**claims) if any(claims.values()) else None
+    said = (key, wait, independent, claimed, accept_edits, on_question)
     return Transaction(
         runtime or default_runtime(),
         named,
@@ -357,4 +321,5 @@ def transaction(
         claimed=claimed,
         accept_edits=accept_edits,
         answering=Answering(on_question),
+        plain=not any(said),
     )

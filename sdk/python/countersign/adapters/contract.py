@@ -16,7 +16,18 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from countersign.adapters.examined import CALL, TXN, A, Examined, Resource, commit, equal, raises, text_of
+from countersign.adapters.examined import (
+    CALL,
+    TXN,
+    A,
+    Examined,
+    Resource,
+    commit,
+    equal,
+    interrupt,
+    raises,
+    text_of,
+)
 from countersign.adapters.protocol import LiveAdapter, LiveSession
 from countersign.errors import Moved, OutsideTransaction
 
@@ -103,7 +114,7 @@ class AdapterContract(Examined):
                 with session.effect(CALL):
                     resource.write(adapter, "outer", "half")
                     resource.remove(adapter, "kept")
-                raise KeyboardInterrupt
+                interrupt(KeyboardInterrupt)
             with session.effect(CALL):
                 seen = [resource.read(adapter, key) for key in ("k", "outer", "kept")]
                 equal(seen, ["old", "new", "new"], "after the inner block")
@@ -120,7 +131,7 @@ class AdapterContract(Examined):
             with raises(ZeroDivisionError), session.savepoint(), session.savepoint():
                 with session.effect(CALL):
                     resource.write(adapter, "k", "half")
-                raise ZeroDivisionError
+                interrupt(ZeroDivisionError)
             session.prepare(A)
             commit(session)
             equal((resource.outside("k"), resource.outside("kept")), ("old", "new"), "after the commit")

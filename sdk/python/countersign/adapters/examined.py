@@ -114,6 +114,10 @@ def equal(found: object, expected: object, what: str) -> None:
         raise AssertionError(f"{what}: {found!r}, and it has to be {expected!r}")
 
 
+def interrupt(kind: type[BaseException]) -> None:
+    raise kind
+
+
 @contextmanager
 def raises(kind: type[BaseException]) -> Iterator[list[BaseException]]:
     caught: list[BaseException] = []

@@ -35,6 +35,7 @@ class LocalState(StrEnum):
     LIVE = "live"
     KEPT = "kept"
     UNDONE = "undone"
+    RELISTED = "relisted"
 
 
 class LocalTxn(StrEnum):
@@ -55,7 +56,8 @@ _REFUSED: Final = frozenset({_S.DENIED, _S.EXPIRED, _S.WITHDRAWN, _S.REVOKED})
 
 MOVES: Final[Mapping[LocalState, frozenset[LocalState]]] = MappingProxyType(
     {
-        _S.STAGED: frozenset({_S.REVIEW, _S.RELEASED, _S.REDEEMED}) | _REFUSED,
+        # relisted: its run began another list, and the same call stands in that
+        _S.STAGED: frozenset({_S.REVIEW, _S.RELEASED, _S.REDEEMED, _S.RELISTED}) | _REFUSED,
         _S.REVIEW: frozenset({_S.RELEASED, _S.REDEEMED}) | _REFUSED,
         # back to review when a policy or a vote no longer holds
         _S.RELEASED: frozenset({_S.REDEEMED, _S.REVIEW}) | _REFUSED,
@@ -66,10 +68,10 @@ MOVES: Final[Mapping[LocalState, frozenset[LocalState]]] = MappingProxyType(
         _S.FIRED: frozenset({_S.COMPENSATING}),
         _S.COMPENSATING: frozenset({_S.COMPENSATED, _S.COMPENSATION_FAILED}),
         _S.COMPENSATION_FAILED: frozenset({_S.COMPENSATED}),
-        _S.LIVE: frozenset({_S.KEPT, _S.UNDONE}),
+        _S.LIVE: frozenset({_S.KEPT, _S.UNDONE, _S.RELISTED}),
         **{
             state: frozenset()
-            for state in (*_REFUSED, _S.FAILED, _S.UNUSED, _S.COMPENSATED, _S.KEPT, _S.UNDONE)
+            for state in (*_REFUSED, _S.FAILED, _S.UNUSED, _S.COMPENSATED, _S.KEPT, _S.UNDONE, _S.RELISTED)
         },
     }
 )

@@ -92,6 +92,20 @@ class Transactions(Reading):
                 *("txn", "effect_id", "tool", "call_key", "args", "state", "updated_at"),
             )
 
+    def relist(self, lease: Lease, staging: int, calls: Sequence[Staged]) -> int:
+        """Begin another list of the same run with these of its calls, in this order, and answer its number. A list
+        itself is never changed: what it held besides was withdrawn, or undone.
+        """
+        with self._database.unit(durable=False) as unit:
+            with self._leases.changing(unit, lease, "relisted") as change:
+                for call in calls:
+                    move(change, staging, call.effect_id, LocalState.RELISTED)
+                _leave(change, staging)
+            again = self.begin_staging(lease)
+            for call in calls:
+                self.stage(lease, again, call)
+        return again
+
     def freeze(
         self, lease: Lease, staging: int, effects: Sequence[Effect], *, txn_digest: str, live: int
     ) -> str:
@@ -185,13 +199,7 @@ class Transactions(Reading):
             self._database.unit(durable=False) as unit,
             self._leases.changing(unit, lease, "aborted") as change,
         ):
-            for lane, to in ((STAGED_LANE, LocalState.WITHDRAWN), (LIVE_LANE, LocalState.UNDONE)):
-                change.run(
-                    "effects",
-                    "UPDATE effects SET state = ? WHERE txn = ? AND staging = ? AND lane = ? AND state IN (?, ?)",
-                    (to.value, lease.txn, staging, lane, LocalState.STAGED.value, LocalState.LIVE.value),
-                    "state",
-                )
+            _leave(change, staging)
             change.run(
                 "transactions",
                 "UPDATE transactions SET state = ?, note = ? WHERE txn = ? AND staging IS NULL",
@@ -240,6 +248,17 @@ class Transactions(Reading):
                     (lease.txn,),
                     "landed",
                 )
+
+
+def _leave(change: Change, staging: int) -> None:
+    """What was never frozen of a list: its staged calls are withdrawn, its live effects were undone."""
+    for lane, to in ((STAGED_LANE, LocalState.WITHDRAWN), (LIVE_LANE, LocalState.UNDONE)):
+        change.run(
+            "effects",
+            "UPDATE effects SET state = ? WHERE txn = ? AND staging = ? AND lane = ? AND state IN (?, ?)",
+            (to.value, change.txn, staging, lane, LocalState.STAGED.value, LocalState.LIVE.value),
+            "state",
+        )
 
 
 def _write_effect(change: Change, staging: int, effect: Effect) -> None:
