@@ -137,6 +137,7 @@ __all__ = [
     "ReviewPending",
     "Runtime",
     "SQLiteAdapter",
+    "SavepointLost",
     "ServiceRefused",
     "ServiceUnavailable",
     "Settings",

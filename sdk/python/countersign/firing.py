@@ -5,13 +5,17 @@ Rules: a tool is called only under a `Permit` for it that has time left; after F
 arguments made from the approved bytes. What an exception means is decided by the tool, not by hope: `NotDone`
 (or a tool declared failure_means="not_done") is failed, anything else is unknown, unless the reviewed
 manifest calls the tool idempotent, in which case the same call key is tried again while the permit lasts. The
-first effect that did not fire ends the run: the rest is unused.
+first effect that did not fire ends the run: the rest is unused. Calls of one `parallel()` group are marked
+FIRING in one commit and called at the same time; all of them have ended before anything is decided.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
 import logging
-from collections.abc import Sequence
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -33,10 +37,12 @@ from countersign.errors import (
 )
 from countersign.journal import Done, Lease, LocalState
 from countersign.plan import Plan, PlannedCall
-from countersign.waiting import ToolTimeoutError
+from countersign.threads import ToolTimeoutError
+from countersign.waiting import Raised
 
 log: Final = logging.getLogger("countersign")
 
+_JITTER: Final = (0.5, 1.5)
 _MAX_ERROR: Final = 500  # characters of a tool's exception that people get to read
 
 
@@ -79,25 +85,25 @@ class FireRun:
         self._lease = lease
         self._authority = authority
         self._permit = permit
-        self._calls: tuple[PlannedCall, ...] = ()
         self._unwritten: list[Done] = []  # the last outcome, written together with the next FIRING
         self._result = FireResult()
 
     async def run(self, calls: Sequence[PlannedCall]) -> FireResult:
-        """Fire these calls, in order. On return every outcome is on disk."""
-        self._calls = tuple(calls)
-        for position, call in enumerate(calls):
+        """Fire these calls, in order; those of one group at the same time. On return every outcome is on disk."""
+        after = tuple(calls)
+        for group in _groups(calls):
             self._stop_if_asked()
+            after = after[len(group) :]
             try:
-                await self._one(call)
+                await self._fire(group, after)
             except (PermitRefused, NotStageable) as refused:
-                self._never_called(call, refused)
+                self._never_called(group, refused)
             except BaseException as interrupt:
                 # Ctrl-C, cancellation, a lost lease: the call may have happened. Nothing is asked of the network now.
-                self._interrupted(call, calls[position + 1 :], interrupt)
+                self._interrupted(group, after, interrupt)
                 raise
             if self._result.stopped is not None:
-                self._rest_unused(calls[position + 1 :])
+                self._rest_unused(after)
                 break
         self._write()
         return self._result
@@ -110,33 +116,41 @@ class FireRun:
             self._write()
             raise
 
-    async def _one(self, call: PlannedCall) -> None:
-        call.kwargs()  # bytes that do not fit the signature are refused before FIRING
-        first_call = (
-            self._state_of(call) is not LocalState.FIRING
-        )  # else an earlier run may have done it already
-        await self._have_time(call)
+    async def _fire(self, group: Sequence[PlannedCall], after: Sequence[PlannedCall]) -> None:
+        for call in group:
+            call.kwargs()  # bytes that do not fit the signature are refused before FIRING
+        # else an earlier run may have done it already
+        new = {call.effect.effect_id for call in group if self._state_of(call) is not LocalState.FIRING}
+        await self._have_time(group, after)
         self._engine.journal.firing.begin(
             self._lease,
             self._authority.staging,
-            call.effect.effect_id,
+            *(call.effect.effect_id for call in group),
             before=self._unwritten,
-            lease_seconds=self._lease_seconds(call),
+            lease_seconds=max(self._lease_seconds(call) for call in group),
         )
         self._unwritten = []
-        for tried in range(1, self._engine.settings.idempotent_tries + 1):
-            try:
-                # Made afresh for every try: a tool that changed its arguments must not be called with the changes.
-                returned = await self._traced(call, call.kwargs())
-            except Exception as error:  # noqa: BLE001 - a tool may raise anything; what it means is decided below
-                if await self._again(call, error, tried):
-                    continue
-                self._not_fired(
-                    call, error, not_done=first_call and tried == 1 and _says_not_done(call, error)
-                )
-                return
-            self._fired(call, returned)
-            return
+        waiting, tried = list(group), 0
+        while waiting:
+            tried += 1
+            # Made afresh for every try: a tool that changed its arguments must not be called with the changes.
+            answers = await self._engine.waits.together(
+                [functools.partial(self._traced, call, call.kwargs()) for call in waiting]
+            )
+            failed = []
+            for call, answer in zip(waiting, answers, strict=True):
+                if isinstance(answer, Raised):
+                    failed.append((call, answer.error))
+                else:
+                    self._fired(call, answer)
+            again = {call.effect.effect_id for call, error in failed if self._may_repeat(call, error, tried)}
+            waiting = [call for call, _ in failed if call.effect.effect_id in again]
+            if waiting and not await self._have_time_again(waiting, after, tried):
+                waiting = []
+            for call, error in failed:
+                if call not in waiting:
+                    first = call.effect.effect_id in new and tried == 1
+                    self._not_fired(call, error, not_done=first and _says_not_done(call, error))
 
     async def _traced(self, call: PlannedCall, kwargs: dict[str, Any]) -> object:
         facts = {"txn": call.effect.txn, "effect_id": call.effect.effect_id, "tool": call.effect.tool}
@@ -155,34 +169,40 @@ class FireRun:
             None
         )  # a tool that calls another gated tool would fire it unasked: it is outside
         try:
-            return await self._engine.waits.call(call.tool.fn, kwargs, call.manifest.timeout_seconds)
+            seconds = call.manifest.timeout_seconds if call.tool.own_thread or call.tool.is_async else None
+            return await self._engine.waits.call(call.tool.fn, kwargs, seconds)
         finally:
             current_transaction.set(outer)
             firing_effect.reset(token)
 
-    async def _again(self, call: PlannedCall, error: Exception, tried: int) -> bool:
+    def _may_repeat(self, call: PlannedCall, error: Exception, tried: int) -> bool:
         """Whether an idempotent tool may be called once more with the same call key (I-3)."""
         if not call.manifest.idempotent or _says_not_done(call, error):
             return False
-        if tried >= self._engine.settings.idempotent_tries:
-            return False
-        await self._engine.waits.sleep(self._engine.settings.retry_base_seconds * 2**tried)
+        return tried < (call.tool.tries or self._engine.settings.idempotent_tries)
+
+    async def _have_time_again(
+        self, calls: Sequence[PlannedCall], after: Sequence[PlannedCall], tried: int
+    ) -> bool:
+        """Wait longer each time, by chance a little more or less, so that many agents do not come back at once."""
+        base = self._engine.settings.retry_base_seconds * 2**tried
+        await self._engine.waits.sleep(base * random.uniform(*_JITTER))  # noqa: S311 - spread, not secrecy
         try:
-            await self._have_time(call)
+            await self._have_time(calls, after)
         except PermitRefused:
             return False
         return True
 
-    async def _have_time(self, call: PlannedCall) -> None:
+    async def _have_time(self, calls: Sequence[PlannedCall], after: Sequence[PlannedCall]) -> None:
         """Renew where too little time is left, or where the manifest wants the policy asked before every
         fire.
         """
-        if self._covers(call) and not call.manifest.recheck:
+        if all(self._covers(call) and not call.manifest.recheck for call in calls):
             return
-        rest = self._calls[self._calls.index(call) :]
-        self._permit = await renew(self._engine, self._authority, rest)
-        if not self._covers(call):
-            raise PermitRefused(f"too little time was left to start {call.tool.name}")
+        self._permit = await renew(self._engine, self._authority, [*calls, *after])
+        late = next((call for call in calls if not self._covers(call)), None)
+        if late is not None:
+            raise PermitRefused(f"too little time was left to start {late.tool.name}")
 
     def _covers(self, call: PlannedCall) -> bool:
         covered = self._permit is not None and call.effect.effect_id in self._permit.effect_ids
@@ -211,33 +231,43 @@ class FireRun:
         self._note(call, outcome, error=why)
         self._stop(call, outcome, error, why)
 
-    def _never_called(self, call: PlannedCall, refused: Exception) -> None:
+    def _never_called(self, group: Sequence[PlannedCall], refused: Exception) -> None:
         """Not called in this run; an idempotent effect that an earlier run left FIRING may have happened all
         the same.
         """
-        outcome = Outcome.UNKNOWN if self._state_of(call) is LocalState.FIRING else Outcome.UNUSED
-        self._note(call, outcome, error=str(refused)[:_MAX_ERROR])
-        self._stop(call, outcome, refused, str(refused))
+        for call in group:
+            firing = self._state_of(call) is LocalState.FIRING
+            outcome = Outcome.UNKNOWN if firing else Outcome.UNUSED
+            self._note(call, outcome, error=str(refused)[:_MAX_ERROR])
+            self._stop(call, outcome, refused, str(refused))
 
     def _stop(self, call: PlannedCall, outcome: Outcome, cause: Exception, why: str) -> None:
-        self._result.stopped, self._result.outcome = call, outcome
-        self._result.cause, self._result.why = cause, why
+        """The first that did not fire is told; but what is unknown goes before what is known."""
+        known = self._result.outcome
+        if known is None or (outcome is Outcome.UNKNOWN and known is not Outcome.UNKNOWN):
+            self._result.stopped, self._result.outcome = call, outcome
+            self._result.cause, self._result.why = cause, why
 
     def _rest_unused(self, rest: Sequence[PlannedCall]) -> None:
         for call in rest:
             self._note(call, Outcome.UNUSED)
 
-    def _interrupted(self, call: PlannedCall, rest: Sequence[PlannedCall], interrupt: BaseException) -> None:
+    def _interrupted(
+        self, group: Sequence[PlannedCall], rest: Sequence[PlannedCall], interrupt: BaseException
+    ) -> None:
         """Write what is true at this moment, and let the interrupt go on."""
+        why = f"interrupted by {type(interrupt).__name__}"
+        known = {done.effect_id for done in self._unwritten}
         try:
-            firing = self._state_of(call) is LocalState.FIRING
-            why = f"interrupted by {type(interrupt).__name__}"
-            self._note(call, Outcome.UNKNOWN if firing else Outcome.UNUSED, error=why)
+            for call in group:
+                if call.effect.effect_id not in known:
+                    firing = self._state_of(call) is LocalState.FIRING
+                    self._note(call, Outcome.UNKNOWN if firing else Outcome.UNUSED, error=why)
             self._rest_unused(rest)
             self._write()
         except JournalError:
             # What was firing stays FIRING on disk, which recovery reads as unknown; the interrupt matters more.
-            log.exception("the journal could not be written while %s was interrupted", call.tool.name)
+            log.exception("the journal could not be written while %s was interrupted", group[0].tool.name)
 
     def _state_of(self, call: PlannedCall) -> LocalState | None:
         return self._engine.journal.transactions.state_of(
@@ -262,6 +292,15 @@ class FireRun:
         unwritten, self._unwritten = self._unwritten, []
         if unwritten:
             self._engine.journal.firing.write(self._lease, self._authority.staging, unwritten)
+
+
+def _groups(calls: Sequence[PlannedCall]) -> Iterator[tuple[PlannedCall, ...]]:
+    """What fires at the same time: neighbours of one group. A call without a group fires alone."""
+    for number, together in itertools.groupby(calls, key=lambda call: call.group):
+        if number:
+            yield tuple(together)
+        else:
+            yield from ((call,) for call in together)
 
 
 async def renew(engine: Engine, authority: Authority, calls: Sequence[PlannedCall]) -> Permit:

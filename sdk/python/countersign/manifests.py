@@ -104,6 +104,11 @@ def require_fits(tool: Tool, manifest: ToolManifest) -> None:
         raise RegistrationError(
             f"tool {tool.name!r} is {tool.lane} in code and {manifest.lane} in its reviewed manifest; make them agree"
         )
+    if tool.tries is not None and tool.tries > 1 and not manifest.idempotent:
+        raise RegistrationError(
+            f"tool {tool.name!r} says tries={tool.tries}, and its reviewed manifest does not call it idempotent: a second "
+            "call could be a second effect; leave tries out, or have `idempotent` reviewed"
+        )
     if manifest.properties != tool.signature.names:
         differing = ", ".join(sorted(manifest.properties ^ tool.signature.names))
         raise RegistrationError(

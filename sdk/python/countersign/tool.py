@@ -67,6 +67,12 @@ class Tool:
     failure_means: FailureMeans
     manifest_path: Path | None
     draft: Draft
+    own_thread: bool = (
+        True  # a plain function is called in a thread of its own, so that its timeout ends the wait
+    )
+    tries: int | None = (
+        None  # how often it is called at most, where its manifest says idempotent; None: as settings say
+    )
 
     @property
     def is_async(self) -> bool:

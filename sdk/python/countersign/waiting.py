@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 import httpx2
 
 from countersign.errors import MisuseError, ServiceUnavailable
+from countersign.threads import Threaded, timed_out
 
 T = TypeVar("T")
 
@@ -45,6 +46,17 @@ class Answered:
     body: bytes
 
 
+Part = Callable[[], Coroutine[Any, Any, object]]
+"""One of several things to be done at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """How one of them ended, where it did not return."""
+
+    error: Exception
+
+
 class Waits(Protocol):
     """What the engine needs from the world of its caller."""
 
@@ -59,7 +71,18 @@ class Waits(Protocol):
     async def call(
         self, fn: Callable[..., object], kwargs: dict[str, Any], timeout_seconds: float | None
     ) -> object:
-        """Call a tool and return its result, awaiting it where it is async."""
+        """Call a tool and return its result, awaiting it where it is async. With a timeout a plain function runs in a
+        thread of its own; without, in the caller's.
+
+        Raises:
+            ToolTimeoutError: it has not ended in that time. A thread goes on, and what it does is not known.
+        """
+        ...
+
+    async def together(self, parts: Sequence[Part]) -> list[object]:
+        """Run all of them at the same time and wait until each has ended; the results in order, `Raised` for an
+        exception.
+        """
         ...
 
 
@@ -86,14 +109,22 @@ class SyncWaits:
     async def call(
         self, fn: Callable[..., object], kwargs: dict[str, Any], timeout_seconds: float | None
     ) -> object:
-        """Call a plain function. A blocking call cannot be ended from outside; its own client sets its
-        timeout.
-        """
-        result = fn(**kwargs)
+        """Call a plain function."""
+        if timeout_seconds is None or inspect.iscoroutinefunction(fn):
+            result = fn(**kwargs)
+        else:
+            result = Threaded(fn, kwargs).result(timeout_seconds)
         if inspect.iscoroutine(result):
             result.close()
             raise MisuseError(f"{fn!r} is async; use `async with transaction(...)`")
         return result
+
+    async def together(self, parts: Sequence[Part]) -> list[object]:
+        """One by one if it is one, else each in a thread."""
+        if len(parts) == 1:
+            return [await _caught(parts[0])]
+        threads = [Threaded(run, {"coroutine": _caught(part)}) for part in parts]
+        return [thread.result(None) for thread in threads]
 
 
 class AsyncWaits:
@@ -140,24 +171,37 @@ class AsyncWaits:
     async def call(
         self, fn: Callable[..., object], kwargs: dict[str, Any], timeout_seconds: float | None
     ) -> object:
-        """Call a tool on the event loop; an async one is cancelled after its timeout (and its outcome is
-        unknown).
-        """
-        result = fn(**kwargs)
+        """Call an async tool on the event loop, where it is cancelled after its timeout, a plain one beside it."""
+        if timeout_seconds is None or inspect.iscoroutinefunction(fn):
+            result = fn(**kwargs)
+        else:
+            result = Threaded(fn, kwargs).ended()
         if not inspect.isawaitable(result):
             return result
         scope = asyncio.timeout(timeout_seconds)
         try:
             async with scope:
-                return await result
+                result = await result
+                return await result if inspect.isawaitable(result) else result
         except TimeoutError as error:
             if scope.expired():
-                raise ToolTimeoutError(f"no answer within {timeout_seconds} s") from error
+                raise timed_out(timeout_seconds) from error
             raise  # the tool's own word
 
+    async def together(self, parts: Sequence[Part]) -> list[object]:
+        """Each in a task, with a context of its own; cancelled together."""
+        if len(parts) == 1:
+            return [await _caught(parts[0])]
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(_caught(part)) for part in parts]
+        return [task.result() for task in tasks]
 
-class ToolTimeoutError(TimeoutError):
-    """We stopped waiting for a tool: not its word, so whatever it declares about its failures, this is unknown."""
+
+async def _caught(part: Part) -> object:
+    try:
+        return await part()
+    except Exception as error:  # noqa: BLE001 - a tool may raise anything; what it means is for others to say
+        return Raised(error)
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:

@@ -73,9 +73,14 @@ class Firing:
             )
 
     def begin(
-        self, lease: Lease, staging: int, effect_id: str, *, before: Sequence[Done], lease_seconds: float
+        self,
+        lease: Lease,
+        staging: int,
+        *effect_ids: str,
+        before: Sequence[Done],
+        lease_seconds: float,
     ) -> None:
-        """Write the outcomes so far and FIRING for the next effect, in one durable commit.
+        """Write the outcomes so far and FIRING for the next effects, in one durable commit: one, or a group.
 
         Raises:
             LeaseLost: somebody took the transaction over; nothing may be called.
@@ -86,7 +91,8 @@ class Firing:
             self._leases.changing(unit, lease, "firing", at_least=lease_seconds) as change,
         ):
             _write(change, staging, before)
-            move(change, staging, effect_id, LocalState.FIRING, generation=lease.generation)
+            for effect_id in effect_ids:
+                move(change, staging, effect_id, LocalState.FIRING, generation=lease.generation)
 
     def write(self, lease: Lease, staging: int, outcomes: Sequence[Done]) -> None:
         """Write outcomes, durably."""
