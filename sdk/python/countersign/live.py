@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Final
@@ -154,6 +155,7 @@ class Savepoint:
     def __init__(self, live: LiveWork) -> None:
         self._live = live
         self._block = ExitStack()
+        self._pid = os.getpid()
 
     def __enter__(self) -> None:
         with self._block:  # a refusal leaves those it has entered
@@ -165,6 +167,8 @@ class Savepoint:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if os.getpid() != self._pid:
+            return  # a fork copied the sessions; they stay the parent's
         self._live._blocks.remove(self._block)
         try:
             self._block.__exit__(kind, error, trace)

@@ -106,8 +106,8 @@ def require_fits(tool: Tool, manifest: ToolManifest) -> None:
         )
     if tool.tries is not None and tool.tries > 1 and not manifest.idempotent:
         raise RegistrationError(
-            f"tool {tool.name!r} says tries={tool.tries}, and its reviewed manifest does not call it idempotent: a second "
-            "call could be a second effect; leave tries out, or have `idempotent` reviewed"
+            f"tool {tool.name!r} says tries={tool.tries}, and its reviewed manifest does not call it idempotent, so a "
+            "second call could be a second effect: leave tries out, or have `idempotent` reviewed"
         )
     if manifest.properties != tool.signature.names:
         differing = ", ".join(sorted(manifest.properties ^ tool.signature.names))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -54,6 +55,7 @@ class Step:
         self._lease = lease
         self._agent = agent
         self._independent = independent
+        self._pid = os.getpid()
         self._list = Listing(journal, lease)
         self._live = LiveWork(lease.txn)
         self._in_force = False  # the list was frozen, or an earlier run's was found redeemed
@@ -114,7 +116,8 @@ class Step:
         except SavepointLost:
             raise  # nobody knows what stands, so nothing is noted before all of it is undone
         except BaseException:
-            self._list.take_back(staged, live)
+            if self._pid == os.getpid():
+                self._list.take_back(staged, live)
             raise
 
     def abort(self, note: str) -> None:

@@ -67,12 +67,8 @@ class Tool:
     failure_means: FailureMeans
     manifest_path: Path | None
     draft: Draft
-    own_thread: bool = (
-        True  # a plain function is called in a thread of its own, so that its timeout ends the wait
-    )
-    tries: int | None = (
-        None  # how often it is called at most, where its manifest says idempotent; None: as settings say
-    )
+    own_thread: bool = True  # a plain function runs in a thread of its own, so that its timeout ends the wait
+    tries: int | None = None  # at most, where its manifest says idempotent; None: as the settings say
 
     @property
     def is_async(self) -> bool:
@@ -178,6 +174,8 @@ def tool(
     lane: Literal["staged"] = "staged",
     repeat: bool = False,
     failure_means: FailureMeans = "unknown",
+    own_thread: bool = True,
+    tries: int | None = None,
     manifest: Path | None = None,
     registry: ToolRegistry | None = None,
     **draft: Any,
@@ -190,6 +188,8 @@ def tool(
     adapter: LiveAdapter | None = None,
     repeat: bool = False,
     failure_means: FailureMeans = "unknown",
+    own_thread: bool = True,
+    tries: int | None = None,
     manifest: Path | None = None,
     registry: ToolRegistry | None = None,
     **draft: Any,
@@ -197,9 +197,11 @@ def tool(
     """Register a function as a tool and gate it.
 
     `repeat`: equal calls in one transaction are each meant. `failure_means`: what an exception of the tool
-    says about the world; "not_done" only for a tool that never raises after it may have acted. `manifest`:
-    the reviewed manifest, if it is not `tools/<name>.json` beside the module. `draft`: the fields of `Draft`,
-    for the exported manifest.
+    says about the world; "not_done" only for a tool that never raises after it may have acted. `own_thread`: a plain
+    function is called in a thread of its own, so that its manifest's timeout ends the wait; False for one that is bound
+    to the caller's thread and has a timeout itself. `tries`: how often it is called at most, with the same call key, if
+    its reviewed manifest says idempotent. `manifest`: the reviewed manifest, if it is not `tools/<name>.json` beside
+    the module. `draft`: the fields of `Draft`, for the exported manifest.
 
     Raises:
         RegistrationError: the name is taken or malformed, a live tool lacks its adapter, an argument has no
@@ -211,6 +213,8 @@ def tool(
     def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
         called = name or fn.__name__
         _require_sound(called, lane, adapter)
+        if tries is not None and tries < 1:
+            raise RegistrationError(f"tool {called!r} says tries={tries!r}; it is called at least once")
         signature = Signature(fn, called)
         one = Tool(
             name=called,
@@ -222,6 +226,8 @@ def tool(
             failure_means=failure_means,
             manifest_path=manifest,
             draft=_draft(called, draft, signature),
+            own_thread=own_thread,
+            tries=tries,
         )
         (registry or default_registry).add(one)
         return _gate(one)

@@ -1,0 +1,376 @@
+"""A transaction inside another is a savepoint of it: what it did is taken back alone, and the outer goes on."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import (
+    AgentMemory,
+    Denied,
+    FilesAdapter,
+    LiveAdapter,
+    LiveCall,
+    LiveSession,
+    MisuseError,
+    NotStageable,
+    OutsideTransaction,
+    PlaceholderUsed,
+    SavepointLost,
+    SQLiteAdapter,
+    Transaction,
+    tool,
+    transaction,
+)
+from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+
+ENDINGS = [ValueError, KeyboardInterrupt, SystemExit, asyncio.CancelledError]
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    return notes_database(tmp_path)
+
+
+def rows(desk: Desk, txn: Transaction) -> list[tuple[int, str, str]]:
+    found = desk.runtime.journal.database.rows(
+        "SELECT staging, tool, state FROM effects WHERE txn = ? ORDER BY staging, lane, seq", (txn.txn,)
+    )
+    return [tuple(row) for row in found]
+
+
+def test_an_inner_block_that_ends_well_is_part_of_the_outer(desk: Desk, notes: Path) -> None:
+    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        refund("o-1", 100)
+        with transaction(runtime=desk.runtime) as inner:
+            note("o-2", "inner")
+            refund("o-2", 200)
+        assert (inner.key, inner.txn, desk.done, notes_in(notes)) == (txn.key, txn.txn, [], [])
+        refund("o-3", 300)
+    assert [one[1] for one in desk.done] == ["o-1", "o-2", "o-3"]
+    assert (notes_in(notes), txn.state, inner.state) == ([("o-2", "inner")], "settled", "settled")
+    assert {staging for staging, _, _ in rows(desk, txn)} == {1}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_an_inner_block_that_raises_leaves_nothing_and_the_outer_goes_on(
+    desk: Desk, notes: Path, ending: type[BaseException]
+) -> None:
+    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        note("o-1", "outer")
+        refund("o-1", 100)
+        with pytest.raises(ending), transaction(runtime=desk.runtime):
+            note("o-1", "inner")
+            note("o-2", "inner")
+            dropped = refund("o-2", 200)
+            raise ending
+        kept = refund("o-3", 300)
+        note("o-3", "outer")
+    assert [one[1] for one in desk.done] == ["o-1", "o-3"]
+    assert notes_in(notes) == [("o-1", "outer"), ("o-3", "outer")]
+    assert (kept.outcome, dropped.outcome, len(txn.effects)) == ("fired", "withdrawn", 2)
+    with pytest.raises(PlaceholderUsed, match="withdrawn"):
+        _ = dropped.result
+
+
+def test_the_journal_says_what_became_of_each_call(desk: Desk, notes: Path) -> None:
+    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        note("o-1", "outer")
+        refund("o-1", 100)
+        with pytest.raises(ValueError), transaction(runtime=desk.runtime):
+            note("o-2", "inner")
+            refund("o-2", 200)
+            raise ValueError
+    assert rows(desk, txn) == [
+        (1, "note", "relisted"),
+        (1, "note", "undone"),
+        (1, "refund", "relisted"),
+        (1, "refund", "withdrawn"),
+        (2, "note", "kept"),
+        (2, "refund", "fired"),
+    ]
+
+
+def test_blocks_nest_and_each_takes_back_its_own(desk: Desk, notes: Path, tmp_path: Path) -> None:
+    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+    folder = tmp_path / "files"
+    folder.mkdir()
+    files = FilesAdapter(folder)
+    memory = AgentMemory()
+
+    @tool("put", lane="live", adapter=files, registry=desk.registry)
+    def put(name: str) -> None:
+        """Write a file."""
+        files.write(name, b"new")
+
+    @tool("learn", lane="live", adapter=memory.adapter, registry=desk.registry)
+    def learn(fact: str) -> None:
+        """Keep a fact."""
+        memory.remember(fact, key=fact)
+
+    with transaction("t-1", runtime=desk.runtime):
+        put("outer.txt")
+        with transaction(runtime=desk.runtime):
+            refund("o-1", 100)
+            learn("outer")
+            with pytest.raises(ValueError), transaction(runtime=desk.runtime):
+                put("inner.txt")
+                note("o-2", "inner")  # its session begins inside both blocks
+                learn("inner")
+                with transaction(runtime=desk.runtime):
+                    refund("o-2", 200)
+                raise ValueError
+            note("o-3", "outer")
+    assert [one[1] for one in desk.done] == ["o-1"]
+    assert (notes_in(notes), sorted(one.name for one in folder.iterdir() if one.is_file())) == (
+        [("o-3", "outer")],
+        ["outer.txt"],
+    )
+    known: list[str] = []
+
+    @tool("know", lane="live", adapter=memory.adapter, registry=desk.registry)
+    def know() -> None:
+        """Look at the facts."""
+        known.extend(one.key for one in memory.recall())
+
+    with transaction("t-2", runtime=desk.runtime):
+        know()
+    assert known == ["outer"]
+
+
+def test_a_call_that_was_taken_back_may_be_made_again(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        with pytest.raises(ValueError), transaction(runtime=desk.runtime):
+            first = refund("o-1", 100)
+            raise ValueError
+        again = refund("o-1", 100)
+    assert (again is first, again.call_key == first.call_key, again.outcome) == (False, True, "fired")
+    assert (len(desk.done), txn.state) == (1, "settled")
+
+
+def test_a_rerun_that_takes_the_same_way_names_the_same_list(desk: Desk) -> None:
+    refund = refund_tool(desk)
+
+    def body() -> Transaction:
+        with transaction("t-1", runtime=desk.runtime) as txn:
+            with pytest.raises(ValueError), transaction(runtime=desk.runtime):
+                refund("o-1", 100)
+                raise ValueError
+            refund("o-2", 200)
+        return txn
+
+    body()
+    assert (body().replayed, desk.done) == (True, [("refund", "o-2", 200)])
+
+
+def test_an_exception_that_leaves_both_blocks_undoes_both(desk: Desk, notes: Path) -> None:
+    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+    with pytest.raises(ValueError), transaction("t-1", runtime=desk.runtime):
+        note("o-1", "outer")
+        with transaction(runtime=desk.runtime):
+            refund("o-2", 200)
+            note("o-2", "inner")
+            raise ValueError
+    assert (desk.done, notes_in(notes), desk.face.log) == ([], [], [])
+
+
+def test_a_denial_undoes_what_inner_blocks_did(desk: Desk, notes: Path) -> None:
+    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+    with pytest.raises(Denied), transaction("t-1", runtime=desk.runtime):
+        with transaction(runtime=desk.runtime):
+            note("o-1", "inner")
+        refund("o-1", 900_000)
+    assert (desk.done, notes_in(notes)) == ([], [])
+
+
+def test_in_asyncio_the_same(desk: Desk, notes: Path) -> None:
+    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+
+    async def body() -> None:
+        async with transaction("t-1", runtime=desk.runtime):
+            refund("o-1", 100)
+            with pytest.raises(TimeoutError):
+                async with transaction(runtime=desk.runtime), asyncio.timeout(0):
+                    note("o-2", "inner")
+                    refund("o-2", 200)
+                    await asyncio.sleep(1)
+
+    asyncio.run(body())
+    assert (desk.done, notes_in(notes)) == ([("refund", "o-1", 100)], [])
+
+
+def test_of_effects_that_stand_alone_the_inner_ones_are_left_out(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with transaction("t-1", independent=True, runtime=desk.runtime) as txn:
+        refund("o-1", 100)
+        with pytest.raises(ValueError), transaction(runtime=desk.runtime):
+            refund("o-2", 200)
+            raise ValueError
+    assert (desk.done, len(txn.effects)) == ([("refund", "o-1", 100)], 1)
+    assert sorted(one.state.value for one in desk.runtime.journal.transactions.newest(9)) == [
+        "ended",
+        "settled",
+    ]
+
+
+@pytest.mark.parametrize(
+    "own",
+    [{"key": "t-2"}, {"wait": 1}, {"independent": True}, {"purpose": "p"}, {"accept_edits": True}],
+    ids=lambda own: next(iter(own)),
+)
+def test_an_inner_block_has_nothing_of_its_own(desk: Desk, own: dict[str, Any]) -> None:
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+        with (
+            pytest.raises(MisuseError, match="one step is one transaction"),
+            transaction(**own, runtime=desk.runtime),
+        ):
+            pytest.fail("it was entered")
+    assert desk.done == [("refund", "o-1", 100)]
+
+
+def test_an_inner_block_of_another_runtime_is_refused(desk: Desk) -> None:
+    with (
+        desk.another_process() as other,
+        transaction("t-1", runtime=desk.runtime),
+        pytest.raises(MisuseError, match="opened inside"),
+        transaction(runtime=other),
+    ):
+        pytest.fail("it was entered")
+
+
+def test_a_task_opens_no_block_inside_the_transaction_of_another(desk: Desk) -> None:
+    async def inner() -> None:
+        async with transaction(runtime=desk.runtime):
+            pytest.fail("it was entered")
+
+    async def body() -> None:
+        async with transaction("t-1", runtime=desk.runtime):
+            with pytest.raises(OutsideTransaction, match="nested transaction"):
+                await asyncio.create_task(inner())
+
+    asyncio.run(body())
+
+
+def test_a_live_tool_opens_no_block(desk: Desk, notes: Path) -> None:
+    database = SQLiteAdapter(notes)
+
+    @tool("nest", lane="live", adapter=database, registry=desk.registry)
+    def nest() -> None:
+        """Open a block where none can be."""
+        with transaction(runtime=desk.runtime):
+            pytest.fail("it was entered")
+
+    with transaction("t-1", runtime=desk.runtime), pytest.raises(NotStageable, match="part of a block"):
+        nest()
+
+
+class WithoutSavepoints(LiveSession):
+    def effect(self, call: LiveCall) -> Any:
+        raise AssertionError("no effect may run: it could not be taken back")
+
+    def prepare(self, attempt_id: str) -> None: ...
+    def commit(self, attempt_id: str) -> None: ...
+    def undo(self) -> None: ...
+
+
+class Simple(LiveAdapter):
+    name = "simple"
+
+    def begin(self, txn: str) -> LiveSession:
+        return WithoutSavepoints()
+
+    def landed(self, attempt_id: str) -> bool | None:
+        return None
+
+
+def test_an_adapter_without_savepoints_refuses_inside_a_block_before_it_acts(desk: Desk) -> None:
+    @tool("act", lane="live", adapter=Simple(), registry=desk.registry)
+    def act() -> None:
+        """Act."""
+
+    with (
+        pytest.raises(NotStageable, match="without savepoints"),
+        transaction("t-1", runtime=desk.runtime),
+        transaction(runtime=desk.runtime),
+    ):
+        act()
+
+
+def test_a_block_that_cannot_be_taken_back_undoes_the_whole_even_if_nobody_minds(
+    desk: Desk, notes: Path
+) -> None:
+    database = SQLiteAdapter(notes)
+    note, refund = note_tool(desk, database), refund_tool(desk)
+
+    @tool("break", lane="live", adapter=database, registry=desk.registry)
+    def lose_the_savepoint() -> None:
+        """End the block behind the adapter's back."""
+        database.connection.set_authorizer(None)
+        database.connection.execute("RELEASE countersign_block")
+
+    with pytest.raises(SavepointLost), transaction("t-1", runtime=desk.runtime) as txn:
+        refund("o-1", 100)
+        note("o-1", "outer")
+        try:
+            with transaction(runtime=desk.runtime):
+                note("o-2", "inner")
+                lose_the_savepoint()
+        except Exception:  # noqa: BLE001 - a program that goes on regardless
+            pass
+    assert (desk.done, notes_in(notes), txn.state) == ([], [], "ended")
+
+
+class Watched(SQLiteAdapter):
+    """Says who took a block back."""
+
+    took_back: list[int]
+
+    def begin(self, txn: str) -> Any:
+        session = super().begin(txn)
+        savepoint = session.savepoint
+
+        @contextmanager
+        def watched() -> Iterator[None]:
+            with savepoint():
+                try:
+                    yield
+                finally:
+                    self.took_back.append(os.getpid())
+
+        session.savepoint = watched  # type: ignore[method-assign]
+        return session
+
+
+def test_a_forked_child_that_leaves_the_inner_block_touches_nothing(desk: Desk, notes: Path) -> None:
+    database = Watched(notes)
+    database.took_back = []
+    note, refund = note_tool(desk, database), refund_tool(desk)
+    child = False
+    try:
+        with transaction("t-1", runtime=desk.runtime):
+            refund("o-1", 100)
+            with transaction(runtime=desk.runtime):
+                note("o-1", "inner")
+                refund("o-2", 200)
+                pid = os.fork()
+                child = pid == 0
+                if child:
+                    raise ValueError
+                assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    except ValueError:
+        if not child:
+            raise
+    finally:
+        if child:
+            os._exit(len(database.took_back))
+    assert (len(desk.done), notes_in(notes)) == (2, [("o-1", "inner")])
