@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from countersign.reasons import DenyReason, PendingReview, Question
     from countersign.rerun import run_transaction
     from countersign.resuming import resume, resume_async
+    from countersign.run_steps import StepsRefused, run_steps
     from countersign.runtime import Runtime, default_runtime, use_runtime
     from countersign.settings import Settings
     from countersign.tool import Tool, ToolRegistry, tool, tool_of
@@ -84,6 +85,7 @@ _HOMES = {
     "reasons": ("DenyReason", "PendingReview", "Proposal", "Question"),
     "rerun": ("run_transaction",),
     "resuming": ("resume", "resume_async"),
+    "run_steps": ("StepsRefused", "run_steps"),
     "runtime": ("Runtime", "default_runtime", "use_runtime"),
     "settings": ("Settings",),
     "tool": ("Tool", "ToolRegistry", "tool", "tool_of"),
@@ -142,6 +144,7 @@ __all__ = [
     "ServiceUnavailable",
     "Settings",
     "SettingsError",
+    "StepsRefused",
     "Stopped",
     "Tool",
     "ToolRegistry",
@@ -156,6 +159,7 @@ __all__ = [
     "record_llm",
     "resume",
     "resume_async",
+    "run_steps",
     "run_transaction",
     "tool",
     "tool_of",

@@ -71,7 +71,7 @@ class Intake:
         raw = tool.signature.freeze(args, kwargs)
         if tool.lane == "live":
             return self._run_live(tool, raw)
-        self._require_stageable(tool)
+        self.require_stageable(tool)
         with self._lock:
             self._require_known(tool)  # once more: a parallel block may have ended meanwhile
             return self._stage(tool, raw)
@@ -206,8 +206,13 @@ class Intake:
                 f"{tool.name} is async; open the transaction with `async with transaction(...)`"
             )
 
-    def _require_stageable(self, tool: Tool) -> None:
-        """Early refusals, with what is at hand; the rest is checked when the list is frozen."""
+    def require_stageable(self, tool: Tool) -> None:
+        """Early refusals, with what is at hand; the rest is checked when the list is frozen.
+
+        Raises:
+            RegistrationError: a compensation is not registered, or the manifest is none.
+            NotStageable: it fires elsewhere.
+        """
         registry = self._runtime.registry
         if tool.draft.compensate is not None:
             registry.require(tool.draft.compensate, f"{tool.name!r} names it as its compensation")

@@ -16,7 +16,7 @@ from __future__ import annotations
 import datetime as dt
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from functools import cached_property
 from typing import Any, Final, NotRequired
@@ -79,6 +79,14 @@ class Signature:
         raw = self._canonical(typed)
         self._require_round_trip(typed, self.retype(raw))
         return raw
+
+    def require_names(self, names: Iterable[str]) -> None:
+        """Refuse a call that would leave out an argument, or name one that is not there.
+
+        Raises:
+            NotStageable: saying which.
+        """
+        self._bind((), dict.fromkeys(names))
 
     def retype(self, raw: bytes) -> dict[str, Any]:
         """The arguments that canonical bytes stand for, made afresh.

@@ -263,6 +263,15 @@ class Transaction:
         """
         return self._entered().accept(tool, args, kwargs)
 
+    def require_stageable(self, tool: Tool) -> None:
+        """Refuse a tool that could not be staged here, before anything is called.
+
+        Raises:
+            RegistrationError: a compensation is not registered, or the manifest is none.
+            NotStageable: it fires elsewhere.
+        """
+        self._entered().require_stageable(tool)
+
     def _steps(self) -> list[Step]:
         return [] if self._intake is None else self._intake.steps
 

@@ -1,0 +1,230 @@
+"""Steps as data are checked whole before the first of them, and go through as a whole or not at all."""
+
+import asyncio
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import (
+    Denied,
+    MemoryAdapter,
+    NotStageable,
+    RegistrationError,
+    ReviewPending,
+    SQLiteAdapter,
+    StepsRefused,
+    run_steps,
+    tool,
+)
+from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.unit.sdk.test_parallel import meeting_tool
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    return notes_database(tmp_path)
+
+
+@pytest.fixture
+def tools(desk: Desk, notes: Path) -> None:
+    note_tool(desk, SQLiteAdapter(notes))
+    refund_tool(desk)
+
+    @tool("look", lane="live", adapter=MemoryAdapter(), registry=desk.registry)
+    def look(order_id: str) -> dict[str, Any]:
+        """Look an order up."""
+        return {"order": order_id, "cents": [100, 250]}
+
+    @tool("mail", resource=("Order", "order_id"), registry=desk.registry)
+    async def mail(order_id: str) -> str:
+        """Tell the customer."""
+        desk.act("mail", order_id)
+        return "sent"
+
+    desk.publish(mail)
+
+
+def note(order: str, **more: Any) -> dict[str, Any]:
+    return {"tool": "note", "args": {"order_id": order, "text": "hello"}, **more}
+
+
+def refund(order: str, cents: int = 100, **more: Any) -> dict[str, Any]:
+    return {"tool": "refund", "args": {"order_id": order, "amount_cents": cents}, **more}
+
+
+def go(desk: Desk, steps: Any) -> dict[str, Any]:
+    answers = run_steps(steps, key="t-1", runtime=desk.runtime)
+    assert isinstance(answers, dict)
+    return answers
+
+
+@pytest.mark.usefixtures("tools")
+def test_steps_run_in_order_and_answer_by_their_names(desk: Desk, notes: Path) -> None:
+    answers = go(desk, [note("o-1"), refund("o-1", id="back"), refund("o-2")])
+    assert answers == {"1": 1, "back": {"refund_id": "r-o-1-100"}, "3": {"refund_id": "r-o-2-100"}}
+    assert (desk.done, notes_in(notes)) == (
+        [("refund", "o-1", 100), ("refund", "o-2", 100)],
+        [("o-1", "hello")],
+    )
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("as_text", [str, bytes])
+def test_steps_may_come_as_json(desk: Desk, as_text: type) -> None:
+    text = json.dumps([refund("o-1")])
+    assert [*go(desk, text if as_text is str else text.encode())] == ["1"]
+
+
+@pytest.mark.usefixtures("tools")
+def test_an_inner_list_fires_at_the_same_time(desk: Desk) -> None:
+    meeting_tool(desk, 2)
+    steps = [
+        refund("o-1"),
+        [{"tool": "meet", "args": {"order_id": f"o-{n}"}} for n in range(2)],
+        refund("o-2"),
+    ]
+    assert [*go(desk, steps)] == ["1", "2", "3", "4"]
+    assert [one[0] for one in desk.done] == ["refund", "meet", "meet", "refund"]
+
+
+@pytest.mark.usefixtures("tools")
+def test_a_graph_runs_each_step_after_those_it_names_and_the_rest_at_the_same_time(desk: Desk) -> None:
+    meeting_tool(desk, 2)
+    steps = [
+        refund("last", id="d", after=["b", "c"]),
+        {"tool": "meet", "id": "b", "args": {"order_id": "o-1"}, "after": ["a"]},
+        {"tool": "meet", "id": "c", "args": {"order_id": "o-2"}, "after": ["a"]},
+        refund("first", id="a"),
+    ]
+    go(desk, steps)
+    assert [one[1] for one in desk.done[:1] + desk.done[-1:]] == ["first", "last"]
+
+
+@pytest.mark.usefixtures("tools")
+def test_a_step_takes_what_a_live_one_before_it_answered(desk: Desk) -> None:
+    look = {"tool": "look", "id": "look", "args": {"order_id": "o-1"}}
+    take = {"order_id": "look:/order", "amount_cents": "look:/cents/1"}
+    go(desk, [look, {"tool": "refund", "take": take}])
+    assert desk.done == [("refund", "o-1", 250)]
+
+
+@pytest.mark.usefixtures("tools")
+def test_with_an_async_tool_the_answer_is_awaited(desk: Desk) -> None:
+    look = {"tool": "look", "id": "look", "args": {"order_id": "o-9"}}
+    steps = [look, {"tool": "mail", "id": "mail", "take": {"order_id": "look:/order"}}, refund("o-2")]
+    running = run_steps(steps, key="t-1", runtime=desk.runtime)
+    assert inspect.iscoroutine(running)
+    assert asyncio.run(running)["mail"] == "sent"
+    assert desk.done == [("mail", "o-9"), ("refund", "o-2", 100)]
+
+
+@pytest.mark.usefixtures("tools")
+def test_people_are_asked_about_the_whole_and_a_denial_is_of_the_whole(desk: Desk, notes: Path) -> None:
+    with pytest.raises(ReviewPending) as told:
+        go(desk, [refund("o-1"), refund("o-2", 20_000)])
+    assert (len(told.value.reviews), desk.done) == (1, [])
+    with pytest.raises(Denied):
+        run_steps([note("o-1"), refund("o-1"), refund("o-2", 900_000)], key="t-2", runtime=desk.runtime)
+    assert (desk.done, notes_in(notes)) == ([], [])
+
+
+LOOK = {"tool": "look", "id": "look", "args": {"order_id": "o-1"}}
+
+WRONG: dict[str, tuple[Any, list[str]]] = {
+    "an unknown tool anywhere": ([note("o-1"), {"tool": "nope"}], ["no tool 'nope'"]),
+    "all of them at once": (
+        [note("o-1"), {"tool": "nope"}, {"tool": "nada"}, refund("o-1", "x")],  # type: ignore[arg-type]
+        ["'nope'", "'nada'", "amount_cents"],
+    ),
+    "an argument that is missing": ([{"tool": "refund", "args": {"order_id": "o"}}], ["amount_cents"]),
+    "an argument too many": ([refund("o-1") | {"args": {"x": 1}}], ["cannot be called"]),
+    "an argument too few beside one it takes": (
+        [LOOK, {"tool": "refund", "take": {"order_id": "look:/order"}}],
+        ["amount_cents"],
+    ),
+    "a member that is none": ([note("o-1", when="now")], ["when"]),
+    "no tool": ([{"args": {}}], ["tool"]),
+    "no steps": ([], ["there are 0"]),
+    "too many": ([note(f"o-{n}") for n in range(1001)], ["between 1 and 1000"]),
+    "a name twice": ([note("o-1", id="a"), note("o-2", id="a")], ["two steps are called 'a'"]),
+    "a name that hides a place": ([note("o-1", id="2"), note("o-2")], ["two steps are called '2'"]),
+    "a name with a colon": ([note("o-1", id="a:b")], ["id"]),
+    "a circle": (
+        [note("o-1", id="a", after=["b"]), note("o-2", id="b", after=["a"])],
+        ["wait for each other: "],
+    ),
+    "after nobody": ([note("o-1", after=["x"])], ["'x', which is no step"]),
+    "two ways at once": (
+        [note("o-1", id="a"), [note("o-2"), note("o-3", after=["a"])]],
+        ["keep to one of them"],
+    ),
+    "taking from a staged one": (
+        [
+            refund("o-1", id="a"),
+            {"tool": "note", "args": {"text": "x"}, "take": {"order_id": "a:/refund_id"}},
+        ],
+        ["make two transactions"],
+    ),
+    "taking from a later one": (
+        [{"tool": "refund", "args": {"amount_cents": 1}, "take": {"order_id": "look:/order"}}, LOOK],
+        ["does not run before it"],
+    ),
+    "taking from one at the same time": (
+        [[LOOK, {"tool": "refund", "args": {"amount_cents": 1}, "take": {"order_id": "look:/order"}}]],
+        ["does not run before it"],
+    ),
+    "taking by no pointer": (
+        [LOOK, {"tool": "refund", "args": {"amount_cents": 1}, "take": {"order_id": "look"}}],
+        ["a colon and a JSON pointer"],
+    ),
+    "giving and taking": (
+        [LOOK, refund("o-1", take={"order_id": "look:/order"})],
+        ["gives and takes order_id"],
+    ),
+    "no JSON": ("[{", ["they are no JSON"]),
+    "a key twice": ('[{"tool": "note", "tool": "refund"}]', ["they are no JSON"]),
+    "one step and no list": (json.dumps(note("o-1")), ["list"]),
+}
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(("steps", "told"), WRONG.values(), ids=WRONG)
+def test_scenario_40_what_cannot_run_is_refused_whole_before_step_one(
+    desk: Desk, notes: Path, steps: Any, told: list[str]
+) -> None:
+    with pytest.raises(StepsRefused) as refused:
+        run_steps(steps, key="t-1", runtime=desk.runtime)
+    assert [one for one in told if one not in str(refused.value)] == []
+    assert (desk.done, notes_in(notes), desk.runtime.journal.transactions.newest(9)) == ([], [], [])
+
+
+@pytest.mark.usefixtures("tools")
+def test_a_pointer_that_leads_nowhere_undoes_what_has_run(desk: Desk, notes: Path) -> None:
+    lost = {"tool": "refund", "args": {"amount_cents": 1}, "take": {"order_id": "look:/nowhere"}}
+    with pytest.raises(NotStageable, match="nowhere"):
+        go(desk, [note("o-1"), LOOK, lost])
+    assert (desk.done, notes_in(notes)) == ([], [])
+
+
+@pytest.mark.usefixtures("tools")
+def test_scenario_5_a_compensation_nobody_registered_is_found_before_a_live_step_runs(
+    desk: Desk, notes: Path
+) -> None:
+    @tool("charge", resource=("Order", "order_id"), compensate="void", registry=desk.registry)
+    def charge(order_id: str) -> None:
+        """Charge an order."""
+
+    ran: list[str] = []
+
+    @tool("mark", lane="live", adapter=MemoryAdapter(), registry=desk.registry)
+    def mark(order_id: str) -> None:
+        """Note that it ran."""
+        ran.append(order_id)
+
+    steps = [{"tool": "mark", "args": {"order_id": "o-1"}}, {"tool": "charge", "args": {"order_id": "o-1"}}]
+    with pytest.raises(RegistrationError, match="void"):
+        go(desk, steps)
+    assert ran == []
