@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from countersign.quotas import OverQuota
     from countersign.reasons import DenyReason, PendingReview, Question
     from countersign.rerun import run_transaction
+    from countersign.rest import RestAnswer, RestApi, RestUnknown
     from countersign.resuming import resume, resume_async
     from countersign.run_steps import StepsRefused, run_steps
     from countersign.runtime import Runtime, default_runtime, use_runtime
@@ -85,6 +86,7 @@ _HOMES = {
     "reasons": ("DenyReason", "PendingReview", "Proposal", "Question"),
     "rerun": ("run_transaction",),
     "resuming": ("resume", "resume_async"),
+    "rest": ("RestAnswer", "RestApi", "RestUnknown"),
     "run_steps": ("StepsRefused", "run_steps"),
     "runtime": ("Runtime", "default_runtime", "use_runtime"),
     "settings": ("Settings",),
@@ -136,6 +138,9 @@ __all__ = [
     "ReleaseLapsed",
     "ReleaseRefused",
     "RerunDiffers",
+    "RestAnswer",
+    "RestApi",
+    "RestUnknown",
     "ReviewPending",
     "Runtime",
     "SQLiteAdapter",

@@ -199,14 +199,15 @@ def _require_address(url: str, *, allow_http: bool) -> None:
         raise SettingsError(
             f"{url!r} is not the address of a service; write it like https://countersign.example"
         )
-    if parts.scheme == "http" and not allow_http and not _is_loopback(parts.hostname):
+    if parts.scheme == "http" and not allow_http and not is_loopback(parts.hostname):
         raise SettingsError(
             f"{url!r} is plain http to another machine, where anybody on the way could forge releases; use https, "
             f"or set {ALLOW_HTTP_VARIABLE}=1 inside a network that nobody else shares"
         )
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether that host is this machine."""
     if host == "localhost":
         return True
     try:
