@@ -53,13 +53,14 @@ if TYPE_CHECKING:
     from countersign.placeholder import Placeholder
     from countersign.quotas import OverQuota
     from countersign.reasons import DenyReason, PendingReview, Question
+    from countersign.registry import ToolRegistry
     from countersign.rerun import run_transaction
     from countersign.rest import RestAnswer, RestApi, RestUnknown
     from countersign.resuming import resume, resume_async
     from countersign.run_steps import StepsRefused, run_steps
     from countersign.runtime import Runtime, default_runtime, use_runtime
     from countersign.settings import Settings
-    from countersign.tool import Tool, ToolRegistry, tool, tool_of
+    from countersign.tool import Tool, tool, tool_of
     from countersign.transaction import Transaction, transaction
 
 _HOMES = {
@@ -90,7 +91,8 @@ _HOMES = {
     "run_steps": ("StepsRefused", "run_steps"),
     "runtime": ("Runtime", "default_runtime", "use_runtime"),
     "settings": ("Settings",),
-    "tool": ("Tool", "ToolRegistry", "tool", "tool_of"),
+    "registry": ("ToolRegistry",),
+    "tool": ("Tool", "tool", "tool_of"),
     "transaction": ("Transaction", "transaction"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

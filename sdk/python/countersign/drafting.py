@@ -8,7 +8,6 @@ without a resource, an argument that may hold anything (nobody can review it).
 from __future__ import annotations
 
 import copy
-import inspect
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -20,6 +19,7 @@ from countersign.contract.manifest import ToolManifest, load_manifest
 from countersign.contract.pointers import pointer_to
 from countersign.errors import RegistrationError
 from countersign.signature import resource_for
+from countersign.tool_classes import doc_of
 
 if TYPE_CHECKING:
     from countersign.tool import Tool
@@ -142,7 +142,7 @@ def _without_null(schema: Any) -> Any:
 
 
 def _words(tool: Tool) -> tuple[str, str]:
-    text = inspect.getdoc(tool.fn) or ""
+    text = doc_of(tool.fn)
     plain = tool.name.replace("_", " ").replace(".", " ").capitalize()
     return plain, text[:4000]
 

@@ -13,8 +13,8 @@ from countersign.enforcement import Enforcer
 from countersign.errors import WorkerStopping
 from countersign.journal import Journal
 from countersign.manifests import Manifests
+from countersign.registry import ToolRegistry
 from countersign.settings import Settings
-from countersign.tool import ToolRegistry
 from countersign.waiting import Waits
 
 

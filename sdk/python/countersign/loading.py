@@ -22,7 +22,7 @@ from typing import Final
 
 from countersign.current import importing
 from countersign.errors import MisuseError
-from countersign.tool import ToolRegistry, default_registry
+from countersign.registry import ToolRegistry, default_registry
 
 GUARD: Final = 'put what it does below `if __name__ == "__main__":`'
 _OURS: Final = f"{Path(__file__).parent}{os.sep}"

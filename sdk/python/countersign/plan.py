@@ -22,7 +22,8 @@ from countersign.contract.wire import EffectView, SubmittedEffect, TransactionVi
 from countersign.errors import NotStageable, ReleaseRefused
 from countersign.journal import Journal, TransactionRecord
 from countersign.manifests import Manifests
-from countersign.tool import Tool, ToolRegistry
+from countersign.registry import ToolRegistry
+from countersign.tool import Tool
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,9 +23,10 @@ from countersign.contract.errors import ContractError
 from countersign.contract.pointers import resolve_pointer
 from countersign.errors import MisuseError, NotStageable
 from countersign.placeholder import Placeholder
+from countersign.registry import ToolRegistry
 from countersign.rerun import run_transaction
 from countersign.runtime import Runtime, default_runtime
-from countersign.tool import Tool, ToolRegistry
+from countersign.tool import Tool
 from countersign.transaction import Transaction
 
 _MAX_STEPS: Final = 1000

@@ -24,8 +24,8 @@ from countersign.engine import Engine
 from countersign.journal import Journal
 from countersign.llm.ledger import Ledger
 from countersign.manifests import Manifests
+from countersign.registry import ToolRegistry, default_registry
 from countersign.settings import Settings, load_key
-from countersign.tool import ToolRegistry, default_registry
 from countersign.transport import Nonces, Transport
 from countersign.waiting import AsyncWaits, SyncWaits, Waits
 

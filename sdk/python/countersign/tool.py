@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-import threading
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, cast, overload
@@ -26,13 +25,16 @@ from countersign.contract.manifest import ToolManifest, require_tool_name
 from countersign.current import current_transaction
 from countersign.errors import OutsideTransaction, RegistrationError
 from countersign.placeholder import Placeholder
+from countersign.registry import ToolRegistry, default_registry
 from countersign.signature import Signature, resource_for
+from countersign.tool_classes import compensation_draft, compensation_map, compensation_name, methods_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
 Lane = Literal["staged", "live"]
 FailureMeans = Literal["unknown", "not_done"]
 
+_ADAPTER_VERBS: Final = ("begin", "landed", "recover")
 _ATTRIBUTE: Final = "__countersign_tool__"
 
 
@@ -84,52 +86,6 @@ class Tool:
         from countersign.drafting import draft_manifest
 
         return draft_manifest(self)
-
-
-class ToolRegistry:
-    """Tools by name. A name is given once; a second tool of that name is refused."""
-
-    def __init__(self) -> None:
-        self._tools: dict[str, Tool] = {}
-        self._lock = threading.Lock()
-
-    def add(self, new: Tool) -> None:
-        """Register a tool.
-
-        Raises:
-            RegistrationError: the name is taken by another function.
-        """
-        with self._lock:
-            old = self._tools.get(new.name)
-            if old is not None and not _is_same_code(old.fn, new.fn):
-                raise RegistrationError(
-                    f"tool {new.name!r} is already {_where(old.fn)}; {_where(new.fn)} needs another name"
-                )
-            self._tools[new.name] = new
-
-    def get(self, name: str) -> Tool | None:
-        """The tool of that name, if there is one."""
-        return self._tools.get(name)
-
-    def require(self, name: str, why: str) -> Tool:
-        """The tool of that name.
-
-        Raises:
-            RegistrationError: there is none; `why` says who asked for it.
-        """
-        found = self._tools.get(name)
-        if found is None:
-            raise RegistrationError(
-                f"no tool {name!r} is registered, but {why}; import the module that defines it"
-            )
-        return found
-
-    def __iter__(self) -> Iterator[Tool]:
-        return iter(sorted(self._tools.values(), key=lambda one: one.name))
-
-
-default_registry: Final = ToolRegistry()
-"""Where `@tool` registers unless told otherwise."""
 
 
 class ToolDecorator(Protocol):
@@ -194,7 +150,7 @@ def tool(
     registry: ToolRegistry | None = None,
     **draft: Any,
 ) -> Any:
-    """Register a function as a tool and gate it.
+    """Register a function as a tool and gate it; or a class with `execute` and perhaps `compensate` (tool_classes.py).
 
     `repeat`: equal calls in one transaction are each meant. `failure_means`: what an exception of the tool
     says about the world; "not_done" only for a tool that never raises after it may have acted. `own_thread`: a plain
@@ -210,11 +166,11 @@ def tool(
     if callable(name):
         return tool()(cast("Callable[..., Any]", name))
 
-    def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
-        called = name or fn.__name__
+    if tries is not None and tries < 1:
+        raise RegistrationError(f"a tool says tries={tries!r}; it is called at least once")
+
+    def make(fn: Callable[..., Any], called: str, said: dict[str, Any]) -> Callable[..., Any]:
         _require_sound(called, lane, adapter)
-        if tries is not None and tries < 1:
-            raise RegistrationError(f"tool {called!r} says tries={tries!r}; it is called at least once")
         signature = Signature(fn, called)
         one = Tool(
             name=called,
@@ -225,12 +181,33 @@ def tool(
             repeat=repeat,
             failure_means=failure_means,
             manifest_path=manifest,
-            draft=_draft(called, draft, signature),
+            draft=_draft(called, said, signature),
             own_thread=own_thread,
             tries=tries,
         )
         (registry or default_registry).add(one)
         return _gate(one)
+
+    def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
+        called = name or fn.__name__
+        if not inspect.isclass(fn):
+            return make(fn, called, draft)
+        execute, compensate = methods_of(fn, called)
+        if compensate is None:
+            return make(execute, called, draft)
+        if lane == "live" or draft.get("compensate") is not None:
+            other = (
+                "its adapter undoes it"
+                if lane == "live"
+                else f"compensate={draft['compensate']!r} takes it back"
+            )
+            raise RegistrationError(
+                f"tool {called!r} has a method `compensate`, and {other}; keep one of them"
+            )
+        back = Signature(compensate, compensation_name(called))
+        mapping = compensation_map(Signature(execute, called), back)
+        make(compensate, back.tool, compensation_draft(back, draft))
+        return make(execute, called, draft | {"compensate": back.tool, "compensation_map": mapping})
 
     return decorate
 
@@ -283,6 +260,11 @@ def _require_sound(name: str, lane: str, adapter: LiveAdapter | None) -> None:
         require_tool_name(name)
     except ContractError as error:
         raise RegistrationError(str(error)) from error
+    if adapter is not None and not all(callable(getattr(adapter, one, None)) for one in _ADAPTER_VERBS):
+        raise RegistrationError(
+            f"tool {name!r} says adapter={adapter!r}, which cannot undo: it is no LiveAdapter (`begin`, `landed`, "
+            "`recover`); stage the tool, or give it one of countersign.adapters"
+        )
     if (lane == "live") != (adapter is not None):
         raise RegistrationError(
             f"tool {name!r}: a live tool needs the adapter that undoes it (adapter=...), a staged tool has none"
@@ -317,15 +299,3 @@ def _require_resource(name: str, given: Any, signature: Signature) -> None:
         f"tool {name!r} says resource={given!r}, which is no type with the argument that names one of them; {name} "
         f"takes {takes}: write resource={resource_for(signature)}"
     )
-
-
-def _is_same_code(one: Callable[..., Any], other: Callable[..., Any]) -> bool:
-    """The same function imported twice (as __main__ and by name, or reloaded) is no second tool."""
-    mine, theirs = getattr(one, "__code__", None), getattr(other, "__code__", None)
-    if mine is None or theirs is None:
-        return one is other
-    return bool(mine.co_filename == theirs.co_filename and mine.co_qualname == theirs.co_qualname)
-
-
-def _where(fn: Callable[..., Any]) -> str:
-    return f"{fn.__module__}.{fn.__qualname__}"

@@ -12,9 +12,9 @@ from typer.testing import CliRunner, Result
 from countersign import ReviewPending, Runtime, Settings, default_runtime, transaction, use_runtime
 from countersign.cli import app
 from countersign.contract import load_manifest
+from countersign.registry import default_registry
 from countersign.telling import visible
 from countersign.terminal import print_json
-from countersign.tool import default_registry
 from tests.fakes.desk import Desk, changed, make_runtime
 from tests.fakes.service_http import serving
 

@@ -16,7 +16,8 @@ import pytest
 
 from countersign import ReviewPending, Runtime, Settings, transaction
 from countersign.recovery import Resumed
-from countersign.tool import default_registry, tool_of
+from countersign.registry import default_registry
+from countersign.tool import tool_of
 from countersign.worker import Told
 from tests.fakes.desk import Desk, changed
 from tests.fakes.operated import REPOSITORY

@@ -1,0 +1,137 @@
+"""Tools as classes: `execute` is the tool, `compensate` becomes one of its own."""
+
+from typing import Any
+
+import pytest
+
+from countersign import EffectFailed, MemoryAdapter, NotDone, RegistrationError, tool, transaction
+from countersign.tool import tool_of
+from tests.fakes.desk import Desk, failing_tool
+
+
+def charge_class(desk: Desk) -> Any:
+    @tool("charge", resource=("Order", "order_id"), registry=desk.registry)
+    class Charge:
+        """Charge an order."""
+
+        def execute(self, order_id: str, amount_cents: int) -> dict[str, str]:
+            desk.act("charge", order_id, amount_cents)
+            return {"charge_id": f"c-{order_id}"}
+
+        def compensate(self, order_id: str, result: dict[str, str]) -> None:
+            """Take the charge back."""
+            desk.act("void", order_id, result["charge_id"])
+
+    desk.service.review([desk.registry.require("charge.compensate", "of its class").draft_manifest()])
+    desk.publish(Charge)
+    return Charge
+
+
+def test_a_class_is_a_tool_like_any_other(desk: Desk) -> None:
+    charge = charge_class(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        staged = charge("o-1", amount_cents=100)
+        assert desk.done == []
+    assert (staged.result, desk.done) == ({"charge_id": "c-o-1"}, [("charge", "o-1", 100)])
+
+
+def test_scenario_37_its_compensation_gets_the_forward_arguments_and_the_result(desk: Desk) -> None:
+    charge, notify = charge_class(desk), failing_tool(desk, NotDone("no"), acts=False)
+    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+        charge("o-1", 100)
+        notify("o-1")
+    assert desk.done == [("charge", "o-1", 100), ("void", "o-1", "c-o-1")]
+    assert len(set(desk.keys)) == 2  # its own call key
+
+
+def test_people_read_where_each_argument_comes_from(desk: Desk) -> None:
+    manifest = tool_of(charge_class(desk)).draft_manifest()
+    assert manifest.description == "Charge an order."
+    assert manifest.compensation is not None
+    assert (manifest.compensation.tool, dict(manifest.compensation.map)) == (
+        "charge.compensate",
+        {"order_id": "args:/order_id", "result": "result:"},
+    )
+    back = desk.registry.require("charge.compensate", "of its class").draft_manifest()
+    assert (back.description, back.resource.type) == ("Take the charge back.", "Order")
+
+
+def test_a_class_without_compensate_needs_none(desk: Desk) -> None:
+    @tool(resource=("Order", "order_id"), registry=desk.registry)
+    class Mail:
+        """Tell the customer."""
+
+        async def execute(self, order_id: str) -> None: ...
+
+    assert (tool_of(Mail).name, tool_of(Mail).is_async, tool_of(Mail).draft.compensate) == (
+        "Mail",
+        True,
+        None,
+    )
+
+
+class NoExecute:
+    def compensate(self, result: str) -> None: ...
+
+
+class NeedsMore:
+    def __init__(self, bank: object) -> None: ...
+    def execute(self, order_id: str) -> None: ...
+
+
+class TakesFromNowhere:
+    def execute(self, order_id: str) -> None: ...
+    def compensate(self, order_id: str, reason: str) -> None: ...
+
+
+class ActsOnNothing:
+    def execute(self, order_id: str) -> str:
+        return "r"
+
+    def compensate(self, result: str) -> None: ...
+
+
+class Sound:
+    def execute(self, order_id: str) -> None: ...
+    def compensate(self, order_id: str) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "told"),
+    [
+        (NoExecute, {}, "without a method `execute`"),
+        (NeedsMore, {}, "cannot be made without arguments"),
+        (TakesFromNowhere, {}, "takes 'reason'"),
+        (ActsOnNothing, {}, "take the argument 'order_id' as well"),
+        (Sound, {"compensate": "void"}, "keep one of them"),
+    ],
+    ids=["no execute", "needs more", "from nowhere", "no resource", "two compensations"],
+)
+def test_classes_that_cannot_be_kept_are_refused_when_they_are_declared(
+    desk: Desk, cls: type, options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(RegistrationError, match=told):
+        tool("charge", resource=("Order", "order_id"), registry=desk.registry, **options)(cls)
+    assert [*desk.registry] == []
+
+
+def test_a_live_class_is_undone_by_its_adapter_and_not_twice(desk: Desk) -> None:
+    with pytest.raises(RegistrationError, match="its adapter undoes it"):
+        tool("note", lane="live", adapter=MemoryAdapter(), registry=desk.registry)(Sound)
+
+
+class CannotUndo:
+    name = "plain"
+
+    def begin(self, txn: str) -> None: ...
+
+
+@pytest.mark.parametrize("adapter", [CannotUndo(), object(), "notes.db"])
+def test_w14_a_live_tool_whose_adapter_cannot_undo_is_refused_when_it_is_declared(
+    desk: Desk, adapter: Any
+) -> None:
+    with pytest.raises(RegistrationError, match="cannot undo"):
+
+        @tool("note", lane="live", adapter=adapter, registry=desk.registry)
+        def note(text: str) -> None:
+            """Note."""
