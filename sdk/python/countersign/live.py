@@ -11,10 +11,9 @@ import inspect
 import logging
 import os
 from contextlib import ExitStack
-from types import TracebackType
 from typing import Any, Final
 
-from countersign.adapters.protocol import LiveAdapter, LiveCall, LiveSession
+from countersign.adapters.protocol import LiveAdapter, LiveCall, LiveSession, Savepoint
 from countersign.errors import MisuseError, NotStageable, SavepointLost
 from countersign.remains import Recovered
 from countersign.tool import Tool
@@ -37,7 +36,7 @@ class LiveWork:
     def __init__(self, txn: str) -> None:
         self._txn = txn
         self._sessions: dict[str, tuple[LiveAdapter, LiveSession]] = {}
-        self._blocks: list[ExitStack] = []  # savepoints that are open, the outermost first
+        self._blocks: list[Block] = []  # that are open, the outermost first
         self._turns = Turns()
         self._lost: SavepointLost | None = None
 
@@ -53,7 +52,7 @@ class LiveWork:
         with self._turns.blocking(tool.name), self._session(tool.adapter).effect(call):
             return tool.fn(**dict(call.args))
 
-    def savepoint(self) -> Savepoint:
+    def savepoint(self) -> Block:
         """A block whose live effects are taken back if it raises, and those before it are not.
 
         Raises:
@@ -61,7 +60,7 @@ class LiveWork:
         """
         if self._turns.taken_here:
             raise NotStageable("a live tool is part of a block and cannot open one inside itself")
-        return Savepoint(self)
+        return Block(self)
 
     def require_whole(self) -> None:
         """Refuse to go on where a block could not be taken back.
@@ -120,7 +119,7 @@ class LiveWork:
                 known  # from here on it is undone with the others, whatever follows
             )
             for block in self._blocks:
-                block.enter_context(known[1].savepoint())
+                block.begin(known[1])
         elif known[0] is not adapter:
             raise MisuseError(f"two live adapters are called {adapter.name!r}; give one another name")
         return known[1]
@@ -147,33 +146,38 @@ class LiveWork:
                 return await answer if inspect.isawaitable(answer) else answer
 
 
-class Savepoint:
-    """One block inside a live lane, over every session that is open in it. A block that could not be taken back leaves
-    nobody knowing what stands, so then the whole lane has to be undone.
+class Block:
+    """One nested transaction inside a live lane, over every session that is open in it. One that could not be taken
+    back leaves nobody knowing what stands, so then the whole lane has to be undone.
     """
 
     def __init__(self, live: LiveWork) -> None:
         self._live = live
-        self._block = ExitStack()
+        self._savepoints: list[Savepoint] = []
         self._pid = os.getpid()
 
-    def __enter__(self) -> None:
-        with self._block:  # a refusal leaves those it has entered
-            for _, session in self._live._sessions.values():
-                self._block.enter_context(session.savepoint())
-            self._block = self._block.pop_all()
-        self._live._blocks.append(self._block)
+    def begin(self, session: LiveSession) -> None:
+        """Take a session in: one that was open before, or begins inside."""
+        self._savepoints.append(session.savepoint())
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if os.getpid() != self._pid:
-            return  # a fork copied the sessions; they stay the parent's
-        self._live._blocks.remove(self._block)
+    def __enter__(self) -> None:
+        self._live._blocks.append(self)
         try:
-            self._block.__exit__(kind, error, trace)
-        except BaseException as trouble:
-            if trouble is error:
-                return
-            self._live._lost = SavepointLost(str(trouble) or type(trouble).__name__)
-            raise self._live._lost from trouble
+            for _, session in self._live._sessions.values():
+                self.begin(session)
+        except BaseException:
+            self._end(keep=False)
+            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if os.getpid() == self._pid:  # a fork copied the sessions; they stay the parent's
+            self._end(keep=error is None)
+
+    def _end(self, *, keep: bool) -> None:
+        self._live._blocks.remove(self)
+        try:
+            for one in reversed(self._savepoints):
+                (one.release if keep else one.rollback)()
+        except Exception as error:
+            self._live._lost = SavepointLost(str(error) or type(error).__name__)
+            raise self._live._lost from error

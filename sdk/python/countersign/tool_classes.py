@@ -63,8 +63,8 @@ def compensation_map(forward: Signature, back: Signature) -> dict[str, str]:
             mapping[argument] = f"args:/{argument}"
         else:
             raise RegistrationError(
-                f"{back.tool!r} takes {argument!r}, which is neither an argument of {forward.tool!r} nor `result`; name "
-                "it like one of those"
+                f"{back.tool!r} takes {argument!r}, which is neither an argument of {forward.tool!r} nor `result`; "
+                "name it like one of those"
             )
     return mapping
 

@@ -2,8 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from countersign import (
     tool,
     transaction,
 )
+from countersign.adapters.protocol import Savepoint
 from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
 
 ENDINGS = [ValueError, KeyboardInterrupt, SystemExit, asyncio.CancelledError]
@@ -339,13 +338,9 @@ class Watched(SQLiteAdapter):
         session = super().begin(txn)
         savepoint = session.savepoint
 
-        @contextmanager
-        def watched() -> Iterator[None]:
-            with savepoint():
-                try:
-                    yield
-                finally:
-                    self.took_back.append(os.getpid())
+        def watched() -> Savepoint:
+            real = savepoint()
+            return Savepoint(real.release, lambda: (self.took_back.append(os.getpid()), real.rollback()))
 
         session.savepoint = watched  # type: ignore[method-assign]
         return session

@@ -2,7 +2,7 @@
 must pass `contract.py`.
 """
 
-from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Seen
+from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint, Seen
 from countersign.adapters.sqlite import SQLiteAdapter
 
-__all__ = ["Change", "LiveAdapter", "LiveCall", "LiveSession", "SQLiteAdapter", "Seen"]
+__all__ = ["Change", "LiveAdapter", "LiveCall", "LiveSession", "SQLiteAdapter", "Savepoint", "Seen"]

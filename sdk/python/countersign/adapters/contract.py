@@ -22,6 +22,7 @@ from countersign.adapters.examined import (
     A,
     Examined,
     Resource,
+    block,
     commit,
     equal,
     interrupt,
@@ -105,10 +106,10 @@ class AdapterContract(Examined):
             return
         with session.effect(CALL):
             resource.write(adapter, "kept", "new")
-        with session.savepoint():
+        with block(session):
             with session.effect(CALL):
                 resource.write(adapter, "outer", "new")
-            with raises(KeyboardInterrupt), session.savepoint():
+            with raises(KeyboardInterrupt), block(session):
                 with session.effect(CALL):
                     resource.write(adapter, "k", "half")
                 with session.effect(CALL):
@@ -128,7 +129,7 @@ class AdapterContract(Examined):
         if self.has_savepoints(session):
             with session.effect(CALL):
                 resource.write(adapter, "kept", "new")
-            with raises(ZeroDivisionError), session.savepoint(), session.savepoint():
+            with raises(ZeroDivisionError), block(session), block(session):
                 with session.effect(CALL):
                     resource.write(adapter, "k", "half")
                 interrupt(ZeroDivisionError)

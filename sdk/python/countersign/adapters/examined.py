@@ -78,10 +78,10 @@ class Examined(ABC):
     def has_savepoints(self, session: LiveSession) -> bool:
         """An adapter without them says so by the refusal of the protocol, and by no other."""
         try:
-            with session.savepoint():
-                return True
+            session.savepoint().release()
         except NotStageable:
             return False
+        return True
 
     def nothing_stands(self, resource: Resource) -> None:
         equal((resource.outside("k"), resource.adapter().landed(A)), (None, False), "nothing stands")
@@ -97,6 +97,18 @@ class Examined(ABC):
         session.commit("a-9")
         session.close()
         equal(resource.outside("k"), "theirs", "what another transaction committed then")
+
+
+@contextmanager
+def block(session: LiveSession) -> Iterator[None]:
+    """A nested transaction."""
+    savepoint = session.savepoint()
+    try:
+        yield
+    except BaseException:
+        savepoint.rollback()
+        raise
+    savepoint.release()
 
 
 def commit(session: LiveSession) -> None:

@@ -17,7 +17,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Seen
+from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint, Seen
 from countersign.errors import MisuseError, Moved, NotStageable, OutsideTransaction
 
 _NAMES: Final = "/"  # the key of the set of all keys
@@ -166,15 +166,13 @@ class MemorySession(LiveSession):
         finally:
             self._current.reset(token)
 
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """Several effects that are forgotten as one if the block raises."""
+    def savepoint(self) -> Savepoint:
+        """What was written until now."""
         before = dict(self._over)
-        try:
-            yield
-        except BaseException:
-            self._over = before
-            raise
+        return Savepoint(lambda: None, lambda: self._go_back(before))
+
+    def _go_back(self, before: dict[str, Any]) -> None:
+        self._over = before
 
     def get(self, key: str) -> Any:
         """The value as this transaction sees it."""

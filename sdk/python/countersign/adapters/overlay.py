@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from countersign.adapters.jail import Jail, Parts, parts_of, version_of
-from countersign.adapters.protocol import Change, LiveCall, LiveSession, Seen
+from countersign.adapters.protocol import Change, LiveCall, LiveSession, Savepoint, Seen
 from countersign.adapters.redo import COMMITTING, PREPARED, UNDOING, Op, Record, Work, sync
 from countersign.errors import Moved, NotStageable
 
@@ -47,15 +47,13 @@ class FilesSession(LiveSession):
         finally:
             self._current.reset(token)
 
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """Several effects that are forgotten as one if the block raises."""
+    def savepoint(self) -> Savepoint:
+        """What was written until now."""
         before = dict(self._over)
-        try:
-            yield
-        except BaseException:
-            self._over = before
-            raise
+        return Savepoint(lambda: None, lambda: self._go_back(before))
+
+    def _go_back(self, before: dict[Parts, str | None]) -> None:
+        self._over = before
 
     # -------------------------------------------------------------------------------------- looking
 

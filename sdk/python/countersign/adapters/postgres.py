@@ -19,7 +19,7 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from countersign.adapters.protocol import LiveAdapter, LiveCall, LiveSession
+from countersign.adapters.protocol import LiveAdapter, LiveCall, LiveSession, Savepoint
 from countersign.errors import MisuseError, OutsideTransaction, SettingsError
 
 if TYPE_CHECKING:
@@ -152,17 +152,17 @@ class PostgresSession(LiveSession):
         finally:
             self._current.reset(token)
 
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
+    def savepoint(self) -> Savepoint:
         """A savepoint around those of the effects."""
         self._connection.execute("SAVEPOINT countersign_block")
-        try:
-            yield
-        except BaseException:
-            self._connection.execute("ROLLBACK TO SAVEPOINT countersign_block")
-            self._connection.execute("RELEASE SAVEPOINT countersign_block")
-            raise
+        return Savepoint(self._release, self._rollback)
+
+    def _release(self) -> None:
         self._connection.execute("RELEASE SAVEPOINT countersign_block")
+
+    def _rollback(self) -> None:
+        self._connection.execute("ROLLBACK TO SAVEPOINT countersign_block")
+        self._release()
 
     def prepare(self, attempt_id: str) -> None:
         """Check what COMMIT would check, and write the mark."""

@@ -17,7 +17,7 @@ is what a database does whose open transaction ends with its process. `contract.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -55,6 +55,17 @@ class Change:
     after: Any
 
 
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """A place in a session. One of the two is called, once; a forked child calls neither, so dropping it does nothing."""
+
+    release: Callable[[], object]
+    """What came after it stays part of the session."""
+
+    rollback: Callable[[], object]
+    """What came after it is taken back."""
+
+
 class LiveSession(Protocol):
     """One transaction's work on one resource."""
 
@@ -63,9 +74,9 @@ class LiveSession(Protocol):
         """The block in which one live effect runs; if it raises, that effect alone leaves nothing behind."""
         ...
 
-    def savepoint(self) -> AbstractContextManager[None]:
-        """A block of effects that is taken back as one if it raises, while the session goes on: a nested transaction.
-        Blocks nest, and lie between effects. If taking back fails, the whole session has to be undone.
+    def savepoint(self) -> Savepoint:
+        """A place to go back to, while the session goes on: where a nested transaction began. They lie between effects,
+        and the last one set is the first one ended. If going back fails, the whole session has to be undone.
 
         Raises:
             NotStageable: this resource has no such thing; the default.

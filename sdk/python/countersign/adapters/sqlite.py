@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Final
 
-from countersign.adapters.protocol import LiveAdapter, LiveCall, LiveSession
+from countersign.adapters.protocol import LiveAdapter, LiveCall, LiveSession, Savepoint
 from countersign.errors import OutsideTransaction
 
 _LANDED: Final = (
@@ -116,17 +116,17 @@ class SQLiteSession(LiveSession):
             self._current.reset(token)
             self._connection.execute("RELEASE countersign_effect")
 
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
+    def savepoint(self) -> Savepoint:
         """A savepoint around those of the effects."""
         self._connection.execute("SAVEPOINT countersign_block")
-        try:
-            yield
-        except BaseException:
-            self._connection.execute("ROLLBACK TO countersign_block")
-            self._connection.execute("RELEASE countersign_block")
-            raise
+        return Savepoint(self._release, self._rollback)
+
+    def _release(self) -> None:
         self._connection.execute("RELEASE countersign_block")
+
+    def _rollback(self) -> None:
+        self._connection.execute("ROLLBACK TO countersign_block")
+        self._release()
 
     def verify_unmoved(self) -> None:
         """Nothing can have moved: the session holds the write lock since before its first read."""
