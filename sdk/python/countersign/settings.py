@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from countersign.contract.errors import BadKeyError
 from countersign.contract.keys import PrivateKey
 from countersign.errors import SettingsError
+from countersign.journal_place import JournalPlace, journal_place
 
 if TYPE_CHECKING:
     from countersign.llm.budgets import Budget
@@ -44,7 +45,7 @@ class Settings:
     url: str
     agent: str
     key_path: Path | None  # the enrolled key; None: one made here, vouched for by the token
-    journal_path: Path
+    journal_path: JournalPlace
     token_path: Path | None = None  # the platform's token; see bringing.py
     issuer: str = ""  # what `iss` of a release must be; empty: the url
     allow_dev: bool = False  # accept releases whose votes came from the development sign-in
@@ -115,7 +116,7 @@ class Settings:
             agent=agent,
             key_path=_path(env, KEY_VARIABLE),
             token_path=_path(env, TOKEN_VARIABLE),
-            journal_path=Path(journal) if journal else default_journal_path(agent, env),
+            journal_path=journal_place(journal) if journal else default_journal_path(agent, env),
             issuer=env.get(ISSUER_VARIABLE, ""),
             allow_dev=_flag(env, ALLOW_DEV_VARIABLE),
             allow_http=_flag(env, ALLOW_HTTP_VARIABLE),
@@ -124,7 +125,7 @@ class Settings:
         )
 
 
-def journal_path_from_env(environment: Mapping[str, str] | None = None) -> Path:
+def journal_path_from_env(environment: Mapping[str, str] | None = None) -> JournalPlace:
     """Where this agent's journal lies, for reading it without a service or a key.
 
     Raises:
@@ -133,7 +134,7 @@ def journal_path_from_env(environment: Mapping[str, str] | None = None) -> Path:
     env = os.environ if environment is None else environment
     named = env.get(JOURNAL_VARIABLE)
     if named:
-        return Path(named)
+        return journal_place(named)
     return default_journal_path(_required(env, AGENT_VARIABLE, "the agent whose journal it is"), env)
 
 

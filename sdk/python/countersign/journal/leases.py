@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from typing import Final, Literal
 from countersign.clock import Clock
 from countersign.errors import LeaseLost
 from countersign.journal.chain import Change, changing
-from countersign.journal.database import Database
+from countersign.journal.database import Database, Unit
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _START_FIELD: Final = (
@@ -86,17 +85,19 @@ class Leases:
         with self._database.unit(durable=False) as unit:
             self.require(unit, lease, at_least=at_least)
 
-    def require(self, unit: sqlite3.Connection, lease: Lease, *, at_least: float = 0.0) -> None:
+    def require(self, unit: Unit, lease: Lease, *, at_least: float = 0.0) -> None:
         """Inside a unit: go on only as the current owner; this also renews the lease.
 
         Raises:
             LeaseLost: somebody took it over; nothing of the unit is written.
         """
         now = self._clock.wall()
+        until = now + max(self.seconds, at_least)
         moved = unit.execute(
-            "UPDATE transactions SET lease_until = max(lease_until, ?), updated_at = ? "
+            "UPDATE transactions "
+            "SET lease_until = CASE WHEN lease_until > ? THEN lease_until ELSE ? END, updated_at = ? "
             "WHERE txn = ? AND generation = ? AND holder = ?",
-            (now + max(self.seconds, at_least), now, lease.txn, lease.generation, lease.holder),
+            (until, until, now, lease.txn, lease.generation, lease.holder),
         )
         if moved.rowcount != 1:
             raise LeaseLost(
@@ -104,9 +105,7 @@ class Leases:
             )
 
     @contextmanager
-    def changing(
-        self, unit: sqlite3.Connection, lease: Lease, kind: str, *, at_least: float = 0.0
-    ) -> Iterator[Change]:
+    def changing(self, unit: Unit, lease: Lease, kind: str, *, at_least: float = 0.0) -> Iterator[Change]:
         """Inside a unit: what the current owner changes here becomes one line of the transaction's chain.
 
         Raises:
