@@ -71,7 +71,7 @@ class Settings:
         30.0  # an unknown kid causes one fetch in this time, so that tokens cannot flood it
     )
 
-    lease_seconds: float = 60.0  # a body that takes longer keeps its lease by staging; see journal/leases.py
+    lease_seconds: float = 60.0  # renewed while its owner lives, by a heartbeat; see journal/leases.py
     lease_wait_seconds: float = 5.0  # how long a second run of the same key waits for the first
     fire_margin_seconds: float = 1.0  # a fire starts only if this much of fire_by is left
     idempotent_tries: int = 3  # calls of one idempotent tool with one call key, the first included

@@ -13,6 +13,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from countersign.journal import Journal
+from countersign.journal.postgres import PostgresDatabase
 from countersign.journal_place import JournalPlace, JournalUrl
 from tests.counterparts import postgres, require
 
@@ -60,3 +62,13 @@ def schema(database: str) -> Iterator[JournalUrl]:
         with psycopg.connect(database, autocommit=True) as connection:
             connection.execute("SET client_min_messages = warning")
             connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE".encode())
+
+
+def terminate(journal: Journal, place: JournalUrl) -> None:
+    """Have the server end the journal's connection, and wait until it has."""
+    database = journal.database
+    assert isinstance(database, PostgresDatabase)
+    assert database._session is not None
+    pid = database._session.connection.info.backend_pid
+    with psycopg.connect(place.secret, autocommit=True) as connection:
+        connection.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))

@@ -30,6 +30,7 @@ from countersign.journal_place import JournalUrl, journal_place
 from tests.counterparts import postgres
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import AGENT, Desk, refund_tool
+from tests.unit.sdk.journals import terminate
 
 pytestmark = pytest.mark.xdist_group("postgresql")
 SPAWN = multiprocessing.get_context("spawn")
@@ -68,15 +69,6 @@ def outside(place: JournalUrl, *statements: str) -> None:
     with psycopg.connect(place.secret, autocommit=True) as connection:
         for statement in statements:
             connection.execute(statement.encode())
-
-
-def terminate(journal: Journal, place: JournalUrl) -> None:
-    """Have the server end the journal's connection, and wait until it has."""
-    session = store(journal)._session
-    assert session is not None
-    pid = session.connection.info.backend_pid
-    with psycopg.connect(place.secret, autocommit=True) as connection:
-        connection.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))
 
 
 # ------------------------------------------------------------------------------------------------- the address

@@ -52,5 +52,6 @@ class Journal:
         self.spending = Spending(self.database, when)
 
     def close(self) -> None:
-        """Close its connection."""
+        """Close its connection, and renew no lease any more."""
+        self.leases.close()
         self.database.close()

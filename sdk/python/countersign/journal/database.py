@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final, Protocol
 
@@ -82,6 +82,7 @@ class Database(ABC):
         self._pid = os.getpid()
         self._open_unit: bool | None = None  # whether the unit that is open is durable, if one is
         self._part_failed = False
+        self._when_kept: list[Callable[[], None]] = []
         mind_forks(self)
 
     @contextmanager
@@ -107,10 +108,25 @@ class Database(ABC):
                     raise JournalError("a part of this unit of the journal failed, so nothing of it is kept")
                 self._commit()
             except BaseException:
+                self._when_kept = []
                 self._undo()
                 raise
             finally:
                 self._open_unit = None
+            kept, self._when_kept = self._when_kept, []
+            for do in kept:
+                do()
+
+    def when_kept(self, do: Callable[[], None]) -> None:
+        """Inside a unit: do this once all of it is written, and never where nobody knows that it is.
+
+        Raises:
+            MisuseError: no unit is open.
+        """
+        with self._lock:
+            if self._open_unit is None:
+                raise MisuseError("nothing of the journal is being written that this could wait for")
+            self._when_kept.append(do)
 
     @contextmanager
     def _part(self, durable: bool) -> Iterator[None]:
@@ -163,7 +179,7 @@ class Database(ABC):
         """
         self._lock = threading.RLock()
         self._pid = os.getpid()
-        self._open_unit = None
+        self._open_unit, self._when_kept = None, []
         _LEFT_TO_PARENTS.append(self._leave())
 
     def _mind_process(self) -> None:
