@@ -18,7 +18,7 @@ from countersign.journal.postgres import PostgresDatabase
 from countersign.journal_place import JournalPlace, JournalUrl
 from tests.counterparts import postgres, require
 
-BOTH = ["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("postgresql"))]
+BOTH = ["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("journals"))]
 
 
 @pytest.fixture(scope="session")

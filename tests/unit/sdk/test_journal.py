@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from countersign import (
+    EffectFailed,
     JournalError,
     LeaseLost,
+    NotDone,
     NotStageable,
     OutcomeUnknown,
     ReviewPending,
@@ -27,7 +29,7 @@ from countersign.journal import Done, Journal, Lease, LocalState, LocalTxn, Stag
 from countersign.journal.leases import fate_of, new_holder
 from countersign.journal.moves import MOVES, SOURCES, SPENT
 from countersign.journal_place import JournalPlace, JournalUrl
-from tests.fakes.desk import AGENT, Desk, TickingClock, refund_tool
+from tests.fakes.desk import AGENT, Desk, TickingClock, failing_tool, refund_tool
 from tests.unit.sdk.journals import BOTH
 
 TXN = names.txn_id(agent=AGENT, run_key="t-1")
@@ -434,6 +436,15 @@ def test_a_disk_that_stays_full_does_not_hide_that_the_outcome_is_unknown(
     with pytest.raises(OutcomeUnknown, match="disk is full"), transaction("t-1", runtime=desk.runtime):
         refund("o-1", 100)
     assert len(desk.done) == 1
+
+
+def test_whatever_a_tool_said_its_outcome_is_written_down(desk: Desk) -> None:
+    notify = failing_tool(desk, NotDone("half\x00way"), acts=False)
+    with pytest.raises(EffectFailed, match="half"), transaction("t-1", runtime=desk.runtime):
+        notify("o-1")
+    (effect,) = desk.runtime.journal.transactions.effects(desk.runtime.journal.transactions.find("t-1")[0])
+    assert effect.state is LocalState.FAILED
+    assert effect.error is not None and effect.error.startswith("NotDone: half")
 
 
 def test_a_list_that_could_not_be_frozen_is_forgotten(desk: Desk) -> None:

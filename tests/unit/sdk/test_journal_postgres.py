@@ -32,7 +32,7 @@ from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import AGENT, Desk, refund_tool
 from tests.unit.sdk.journals import terminate
 
-pytestmark = pytest.mark.xdist_group("postgresql")
+pytestmark = pytest.mark.xdist_group("journals")
 SPAWN = multiprocessing.get_context("spawn")
 SECRET = "s3cr3t-w0rd"
 TXN = "a" * 64

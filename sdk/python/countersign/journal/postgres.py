@@ -10,7 +10,7 @@ was lost is replaced at the next use, never inside a unit. It needs the extra `p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -87,7 +87,11 @@ class Session:
 
     def execute(self, sql: str, parameters: Parameters = (), /) -> Found:
         """Run one statement."""
-        return self.connection.execute(translated(sql), parameters)
+        if isinstance(parameters, Mapping):
+            values: Any = {name: _storable(value) for name, value in parameters.items()}
+        else:
+            values = [_storable(value) for value in parameters]
+        return self.connection.execute(translated(sql), values)
 
 
 class PostgresDatabase(Database):
@@ -211,7 +215,7 @@ class PostgresDatabase(Database):
         try:
             yield
         except self._driver.Error as error:
-            said = error.diag.message_primary or str(error).strip() or type(error).__name__
+            said = " ".join((error.diag.message_primary or str(error) or type(error).__name__).split())
             raise JournalError(
                 f"the journal {self.name!r} cannot be used: {said}. Nothing fires without it"
             ) from error
@@ -236,3 +240,8 @@ def driver() -> Any:
 def _record_factory(cursor: psycopg.Cursor[Any]) -> Callable[[Sequence[Any]], Record]:
     at = {column.name: n for n, column in enumerate(cursor.description or ())}
     return lambda values: Record(at, values)
+
+
+def _storable(value: Any) -> Any:
+    """PostgreSQL's text has no character 0. What a tool said went wrong may; arguments and results are bytes."""
+    return value.replace("\x00", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value
