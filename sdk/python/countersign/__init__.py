@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         TransactionBusy,
         WorldError,
     )
+    from countersign.journal_place import JournalUrl
     from countersign.llm.budgets import Budget
     from countersign.llm.calling import LlmCall, llm_call, record_llm
     from countersign.llm.errors import BudgetExceeded, CallNotRecorded, PriceUnknown, UsageUnknown
@@ -97,6 +98,7 @@ _HOMES = {
         ),
         *("ServiceUnavailable", "SettingsError", "Stopped", "TransactionBusy", "WorldError"),
     ),
+    "journal_place": ("JournalUrl",),
     "llm.budgets": ("Budget",),
     "llm.calling": ("LlmCall", "llm_call", "record_llm"),
     "llm.errors": ("BudgetExceeded", "CallNotRecorded", "PriceUnknown", "UsageUnknown"),
@@ -130,6 +132,7 @@ __all__ = [
     "FiringEffect",
     "IndependentFailures",
     "JournalError",
+    "JournalUrl",
     "LeaseLost",
     "LiveAdapter",
     "LiveCall",

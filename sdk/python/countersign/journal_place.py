@@ -16,29 +16,41 @@ HOW_TO_WRITE: Final = (
     "write it like postgresql://user:password@host:5432/database, and / ? # @ : in a password as "
     "%2F %3F %23 %40 %3A"
 )
-_NOT_SHOWN: Final = "postgresql://(not shown)"
 _SCHEMES: Final = ("postgresql://", "postgres://")
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _ADDRESS: Final = re.compile(
-    r"(?P<user>[^:@/?]*)(?::[^@/?]*)?@(?P<host>[^@/?]*)(?P<rest>/[^@:?/]*)?(?:\?.*)?"
+    r"(?:(?P<user>[^:@/?]*)(?::[^@/?]*)?@)?(?P<host>[^@/?]*)(?P<database>/[^@:?/]*)?(?:\?[^@]*)?"
 )
-_NOBODY: Final = re.compile(r"(?P<host>[^@/?]*)(?P<rest>/[^@:?/]*)?(?:\?[^@]*)?")
 
 
 @dataclass(frozen=True, slots=True)
 class JournalUrl:
-    """The address of a journal on PostgreSQL. `secret` is the whole of it; `str` is what may be shown."""
+    """The address of a journal on PostgreSQL. `secret` is the whole of it; `str` is what may be shown.
+
+    Raises:
+        SettingsError: it is not written as one, so that a part of its password would be read as something else, and
+            told.
+    """
 
     secret: str = field(repr=False)
 
+    def __post_init__(self) -> None:
+        if self._parts() is None:
+            raise SettingsError(
+                f"the journal's address cannot be read; {HOW_TO_WRITE}. It is not shown here, for its password may "
+                "stand anywhere in it"
+            )
+
     def __str__(self) -> str:
-        """User, host and database. An address that is not written as one may hide its password anywhere."""
-        address = self.secret.partition("://")[2]
-        if (found := _ADDRESS.fullmatch(address)) is not None:
-            return f"postgresql://{found['user']}@{found['host']}{found['rest'] or ''}"
-        if (found := _NOBODY.fullmatch(address)) is not None:
-            return f"postgresql://{found['host']}{found['rest'] or ''}"
-        return _NOT_SHOWN
+        """User, host and database."""
+        user, host, database = self._parts() or ("", "", "")
+        return f"postgresql://{user}{'@' if user else ''}{host}{database}"
+
+    def _parts(self) -> tuple[str, str, str] | None:
+        scheme, mark, address = self.secret.partition("://")
+        if f"{scheme.lower()}{mark}" not in _SCHEMES or (found := _ADDRESS.fullmatch(address)) is None:
+            return None
+        return found["user"] or "", found["host"], found["database"] or ""
 
 
 JournalPlace = Path | JournalUrl
@@ -49,17 +61,10 @@ def journal_place(named: str) -> JournalPlace:
     """What a person wrote as the place of a journal.
 
     Raises:
-        SettingsError: it is an address of something that keeps no journal, or one whose password would be read as
-            something else, and told.
+        SettingsError: it is an address of something that keeps no journal, or one that cannot be read.
     """
     if named.lower().startswith(_SCHEMES):
-        url = JournalUrl(named)
-        if str(url) == _NOT_SHOWN:
-            raise SettingsError(
-                f"the journal's address cannot be read; {HOW_TO_WRITE}. It is not shown here, for its password may "
-                "stand anywhere in it"
-            )
-        return url
+        return JournalUrl(named)
     if (scheme := _SCHEME.match(named)) is not None:
         raise SettingsError(
             f"a journal is a file or a PostgreSQL database, and {scheme[0]!r} begins the address of neither; write a "
