@@ -81,6 +81,7 @@ def test_damage_ends_with_one_and_is_named_with_transaction_and_line(whole: Path
         (("--agent", "support", "--text", "PARK"), {"parked"}),
         (("--agent", "another"), set()),
         (("--text", "%"), set()),
+        (("--text", "", "--state", "settled"), {"fired", "taken back", "settled by a person"}),
         (("--since", "2027-01-15T08:00:00Z", "--text", "fired"), {"fired"}),
         (("--since", "2027-01-15T08:00:01Z"), set()),
         (("--until", "2027-01-15T08:00:00Z"), set()),
