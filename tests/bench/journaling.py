@@ -26,8 +26,9 @@ from countersign.contract import (
     txn_id,
 )
 from countersign.journal import Done, Journal, Lease, LocalState, LocalTxn, Staged
-from countersign.journal.database import Database
+from countersign.journal.database import Unit
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE
+from countersign.journal.sqlite import SQLiteDatabase
 from tests.bench.measuring import TIME, BenchError, Case, Group, Row, wall_case
 
 AGENT, TOOL, DIGEST = "bench-agent", "send_mail", "0" * 64
@@ -47,11 +48,11 @@ ROWS = (
 )  # fmt: skip
 
 
-class _Unforced(Database):
+class _Unforced(SQLiteDatabase):
     """A journal's file none of whose commits waits for the disk."""
 
     @contextmanager
-    def unit(self, *, durable: bool) -> Iterator[sqlite3.Connection]:
+    def unit(self, *, durable: bool) -> Iterator[Unit]:
         """As the journal's, but never durable."""
         del durable
         with super().unit(durable=False) as unit:

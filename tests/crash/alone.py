@@ -31,6 +31,7 @@ from countersign import (
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.redo import Work
 from countersign.journal.database import Database
+from countersign.journal_place import JournalPlace, JournalUrl
 from countersign.live import LiveWork
 from countersign.waiting import Answered, Asked, SyncWaits
 from tests.crash.forking import forked
@@ -62,6 +63,12 @@ def live(life: Life) -> dict[str, Any]:
     return said
 
 
+def place_in(folder: Path) -> JournalPlace:
+    """Where the agent's journal lies: in its folder, unless the folder says where else."""
+    elsewhere = folder / "journal.url"
+    return JournalUrl(elsewhere.read_text()) if elsewhere.exists() else folder / "journal.db"
+
+
 def acts(folder: Path) -> list[str]:
     """What happened to the world, in order."""
     path = folder / "world.log"
@@ -77,7 +84,7 @@ def run(life: Life) -> None:
         url=life.url,
         agent="support",
         key_path=life.folder / "agent.pem",
-        journal_path=life.folder / "journal.db",
+        journal_path=place_in(life.folder),
         retry_base_seconds=0.001,
         retry_max_seconds=0.002,
     )

@@ -6,6 +6,7 @@ import json
 import shutil
 import sqlite3
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,8 @@ import pytest
 
 from countersign.contract import EffectState, PrivateKey
 from countersign.journal import Journal
-from tests.crash.alone import Life, acts, live, manifests_of
+from tests.counterparts import postgres
+from tests.crash.alone import Life, acts, live, manifests_of, place_in
 from tests.fakes.desk import notes_database, write_key
 from tests.fakes.service import FakeService
 from tests.fakes.service_http import Face, serving
@@ -39,10 +41,23 @@ HERE_IT_MATTERS = (
 OLD_FILES = {"state": "old", "draft": "to be removed"}
 NEW_FILES = {"state": "new", "orders/o-1": "refunded"}
 
+DATABASE = "journals.url"  # beside the stages, where their journals are to be in one
+
 pytestmark = pytest.mark.timeout(900)  # a hundred processes on a busy machine
 ALL = pytest.param(True, marks=pytest.mark.long)
 EVERY = pytest.mark.parametrize("every", [False, ALL])
 EVERY_WHEN_LONG = pytest.mark.parametrize("every", [ALL])
+
+
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("postgresql"))])
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """Which engine the journals of a sweep are on."""
+    if request.param == "postgresql":
+        with postgres.database(request.getfixturevalue("postgres_server")) as url:
+            (tmp_path / DATABASE).write_text(url.replace("+psycopg", ""))
+            yield "postgresql"
+        return
+    yield "sqlite"
 
 
 @dataclass
@@ -91,7 +106,7 @@ class Stage:
         )
 
     def journal(self) -> list[tuple[str, str]]:
-        opened = Journal(self.folder / "journal.db")
+        opened = Journal(place_in(self.folder))
         try:
             found = opened.transactions.find("t-1")
             if not found:
@@ -109,6 +124,9 @@ def staged(tmp_path: Path, flow: str, name: str) -> Iterator[Stage]:
     folder.mkdir()
     notes_database(folder)
     (folder / "files").mkdir()
+    if (tmp_path / DATABASE).exists():
+        database = (tmp_path / DATABASE).read_text()
+        (folder / "journal.url").write_text(f"{database}?options=-csearch_path%3Dj_{uuid.uuid4().hex}")
     for name, content in OLD_FILES.items():
         (folder / "files" / name).write_text(content)
     service = FakeService(now=time.time)
@@ -161,6 +179,7 @@ def require_honest(stage: Stage, point: str, said: dict[str, Any], before: list[
 
 
 @EVERY
+@pytest.mark.usefixtures("engine")
 @pytest.mark.parametrize("flow", ["one", "two"])
 def test_killed_anywhere_a_rerun_fires_once_or_says_unknown(tmp_path: Path, flow: str, every: bool) -> None:
     points = unknown = 0
@@ -176,6 +195,7 @@ def test_killed_anywhere_a_rerun_fires_once_or_says_unknown(tmp_path: Path, flow
 
 
 @EVERY
+@pytest.mark.usefixtures("engine")
 def test_killed_anywhere_resume_ends_it_and_a_second_resume_changes_nothing(
     tmp_path: Path, every: bool
 ) -> None:
@@ -324,7 +344,7 @@ def test_a_rerun_after_a_death_leaves_the_files_as_its_answer_says(tmp_path: Pat
 def test_a_living_owner_is_left_alone(tmp_path: Path) -> None:
     with staged(tmp_path, "large", "one") as stage:
         stage.live()
-        journal = Journal(stage.folder / "journal.db")
+        journal = Journal(place_in(stage.folder))
         record = journal.transactions.find("t-1")[0]
         lease = journal.leases.acquire(record.txn)
         assert not isinstance(lease, str)

@@ -20,12 +20,13 @@ from countersign import (
 )
 from countersign.contract import EffectState
 from countersign.journal.outbox import Outbox
+from countersign.journal_place import JournalPlace
 from tests.fakes.desk import charge_tools, failing_tool, make_desk, note_tool, notes_database, refund_tool
 
 
-def eventful_journal(folder: Path) -> Path:
-    """Make one in this folder, and leave it closed with everything in the one file."""
-    desk = make_desk(folder)
+def eventful_journal(folder: Path, place: JournalPlace | None = None) -> Path:
+    """Make one in this folder, and leave it closed with everything in the one file; or make it at this place."""
+    desk = make_desk(folder, **({} if place is None else {"journal_path": place}))
     refund, charge = refund_tool(desk), charge_tools(desk)
     database = SQLiteAdapter(notes_database(folder))
     note = note_tool(desk, database)
@@ -64,8 +65,10 @@ def eventful_journal(folder: Path) -> Path:
     outbox: Outbox = runtime.journal.outbox
     outbox.tell_again(desk.clock.wall() - 1)
     outbox.refused(outbox.pending()[:1], "it knows better")
-    path = runtime.settings.journal_path
     runtime.close()
+    if place is not None:
+        return folder
+    path = folder / "journal.db"
     with_all = sqlite3.connect(path)
     with_all.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with_all.close()

@@ -102,10 +102,9 @@ def make_desk(folder: Path, **changes: Any) -> Desk:
         url=service.iss,
         agent=AGENT,
         key_path=write_key(folder / "agent.pem", key),
-        journal_path=folder / "journal.db",
         retry_base_seconds=0.001,
         retry_max_seconds=0.002,
-        **changes,
+        **{"journal_path": folder / "journal.db"} | changes,
     )
     registry = ToolRegistry()
     return Desk(folder, service, face, make_runtime(settings, face, registry, clock), clock, registry)

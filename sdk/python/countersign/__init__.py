@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         WorldError,
     )
     from countersign.fire_errors import EffectFailed, FireError, LiveCommitFailed, OutcomeUnknown, PartlyFired
+    from countersign.journal_place import JournalUrl
     from countersign.llm.budgets import Budget
     from countersign.llm.calling import LlmCall, llm_call, record_llm
     from countersign.llm.errors import BudgetExceeded, CallNotRecorded, PriceUnknown, UsageUnknown
@@ -77,6 +78,7 @@ _HOMES = {
         *("Stopped", "TransactionBusy", "WorldError"),
     ),
     "fire_errors": ("EffectFailed", "FireError", "LiveCommitFailed", "OutcomeUnknown", "PartlyFired"),
+    "journal_place": ("JournalUrl",),
     "llm.budgets": ("Budget",),
     "llm.calling": ("LlmCall", "llm_call", "record_llm"),
     "llm.errors": ("BudgetExceeded", "CallNotRecorded", "PriceUnknown", "UsageUnknown"),
@@ -113,6 +115,7 @@ __all__ = [
     "FiringEffect",
     "IndependentFailures",
     "JournalError",
+    "JournalUrl",
     "LeaseLost",
     "LiveAdapter",
     "LiveCall",

@@ -19,9 +19,16 @@ from countersign.journal.damage import Verified
 from countersign.journal.searching import Wanted, moment
 from countersign.journal.verifying import verify
 from countersign.journal_export import Form, exported
-from countersign.settings import journal_path_from_env
 from countersign.telling import describe, summary, visible
-from countersign.terminal import JournalOption, JsonOption, errors_told, print_json, print_table, the_journal
+from countersign.terminal import (
+    JournalOption,
+    JsonOption,
+    errors_told,
+    place_of,
+    print_json,
+    print_table,
+    the_journal,
+)
 
 journal_app: Final = typer.Typer(no_args_is_help=True, help="What was staged, asked, fired.")
 
@@ -159,7 +166,7 @@ def verify_journal(
     Who can write the file can make it all anew, or put an old copy back: the service's log shows that, not this.
     """
     with errors_told():
-        found = verify(journal or journal_path_from_env(), name)
+        found = verify(place_of(journal), name)
     if as_json:
         print_json({"format": "countersign/journal-verify/v1", "sound": found.sound} | asdict(found))
     else:

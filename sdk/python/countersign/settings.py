@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from countersign.contract.errors import BadKeyError
 from countersign.contract.keys import PrivateKey
 from countersign.errors import SettingsError
+from countersign.journal_place import JournalPlace, journal_place
 
 if TYPE_CHECKING:
     from countersign.llm.budgets import Budget
@@ -44,7 +45,7 @@ class Settings:
     url: str
     agent: str
     key_path: Path | None  # the enrolled key; None: one made here, vouched for by the token
-    journal_path: Path
+    journal_path: JournalPlace
     token_path: Path | None = None  # the platform's token; see bringing.py
     issuer: str = ""  # what `iss` of a release must be; empty: the url
     allow_dev: bool = False  # accept releases whose votes came from the development sign-in
@@ -70,7 +71,7 @@ class Settings:
         30.0  # an unknown kid causes one fetch in this time, so that tokens cannot flood it
     )
 
-    lease_seconds: float = 60.0  # a body that takes longer keeps its lease by staging; see journal/leases.py
+    lease_seconds: float = 60.0  # renewed while its owner lives, by a heartbeat; see journal/leases.py
     lease_wait_seconds: float = 5.0  # how long a second run of the same key waits for the first
     fire_margin_seconds: float = 1.0  # a fire starts only if this much of fire_by is left
     idempotent_tries: int = 3  # calls of one idempotent tool with one call key, the first included
@@ -115,7 +116,7 @@ class Settings:
             agent=agent,
             key_path=_path(env, KEY_VARIABLE),
             token_path=_path(env, TOKEN_VARIABLE),
-            journal_path=Path(journal) if journal else default_journal_path(agent, env),
+            journal_path=journal_place(journal) if journal else default_journal_path(agent, env),
             issuer=env.get(ISSUER_VARIABLE, ""),
             allow_dev=_flag(env, ALLOW_DEV_VARIABLE),
             allow_http=_flag(env, ALLOW_HTTP_VARIABLE),
@@ -124,7 +125,7 @@ class Settings:
         )
 
 
-def journal_path_from_env(environment: Mapping[str, str] | None = None) -> Path:
+def journal_path_from_env(environment: Mapping[str, str] | None = None) -> JournalPlace:
     """Where this agent's journal lies, for reading it without a service or a key.
 
     Raises:
@@ -133,7 +134,7 @@ def journal_path_from_env(environment: Mapping[str, str] | None = None) -> Path:
     env = os.environ if environment is None else environment
     named = env.get(JOURNAL_VARIABLE)
     if named:
-        return Path(named)
+        return journal_place(named)
     return default_journal_path(_required(env, AGENT_VARIABLE, "the agent whose journal it is"), env)
 
 

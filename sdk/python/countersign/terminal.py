@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any
 
 import orjson
@@ -17,8 +16,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from countersign.errors import CountersignError, MisuseError
+from countersign.errors import CountersignError
 from countersign.journal import Journal
+from countersign.journal.opening import require_journal
+from countersign.journal_place import JournalPlace, journal_place
 from countersign.settings import journal_path_from_env
 from countersign.telling import visible
 
@@ -26,21 +27,28 @@ JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document inst
 
 
 JournalOption = Annotated[
-    Path | None,
-    typer.Option("--journal", help="Journal file; else COUNTERSIGN_JOURNAL, else the agent's own."),
+    str | None,
+    typer.Option(
+        "--journal",
+        help="Journal file or postgresql:// address; else COUNTERSIGN_JOURNAL, else the agent's own.",
+    ),
 ]
 
 
+def place_of(named: str | None) -> JournalPlace:
+    """Where a command's journal lies."""
+    return journal_place(named) if named else journal_path_from_env()
+
+
 @contextmanager
-def the_journal(path: Path | None) -> Iterator[Journal]:
+def the_journal(named: str | None) -> Iterator[Journal]:
     """The journal of a command, closed afterwards.
 
     Raises:
-        MisuseError: there is none at this path, nor where one is by default.
+        MisuseError: there is none at this place, nor where one is by default.
     """
-    chosen = path or journal_path_from_env()
-    if not chosen.is_file():
-        raise MisuseError(f"there is no journal at {str(chosen)!r}; name one with --journal")
+    chosen = place_of(named)
+    require_journal(chosen)
     opened = Journal(chosen)
     try:
         yield opened

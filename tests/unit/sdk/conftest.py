@@ -5,17 +5,24 @@ from pathlib import Path
 
 import pytest
 
+from countersign.journal.opening import database_at
 from countersign.journal.verifying import verify
+from countersign.journal_place import JournalPlace
 from tests.fakes.desk import Desk, make_desk
+from tests.unit.sdk.journals import engine, journal_database, place, server
+
+__all__ = ["desk", "engine", "journal_database", "place", "server"]
 
 
 @pytest.fixture
-def desk(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Desk]:
-    world = make_desk(tmp_path)
+def desk(tmp_path: Path, place: JournalPlace, request: pytest.FixtureRequest) -> Iterator[Desk]:
+    world = make_desk(tmp_path, journal_path=place)
     yield world
     world.runtime.close()
-    journal = world.runtime.settings.journal_path
-    if journal.exists():
-        found = verify(journal).findings
+    database = database_at(place)
+    is_there = database.is_there()
+    database.close()
+    if is_there:
+        found = verify(place).findings
         tampers = request.node.get_closest_marker("tampers") is not None
         assert bool(found) is tampers, found or "the chain did not notice what this test did to the journal"

@@ -7,6 +7,7 @@ import io
 import json
 import shutil
 import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from typer.testing import CliRunner, Result
 from countersign import ReviewPending, resume, tool, transaction
 from countersign.cli import app
 from countersign.journal_export import COLUMNS, FORMAT, exported
+from countersign.journal_place import JournalUrl
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import Desk, refund_tool
+from tests.unit.sdk.journals import schema
 
 
 @pytest.fixture(scope="module")
@@ -25,12 +28,19 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return eventful_journal(tmp_path_factory.mktemp("whole"))
 
 
-def run(path: Path, *args: str) -> Result:
-    command = ["journal", *args, "--journal", str(path)]
+@pytest.fixture(scope="module")
+def at_postgres(journal_database: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[JournalUrl]:
+    with schema(journal_database) as url:
+        eventful_journal(tmp_path_factory.mktemp("at_postgres"), url)
+        yield url
+
+
+def run(place: Path | JournalUrl, *args: str) -> Result:
+    command = ["journal", *args, "--journal", place.secret if isinstance(place, JournalUrl) else str(place)]
     return CliRunner().invoke(app, command, catch_exceptions=False, env={"COLUMNS": "250"})
 
 
-def keys(path: Path, *args: str) -> set[str]:
+def keys(path: Path | JournalUrl, *args: str) -> set[str]:
     result = run(path, "filter", *args, "--json")
     assert result.exit_code == 0, result.output
     return {one["key"] for one in json.loads(result.output)}
@@ -71,6 +81,7 @@ def test_damage_ends_with_one_and_is_named_with_transaction_and_line(whole: Path
         (("--agent", "support", "--text", "PARK"), {"parked"}),
         (("--agent", "another"), set()),
         (("--text", "%"), set()),
+        (("--text", "", "--state", "settled"), {"fired", "taken back", "settled by a person"}),
         (("--since", "2027-01-15T08:00:00Z", "--text", "fired"), {"fired"}),
         (("--since", "2027-01-15T08:00:01Z"), set()),
         (("--until", "2027-01-15T08:00:00Z"), set()),
@@ -186,3 +197,69 @@ def test_stats_know_how_long_people_took(desk: Desk) -> None:
     people = json.loads(run(path, "stats", "--json").output)["people"]
     assert people == {"asked": 3, "answered": 3, "median_seconds": 120.0, "longest_seconds": 540.0}
     assert "decided 3 after 120 s (median)" in run(path, "stats").output
+
+
+# ------------------------------------------------------------------------------------- the same on PostgreSQL
+
+ON_POSTGRES = pytest.mark.xdist_group("journals")
+FILTERS = [
+    ("--state", "parked"), ("--state", "compensated"), ("--tool", "refund", "--state", "settled"), ("--tool", "slo"),
+    ("--agent", "support", "--text", "PARK"), ("--agent", "another"), ("--text", "%"), ("--text", ""),
+    ("--since", "2027-01-15T08:00:00Z", "--text", "fired"), ("--until", "2027-01-15T08:00:00Z"),
+    ("--limit", "2"), (),
+]  # fmt: skip
+
+
+@ON_POSTGRES
+@pytest.mark.parametrize("args", FILTERS)
+def test_a_filter_finds_the_same_on_postgresql(
+    whole: Path, at_postgres: JournalUrl, args: tuple[str, ...]
+) -> None:
+    assert keys(at_postgres, *args) == keys(whole, *args)
+
+
+@ON_POSTGRES
+def test_every_verb_reads_postgresql(whole: Path, at_postgres: JournalUrl) -> None:
+    assert run(at_postgres, "verify").output == "sound: 7 transactions, 90 lines\n"
+    assert run(at_postgres, "stats", "--json").output == run(whole, "stats", "--json").output
+    assert run(at_postgres, "stats").output == run(whole, "stats").output
+    (shown,), (same,) = (
+        json.loads(run(one, "show", "fired", "--json").output) for one in (at_postgres, whole)
+    )
+    assert [one["tool"] for one in shown["effects"]] == ["refund", "refund", "note"]
+    assert [one["args"] for one in shown["effects"]] == [one["args"] for one in same["effects"]]
+    exported_there = json.loads(run(at_postgres, "export").output)
+    assert len(exported_there["transactions"]) == 7
+    listed = run(at_postgres, "list")
+    assert (listed.exit_code, "taken back" in listed.output) == (0, True)
+    budgets = CliRunner().invoke(app, ["budget", "list", "--json", "--journal", at_postgres.secret])
+    assert (budgets.exit_code, budgets.output) == (0, "[]\n")
+
+
+@ON_POSTGRES
+@pytest.mark.parametrize("verb", ["list", "verify", "stats"])
+def test_a_database_without_a_journal_is_told_without_its_password(journal_database: str, verb: str) -> None:
+    address = (
+        journal_database.replace("countersign@", "countersign:s3cr3t@") + "?options=-csearch_path%3Dnobodys"
+    )
+    result = run(JournalUrl(address), verb)
+    assert result.exit_code == 1
+    assert "misuse: there is no journal at 'postgresql://countersign@" in result.output
+    assert "s3cr3t" not in result.output
+
+
+@pytest.mark.parametrize("verb", ["list", "verify"])
+def test_a_server_that_is_away_is_told_without_its_password(verb: str) -> None:
+    result = run(JournalUrl("postgresql://ann:s3cr3t@127.0.0.1:1/app"), verb)
+    assert result.exit_code == 1
+    assert "journal: the journal 'postgresql://ann@127.0.0.1:1/app' cannot be used" in result.output
+    assert "s3cr3t" not in result.output
+
+
+@ON_POSTGRES
+def test_the_place_may_come_from_the_environment(
+    at_postgres: JournalUrl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COUNTERSIGN_JOURNAL", at_postgres.secret)
+    result = CliRunner().invoke(app, ["journal", "verify"], catch_exceptions=False)
+    assert (result.exit_code, result.output) == (0, "sound: 7 transactions, 90 lines\n")

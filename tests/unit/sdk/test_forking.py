@@ -13,6 +13,7 @@ from countersign import OutsideTransaction, SQLiteAdapter, transaction
 from countersign.contract import PrivateKey
 from countersign.settings import load_key
 from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.unit.sdk.journals import BOTH
 
 AS_EXPECTED = 0
 
@@ -49,6 +50,7 @@ def test_a_forked_child_calls_no_tool_of_its_parents_transaction(desk: Desk) -> 
 LEAVING = {"by reaching its end": None, "by sys.exit": SystemExit(0), "by an exception": ValueError("no")}
 
 
+@pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("error", LEAVING.values(), ids=LEAVING)
 def test_a_forked_child_that_leaves_the_block_neither_commits_nor_undoes(
     desk: Desk, tmp_path: Path, error: BaseException | None
@@ -84,6 +86,7 @@ def test_a_forked_child_that_was_wrong_is_seen() -> None:
     assert forked(lambda: sys.exit(3)) == 3
 
 
+@pytest.mark.parametrize("engine", BOTH)
 def test_a_forked_child_commits_a_transaction_of_its_own(desk: Desk) -> None:
     """It has the key and a journal connection of its own; the lease in the journal keeps the two apart."""
     refund = refund_tool(desk)

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from countersign import (
+    EffectFailed,
     JournalError,
     LeaseLost,
+    NotDone,
     NotStageable,
     OutcomeUnknown,
     ReviewPending,
@@ -26,9 +28,12 @@ from countersign.contract.effect import Effect, Resource
 from countersign.journal import Done, Journal, Lease, LocalState, LocalTxn, Staged
 from countersign.journal.leases import fate_of, new_holder
 from countersign.journal.moves import MOVES, SOURCES, SPENT
-from tests.fakes.desk import AGENT, Desk, TickingClock, refund_tool
+from countersign.journal_place import JournalPlace, JournalUrl
+from tests.fakes.desk import AGENT, Desk, TickingClock, failing_tool, refund_tool
+from tests.unit.sdk.journals import BOTH
 
 TXN = names.txn_id(agent=AGENT, run_key="t-1")
+IN_A_FILE = pytest.mark.parametrize("engine", ["sqlite"])
 
 
 @pytest.fixture
@@ -36,9 +41,15 @@ def clock() -> TickingClock:
     return TickingClock()
 
 
+@pytest.fixture(params=BOTH)
+def engine(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
 @pytest.fixture
-def journal(tmp_path: Path, clock: TickingClock) -> Iterator[Journal]:
-    opened = Journal(tmp_path / "journal.db", clock=clock, lease_seconds=60)
+def journal(place: JournalPlace, clock: TickingClock) -> Iterator[Journal]:
+    opened = Journal(place, clock=clock, lease_seconds=60)
     yield opened
     opened.close()
 
@@ -83,6 +94,7 @@ def frozen(journal: Journal, lease: Lease, *effects: Effect) -> tuple[int, str]:
     return staging, journal.transactions.freeze(lease, staging, effects, txn_digest=digest, live=0)
 
 
+@IN_A_FILE
 def test_the_file_belongs_to_its_owner_alone(journal: Journal, tmp_path: Path) -> None:
     owned(journal)
     for file in tmp_path.glob("journal.db*"):
@@ -108,6 +120,7 @@ def test_another_programs_database_is_refused(tmp_path: Path) -> None:
         owned(Journal(path))
 
 
+@IN_A_FILE
 def test_a_newer_journal_is_refused(journal: Journal, tmp_path: Path) -> None:
     owned(journal)
     journal.database.rows("PRAGMA user_version=99")
@@ -116,6 +129,7 @@ def test_a_newer_journal_is_refused(journal: Journal, tmp_path: Path) -> None:
         owned(Journal(tmp_path / "journal.db"))
 
 
+@IN_A_FILE
 @pytest.mark.tampers
 @pytest.mark.parametrize("damage", ["truncated", "overwritten"])
 def test_a_damaged_file_is_an_error_and_nothing_fires(desk: Desk, damage: str) -> None:
@@ -156,6 +170,8 @@ def test_a_row_that_was_changed_is_found_and_nothing_fires(desk: Desk, change: s
     with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
         refund("o-1", 90_000)
     desk.service.approve(pending.value.txn)
+    if isinstance(desk.runtime.settings.journal_path, JournalUrl):
+        change = change.replace("AS BLOB", "AS bytea")
     with desk.runtime.journal.database.unit(durable=True) as unit:
         unit.execute(change)
     with desk.restarted() as restarted:
@@ -332,8 +348,8 @@ def _enter_elsewhere(runtime: Any) -> None:
     contextvars.Context().run(enter)
 
 
-def _child(path: str, answer: Any) -> None:
-    journal = Journal(path)
+def _child(place: JournalPlace, answer: Any) -> None:
+    journal = Journal(place)
     journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)
     lease = journal.leases.acquire(TXN)
     answer.put(lease.holder if isinstance(lease, Lease) else None)
@@ -342,10 +358,10 @@ def _child(path: str, answer: Any) -> None:
     os._exit(0)
 
 
-def test_a_dead_owner_is_succeeded_at_once(journal: Journal, tmp_path: Path) -> None:
+def test_a_dead_owner_is_succeeded_at_once(journal: Journal, place: JournalPlace) -> None:
     context = multiprocessing.get_context("spawn")
     answer = context.Queue()
-    child = context.Process(target=_child, args=(str(tmp_path / "journal.db"), answer))
+    child = context.Process(target=_child, args=(place, answer))
     child.start()
     holder = answer.get(timeout=60)
     child.join(60)
@@ -420,6 +436,15 @@ def test_a_disk_that_stays_full_does_not_hide_that_the_outcome_is_unknown(
     with pytest.raises(OutcomeUnknown, match="disk is full"), transaction("t-1", runtime=desk.runtime):
         refund("o-1", 100)
     assert len(desk.done) == 1
+
+
+def test_whatever_a_tool_said_its_outcome_is_written_down(desk: Desk) -> None:
+    notify = failing_tool(desk, NotDone("half\x00way"), acts=False)
+    with pytest.raises(EffectFailed, match="half"), transaction("t-1", runtime=desk.runtime):
+        notify("o-1")
+    (effect,) = desk.runtime.journal.transactions.effects(desk.runtime.journal.transactions.find("t-1")[0])
+    assert effect.state is LocalState.FAILED
+    assert effect.error is not None and effect.error.startswith("NotDone: half")
 
 
 def test_a_list_that_could_not_be_frozen_is_forgotten(desk: Desk) -> None:

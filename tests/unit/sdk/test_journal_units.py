@@ -14,13 +14,15 @@ from countersign import JournalError, MisuseError, llm_call, transaction
 from countersign.journal import Journal
 from countersign.journal.database import Database
 from countersign.journal.leases import fate_of, new_holder
+from countersign.journal_place import JournalPlace
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.llm_answers import OPENAI_CHAT
+from tests.unit.sdk.journals import BOTH
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    opened = Journal(tmp_path / "journal.db").database
+def database(place: JournalPlace) -> Iterator[Database]:
+    opened = Journal(place).database
     yield opened
     opened.close()
 
@@ -52,15 +54,23 @@ def commits(database: Database) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize("engine", BOTH)
 def test_a_unit_inside_a_unit_is_part_of_it(database: Database) -> None:
-    found = commits(database)
     with database.unit(durable=False):
         write(database, "a")
         write(database, "b")
     assert names(database) == ["a", "b"]
+
+
+def test_a_unit_inside_a_unit_is_no_commit_of_its_own(database: Database) -> None:
+    found = commits(database)
+    with database.unit(durable=False):
+        write(database, "a")
+        write(database, "b")
     assert found == ["NORMAL"]
 
 
+@pytest.mark.parametrize("engine", BOTH)
 def test_what_raises_takes_its_parts_with_it(database: Database) -> None:
     with pytest.raises(RuntimeError), database.unit(durable=False):
         write(database, "a")
@@ -68,6 +78,7 @@ def test_what_raises_takes_its_parts_with_it(database: Database) -> None:
     assert names(database) == []
 
 
+@pytest.mark.parametrize("engine", BOTH)
 def test_a_part_that_failed_takes_the_whole_with_it_even_if_nobody_else_noticed(database: Database) -> None:
     with pytest.raises(JournalError, match="a part"), database.unit(durable=False) as unit:
         write(database, "a")
@@ -83,6 +94,7 @@ def test_a_part_that_failed_takes_the_whole_with_it_even_if_nobody_else_noticed(
     assert names(database) == ["d"]
 
 
+@pytest.mark.parametrize("engine", BOTH)
 def test_a_durable_part_needs_a_durable_whole(database: Database) -> None:
     with pytest.raises(MisuseError, match="durable"), database.unit(durable=False):
         write(database, "a", durable=True)

@@ -19,8 +19,10 @@ from countersign import Budget, BudgetExceeded, Runtime, Settings, llm_call
 from countersign.journal import Journal, spending
 from countersign.journal.database import Database
 from countersign.journal.spending import Hold
+from countersign.journal_place import JournalPlace
 from tests.fakes.desk import Desk, make_desk
 from tests.fakes.llm_answers import OPENAI_CHAT, with_count
+from tests.unit.sdk.journals import BOTH
 
 SPAWN = multiprocessing.get_context("spawn")
 MODEL = "example-small"
@@ -42,11 +44,17 @@ cached_input = 0.15
 EACH = {"max_tokens": 800, "input_tokens": 1200}
 
 
+@pytest.fixture(params=BOTH)
+def engine(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
+def desk(tmp_path: Path, place: JournalPlace) -> Desk:
     prices = tmp_path / "prices.toml"
     prices.write_text(PRICE)
-    return make_desk(tmp_path, budgets=BUDGETS, prices_path=prices)
+    return make_desk(tmp_path, budgets=BUDGETS, prices_path=prices, journal_path=place)
 
 
 def spend(settings: Settings, run: str, barrier: Any, done: Connection) -> None:
@@ -130,11 +138,11 @@ def test_what_a_killed_process_had_reserved_is_nobodys(desk: Desk) -> None:
 
 
 def test_nobody_decides_on_what_another_is_about_to_take(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: JournalPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """W13 again, with the moment between looking and taking held open: of a cap of 100, one of two 90s goes through."""
     cap = Hold("cap", "tokens", "day", "", 100, "2026-11-23", 90)
-    path, second_done = tmp_path / "shared.db", threading.Event()
+    second_done = threading.Event()
     looked: list[str] = []
     look, unit = spending._shortage, Database.unit
 
@@ -155,7 +163,7 @@ def test_nobody_decides_on_what_another_is_about_to_take(
         if name == "second":
             while not looked:
                 time.sleep(0.001)
-        journal = Journal(path)
+        journal = Journal(place)
         try:
             return journal.spending.reserve(name, None, MODEL, [cap])
         finally:
@@ -168,6 +176,6 @@ def test_nobody_decides_on_what_another_is_about_to_take(
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(reserve, ["first", "second"])
     assert (first, second) == (None, spending.Shortage(cap, 0, 90))
-    journal = Journal(path)
+    journal = Journal(place)
     assert [row["call_id"] for row in journal.spending.calls(9)] == ["first"]
     journal.close()

@@ -22,6 +22,7 @@ from countersign.worker import Told
 from tests.fakes.desk import Desk, changed
 from tests.fakes.operated import REPOSITORY
 from tests.fakes.service_http import serving
+from tests.unit.sdk.journals import BOTH
 
 # Each call appends a line, then waits until the test lets it end: no test here depends on how fast anything is.
 MODULE = '''
@@ -58,7 +59,7 @@ class Yard:
             "COUNTERSIGN_URL": url,
             "COUNTERSIGN_AGENT": settings.agent,
             "COUNTERSIGN_KEY": str(settings.key_path),
-            "COUNTERSIGN_JOURNAL": str(settings.journal_path),
+            "COUNTERSIGN_JOURNAL": getattr(settings.journal_path, "secret", str(settings.journal_path)),
         }
 
     def park(self, key: str, *orders: str, approve: bool = True, **changes: Any) -> str:
@@ -80,8 +81,9 @@ class Yard:
             self.desk.service.approve(pending.value.txn)
         return pending.value.txn
 
-    def worker(self, *more: str) -> subprocess.Popen[str]:
-        command = "from countersign.cli import app; app()"
+    def worker(self, *more: str, host: str | None = None) -> subprocess.Popen[str]:
+        named = f"import socket; socket.gethostname = lambda: {host!r}; " if host else ""
+        command = f"{named}from countersign.cli import app; app()"
         started = subprocess.Popen(
             [sys.executable, "-c", command, "worker", "--tools", str(self.folder / "yard_tools.py"), *more],
             env=self.env, cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -153,6 +155,19 @@ def test_what_is_approved_while_it_runs_is_fired_and_each_change_is_told_once(ya
     yard.until("o-1")
 
 
+@pytest.mark.parametrize("engine", BOTH[1:])
+def test_workers_on_other_hosts_fire_what_was_parked_here(yard: Yard) -> None:
+    """From the journal they share. Each waits for the lease of the other, of whom it sees nothing else."""
+    yard.park("t-1", "o-1")
+    first = yard.worker("--once", host="a.example")
+    yard.until("o-1")
+    assert "owned by a.example/" in said(yard.worker("--once", host="b.example"))
+    yard.go()
+    assert "t-1: review -> settled" in said(first)
+    assert "nothing" not in said(yard.worker("--once", host="b.example"))
+    assert (len(yard.lines()), yard.state("t-1")) == (1, "settled")
+
+
 def test_a_second_worker_leaves_alone_what_the_first_is_firing(yard: Yard) -> None:
     yard.park("t-1", "o-1")
     first = yard.worker("--once")
@@ -163,6 +178,7 @@ def test_a_second_worker_leaves_alone_what_the_first_is_firing(yard: Yard) -> No
     assert len(yard.lines()) == 1
 
 
+@pytest.mark.parametrize("engine", BOTH)
 def test_workers_that_start_together_fire_everything_once(yard: Yard) -> None:
     yard.go()
     orders = [f"o-{n}" for n in range(6)]

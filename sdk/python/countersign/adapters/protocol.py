@@ -57,7 +57,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """A place in a session. One of the two is called, once; a forked child calls neither, so dropping it does nothing."""
+    """A place in a session. One of the two is called, once; a forked child calls neither: dropping it does nothing."""
 
     release: Callable[[], object]
     """What came after it stays part of the session."""

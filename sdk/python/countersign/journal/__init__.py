@@ -1,23 +1,22 @@
 """The SDK's durable record: what was staged, what was asked, what may have fired.
 
-One SQLite file (WAL, 0600). Nothing fires without it, and after a crash it says what may have happened; it
-never guesses. `Journal` joins the parts, each in a file of its own.
+One SQLite file (WAL, 0600), or a schema of a PostgreSQL database. Nothing fires without it, and after a
+crash it says what may have happened; it never guesses. `Journal` joins the parts, each in a file of its own.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from countersign.clock import Clock, SystemClock
-from countersign.journal.database import Database
 from countersign.journal.firing import Done, Firing, News
 from countersign.journal.kept import Epochs, KeptManifests, Receipts, TakenEdits, Traces
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.moves import LocalState, LocalTxn
+from countersign.journal.opening import database_at
 from countersign.journal.outbox import Outbox
 from countersign.journal.records import EffectRecord, Report, TransactionRecord
 from countersign.journal.spending import Spending
 from countersign.journal.transactions import Staged, Transactions
+from countersign.journal_place import JournalPlace
 
 __all__ = [
     "Done",
@@ -34,11 +33,13 @@ __all__ = [
 
 
 class Journal:
-    """One journal file, open."""
+    """One journal, open."""
 
-    def __init__(self, path: Path | str, *, clock: Clock | None = None, lease_seconds: float = 60.0) -> None:
+    def __init__(
+        self, place: JournalPlace | str, *, clock: Clock | None = None, lease_seconds: float = 60.0
+    ) -> None:
         when = clock or SystemClock()
-        self.database = Database(path)
+        self.database = database_at(place)
         self.leases = Leases(self.database, when, lease_seconds)
         self.transactions = Transactions(self.database, self.leases, when)
         self.firing = Firing(self.database, self.leases, when)
@@ -51,5 +52,6 @@ class Journal:
         self.spending = Spending(self.database, when)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close its connection, and renew no lease any more."""
+        self.leases.close()
         self.database.close()

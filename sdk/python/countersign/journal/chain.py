@@ -17,7 +17,6 @@ hard to guess; the file holds it in clear anyway.
 from __future__ import annotations
 
 import hashlib
-import sqlite3
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
@@ -25,6 +24,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from countersign.contract.canonical import canonicalize
+from countersign.journal.database import Row, Unit
 
 OWN: Final = ""
 """The chain of what belongs to no transaction."""
@@ -69,14 +69,15 @@ _HEAD: Final = (
     "LEFT JOIN chain c ON c.id = t.chain_id AND c.txn = t.txn AND c.n = t.chain_n WHERE t.txn = ?"
 )
 _OWN_HEAD: Final = (
-    f"SELECT {_LAST}, coalesce(max(n), 0), coalesce(hash, '') FROM chain WHERE txn = '' AND ? = ''"  # noqa: S608
+    f"SELECT {_LAST}, coalesce(max(n), 0), "  # noqa: S608
+    "coalesce((SELECT hash FROM chain WHERE txn = '' ORDER BY n DESC LIMIT 1), '') FROM chain WHERE txn = ?"
 )
 
 
 class Change:
     """What one unit of work changes about one transaction, and the line it becomes."""
 
-    def __init__(self, unit: sqlite3.Connection, txn: str, kind: str, at: float) -> None:
+    def __init__(self, unit: Unit, txn: str, kind: str, at: float) -> None:
         self.unit = unit
         self.txn = txn
         self.at = at
@@ -123,7 +124,7 @@ class Change:
 
 
 @contextmanager
-def changing(unit: sqlite3.Connection, txn: str, kind: str, at: float) -> Iterator[Change]:
+def changing(unit: Unit, txn: str, kind: str, at: float) -> Iterator[Change]:
     """Inside a unit: what is changed here becomes one line of the transaction's chain."""
     change = Change(unit, txn, kind, at)
     yield change
@@ -135,7 +136,7 @@ def line_hash(body: bytes) -> str:
     return hashlib.sha256(_DOMAIN + body).hexdigest()
 
 
-def stated(table: str, row: sqlite3.Row) -> tuple[list[Any], dict[str, Any]]:
+def stated(table: str, row: Row) -> tuple[list[Any], dict[str, Any]]:
     """A row as a line states it: its key, and the bound columns that are there."""
     key = KEYS[table]
     without = UNBOUND.get(table, frozenset())

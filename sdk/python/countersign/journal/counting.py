@@ -35,7 +35,7 @@ def count(database: Database, wanted: Wanted) -> dict[str, Any]:
         JournalError: a line of the chain cannot be read.
     """
     states = database.rows(
-        "SELECT CASE WHEN t.parked THEN 'parked' ELSE t.state END AS state, count(*) AS n "  # noqa: S608 - ours
+        "SELECT CASE WHEN t.parked <> 0 THEN 'parked' ELSE t.state END AS state, count(*) AS n "  # noqa: S608 - ours
         f"FROM transactions t WHERE {WANTED} GROUP BY 1 ORDER BY 1",
         wanted.parameters,
     )

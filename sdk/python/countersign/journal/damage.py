@@ -1,16 +1,21 @@
-"""What is wrong with a journal, by name."""
+"""What is wrong with a journal, by name, and where that is noted."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final, Protocol
+
+_BESIDE: Final = frozenset({"trigger", "function"})  # rows are legible without them
+_STRANGE: Final = frozenset({"trigger", "view", "rule"})  # what may change rows or show others
 
 
 class Damage(StrEnum):
     """Each kind of damage that verifying tells apart."""
 
     FILE = "file"
-    """SQLite cannot read it, or finds its pages out of order."""
+    """The database cannot read it, or finds its pages out of order."""
     SCHEMA = "schema"
     """A table, index or trigger is not as this SDK makes it."""
     LINE_CHANGED = "line_changed"
@@ -65,3 +70,29 @@ class Verified:
     def sound(self) -> bool:
         """Whether everything is as it was written."""
         return not self.findings
+
+
+class Look(Protocol):
+    """One pass over a journal."""
+
+    legible: bool
+    """Whether rows can be read for what they are."""
+
+    def found(self, damage: Damage, what: str) -> None:
+        """Note one thing that is wrong."""
+        ...
+
+
+def compare_schemas(
+    look: Look, ours: Mapping[str, tuple[str, str]], theirs: Mapping[str, tuple[str, str]]
+) -> None:
+    """Step 2 of verifying.py: what is there, by name as kind and definition, and what this SDK makes."""
+    for name, made in ours.items():
+        if theirs.get(name) != made:
+            look.legible = look.legible and made[0] in _BESIDE
+            look.found(
+                Damage.SCHEMA, f"{made[0]} {name!r} is {'not as made' if name in theirs else 'missing'}"
+            )
+    for name in theirs.keys() - ours.keys():
+        if theirs[name][0] in _STRANGE:
+            look.found(Damage.SCHEMA, f"{theirs[name][0]} {name!r} is not this SDK's")

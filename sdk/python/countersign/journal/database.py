@@ -1,79 +1,136 @@
-"""The journal's SQLite file: one connection, short transactions, and a say in how durable each one is.
+"""The journal's database: short writing transactions, and a say in how durable each one is. The same on each engine.
 
-Rules: the file is 0600 or it is refused; writing transactions take the lock at once (BEGIN IMMEDIATE), so
-none fails half way for want of it; COMMIT is sent as SQL, so that a transaction that vanished is an error.
-`durable` commits reach the disk before they return (synchronous=FULL); the others survive the process, not
-the power. A forked child gets a connection of its own. Every SQLite error leaves as `JournalError`: without
-its journal the SDK fires nothing.
+Rules: a unit is written as a whole or not at all; units of one journal follow one another, whichever process and host
+they are of, so what one reads holds until it writes; a commit that was not confirmed is an error, never a success. A
+`durable` unit survives a loss of power, the others the process. A forked child gets a connection of its own. What goes
+wrong leaves as `JournalError`: without its journal the SDK fires nothing.
+
+The statements of this package are written once, in the SQL that both engines read, with `?` and `:name` for values.
+`sqlite.py` and `postgres.py` are the engines.
 """
 
 from __future__ import annotations
 
 import os
-import sqlite3
-import stat
 import threading
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import Any, Final
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, Protocol
 
 from countersign.errors import JournalError, MisuseError
-from countersign.journal.schema import prepare
+from countersign.journal.forking import mind_forks
 
-_BUSY_MS: Final = 5_000  # other processes hold the lock for one short transaction
-_WAL_PAUSE_SECONDS: Final = 0.005
-Row = sqlite3.Row
+_LEFT_TO_PARENTS: Final[
+    list[object]
+] = []  # connections of processes we were forked from: never used, never closed
+
+Parameters = tuple[Any, ...] | Mapping[str, Any]
 
 
-class Database:
-    """One journal file, or `:memory:` for a journal that nothing survives."""
+class Row(Protocol):
+    """One row: by name or by position."""
 
-    def __init__(self, path: Path | str) -> None:
-        self.path = str(path)
+    def __getitem__(self, key: int | str, /) -> Any:
+        """One column."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]:
+        """The values, in order."""
+        ...
+
+    def keys(self) -> list[str]:
+        """The names, in order."""
+        ...
+
+
+class Found(Protocol):
+    """What a statement found or changed."""
+
+    @property
+    def rowcount(self) -> int:
+        """How many rows were changed."""
+        ...
+
+    def fetchone(self) -> Any:
+        """The next row, or None."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """The rows that are left."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]:
+        """The rows, one by one."""
+        ...
+
+
+class Unit(Protocol):
+    """An open connection, inside a unit."""
+
+    def execute(self, sql: str, parameters: Parameters = (), /) -> Found:
+        """Run one statement."""
+        ...
+
+
+class Database(ABC):
+    """One journal. `name` is how errors tell it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
         self._lock = threading.RLock()
-        self._connection: sqlite3.Connection | None = None
-        self._pid = 0
-        self._level = ""  # what this connection's commits wait for now
-        self._open_unit = ""  # the level of the unit that is open, if one is
+        self._pid = os.getpid()
+        self._open_unit: bool | None = None  # whether the unit that is open is durable, if one is
         self._part_failed = False
+        self._when_kept: list[Callable[[], None]] = []
+        mind_forks(self)
 
     @contextmanager
-    def unit(self, *, durable: bool) -> Iterator[sqlite3.Connection]:
+    def unit(self, *, durable: bool) -> Iterator[Unit]:
         """One writing transaction: all of it or nothing. A unit inside a unit is part of it, also where it fails.
 
         Raises:
             MisuseError: a durable unit inside one that is not: it would not be durable when it ends.
-            JournalError: a part had failed; or SQLite did.
+            JournalError: a part had failed; or the database did. Where the answer to COMMIT was lost it says that
+                nobody knows whether the unit was written.
         """
-        level = "FULL" if durable else "NORMAL"
-        with self._lock, _told(self.path):
-            connection = self._connected()
-            if self._open_unit:
-                with self._part(level):
-                    yield connection
+        self._mind_process()
+        with self._lock, self.told():
+            if self._open_unit is not None:
+                with self._part(durable):
+                    yield self._connected()
                 return
-            if level != self._level:
-                connection.execute(f"PRAGMA synchronous={level}")
-                self._level = level
-            connection.execute("BEGIN IMMEDIATE")
-            self._open_unit, self._part_failed = level, False
             try:
-                yield connection
+                self._begin(durable)
+                self._open_unit, self._part_failed = durable, False
+                yield self._connected()
                 if self._part_failed:
                     raise JournalError("a part of this unit of the journal failed, so nothing of it is kept")
-                connection.execute("COMMIT")
+                self._commit()
             except BaseException:
-                with suppress(sqlite3.Error):
-                    connection.execute("ROLLBACK")
+                self._when_kept = []
+                self._undo()
                 raise
             finally:
-                self._open_unit = ""
+                self._open_unit = None
+            kept, self._when_kept = self._when_kept, []
+            for do in kept:
+                do()
+
+    def when_kept(self, do: Callable[[], None]) -> None:
+        """Inside a unit: do this once all of it is written, and never where nobody knows that it is.
+
+        Raises:
+            MisuseError: no unit is open.
+        """
+        with self._lock:
+            if self._open_unit is None:
+                raise MisuseError("nothing of the journal is being written that this could wait for")
+            self._when_kept.append(do)
 
     @contextmanager
-    def _part(self, level: str) -> Iterator[None]:
-        if level == "FULL" != self._open_unit:
+    def _part(self, durable: bool) -> Iterator[None]:
+        if durable and not self._open_unit:
             raise MisuseError("a durable unit of the journal cannot be part of one that is not")
         try:
             yield
@@ -81,104 +138,86 @@ class Database:
             self._part_failed = True
             raise
 
-    def rows(self, sql: str, parameters: tuple[Any, ...] | dict[str, Any] = ()) -> list[Row]:
+    def rows(self, sql: str, parameters: Parameters = ()) -> list[Row]:
         """Read."""
-        with self._lock, _told(self.path):
-            return self._connected().execute(sql, parameters).fetchall()
+        self._mind_process()
+        with self._lock, self.told():
+            return self._read(sql, parameters)
 
-    def row(self, sql: str, parameters: tuple[Any, ...] = ()) -> Row | None:
+    def row(self, sql: str, parameters: Parameters = ()) -> Row | None:
         """Read the first row."""
         found = self.rows(sql, parameters)
         return found[0] if found else None
 
+    @abstractmethod
+    def is_there(self) -> bool:
+        """Whether there is a journal to read. Making none where there is none.
+
+        Raises:
+            JournalError: nobody can tell.
+        """
+
     def close(self) -> None:
         """Close the connection; using the journal again opens another."""
+        self._mind_process()
         with self._lock:
-            if self._connection is not None and self._pid == os.getpid():
-                self._connection.close()
-            self._connection = None
-            self._level = ""
+            self._disconnect()
 
-    def _connected(self) -> sqlite3.Connection:
-        if self._connection is None or self._pid != os.getpid():
-            # After fork the parent's connection must not even be closed here: that would drop the parent's locks.
-            self._connection = self._open()
-            self._pid = os.getpid()
-            self._level = self._open_unit = ""
-        return self._connection
+    # -------------------------------------------------------------------------------------------- at a fork
 
-    def _open(self) -> sqlite3.Connection:
-        if self.path != ":memory:":
-            _make_private(Path(self.path))
-        connection = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
-        connection.row_factory = sqlite3.Row
-        try:
-            for pragma in (
-                f"busy_timeout={_BUSY_MS}",
-                "foreign_keys=ON",
-                "trusted_schema=OFF",
-                "cell_size_check=ON",
-            ):
-                connection.execute(f"PRAGMA {pragma}")
-            _enter_wal(connection)
-            prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+    def hold(self) -> None:
+        """No unit is open while this process forks."""
+        self._lock.acquire()
 
+    def let_go(self) -> None:
+        """This is the parent."""
+        self._lock.release()
 
-def _enter_wal(connection: sqlite3.Connection) -> None:
-    """Where several processes open a new file at once, SQLite does not wait for the one that makes it WAL; we do."""
-    until = time.monotonic() + _BUSY_MS / 1000
-    while True:
-        try:
-            connection.execute("PRAGMA journal_mode=WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
-                raise
-            time.sleep(_WAL_PAUSE_SECONDS)
+    def begin_anew(self) -> None:
+        """This is the child: the parent's connection is not even closed, for that would end the parent's session or
+        drop its locks.
+        """
+        self._lock = threading.RLock()
+        self._pid = os.getpid()
+        self._open_unit, self._when_kept = None, []
+        _LEFT_TO_PARENTS.append(self._leave())
 
+    def _mind_process(self) -> None:
+        """Where a process was forked past Python, nobody told us."""
+        if self._pid != os.getpid():
+            self.begin_anew()
 
-def _make_private(path: Path) -> None:
-    """Create the file for its owner only, or refuse one that others may read: it holds the arguments of every
-    call.
-    """
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        _sync_folder(path.parent)
-    except OSError as error:
-        raise JournalError(
-            f"the journal {str(path)!r} cannot be opened ({error.strerror}); nothing fires without it: make its folder "
-            "writable, or set COUNTERSIGN_JOURNAL"
-        ) from error
-    if mode & 0o077:
-        raise JournalError(
-            f"the journal {str(path)!r} is open to others (mode {mode:04o}); run: chmod 600 {path}"
-        )
+    # ------------------------------------------------------------------------------------------- the engine
 
+    @abstractmethod
+    def _connected(self) -> Unit:
+        """The connection of this process; opened, and its tables made or checked, where there is none yet."""
 
-def _sync_folder(folder: Path) -> None:
-    """A new file is only there after a crash if its folder's entry reached the disk too."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    @abstractmethod
+    def _disconnect(self) -> None:
+        """Close the connection, if there is one."""
 
+    @abstractmethod
+    def _leave(self) -> object:
+        """Forget the connection without closing it, and answer it."""
 
-@contextmanager
-def _told(path: str) -> Iterator[None]:
-    try:
-        yield
-    except sqlite3.Error as error:
-        raise JournalError(
-            f"the journal {path!r} cannot be used: {error}. Nothing fires without it"
-        ) from error
+    def _read(self, sql: str, parameters: Parameters) -> list[Row]:
+        """All rows of one question."""
+        found: list[Row] = self._connected().execute(sql, parameters).fetchall()
+        return found
+
+    @abstractmethod
+    def _begin(self, durable: bool) -> None:
+        """Begin a transaction that nobody else writes beside."""
+
+    @abstractmethod
+    def _commit(self) -> None:
+        """Commit it, and know that it was."""
+
+    @abstractmethod
+    def _undo(self) -> None:
+        """Roll it back, whatever state it is in."""
+
+    @abstractmethod
+    def told(self) -> AbstractContextManager[None]:
+        """The engine's errors as JournalError."""

@@ -151,9 +151,9 @@ class Firing:
         ):
             change.run(
                 "effects",
-                "INSERT OR IGNORE INTO effects (txn, staging, lane, seq, effect_id, tool, call_key, args, tool_digest, "
+                "INSERT INTO effects (txn, staging, lane, seq, effect_id, tool, call_key, args, tool_digest, "
                 "resource_type, resource_id, compensation, effect_digest, state, attempt_id, compensates, updated_at) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
                 (
                     *(
                         lease.txn,
@@ -183,8 +183,8 @@ def _write(change: Change, staging: int, outcomes: Sequence[Done]) -> None:
         move(change, staging, done.effect_id, to, result=done.result, error=done.error)
         change.run(
             "outbox",
-            "INSERT OR IGNORE INTO outbox (txn, attempt_id, effect_id, outcome, result, error, written_at) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO outbox (txn, attempt_id, effect_id, outcome, result, error, written_at) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
             (
                 *(change.txn, done.attempt_id, done.effect_id, done.outcome.value),
                 *(done.result if done.report_result else None, done.error, change.at),

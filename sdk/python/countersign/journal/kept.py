@@ -37,7 +37,7 @@ class KeptManifests:
         with self._database.unit(durable=False) as unit, changing(unit, OWN, "manifest", now) as change:
             change.run(
                 "manifests",
-                "INSERT OR IGNORE INTO manifests (tool, digest, body, kept_at) VALUES (?, ?, ?, ?)",
+                "INSERT INTO manifests (tool, digest, body, kept_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
                 (manifest.tool, manifest.digest, canonicalize(manifest.to_json()), now),
             )
 
@@ -84,7 +84,7 @@ class Receipts:
         with self._database.unit(durable=False) as unit, changing(unit, txn, "receipt", now) as change:
             change.run(
                 "receipts",
-                "INSERT OR IGNORE INTO receipts (attempt_id, txn, token, kept_at) VALUES (?, ?, ?, ?)",
+                "INSERT INTO receipts (attempt_id, txn, token, kept_at) VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
                 (attempt_id, txn, token, now),
             )
 
@@ -131,7 +131,7 @@ class Epochs:
             _raise(change, f"{_EPOCH}:{iss}", epoch)
             change.run(
                 "meta",
-                "INSERT OR IGNORE INTO meta (name, value) VALUES (?, ?)",
+                "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING",
                 (f"{_TOLD}:{iss}", str(epoch)),
             )
 
@@ -150,7 +150,7 @@ def _raise(change: Change, name: str, epoch: int) -> None:
     change.run(
         "meta",
         "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE "
-        "SET value = excluded.value WHERE CAST(excluded.value AS INTEGER) > CAST(value AS INTEGER)",
+        "SET value = excluded.value WHERE CAST(excluded.value AS BIGINT) > CAST(meta.value AS BIGINT)",
         (name, str(epoch)),
         "value",
     )

@@ -2,9 +2,9 @@
 
 Every write of the owner names its generation, and the journal refuses one that is no longer current; whoever takes a
 lease over raises the generation first, so the former owner cannot mark anything FIRING any more, however late it wakes
-up. A lease is renewed by every write, and a fire extends it past `fire_by` and the tool's timeout. The time of a lease
-decides only about owners we cannot see: one that lives on this machine is left alone, one that is gone is succeeded at
-once.
+up. A lease is renewed by every write and by a heartbeat (heartbeat.py), and a fire extends it past `fire_by` and the
+tool's timeout. The time of a lease decides only about owners we cannot see: one that lives on this machine is left
+alone, one that is gone is succeeded at once. Hosts that share a journal need clocks that agree within a third of it.
 """
 
 from __future__ import annotations
@@ -12,27 +12,29 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final, Literal
+from weakref import WeakValueDictionary
 
 from countersign.clock import Clock
 from countersign.errors import LeaseLost
 from countersign.journal.chain import Change, changing
-from countersign.journal.database import Database
+from countersign.journal.database import Database, Unit
+from countersign.journal.heartbeat import Heartbeat
 
 _BOOT: Final = Path("/proc/sys/kernel/random/boot_id")
 _START_FIELD: Final = (
     19  # of /proc/PID/stat, counted after the command's closing bracket: start time in ticks
 )
+_BEAT: Final = 1 / 3  # of a lease's time, so that two beats may fail
 _GONE: Final = frozenset({"Z", "X"})  # killed, its parent has not looked yet
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class Lease:
     """Proof that this process owned a transaction when it took it."""
 
@@ -41,12 +43,17 @@ class Lease:
     generation: int
 
 
+_OURS: Final[WeakValueDictionary[str, Lease]] = WeakValueDictionary()
+"""The leases that somebody in this process has."""
+
+
 class Leases:
     """Taking, renewing and giving up leases."""
 
     def __init__(self, database: Database, clock: Clock, seconds: float) -> None:
         self._database = database
         self._clock = clock
+        self._heart = Heartbeat(self.renew, seconds * _BEAT)
         self.seconds = seconds
 
     def acquire(self, txn: str) -> Lease | str:
@@ -62,20 +69,35 @@ class Leases:
                 "UPDATE transactions SET holder = ?, generation = ?, lease_until = ? WHERE txn = ?",
                 (lease.holder, lease.generation, self._clock.wall() + self.seconds, txn),
             )
+            self._database.when_kept(lambda: self._begin(lease))
             return lease
 
+    def _begin(self, lease: Lease) -> None:
+        _OURS[lease.holder] = lease
+        self._heart.begin(lease)
+
     def _holds(self, holder: str, until: float) -> bool:
-        """A process known to live keeps its lease past its time (its body may think for an hour); a dead one none."""
+        """A process known to live keeps its lease past its time (its body may think for an hour); a dead one none. Nor
+        does this process one that nothing in it has: it was dropped, or the answer to taking it was lost.
+        """
+        if is_of_this_process(holder):
+            return holder in _OURS
         fate = fate_of(holder)
         return fate == "alive" or (fate == "unknown" and until > self._clock.wall())
 
     def release(self, lease: Lease) -> None:
         """Give it up. Somebody else's lease is left alone."""
+        self._heart.end(lease)
+        _OURS.pop(lease.holder, None)
         with self._database.unit(durable=False) as unit:
             unit.execute(
                 "UPDATE transactions SET holder = NULL, lease_until = 0 WHERE txn = ? AND generation = ?",
                 (lease.txn, lease.generation),
             )
+
+    def close(self) -> None:
+        """Renew nothing more in the background."""
+        self._heart.stop()
 
     def renew(self, lease: Lease, *, at_least: float = 0.0) -> None:
         """Keep it for another while, or for `at_least` seconds if that is longer.
@@ -86,17 +108,19 @@ class Leases:
         with self._database.unit(durable=False) as unit:
             self.require(unit, lease, at_least=at_least)
 
-    def require(self, unit: sqlite3.Connection, lease: Lease, *, at_least: float = 0.0) -> None:
+    def require(self, unit: Unit, lease: Lease, *, at_least: float = 0.0) -> None:
         """Inside a unit: go on only as the current owner; this also renews the lease.
 
         Raises:
             LeaseLost: somebody took it over; nothing of the unit is written.
         """
         now = self._clock.wall()
+        until = now + max(self.seconds, at_least)
         moved = unit.execute(
-            "UPDATE transactions SET lease_until = max(lease_until, ?), updated_at = ? "
+            "UPDATE transactions "
+            "SET lease_until = CASE WHEN lease_until > ? THEN lease_until ELSE ? END, updated_at = ? "
             "WHERE txn = ? AND generation = ? AND holder = ?",
-            (now + max(self.seconds, at_least), now, lease.txn, lease.generation, lease.holder),
+            (until, until, now, lease.txn, lease.generation, lease.holder),
         )
         if moved.rowcount != 1:
             raise LeaseLost(
@@ -104,9 +128,7 @@ class Leases:
             )
 
     @contextmanager
-    def changing(
-        self, unit: sqlite3.Connection, lease: Lease, kind: str, *, at_least: float = 0.0
-    ) -> Iterator[Change]:
+    def changing(self, unit: Unit, lease: Lease, kind: str, *, at_least: float = 0.0) -> Iterator[Change]:
         """Inside a unit: what the current owner changes here becomes one line of the transaction's chain.
 
         Raises:
@@ -120,6 +142,11 @@ class Leases:
 def new_holder() -> str:
     """A name for this owner that tells others whether it still lives."""
     return f"{_process(os.getpid())}/{secrets.token_hex(4)}"
+
+
+def is_of_this_process(holder: str) -> bool:
+    """Whether this very process took that name."""
+    return holder.rpartition("/")[0] == _process(os.getpid())
 
 
 @cache

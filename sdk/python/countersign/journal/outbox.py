@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Sequence
 
 from countersign.clock import Clock
 from countersign.journal.chain import changing
-from countersign.journal.database import Database
+from countersign.journal.database import Database, Unit
 from countersign.journal.records import Report
 
 
@@ -22,8 +21,8 @@ class Outbox:
         """Reports the service has not taken yet; of one transaction, or of all."""
         rows = self._database.rows(
             "SELECT id, txn, attempt_id, effect_id, outcome, result, error FROM outbox "
-            "WHERE reported_at IS NULL AND refused IS NULL AND (? IS NULL OR txn = ?) ORDER BY id",
-            (txn, txn),
+            "WHERE reported_at IS NULL AND refused IS NULL AND (txn = :txn OR :txn IS NULL) ORDER BY id",
+            {"txn": txn},
         )
         return [Report(**{name: row[name] for name in Report.__dataclass_fields__}) for row in rows]
 
@@ -53,9 +52,7 @@ class Outbox:
         with self._database.unit(durable=False) as unit:
             self._mark(unit, "report_refused", "UPDATE outbox SET refused = ? WHERE id = ?", why, reports)
 
-    def _mark(
-        self, unit: sqlite3.Connection, kind: str, sql: str, mark: float | str, reports: Sequence[Report]
-    ) -> None:
+    def _mark(self, unit: Unit, kind: str, sql: str, mark: float | str, reports: Sequence[Report]) -> None:
         """One line for each transaction the reports are of."""
         for txn in dict.fromkeys(one.txn for one in reports):
             with changing(unit, txn, kind, self._clock.wall()) as change:

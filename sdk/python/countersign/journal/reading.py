@@ -13,6 +13,7 @@ from countersign.journal.searching import WANTED, Wanted
 STAGED_LANE: Final = "staged"
 LIVE_LANE: Final = "live"
 COMPENSATE_LANE: Final = "compensate"
+_ALL: Final = 2**63 - 1  # more than there are
 
 
 class Reading:
@@ -40,8 +41,8 @@ class Reading:
     def find(self, name: str) -> list[TransactionRecord]:
         """Transactions by run key, by id, or by the beginning of an id."""
         rows = self._database.rows(
-            "SELECT * FROM transactions WHERE run_key = ? OR txn = ? OR substr(txn, 1, length(?)) = ? ORDER BY txn",
-            (name, name, name, name),
+            "SELECT * FROM transactions WHERE run_key = :name OR substr(txn, 1, length(:name)) = :name ORDER BY txn",
+            {"name": name},
         )
         return [transaction_record(row) for row in rows]
 
@@ -57,7 +58,7 @@ class Reading:
         rows = self._database.rows(
             f"SELECT t.* FROM transactions t WHERE {WANTED} "  # noqa: S608 - text of ours, values are bound
             "ORDER BY t.updated_at DESC, t.txn LIMIT :limit",
-            {**wanted.parameters, "limit": -1 if limit is None else limit},
+            {**wanted.parameters, "limit": _ALL if limit is None else limit},
         )
         return [transaction_record(row) for row in rows]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +12,7 @@ from countersign.contract.effect import Compensation, Effect, Resource
 from countersign.contract.errors import ContractError
 from countersign.contract.states import TaskAnswer
 from countersign.errors import JournalError
+from countersign.journal.database import Row
 from countersign.journal.moves import LocalState, LocalTxn
 
 
@@ -100,7 +100,7 @@ class Report:
     error: str | None
 
 
-def transaction_record(row: sqlite3.Row) -> TransactionRecord:
+def transaction_record(row: Row) -> TransactionRecord:
     """Read one row of `transactions`.
 
     Raises:
@@ -116,7 +116,7 @@ def transaction_record(row: sqlite3.Row) -> TransactionRecord:
     return TransactionRecord(**values)
 
 
-def effect_record(row: sqlite3.Row, agent: str) -> EffectRecord:
+def effect_record(row: Row, agent: str) -> EffectRecord:
     """Read one row of `effects`, every digest computed again from its bytes.
 
     Raises:
@@ -136,7 +136,7 @@ def compensation_bytes(compensation: Compensation | None) -> bytes | None:
     return None if compensation is None else canonicalize(compensation.to_json())
 
 
-def _effect(row: sqlite3.Row, agent: str) -> Effect | None:
+def _effect(row: Row, agent: str) -> Effect | None:
     if row["effect_digest"] is None:
         return None
     effect = Effect(

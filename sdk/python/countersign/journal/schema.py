@@ -1,4 +1,4 @@
-"""The journal's tables, and the check that a file is one of ours.
+"""The journal's tables, and the check that a SQLite file is one of ours.
 
 A journal of a newer version is refused, never guessed at. `transactions` holds one row for each run key,
 `effects` one row for each call of each list that was staged under it, `outbox` what the service still has to
@@ -17,7 +17,7 @@ from countersign.journal.spending_schema import SPENDING_TABLES
 VERSION: Final = 1
 APPLICATION_ID: Final = 0x43534A31  # "CSJ1": another program's database is never taken for a journal
 
-_TABLES: Final = """
+TABLES: Final = """
 CREATE TABLE meta (
     name TEXT PRIMARY KEY,
     value TEXT NOT NULL
@@ -118,6 +118,11 @@ CREATE TABLE chain (
 
 CREATE INDEX chain_own ON chain (n) WHERE txn = '';
 
+CREATE INDEX outbox_open ON outbox (id) WHERE reported_at IS NULL AND refused IS NULL;
+CREATE INDEX transactions_open ON transactions (state) WHERE state NOT IN ('settled', 'ended');
+"""
+
+_TRIGGERS: Final = """
 CREATE TRIGGER chain_is_not_changed BEFORE UPDATE ON chain
 BEGIN SELECT RAISE(ABORT, 'a line of the chain is never changed'); END;
 
@@ -130,9 +135,6 @@ BEGIN SELECT RAISE(ABORT, 'the chain of this transaction was changed, `countersi
 
 CREATE TRIGGER chain_has_a_head AFTER INSERT ON chain WHEN NEW.txn <> ''
 BEGIN UPDATE transactions SET chain_n = NEW.n, chain_id = NEW.id, chain_hash = NEW.hash WHERE txn = NEW.txn; END;
-
-CREATE INDEX outbox_open ON outbox (id) WHERE reported_at IS NULL AND refused IS NULL;
-CREATE INDEX transactions_open ON transactions (state) WHERE state NOT IN ('settled', 'ended');
 """
 
 
@@ -149,7 +151,7 @@ def prepare(connection: sqlite3.Connection) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         if _is_new(connection):  # another process may have been faster
-            for statement in f"{_TABLES}{SPENDING_TABLES}".split(";\n"):
+            for statement in f"{TABLES}{_TRIGGERS}{SPENDING_TABLES}".split(";\n"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version={VERSION}")

@@ -16,16 +16,18 @@ STATES: Final = (
 """What may be asked for: a state of the transaction as `list` tells it, or of one of its effects."""
 
 WANTED: Final = """
-(:state IS NULL OR CASE WHEN t.parked THEN 'parked' ELSE t.state END = :state
+(CASE WHEN t.parked <> 0 THEN 'parked' ELSE t.state END = :state OR :state IS NULL
     OR EXISTS (SELECT 1 FROM effects e WHERE e.txn = t.txn AND e.staging = t.staging AND e.state = :state))
-AND (:tool IS NULL OR EXISTS (SELECT 1 FROM effects e WHERE e.txn = t.txn AND e.tool = :tool
-    AND e.staging = coalesce(t.staging, e.staging)))
-AND (:agent IS NULL OR t.agent = :agent)
-AND (:text IS NULL OR instr(lower(t.run_key), lower(:text)) > 0)
-AND (:since IS NULL OR t.updated_at >= :since)
-AND (:until IS NULL OR t.updated_at < :until)
+AND (EXISTS (SELECT 1 FROM effects e WHERE e.txn = t.txn AND e.tool = :tool
+    AND e.staging = coalesce(t.staging, e.staging)) OR :tool IS NULL)
+AND (t.agent = :agent OR :agent IS NULL)
+AND (replace(lower(t.run_key), lower(:text), '') <> lower(t.run_key) OR :text IS NULL OR :text = '')
+AND (t.updated_at >= :since OR :since IS NULL)
+AND (t.updated_at < :until OR :until IS NULL)
 """
-"""The condition on a row `t` of `transactions`; its names are `Wanted.parameters`."""
+"""The condition on a row `t` of `transactions`; its names are `Wanted.parameters`. Each is compared before it is asked
+whether it was said at all: so PostgreSQL knows its type.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,13 @@ but for the reasoning of a call whose program asked to keep it.
 
 from __future__ import annotations
 
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from countersign.clock import Clock
 from countersign.errors import JournalError, MisuseError
-from countersign.journal.database import Database, Row
+from countersign.journal.database import Database, Found, Row, Unit
 
 _OUTCOME: Final = (
     "provider answered_by finish_reasons input_tokens output_tokens cached_tokens written_tokens reasoning_tokens "
@@ -162,7 +161,7 @@ class Spending:
         return self._database.row("SELECT * FROM llm_calls WHERE call_id = ?", (call_id,))
 
 
-def _shortage(unit: sqlite3.Connection, hold: Hold, now: float) -> Shortage | None:
+def _shortage(unit: Unit, hold: Hold, now: float) -> Shortage | None:
     """Under the write lock, so what is read here still holds where it is taken."""
     _declare(unit, hold, now)
     row = unit.execute(
@@ -172,11 +171,12 @@ def _shortage(unit: sqlite3.Connection, hold: Hold, now: float) -> Shortage | No
     return None if fits else Shortage(hold, row["spent"], row["reserved"])
 
 
-def _declare(unit: sqlite3.Connection, hold: Hold, now: float) -> None:
+def _declare(unit: Unit, hold: Hold, now: float) -> None:
     declared = unit.execute(
         "INSERT INTO budgets (name, measure, per, currency, most, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
         "ON CONFLICT (name) DO UPDATE SET most = excluded.most, seen_at = excluded.seen_at "
-        "WHERE measure = excluded.measure AND per = excluded.per AND currency = excluded.currency",
+        "WHERE budgets.measure = excluded.measure AND budgets.per = excluded.per "
+        "AND budgets.currency = excluded.currency",
         (hold.budget, hold.measure, hold.per, hold.currency, hold.most, now),
     )
     if declared.rowcount != 1:
@@ -185,19 +185,19 @@ def _declare(unit: sqlite3.Connection, hold: Hold, now: float) -> None:
             f"{hold.per}; give this one another name"
         )
     unit.execute(
-        "INSERT OR IGNORE INTO spent (budget, period, changed_at) VALUES (?, ?, ?)",
+        "INSERT INTO spent (budget, period, changed_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
         (hold.budget, hold.period, now),
     )
 
 
-def _begin(unit: sqlite3.Connection, call_id: str, run: str | None, model: str, now: float) -> None:
+def _begin(unit: Unit, call_id: str, run: str | None, model: str, now: float) -> None:
     unit.execute(
         "INSERT INTO llm_calls (call_id, run, model, state, began_at) VALUES (?, ?, ?, 'reserved', ?)",
         (call_id, run, model, now),
     )
 
 
-def _take(unit: sqlite3.Connection, call_id: str, hold: Hold, now: float) -> None:
+def _take(unit: Unit, call_id: str, hold: Hold, now: float) -> None:
     """INVARIANT: spent and reserved together never pass the limit by a reservation."""
     taken = unit.execute(
         "UPDATE spent SET reserved = reserved + ?, changed_at = ? "
@@ -209,7 +209,7 @@ def _take(unit: sqlite3.Connection, call_id: str, hold: Hold, now: float) -> Non
     _write_hold(unit, call_id, hold)
 
 
-def _hold(unit: sqlite3.Connection, call_id: str, hold: Hold, now: float) -> None:
+def _hold(unit: Unit, call_id: str, hold: Hold, now: float) -> None:
     """What has happened is held whatever the limit."""
     unit.execute(
         "UPDATE spent SET reserved = reserved + ?, changed_at = ? WHERE budget = ? AND period = ?",
@@ -218,20 +218,20 @@ def _hold(unit: sqlite3.Connection, call_id: str, hold: Hold, now: float) -> Non
     _write_hold(unit, call_id, hold)
 
 
-def _write_hold(unit: sqlite3.Connection, call_id: str, hold: Hold) -> None:
+def _write_hold(unit: Unit, call_id: str, hold: Hold) -> None:
     unit.execute(
         "INSERT INTO llm_holds (call_id, budget, period, held) VALUES (?, ?, ?, ?)",
         (call_id, hold.budget, hold.period, hold.amount),
     )
 
 
-def _open_holds(unit: sqlite3.Connection, call_id: str) -> list[Row]:
+def _open_holds(unit: Unit, call_id: str) -> list[Row]:
     return unit.execute(
         "SELECT budget, period, held FROM llm_holds WHERE call_id = ? AND charged IS NULL", (call_id,)
     ).fetchall()
 
 
-def _charge(unit: sqlite3.Connection, call_id: str, hold: Row, amount: int, now: float) -> None:
+def _charge(unit: Unit, call_id: str, hold: Row, amount: int, now: float) -> None:
     """Turn what was held into what it took; in the period it was reserved in, however late that is."""
     unit.execute(
         "UPDATE spent SET reserved = reserved - ?, spent = spent + ?, changed_at = ? WHERE budget = ? AND period = ?",
@@ -242,7 +242,7 @@ def _charge(unit: sqlite3.Connection, call_id: str, hold: Row, amount: int, now:
     )
 
 
-def _over(unit: sqlite3.Connection, call_id: str) -> tuple[str, ...]:
+def _over(unit: Unit, call_id: str) -> tuple[str, ...]:
     rows = unit.execute(
         "SELECT name FROM llm_holds JOIN spent USING (budget, period) JOIN budgets ON name = llm_holds.budget "
         "WHERE call_id = ? AND spent.spent + spent.reserved > most ORDER BY name",
@@ -251,7 +251,7 @@ def _over(unit: sqlite3.Connection, call_id: str) -> tuple[str, ...]:
     return tuple(row["name"] for row in rows)
 
 
-def _require_moved(moved: sqlite3.Cursor, call_id: str) -> None:
+def _require_moved(moved: Found, call_id: str) -> None:
     if moved.rowcount != 1:
         raise MisuseError(
             f"call {call_id[:12]} was recorded or released before and stays as it is; one block is one call, "

@@ -8,7 +8,6 @@ redemption.
 from __future__ import annotations
 
 import secrets
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -17,7 +16,7 @@ from countersign.clock import Clock
 from countersign.contract.effect import Effect
 from countersign.errors import JournalError
 from countersign.journal.chain import Change, changing
-from countersign.journal.database import Database
+from countersign.journal.database import Database, Unit
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.moves import LocalState, LocalTxn
 from countersign.journal.moving import move
@@ -53,9 +52,9 @@ class Transactions(Reading):
         with self._database.unit(durable=False) as unit, changing(unit, txn, "opened", now) as change:
             change.run(
                 "transactions",
-                "INSERT OR IGNORE INTO transactions (txn, agent, run_key, independent, state, created_at, updated_at) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (txn, agent, run_key, independent, LocalTxn.STAGING.value, now, now),
+                "INSERT INTO transactions (txn, agent, run_key, independent, state, created_at, updated_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                (txn, agent, run_key, int(independent), LocalTxn.STAGING.value, now, now),
             )
 
     def begin_staging(self, lease: Lease) -> int:
@@ -175,8 +174,8 @@ class Transactions(Reading):
                 move(change, staging, effect_id, to, missing_ok=True)
             change.run(
                 "transactions",
-                "UPDATE transactions SET state = ?, rev = ?, parked = max(parked, ?) WHERE txn = ?",
-                (state.value, rev, parked, lease.txn),
+                "UPDATE transactions SET state = ?, rev = ?, parked = parked | ? WHERE txn = ?",
+                (state.value, rev, int(parked), lease.txn),
                 *("state", "rev", "parked"),
             )
 
@@ -279,11 +278,11 @@ def _write_effect(change: Change, staging: int, effect: Effect) -> None:
     )
 
 
-def _in_force(unit: sqlite3.Connection, txn: str) -> int:
+def _in_force(unit: Unit, txn: str) -> int:
     return int(unit.execute("SELECT staging FROM transactions WHERE txn = ?", (txn,)).fetchone()[0])
 
 
-def _attempt_of_same_list(unit: sqlite3.Connection, txn: str, staging: int) -> str | None:
+def _attempt_of_same_list(unit: Unit, txn: str, staging: int) -> str | None:
     """The attempt of the list in force, if the new list is the same: compared by (call_key, tool_digest) in
     order.
     """
@@ -293,7 +292,7 @@ def _attempt_of_same_list(unit: sqlite3.Connection, txn: str, staging: int) -> s
     return str(row["attempt_id"])
 
 
-def _list(unit: sqlite3.Connection, txn: str, staging: int) -> list[tuple[str, str | None]]:
+def _list(unit: Unit, txn: str, staging: int) -> list[tuple[str, str | None]]:
     rows = unit.execute(
         "SELECT call_key, tool_digest FROM effects WHERE txn = ? AND staging = ? AND lane = ? ORDER BY seq",
         (txn, staging, STAGED_LANE),

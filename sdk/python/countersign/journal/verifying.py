@@ -1,8 +1,8 @@
 """Verifying a journal: compute every chain anew, and compare every row with what its chain says last.
 
-Read only: the file is opened as it is, damaged or not, and nothing in it is changed. In this order:
+Read only: the journal is opened as it is, damaged or not, and nothing in it is changed. In this order:
 
-    1  the file: SQLite's own check of every page and index
+    1  the file: SQLite's own check of every page and index; a PostgreSQL server checks its own pages as it reads them
     2  the schema: tables, indexes and triggers as this SDK makes them, and no trigger besides; where 1 or 2 finds that
        rows cannot be read for what they are, nothing further is compared
     3  each line: its bytes have its hash, it stands where it says, it follows from the line before it
@@ -14,78 +14,80 @@ What this cannot show stands in chain.py.
 
 from __future__ import annotations
 
-import sqlite3
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager
 from itertools import groupby
-from pathlib import Path
-from typing import Any, Final, overload
+from typing import Any, Final, Protocol, overload
 
 import orjson
 
 from countersign.errors import MisuseError
 from countersign.journal.chain import KEYS, OWN, line_hash, stated
-from countersign.journal.damage import Chain, Damage, Finding, Verified
+from countersign.journal.damage import Chain, Damage, Finding, Look, Verified
+from countersign.journal.database import Row, Unit
 from countersign.journal.kept import txn_of
-from countersign.journal.schema import APPLICATION_ID, VERSION, prepare
+from countersign.journal.verifying_postgres import PostgresStore
+from countersign.journal.verifying_sqlite import SQLiteStore
+from countersign.journal_place import JournalPlace, JournalUrl
 
-_MOST_OF_FILE: Final = 20  # what SQLite says of a file that is broken all over
-_SCHEMA: Final = (
-    "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
-)
 _PLACE: Final = ("id", "txn", "n", "kind", "prev")
 _Key = tuple[Any, ...]
 _Told = dict[tuple[str, _Key], dict[str, tuple[Any, int]]]
 
 
-def verify(path: Path, name: str | None = None) -> Verified:
+def verify(place: JournalPlace, name: str | None = None) -> Verified:
     """Verify a journal, or what it holds of one transaction: a run key, an id, or the beginning of one.
 
     Raises:
-        MisuseError: there is no such file, or no such transaction in it.
+        MisuseError: there is no such journal, or no such transaction in it.
+        JournalError: the database cannot be asked.
     """
-    if not path.is_file():
-        raise MisuseError(f"there is no journal at {str(path)!r}; name one with --journal")
     look = _Look()
-    try:
-        with closing(_open(path)) as db:
-            look.at(db, name)
-    except (sqlite3.Error, UnicodeDecodeError) as error:  # names of columns are decoded by sqlite3 itself
-        look.found(Damage.FILE, f"SQLite cannot read it: {error}")
+    store: Store = PostgresStore(place) if isinstance(place, JournalUrl) else SQLiteStore(place)
+    with store.errors_found(look), store.opened() as db:
+        look.at(db, store, name)
     return Verified(tuple(look.chains), tuple(look.findings), look.lines)
 
 
-def _open(path: Path) -> sqlite3.Connection:
-    db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
-    db.row_factory = sqlite3.Row
-    db.text_factory = lambda raw: raw.decode(
-        "utf-8", "surrogateescape"
-    )  # flipped bytes are compared, not raised
-    for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "busy_timeout=5000"):
-        db.execute(f"PRAGMA {pragma}")
-    return db
+class Store(Protocol):
+    """What is verified differently on each engine."""
+
+    def opened(self) -> AbstractContextManager[Unit]:
+        """A connection that reads everything as it stands at one moment."""
+        ...
+
+    def errors_found(self, look: Look) -> AbstractContextManager[None]:
+        """What cannot be read is a finding."""
+        ...
+
+    def look_at_file(self, db: Unit, look: Look) -> None:
+        """Step 1."""
+        ...
+
+    def look_at_schema(self, db: Unit, look: Look) -> None:
+        """Step 2."""
+        ...
 
 
-class _Look:
+class _Look(Look):
     """One pass over a journal."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
         self.chains: list[Chain] = []
         self.lines = 0
-        self._legible = True
+        self.legible = True
 
     def found(self, damage: Damage, what: str, txn: str | None = None, line: int | None = None) -> None:
         """Note one thing that is wrong."""
         self.findings.append(Finding(damage, _text(what), _text(txn) or None, line))
 
-    def at(self, db: sqlite3.Connection, name: str | None) -> None:
-        """Look at all of it, or at one transaction, as it stands at one moment."""
-        db.execute("BEGIN")
-        self._file(db)
-        self._schema(db)
-        if not self._legible:
+    def at(self, db: Unit, store: Store, name: str | None) -> None:
+        """Look at all of it, or at one transaction."""
+        store.look_at_file(db, self)
+        store.look_at_schema(db, self)
+        if not self.legible:
             return  # what cannot be read for what it is, is not compared either
         wanted = _named(db, name)
         rows = _rows(db, wanted)
@@ -97,40 +99,7 @@ class _Look:
         if wanted is None:
             self._numbers(db)
 
-    def _file(self, db: sqlite3.Connection) -> None:
-        """Step 1."""
-        said = [str(row[0]) for row in db.execute(f"PRAGMA integrity_check({_MOST_OF_FILE})")]
-        for what in said if said != ["ok"] else ():
-            self._legible = False
-            self.found(Damage.FILE, what)
-
-    def _schema(self, db: sqlite3.Connection) -> None:
-        """Step 2."""
-        marks = (
-            db.execute("PRAGMA application_id").fetchone()[0],
-            db.execute("PRAGMA user_version").fetchone()[0],
-        )
-        if marks != (APPLICATION_ID, VERSION):
-            self.found(
-                Damage.SCHEMA, f"it is marked {marks[0]:#x}, version {marks[1]}: no journal of this SDK"
-            )
-        with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
-            prepare(fresh)
-            ours = {row[1]: tuple(row) for row in fresh.execute(_SCHEMA)}
-        theirs = {row["name"]: tuple(row) for row in db.execute(_SCHEMA)}
-        for name, made in ours.items():
-            if theirs.get(name) != made:
-                self._legible = self._legible and made[0] == "trigger"
-                self.found(
-                    Damage.SCHEMA, f"{made[0]} {name!r} is {'not as made' if name in theirs else 'missing'}"
-                )
-        for name in theirs.keys() - ours.keys():
-            if theirs[name][0] in {"trigger", "view"}:
-                self.found(Damage.SCHEMA, f"{theirs[name][0]} {name!r} is not this SDK's")
-
-    def _transaction(
-        self, txn: str, lines: Sequence[sqlite3.Row], row: sqlite3.Row | None, rows: _Rows
-    ) -> None:
+    def _transaction(self, txn: str, lines: Sequence[Row], row: Row | None, rows: _Rows) -> None:
         """Steps 3 to 5 for one chain."""
         self.lines += len(lines)
         told = self._chain(txn, lines)
@@ -143,7 +112,7 @@ class _Look:
             self.chains.append(Chain(_text(txn), key, len(lines), last, digest, attempt))
         self._compare(txn, told, rows)
 
-    def _chain(self, txn: str, lines: Sequence[sqlite3.Row]) -> _Told:
+    def _chain(self, txn: str, lines: Sequence[Row]) -> _Told:
         """Step 3. Answers the last word on each column, and in which line it stands."""
         told: _Told = defaultdict(dict)
         n, before = 0, ""
@@ -157,7 +126,7 @@ class _Look:
                 told[table, key].update({column: (value, n) for column, value in says.items()})
         return told
 
-    def _read(self, txn: str, line: sqlite3.Row) -> list[tuple[str, _Key, dict[str, Any]]]:
+    def _read(self, txn: str, line: Row) -> list[tuple[str, _Key, dict[str, Any]]]:
         """One line's rows; none if it cannot be believed."""
         if line_hash(line["body"]) != line["hash"]:
             self.found(Damage.LINE_CHANGED, "its bytes do not have the hash beside them", txn, line["n"])
@@ -176,7 +145,7 @@ class _Look:
                 return []
         return rows
 
-    def _head(self, row: sqlite3.Row, lines: Sequence[sqlite3.Row]) -> None:
+    def _head(self, row: Row, lines: Sequence[Row]) -> None:
         """Step 4, for one transaction."""
         n, last, at = (lines[-1]["n"], lines[-1]["hash"], lines[-1]["id"]) if lines else (0, "", None)
         if row["chain_n"] > n:
@@ -185,7 +154,7 @@ class _Look:
             self.found(Damage.HEAD_CHANGED, f"its row names line {row['chain_n']} as the last one and not this",
                        row["txn"], n)  # fmt: skip
 
-    def _numbers(self, db: sqlite3.Connection) -> None:
+    def _numbers(self, db: Unit) -> None:
         """Step 4, for the whole journal: a transaction that was deleted with all its lines leaves a gap."""
         last = 0
         for row in db.execute("SELECT id FROM chain ORDER BY id"):
@@ -216,14 +185,14 @@ class _Look:
 _Rows = dict[tuple[str, _Key], dict[str, Any]]
 
 
-def _named(db: sqlite3.Connection, name: str | None) -> list[str] | None:
+def _named(db: Unit, name: str | None) -> list[str] | None:
     """The transactions of that name, also where only lines are left of one."""
     if name is None:
         return None
     found = db.execute(
-        "SELECT txn FROM transactions WHERE run_key = ?1 OR substr(txn, 1, length(?1)) = ?1 "
-        "UNION SELECT txn FROM chain WHERE txn <> '' AND substr(txn, 1, length(?1)) = ?1 ORDER BY txn",
-        (name,),
+        "SELECT txn FROM transactions WHERE run_key = :name OR substr(txn, 1, length(:name)) = :name "
+        "UNION SELECT txn FROM chain WHERE txn <> '' AND substr(txn, 1, length(:name)) = :name ORDER BY txn",
+        {"name": name},
     ).fetchall()
     if not found:
         raise MisuseError(
@@ -232,7 +201,7 @@ def _named(db: sqlite3.Connection, name: str | None) -> list[str] | None:
     return [row["txn"] for row in found]
 
 
-def _rows(db: sqlite3.Connection, wanted: Sequence[str] | None) -> defaultdict[str, _Rows]:
+def _rows(db: Unit, wanted: Sequence[str] | None) -> defaultdict[str, _Rows]:
     """Every bound row as a line would state it now, by the chain it belongs to."""
     found: defaultdict[str, _Rows] = defaultdict(dict)
     for table in KEYS:
@@ -244,7 +213,7 @@ def _rows(db: sqlite3.Connection, wanted: Sequence[str] | None) -> defaultdict[s
     return found
 
 
-def _chains(db: sqlite3.Connection, wanted: Sequence[str] | None) -> Iterator[tuple[str, list[sqlite3.Row]]]:
+def _chains(db: Unit, wanted: Sequence[str] | None) -> Iterator[tuple[str, list[Row]]]:
     """Every chain there is a line of."""
     lines = db.execute("SELECT * FROM chain ORDER BY txn, n, id")
     for txn, of in groupby(lines, key=lambda line: str(line["txn"])):

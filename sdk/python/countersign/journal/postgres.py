@@ -1,0 +1,247 @@
+"""The journal in a PostgreSQL database: for agents and workers on any number of hosts.
+
+Rules: every writing unit first takes one lock of the journal and holds it until it has ended, so units follow one
+another as they do in a file; that costs each of them what the slowest of the others takes, and nothing more than the
+round trip that begins it. COMMIT counts when the server has said so: a connection that is lost meanwhile leaves a unit
+of which nobody knows, and that is what the error says. `durable` commits wait for the server's disk (and for its
+standbys, where it has synchronous ones), whatever the server does by default; the others do not wait. A connection that
+was lost is replaced at the next use, never inside a unit. It needs the extra `postgres`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from countersign.errors import JournalError, SettingsError
+from countersign.journal.database import Database, Found, Parameters, Row
+from countersign.journal.postgres_schema import is_made, lock_key, prepare, schema_of
+from countersign.journal.translating import translated
+from countersign.journal_place import HOW_TO_WRITE, JournalUrl
+
+if TYPE_CHECKING:
+    import psycopg
+
+T = TypeVar("T")
+
+_WAIT_MS: Final = 5_000  # for the lock: other processes hold it for one short transaction
+_IDLE_MS: Final = (
+    30_000  # a unit computes for milliseconds; who is silent so long hangs, and the others go on
+)
+_SILENCE_SECONDS: Final = 10  # before a server that says nothing is asked, and between two questions
+_QUESTIONS: Final = 2  # without an answer: then it is gone
+_FOR_STANDBYS: Final = "remote_apply"  # the one level above `on`
+_SOCKET: Final = {
+    "connect_timeout": _SILENCE_SECONDS,
+    "keepalives": 1,
+    "keepalives_idle": _SILENCE_SECONDS,
+    "keepalives_interval": _SILENCE_SECONDS,
+    "keepalives_count": _QUESTIONS,
+    "tcp_user_timeout": (1 + _QUESTIONS) * _SILENCE_SECONDS * 1_000,
+    "application_name": "countersign-journal",
+}
+
+
+class Record:
+    """One row: by name or by position, as SQLite's."""
+
+    __slots__ = ("_at", "_values")
+
+    def __init__(self, at: dict[str, int], values: Sequence[Any]) -> None:
+        self._at, self._values = at, values
+
+    def __getitem__(self, key: int | str, /) -> Any:
+        return self._values[key if isinstance(key, int) else self._at[key]]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._values)
+
+    def keys(self) -> list[str]:
+        """The names, in order."""
+        return list(self._at)
+
+
+class Session:
+    """An open connection that reads the journal's statements."""
+
+    def __init__(self, connection: psycopg.Connection[Record], durable: str) -> None:
+        self.connection = connection
+        self.durable = durable  # the level of a durable commit
+        self.lock = lock_key(connection)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing can be said on it any more."""
+        return self.connection.closed or self.connection.broken
+
+    def begin(self, *, durable: bool) -> None:
+        """In one round trip. Each statement sees what was committed before it, so all of them what was before the
+        lock: with any other isolation the first one would decide that, which still waits for it.
+        """
+        self.connection.execute(
+            "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; "
+            f"SET LOCAL synchronous_commit = {self.durable if durable else 'off'}; "
+            f"SELECT pg_advisory_xact_lock({self.lock})".encode()
+        )
+
+    def execute(self, sql: str, parameters: Parameters = (), /) -> Found:
+        """Run one statement."""
+        if isinstance(parameters, Mapping):
+            values: Any = {name: _storable(value) for name, value in parameters.items()}
+        else:
+            values = [_storable(value) for value in parameters]
+        return self.connection.execute(translated(sql), values)
+
+
+class PostgresDatabase(Database):
+    """One journal: a schema of its own in a database."""
+
+    def __init__(self, url: JournalUrl) -> None:
+        super().__init__(str(url))
+        self._driver = driver()
+        self._url = url
+        self._session: Session | None = None
+
+    def is_there(self) -> bool:
+        """Whether the schema is."""
+        with self.told(), self.connect() as connection:
+            return is_made(connection, self.enter(connection))
+
+    def connect(self) -> psycopg.Connection[Record]:
+        """A new connection, with nothing done on it yet.
+
+        Raises:
+            JournalError: the address is not one. The driver's own words would quote a part of it.
+        """
+        try:
+            given = self._driver.conninfo.conninfo_to_dict(self._url.secret)
+        except self._driver.ProgrammingError:
+            raise JournalError(
+                f"the journal's address {self.name!r} cannot be read; {HOW_TO_WRITE}"
+            ) from None
+        connection: psycopg.Connection[Record] = self._driver.connect(
+            autocommit=True, row_factory=_record_factory, client_encoding="UTF8", **(_SOCKET | given)
+        )
+        return connection
+
+    def enter(self, connection: psycopg.Connection[Record]) -> str:
+        """Have the connection speak of the journal's schema and of no other, and answer its name."""
+        given = self._driver.conninfo.conninfo_to_dict(self._url.secret)
+        schema = schema_of(connection, str(given.get("options") or ""))
+        connection.execute(
+            f"SET lock_timeout = {_WAIT_MS}; SET idle_in_transaction_session_timeout = {_IDLE_MS}; "
+            f"SET search_path = \"{schema}\", pg_temp; SET default_transaction_isolation = 'read committed'".encode()
+        )
+        return schema
+
+    def _disconnect(self) -> None:
+        if self._session is not None:
+            self._session.connection.close()
+        self._leave()
+
+    def _connected(self) -> Session:
+        if self._session is None or self._session.is_lost:
+            if self._open_unit is not None:
+                raise JournalError(
+                    f"the connection to the journal {self.name!r} was lost in the middle of a unit; nothing of "
+                    "it is kept"
+                )
+            self._disconnect()
+            self._session = self._open()
+        return self._session
+
+    def _leave(self) -> object:
+        left, self._session = self._session, None
+        return left
+
+    def _open(self) -> Session:
+        connection = self.connect()
+        try:
+            prepare(connection, self.enter(connection))
+            found = connection.execute("SHOW synchronous_commit").fetchone()
+            default = "" if found is None else found[0]
+            return Session(connection, default if default == _FOR_STANDBYS else "on")
+        except BaseException:
+            connection.close()
+            raise
+
+    def _begin(self, durable: bool) -> None:
+        self._once_more(lambda session: session.begin(durable=durable))
+
+    def _read(self, sql: str, parameters: Parameters) -> list[Row]:
+        def ask(session: Session) -> list[Row]:
+            return session.execute(sql, parameters).fetchall()
+
+        return ask(self._connected()) if self._open_unit is not None else self._once_more(ask)
+
+    def _once_more(self, do: Callable[[Session], T]) -> T:
+        """What nothing depends on yet. A connection may have been lost long ago, while nobody used it."""
+        used = self._session is not None
+        try:
+            return do(self._connected())
+        except self._driver.OperationalError:
+            if not used or self._session is None or not self._session.is_lost:
+                raise
+        return do(self._connected())
+
+    def _commit(self) -> None:
+        session = self._connected()
+        try:
+            done = session.connection.execute("COMMIT")
+        except self._driver.Error as error:
+            if session.is_lost:
+                raise JournalError(
+                    f"the connection to the journal {self.name!r} was lost while a unit was being committed: nobody "
+                    "knows whether it was written, and nothing is done on the strength of it"
+                ) from error
+            raise
+        if done.statusmessage != "COMMIT":
+            raise JournalError(
+                f"the journal {self.name!r} answered COMMIT with {done.statusmessage}; nothing of this unit is kept"
+            )
+
+    def _undo(self) -> None:
+        """Where the connection cannot say it any more, the server rolls back by itself."""
+        if self._session is None:
+            return
+        with suppress(self._driver.Error):
+            self._session.connection.execute("ROLLBACK")
+            return
+        self._disconnect()
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        try:
+            yield
+        except self._driver.Error as error:
+            said = " ".join((error.diag.message_primary or str(error) or type(error).__name__).split())
+            raise JournalError(
+                f"the journal {self.name!r} cannot be used: {said}. Nothing fires without it"
+            ) from error
+
+
+def driver() -> Any:
+    """psycopg.
+
+    Raises:
+        SettingsError: it is not installed.
+    """
+    try:
+        import psycopg
+        import psycopg.conninfo
+    except ImportError as error:
+        raise SettingsError(
+            "a journal on PostgreSQL needs psycopg: pip install 'countersign-sdk[postgres]'"
+        ) from error
+    return psycopg
+
+
+def _record_factory(cursor: psycopg.Cursor[Any]) -> Callable[[Sequence[Any]], Record]:
+    at = {column.name: n for n, column in enumerate(cursor.description or ())}
+    return lambda values: Record(at, values)
+
+
+def _storable(value: Any) -> Any:
+    """PostgreSQL's text has no character 0. What a tool said went wrong may; arguments and results are bytes."""
+    return value.replace("\x00", "\N{REPLACEMENT CHARACTER}") if isinstance(value, str) else value

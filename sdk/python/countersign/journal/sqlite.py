@@ -1,0 +1,143 @@
+"""The journal in a SQLite file: the default.
+
+Rules: the file is 0600 or it is refused; writing transactions take the lock at once (BEGIN IMMEDIATE), so
+none fails half way for want of it; COMMIT is sent as SQL, so that a transaction that vanished is an error.
+`durable` commits reach the disk before they return (synchronous=FULL); the others survive the process, not
+the power.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from countersign.errors import JournalError
+from countersign.journal.database import Database
+from countersign.journal.schema import prepare
+
+_BUSY_MS: Final = 5_000  # other processes hold the lock for one short transaction
+_WAL_PAUSE_SECONDS: Final = 0.005
+
+
+class SQLiteDatabase(Database):
+    """One journal file, or `:memory:` for a journal that nothing survives."""
+
+    def __init__(self, path: Path | str) -> None:
+        super().__init__(str(path))
+        self._connection: sqlite3.Connection | None = None
+        self._level = ""  # what this connection's commits wait for now
+
+    def is_there(self) -> bool:
+        """Whether the file is."""
+        return Path(self.name).is_file()
+
+    def _connected(self) -> sqlite3.Connection:
+        if self._connection is None:
+            self._connection = self._open()
+        return self._connection
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._leave()
+
+    def _leave(self) -> object:
+        left, self._connection = self._connection, None
+        self._level = ""
+        return left
+
+    def _begin(self, durable: bool) -> None:
+        level = "FULL" if durable else "NORMAL"
+        connection = self._connected()
+        if level != self._level:
+            connection.execute(f"PRAGMA synchronous={level}")
+            self._level = level
+        connection.execute("BEGIN IMMEDIATE")
+
+    def _commit(self) -> None:
+        self._connected().execute("COMMIT")
+
+    def _undo(self) -> None:
+        with suppress(sqlite3.Error):
+            self._connected().execute("ROLLBACK")
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise JournalError(
+                f"the journal {self.name!r} cannot be used: {error}. Nothing fires without it"
+            ) from error
+
+    def _open(self) -> sqlite3.Connection:
+        if self.name != ":memory:":
+            _make_private(Path(self.name))
+        connection = sqlite3.connect(self.name, isolation_level=None, check_same_thread=False)
+        connection.row_factory = sqlite3.Row
+        try:
+            for pragma in (
+                f"busy_timeout={_BUSY_MS}",
+                "foreign_keys=ON",
+                "trusted_schema=OFF",
+                "cell_size_check=ON",
+            ):
+                connection.execute(f"PRAGMA {pragma}")
+            _enter_wal(connection)
+            prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+
+def _enter_wal(connection: sqlite3.Connection) -> None:
+    """Where several processes open a new file at once, SQLite does not wait for the one that makes it WAL; we do."""
+    until = time.monotonic() + _BUSY_MS / 1000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                raise
+            time.sleep(_WAL_PAUSE_SECONDS)
+
+
+def _make_private(path: Path) -> None:
+    """Create the file for its owner only, or refuse one that others may read: it holds the arguments of every
+    call.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise JournalError(
+            f"the journal {str(path)!r} cannot be opened ({error.strerror}); nothing fires without it: make its folder "
+            "writable, or set COUNTERSIGN_JOURNAL"
+        ) from error
+    if mode & 0o077:
+        raise JournalError(
+            f"the journal {str(path)!r} is open to others (mode {mode:04o}); run: chmod 600 {path}"
+        )
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new file is only there after a crash if its folder's entry reached the disk too."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

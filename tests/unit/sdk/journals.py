@@ -1,0 +1,74 @@
+"""Places for journals: the same tests on both engines.
+
+A test says `@pytest.mark.parametrize("engine", BOTH)`, or its module overrides the fixture `engine`; else it is SQLite.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from countersign.journal import Journal
+from countersign.journal.postgres import PostgresDatabase
+from countersign.journal_place import JournalPlace, JournalUrl
+from tests.counterparts import postgres, require
+
+BOTH = ["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("journals"))]
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """A running PostgreSQL."""
+    require("PostgreSQL", postgres.is_at_hand(), postgres.WAY_TO_GET)
+    with postgres.server() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def journal_database(server: str) -> Iterator[str]:
+    """The address of a database for journals."""
+    with postgres.database(server) as url:
+        yield url.replace("+psycopg", "")
+
+
+@pytest.fixture
+def engine() -> str:
+    """Which engine the journal is on."""
+    return "sqlite"
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, engine: str, tmp_path: Path) -> Iterator[JournalPlace]:
+    """Where the journal of this test lies; there is none yet."""
+    if engine == "sqlite":
+        yield tmp_path / "journal.db"
+        return
+    with schema(request.getfixturevalue("journal_database")) as url:
+        yield url
+
+
+@contextmanager
+def schema(database: str) -> Iterator[JournalUrl]:
+    """A schema of one's own, which is not there yet."""
+    name = f"j_{uuid.uuid4().hex}"
+    try:
+        yield JournalUrl(f"{database}?options=-csearch_path%3D{name}")
+    finally:
+        with psycopg.connect(database, autocommit=True) as connection:
+            connection.execute("SET client_min_messages = warning")
+            connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE".encode())
+
+
+def terminate(journal: Journal, place: JournalUrl) -> None:
+    """Have the server end the journal's connection, and wait until it has."""
+    database = journal.database
+    assert isinstance(database, PostgresDatabase)
+    assert database._session is not None
+    pid = database._session.connection.info.backend_pid
+    with psycopg.connect(place.secret, autocommit=True) as connection:
+        connection.execute("SELECT pg_terminate_backend(%s, 5000)", (pid,))

@@ -1,0 +1,276 @@
+"""A lease is kept while its owner lives, also by an owner whom nobody else can see, and no longer."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from countersign import JournalError, LeaseLost, Runtime, Settings, ToolRegistry, resume, transaction
+from countersign.journal import Journal, Lease
+from countersign.journal.heartbeat import Heartbeat
+from countersign.journal.postgres import PostgresDatabase
+from countersign.journal_place import JournalPlace, JournalUrl
+from tests.fakes.desk import AGENT, Desk, make_desk, refund_tool
+from tests.fakes.operated import REPOSITORY
+from tests.unit.sdk.journals import BOTH, terminate
+
+SPAWN = multiprocessing.get_context("spawn")
+EVERY = 0.005
+LEASE_SECONDS = 1.5
+_PATIENCE_S = 60.0  # only a test that fails takes so long
+TXN = "a" * 64
+
+
+def until(true: Callable[[], object]) -> None:
+    end = time.monotonic() + _PATIENCE_S
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.005)
+
+
+class Beats:
+    """What was renewed."""
+
+    def __init__(self) -> None:
+        self.renewed: list[str] = []
+        self.raises: JournalError | None = None
+
+    def renew(self, lease: Lease) -> None:
+        self.renewed.append(lease.txn)
+        if self.raises is not None:
+            raise self.raises
+
+
+@pytest.fixture
+def beats() -> Beats:
+    return Beats()
+
+
+@pytest.fixture
+def heart(beats: Beats) -> Iterator[Heartbeat]:
+    made = Heartbeat(beats.renew, EVERY)
+    yield made
+    made.stop()
+
+
+def still(beats: Beats, heart: Heartbeat) -> None:
+    """Nothing is renewed any more, and the thread is gone."""
+    until(lambda: heart._thread is None)
+    before = len(beats.renewed)
+    time.sleep(5 * EVERY)
+    assert len(beats.renewed) == before
+
+
+def test_it_renews_every_lease_until_it_is_given_up(beats: Beats, heart: Heartbeat) -> None:
+    first, second = Lease("a", "h/1", 1), Lease("b", "h/2", 1)
+    heart.begin(first)
+    heart.begin(second)
+    until(lambda: min(beats.renewed.count("a"), beats.renewed.count("b")) > 2)
+    heart.end(first)
+    beats.renewed.clear()
+    until(lambda: beats.renewed.count("b") > 2)
+    assert beats.renewed.count("a") <= 1  # a beat that was under way
+    heart.end(second)
+    still(beats, heart)
+    heart.begin(first)  # and again
+    until(lambda: "a" in beats.renewed)
+
+
+def test_a_lease_that_was_dropped_is_renewed_no_more(beats: Beats, heart: Heartbeat) -> None:
+    lease = Lease("a", "h/1", 1)
+    heart.begin(lease)
+    until(lambda: len(beats.renewed) > 2)
+    del lease
+    still(beats, heart)
+
+
+def test_it_stops_where_the_lease_was_taken_over(
+    beats: Beats, heart: Heartbeat, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = Lease("a", "h/1", 1)
+    beats.raises = LeaseLost("transaction a was taken over")
+    with caplog.at_level(logging.WARNING):
+        heart.begin(lease)
+        still(beats, heart)
+    assert beats.renewed == ["a"]
+    assert "was taken over" in caplog.text
+
+
+def test_a_database_that_is_away_is_asked_again(
+    beats: Beats, heart: Heartbeat, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = Lease("a", "h/1", 1)
+    beats.raises = JournalError("nobody answers")
+    with caplog.at_level(logging.WARNING):
+        heart.begin(lease)
+        until(lambda: len(beats.renewed) > 3)
+    assert "could not be renewed: nobody answers" in caplog.text
+
+
+def test_stopping_waits_for_a_beat_that_is_under_way() -> None:
+    begun, ended = threading.Event(), threading.Event()
+
+    def renew(lease: Lease) -> None:
+        begun.set()
+        time.sleep(0.05)
+        ended.set()
+
+    heart, lease = Heartbeat(renew, EVERY), Lease("a", "h/1", 1)
+    heart.begin(lease)
+    assert begun.wait(_PATIENCE_S)
+    heart.stop()
+    assert ended.is_set()
+
+
+def test_a_forked_child_renews_nothing_of_its_parents(beats: Beats, heart: Heartbeat) -> None:
+    lease = Lease("a", "h/1", 1)
+    heart.begin(lease)
+    until(lambda: beats.renewed)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            before = len(beats.renewed)
+            time.sleep(5 * EVERY)
+            own = Lease("b", "h/2", 1)
+            quiet = len(beats.renewed) == before
+            heart.begin(own)
+            until(lambda: "b" in beats.renewed)
+            code = 0 if quiet and "a" not in beats.renewed[before:] else 2
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("engine", BOTH)
+def test_a_fork_does_not_happen_in_the_middle_of_anothers_unit(place: JournalPlace) -> None:
+    """What another thread had locked would stay locked in the child for ever."""
+    journal = Journal(place)
+    inside, forking = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with journal.database.unit(durable=False):
+            inside.set()
+            forking.wait(0.1)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert inside.wait(_PATIENCE_S)
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)
+            code = 0
+        finally:
+            os._exit(code)
+    forking.set()
+    holder.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert [one.run_key for one in journal.transactions.newest(9)] == ["t-1"]
+    journal.close()
+
+
+def test_it_keeps_no_process_alive(tmp_path: Path) -> None:
+    program = (
+        "from countersign.journal import Journal\n"
+        f"journal = Journal({str(tmp_path / 'journal.db')!r})\n"
+        f"journal.transactions.open(txn={TXN!r}, agent='a', run_key='t-1', independent=False)\n"
+        f"lease = journal.leases.acquire({TXN!r})\n"
+        "assert journal.leases._heart._thread.is_alive()\n"
+    )
+    path = os.pathsep.join([str(REPOSITORY), str(REPOSITORY / "sdk/python")])
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=os.environ | {"PYTHONPATH": path}, timeout=_PATIENCE_S,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+# ------------------------------------------------------------------------------------------------ on a journal
+
+
+def test_a_lease_whose_unit_was_not_kept_is_nobodys(desk: Desk) -> None:
+    journal = desk.runtime.journal
+    journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)
+    taken: list[Lease | str] = []
+    with pytest.raises(ValueError, match="no"), journal.database.unit(durable=False):
+        taken.append(journal.leases.acquire(TXN))
+        raise ValueError("no")
+    assert len(journal.leases._heart._held) == 0
+    second = journal.leases.acquire(TXN)
+    assert isinstance(second, Lease)
+    assert list(journal.leases._heart._held) == [second]
+    journal.leases.release(second)
+    assert len(journal.leases._heart._held) == 0
+
+
+@pytest.mark.parametrize("engine", BOTH[1:])
+def test_a_lease_that_may_have_been_taken_does_not_shut_its_own_process_out(
+    place: JournalUrl, desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to the COMMIT was lost: the row names a holder that lives, and that has no lease."""
+    refund = refund_tool(desk)
+    database = desk.runtime.journal.database
+    assert isinstance(database, PostgresDatabase)
+    desk.runtime.journal.transactions.newest(1)
+    commit = database._commit
+
+    def lose() -> None:
+        commit()
+        terminate(desk.runtime.journal, place)
+        commit()
+
+    with monkeypatch.context() as lost:
+        lost.setattr(database, "_commit", lose)
+        with pytest.raises(JournalError, match="nobody knows"), transaction("t-1", runtime=desk.runtime):
+            refund("o-1", 5)
+    assert desk.runtime.journal.transactions.find("t-1")[0].holder is not None
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 5)
+    assert desk.done == [("refund", "o-1", 5)]
+
+
+def _think(settings: Settings, pipe: Connection) -> None:
+    """An agent on a host of its own, whose body takes longer than its lease."""
+    socket.gethostname = lambda: "elsewhere"
+    with Runtime(settings, registry=ToolRegistry()) as runtime, transaction("t-1", runtime=runtime):
+        pipe.send("thinking")
+        time.sleep(_PATIENCE_S)
+
+
+@pytest.mark.parametrize("engine", BOTH)
+def test_an_owner_on_another_host_keeps_its_lease_while_it_lives_and_not_longer(
+    place: JournalPlace, tmp_path: Path
+) -> None:
+    desk = make_desk(tmp_path, journal_path=place, lease_seconds=LEASE_SECONDS)
+    ours, theirs = SPAWN.Pipe(duplex=False)
+    child = SPAWN.Process(target=_think, args=(desk.runtime.settings, theirs))
+    child.start()
+    assert ours.recv() == "thinking"
+    with Runtime(desk.runtime.settings, registry=desk.registry, transport=desk.face.transport) as here:
+        end = time.monotonic() + 1.2 * LEASE_SECONDS
+        while time.monotonic() < end:
+            (found,) = resume(here)
+            assert found.waiting and "owned by elsewhere/" in found.note
+            time.sleep(0.1)
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGKILL)
+        child.join(_PATIENCE_S)
+        (found,) = resume(here)
+        assert found.waiting  # nobody can see that it is gone
+        until(lambda: not resume(here)[0].waiting)
+        assert here.journal.transactions.find("t-1")[0].state == "ended"
+    desk.runtime.close()
