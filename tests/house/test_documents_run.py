@@ -60,6 +60,7 @@ SAYS = {
         "900 USD for pay_9",
         "sent to ada@example.com",
         "Denied",
+        "refund review finance",
     ],
 }
 

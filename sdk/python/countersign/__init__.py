@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from countersign.placeholder import Placeholder
     from countersign.quotas import OverQuota
     from countersign.reasons import DenyReason, PendingReview, Question
+    from countersign.rehearsal.foreseen import DryRun, ForeseenEffect
     from countersign.rerun import run_transaction
     from countersign.resuming import resume, resume_async
     from countersign.runtime import Runtime, default_runtime, use_runtime
@@ -105,6 +106,7 @@ _HOMES = {
     "placeholder": ("Placeholder",),
     "quotas": ("OverQuota",),
     "reasons": ("DenyReason", "PendingReview", "Proposal", "Question"),
+    "rehearsal.foreseen": ("DryRun", "ForeseenEffect"),
     "rerun": ("run_transaction",),
     "resuming": ("resume", "resume_async"),
     "runtime": ("Runtime", "default_runtime", "use_runtime"),
@@ -123,11 +125,13 @@ __all__ = [
     "CountersignError",
     "Denied",
     "DenyReason",
+    "DryRun",
     "Edited",
     "EffectFailed",
     "FilesAdapter",
     "FireError",
     "FiringEffect",
+    "ForeseenEffect",
     "IndependentFailures",
     "JournalError",
     "LeaseLost",

@@ -11,7 +11,7 @@ import logging
 from contextlib import ExitStack
 from typing import Any, Final
 
-from countersign.adapters.protocol import LiveAdapter, LiveCall, LiveSession
+from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession
 from countersign.errors import MisuseError
 from countersign.remains import Recovered
 from countersign.tool import Tool
@@ -53,6 +53,10 @@ class LiveWork:
         """Design section 7, step 2."""
         for _, session in self._sessions.values():
             session.verify_unmoved()
+
+    def changes(self) -> dict[str, tuple[Change, ...] | None]:
+        """What each adapter would change by its name; None of one that cannot tell."""
+        return {name: session.changes() for name, (_, session) in self._sessions.items()}
 
     def prepare(self, attempt_id: str) -> None:
         """Let what can fail about a commit fail before the redemption."""

@@ -81,10 +81,10 @@ def _effect(journal: Journal, row: EffectRecord) -> dict[str, Any]:
         "state": row.state.value,
         "effect_id": row.effect_id,
         "call_key": row.call_key,
-        "args": _json(_without_secrets(load(row.args), _secrets(journal, row))),
+        "args": _json(without_secrets(load(row.args), _secrets(journal, row))),
         "staged": None
         if row.staged_args is None
-        else _json(_without_secrets(load(row.staged_args), _secrets(journal, row))),
+        else _json(without_secrets(load(row.staged_args), _secrets(journal, row))),
         "result": None if row.result is None else row.result.decode(),
         "error": row.error,
         "compensates": row.compensates,
@@ -109,7 +109,8 @@ def _secrets(journal: Journal, row: EffectRecord) -> tuple[str, ...] | None:
         return None
 
 
-def _without_secrets(args: JSON, secrets: tuple[str, ...] | None) -> JSON:
+def without_secrets(args: JSON, secrets: tuple[str, ...] | None) -> JSON:
+    """The arguments, changed in place, with what these pointers name hidden; None hides everything."""
     if secrets is None:
         return _HIDDEN
     for pointer in secrets:

@@ -13,9 +13,9 @@ from __future__ import annotations
 import asyncio
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 from countersign.answering import Answering, OnQuestion
 from countersign.calls import CallNames
@@ -41,12 +41,15 @@ from countersign.waiting import AsyncWaits, Waits, run
 
 if TYPE_CHECKING:
     from countersign.engine import Engine
+    from countersign.rehearsal.foreseen import DryRun
+    from countersign.rehearsal.stage import Rehearsal
     from countersign.rerun import ListGuard
     from countersign.runtime import Runtime
 
 MAX_EFFECTS: Final = 100  # of one transaction, as the wire allows: what a person can still look through
 _MAX_KEY: Final = 200
 _KEY_BYTES: Final = 16
+OpenStep: TypeAlias = "Callable[..., Coroutine[Any, Any, Step]]"
 _NEW, _OPEN, _CLOSED = "new", "open", "closed"
 
 
@@ -64,9 +67,12 @@ class Transaction:
         guard: ListGuard | None = None,
         accept_edits: Judge = False,
         answering: Answering | None = None,
+        rehearsal: Rehearsal[Any] | None = None,
     ) -> None:
         self.key = key
         self._runtime = runtime
+        self._rehearsal = rehearsal
+        self._open_step: OpenStep = Step.open if rehearsal is None else rehearsal.open
         self._wait = wait
         self._independent = independent
         self._claimed = claimed
@@ -108,6 +114,19 @@ class Transaction:
     def replayed(self) -> bool:
         """Whether an earlier run of this key had done it already: nothing fired now, results are that run's."""
         return any(step.replayed for step in self._steps)
+
+    @property
+    def result(self) -> DryRun:
+        """What a dry run has found, after its block.
+
+        Raises:
+            MisuseError: this is no dry run, or its block has not ended well.
+        """
+        if self._rehearsal is None:
+            raise MisuseError(
+                f"transaction {self.key!r} is no dry run; what a call returned is the .result of its placeholder"
+            )
+        return self._rehearsal.result
 
     @contextmanager
     def repeat(self) -> Iterator[None]:
@@ -160,11 +179,12 @@ class Transaction:
                 f"transaction {self.key!r} was opened inside {self._outer.key!r}; one step is one "
                 "transaction: make its calls in the outer block, or close that first"
             )
-        self._engine = self._runtime.engine(waits)
+        engine = self._runtime.engine(waits)
+        self._engine = engine if self._rehearsal is None else self._rehearsal.on_stage(engine)
         self._owner = here()
         if not self._independent:
             self._steps.append(
-                await Step.open(self._engine, txn=self.txn, run_key=self.key, independent=False)
+                await self._open_step(self._engine, txn=self.txn, run_key=self.key, independent=False)
             )
         self._phase = _OPEN
         current_transaction.set(self)
@@ -273,7 +293,7 @@ class Transaction:
             agent=self._runtime.settings.agent, run_key=self.key, call_key=call_key
         )
         # Staging does not wait, for it may be called on an event loop: a busy effect is told at once.
-        step = run(Step.open(self._ready(), txn=txn, run_key=self.key, independent=True, patient=False))
+        step = run(self._open_step(self._ready(), txn=txn, run_key=self.key, independent=True, patient=False))
         self._steps.append(step)
         return step
 
@@ -297,7 +317,7 @@ class Transaction:
         registry = self._runtime.registry
         if tool.draft.compensate is not None:
             registry.require(tool.draft.compensate, f"{tool.name!r} names it as its compensation")
-        manifest = self._runtime.manifests.at_hand(tool)
+        manifest = self._ready().manifests.at_hand(tool)
         if manifest is None:
             return
         require_fires_here(manifest, self._runtime.settings.agent)
@@ -320,6 +340,7 @@ def transaction(
     on_behalf_of: str | None = None,
     accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
+    dry_run: bool = False,
     runtime: Runtime | None = None,
 ) -> Transaction:
     """Open one step of an agent: `with transaction(key="ticket-4711"): ...`, or `async with`.
@@ -333,10 +354,14 @@ def transaction(
     fires with it; a function is shown each `Proposal` and takes it by returning True. Otherwise nothing but what was
     staged is ever fired: where this agent's owner has accepted a change, leaving the block raises `Edited`.
 
+    With `dry_run` nothing is fired, kept or journaled: live work is undone when the block ends, and `.result` tells
+    what the policy would say to each staged call, and what the live ones would change.
+
     Raises:
         MisuseError: the key is too long, or `on_question` is no function.
         SettingsError: no runtime was given and the environment describes none.
     """
+    from countersign.rehearsal.dry_run import DryRehearsal
     from countersign.runtime import default_runtime
 
     require_running()
@@ -357,4 +382,5 @@ def transaction(
         claimed=claimed,
         accept_edits=accept_edits,
         answering=Answering(on_question),
+        rehearsal=DryRehearsal(named) if dry_run else None,
     )
