@@ -61,6 +61,7 @@ SAYS = {
         "sent to ada@example.com",
         "Denied",
         "refund review finance",
+        "same 900 USD for pay_9",
     ],
 }
 

@@ -55,7 +55,11 @@ if TYPE_CHECKING:
     from countersign.placeholder import Placeholder
     from countersign.quotas import OverQuota
     from countersign.reasons import DenyReason, PendingReview, Question
+    from countersign.rehearsal.divergences import Divergence
+    from countersign.rehearsal.errors import NotRecorded, ReplayDiverged
     from countersign.rehearsal.foreseen import DryRun, ForeseenEffect
+    from countersign.rehearsal.replay import replay
+    from countersign.rehearsal.replayed import ReplayedCall, ReplayResult
     from countersign.rerun import run_transaction
     from countersign.resuming import resume, resume_async
     from countersign.runtime import Runtime, default_runtime, use_runtime
@@ -106,7 +110,11 @@ _HOMES = {
     "placeholder": ("Placeholder",),
     "quotas": ("OverQuota",),
     "reasons": ("DenyReason", "PendingReview", "Proposal", "Question"),
+    "rehearsal.divergences": ("Divergence",),
+    "rehearsal.errors": ("NotRecorded", "ReplayDiverged"),
     "rehearsal.foreseen": ("DryRun", "ForeseenEffect"),
+    "rehearsal.replay": ("replay",),
+    "rehearsal.replayed": ("ReplayResult", "ReplayedCall"),
     "rerun": ("run_transaction",),
     "resuming": ("resume", "resume_async"),
     "runtime": ("Runtime", "default_runtime", "use_runtime"),
@@ -125,6 +133,7 @@ __all__ = [
     "CountersignError",
     "Denied",
     "DenyReason",
+    "Divergence",
     "DryRun",
     "Edited",
     "EffectFailed",
@@ -145,6 +154,7 @@ __all__ = [
     "MisuseError",
     "Moved",
     "NotDone",
+    "NotRecorded",
     "NotStageable",
     "OutcomeUnknown",
     "OutsideTransaction",
@@ -160,6 +170,9 @@ __all__ = [
     "RegistrationError",
     "ReleaseLapsed",
     "ReleaseRefused",
+    "ReplayDiverged",
+    "ReplayResult",
+    "ReplayedCall",
     "RerunDiffers",
     "ReviewPending",
     "Runtime",
@@ -180,6 +193,7 @@ __all__ = [
     "default_runtime",
     "llm_call",
     "record_llm",
+    "replay",
     "resume",
     "resume_async",
     "run_transaction",

@@ -17,7 +17,8 @@ from countersign.errors import JournalError
 from countersign.journal import EffectRecord, Journal, TransactionRecord
 from countersign.journal.reading import COMPENSATE_LANE, LIVE_LANE, STAGED_LANE
 
-_HIDDEN: Final = "(secret)"
+HIDDEN: Final = "(secret)"
+"""What stands in place of a value that a manifest calls secret."""
 
 
 def visible(text: str) -> str:
@@ -112,7 +113,7 @@ def _secrets(journal: Journal, row: EffectRecord) -> tuple[str, ...] | None:
 def without_secrets(args: JSON, secrets: tuple[str, ...] | None) -> JSON:
     """The arguments, changed in place, with what these pointers name hidden; None hides everything."""
     if secrets is None:
-        return _HIDDEN
+        return HIDDEN
     for pointer in secrets:
         _hide(args, pointer_tokens(pointer))
     return args
@@ -128,9 +129,9 @@ def _hide(value: JSON, tokens: tuple[str, ...]) -> None:
         else:
             return
     if isinstance(value, dict) and last in value:
-        value[last] = _HIDDEN
+        value[last] = HIDDEN
     elif isinstance(value, list) and last.isdigit() and int(last) < len(value):
-        value[int(last)] = _HIDDEN
+        value[int(last)] = HIDDEN
 
 
 def _json(value: JSON) -> str:

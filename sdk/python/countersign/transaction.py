@@ -40,7 +40,7 @@ from countersign.tool import Tool
 from countersign.waiting import AsyncWaits, Waits, run
 
 if TYPE_CHECKING:
-    from countersign.engine import Engine
+    from countersign.engine import Engine, Host
     from countersign.rehearsal.foreseen import DryRun
     from countersign.rehearsal.stage import Rehearsal
     from countersign.rerun import ListGuard
@@ -58,7 +58,7 @@ class Transaction:
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: Host,
         key: str,
         *,
         wait: float = 0.0,

@@ -321,6 +321,18 @@ def test_a_real_transaction_has_no_result_of_its_own(desk: Desk) -> None:
         _ = txn.result
 
 
+def test_a_dry_run_inside_a_transaction_is_refused(desk: Desk) -> None:
+    """Its calls would be those of the outer one, and fire."""
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime) as outer:
+        with pytest.raises(MisuseError, match="inside transaction 't-1'"):
+            transaction("t-2", dry_run=True, runtime=desk.runtime)
+        with pytest.raises(MisuseError, match="inside transaction 't-1'"):
+            run_transaction(lambda txn: refund("o-1", 1), key="t-2", dry_run=True, runtime=desk.runtime)
+        assert outer.effects == ()
+    assert desk.done == []
+
+
 def test_run_transaction_answers_the_dry_run(desk: Desk) -> None:
     refund = refund_tool(desk)
 

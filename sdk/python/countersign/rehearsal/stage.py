@@ -13,7 +13,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from countersign.contract.manifest import ToolManifest
+from countersign.current import current_transaction
 from countersign.engine import Engine
+from countersign.errors import MisuseError
 from countersign.journal import Journal, LocalTxn
 from countersign.manifests import Manifests, require_fits
 from countersign.step import Step
@@ -23,6 +25,19 @@ if TYPE_CHECKING:
     from countersign.rehearsal.foreseen import DryRun
 
 _IN_MEMORY: Final = ":memory:"
+
+
+def require_no_transaction() -> None:
+    """A rehearsal inside a transaction would be taken for a part of it, and fire with it.
+
+    Raises:
+        MisuseError: it was to begin inside one.
+    """
+    outer = current_transaction.get()
+    if outer is not None:
+        raise MisuseError(
+            f"a dry run or replay was begun inside transaction {outer.key!r}; begin it before or after that block"
+        )
 
 
 class RehearsedStep(Step):
@@ -48,11 +63,16 @@ S = TypeVar("S", bound=RehearsedStep)
 
 
 class Rehearsal(ABC, Generic[S]):
-    """Opens the steps of one rehearsal on one journal in memory, which is gone when the last of them has ended."""
+    """Opens the steps of one rehearsal on one journal in memory, which is gone when the last of them has ended.
+
+    Raises:
+        MisuseError: it is made inside a transaction.
+    """
 
     def __init__(self, kind: type[S]) -> None:
+        require_no_transaction()
         self._kind = kind
-        self._journal = Journal(_IN_MEMORY)
+        self.journal = Journal(_IN_MEMORY)
         self._steps: list[S] = []
 
     @property
@@ -71,7 +91,7 @@ class Rehearsal(ABC, Generic[S]):
 
     def on_stage(self, engine: Engine) -> Engine:
         """The engine, with a journal that nothing survives."""
-        return replace(engine, journal=self._journal, manifests=UnkeptManifests(self._journal))
+        return replace(engine, journal=self.journal, manifests=UnkeptManifests(self.journal))
 
     async def open(
         self, engine: Engine, *, txn: str, run_key: str, independent: bool, patient: bool = True
@@ -87,7 +107,7 @@ class Rehearsal(ABC, Generic[S]):
 
     def _one_ended(self) -> None:
         if all(step.ended for step in self._steps):
-            self._journal.close()
+            self.journal.close()
 
 
 class UnkeptManifests(Manifests):
