@@ -21,7 +21,7 @@ import typer
 from countersign.answering import asked_about, chosen
 from countersign.cli_budgets import budget_app
 from countersign.cli_journal import journal_app
-from countersign.cli_rehearsal import plan
+from countersign.cli_rehearsal import plan, replay_journal
 from countersign.drafting import READ_GROUP, manifest_json
 from countersign.errors import CountersignError, MisuseError
 from countersign.exporting import Exported, export_drafts, export_manifests
@@ -41,6 +41,7 @@ app.add_typer(tools_app, name="tools")
 app.add_typer(journal_app, name="journal")
 app.add_typer(budget_app, name="budget")
 app.command("plan")(plan)
+journal_app.command("replay")(replay_journal)
 
 _PROMPT_SECONDS: Final = 0.1  # the least time between two rounds of --follow
 
@@ -63,6 +64,8 @@ McpOption = Annotated[
 ]
 
 
+@journal_app.command("recover")
+@journal_app.command("resume")
 @app.command()
 def resume(
     tools: ToolsOption,

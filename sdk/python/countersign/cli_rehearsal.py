@@ -1,21 +1,27 @@
-"""`countersign plan`: a step without consequences, from a terminal.
+"""`countersign plan` and `countersign journal replay`: a step without consequences, from a terminal.
 
-The exit status is for scripts: 0 where all of it would go through, 1 where something would be denied (and for any
-error), 3 where people would be asked, 4 where the service could not say. Of several, the first of 1, 4, 3.
+The exit status is for scripts. Of `replay`: 0 where the step does what was recorded, 1 where it does not (and for any
+error). Of `plan`: 0 where all of it would go through, 1 where something would be denied (and for any error), 3 where
+people would be asked, 4 where the service could not say; of several, the first of 1, 4, 3.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from pathlib import Path
+from typing import Annotated, Final, cast
 
 import typer
 
+from countersign.rehearsal.divergences import require_mode
 from countersign.rehearsal.foreseen import DryRun
+from countersign.rehearsal.replay import Mode, replay
+from countersign.rehearsal.replayed import ReplayResult
 from countersign.rehearsal.steps import load_step, run_step
 from countersign.rerun import run_transaction
 from countersign.runtime import Runtime
+from countersign.settings import journal_path_from_env
 from countersign.telling import visible
-from countersign.terminal import JsonOption, errors_told, json_text, print_json, print_table
+from countersign.terminal import JournalOption, JsonOption, errors_told, json_text, print_json, print_table
 
 DENIED: Final = 1
 ASKS_PEOPLE: Final = 3
@@ -69,3 +75,49 @@ def _print(found: DryRun) -> None:
     for changed in found.changes:
         typer.echo(visible(f"changes {changed}"))
     typer.echo("nothing fired, nothing was kept")
+
+
+def replay_journal(
+    key: Annotated[str, typer.Argument(help="A run key, a transaction id, or the beginning of one.")],
+    step: Annotated[str, typer.Option("--step", help="The step: MODULE:FUNCTION or FILE.py:FUNCTION.")],
+    mode: Annotated[
+        str, typer.Option(help="verify runs live calls again and undoes them; reconstruct runs nothing.")
+    ] = "verify",
+    export: Annotated[
+        Path | None,
+        typer.Option("--from", help="What `journal export --format json` wrote, in place of a journal."),
+    ] = None,
+    journal: JournalOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a step again beside what was recorded of it, and say where it differs. Nothing fires, nobody is asked.
+
+    Ends with 0 where it does what was recorded, and 1 where it does not.
+    """
+    with errors_told():
+        require_mode(mode)
+        fn = load_step(step)
+        place = None if export is not None else journal or journal_path_from_env()
+        found: ReplayResult = run_step(
+            lambda: replay(key, fn, mode=cast("Mode", mode), export=export, journal=place)
+        )
+    if as_json:
+        print_json({"format": "countersign/replay/v1"} | found.to_json())
+    else:
+        _print_replayed(found)
+    if found.divergences:
+        raise typer.Exit(1)
+
+
+def _print_replayed(found: ReplayResult) -> None:
+    print_table(
+        ("lane", "call", "tool", "args", "outcome", "result"),
+        [
+            {"lane": one.lane, "call": one.position, "tool": one.tool, "args": one.args, "outcome": one.outcome,
+             "result": one.recorded}
+            for one in found.outcomes
+        ],
+    )  # fmt: skip
+    for divergence in found.divergences:
+        typer.echo(f"differs: {divergence}")
+    typer.echo(f"{found.status}; nothing fired")

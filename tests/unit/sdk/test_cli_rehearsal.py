@@ -1,4 +1,4 @@
-"""Rehearsals from a terminal: `countersign plan`."""
+"""Rehearsals from a terminal: `countersign plan` and `countersign journal replay`; and what recovers a journal."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
+from countersign import ReviewPending, Runtime, run_transaction
 from countersign.cli import app
 from countersign.contract import Verdict
 from countersign.contract.codes import DenyCode
 from countersign.contract.wire import Reason
+from countersign.rehearsal.steps import load_step
 from countersign.tool import default_registry
 from tests.fakes.desk import Desk
 from tests.fakes.service_http import serving
 
 MODULE = '''"""An agent that closes tickets."""
+
+from pathlib import Path
 
 from countersign import MemoryAdapter, tool
 
@@ -38,6 +42,20 @@ def note(text: str) -> None:
     memory["note"] = text
 
 
+@tool("rehearsed_pay", resource=("Order", "order_id"))
+def pay(order_id: str, amount_cents: int) -> str:
+    """Pay for an order."""
+    with Path(__file__).with_name("paid.txt").open("a") as file:
+        file.write(f"{order_id} {amount_cents}\\n")
+    return f"n-{order_id}"
+
+
+@tool("rehearsed_measure", lane="live", adapter=memory)
+def measure() -> int:
+    """Measure something."""
+    return 100
+
+
 def small(txn):
     print("a step may print")
     note("hello")
@@ -52,6 +70,19 @@ async def large(txn):
 def huge(txn):
     refund("o-2", 6_000, "4111 1111")
     refund("o-3", 600_000, "4111 1111")
+
+
+def pays(txn):
+    pay("o-1", 100)
+
+
+def pays_more(txn):
+    print("a step may print")
+    pay("o-1", 200)
+
+
+def notes_a_length(txn):
+    pay("o-1", measure())
 
 
 def no_step():
@@ -93,9 +124,10 @@ def served(desk: Desk, agent: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
         monkeypatch.setenv("COUNTERSIGN_KEY", str(desk.runtime.settings.key_path))
         monkeypatch.setenv("COUNTERSIGN_JOURNAL", str(desk.runtime.settings.journal_path))
         run("plan", f"{agent}:small")  # imports it
-        found = default_registry.get("rehearsed_refund")
-        assert found is not None
-        desk.service.review([found.draft_manifest()])
+        for one in ("rehearsed_refund", "rehearsed_pay"):
+            found = default_registry.get(one)
+            assert found is not None
+            desk.service.review([found.draft_manifest()])
         yield desk
 
 
@@ -166,3 +198,82 @@ def test_what_is_no_step_is_refused_with_what_to_write(agent: Path, target: str,
     assert result.exit_code == 1
     assert said in result.stderr
     assert result.stderr.startswith("misuse: ")
+
+
+def record(agent: Path, step: str, key: str = "case-1") -> None:
+    """Run a step of the agent in earnest."""
+    with Runtime.from_env() as runtime:
+        run_transaction(load_step(f"{agent}:{step}"), key=key, runtime=runtime)
+
+
+def test_a_replay_ends_with_zero_where_the_step_does_what_was_recorded(served: Desk, agent: Path) -> None:
+    record(agent, "pays")
+    command = ("journal", "replay", "case-1", "--step", f"{agent}:pays")
+    for more in ((), ("--mode", "reconstruct"), ("--journal", str(served.runtime.settings.journal_path))):
+        shown, told = run(*command, *more), run(*command, *more, "--json")
+        assert (shown.exit_code, told.exit_code) == (0, 0), shown.output
+        assert "same; nothing fired" in shown.stdout
+        found = json.loads(told.stdout)
+        assert (found["format"], found["status"]) == ("countersign/replay/v1", "same")
+        assert [(one["tool"], one["outcome"], one["result"]) for one in found["outcomes"]] == [
+            ("rehearsed_pay", "fired", '"n-o-1"')
+        ]
+    assert (agent.parent / "paid.txt").read_text() == "o-1 100\n"
+
+
+def test_a_replay_that_differs_ends_with_one_and_says_where(served: Desk, agent: Path) -> None:
+    record(agent, "pays")
+    command = ("journal", "replay", "case-1", "--step", f"{agent}:pays_more")
+    shown, told = run(*command), run(*command, "--json")
+    assert (shown.exit_code, told.exit_code) == (1, 1)
+    said = "staged call 1 of rehearsed_pay: amount_cents was 100 and is 200"
+    assert f"differs: {said}" in shown.stdout
+    assert [one["text"] for one in json.loads(told.stdout)["divergences"]] == [said]
+
+
+def test_a_replay_reads_an_export_without_a_journal_or_a_service(
+    served: Desk, agent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(agent, "pays")
+    out = agent.parent / "export.json"
+    assert run("journal", "export", "--out", str(out)).exit_code == 0
+    for name in ("URL", "AGENT", "KEY", "JOURNAL"):
+        monkeypatch.delenv(f"COUNTERSIGN_{name}")
+    command = ("journal", "replay", "case-1", "--from", str(out), "--step")
+    assert run(*command, f"{agent}:pays").exit_code == 0
+    assert run(*command, f"{agent}:pays_more").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("case-1", "--step", "{agent}:notes_a_length", "--mode", "reconstruct"),
+            "not_recorded: what rehearsed_measure",
+        ),
+        (("case-1", "--step", "{agent}:pays", "--mode", "guess"), "misuse: there is no mode 'guess'"),
+        (("case-9", "--step", "{agent}:pays"), "misuse: the journal has no transaction 'case-9'"),
+        (("case-1", "--step", "{agent}"), "misuse: "),
+        (("case-1", "--step", "{agent}:pays", "--from", "{agent}"), "is no export of a journal"),
+    ],
+)
+def test_a_replay_that_cannot_be_is_refused_in_a_sentence(
+    served: Desk, agent: Path, words: tuple[str, ...], said: str
+) -> None:
+    record(agent, "notes_a_length")
+    result = run("journal", "replay", *(word.format(agent=agent) for word in words))
+    assert (result.exit_code, said in result.stderr) == (1, True), result.output
+
+
+@pytest.mark.parametrize("verb", [("journal", "recover"), ("journal", "resume"), ("resume",)])
+def test_recover_and_resume_are_one_verb_wherever_it_is_looked_for(
+    served: Desk, agent: Path, verb: tuple[str, ...]
+) -> None:
+    served.service.policy = lambda *_: Verdict.REVIEW
+    with pytest.raises(ReviewPending) as pending:
+        record(agent, "pays")
+    served.service.approve(pending.value.txn)
+    found = json.loads(run(*verb, "--tools", str(agent), "--json").stdout)
+    assert [(one["run_key"], one["after"]) for one in found] == [("case-1", "settled")]
+    assert (agent.parent / "paid.txt").read_text() == "o-1 100\n"
+    assert "nothing is left to finish" in run(*verb, "--tools", str(agent)).stdout
