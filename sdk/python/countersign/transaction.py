@@ -361,7 +361,6 @@ def transaction(
         MisuseError: the key is too long, or `on_question` is no function.
         SettingsError: no runtime was given and the environment describes none.
     """
-    from countersign.rehearsal.dry_run import DryRehearsal
     from countersign.runtime import default_runtime
 
     require_running()
@@ -382,5 +381,11 @@ def transaction(
         claimed=claimed,
         accept_edits=accept_edits,
         answering=Answering(on_question),
-        rehearsal=DryRehearsal(named) if dry_run else None,
+        rehearsal=_dry(named) if dry_run else None,
     )
+
+
+def _dry(key: str) -> Rehearsal[Any]:
+    from countersign.rehearsal.dry_run import DryRehearsal  # only those who rehearse load it
+
+    return DryRehearsal(key)
