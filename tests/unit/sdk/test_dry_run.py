@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
+import signal
 import sqlite3
+import threading
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -331,6 +334,49 @@ def test_a_dry_run_inside_a_transaction_is_refused(desk: Desk) -> None:
             run_transaction(lambda txn: refund("o-1", 1), key="t-2", dry_run=True, runtime=desk.runtime)
         assert outer.effects == ()
     assert desk.done == []
+
+
+def test_a_dry_run_waits_for_no_lease_of_a_real_run_of_its_key(desk: Desk) -> None:
+    refund, found = refund_tool(desk), []
+
+    def rehearse() -> None:
+        with transaction("t-1", dry_run=True, runtime=desk.runtime) as dry:
+            refund("o-1", 100)
+        found.append(dry.result.is_clean)
+
+    with transaction("t-1", runtime=desk.runtime) as real:
+        refund("o-1", 100)
+        (beside := threading.Thread(target=rehearse)).start()
+        beside.join(5)
+        assert found == [True]
+    assert (real.state, len(desk.done)) == ("settled", 1)
+
+
+def test_scenario_56_holds_for_a_dry_run_that_is_killed(desk: Desk, tmp_path: Path) -> None:
+    """kill -9 in the body: nothing is left that anybody sees, the key is free, the next commit tidies the folder."""
+    notes, root = notes_database(tmp_path), tmp_path / "root"
+    root.mkdir()
+    (root / "a.txt").write_text("a")
+    write = live_writer(desk, FilesAdapter(root))
+    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+    database = notes.read_bytes()
+    child = os.fork()
+    if child == 0:
+        with transaction("t-1", dry_run=True, runtime=desk.runtime):
+            note("o-1", "hello")
+            write("a.txt", "mine")
+            refund("o-1", 100)
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert (notes_in(notes), (root / "a.txt").read_text(), desk.done) == ([], "a", [])
+    assert notes.read_bytes() == database
+    assert not desk.runtime.settings.journal_path.exists()
+    with transaction("t-1", runtime=desk.runtime) as real:
+        note("o-1", "hello")
+        write("a.txt", "mine")
+        refund("o-1", 100)
+    assert (real.state, real.replayed, (root / "a.txt").read_text()) == ("settled", False, "mine")
+    assert list((root / ".countersign").rglob("new")) == []
 
 
 def test_run_transaction_answers_the_dry_run(desk: Desk) -> None:
