@@ -33,6 +33,7 @@ from countersign import (
     run_transaction,
     tool,
     transaction,
+    use_runtime,
 )
 from countersign.contract import Verdict
 from countersign.journal_export import exported
@@ -444,6 +445,21 @@ def test_another_journal_is_named_by_its_path(desk: Desk, monkeypatch: pytest.Mo
     monkeypatch.setattr("countersign.rehearsal.replay.default_registry", desk.registry)
     found = replay("t-1", lambda txn: refund("o-1", 100), journal=desk.runtime.settings.journal_path)
     assert found.status == "same"
+
+
+def test_what_is_no_step_is_refused_before_anything_is_read(desk: Desk) -> None:
+    for no_step in (7, lambda: None):
+        with pytest.raises(MisuseError, match="is no step"):
+            replay("t-1", no_step, runtime=desk.runtime)  # type: ignore[call-overload]
+    assert not desk.runtime.settings.journal_path.exists()
+
+
+def test_the_tools_of_the_processs_runtime_type_the_results(desk: Desk) -> None:
+    pay = receipt_tool(desk)
+    commit(desk, lambda txn: pay("o-1", 100))
+    with use_runtime(desk.runtime):
+        found = replay("t-1", lambda txn: pay("o-1", 100))
+    assert found.outcomes[0].result == Receipt(number="n-o-1", cents=100)
 
 
 def test_a_replay_inside_a_transaction_is_refused(desk: Desk) -> None:

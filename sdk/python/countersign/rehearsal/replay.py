@@ -34,6 +34,7 @@ from countersign.rehearsal.foreseen import DryRun
 from countersign.rehearsal.recorded import RecordedRun, from_export, from_journal
 from countersign.rehearsal.replayed import ReplayedCall, ReplayResult
 from countersign.rehearsal.stage import Rehearsal, RehearsedStep
+from countersign.rehearsal.steps import require_step
 from countersign.runtime import Runtime, default_runtime
 from countersign.tool import Tool, ToolRegistry, default_registry
 from countersign.transaction import Transaction
@@ -90,6 +91,9 @@ def replay(
     """
     require_running()
     require_mode(mode)
+    require_step(fn, getattr(fn, "__name__", "step"))
+    if runtime is None and export is None and journal is None:
+        runtime = default_runtime()
     registry = default_registry if runtime is None else runtime.registry
     recorded = _recorded(key, export, journal, runtime)
     again = _Replay(recorded, registry, mode, live or {})

@@ -40,21 +40,28 @@ def load_step(target: str) -> Callable[[Transaction], Any]:
     found = getattr(module, function, None)
     if found is None:
         raise MisuseError(f"{name!r} has no {function!r}; name a function in it that takes the transaction")
-    _require_step(found, target)
+    require_step(found, target)
     return found  # type: ignore[no-any-return]  # checked just now
 
 
-def _require_step(found: object, target: str) -> None:
+def require_step(found: object, named: str) -> None:
+    """Refuse what cannot be called with the transaction, before anything of it runs.
+
+    Raises:
+        MisuseError: it is no function, or takes other arguments.
+    """
     try:
         if not callable(found):
             raise TypeError
         inspect.signature(found).bind(None)
     except TypeError:
-        function = target.rpartition(":")[2]
+        function = named.rpartition(":")[2]
         raise MisuseError(
-            f"{target!r} is no step: a step is a function that takes the transaction; write `def {function}(txn):` "
+            f"{named!r} is no step: a step is a function that takes the transaction; write `def {function}(txn):` "
             "and call the tools in it"
         ) from None
+    except ValueError:  # a callable without a signature Python can read
+        return
 
 
 def run_step(call: Callable[[], Any]) -> Any:
