@@ -77,6 +77,7 @@ SPENT = {
     E.COMPENSATED,
     E.COMPENSATION_FAILED,
 }
+ASKED = Need(gates=("large",), groups=("finance",), quorum=1, have=0)
 RELEASE_SECONDS = 120
 FIRE_SECONDS = 30
 
@@ -351,7 +352,10 @@ class FakeService:
         decided = []
         for one in effects:
             verdict, reasons = self._decide(one.tool, one.tool_digest, one.args)
-            decided.append(EvaluatedEffect(tool=one.tool, decision=self._decision(verdict, reasons)))
+            needs = (ASKED,) if verdict is Verdict.REVIEW else ()
+            decided.append(
+                EvaluatedEffect(tool=one.tool, decision=self._decision(verdict, reasons), needs=needs)
+            )
         return EvaluationView(effects=tuple(decided))
 
     # ------------------------------------------------------------------------------------------------- insides
@@ -683,7 +687,7 @@ class FakeService:
             state="open" if one.state is E.REVIEW else "met",
             url=f"{self.iss}/reviews/review-{one.effect.effect_id[:8]}",
             answer_by=self._at() + timedelta(hours=24),
-            needs=(Need(gates=("large",), groups=("finance",), quorum=1, have=len(one.votes)),),
+            needs=(ASKED.model_copy(update={"have": len(one.votes)}),),
         )
 
     def _at(self) -> datetime:

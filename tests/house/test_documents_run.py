@@ -60,6 +60,8 @@ SAYS = {
         "900 USD for pay_9",
         "sent to ada@example.com",
         "Denied",
+        "refund review finance",
+        "same 900 USD for pay_9",
     ],
 }
 

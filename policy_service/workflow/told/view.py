@@ -35,6 +35,7 @@ from countersign.contract.wire import (
     TransactionView,
 )
 from policy_service.domain.decision import Decision
+from policy_service.domain.gates import Gate, merge
 from policy_service.domain.quorum import Tally
 from policy_service.pap.bundle import Bundle
 from policy_service.storage.proposals import ProposalRow
@@ -347,7 +348,24 @@ def _outcome(effect: EffectRow) -> OutcomeView | None:
 def evaluation_view(evaluated: Sequence[tuple[str, Decision]]) -> EvaluationView:
     """The answer to a dry run; nothing of it is stored, so the decision has no id of its own."""
     return EvaluationView(
-        effects=tuple(EvaluatedEffect(tool=tool, decision=_dry(d)) for tool, d in evaluated)
+        effects=tuple(
+            EvaluatedEffect(tool=tool, decision=_dry(d), needs=_asked(d.gates)) for tool, d in evaluated
+        )
+    )
+
+
+def _asked(gates: Sequence[Gate]) -> tuple[Need, ...]:
+    """What the review that would be opened asks for, before anybody has voted or it was escalated."""
+    return tuple(
+        Need(
+            gates=gate.gates,
+            groups=tuple(sorted(gate.groups)),
+            quorum=gate.quorum,
+            have=0,
+            step_up=gate.step_up,
+            shared=gate.shared,
+        )
+        for gate in merge(gates)
     )
 
 

@@ -55,6 +55,11 @@ if TYPE_CHECKING:
     from countersign.quotas import OverQuota
     from countersign.reasons import DenyReason, PendingReview, Question
     from countersign.registry import ToolRegistry
+    from countersign.rehearsal.divergences import Divergence
+    from countersign.rehearsal.errors import NotRecorded, ReplayDiverged
+    from countersign.rehearsal.foreseen import DryRun, ForeseenEffect
+    from countersign.rehearsal.replay import replay
+    from countersign.rehearsal.replayed import ReplayedCall, ReplayResult
     from countersign.rerun import run_transaction
     from countersign.rest import RestAnswer, RestApi, RestUnknown
     from countersign.resuming import resume, resume_async
@@ -87,6 +92,11 @@ _HOMES = {
     "placeholder": ("Placeholder",),
     "quotas": ("OverQuota",),
     "reasons": ("DenyReason", "PendingReview", "Proposal", "Question"),
+    "rehearsal.divergences": ("Divergence",),
+    "rehearsal.errors": ("NotRecorded", "ReplayDiverged"),
+    "rehearsal.foreseen": ("DryRun", "ForeseenEffect"),
+    "rehearsal.replay": ("replay",),
+    "rehearsal.replayed": ("ReplayResult", "ReplayedCall"),
     "rerun": ("run_transaction",),
     "resuming": ("resume", "resume_async"),
     "rest": ("RestAnswer", "RestApi", "RestUnknown"),
@@ -108,11 +118,14 @@ __all__ = [
     "CountersignError",
     "Denied",
     "DenyReason",
+    "Divergence",
+    "DryRun",
     "Edited",
     "EffectFailed",
     "FilesAdapter",
     "FireError",
     "FiringEffect",
+    "ForeseenEffect",
     "IndependentFailures",
     "JournalError",
     "JournalUrl",
@@ -127,6 +140,7 @@ __all__ = [
     "MisuseError",
     "Moved",
     "NotDone",
+    "NotRecorded",
     "NotStageable",
     "OutcomeUnknown",
     "OutsideTransaction",
@@ -142,6 +156,9 @@ __all__ = [
     "RegistrationError",
     "ReleaseLapsed",
     "ReleaseRefused",
+    "ReplayDiverged",
+    "ReplayResult",
+    "ReplayedCall",
     "RerunDiffers",
     "RestAnswer",
     "RestApi",
@@ -167,6 +184,7 @@ __all__ = [
     "default_runtime",
     "llm_call",
     "record_llm",
+    "replay",
     "resume",
     "resume_async",
     "run_steps",

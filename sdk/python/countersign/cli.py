@@ -1,9 +1,10 @@
 """`countersign`: what a person does with an agent's tools and journal from a terminal.
 
 `resume` finishes what is parked or was interrupted, `worker` goes on doing so, `accept` and `decline` answer what a
-reviewer proposes, `answer` tells people what they ask before they decide, `tools list | export` shows tools and
-drafts their manifests for review, `journal` reads the journal (cli_journal.py). Text that came from an agent or a tool
-is shown with control characters made visible. The composition happens here; every decision is somewhere else.
+reviewer proposes, `answer` tells people what they ask before they decide, `plan` rehearses a step (cli_rehearsal.py),
+`tools list | export` shows tools and drafts their manifests for review, `journal` reads the journal (cli_journal.py).
+Text that came from an agent or a tool is shown with control characters made visible. The composition happens here;
+every decision is somewhere else.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import typer
 from countersign.answering import asked_about, chosen
 from countersign.cli_budgets import budget_app
 from countersign.cli_journal import journal_app
+from countersign.cli_rehearsal import plan, replay_journal
 from countersign.drafting import READ_GROUP, manifest_json
 from countersign.errors import CountersignError, MisuseError
 from countersign.exporting import Exported, export_drafts, export_manifests
@@ -38,6 +40,8 @@ tools_app: Final = typer.Typer(no_args_is_help=True, help="The tools an agent ma
 app.add_typer(tools_app, name="tools")
 app.add_typer(journal_app, name="journal")
 app.add_typer(budget_app, name="budget")
+app.command("plan")(plan)
+journal_app.command("replay")(replay_journal)
 
 _PROMPT_SECONDS: Final = 0.1  # the least time between two rounds of --follow
 
@@ -60,6 +64,8 @@ McpOption = Annotated[
 ]
 
 
+@journal_app.command("recover")
+@journal_app.command("resume")
 @app.command()
 def resume(
     tools: ToolsOption,

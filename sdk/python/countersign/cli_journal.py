@@ -1,4 +1,5 @@
 """`countersign journal`: list, show, filter, export, stats and verify. Reading only; nothing here changes a journal.
+`replay` stands in cli_rehearsal.py; `recover` and `resume`, which go on with what is left, are `countersign resume`.
 
 Text that came from an agent or a tool is shown with control characters made visible, and arguments a manifest calls
 secret are not shown at all.

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from countersign.client import Service
 from countersign.clock import Clock
@@ -15,7 +16,7 @@ from countersign.journal import Journal
 from countersign.manifests import Manifests
 from countersign.registry import ToolRegistry
 from countersign.settings import Settings
-from countersign.waiting import Waits
+from countersign.waiting import AsyncWaits, SyncWaits, Waits
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +41,29 @@ class Engine:
         """
         if self.stopping():
             raise WorkerStopping
+
+
+class Host(Protocol):
+    """What a transaction needs of the runtime it runs in."""
+
+    @property
+    def settings(self) -> Settings:
+        """Whose transaction it is, and how long anything may take."""
+        ...
+
+    @property
+    def registry(self) -> ToolRegistry:
+        """The tools."""
+        ...
+
+    def engine(self, waits: Waits) -> Engine:
+        """The parts of one commit."""
+        ...
+
+    def sync_waits(self) -> SyncWaits:
+        """Waiting on the calling thread."""
+        ...
+
+    def async_waits(self) -> AsyncWaits:
+        """Waiting on the running event loop."""
+        ...

@@ -34,6 +34,7 @@
           LeaseLost                somebody else took this transaction over
     UsageUnknown               a call to a model was made, and its response does not say what it used
     CallNotRecorded            the block of a call to a model ended, and nobody said what became of it
+    ReplayDiverged             a step does not do what was recorded of it; NotRecorded, a MisuseError: nobody can say
     NotDone                    raised by tools: "I know that nothing happened"
     IndependentFailures        an ExceptionGroup of the above, from transaction(independent=True)
 

@@ -9,10 +9,10 @@ list gets one that does not depend on time.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from countersign.calls import CallNames
 from countersign.contract import names
@@ -26,9 +26,11 @@ from countersign.waiting import AsyncWaits, run
 
 if TYPE_CHECKING:
     from countersign.engine import Engine
-    from countersign.runtime import Runtime
 
 MAX_EFFECTS: Final = 100  # of one transaction, as the wire allows: what a person can still look through
+
+
+OpenStep: TypeAlias = Callable[..., Coroutine[Any, Any, Step]]
 
 
 @dataclass(slots=True)
@@ -43,13 +45,13 @@ class _Group:
 class Intake:
     """The calls of one transaction, from where it is known."""
 
-    def __init__(self, runtime: Runtime, key: str, engine: Engine, *, independent: bool) -> None:
+    def __init__(self, key: str, engine: Engine, *, independent: bool, open_step: OpenStep) -> None:
         self.steps: list[Step] = []
         self.placeholders: list[Placeholder[Any]] = []
-        self.calls = CallNames(runtime.settings.agent, key)
+        self.calls = CallNames(engine.settings.agent, key)
         self.owner: Final[Place] = here()
         self.is_open = True
-        self._runtime = runtime
+        self._open_step = open_step
         self._key = key
         self._engine = engine
         self._independent = independent
@@ -105,10 +107,10 @@ class Intake:
     def _step_for(self, call_key: str) -> Step:
         if not self._independent:
             return self.steps[0]
-        agent = self._runtime.settings.agent
+        agent = self._engine.settings.agent
         txn = names.independent_txn_id(agent=agent, run_key=self._key, call_key=call_key)
         # Staging does not wait, for it may be called on an event loop: a busy effect is told at once.
-        step = run(Step.open(self._engine, txn=txn, run_key=self._key, independent=True, patient=False))
+        step = run(self._open_step(self._engine, txn=txn, run_key=self._key, independent=True, patient=False))
         self.steps.append(step)
         return step
 
@@ -213,12 +215,12 @@ class Intake:
             RegistrationError: a compensation is not registered, or the manifest is none.
             NotStageable: it fires elsewhere.
         """
-        registry = self._runtime.registry
+        registry = self._engine.registry
         if tool.draft.compensate is not None:
             registry.require(tool.draft.compensate, f"{tool.name!r} names it as its compensation")
-        manifest = self._runtime.manifests.at_hand(tool)
+        manifest = self._engine.manifests.at_hand(tool)
         if manifest is None:
             return
-        require_fires_here(manifest, self._runtime.settings.agent)
+        require_fires_here(manifest, self._engine.settings.agent)
         if manifest.compensation is not None:
             registry.require(manifest.compensation.tool, f"the manifest of {tool.name!r} compensates with it")

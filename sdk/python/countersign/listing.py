@@ -6,7 +6,8 @@ put in their order, the run begins another list with the calls that stay.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from countersign.contract import names
@@ -71,6 +72,11 @@ class Listing:
         """Let the calls from `start` on stand in this order: the same ones as before."""
         if self._calls[start:] != list(calls):
             self._begin_again([*self._calls[:start], *calls])
+
+    @property
+    def placeholders(self) -> Mapping[str, Placeholder[Any]]:
+        """What was handed out for each staged call, by effect."""
+        return MappingProxyType(self._placeholders)
 
     def settle(self, effect_id: str, outcome: str, result: object) -> None:
         """Tell the placeholder of a call what became of it."""

@@ -13,7 +13,7 @@ import os
 from contextlib import ExitStack
 from typing import Any, Final
 
-from countersign.adapters.protocol import LiveAdapter, LiveCall, LiveSession, Savepoint
+from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
 from countersign.errors import MisuseError, NotStageable, SavepointLost
 from countersign.remains import Recovered
 from countersign.tool import Tool
@@ -75,6 +75,10 @@ class LiveWork:
         """Design section 7, step 2."""
         for _, session in self._sessions.values():
             session.verify_unmoved()
+
+    def changes(self) -> dict[str, tuple[Change, ...] | None]:
+        """What each adapter would change by its name; None of one that cannot tell."""
+        return {name: session.changes() for name, (_, session) in self._sessions.items()}
 
     def prepare(self, attempt_id: str) -> None:
         """Let what can fail about a commit fail before the redemption."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, TypeVar, overload
+from typing import Any, Final, Literal, TypeVar, overload
 
 from countersign.answering import Answering, OnQuestion
 from countersign.asking import until_answered
@@ -24,6 +24,8 @@ from countersign.errors import MisuseError, RerunDiffers, ReviewPending, Service
 from countersign.fire_errors import OutcomeUnknown
 from countersign.plan import StagedCall
 from countersign.reasons import Proposal
+from countersign.rehearsal.dry_run import rehearse
+from countersign.rehearsal.foreseen import DryRun
 from countersign.runtime import Runtime, default_runtime
 from countersign.transaction import Transaction
 from countersign.waiting import AsyncWaits, Waits, run
@@ -58,6 +60,26 @@ class ListGuard:
 
 @overload
 def run_transaction(
+    fn: Callable[[Transaction], Coroutine[Any, Any, Any]],
+    *,
+    key: str,
+    dry_run: Literal[True],
+    purpose: str | None = None,
+    reasoning: str | None = None,
+    runtime: Runtime | None = None,
+) -> Coroutine[Any, Any, DryRun]: ...
+@overload
+def run_transaction(
+    fn: Callable[[Transaction], Any],
+    *,
+    key: str,
+    dry_run: Literal[True],
+    purpose: str | None = None,
+    reasoning: str | None = None,
+    runtime: Runtime | None = None,
+) -> DryRun: ...
+@overload
+def run_transaction(
     fn: Callable[[Transaction], Coroutine[Any, Any, R]],
     *,
     key: str,
@@ -89,6 +111,7 @@ def run_transaction(
     reasoning: str | None = None,
     accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
+    dry_run: bool = False,
     runtime: Runtime | None = None,
 ) -> Any:
     """Run `fn(txn)` as one step and answer what it returned; an async `fn` gives a coroutine to await.
@@ -97,6 +120,7 @@ def run_transaction(
     several times, so it must do nothing of its own to the world: everything that matters goes through tools.
     `accept_edits` is as for `transaction`.
     `on_question(question)` answers what people ask meanwhile, with text, or None to leave it open.
+    With `dry_run` the answer is a `DryRun` in place of what `fn` returned: nothing was fired, kept or journaled.
 
     Raises:
         ReviewPending: people have not answered in time.
@@ -108,6 +132,8 @@ def run_transaction(
     _require_step(fn)
     chosen = runtime or default_runtime()
     claimed = Claimed(purpose=purpose, reasoning=reasoning) if purpose or reasoning else None
+    if dry_run:
+        return rehearse(fn, key=key, runtime=chosen, claimed=claimed)
     answering = Answering(on_question)
     if inspect.iscoroutinefunction(fn):
         return _rerun_async(chosen, fn, key, wait, claimed, accept_edits, answering)

@@ -126,11 +126,26 @@ class Signature:
     def load_result(self, raw: bytes) -> object:
         """A journaled result, typed by the return annotation where that is possible."""
         value = load(raw)
-        hint = self._hints.get("return", Any)
         try:
-            return TypeAdapter[object](hint).validate_python(value)
+            return self._result(value)
         except (ValidationError, TypeError, ValueError):
             return value
+
+    def result_fits(self, raw: bytes) -> bool:
+        """Whether a journaled result still is what the return annotation says."""
+        try:
+            self._result(load(raw))
+        except (ValidationError, TypeError, ValueError):
+            return False
+        return True
+
+    @property
+    def answers_nothing(self) -> bool:
+        """Whether it says that it returns None."""
+        return self._hints.get("return", Any) is type(None)
+
+    def _result(self, value: JSON) -> object:
+        return TypeAdapter[object](self._hints.get("return", Any)).validate_python(value)
 
     @cached_property
     def _adapter(self) -> TypeAdapter[dict[str, Any]]:

@@ -17,7 +17,8 @@ from countersign.errors import JournalError
 from countersign.journal import EffectRecord, Journal, TransactionRecord
 from countersign.journal.reading import COMPENSATE_LANE, LIVE_LANE, STAGED_LANE
 
-_HIDDEN: Final = "(secret)"
+HIDDEN: Final = "(secret)"
+"""What stands in place of a value that a manifest calls secret."""
 
 
 def visible(text: str) -> str:
@@ -81,10 +82,10 @@ def _effect(journal: Journal, row: EffectRecord) -> dict[str, Any]:
         "state": row.state.value,
         "effect_id": row.effect_id,
         "call_key": row.call_key,
-        "args": _json(_without_secrets(load(row.args), _secrets(journal, row))),
+        "args": _json(without_secrets(load(row.args), _secrets(journal, row))),
         "staged": None
         if row.staged_args is None
-        else _json(_without_secrets(load(row.staged_args), _secrets(journal, row))),
+        else _json(without_secrets(load(row.staged_args), _secrets(journal, row))),
         "result": None if row.result is None else row.result.decode(),
         "error": row.error,
         "compensates": row.compensates,
@@ -109,9 +110,10 @@ def _secrets(journal: Journal, row: EffectRecord) -> tuple[str, ...] | None:
         return None
 
 
-def _without_secrets(args: JSON, secrets: tuple[str, ...] | None) -> JSON:
+def without_secrets(args: JSON, secrets: tuple[str, ...] | None) -> JSON:
+    """The arguments, changed in place, with what these pointers name hidden; None hides everything."""
     if secrets is None:
-        return _HIDDEN
+        return HIDDEN
     for pointer in secrets:
         _hide(args, pointer_tokens(pointer))
     return args
@@ -127,9 +129,9 @@ def _hide(value: JSON, tokens: tuple[str, ...]) -> None:
         else:
             return
     if isinstance(value, dict) and last in value:
-        value[last] = _HIDDEN
+        value[last] = HIDDEN
     elif isinstance(value, list) and last.isdigit() and int(last) < len(value):
-        value[int(last)] = _HIDDEN
+        value[int(last)] = HIDDEN
 
 
 def _json(value: JSON) -> str:

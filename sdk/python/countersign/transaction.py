@@ -28,7 +28,7 @@ from countersign.errors import (
     OutsideTransaction,
     Stopped,
 )
-from countersign.intake import Intake
+from countersign.intake import Intake, OpenStep
 from countersign.placeholder import Placeholder
 from countersign.reasons import Proposal
 from countersign.step import Step
@@ -36,7 +36,9 @@ from countersign.tool import Tool
 from countersign.waiting import Waits, run
 
 if TYPE_CHECKING:
-    from countersign.engine import Engine
+    from countersign.engine import Engine, Host
+    from countersign.rehearsal.foreseen import DryRun
+    from countersign.rehearsal.stage import Rehearsal
     from countersign.rerun import ListGuard
     from countersign.runtime import Runtime
 
@@ -50,7 +52,7 @@ class Transaction:
 
     def __init__(
         self,
-        runtime: Runtime,
+        runtime: Host,
         key: str,
         *,
         wait: float = 0.0,
@@ -60,10 +62,13 @@ class Transaction:
         accept_edits: Judge = False,
         answering: Answering | None = None,
         plain: bool = False,
+        rehearsal: Rehearsal[Any] | None = None,
     ) -> None:
         self.key = key
         self._plain = plain  # nothing was said of it, so it may be a savepoint of another
         self._runtime = runtime
+        self._rehearsal = rehearsal
+        self._open_step: OpenStep = Step.open if rehearsal is None else rehearsal.open
         self._wait = wait
         self._independent = independent
         self._claimed = claimed
@@ -103,6 +108,19 @@ class Transaction:
     def replayed(self) -> bool:
         """Whether an earlier run of this key had done it already: nothing fired now, results are that run's."""
         return any(step.replayed for step in self._steps())
+
+    @property
+    def result(self) -> DryRun:
+        """What a dry run has found, after its block.
+
+        Raises:
+            MisuseError: this is no dry run, or its block has not ended well.
+        """
+        if self._rehearsal is None:
+            raise MisuseError(
+                f"transaction {self.key!r} is no dry run; what a call returned is the .result of its placeholder"
+            )
+        return self._rehearsal.result
 
     @contextmanager
     def repeat(self) -> Iterator[None]:
@@ -168,10 +186,13 @@ class Transaction:
         if self._outer is not None:
             self._nest(self._outer)
             return
-        engine = self._engine = self._runtime.engine(waits)
-        intake = Intake(self._runtime, self.key, engine, independent=self._independent)
+        real = self._runtime.engine(waits)
+        engine = self._engine = real if self._rehearsal is None else self._rehearsal.on_stage(real)
+        intake = Intake(self.key, engine, independent=self._independent, open_step=self._open_step)
         if not self._independent:
-            intake.steps.append(await Step.open(engine, txn=self.txn, run_key=self.key, independent=False))
+            intake.steps.append(
+                await self._open_step(engine, txn=self.txn, run_key=self.key, independent=False)
+            )
         self._intake, self._phase = intake, _OPEN
         current_transaction.set(self)
 
@@ -291,6 +312,7 @@ def transaction(
     on_behalf_of: str | None = None,
     accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
+    dry_run: bool = False,
     runtime: Runtime | None = None,
 ) -> Transaction:
     """Open one step of an agent: `with transaction(key="ticket-4711"): ...`, or `async with`. Inside another one,
@@ -304,6 +326,9 @@ def transaction(
     A reviewer may propose other arguments instead of denying a call. `accept_edits=True` takes every such change and
     fires with it; a function is shown each `Proposal` and takes it by returning True. Otherwise nothing but what was
     staged is ever fired: where this agent's owner has accepted a change, leaving the block raises `Edited`.
+
+    With `dry_run` nothing is fired, kept or journaled: live work is undone when the block ends, and `.result` tells
+    what the policy would say to each staged call, and what the live ones would change.
 
     Raises:
         MisuseError: the key is too long, or `on_question` is no function.
@@ -321,7 +346,7 @@ def transaction(
         raise MisuseError(f"a transaction key has 1 to {_MAX_KEY} characters, this has {len(named)}")
     claims = {"purpose": purpose, "reasoning": reasoning, "on_behalf_of": on_behalf_of}
     claimed = Claimed(**claims) if any(claims.values()) else None
-    said = (key, wait, independent, claimed, accept_edits, on_question)
+    said = (key, wait, independent, claimed, accept_edits, on_question, dry_run)
     return Transaction(
         runtime or default_runtime(),
         named,
@@ -331,4 +356,11 @@ def transaction(
         accept_edits=accept_edits,
         answering=Answering(on_question),
         plain=not any(said),
+        rehearsal=_dry(named) if dry_run else None,
     )
+
+
+def _dry(key: str) -> Rehearsal[Any]:
+    from countersign.rehearsal.dry_run import DryRehearsal  # only those who rehearse load it
+
+    return DryRehearsal(key)

@@ -49,6 +49,16 @@ async def test_a_dry_run_answers_as_a_submission_would(bank: World, robot: Agent
     assert dry[3]["reasons"][0]["code"] == "invalid_args"
 
 
+async def test_a_dry_run_names_the_groups_a_review_would_ask(bank: World, robot: Agent) -> None:
+    """As the review of the real submission names them."""
+    effects = [await pay(bank), await pay(bank, 500)]
+    dry = await robot.send("POST", "/v1/evaluations", {"run_key": "r", "effects": effects})
+    real = (await robot.submit(*effects)).json()["effects"]
+    released, asked = (one.get("needs", []) for one in dry.json()["effects"])
+    assert released == []
+    assert asked == real[1]["review"]["needs"] != []
+
+
 async def test_a_dry_run_stores_nothing(bank: World, robot: Agent) -> None:
     await bank.service.sequencer.number()
     before = await bank.service.db.read(sizes)

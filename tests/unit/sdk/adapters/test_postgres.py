@@ -13,11 +13,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from countersign import MisuseError, OutsideTransaction, SettingsError
+from countersign import MisuseError, OutsideTransaction, SettingsError, tool, transaction
 from countersign.adapters import LiveCall
 from countersign.adapters.contract import AdapterContract, Resource
 from countersign.adapters.postgres import PostgresAdapter, PostgresSession
 from tests.counterparts import postgres, require
+from tests.fakes.desk import Desk, make_desk
 from tests.unit.sdk.adapters.resources import PostgresRows
 
 pytestmark = pytest.mark.xdist_group("postgresql")
@@ -43,6 +44,37 @@ class TestPostgres(AdapterContract):
 @pytest.fixture
 def rows(conninfo: str) -> PostgresRows:
     return PostgresRows(conninfo)
+
+
+def test_scenario_56_a_dry_run_leaves_postgresql_as_it_was(rows: PostgresRows, desk: Desk) -> None:
+    """Rows and tables; the adapter's own empty table of attempts is there as after any first use."""
+    adapter = rows.adapter()
+    assert isinstance(adapter, PostgresAdapter)
+
+    @tool("upsert", lane="live", adapter=adapter, registry=desk.registry)
+    def upsert(key: str, value: str) -> str | None:
+        rows.write(adapter, key, value)
+        return rows.read(adapter, key)
+
+    @tool("make_table", lane="live", adapter=adapter, registry=desk.registry)
+    def make_table() -> None:
+        adapter.execute("CREATE TABLE made (n int)")
+
+    assert rows.change_outside("a", "before")
+    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
+        assert upsert("a", "after") == "after"
+        upsert("b", "new")
+        make_table()
+    assert (rows.outside("a"), rows.outside("b")) == ("before", None)
+    assert rows.tables() == ["countersign_landed", "rows"]
+    assert [one.changes for one in txn.result.changes] == [None]
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    world = make_desk(tmp_path)
+    yield world
+    world.runtime.close()
 
 
 @pytest.fixture

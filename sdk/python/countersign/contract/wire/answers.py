@@ -196,6 +196,7 @@ class EvaluatedEffect(WireModel):
 
     tool: Name
     decision: DecisionView
+    needs: Many[Need] = Field(default=(), description="Whom a review would ask, merged as it would be.")
 
 
 class EvaluationView(WireModel):

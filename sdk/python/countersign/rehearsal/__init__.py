@@ -1,0 +1,1 @@
+"""Running a step without consequences: beforehand (dry run), or again (replay)."""

@@ -1,0 +1,64 @@
+"""A place to run a step where nobody can be reached: no service, no key that anybody knows, no journal that lasts.
+
+A replay runs here, so that nothing is asked and nothing fires, because there is no way to, not because nobody tries.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NoReturn
+
+from countersign.client import Service
+from countersign.clock import SystemClock
+from countersign.contract.keys import PrivateKey
+from countersign.enforcement import Enforcer, KeyCache
+from countersign.engine import Engine
+from countersign.errors import MisuseError
+from countersign.journal import Journal
+from countersign.registry import ToolRegistry
+from countersign.rehearsal.stage import UnkeptManifests
+from countersign.settings import Settings
+from countersign.transport import Nonces, Transport
+from countersign.waiting import AsyncWaits, SyncWaits, Waits
+
+_NOWHERE = "http://127.0.0.1:1"  # no request is ever made: `_nobody` is in its way
+
+
+class Alone:
+    """What a transaction needs of a runtime, for an agent of that name."""
+
+    def __init__(self, agent: str, registry: ToolRegistry, journal: Journal) -> None:
+        self.settings = Settings(
+            url=_NOWHERE, agent=agent, key_path=Path(os.devnull), journal_path=Path(os.devnull)
+        )
+        self.registry = registry
+        self._journal = journal
+
+    def engine(self, waits: Waits) -> Engine:
+        """The parts, none of which reaches anybody."""
+        settings, clock, key = self.settings, SystemClock(), PrivateKey.generate()
+        return Engine(
+            settings=settings,
+            registry=self.registry,
+            journal=self._journal,
+            manifests=UnkeptManifests(self._journal),
+            enforcer=Enforcer(settings, key, self._journal, clock, KeyCache(settings, clock)),
+            service=Service(
+                Transport(settings, waits, key, Nonces(), clock), max_jwks_bytes=settings.max_jwks_bytes
+            ),
+            waits=waits,
+            clock=clock,
+        )
+
+    def sync_waits(self) -> SyncWaits:
+        """Waiting on the calling thread."""
+        return SyncWaits(_nobody)
+
+    def async_waits(self) -> AsyncWaits:
+        """Waiting on the running event loop."""
+        return AsyncWaits(_nobody)
+
+
+def _nobody() -> NoReturn:
+    raise MisuseError("a replay asks nobody anything")

@@ -1,0 +1,191 @@
+"""What a dry run has found: every staged call with the policy's answer, every live one, and what those would change.
+
+Values only. What a reviewed manifest calls secret is hidden before it gets here; where nobody could say what is secret,
+all the arguments are. A decision is what the policy said at that moment and promises nothing: `unknown` where nobody
+could be asked, never a guess.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import orjson
+
+from countersign.adapters.protocol import Change
+from countersign.contract.admission import JSON
+from countersign.contract.wire import Need
+from countersign.reasons import DenyReason
+from countersign.telling import visible
+
+Foresight = Literal["release", "review", "deny", "unknown"]
+_LONGEST: Final = 120  # characters of one value in a line for people; `changes` has all of it
+
+
+@dataclass(frozen=True, slots=True)
+class Asks:
+    """Whom one merged gate would ask: so many people of any of these groups."""
+
+    groups: tuple[str, ...]
+    quorum: int
+    step_up: str | None = None
+
+    @classmethod
+    def of(cls, need: Need) -> Asks:
+        """As the service says it."""
+        return cls(need.groups, need.quorum, need.step_up)
+
+    def __str__(self) -> str:
+        people = f"{self.quorum} of " if self.quorum > 1 else ""
+        return f"{people}{'|'.join(self.groups)}{f' with {self.step_up}' if self.step_up else ''}"
+
+
+@dataclass(frozen=True, slots=True)
+class ForeseenEffect:
+    """One staged call and what would be decided of it now; `why` says why that is unknown."""
+
+    tool: str
+    effect_id: str
+    args: JSON
+    decision: Foresight
+    asks: tuple[Asks, ...] = ()
+    reasons: tuple[DenyReason, ...] = ()
+    policies: tuple[str, ...] = ()
+    why: str | None = None
+
+    @property
+    def told(self) -> str:
+        """What follows from the decision, in a line."""
+        if self.asks:
+            return f"asks {' and '.join(map(str, self.asks))}"
+        return "; ".join(map(str, self.reasons)) or self.why or ""
+
+    def __str__(self) -> str:
+        told = f": {self.told}" if self.told else ""
+        return f"{self.tool} {_json(self.args)}: {self.decision}{told}"
+
+
+@dataclass(frozen=True, slots=True)
+class RehearsedLive:
+    """One live call, which ran and was undone."""
+
+    tool: str
+    args: JSON
+
+    def __str__(self) -> str:
+        return f"{self.tool} {_json(self.args)}: ran and was undone"
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterChanges:
+    """What a commit would change in one live resource; None where it cannot tell."""
+
+    adapter: str
+    changes: tuple[Change, ...] | None
+
+    def __str__(self) -> str:
+        if self.changes is None:
+            return f"{self.adapter}: cannot tell what would change"
+        return f"{self.adapter}: {', '.join(map(_change, self.changes)) or 'nothing would change'}"
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """One rehearsed step. Nothing of it fired, nothing was kept."""
+
+    key: str
+    effects: tuple[ForeseenEffect, ...]
+    live: tuple[RehearsedLive, ...]
+    changes: tuple[AdapterChanges, ...]
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether every staged call would be released as it is: nobody is asked, nothing denied or unknown."""
+        return all(one.decision == "release" for one in self.effects)
+
+    @property
+    def denials(self) -> tuple[DenyReason, ...]:
+        """Every reason of every call that would be denied."""
+        return tuple(reason for one in self.effects if one.decision == "deny" for reason in one.reasons)
+
+    def having(self, decision: Foresight) -> tuple[ForeseenEffect, ...]:
+        """The staged calls with that decision."""
+        return tuple(one for one in self.effects if one.decision == decision)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain values; a changed value is told by its kind and how it begins."""
+        return {
+            "key": self.key,
+            "clean": self.is_clean,
+            "effects": [
+                {
+                    "tool": one.tool,
+                    "effect_id": one.effect_id,
+                    "args": one.args,
+                    "decision": one.decision,
+                    "asks": [
+                        {"groups": list(ask.groups), "quorum": ask.quorum, "step_up": ask.step_up}
+                        for ask in one.asks
+                    ],
+                    "reasons": [
+                        {"code": r.code, "text": r.text, "policy": r.policy, "advice": r.advice}
+                        for r in one.reasons
+                    ],
+                    "policies": list(one.policies),
+                    "why": one.why,
+                }
+                for one in self.effects
+            ],
+            "live": [{"tool": one.tool, "args": one.args} for one in self.live],
+            "changes": [
+                {
+                    "adapter": one.adapter,
+                    "changes": None
+                    if one.changes is None
+                    else [
+                        {
+                            "key": change.key,
+                            "what": _what(change),
+                            "before": _short(change.before),
+                            "after": _short(change.after),
+                        }
+                        for change in one.changes
+                    ],
+                }
+                for one in self.changes
+            ],
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(visible(line) for line in self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"dry run of {self.key!r}: nothing fired, nothing was kept"
+        for number, one in enumerate(self.effects, start=1):
+            yield f"  {number}  {one}"
+        for live in self.live:
+            yield f"  live  {live}"
+        for changed in self.changes:
+            yield f"  changes  {changed}"
+
+
+def _change(change: Change) -> str:
+    return f"{change.key} {_what(change)}"
+
+
+def _what(change: Change) -> str:
+    if change.before is None:
+        return "new"
+    return "removed" if change.after is None else "changed"
+
+
+def _short(value: Any) -> str | None:
+    if value is None:
+        return None
+    text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text)} characters)"
+
+
+def _json(value: JSON) -> str:
+    return orjson.dumps(value).decode()

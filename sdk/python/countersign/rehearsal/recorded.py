@@ -1,0 +1,167 @@
+"""What was recorded of a step: read from a journal, or from the document that `countersign journal export` wrote.
+
+Rules: a journal is only read; a transaction whose chain of hashes does not hold is refused, for nobody could say what a
+divergence from it means. An export is a copy that proves nothing, and is taken as it is written. What a manifest calls
+secret is hidden in both; calls are told apart by their call keys, which bind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from countersign.contract import names
+from countersign.contract.admission import Limits, load
+from countersign.contract.errors import AdmissionError
+from countersign.errors import JournalError, MisuseError
+from countersign.journal import Journal
+from countersign.journal.reading import LIVE_LANE, STAGED_LANE
+from countersign.journal.verifying import verify
+from countersign.journal_export import FORMAT
+from countersign.journal_place import JournalPlace
+from countersign.telling import describe
+
+_EXPORT_LIMITS: Final = Limits(max_bytes=256 * 1024 * 1024, max_depth=16, max_nodes=5_000_000)
+_SHOWN: Final = "`countersign journal list` shows what there is"
+
+
+class _Read(BaseModel):
+    """What is read strictly; members that a replay does not need are passed over."""
+
+    model_config = ConfigDict(strict=True, frozen=True)
+
+
+class RecordedCall(_Read):
+    """One call as it was recorded; `args` are for people, secrets hidden."""
+
+    lane: Literal["staged", "live", "compensate"]
+    seq: int
+    tool: str
+    effect_id: str
+    call_key: str
+    args: str
+    staged: str | None = None  # as the agent staged it, where an accepted edit changed it
+    state: str
+    result: str | None
+    error: str | None
+
+    @property
+    def called_with(self) -> str:
+        """The arguments of the body's own call."""
+        return self.staged or self.args
+
+
+class RecordedTransaction(_Read):
+    """One transaction of the record."""
+
+    txn: str
+    key: str
+    agent: str
+    state: str
+    effects: tuple[RecordedCall, ...]
+
+    @property
+    def independent(self) -> bool:
+        """Whether it was one effect of `independent=True`: its name is not the one that its run key gives."""
+        return self.txn != names.txn_id(agent=self.agent, run_key=self.key)
+
+
+class _Export(_Read):
+    format: str
+    transactions: tuple[RecordedTransaction, ...]
+
+
+class RecordedRun(_Read):
+    """One step: a transaction, or the transactions of its independent effects."""
+
+    agent: str
+    key: str
+    independent: bool
+    transactions: tuple[RecordedTransaction, ...]
+
+    def calls(self) -> Iterator[RecordedCall]:
+        """Every call, the compensations included."""
+        for one in self.transactions:
+            yield from one.effects
+
+    def lane(self, lane: str) -> list[RecordedCall]:
+        """The calls of one lane, in order. Independent effects are recorded in no order: each stands alone."""
+        return [call for call in self.calls() if call.lane == lane]
+
+
+def from_journal(journal: Journal, name: str, place: JournalPlace) -> RecordedRun:
+    """The step of that run key, or of a transaction's id or its beginning.
+
+    Raises:
+        MisuseError: the journal has none, or several.
+        JournalError: what it has was changed behind the SDK.
+    """
+    found = _described(journal, name, place)
+    chosen = _chosen(found, name)
+    return _run(chosen, found if chosen.key == name else _described(journal, chosen.key, place), name)
+
+
+def from_export(document: Path | Mapping[str, Any], name: str) -> RecordedRun:
+    """The same, from what `countersign journal export --format json` wrote: its path, or the document.
+
+    Raises:
+        MisuseError: it is no such document, or has no such step, or several.
+    """
+    everything = _export(document)
+    named = [one for one in everything if name == one.key or one.txn.startswith(name)]
+    return _run(_chosen(named, name), everything, name)
+
+
+def _export(document: Path | Mapping[str, Any]) -> Sequence[RecordedTransaction]:
+    told = repr(str(document)) if isinstance(document, Path) else "this document"
+    try:
+        value = load(document.read_bytes(), _EXPORT_LIMITS) if isinstance(document, Path) else document
+        read = _Export.model_validate(value, strict=False)
+    except OSError as error:
+        raise MisuseError(f"{told} cannot be read: {error.strerror}") from error
+    except AdmissionError as error:
+        raise MisuseError(f"{told} is no export of a journal: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        where = "/".join(map(str, first["loc"])) or "the whole"
+        raise MisuseError(
+            f"{told} is no export of a journal: {where}: {first['msg']}; write one with `countersign journal export`"
+        ) from error
+    if read.format != FORMAT:
+        raise MisuseError(f"{told} is of the form {read.format!r}; this SDK reads {FORMAT!r}")
+    return read.transactions
+
+
+def _described(journal: Journal, name: str, place: JournalPlace) -> Sequence[RecordedTransaction]:
+    """What the journal holds under that name, once its chains are known to hold."""
+    findings = verify(place, name).findings
+    if findings:
+        raise JournalError(
+            f"the journal's record of {name!r} is not as the SDK wrote it: {findings[0].what}. Nothing is replayed "
+            "from it; `countersign journal verify` names everything"
+        )
+    found = [describe(journal, record) for record in journal.transactions.find(name)]
+    return [RecordedTransaction.model_validate(one, strict=False) for one in found]
+
+
+def _chosen(found: Sequence[RecordedTransaction], name: str) -> RecordedTransaction:
+    steps = {(one.agent, one.key, one.independent) for one in found}
+    if not found:
+        raise MisuseError(f"there is no transaction {name!r}; {_SHOWN}")
+    if len(steps) > 1:
+        ids = ", ".join(sorted(one.txn[:12] for one in found))
+        raise MisuseError(f"{name!r} names several steps; name one by its transaction: {ids}")
+    return found[0]
+
+
+def _run(chosen: RecordedTransaction, everything: Sequence[RecordedTransaction], name: str) -> RecordedRun:
+    step = (chosen.agent, chosen.key, chosen.independent)
+    of_it = tuple(one for one in everything if (one.agent, one.key, one.independent) == step)
+    if not any(call.lane in {STAGED_LANE, LIVE_LANE} for one in of_it for call in one.effects):
+        raise MisuseError(
+            f"of {name!r} no list of calls was ever submitted ({chosen.state}), so there is nothing to replay"
+        )
+    return RecordedRun(agent=chosen.agent, key=chosen.key, independent=chosen.independent, transactions=of_it)

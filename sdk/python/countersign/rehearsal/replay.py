@@ -1,0 +1,295 @@
+"""`replay(key, fn)`: run a step again beside what was recorded of it, without consequences.
+
+`verify` runs live calls again, and undoes them; `reconstruct` runs nothing of the world at all. In both a staged call
+answers what it answered then, typed as the tool says, and the calls are compared with the recorded ones. Nothing fires
+and nobody is asked: the step runs where there is nobody to ask (alone.py). The record is read and never written.
+
+What live calls returned is not in the journal, so it is not compared; a reconstruction takes it from `live`.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, overload
+
+from countersign.answering import Answering
+from countersign.contract.pointers import pointer_to
+from countersign.contract.wire import Claimed
+from countersign.current import require_running
+from countersign.edits import Judge
+from countersign.engine import Engine
+from countersign.errors import MisuseError
+from countersign.journal import Journal
+from countersign.journal.reading import LIVE_LANE, STAGED_LANE
+from countersign.journal_place import JournalPlace
+from countersign.placeholder import settle
+from countersign.registry import ToolRegistry, default_registry
+from countersign.rehearsal.alone import Alone
+from countersign.rehearsal.divergences import CallNow, Divergence, compared, require_mode
+from countersign.rehearsal.errors import NotRecorded
+from countersign.rehearsal.foreseen import DryRun
+from countersign.rehearsal.recorded import RecordedRun, from_export, from_journal
+from countersign.rehearsal.replayed import ReplayedCall, ReplayResult
+from countersign.rehearsal.stage import Rehearsal, RehearsedStep
+from countersign.rehearsal.steps import require_step
+from countersign.runtime import Runtime, default_runtime
+from countersign.tool import Tool
+from countersign.transaction import Transaction
+from countersign.waiting import run
+
+Mode = Literal["verify", "reconstruct"]
+Step = Callable[[Transaction], Any]
+NOT_RECORDED: Final = "not recorded"
+"""The outcome of a placeholder whose call was not recorded."""
+
+
+@overload
+def replay(
+    key: str,
+    fn: Callable[[Transaction], Coroutine[Any, Any, Any]],
+    *,
+    mode: Mode = "verify",
+    export: Path | Mapping[str, Any] | None = None,
+    live: Mapping[str, Callable[..., Any]] | None = None,
+    journal: JournalPlace | None = None,
+    runtime: Runtime | None = None,
+) -> Coroutine[Any, Any, ReplayResult]: ...
+@overload
+def replay(
+    key: str,
+    fn: Step,
+    *,
+    mode: Mode = "verify",
+    export: Path | Mapping[str, Any] | None = None,
+    live: Mapping[str, Callable[..., Any]] | None = None,
+    journal: JournalPlace | None = None,
+    runtime: Runtime | None = None,
+) -> ReplayResult: ...
+def replay(
+    key: str,
+    fn: Step,
+    *,
+    mode: Mode = "verify",
+    export: Path | Mapping[str, Any] | None = None,
+    live: Mapping[str, Callable[..., Any]] | None = None,
+    journal: JournalPlace | None = None,
+    runtime: Runtime | None = None,
+) -> ReplayResult | Coroutine[Any, Any, ReplayResult]:
+    """Run `fn(txn)` again beside what was recorded under that run key (or transaction id), and answer a `ReplayResult`;
+    of an async `fn` a coroutine that does.
+
+    The record is that of this agent's journal, of another file (`journal`), or a document that `countersign journal
+    export` wrote (`export`). `live`: in a reconstruction, by tool, what answers in place of a live call.
+
+    Raises:
+        MisuseError: there is no such record, or nothing in it to replay; `fn` is no step.
+        JournalError: the record was changed behind the SDK.
+        NotRecorded: a reconstruction needs what a live call returned.
+    """
+    require_running()
+    require_mode(mode)
+    require_step(fn, getattr(fn, "__name__", "step"))
+    if runtime is None and export is None and journal is None:
+        runtime = default_runtime()
+    registry = default_registry if runtime is None else runtime.registry
+    recorded = _recorded(key, export, journal, runtime)
+    again = _Replay(recorded, registry, mode, live or {})
+    return again.run_async(fn) if inspect.iscoroutinefunction(fn) else again.run(fn)
+
+
+def _recorded(
+    key: str, export: Path | Mapping[str, Any] | None, place: JournalPlace | None, runtime: Runtime | None
+) -> RecordedRun:
+    if export is not None:
+        return from_export(export, key)
+    if place is not None:
+        opened = Journal(place)
+        try:
+            return from_journal(opened, key, place)
+        finally:
+            opened.close()
+    chosen = runtime or default_runtime()
+    return from_journal(chosen.journal, key, chosen.settings.journal_path)
+
+
+class ReplayStep(RehearsedStep):
+    """A step whose staged calls answer what was recorded."""
+
+    again: _Replay  # set by the rehearsal that opened it
+
+    def begin_live(self, tool: Tool, raw: bytes, call_key: str) -> Callable[[], Any]:
+        """Run it, to be undone; or answer without the world."""
+        self.again.saw_live(tool, raw, call_key)
+        if self.again.mode == "verify":
+            return super().begin_live(tool, raw, call_key)
+        return functools.partial(self.again.live_answer, tool, raw)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """What an inner block took back is not in the record either."""
+        seen = self.again.live_seen
+        try:
+            with super().savepoint():
+                yield
+        except BaseException:
+            self.again.forget_live_after(seen)
+            raise
+
+    async def commit(
+        self,
+        engine: Engine,
+        *,
+        wait: float,
+        claimed: Claimed | None,
+        accept_edits: Judge = False,
+        answering: Answering | None = None,
+    ) -> None:
+        """Undo the live work, and tell every placeholder what became of its call then."""
+        self.abort("a replay")
+        outcomes = self.again.outcomes_by_id
+        for effect_id, placeholder in self._list.placeholders.items():
+            known = outcomes.get(effect_id)
+            if known is None:
+                settle(placeholder, NOT_RECORDED)
+            else:
+                settle(placeholder, known.outcome, known.result, known.error)
+
+
+class _Rehearsal(Rehearsal[ReplayStep]):
+    def __init__(self, again: _Replay) -> None:
+        super().__init__(ReplayStep)
+        self._again = again
+
+    @property
+    def result(self) -> DryRun:
+        raise MisuseError("a replay is no dry run; replay(...) answers what it found")
+
+    async def open(
+        self, engine: Engine, *, txn: str, run_key: str, independent: bool, patient: bool = True
+    ) -> ReplayStep:
+        step = await super().open(engine, txn=txn, run_key=run_key, independent=independent, patient=patient)
+        step.again = self._again
+        return step
+
+
+@dataclass(slots=True)
+class _Ran:
+    """What the body did at its end."""
+
+    value: Any = None
+    raised: Exception | None = None
+
+
+class _Replay:
+    """One replay."""
+
+    def __init__(
+        self,
+        recorded: RecordedRun,
+        registry: ToolRegistry,
+        mode: Mode,
+        live: Mapping[str, Callable[..., Any]],
+    ) -> None:
+        self.mode = mode
+        self._recorded = recorded
+        self._registry = registry
+        self._stand_ins = live
+        self._live_now: list[CallNow] = []
+        self._rehearsal = _Rehearsal(self)
+        self._alone = Alone(recorded.agent, registry, self._rehearsal.journal)
+        self._outcomes = tuple(ReplayedCall.of(call, registry) for call in recorded.calls())
+        self.outcomes_by_id = {one.effect_id: one for one in self._outcomes}
+
+    def run(self, fn: Step) -> ReplayResult:
+        ran, txn = _Ran(), self._transaction()
+        with txn, _kept(ran):
+            ran.value = run(self._alone.sync_waits().call(functools.partial(fn, txn), {}, None))
+        return self._result(ran)
+
+    async def run_async(self, fn: Step) -> ReplayResult:
+        ran, txn = _Ran(), self._transaction()
+        async with txn:
+            with _kept(ran):
+                ran.value = await fn(txn)
+        return self._result(ran)
+
+    def saw_live(self, tool: Tool, raw: bytes, call_key: str) -> None:
+        """Note a live call of now."""
+        self._live_now.append(_call_now(tool, raw, call_key))
+
+    @property
+    def live_seen(self) -> int:
+        """How many live calls there were until now."""
+        return len(self._live_now)
+
+    def forget_live_after(self, seen: int) -> None:
+        """An inner block was taken back."""
+        del self._live_now[seen:]
+
+    def live_answer(self, tool: Tool, raw: bytes) -> Any:
+        """What a reconstruction answers in place of a live call."""
+        stand_in = self._stand_ins.get(tool.name)
+        if stand_in is not None:
+            return stand_in(**tool.signature.retype(raw))
+        if tool.signature.answers_nothing:
+            return None
+        raise NotRecorded(
+            f"what {tool.name} returned is in no journal, for live calls are undone and done again, not recorded; "
+            f"replay with mode='verify', which runs it again, or say what answers for it: live={{{tool.name!r}: ...}}"
+        )
+
+    def _transaction(self) -> Transaction:
+        return Transaction(
+            self._alone,
+            self._recorded.key,
+            independent=self._recorded.independent,
+            rehearsal=self._rehearsal,
+        )
+
+    def _result(self, ran: _Ran) -> ReplayResult:
+        return ReplayResult(
+            key=self._recorded.key,
+            mode=self.mode,
+            outcomes=self._outcomes,
+            divergences=tuple(self._divergences(ran)),
+            value=ran.value,
+        )
+
+    def _divergences(self, ran: _Ran) -> Iterator[Divergence]:
+        staged = [
+            _call_now(call.tool, call.args, call.call_key)
+            for step in self._rehearsal.steps
+            for call in step.calls
+        ]
+        recorded = self._recorded.lane(STAGED_LANE)
+        if self._recorded.independent:  # they are recorded in no order: take the one they have now
+            order = {one.call_key: position for position, one in enumerate(staged)}
+            recorded.sort(key=lambda one: order.get(one.call_key, len(order)))
+        yield from compared(STAGED_LANE, recorded, staged)
+        yield from compared(LIVE_LANE, self._recorded.lane(LIVE_LANE), self._live_now)
+        yield from (one.misfit for one in self._outcomes if one.misfit is not None)
+        if ran.raised is not None:
+            name, text = type(ran.raised).__name__, str(ran.raised)
+            told = f"the step raised {name} ({text}), and did not when it was recorded"
+            yield Divergence("raised", STAGED_LANE, len(staged), name, None, None, told)
+
+
+@contextmanager
+def _kept(ran: _Ran) -> Iterator[None]:
+    """What the step raises is something to tell, not to raise: the block is left in order."""
+    try:
+        yield
+    except NotRecorded:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever the step raises is told as a divergence, with its text
+        ran.raised = error
+
+
+def _call_now(tool: Tool, raw: bytes, call_key: str) -> CallNow:
+    secrets = tuple(one if one.startswith("/") else pointer_to(one) for one in tool.draft.secret)
+    return CallNow(tool.name, call_key, raw, secrets)

@@ -1,0 +1,128 @@
+"""What a replay answers: what became of every recorded call, typed, and how the step differs from the record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from countersign.contract.admission import load
+from countersign.registry import ToolRegistry
+from countersign.rehearsal.divergences import Divergence
+from countersign.rehearsal.errors import ReplayDiverged
+from countersign.rehearsal.recorded import RecordedCall
+from countersign.telling import visible
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayedCall:
+    """One recorded call. `result` is typed as its tool says it returns; `recorded` is that as the journal has it."""
+
+    lane: str
+    position: int
+    tool: str
+    effect_id: str
+    args: str
+    outcome: str
+    result: Any
+    recorded: str | None
+    error: str | None
+    misfit: Divergence | None = None
+
+    @classmethod
+    def of(cls, call: RecordedCall, registry: ToolRegistry) -> ReplayedCall:
+        """The call with its result; where the tool is not here any more, as plain JSON."""
+        result, misfit = None, None
+        if call.result is not None:
+            result, misfit = _typed(call, call.result.encode(), registry)
+        return cls(
+            call.lane,
+            call.seq,
+            call.tool,
+            call.effect_id,
+            call.args,
+            call.state,
+            result,
+            call.result,
+            call.error,
+            misfit,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayResult:
+    """One replay. `value` is what the step returned; its placeholders hold the recorded results."""
+
+    key: str
+    mode: Literal["verify", "reconstruct"]
+    outcomes: tuple[ReplayedCall, ...]
+    divergences: tuple[Divergence, ...]
+    value: Any
+
+    @property
+    def status(self) -> Literal["same", "diverged"]:
+        """Whether the step did what was recorded."""
+        return "diverged" if self.divergences else "same"
+
+    def raise_on_divergence(self) -> None:
+        """For tests of an agent.
+
+        Raises:
+            ReplayDiverged: naming every difference.
+        """
+        if self.divergences:
+            raise ReplayDiverged(self.key, self.divergences)
+
+    def to_json(self) -> dict[str, Any]:
+        """The same as plain values."""
+        return {
+            "key": self.key,
+            "mode": self.mode,
+            "status": self.status,
+            "outcomes": [
+                {
+                    "lane": one.lane,
+                    "position": one.position,
+                    "tool": one.tool,
+                    "effect_id": one.effect_id,
+                    "args": one.args,
+                    "outcome": one.outcome,
+                    "result": one.recorded,
+                    "error": one.error,
+                }
+                for one in self.outcomes
+            ],
+            "divergences": [
+                {
+                    "kind": one.kind,
+                    "lane": one.lane,
+                    "position": one.position,
+                    "tool": one.tool,
+                    "recorded": one.recorded,
+                    "now": one.now,
+                    "text": str(one),
+                }
+                for one in self.divergences
+            ],
+        }
+
+    def __str__(self) -> str:
+        return "\n".join(visible(line) for line in self._lines())
+
+    def _lines(self) -> Iterator[str]:
+        yield f"replay of {self.key!r}: {self.status}; nothing fired"
+        for one in self.outcomes:
+            result = f": {one.recorded}" if one.recorded is not None else ""
+            yield f"  {one.lane} {one.position}  {one.tool} {one.args}: {one.outcome}{result}"
+        for divergence in self.divergences:
+            yield f"  differs: {divergence}"
+
+
+def _typed(call: RecordedCall, raw: bytes, registry: ToolRegistry) -> tuple[Any, Divergence | None]:
+    tool = registry.get(call.tool)
+    if tool is None:
+        return load(raw), None
+    if tool.signature.result_fits(raw):
+        return tool.signature.load_result(raw), None
+    text = f"of {call.tool}: its recorded result is not of the type that the tool says it returns now"
+    return load(raw), Divergence("result", call.lane, call.seq, call.tool, call.args, None, text)

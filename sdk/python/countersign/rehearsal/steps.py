@@ -1,0 +1,73 @@
+"""The step a command is asked for, as `my_agent:close_ticket` or `./my_agent.py:close_ticket`.
+
+It is a function that takes the transaction. Its module is imported as `--tools` imports one, so what the file would
+begin on the way is refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from countersign.errors import CountersignError, MisuseError
+from countersign.loading import load_tools, where
+from countersign.transaction import Transaction
+
+
+def load_step(target: str) -> Callable[[Transaction], Any]:
+    """Import the module or file, and answer its function.
+
+    Raises:
+        MisuseError: it names no function, the module cannot be imported, or has none of that name.
+    """
+    name, _, function = target.rpartition(":")
+    if not name or not function.isidentifier():
+        raise MisuseError(
+            f"{target!r} names no step; write MODULE:FUNCTION or FILE.py:FUNCTION, like my_agent:close_ticket"
+        )
+    try:
+        load_tools(name)
+    except CountersignError:
+        raise
+    except Exception as error:
+        raise MisuseError(f"{name!r} cannot be imported: {where(error)}") from error
+    module = sys.modules[Path(name).stem if name.endswith(".py") else name]
+    found = getattr(module, function, None)
+    if found is None:
+        raise MisuseError(f"{name!r} has no {function!r}; name a function in it that takes the transaction")
+    require_step(found, target)
+    return found  # type: ignore[no-any-return]  # checked just now
+
+
+def require_step(found: object, named: str) -> None:
+    """Refuse what cannot be called with the transaction, before anything of it runs.
+
+    Raises:
+        MisuseError: it is no function, or takes other arguments.
+    """
+    try:
+        if not callable(found):
+            raise TypeError
+        inspect.signature(found).bind(None)
+    except TypeError:
+        function = named.rpartition(":")[2]
+        raise MisuseError(
+            f"{named!r} is no step: a step is a function that takes the transaction; write `def {function}(txn):` "
+            "and call the tools in it"
+        ) from None
+    except ValueError:  # a callable without a signature Python can read
+        return
+
+
+def run_step(call: Callable[[], Any]) -> Any:
+    """Call what runs a step; an async one on an event loop. What it prints goes to stderr, for a document goes to
+    stdout.
+    """
+    with contextlib.redirect_stdout(sys.stderr):
+        answer = call()
+        return asyncio.run(answer) if inspect.iscoroutine(answer) else answer

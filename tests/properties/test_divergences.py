@@ -1,0 +1,52 @@
+"""Whatever a step does otherwise, the divergences of its replay account for every call."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from countersign.rehearsal.divergences import CallNow, Divergence, compared
+from countersign.rehearsal.recorded import RecordedCall
+
+NAMES = st.lists(st.sampled_from("abcde"), max_size=8)
+
+
+def recorded(names: list[str]) -> list[RecordedCall]:
+    return [
+        RecordedCall(
+            lane="staged", seq=n, tool=f"tool_{name}", effect_id=f"e-{n}", call_key=name, args="{}", state="fired",
+            result=None, error=None,
+        )
+        for n, name in enumerate(names, start=1)
+    ]  # fmt: skip
+
+
+def called(names: list[str]) -> list[CallNow]:
+    return [CallNow(f"tool_{name}", name, b"{}", ()) for name in names]
+
+
+@given(NAMES)
+def test_the_same_calls_do_not_differ(names: list[str]) -> None:
+    assert list(compared("staged", recorded(names), called(names))) == []
+
+
+@given(NAMES, NAMES)
+def test_divergences_account_for_every_call(then: list[str], now: list[str]) -> None:
+    """Taking what is told as missing and changed out of the record, and what is new and changed out of the replay,
+    leaves the same calls in the same order.
+    """
+    found = list(compared("staged", recorded(then), called(now)))
+    kinds = Counter(one.kind for one in found)
+    assert len(then) - kinds["missing"] == len(now) - kinds["extra"]
+    assert bool(found) is (then != now)
+    rest = [name for n, name in enumerate(now, start=1) if not _is_named(n, found, {"extra", "changed"})]
+    gone = Counter(then) - Counter(rest)
+    told = Counter(one.tool[-1] for one in found if one.kind == "missing")
+    told += Counter(one.text.split()[1][-1] for one in found if one.kind == "changed")
+    assert gone == told
+
+
+def _is_named(position: int, found: list[Divergence], kinds: set[str]) -> bool:
+    return any(one.kind in kinds and one.position == position for one in found)

@@ -1,0 +1,279 @@
+"""Rehearsals from a terminal: `countersign plan` and `countersign journal replay`; and what recovers a journal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from countersign import ReviewPending, Runtime, run_transaction
+from countersign.cli import app
+from countersign.contract import Verdict
+from countersign.contract.codes import DenyCode
+from countersign.contract.wire import Reason
+from countersign.rehearsal.steps import load_step
+from countersign.tool import default_registry
+from tests.fakes.desk import Desk
+from tests.fakes.service_http import serving
+
+MODULE = '''"""An agent that closes tickets."""
+
+from pathlib import Path
+
+from countersign import MemoryAdapter, tool
+
+memory = MemoryAdapter(name="notebook")
+
+
+@tool("rehearsed_refund", resource=("Order", "order_id"), secret=["card"])
+def refund(order_id: str, amount_cents: int, card: str) -> str:
+    """Give money back."""
+    raise AssertionError("fired")
+
+
+@tool("rehearsed_note", lane="live", adapter=memory)
+def note(text: str) -> None:
+    """Write a note."""
+    memory["note"] = text
+
+
+@tool("rehearsed_pay", resource=("Order", "order_id"))
+def pay(order_id: str, amount_cents: int) -> str:
+    """Pay for an order."""
+    with Path(__file__).with_name("paid.txt").open("a") as file:
+        file.write(f"{order_id} {amount_cents}\\n")
+    return f"n-{order_id}"
+
+
+@tool("rehearsed_measure", lane="live", adapter=memory)
+def measure() -> int:
+    """Measure something."""
+    return 100
+
+
+def small(txn):
+    print("a step may print")
+    note("hello")
+    refund("o-1", 100, "4111 1111")
+
+
+async def large(txn):
+    refund("o-1", 100, "4111 1111")
+    refund("o-2", 6_000, "4111 1111")
+
+
+def huge(txn):
+    refund("o-2", 6_000, "4111 1111")
+    refund("o-3", 600_000, "4111 1111")
+
+
+def pays(txn):
+    pay("o-1", 100)
+
+
+def pays_more(txn):
+    print("a step may print")
+    pay("o-1", 200)
+
+
+def notes_a_length(txn):
+    pay("o-1", measure())
+
+
+def no_step():
+    """Takes no transaction."""
+
+
+nothing = 7
+'''
+
+
+def policy(_: str, args: dict[str, Any]) -> Verdict | tuple[Verdict, Reason]:
+    if args["amount_cents"] > 500_000:
+        return Verdict.DENY, Reason(code=DenyCode.FORBIDDEN_BY_POLICY, text="too much")
+    return Verdict.REVIEW if args["amount_cents"] > 5_000 else Verdict.RELEASE
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Path]:
+    """The file of an agent, and a registry of its tools alone."""
+    before = dict(default_registry._tools)
+    default_registry._tools.clear()
+    path = tmp_path / "rehearsed_agent.py"
+    path.write_text(MODULE)
+    yield path
+    sys.modules.pop("rehearsed_agent", None)
+    sys.path[:] = [entry for entry in sys.path if entry != str(tmp_path)]
+    default_registry._tools.clear()
+    default_registry._tools.update(before)
+
+
+@pytest.fixture
+def served(desk: Desk, agent: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    """The desk's service over a socket, with the agent's tools reviewed."""
+    with serving(desk.face) as url:
+        desk.service.iss, desk.service.policy = url, policy
+        desk.service._now = __import__("time").time
+        monkeypatch.setenv("COUNTERSIGN_URL", url)
+        monkeypatch.setenv("COUNTERSIGN_AGENT", desk.runtime.settings.agent)
+        monkeypatch.setenv("COUNTERSIGN_KEY", str(desk.runtime.settings.key_path))
+        monkeypatch.setenv("COUNTERSIGN_JOURNAL", str(desk.runtime.settings.journal_path))
+        run("plan", f"{agent}:small")  # imports it
+        for one in ("rehearsed_refund", "rehearsed_pay"):
+            found = default_registry.get(one)
+            assert found is not None
+            desk.service.review([found.draft_manifest()])
+        yield desk
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(app, list(args), catch_exceptions=False, env={"COLUMNS": "250"})
+
+
+def test_a_plan_that_would_go_through_ends_with_zero_and_leaves_nothing(served: Desk, agent: Path) -> None:
+    shown, told = run("plan", f"{agent}:small"), run("plan", f"{agent}:small", "--json")
+    assert (shown.exit_code, told.exit_code) == (0, 0)
+    plan = json.loads(told.stdout)
+    assert (plan["format"], plan["clean"], plan["key"]) == ("countersign/plan/v1", True, "plan")
+    (effect,) = plan["effects"]
+    assert effect["args"] == {"order_id": "o-1", "amount_cents": 100, "card": "(secret)"}
+    assert plan["changes"] == [
+        {
+            "adapter": "notebook",
+            "changes": [{"key": "note", "what": "new", "before": None, "after": "hello"}],
+        }
+    ]
+    for word in ("rehearsed_refund", "release", "notebook: note new", "nothing fired"):
+        assert word in shown.stdout
+    assert "4111" not in shown.output + told.output
+    assert not served.runtime.settings.journal_path.exists()
+    assert "a step may print" in told.stderr
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "decisions"),
+    [("large", 3, ["release", "review"]), ("huge", 1, ["review", "deny"])],
+)
+def test_the_exit_status_says_who_is_in_the_way(
+    served: Desk, agent: Path, step: str, status: int, decisions: list[str]
+) -> None:
+    told = run("plan", f"{agent}:{step}", "--json", "--key", "case-1")
+    assert told.exit_code == status
+    plan = json.loads(told.stdout)
+    assert (plan["key"], [one["decision"] for one in plan["effects"]]) == ("case-1", decisions)
+    shown = run("plan", f"{agent}:{step}")
+    assert (shown.exit_code, "asks finance" in shown.stdout) == (status, True)
+
+
+def test_a_service_that_cannot_say_ends_with_four(served: Desk, agent: Path) -> None:
+    served.face.faults["/v1/evaluations"] = [503] * 9
+    told = run("plan", f"{agent}:large", "--json")
+    assert told.exit_code == 4
+    assert {one["decision"] for one in json.loads(told.stdout)["effects"]} == {"unknown"}
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("{agent}", "names no step; write MODULE:FUNCTION"),
+        ("{agent}:", "names no step"),
+        (":small", "names no step"),
+        ("{agent}:2", "names no step"),
+        ("{agent}:absent", "has no 'absent'"),
+        ("{agent}:nothing", "is no step: a step is a function that takes the transaction"),
+        ("{agent}:no_step", "write `def no_step(txn):`"),
+        ("no_such_agent:step", "no module 'no_such_agent'"),
+        ("{folder}/gone.py:step", "no file"),
+        ("{folder}/broken.py:step", "broken.py:2: ZeroDivisionError"),
+    ],
+)
+def test_what_is_no_step_is_refused_with_what_to_write(agent: Path, target: str, said: str) -> None:
+    (agent.parent / "broken.py").write_text("\n_ = 1 / 0\n")
+    result = run("plan", target.format(agent=agent, folder=agent.parent))
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert result.stderr.startswith("misuse: ")
+
+
+def record(agent: Path, step: str, key: str = "case-1") -> None:
+    """Run a step of the agent in earnest."""
+    with Runtime.from_env() as runtime:
+        run_transaction(load_step(f"{agent}:{step}"), key=key, runtime=runtime)
+
+
+def test_a_replay_ends_with_zero_where_the_step_does_what_was_recorded(served: Desk, agent: Path) -> None:
+    record(agent, "pays")
+    command = ("journal", "replay", "case-1", "--step", f"{agent}:pays")
+    for more in ((), ("--mode", "reconstruct"), ("--journal", str(served.runtime.settings.journal_path))):
+        shown, told = run(*command, *more), run(*command, *more, "--json")
+        assert (shown.exit_code, told.exit_code) == (0, 0), shown.output
+        assert "same; nothing fired" in shown.stdout
+        found = json.loads(told.stdout)
+        assert (found["format"], found["status"]) == ("countersign/replay/v1", "same")
+        assert [(one["tool"], one["outcome"], one["result"]) for one in found["outcomes"]] == [
+            ("rehearsed_pay", "fired", '"n-o-1"')
+        ]
+    assert (agent.parent / "paid.txt").read_text() == "o-1 100\n"
+
+
+def test_a_replay_that_differs_ends_with_one_and_says_where(served: Desk, agent: Path) -> None:
+    record(agent, "pays")
+    command = ("journal", "replay", "case-1", "--step", f"{agent}:pays_more")
+    shown, told = run(*command), run(*command, "--json")
+    assert (shown.exit_code, told.exit_code) == (1, 1)
+    said = "staged call 1 of rehearsed_pay: amount_cents was 100 and is 200"
+    assert f"differs: {said}" in shown.stdout
+    assert [one["text"] for one in json.loads(told.stdout)["divergences"]] == [said]
+
+
+def test_a_replay_reads_an_export_without_a_journal_or_a_service(
+    served: Desk, agent: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(agent, "pays")
+    out = agent.parent / "export.json"
+    assert run("journal", "export", "--out", str(out)).exit_code == 0
+    for name in ("URL", "AGENT", "KEY", "JOURNAL"):
+        monkeypatch.delenv(f"COUNTERSIGN_{name}")
+    command = ("journal", "replay", "case-1", "--from", str(out), "--step")
+    assert run(*command, f"{agent}:pays").exit_code == 0
+    assert run(*command, f"{agent}:pays_more").exit_code == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("case-1", "--step", "{agent}:notes_a_length", "--mode", "reconstruct"),
+            "not_recorded: what rehearsed_measure",
+        ),
+        (("case-1", "--step", "{agent}:pays", "--mode", "guess"), "misuse: there is no mode 'guess'"),
+        (("case-9", "--step", "{agent}:pays"), "misuse: the journal has no transaction 'case-9'"),
+        (("case-1", "--step", "{agent}"), "misuse: "),
+        (("case-1", "--step", "{agent}:pays", "--from", "{agent}"), "is no export of a journal"),
+    ],
+)
+def test_a_replay_that_cannot_be_is_refused_in_a_sentence(
+    served: Desk, agent: Path, words: tuple[str, ...], said: str
+) -> None:
+    record(agent, "notes_a_length")
+    result = run("journal", "replay", *(word.format(agent=agent) for word in words))
+    assert (result.exit_code, said in result.stderr) == (1, True), result.output
+
+
+@pytest.mark.parametrize("verb", [("journal", "recover"), ("journal", "resume"), ("resume",)])
+def test_recover_and_resume_are_one_verb_wherever_it_is_looked_for(
+    served: Desk, agent: Path, verb: tuple[str, ...]
+) -> None:
+    served.service.policy = lambda *_: Verdict.REVIEW
+    with pytest.raises(ReviewPending) as pending:
+        record(agent, "pays")
+    served.service.approve(pending.value.txn)
+    found = json.loads(run(*verb, "--tools", str(agent), "--json").stdout)
+    assert [(one["run_key"], one["after"]) for one in found] == [("case-1", "settled")]
+    assert (agent.parent / "paid.txt").read_text() == "o-1 100\n"
+    assert "nothing is left to finish" in run(*verb, "--tools", str(agent)).stdout

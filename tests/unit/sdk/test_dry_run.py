@@ -1,0 +1,450 @@
+"""A dry run: everything that would happen is found out, and nothing of it does."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import signal
+import sqlite3
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import (
+    AgentMemory,
+    Denied,
+    DryRun,
+    FilesAdapter,
+    MisuseError,
+    Moved,
+    NotStageable,
+    Placeholder,
+    PlaceholderUsed,
+    ServiceRefused,
+    SQLiteAdapter,
+    Transaction,
+    run_transaction,
+    tool,
+    transaction,
+)
+from countersign.adapters.protocol import Change
+from countersign.contract import Verdict
+from countersign.contract.codes import DenyCode
+from countersign.contract.wire import Reason
+from countersign.rehearsal.foreseen import AdapterChanges, Asks, ForeseenEffect, RehearsedLive
+from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in, refund_tool
+
+WRITING = ("transactions", "redemptions", "outcomes", "compensate", "withdraw", "release")
+
+
+def policy(_: str, args: dict[str, Any]) -> Verdict | tuple[Verdict, Reason]:
+    """Small ones go, large ones are asked about, huge ones are not made."""
+    if args.get("amount_cents", 0) > 500_000:
+        return Verdict.DENY, Reason(
+            code=DenyCode.FORBIDDEN_BY_POLICY, text="too much", policy="never-huge", advice="pay less"
+        )
+    return Verdict.REVIEW if args.get("amount_cents", 0) > 5_000 else Verdict.RELEASE
+
+
+def bytes_below(folder: Path) -> dict[str, str]:
+    """Every file of a folder, by the digest of its bytes; but for the empty lock of the adapter's own."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and (path.name != "lock" or path.read_bytes())
+    }
+
+
+def asked(desk: Desk) -> list[str]:
+    """What the service was asked that changes anything."""
+    return [path for _, path in desk.face.log if any(one in path for one in WRITING)]
+
+
+def test_scenario_56_a_dry_run_lists_what_would_fire_and_fires_nothing(desk: Desk) -> None:
+    desk.service.policy = policy
+    refund = refund_tool(desk)
+    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
+        small, large, huge = refund("o-1", 100), refund("o-2", 6_000), refund("o-3", 600_000)
+    found = txn.result
+    assert [(one.tool, one.args, one.decision) for one in found.effects] == [
+        ("refund", {"order_id": "o-1", "amount_cents": 100}, "release"),
+        ("refund", {"order_id": "o-2", "amount_cents": 6_000}, "review"),
+        ("refund", {"order_id": "o-3", "amount_cents": 600_000}, "deny"),
+    ]
+    assert found.effects[1].asks == (Asks(("finance",), 1),)
+    (denial,) = found.denials
+    assert (denial.code, denial.text, denial.policy) == ("forbidden_by_policy", "too much", "never-huge")
+    assert (found.is_clean, desk.done, asked(desk)) == (False, [], [])
+    assert [one.effect_id for one in found.effects] == [one.effect_id for one in (small, large, huge)]
+
+
+def test_scenario_56_a_dry_run_leaves_sql_and_files_byte_identical(desk: Desk, tmp_path: Path) -> None:
+    notes, root = notes_database(tmp_path), tmp_path / "root"
+    (root / "deep").mkdir(parents=True)
+    (root / "old.txt").write_text("old")
+    (root / "deep" / "gone.txt").write_text("gone")
+    with closing(sqlite3.connect(notes, isolation_level=None)) as connection:
+        connection.execute("INSERT INTO notes VALUES ('o-0', 'here')")
+    files = FilesAdapter(root)
+    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+    write = live_writer(desk, files)
+    before, database = bytes_below(root), notes.read_bytes()
+    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
+        assert note("o-1", "x" * 200_000) == 1  # more than one page, so that the file would grow
+        write("old.txt", "new")
+        write("deep/gone.txt", None)
+        write("made.txt", "made")
+        refund("o-1", 100)
+    assert (bytes_below(root), notes.read_bytes()) == (before, database)
+    assert (notes_in(notes), desk.done) == ([("o-0", "here")], [])
+    sql, folder = txn.result.changes
+    assert sql.changes is None
+    assert folder.changes == (
+        Change("deep/gone.txt", b"gone", None),
+        Change("made.txt", None, b"made"),
+        Change("old.txt", b"old", b"new"),
+    )
+    assert [one.tool for one in txn.result.live] == ["note", "write", "write", "write"]
+
+
+def live_writer(desk: Desk, files: FilesAdapter) -> Callable[[str, str | None], None]:
+    @tool("write", lane="live", adapter=files, registry=desk.registry)
+    def write(path: str, text: str | None) -> None:
+        """Write a file, or remove it."""
+        if text is None:
+            files.remove(path)
+        else:
+            files.write(path, text)
+
+    return write
+
+
+@pytest.mark.parametrize("mode", ["delete", "wal"])
+def test_scenario_56_holds_in_every_journal_mode_of_sqlite(desk: Desk, tmp_path: Path, mode: str) -> None:
+    notes = notes_database(tmp_path)
+    with closing(sqlite3.connect(notes)) as connection:
+        connection.execute(f"PRAGMA journal_mode={mode}")
+    before = notes.read_bytes()
+    note = note_tool(desk, SQLiteAdapter(notes))
+
+    def fill(_: Transaction) -> None:
+        for n in range(20):  # 4 MB: more than SQLite keeps in memory before it writes pages out
+            note(f"o-{n}", "x" * 200_000)
+
+    run_transaction(fill, key="t-1", dry_run=True, runtime=desk.runtime)
+    assert notes.read_bytes() == before
+    assert notes_in(notes) == []
+
+
+def test_scenario_57_a_denial_does_not_stop_the_body_of_a_dry_run(desk: Desk) -> None:
+    desk.service.policy = policy
+    refund, after = refund_tool(desk), []
+    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
+        refund("o-1", 600_000)
+        after.append("went on")
+        refund("o-2", 700_000)
+    assert (after, len(txn.result.denials)) == (["went on"], 2)
+    with pytest.raises(Denied), transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 600_000)
+
+
+def test_the_journal_knows_nothing_of_a_dry_run_and_the_key_is_free(desk: Desk) -> None:
+    refund, charge = refund_tool(desk), charge_tools(desk)
+    desk.runtime.journal.close()
+    with transaction("t-1", dry_run=True, runtime=desk.runtime):
+        refund("o-1", 100)
+        charge("o-1", 100)
+    assert not desk.runtime.settings.journal_path.exists()
+    with transaction("t-1", runtime=desk.runtime) as real:
+        refund("o-1", 100)
+        charge("o-1", 100)
+    assert (real.state, len(desk.done), real.replayed) == ("settled", 2, False)
+
+
+def test_a_dry_run_of_a_key_that_was_spent_leaves_it_as_it_is(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime) as real:
+        fired = refund("o-1", 100)
+    rows = desk.runtime.journal.database.rows("SELECT * FROM chain")
+    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
+        refund("o-1", 100)
+    assert desk.runtime.journal.database.rows("SELECT * FROM chain") == rows
+    assert (txn.result.effects[0].effect_id, len(desk.done)) == (fired.effect_id, 1)
+    assert (real.state, txn.state) == ("settled", "ended")
+
+
+def test_secrets_of_the_reviewed_manifest_are_hidden(desk: Desk) -> None:
+    @tool("login", resource=("User", "user"), secret=["password"], registry=desk.registry)
+    def login(user: str, password: str) -> None:
+        """Sign in."""
+
+    notes = SQLiteAdapter(notes_database(desk.folder))
+
+    @tool("remember", lane="live", adapter=notes, secret=["/token"], registry=desk.registry)
+    def remember(token: str, at: str) -> None:
+        """Keep a token."""
+
+    desk.publish(login)
+    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
+        login("ada", "hunter2")
+        remember("t0ps3cret", "here")
+    assert txn.result.effects[0].args == {"user": "ada", "password": "(secret)"}
+    assert txn.result.live[0].args == {"token": "(secret)", "at": "here"}
+    told = f"{txn.result}{txn.result.to_json()}"
+    assert "hunter2" not in told
+    assert "t0ps3cret" not in told
+
+
+def test_where_the_service_is_away_decisions_are_unknown_and_not_allowed(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    desk.face.faults["/v1/evaluations"] = ["lost_request"] * 9
+    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
+        refund("o-1", 100)
+    (one,) = txn.result.effects
+    assert (one.decision, txn.result.is_clean) == ("unknown", False)
+    assert one.why is not None
+    assert "could be asked" in one.why
+    assert one.args == {"order_id": "o-1", "amount_cents": 100}
+
+
+def test_where_not_even_the_manifest_is_known_every_argument_is_hidden(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    desk.face.faults["/v1/tools"] = ["lost_request"] * 9
+    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
+        refund("o-1", 100)
+    assert [(one.args, one.decision) for one in txn.result.effects] == [("(secret)", "unknown")]
+
+
+def test_a_refusal_of_the_question_itself_is_raised_with_live_work_undone(desk: Desk) -> None:
+    notes = notes_database(desk.folder)
+    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+    desk.service.agents.clear()
+    with (
+        pytest.raises(ServiceRefused),
+        transaction("t-1", dry_run=True, runtime=desk.runtime) as txn,
+    ):
+        note("o-1", "hello")
+        refund("o-1", 100)
+    assert notes_in(notes) == []
+    with pytest.raises(MisuseError, match="ended by an exception"):
+        _ = txn.result
+
+
+def test_a_body_that_raises_is_undone_and_its_exception_goes_on(desk: Desk) -> None:
+    notes = notes_database(desk.folder)
+    note = note_tool(desk, SQLiteAdapter(notes))
+    with (
+        pytest.raises(ZeroDivisionError),
+        transaction("t-1", dry_run=True, runtime=desk.runtime) as txn,
+    ):
+        note("o-1", "hello")
+        _ = 1 // 0
+    assert (notes_in(notes), desk.face.log) == ([], [])
+    with pytest.raises(MisuseError, match="no result"):
+        _ = txn.result
+
+
+def test_live_work_is_undone_before_the_service_is_asked(desk: Desk) -> None:
+    notes = notes_database(desk.folder)
+    note, refund, free = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk), []
+
+    def look(_: str, __: dict[str, Any]) -> Verdict:
+        with closing(sqlite3.connect(notes, timeout=0, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+        free.append(True)
+        return Verdict.RELEASE
+
+    desk.service.policy = look
+    with transaction("t-1", dry_run=True, runtime=desk.runtime):
+        note("o-1", "hello")
+        refund("o-1", 100)
+    assert free == [True]
+
+
+def test_what_moved_under_the_live_work_is_raised_as_in_a_commit(desk: Desk, tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+    (tmp_path / "root" / "a.txt").write_text("a")
+    write = live_writer(desk, FilesAdapter(tmp_path / "root"))
+    with pytest.raises(Moved), transaction("t-1", dry_run=True, runtime=desk.runtime):
+        write("a.txt", "mine")
+        (tmp_path / "root" / "a.txt").write_text("theirs")
+    assert (tmp_path / "root" / "a.txt").read_text() == "theirs"
+
+
+def test_a_call_that_cannot_be_staged_is_refused_as_in_a_real_run(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(NotStageable), transaction("t-1", dry_run=True, runtime=desk.runtime):
+        refund("o-1", 12.5)
+    desk.publish(refund, aud="a-gateway")
+    desk.runtime.manifests.forget("refund")
+    with (
+        pytest.raises(NotStageable, match="a-gateway"),
+        transaction("t-2", dry_run=True, runtime=desk.runtime),
+    ):
+        refund("o-1", 100)
+
+
+def test_equal_calls_are_one_and_repeats_are_meant_as_ever(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
+        assert refund("o-1", 100) is refund(order_id="o-1", amount_cents=100)
+        with txn.repeat():
+            refund("o-1", 100)
+    assert len(txn.result.effects) == 2
+
+
+def test_independent_effects_are_asked_about_each_alone(desk: Desk) -> None:
+    desk.service.policy = policy
+    refund = refund_tool(desk)
+    with transaction("t-1", dry_run=True, independent=True, runtime=desk.runtime) as txn:
+        refund("o-1", 100)
+        refund("o-2", 600_000)
+    assert [one.decision for one in txn.result.effects] == ["release", "deny"]
+    assert desk.face.asked("/v1/evaluations") == 2
+
+
+def test_a_placeholder_of_a_dry_run_has_no_result(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with transaction("t-1", dry_run=True, runtime=desk.runtime):
+        placed = refund("o-1", 100)
+    assert placed.outcome == "rehearsed"
+    with pytest.raises(PlaceholderUsed, match="rehearsed"):
+        _ = placed.result
+
+
+def test_a_real_transaction_has_no_result_of_its_own(desk: Desk) -> None:
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        pass
+    with pytest.raises(MisuseError, match="no dry run"):
+        _ = txn.result
+
+
+def test_a_dry_run_inside_a_transaction_is_refused(desk: Desk) -> None:
+    """Its calls would be those of the outer one, and fire."""
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime) as outer:
+        with pytest.raises(MisuseError, match="inside transaction 't-1'"):
+            transaction("t-2", dry_run=True, runtime=desk.runtime)
+        with pytest.raises(MisuseError, match="inside transaction 't-1'"):
+            run_transaction(lambda txn: refund("o-1", 1), key="t-2", dry_run=True, runtime=desk.runtime)
+        assert outer.effects == ()
+    assert desk.done == []
+
+
+def test_a_dry_run_waits_for_no_lease_of_a_real_run_of_its_key(desk: Desk) -> None:
+    refund, found = refund_tool(desk), []
+
+    def rehearse() -> None:
+        with transaction("t-1", dry_run=True, runtime=desk.runtime) as dry:
+            refund("o-1", 100)
+        found.append(dry.result.is_clean)
+
+    with transaction("t-1", runtime=desk.runtime) as real:
+        refund("o-1", 100)
+        (beside := threading.Thread(target=rehearse)).start()
+        beside.join(5)
+        assert found == [True]
+    assert (real.state, len(desk.done)) == ("settled", 1)
+
+
+def test_scenario_56_holds_for_a_dry_run_that_is_killed(desk: Desk, tmp_path: Path) -> None:
+    """kill -9 in the body: nothing is left that anybody sees, the key is free, the next commit tidies the folder."""
+    notes, root = notes_database(tmp_path), tmp_path / "root"
+    root.mkdir()
+    (root / "a.txt").write_text("a")
+    write = live_writer(desk, FilesAdapter(root))
+    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+    database = notes.read_bytes()
+    child = os.fork()
+    if child == 0:
+        with transaction("t-1", dry_run=True, runtime=desk.runtime):
+            note("o-1", "hello")
+            write("a.txt", "mine")
+            refund("o-1", 100)
+            os.kill(os.getpid(), signal.SIGKILL)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+    assert (notes_in(notes), (root / "a.txt").read_text(), desk.done) == ([], "a", [])
+    assert notes.read_bytes() == database
+    assert not desk.runtime.settings.journal_path.exists()
+    with transaction("t-1", runtime=desk.runtime) as real:
+        note("o-1", "hello")
+        write("a.txt", "mine")
+        refund("o-1", 100)
+    assert (real.state, real.replayed, (root / "a.txt").read_text()) == ("settled", False, "mine")
+    assert list((root / ".countersign").rglob("new")) == []
+
+
+def test_run_transaction_answers_the_dry_run(desk: Desk) -> None:
+    refund = refund_tool(desk)
+
+    def step(txn: Transaction) -> Placeholder[dict[str, str]]:
+        return refund("o-1", 100)
+
+    found = run_transaction(step, key="t-1", dry_run=True, runtime=desk.runtime)
+    assert (found.is_clean, found.key, desk.done) == (True, "t-1", [])
+
+
+def test_an_async_step_is_rehearsed_on_the_event_loop(desk: Desk) -> None:
+    memory = AgentMemory()
+
+    @tool("learn", lane="live", adapter=memory.adapter, registry=desk.registry)
+    async def learn(fact: str) -> None:
+        """Remember a fact."""
+        await asyncio.sleep(0)
+        memory.remember(fact)
+
+    @tool("send", resource=("Order", "order_id"), registry=desk.registry)
+    async def send(order_id: str) -> None:
+        """Send it."""
+        desk.act("send", order_id)
+
+    desk.publish(send)
+
+    async def step(txn: Transaction) -> None:
+        await learn("blue")
+        await send("o-1")
+
+    async def rehearsed() -> DryRun:
+        return await run_transaction(step, key="t-1", dry_run=True, runtime=desk.runtime)
+
+    found = asyncio.run(rehearsed())
+    assert [one.decision for one in found.effects] == ["release"]
+    assert found.changes[0].changes is not None
+    assert [(one.before, one.after is None) for one in found.changes[0].changes] == [(None, False)]
+    assert (memory.adapter.snapshot(), desk.done) == ({}, [])
+
+
+def test_what_was_found_reads_as_text_and_moves_no_cursor() -> None:
+    told = str(
+        DryRun(
+            "case-\x1b[2J",
+            (
+                ForeseenEffect("refund", "e-1", {"to": "a\nb"}, "release"),
+                ForeseenEffect("refund", "e-2", {}, "review", (Asks(("cfo", "finance"), 2, "passkey"),)),
+                ForeseenEffect("refund", "e-3", "(secret)", "unknown", why="nobody could be asked: away"),
+            ),
+            (RehearsedLive("note", {"text": "x"}),),
+            (
+                AdapterChanges("sql", None),
+                AdapterChanges(
+                    "files", (Change("a\x07.txt", None, b"1"), Change("b", b"1", None), Change("c", 1, 2))
+                ),
+                AdapterChanges("memory", ()),
+            ),
+        )
+    )
+    assert told.splitlines() == [
+        r"dry run of 'case-\x1b[2J': nothing fired, nothing was kept",
+        r'  1  refund {"to":"a\nb"}: release',
+        "  2  refund {}: review: asks 2 of cfo|finance with passkey",
+        '  3  refund "(secret)": unknown: nobody could be asked: away',
+        '  live  note {"text":"x"}: ran and was undone',
+        "  changes  sql: cannot tell what would change",
+        r"  changes  files: a\x07.txt new, b removed, c changed",
+        "  changes  memory: nothing would change",
+    ]
