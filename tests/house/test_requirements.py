@@ -94,7 +94,13 @@ IN_THE_IMAGE = {"opentelemetry-exporter-otlp-proto-http", "opentelemetry-sdk"}
 
 def test_nobody_needs_an_extra() -> None:
     needed = {*declared("sdk"), *declared("service")}
-    assert set(extras("sdk")) == {"pynacl", "opentelemetry-api", "psycopg"}
+    assert set(extras("sdk")) == {
+        "anthropic",
+        "openai",
+        "opentelemetry-api",
+        "psycopg",
+        "pynacl",
+    }
     assert set(extras("service")) == IN_THE_IMAGE
     assert set(extras("sdk")) & locked("sdk").keys() == set()
     carried = (set(extras("sdk")) | set(extras("service"))) & locked("service").keys()
