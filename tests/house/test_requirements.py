@@ -100,6 +100,7 @@ def test_nobody_needs_an_extra() -> None:
         "opentelemetry-api",
         "psycopg",
         "pynacl",
+        "pytest",
     }
     assert set(extras("service")) == IN_THE_IMAGE
     assert set(extras("sdk")) & locked("sdk").keys() == set()
