@@ -34,6 +34,7 @@ LOADED_BY_OTHERS = {
 
 COMES_WITH = {
     "anyio": "fastapi",
+    "jsonschema": "mcp",
     "markupsafe": "jinja2",
     "pydantic_core": "pydantic",
     "referencing": "jsonschema",
@@ -96,6 +97,7 @@ def test_nobody_needs_an_extra() -> None:
     needed = {*declared("sdk"), *declared("service")}
     assert set(extras("sdk")) == {
         "anthropic",
+        "mcp",
         "openai",
         "opentelemetry-api",
         "psycopg",

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from countersign.integrations.anthropic_messages import run_anthropic
     from countersign.integrations.definitions import anthropic_tools, openai_tools
     from countersign.integrations.errors import ModelStopped, PackageMissing, TurnLimit
+    from countersign.integrations.mcp_session import GatedSession, McpToolError, gate_mcp
     from countersign.integrations.openai_chat import run_openai
     from countersign.integrations.turns import Answer, Conversation, ModelCall, TakenStep
 
@@ -19,6 +20,7 @@ _HOMES = {
     "anthropic_messages": ("run_anthropic",),
     "definitions": ("anthropic_tools", "openai_tools"),
     "errors": ("ModelStopped", "PackageMissing", "TurnLimit"),
+    "mcp_session": ("GatedSession", "McpToolError", "gate_mcp"),
     "openai_chat": ("run_openai",),
     "turns": ("Answer", "Conversation", "ModelCall", "TakenStep"),
 }
@@ -27,12 +29,15 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [
     "Answer",
     "Conversation",
+    "GatedSession",
+    "McpToolError",
     "ModelCall",
     "ModelStopped",
     "PackageMissing",
     "TakenStep",
     "TurnLimit",
     "anthropic_tools",
+    "gate_mcp",
     "openai_tools",
     "run_anthropic",
     "run_openai",
