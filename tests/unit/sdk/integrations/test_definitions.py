@@ -114,6 +114,17 @@ def test_a_missing_package_is_named_with_what_to_install(package: str, more: str
     assert done.endswith(f": countersign-sdk[{package}]\n")
 
 
+def test_without_the_package_of_mcp_no_session_is_gated() -> None:
+    done = _python(
+        "import asyncio, sys\n"
+        "sys.modules['mcp'] = None\n"
+        "from countersign.integrations import PackageMissing, gate_mcp\n"
+        "try:\n    asyncio.run(gate_mcp(None))\n"
+        "except PackageMissing as missing:\n    print(missing)"
+    )
+    assert done.endswith(": countersign-sdk[mcp]\n")
+
+
 def test_nothing_of_a_vendor_is_loaded_by_importing_ours() -> None:
     told = _python(
         "import sys, countersign.integrations as ours\n"
