@@ -34,6 +34,7 @@ LOADED_BY_OTHERS = {
 
 COMES_WITH = {
     "anyio": "fastapi",
+    "jsonschema": "mcp",
     "markupsafe": "jinja2",
     "pydantic_core": "pydantic",
     "referencing": "jsonschema",
@@ -94,7 +95,15 @@ IN_THE_IMAGE = {"opentelemetry-exporter-otlp-proto-http", "opentelemetry-sdk"}
 
 def test_nobody_needs_an_extra() -> None:
     needed = {*declared("sdk"), *declared("service")}
-    assert set(extras("sdk")) == {"pynacl", "opentelemetry-api", "psycopg"}
+    assert set(extras("sdk")) == {
+        "anthropic",
+        "mcp",
+        "openai",
+        "opentelemetry-api",
+        "psycopg",
+        "pynacl",
+        "pytest",
+    }
     assert set(extras("service")) == IN_THE_IMAGE
     assert set(extras("sdk")) & locked("sdk").keys() == set()
     carried = (set(extras("sdk")) | set(extras("service"))) & locked("service").keys()

@@ -11,7 +11,8 @@ from tests.house.repository import ROOT
 
 BLOCKED = (
     "policy_service fastapi starlette sqlalchemy sqlmodel cedarpy alembic uvicorn jinja2 psycopg apscheduler "
-    "structlog prometheus_client pydantic_settings jsonschema multipart python_multipart nacl opentelemetry"
+    "structlog prometheus_client pydantic_settings jsonschema multipart python_multipart nacl opentelemetry "
+    "openai anthropic mcp"
 ).split()
 
 WALK = """

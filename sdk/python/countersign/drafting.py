@@ -79,7 +79,7 @@ def args_schema(tool: Tool) -> dict[str, JSON]:
     _require_annotated(tool)
     schema = copy.deepcopy(tool.signature.schema)
     definitions = schema.pop("$defs", {})
-    written: dict[str, JSON] = _written_out(
+    written: dict[str, JSON] = written_out(
         schema, definitions if isinstance(definitions, dict) else {}, tool.name, ()
     )
     properties = written.get("properties", {})
@@ -99,10 +99,14 @@ def _require_annotated(tool: Tool) -> None:
         )
 
 
-def _written_out(node: Any, definitions: dict[str, Any], tool: str, within: tuple[str, ...]) -> Any:
-    """Replace references by what they name, drop noise, close objects."""
+def written_out(node: Any, definitions: dict[str, Any], tool: str, within: tuple[str, ...] = ()) -> Any:
+    """A schema with references replaced by what they name, without noise, objects closed.
+
+    Raises:
+        RegistrationError: it contains itself, takes anything, or names what is not there.
+    """
     if isinstance(node, list):
-        return [_written_out(item, definitions, tool, within) for item in node]
+        return [written_out(item, definitions, tool, within) for item in node]
     if not isinstance(node, dict):
         return node
     if "$ref" in node:
@@ -111,11 +115,13 @@ def _written_out(node: Any, definitions: dict[str, Any], tool: str, within: tupl
             raise RegistrationError(
                 f"tool {tool!r}: {name} contains itself; people cannot review endless args"
             )
-        return _written_out(definitions[name], definitions, tool, (*within, name))
+        if name not in definitions:
+            raise RegistrationError(f"tool {tool!r}: the schema refers to {name!r}, which is not under $defs")
+        return written_out(definitions[name], definitions, tool, (*within, name))
     written = {
         key: _properties(value, definitions, tool, within)
         if key == "properties"
-        else _written_out(value, definitions, tool, within)
+        else written_out(value, definitions, tool, within)
         for key, value in node.items()
         if key not in _NOISE
     }
@@ -128,7 +134,7 @@ def _written_out(node: Any, definitions: dict[str, Any], tool: str, within: tupl
 
 def _properties(value: Any, definitions: dict[str, Any], tool: str, within: tuple[str, ...]) -> Any:
     """Names of properties are not keywords: an argument may well be called `title`."""
-    return {name: _written_out(one, definitions, tool, within) for name, one in value.items()}
+    return {name: written_out(one, definitions, tool, within) for name, one in value.items()}
 
 
 def _without_null(schema: Any) -> Any:

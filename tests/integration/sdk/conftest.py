@@ -25,6 +25,7 @@ from countersign.drafting import manifest_json
 from examples.local_service import LocalService, free_port
 from examples.person import Person
 from tests.fakes.desk import notes_database
+from tests.fakes.mcp_bank import mcp_manifests
 from tests.house.repository import ROOT
 
 ROLE = "support-agent"
@@ -34,6 +35,10 @@ permit (principal in Role::"support-agent", action, resource);
 
 @id("large-needs-finance") @approval("finance")
 forbid (principal, action == Action::"refund", resource)
+when { context.input.amount_cents > 5000 };
+
+@id("transfers-need-finance") @approval("finance")
+forbid (principal, action == Action::"transfer", resource)
 when { context.input.amount_cents > 5000 };
 
 @id("never-huge") @doc("Refunds above 5,000.00 are not made here.")
@@ -146,7 +151,7 @@ def reviewed_bundle(folder: Path) -> Path:
     (bundle / "desk.cedar").write_text(POLICY)
     (bundle / "groups.toml").write_bytes((ROOT / "policies" / "groups.toml").read_bytes())
     drafts = [one.draft_manifest() for one in Tools(folder / "none.db").registry if one.lane == "staged"]
-    for manifest in drafts:
+    for manifest in [*drafts, *mcp_manifests()]:
         (bundle / "tools" / f"{manifest.tool}.json").write_bytes(manifest_json(manifest))
     return bundle
 

@@ -1,0 +1,55 @@
+"""Where agents live: loops around the clients of model vendors. No vendor's package is loaded before it is used.
+
+from countersign.integrations import run_openai
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from countersign.integrations.anthropic_messages import run_anthropic
+    from countersign.integrations.definitions import anthropic_tools, openai_tools
+    from countersign.integrations.errors import ModelStopped, PackageMissing, TurnLimit
+    from countersign.integrations.mcp_session import GatedSession, McpToolError, gate_mcp
+    from countersign.integrations.openai_chat import run_openai
+    from countersign.integrations.turns import Answer, Conversation, ModelCall, TakenStep
+
+_HOMES = {
+    "anthropic_messages": ("run_anthropic",),
+    "definitions": ("anthropic_tools", "openai_tools"),
+    "errors": ("ModelStopped", "PackageMissing", "TurnLimit"),
+    "mcp_session": ("GatedSession", "McpToolError", "gate_mcp"),
+    "openai_chat": ("run_openai",),
+    "turns": ("Answer", "Conversation", "ModelCall", "TakenStep"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Answer",
+    "Conversation",
+    "GatedSession",
+    "McpToolError",
+    "ModelCall",
+    "ModelStopped",
+    "PackageMissing",
+    "TakenStep",
+    "TurnLimit",
+    "anthropic_tools",
+    "gate_mcp",
+    "openai_tools",
+    "run_anthropic",
+    "run_openai",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{home}"), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__]

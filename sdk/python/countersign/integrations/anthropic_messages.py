@@ -1,0 +1,183 @@
+"""`run_anthropic`: a conversation with Anthropic's messages whose tool calls are staged, decided and fired.
+
+Read are whole messages with `stop_reason` `end_turn`, `stop_sequence`, `tool_use` or `pause_turn` (then the model is
+asked again as it is); any other end, a refusal too, ends the run (`ModelStopped`), and nothing of such a message is
+carried out. Blocks of thought go back as they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast, overload
+
+from countersign.answering import OnQuestion
+from countersign.errors import MisuseError
+from countersign.integrations.definitions import anthropic_definitions
+from countersign.integrations.loop import MAX_TURNS, Asking, Loop, OnMessage, chosen, require_key
+from countersign.integrations.naming import OfferedTools
+from countersign.integrations.packages import require_package
+from countersign.integrations.taking import StepTaker
+from countersign.integrations.turns import Answer, Conversation, Message, ModelCall, ModelTurn
+from countersign.waiting import run
+
+if TYPE_CHECKING:
+    from anthropic import Anthropic, AsyncAnthropic
+
+    from countersign.runtime import Runtime
+
+_WHOLE: Final = frozenset({"end_turn", "stop_sequence", "tool_use", "pause_turn"})
+_REFUSALS: Final = (
+    "AuthenticationError",
+    "BadRequestError",
+    "NotFoundError",
+    "PermissionDeniedError",
+    "RateLimitError",
+    "UnprocessableEntityError",
+)
+
+
+class AnthropicMessages:
+    """How Anthropic's messages write a conversation."""
+
+    def plain(self, message: Any) -> Message:
+        """A message as JSON, also where it, or a block of it, is an object of the client."""
+        whole = _dumped(message)
+        content = whole["content"]
+        if not isinstance(content, str):
+            content = [_dumped(block) for block in content]
+        return {"role": whole["role"], "content": content}
+
+    def read(self, response: Any) -> ModelTurn:
+        """Every block, in order."""
+        message = self.plain(response)
+        said = self.said_in(message)
+        if response.stop_reason not in _WHOLE:
+            return ModelTurn(message, said, stopped=str(response.stop_reason))
+        return ModelTurn(message, said, self.calls_of(message), goes_on=response.stop_reason == "pause_turn")
+
+    def calls_of(self, message: Message) -> tuple[ModelCall, ...]:
+        """Its `tool_use` blocks; those the vendor carries out itself are none of ours."""
+        return tuple(
+            ModelCall(block["id"], block["name"], block["input"])
+            for block in _blocks(message)
+            if block["type"] == "tool_use"
+        )
+
+    def said_in(self, message: Message) -> str:
+        """Its text, without its thoughts."""
+        return "\n".join(str(block["text"]) for block in _blocks(message) if block["type"] == "text")
+
+    def answered(self, answers: Sequence[Answer]) -> list[Message]:
+        """One message of the user with a result for each call."""
+        content = [
+            {"type": "tool_result", "tool_use_id": one.call_id, "content": one.text, "is_error": not one.done}
+            for one in answers
+        ]
+        return [{"role": "user", "content": content}]
+
+
+def _dumped(value: Any) -> dict[str, Any]:
+    if hasattr(value, "model_dump"):
+        return cast("dict[str, Any]", value.model_dump(mode="json", exclude_unset=True))
+    return dict(value)
+
+
+def _blocks(message: Message) -> list[Mapping[str, Any]]:
+    content = message["content"]
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+@overload
+def run_anthropic(
+    client: Anthropic,
+    *,
+    model: str,
+    max_tokens: int,
+    messages: Sequence[Any],
+    tools: Sequence[Callable[..., Any]],
+    key: str,
+    wait: float = 0.0,
+    max_turns: int = MAX_TURNS,
+    purpose: str | None = None,
+    on_message: OnMessage | None = None,
+    on_question: OnQuestion | None = None,
+    runtime: Runtime | None = None,
+    **options: Any,
+) -> Conversation: ...
+@overload
+def run_anthropic(
+    client: AsyncAnthropic,
+    *,
+    model: str,
+    max_tokens: int,
+    messages: Sequence[Any],
+    tools: Sequence[Callable[..., Any]],
+    key: str,
+    wait: float = 0.0,
+    max_turns: int = MAX_TURNS,
+    purpose: str | None = None,
+    on_message: OnMessage | None = None,
+    on_question: OnQuestion | None = None,
+    runtime: Runtime | None = None,
+    **options: Any,
+) -> Coroutine[Any, Any, Conversation]: ...
+def run_anthropic(
+    client: Any,
+    *,
+    model: str,
+    max_tokens: int,
+    messages: Sequence[Any],
+    tools: Sequence[Callable[..., Any]],
+    key: str,
+    wait: float = 0.0,
+    max_turns: int = MAX_TURNS,
+    purpose: str | None = None,
+    on_message: OnMessage | None = None,
+    on_question: OnQuestion | None = None,
+    runtime: Runtime | None = None,
+    **options: Any,
+) -> Any:
+    """Talk with a model until it has its last word; what it calls goes through your `@tool`s as they are.
+
+    As `run_openai`, with what Anthropic asks for: `max_tokens` for each message, and `system=...` among the options. An
+    `AsyncAnthropic` gives a coroutine to await.
+
+    Raises:
+        ModelStopped, TurnLimit: no answer came of it.
+        OutcomeUnknown, PartlyFired: nobody knows whether a tool acted; the model is not asked on.
+        BudgetExceeded: a budget has no room for another call of the model.
+        MisuseError: tools, client or options that do not fit.
+        CountersignError: as leaving a transaction does, but for refusals that the model is told.
+    """
+    vendor = require_package("anthropic")
+    _require_client(vendor, client)
+    dialect, runtime = AnthropicMessages(), chosen(runtime)
+    offered = OfferedTools(tools)
+    awaits = isinstance(client, vendor.AsyncAnthropic)
+    loop = Loop(
+        dialect,
+        Asking(
+            cast("Callable[..., Any]", client.messages.create),
+            model,
+            {**options, "max_tokens": max_tokens},
+            anthropic_definitions(offered),
+            require_key(key),
+            runtime,
+            max_tokens=max_tokens,
+            not_made=tuple(getattr(vendor, name) for name in _REFUSALS) if client.max_retries == 0 else (),
+        ),
+        StepTaker(offered, awaits, wait, purpose, on_question, runtime),
+        key,
+        [dialect.plain(message) for message in messages],
+        max_turns,
+        on_message,
+    )
+    return loop.run() if awaits else run(loop.run())
+
+
+def _require_client(vendor: Any, client: Any) -> None:
+    if not isinstance(client, vendor.Anthropic | vendor.AsyncAnthropic):
+        raise MisuseError(
+            "run_anthropic talks through anthropic.Anthropic(...) or anthropic.AsyncAnthropic(...), this is "
+            f"{type(client).__name__}"
+        )

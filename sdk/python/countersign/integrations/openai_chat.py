@@ -1,0 +1,185 @@
+"""`run_openai`: a conversation with OpenAI's chat completions whose tool calls are staged, decided and fired.
+
+Read are whole messages with `finish_reason` `stop` or `tool_calls`; a refusal, a message that was cut off or filtered
+and an answer without a choice end the run (`ModelStopped`), and nothing of such a message is carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, cast, overload
+
+from countersign.answering import OnQuestion
+from countersign.errors import MisuseError
+from countersign.integrations.definitions import openai_definitions
+from countersign.integrations.loop import MAX_TURNS, Asking, Loop, OnMessage, chosen, require_key
+from countersign.integrations.naming import OfferedTools
+from countersign.integrations.packages import require_package
+from countersign.integrations.taking import StepTaker
+from countersign.integrations.turns import Answer, Conversation, Message, ModelCall, ModelTurn
+from countersign.waiting import run
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI, OpenAI
+
+    from countersign.runtime import Runtime
+
+_WHOLE: Final = frozenset({"stop", "tool_calls"})
+_NOT_SENT: Final = frozenset(
+    {"annotations", "audio", "parsed"}
+)  # the vendor's own beside a message; never an input
+_REFUSALS: Final = (
+    "AuthenticationError",
+    "BadRequestError",
+    "NotFoundError",
+    "PermissionDeniedError",
+    "RateLimitError",
+    "UnprocessableEntityError",
+)
+
+
+class OpenAIChat:
+    """How OpenAI's chat completions write a conversation."""
+
+    def plain(self, message: Any) -> Message:
+        """A message as JSON, also where it is an object of the client."""
+        dumped = (
+            message.model_dump(mode="json", exclude_unset=True)
+            if hasattr(message, "model_dump")
+            else dict(message)
+        )
+        return {name: value for name, value in dumped.items() if value is not None and name not in _NOT_SENT}
+
+    def read(self, response: Any) -> ModelTurn:
+        """The first choice."""
+        if not response.choices:
+            return ModelTurn({}, "", stopped="no_choice")
+        choice = response.choices[0]
+        message = self.plain(choice.message)
+        said = self.said_in(message)
+        if message.get("refusal"):
+            return ModelTurn(message, str(message["refusal"]), stopped="refusal")
+        if choice.finish_reason not in _WHOLE:
+            return ModelTurn(message, said, stopped=str(choice.finish_reason))
+        return ModelTurn(message, said, self.calls_of(message))
+
+    def calls_of(self, message: Message) -> tuple[ModelCall, ...]:
+        """Its `tool_calls`."""
+        return tuple(_call(one) for one in message.get("tool_calls") or ())
+
+    def said_in(self, message: Message) -> str:
+        """Its text."""
+        content = message.get("content")
+        if isinstance(content, list):
+            return "".join(str(part.get("text", "")) for part in content)
+        return content or ""
+
+    def answered(self, answers: Sequence[Answer]) -> list[Message]:
+        """A message of the role `tool` for each call."""
+        return [{"role": "tool", "tool_call_id": one.call_id, "content": one.text} for one in answers]
+
+
+def _call(given: Mapping[str, Any]) -> ModelCall:
+    function = given.get("function")
+    if function is None:
+        kind = given.get("type")
+        return ModelCall(
+            given["id"], str(kind), "", problem=f"a call of type {kind!r} is no call of a function"
+        )
+    return ModelCall(given["id"], function["name"], function["arguments"])
+
+
+@overload
+def run_openai(
+    client: OpenAI,
+    *,
+    model: str,
+    messages: Sequence[Any],
+    tools: Sequence[Callable[..., Any]],
+    key: str,
+    wait: float = 0.0,
+    max_turns: int = MAX_TURNS,
+    purpose: str | None = None,
+    on_message: OnMessage | None = None,
+    on_question: OnQuestion | None = None,
+    runtime: Runtime | None = None,
+    **options: Any,
+) -> Conversation: ...
+@overload
+def run_openai(
+    client: AsyncOpenAI,
+    *,
+    model: str,
+    messages: Sequence[Any],
+    tools: Sequence[Callable[..., Any]],
+    key: str,
+    wait: float = 0.0,
+    max_turns: int = MAX_TURNS,
+    purpose: str | None = None,
+    on_message: OnMessage | None = None,
+    on_question: OnQuestion | None = None,
+    runtime: Runtime | None = None,
+    **options: Any,
+) -> Coroutine[Any, Any, Conversation]: ...
+def run_openai(
+    client: Any,
+    *,
+    model: str,
+    messages: Sequence[Any],
+    tools: Sequence[Callable[..., Any]],
+    key: str,
+    wait: float = 0.0,
+    max_turns: int = MAX_TURNS,
+    purpose: str | None = None,
+    on_message: OnMessage | None = None,
+    on_question: OnQuestion | None = None,
+    runtime: Runtime | None = None,
+    **options: Any,
+) -> Any:
+    """Talk with a model until it has its last word; what it calls goes through your `@tool`s as they are.
+
+    `key` names the conversation; each message of the model that calls tools is one transaction, `KEY/turn-N`, that has
+    ended before the model is told of it: results where it was done, the policy's reasons where it was denied. Where
+    people are asked, the run ends with `.pending`: give its `messages` and the same key again when they have answered,
+    or say `wait=` seconds. `on_message(message)` hears each message as it is added, to keep the conversation of a run
+    that may be killed. `options` go to the client with each call (`temperature`, `max_completion_tokens`, ...). An
+    `AsyncOpenAI` gives a coroutine to await.
+
+    Raises:
+        ModelStopped, TurnLimit: no answer came of it.
+        OutcomeUnknown, PartlyFired: nobody knows whether a tool acted; the model is not asked on.
+        BudgetExceeded: a budget has no room for another call of the model.
+        MisuseError: tools, client or options that do not fit.
+        CountersignError: as leaving a transaction does, but for refusals that the model is told.
+    """
+    vendor = require_package("openai")
+    _require_client(vendor, client)
+    dialect, runtime = OpenAIChat(), chosen(runtime)
+    offered = OfferedTools(tools)
+    awaits = isinstance(client, vendor.AsyncOpenAI)
+    loop = Loop(
+        dialect,
+        Asking(
+            cast("Callable[..., Any]", client.chat.completions.create),
+            model,
+            options,
+            openai_definitions(offered),
+            require_key(key),
+            runtime,
+            max_tokens=options.get("max_completion_tokens", options.get("max_tokens")),
+            not_made=tuple(getattr(vendor, name) for name in _REFUSALS) if client.max_retries == 0 else (),
+        ),
+        StepTaker(offered, awaits, wait, purpose, on_question, runtime),
+        key,
+        [dialect.plain(message) for message in messages],
+        max_turns,
+        on_message,
+    )
+    return loop.run() if awaits else run(loop.run())
+
+
+def _require_client(vendor: Any, client: Any) -> None:
+    if not isinstance(client, vendor.OpenAI | vendor.AsyncOpenAI):
+        raise MisuseError(
+            f"run_openai talks through openai.OpenAI(...) or openai.AsyncOpenAI(...), this is {type(client).__name__}"
+        )

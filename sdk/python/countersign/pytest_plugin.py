@@ -1,0 +1,157 @@
+"""The pytest plugin: an agent's own rules, decided by the real service with a bundle of yours.
+
+Nothing is loaded or started until a test asks for a fixture. One service serves all tests of a session that use the
+same bundle; each test has an agent and a journal of its own, so that keys, budgets and meters of one are not another's.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pytest
+
+if TYPE_CHECKING:
+    from countersign.contract.wire import DecisionView
+    from countersign.runtime import Runtime
+    from countersign.testing.people import Browsers, People
+    from countersign.testing.service import TestedService
+
+_KEPT: Final = frozenset({"COUNTERSIGN_BUDGETS", "COUNTERSIGN_PRICES"})
+_numbers = itertools.count(1)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The settings of a project that tests its rules."""
+    parser.addini("countersign_bundle", "folder of the policies that decide in tests", default="policies")
+    parser.addini("countersign_roles", "roles of the agent under test", type="args", default=[])
+
+
+@pytest.fixture
+def countersign_bundle(pytestconfig: pytest.Config) -> Path:
+    """The folder of the policies: the setting `countersign_bundle`, from the folder of the settings file. Override it
+    to choose another.
+    """
+    beside = pytestconfig.inipath.parent if pytestconfig.inipath else pytestconfig.rootpath
+    return beside / str(pytestconfig.getini("countersign_bundle"))
+
+
+@pytest.fixture
+def countersign_roles(pytestconfig: pytest.Config) -> Sequence[str]:
+    """The roles of the agent under test: the setting `countersign_roles`. Override it to choose others."""
+    return tuple(pytestconfig.getini("countersign_roles"))
+
+
+@pytest.fixture
+def countersign_agent() -> str:
+    """The name of the agent under test: another in each test. Override it where policies name one."""
+    return f"agent-{next(_numbers)}"
+
+
+@pytest.fixture
+def countersign_environment() -> Mapping[str, str]:
+    """More settings of the service, as its environment has them. Override it where the bundle's facts need some."""
+    return {}
+
+
+class _Services:
+    """The services of a session: one for each bundle and environment, started when first asked for."""
+
+    def __init__(self) -> None:
+        self._running: dict[object, tuple[TestedService, Browsers]] = {}
+        self._open = ExitStack()
+
+    def of(self, bundle: Path, environment: Mapping[str, str]) -> tuple[TestedService, Browsers]:
+        from countersign.testing.people import Browsers
+        from countersign.testing.service import TestedService
+
+        asked = (bundle.resolve(), frozenset(environment.items()))
+        if asked not in self._running:
+            service = TestedService(bundle, environment)
+            self._open.callback(service.close)
+            browsers = Browsers(service)
+            self._open.callback(browsers.close)
+            self._running[asked] = service, browsers
+        return self._running[asked]
+
+    def close(self) -> None:
+        self._open.close()
+
+
+@pytest.fixture(scope="session")
+def _countersign_services() -> Iterator[_Services]:
+    services = _Services()
+    try:
+        yield services
+    finally:
+        services.close()
+
+
+@pytest.fixture
+def _countersign_running(
+    _countersign_services: _Services, countersign_bundle: Path, countersign_environment: Mapping[str, str]
+) -> tuple[TestedService, Browsers]:
+    from countersign.errors import CountersignError
+
+    try:
+        return _countersign_services.of(Path(countersign_bundle), countersign_environment)
+    except CountersignError as error:
+        pytest.fail(str(error), pytrace=False)
+
+
+@pytest.fixture
+def countersign_service(_countersign_running: tuple[TestedService, Browsers]) -> TestedService:
+    """The running service with a copy of the bundle."""
+    return _countersign_running[0]
+
+
+@pytest.fixture
+def countersign_runtime(
+    countersign_service: TestedService,
+    countersign_agent: str,
+    countersign_roles: Sequence[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Runtime]:
+    """The runtime of the agent under test, in place for `transaction()` in this process, and in the environment for
+    programs that the test starts.
+    """
+    from countersign.runtime import Runtime, use_runtime
+
+    settings = countersign_service.agent(
+        countersign_agent, countersign_roles, tmp_path / "countersign-journal.db"
+    )
+    for name in [name for name in os.environ if name.startswith("COUNTERSIGN_") and name not in _KEPT]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("COUNTERSIGN_URL", settings.url)
+    monkeypatch.setenv("COUNTERSIGN_AGENT", settings.agent)
+    monkeypatch.setenv("COUNTERSIGN_KEY", str(settings.key_path))
+    monkeypatch.setenv("COUNTERSIGN_JOURNAL", str(settings.journal_path))
+    monkeypatch.setenv("COUNTERSIGN_ALLOW_DEV", "1")
+    with Runtime.from_env() as runtime, use_runtime(runtime):
+        yield runtime
+
+
+@pytest.fixture
+def countersign_people(
+    _countersign_running: tuple[TestedService, Browsers], countersign_runtime: Runtime
+) -> People:
+    """The people who decide: `approve(pending, by="finance")`, `deny(pending, "why", by="finance")`."""
+    from countersign.testing.people import People
+
+    return People(*_countersign_running, countersign_runtime)
+
+
+@pytest.fixture
+def countersign_decide(countersign_runtime: Runtime) -> Callable[..., DecisionView]:
+    """`countersign_decide("refund", {...}).outcome`: `release`, `review` or `deny`; nothing is recorded."""
+    from countersign.testing.deciding import decide
+
+    def ask(tool: str, args: Mapping[str, Any]) -> DecisionView:
+        return decide(countersign_runtime, tool, args)
+
+    return ask

@@ -1,0 +1,186 @@
+"""The installed policy service on loopback, for the time of a test session.
+
+It is started by its own command line, in a process and a data folder of its own, and ended in order. Agents are
+enrolled and people sign in through the socket that its operator's verbs use. Refused: an environment without the
+service.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final
+
+import httpx2
+
+from countersign.contract.keys import PrivateKey
+from countersign.errors import CountersignError, MisuseError
+from countersign.settings import Settings
+from countersign.testing.bundle import copy_for_test
+
+_LOOPBACK: Final = "127.0.0.1"
+_START_SECONDS: Final = 90.0  # a busy machine takes long for a first start
+_STOP_SECONDS: Final = 10.0
+_POLL_SECONDS: Final = 0.05
+_SAID: Final = 2000  # characters of the service's own words in an error
+_SERVICE: Final = "policy_service"
+
+
+class ServiceFailed(CountersignError):
+    """The service of a test did not start, or did not do what was asked of it; its own words are in the text."""
+
+    code = "service_failed"
+
+
+class TestedService:
+    """A running service with a copy of one bundle. `url` is where it is; `people` who may decide, by group."""
+
+    __test__ = False  # not a test, whatever its name
+
+    def __init__(self, bundle: Path, environment: Mapping[str, str] | None = None) -> None:
+        _require_installed()
+        self._folder = Path(tempfile.mkdtemp(prefix="countersign-"))  # short: a socket's path has 107 bytes
+        self._agents: dict[str, Settings] = {}
+        self._port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"http://{_LOOPBACK}:{self._port}"
+        self._data = self._folder / "data"
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("COUNTERSIGN_")}
+        self._environment = inherited | {
+            "COUNTERSIGN_DATA_DIR": str(self._data),
+            "COUNTERSIGN_BUNDLE_DIR": str(self._folder / "bundle"),
+            "COUNTERSIGN_HOST": _LOOPBACK,
+            "COUNTERSIGN_PORT": str(self._port),
+            "COUNTERSIGN_PUBLIC_URL": self.url,
+            "COUNTERSIGN_DEV_SIGNIN": "true",
+            **(environment or {}),
+        }
+        try:
+            self.people = copy_for_test(bundle, self._folder / "bundle")
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+
+    def enroll(self, agent: str, roles: Sequence[str]) -> Settings:
+        """The agent of this name with these roles, enrolled when it is first asked for, without an owner.
+
+        Raises:
+            ServiceFailed: the service refuses it.
+        """
+        if agent not in self._agents:
+            key = PrivateKey.generate()
+            asked = {"name": agent, "owner": None, "roles": list(roles), "jwk": key.public.jwk()}
+            self._operate("agent-enroll", asked)
+            path = self._folder / f"agent-{len(self._agents)}.pem"
+            path.touch(mode=0o600)
+            path.write_bytes(key.to_pem())
+            self._agents[agent] = Settings(
+                url=self.url,
+                agent=agent,
+                key_path=path,
+                journal_path=self._folder / "journal.db",
+                allow_dev=True,  # people of a test sign in by the development link
+            )
+        return self._agents[agent]
+
+    def agent(self, name: str, roles: Sequence[str], journal: Path) -> Settings:
+        """The same with a journal of its own."""
+        return replace(self.enroll(name, roles), journal_path=journal)
+
+    def sign_in_link(self, subject: str) -> str:
+        """A link that signs this person in, once."""
+        return str(self._operate("sign-in-link", {"sub": subject, "name": subject})["url"])
+
+    def close(self) -> None:
+        """End the service in order, and remove what it wrote."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _start(self) -> None:
+        made = subprocess.run(
+            self._words("init"), env=self._environment, capture_output=True, text=True, check=False
+        )
+        if made.returncode != 0:
+            raise ServiceFailed(
+                f"the service could not be set up: {(made.stderr or made.stdout).strip()[-_SAID:]}"
+            )
+        with self._log.open("wb") as log:
+            # A session of its own: Ctrl-C reaches pytest first, whose fixtures then stop the service in order.
+            self._process = subprocess.Popen(
+                self._words("serve"),
+                env=self._environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._is_ready():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise ServiceFailed(f"the service did not start: {self._last_words()}")
+            time.sleep(_POLL_SECONDS)
+
+    def _is_ready(self) -> bool:
+        connection = HTTPConnection(_LOOPBACK, self._port, timeout=2.0)
+        with contextlib.closing(connection), contextlib.suppress(OSError, HTTPException):
+            connection.request("GET", "/readyz")
+            return connection.getresponse().status == HTTPStatus.OK
+        return False
+
+    def _operate(self, verb: str, args: dict[str, Any]) -> Any:
+        transport = httpx2.HTTPTransport(
+            uds=str(self._data / "admin.sock"), verify=False
+        )  # a file: no TLS there
+        try:
+            with httpx2.Client(transport=transport, timeout=_STOP_SECONDS) as operator:
+                answer = operator.post(f"http://service/{verb}", json=args)
+        except httpx2.HTTPError as error:
+            raise ServiceFailed(f"the service does not answer its operator: {self._last_words()}") from error
+        if answer.is_error:
+            raise ServiceFailed(f"the service refused {verb!r}: {answer.text[:_SAID]}")
+        return answer.json()
+
+    @property
+    def _log(self) -> Path:
+        return self._folder / "service.log"
+
+    def _last_words(self) -> str:
+        return self._log.read_text(errors="replace").strip()[-_SAID:] or "it said nothing"
+
+    @staticmethod
+    def _words(verb: str) -> list[str]:
+        return [sys.executable, "-m", f"{_SERVICE}.cli", verb]
+
+
+def _require_installed() -> None:
+    if find_spec(_SERVICE) is None:
+        raise MisuseError(
+            "the policy service is not installed in this environment, and the test needs it to decide; install the "
+            "distribution countersign-service beside the SDK"
+        )
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_LOOPBACK, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,88 @@
+"""A real MCP server of the vendor's package, in this process or over stdio: `python -m tests.fakes.mcp_bank FILE`.
+
+It writes what it did to a file, with the call key it was given, so that a test reads the outcome there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from mcp.server.mcpserver import Context, MCPServer
+from pydantic import BaseModel, ConfigDict
+
+from countersign.contract.manifest import ToolManifest
+from countersign.mcp_drafts import mcp_drafts
+
+NAME = "bank"
+REVIEWED = ("transfer", "balance", "flaky")
+
+
+class Note(BaseModel):
+    """A model of its own, so that the listing refers to it."""
+
+    model_config = ConfigDict(extra="forbid")
+    text: str
+
+
+def bank(written: Path) -> MCPServer:
+    """The server; what it does goes to this file."""
+    server = MCPServer(NAME)
+
+    def act(ctx: Context[Any, Any], *what: Any) -> None:
+        meta = ctx.request_context.meta or {}
+        with written.open("a") as file:
+            file.write(json.dumps([*what, meta.get("countersign/call-key")]) + "\n")
+
+    @server.tool()
+    def transfer(account_id: str, amount_cents: int, ctx: Context[Any, Any], note: Note | None = None) -> str:
+        """Send money."""
+        act(ctx, "transfer", account_id, amount_cents)
+        return f"t-{account_id}"
+
+    @server.tool()
+    def balance(account_id: str, ctx: Context[Any, Any]) -> dict[str, int]:
+        """Tell what is there."""
+        act(ctx, "balance", account_id)
+        return {"cents": 700}
+
+    @server.tool()
+    def flaky(account_id: str, ctx: Context[Any, Any]) -> str:
+        """Act, and then fail."""
+        act(ctx, "flaky", account_id)
+        raise ValueError("the line is dead")
+
+    @server.tool()
+    def lend(account_id: str, ctx: Context[Any, Any]) -> str:
+        """Lend: the one that nobody reviewed."""
+        act(ctx, "lend", account_id)
+        return "lent"
+
+    @server.tool()
+    def anything(value: dict[str, Any]) -> str:
+        """Take whatever comes."""
+        return "done"
+
+    return server
+
+
+def mcp_manifests() -> list[ToolManifest]:
+    """The drafts of its tools, reviewed: `balance` reads."""
+    tools = asyncio.run(bank(Path("/nowhere")).list_tools())
+    listed = [one.model_dump(mode="json", by_alias=True, exclude_none=True) for one in tools]
+    drafts = {one.tool: one.manifest for one in mcp_drafts(json.dumps({"tools": listed}).encode())[0]}
+    found = [drafts[name] for name in REVIEWED]
+    reviewed = [one for one in found if one is not None]
+    return [
+        ToolManifest.model_validate(
+            one.model_dump() | ({"groups": ("read",)} if one.tool == "balance" else {})
+        )
+        for one in reviewed
+    ]
+
+
+if __name__ == "__main__":
+    bank(Path(sys.argv[1])).run()

@@ -1,0 +1,200 @@
+"""OpenAI and Anthropic on loopback: their wire formats with scripted models behind them, for the vendors' own clients.
+
+A script is a list of what the model answers, in order. What is sent is held against the rules that the vendors state
+for a conversation, and refused as they refuse it (400), so that a loop that writes a wrong one is noticed: every call
+of a message is answered once and at once, names of tools are of the letters they take, a schema is an object's.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
+OPENAI_PATH = "/v1/chat/completions"
+ANTHROPIC_PATH = "/v1/messages"
+
+
+@dataclass
+class Vendor:
+    """What the model will answer, and what it was sent."""
+
+    script: list[Any]
+    url: str = ""
+    sent: list[dict[str, Any]] = field(default_factory=list)
+    broken: list[str] = field(default_factory=list)
+
+    def answer(self, path: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        self.sent.append(body)
+        rules = {OPENAI_PATH: _openai_rules, ANTHROPIC_PATH: _anthropic_rules}
+        if path not in rules:
+            return 404, {"error": {"type": "not_found_error", "message": f"no {path}"}}
+        if wrong := [one for one in rules[path](body) if one]:
+            self.broken += wrong
+            return 400, {"type": "error", "error": {"type": "invalid_request_error", "message": wrong[0]}}
+        if not self.script:
+            return 500, {"error": {"message": "the script is at its end"}}
+        said = self.script.pop(0)
+        return said if isinstance(said, tuple) else (200, said)
+
+    def told(self) -> list[dict[str, Any]]:
+        """The messages of the last request."""
+        return self.sent[-1]["messages"]
+
+    def answers(self) -> list[str]:
+        """What the model was told of the calls of its last message, in order."""
+        last = self.told()
+        if last[-1]["role"] == "user":
+            return [block["content"] for block in last[-1]["content"]]
+        answered = []
+        for message in reversed(last):
+            if message["role"] != "tool":
+                break
+            answered.append(message["content"])
+        return answered[::-1]
+
+
+@contextmanager
+def vendor(*script: Any) -> Iterator[Vendor]:
+    """Serve this script; `url` is the address."""
+    one = Vendor(list(script))
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            length = int(self.headers["Content-Length"])
+            status, said = one.answer(self.path, json.loads(self.rfile.read(length)))
+            raw = json.dumps(said).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Retry-After-Ms", "1")
+            self.send_header("Content-Length", str(len(raw)))
+            self.end_headers()
+            self.wfile.write(raw)
+
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    one.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+    thread.start()
+    try:
+        yield one
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert one.broken == []
+
+
+def _openai_rules(body: dict[str, Any]) -> Iterator[str]:
+    for one in body.get("tools", ()):
+        yield from _sound(one["function"]["name"], one["function"]["parameters"])
+    open_calls: list[str] = []
+    for message in body["messages"]:
+        if message["role"] == "tool":
+            if message["tool_call_id"] not in open_calls:
+                yield f"no call {message['tool_call_id']!r} is open"
+                continue
+            open_calls.remove(message["tool_call_id"])
+        elif open_calls:
+            yield f"tool_call_ids did not have response messages: {open_calls}"
+        if message["role"] == "assistant":
+            open_calls = [call["id"] for call in message.get("tool_calls", ())]
+    if open_calls:
+        yield f"tool_call_ids did not have response messages: {open_calls}"
+
+
+def _anthropic_rules(body: dict[str, Any]) -> Iterator[str]:
+    if not isinstance(body.get("max_tokens"), int):
+        yield "max_tokens: field required"
+    for one in body.get("tools", ()):
+        yield from _sound(one["name"], one["input_schema"])
+    open_calls: list[str] = []
+    for message in body["messages"]:
+        blocks = message["content"] if isinstance(message["content"], list) else []
+        answered = [block["tool_use_id"] for block in blocks if block["type"] == "tool_result"]
+        if sorted(answered) != sorted(open_calls):
+            yield f"tool_use ids were found without tool_result blocks immediately after: {open_calls}"
+        open_calls = [block["id"] for block in blocks if block["type"] == "tool_use"]
+    if open_calls:
+        yield "the conversation ends with a call"
+
+
+def _sound(name: str, schema: dict[str, Any]) -> Iterator[str]:
+    if not NAME.match(name):
+        yield f"{name!r} does not match the pattern of names"
+    if schema.get("type") != "object":
+        yield f"the schema of {name!r} must be an object's"
+
+
+# ------------------------------------------------------------------------------------------------ what models say
+
+
+def openai_says(content: str | None, finish: str = "stop", **message: Any) -> dict[str, Any]:
+    """One whole answer of chat completions."""
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1_790_000_000,
+        "model": "example-small-2026-01-15",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": content, "refusal": None, **message},
+                "logprobs": None,
+                "finish_reason": finish,
+            }
+        ],
+        "usage": {"prompt_tokens": 120, "completion_tokens": 30, "total_tokens": 150},
+    }
+
+
+def openai_calls(
+    *calls: tuple[str, Any], said: str | None = None, finish: str = "tool_calls"
+) -> dict[str, Any]:
+    """An answer that calls tools: names with arguments, a text as it is or a value as JSON."""
+    return openai_says(
+        said,
+        finish,
+        tool_calls=[
+            {
+                "id": f"call_{number}",
+                "type": "function",
+                "function": {"name": name, "arguments": args if isinstance(args, str) else json.dumps(args)},
+            }
+            for number, (name, args) in enumerate(calls, 1)
+        ],
+    )
+
+
+def anthropic_says(*blocks: dict[str, Any] | str, stop: str = "end_turn") -> dict[str, Any]:
+    """One whole answer of messages: texts and other blocks."""
+    return {
+        "id": "msg_01",
+        "type": "message",
+        "role": "assistant",
+        "model": "example-opus-20260301",
+        "content": [{"type": "text", "text": one} if isinstance(one, str) else one for one in blocks],
+        "stop_reason": stop,
+        "stop_sequence": None,
+        "usage": {"input_tokens": 100, "output_tokens": 40},
+    }
+
+
+def anthropic_calls(*calls: tuple[str, Any], said: str = "", stop: str = "tool_use") -> dict[str, Any]:
+    """An answer that calls tools."""
+    blocks = [
+        {"type": "tool_use", "id": f"toolu_{number}", "name": name, "input": args}
+        for number, (name, args) in enumerate(calls, 1)
+    ]
+    return anthropic_says(*([said] if said else []), *blocks, stop=stop)

@@ -1,0 +1,232 @@
+"""The tools of a real MCP server, in this process and over stdio, gated in front of the real service."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp import ClientSession, StdioServerParameters
+from mcp.client._memory import InMemoryTransport
+from mcp.client.stdio import stdio_client
+
+from countersign import (
+    CountersignError,
+    Denied,
+    EffectFailed,
+    MisuseError,
+    NotStageable,
+    OutcomeUnknown,
+    RegistrationError,
+    ReviewPending,
+    Runtime,
+    ToolRegistry,
+    tool,
+    transaction,
+)
+from countersign.contract import call_key
+from countersign.integrations import GatedSession, gate_mcp
+from tests.fakes.mcp_bank import REVIEWED, bank
+from tests.fakes.model_vendors import vendor
+from tests.fakes.talking import ASK, Talk
+from tests.house.repository import ROOT
+from tests.integration.sdk.conftest import Office
+
+WAYS = ("memory", "stdio")
+
+
+@asynccontextmanager
+async def session_with(way: str, written: Path) -> AsyncIterator[ClientSession]:
+    path = os.pathsep.join([str(ROOT), str(ROOT / "sdk/python")])
+    words = ["-m", "tests.fakes.mcp_bank", str(written)]
+    transport: Any = (
+        InMemoryTransport(bank(written))
+        if way == "memory"
+        else stdio_client(StdioServerParameters(command=sys.executable, args=words, env={"PYTHONPATH": path}))
+    )
+    async with transport as (read, write), ClientSession(read, write) as session:
+        await session.initialize()
+        yield session
+
+
+class Bank:
+    """One test's server, gated for its agent."""
+
+    def __init__(self, way: str, office: Office, folder: Path) -> None:
+        self.way, self.office = way, office
+        self.written = folder / "written"
+        self.registry = ToolRegistry()
+        self.runtime = Runtime(office.settings, registry=self.registry)
+
+    def run(self, step: Callable[[GatedSession], Awaitable[Any]], **options: Any) -> Any:
+        async def talk() -> Any:
+            async with session_with(self.way, self.written) as session:
+                try:  # inside: what leaves the block of a session is wrapped in a group
+                    given: dict[str, Any] = {"only": REVIEWED, **options}
+                    return await step(await gate_mcp(session, runtime=self.runtime, **given)), None
+                except CountersignError as error:
+                    return None, error
+
+        answer, error = asyncio.run(talk())
+        if error is not None:
+            raise error
+        return answer
+
+    @property
+    def done(self) -> list[list[Any]]:
+        return (
+            [json.loads(line) for line in self.written.read_text().splitlines()]
+            if self.written.exists()
+            else []
+        )
+
+
+@pytest.fixture(params=WAYS)
+def mcp_bank(request: pytest.FixtureRequest, office: Office, tmp_path: Path) -> Iterator[Bank]:
+    one = Bank(request.param, office, tmp_path)
+    with one.runtime:
+        yield one
+
+
+@pytest.fixture
+def near_bank(office: Office, tmp_path: Path) -> Iterator[Bank]:
+    one = Bank("memory", office, tmp_path)
+    with one.runtime:
+        yield one
+
+
+def test_a_staged_call_reaches_the_server_at_the_commit_with_its_call_key(mcp_bank: Bank, key: str) -> None:
+    async def step(gated: GatedSession) -> Any:
+        before = mcp_bank.done
+        async with transaction(key, runtime=mcp_bank.runtime):
+            sent = await gated.call_tool("transfer", {"account_id": "a-1", "amount_cents": 100})
+            assert mcp_bank.done == before
+        return sent.result
+
+    args = {"account_id": "a-1", "amount_cents": 100}
+    named = call_key(agent="support", run_key=key, tool="transfer", args=args, n=0)
+    assert mcp_bank.run(step) == {"result": "t-a-1"}
+    assert mcp_bank.done == [["transfer", "a-1", 100, named]]
+    assert mcp_bank.run(step) == {
+        "result": "t-a-1"
+    }  # the same step from another session: found, not done again
+    assert len(mcp_bank.done) == 1
+
+
+def test_a_read_outside_of_a_transaction_answers_at_once(mcp_bank: Bank) -> None:
+    assert mcp_bank.run(lambda gated: gated.call_tool("balance", {"account_id": "a-1"})) == {"cents": 700}
+    assert [one[:2] for one in mcp_bank.done] == [["balance", "a-1"]]
+
+
+def test_people_are_asked_before_the_server_hears_of_it(mcp_bank: Bank, key: str) -> None:
+    def step(gated: GatedSession) -> Any:
+        return gated.call_tool("transfer", {"account_id": "a-1", "amount_cents": 9000}, key=key)
+
+    with pytest.raises(ReviewPending) as waiting:
+        mcp_bank.run(step)
+    assert mcp_bank.done == []
+    mcp_bank.office.approve(waiting.value)
+    assert mcp_bank.run(step) == {"result": "t-a-1"}
+    assert len(mcp_bank.done) == 1
+
+
+def test_an_error_of_the_server_means_that_nobody_knows(near_bank: Bank, key: str) -> None:
+    with pytest.raises(OutcomeUnknown, match="flaky"):
+        near_bank.run(lambda gated: gated.call_tool("flaky", {"account_id": "a-1"}, key=key))
+    assert len(near_bank.done) == 1  # it had acted
+
+
+def test_an_error_of_a_server_that_never_acts_first_is_a_failure(near_bank: Bank, key: str) -> None:
+    with pytest.raises(EffectFailed, match=r"McpToolError.*Error executing tool flaky"):
+        near_bank.run(
+            lambda g: g.call_tool("flaky", {"account_id": "a-1"}, key=key), failure_means="not_done"
+        )
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "an argument of another type": ({"account_id": "a", "amount_cents": "99"}, "does not fit type"),
+    "one that is missing": ({"account_id": "a"}, "amount_cents"),
+    "one nobody reviewed": ({"account_id": "a", "amount_cents": 1, "memo": "x"}, "memo"),
+    "one of another shape within": ({"account_id": "a", "amount_cents": 1, "note": {"texts": 1}}, "note"),
+}
+
+
+@pytest.mark.parametrize(("args", "says"), BAD.values(), ids=BAD.keys())
+def test_arguments_that_do_not_fit_the_schema_are_refused(
+    args: dict[str, Any], says: str, office: Office, tmp_path: Path
+) -> None:
+    one = Bank("memory", office, tmp_path)
+    with one.runtime, pytest.raises(NotStageable, match=says) as refused:
+        one.run(lambda gated: gated.call_tool("transfer", args))
+    assert "99" not in str(refused.value) and one.done == []
+
+
+def test_a_tool_that_cannot_be_reviewed_is_refused_by_name(near_bank: Bank) -> None:
+    with pytest.raises(RegistrationError, match="'anything' cannot be reviewed"):
+        near_bank.run(lambda gated: gated.call_tool("balance", {}), only=None)
+    with pytest.raises(RegistrationError, match="no tool 'loan'"):
+        near_bank.run(lambda gated: gated.call_tool("balance", {}), only=["loan"])
+
+
+def test_a_tool_nobody_reviewed_is_denied(office: Office, tmp_path: Path) -> None:
+    one = Bank("memory", office, tmp_path)
+    with one.runtime, pytest.raises(Denied, match="unknown_tool"):
+        one.run(lambda gated: gated.call_tool("lend", {"account_id": "a-1"}), only=["lend"])
+    assert one.done == []
+
+
+def test_a_name_that_is_taken_is_refused(office: Office, tmp_path: Path) -> None:
+    one = Bank("memory", office, tmp_path)
+
+    @tool("balance", registry=one.registry)
+    def balance(account_id: str) -> None:
+        """Ours."""
+
+    with one.runtime, pytest.raises(RegistrationError, match="'balance' is registered already"):
+        one.run(lambda gated: gated.call_tool("balance", {}))
+
+
+def test_a_key_belongs_to_a_call_outside_and_tools_are_known(
+    office: Office, tmp_path: Path, key: str
+) -> None:
+    async def step(gated: GatedSession) -> None:
+        with pytest.raises(MisuseError, match="no tool 'loan'; there are transfer, balance, flaky"):
+            await gated.call_tool("loan")
+        async with transaction(key, runtime=one.runtime):
+            with pytest.raises(MisuseError, match="leave key= out"):
+                await gated.call_tool("balance", {"account_id": "a"}, key="another")
+
+    one = Bank("memory", office, tmp_path)
+    with one.runtime:
+        one.run(step)
+
+
+def test_a_model_calls_them_as_any_tool(mcp_bank: Bank, key: str) -> None:
+    talk = Talk("anthropic-async")
+    calls = talk.calls(
+        ("balance", {"account_id": "a-1"}), ("transfer", {"account_id": "a-2", "amount_cents": 5})
+    )
+
+    async def step(gated: GatedSession) -> Any:
+        given = {
+            "model": "m",
+            "max_tokens": 9,
+            "messages": ASK,
+            "tools": gated.tools,
+            "key": key,
+            "runtime": mcp_bank.runtime,
+        }
+        with vendor(calls, talk.says("Done.")) as talk.vendor:
+            return await talk._awaited(given, {})
+
+    assert mcp_bank.run(step).text == "Done."
+    assert talk.vendor.answers() == ['{"cents":700}', '{"result":"t-a-2"}']
+    told = {one["name"]: one["input_schema"] for one in talk.vendor.sent[0]["tools"]}
+    assert told["transfer"]["additionalProperties"] is False and "ctx" not in told["transfer"]["properties"]
+    assert [one[0] for one in mcp_bank.done] == ["balance", "transfer"]

@@ -1,0 +1,234 @@
+"""The pytest plugin, as somebody uses it who tests their own agent: another pytest, in a project of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.house.documents import all_blocks
+from tests.house.repository import ROOT
+
+PAGE = "docs/testing.md"
+(PROGRAM,) = (one.text for one in all_blocks("text") if one.document == PAGE)
+(SETTINGS,) = (one.text for one in all_blocks("toml") if one.document == PAGE)
+
+AGENT = '''
+from countersign import current_effect, tool
+
+paid = {}
+
+
+@tool("refund", resource=("Account", "customer"))
+def refund(payment_id: str, amount_cents: int, currency: str, customer: str, reason: str) -> str:
+    """Send money back for one payment."""
+    return paid.setdefault(current_effect().call_key, f"{amount_cents} {currency} for {payment_id}")
+'''
+
+MORE = """
+import subprocess, sys
+from types import SimpleNamespace
+import pytest
+from countersign import Denied, MisuseError, ReviewPending, default_runtime, transaction
+from countersign.testing.people import VoteRefused
+from my_agent import refund
+
+HUGE = ("pay_7", 600_000, "USD", "cus_1001", "late")
+
+
+def ask():
+    with transaction(key="case-81") as txn:
+        refund(*HUGE)
+    return txn.effects[0].result
+
+
+def test_two_people_of_a_group(countersign_people):
+    with pytest.raises(ReviewPending):
+        ask()
+    countersign_people.approve("case-81", by="finance")
+    with pytest.raises(ReviewPending):
+        ask()
+    countersign_people.approve("case-81", by="finance-2", reason="me too")
+    assert ask() == "600000 USD for pay_7"
+    with pytest.raises(MisuseError, match="the transaction is 'settled'"):
+        countersign_people.approve("case-81", by="finance")
+
+
+def test_one_person_is_one_vote(countersign_people):
+    with pytest.raises(ReviewPending) as waiting:
+        ask()
+    countersign_people.approve(waiting.value, by="finance")
+    countersign_people.approve(SimpleNamespace(pending=waiting.value), by="finance-1")
+    with pytest.raises(ReviewPending):
+        ask()
+
+
+def test_a_group_that_is_not_asked(countersign_people):
+    with pytest.raises(ReviewPending) as waiting:
+        ask()
+    with pytest.raises(MisuseError, match="nothing waits for 'admin'; asked are finance"):
+        countersign_people.approve(waiting.value, by="admin")
+    with pytest.raises(VoteRefused, match="admin-1 may not decide"):
+        countersign_people.approve(waiting.value, by="admin-1")
+    with pytest.raises(MisuseError, match="is no question to people"):
+        countersign_people.approve(7, by="finance")
+
+
+def test_decisions(countersign_decide):
+    args = {"payment_id": "p", "amount_cents": 1, "currency": "USD", "customer": "cus_1001", "reason": "late"}
+    assert countersign_decide("refund", args).outcome == "release"
+    review = countersign_decide("refund", args | {"amount_cents": 5001})
+    assert (review.outcome, review.gates) == ("review", ("refund-needs-finance",))
+    unknown = countersign_decide("transfer", {})
+    assert (unknown.outcome, unknown.reasons[0].code) == ("deny", "unknown_tool")
+
+
+def test_a_program_of_its_own_finds_the_service(countersign_runtime):
+    script = "from my_agent import refund; from countersign import transaction\\n" \\
+        "with transaction(key='case-9') as txn: refund('p', 1, 'USD', 'cus_1001', 'late')\\n" \\
+        "print(txn.effects[0].result)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout == "1 USD for p\\n", done.stderr
+
+
+class TestWithoutTheRole:
+    @pytest.fixture
+    def countersign_roles(self):
+        return ()
+
+    def test_nothing_is_permitted(self, countersign_runtime):
+        with pytest.raises(Denied):
+            with transaction(key="case-81"):
+                refund("pay_7", 1, "USD", "cus_1001", "late")
+
+
+class TestByName:
+    @pytest.fixture
+    def countersign_agent(self):
+        return "support-bot"
+
+    @pytest.mark.parametrize("run", [1, 2])
+    def test_an_agent_by_name_is_enrolled_once(self, countersign_runtime, run):
+        assert default_runtime().settings.agent == "support-bot"
+        with transaction(key=f"case-{run}"):
+            refund("pay_7", 1, "USD", "cus_1001", "late")
+
+
+def test_one_service_for_all(_countersign_services, countersign_service):
+    assert len(_countersign_services._running) == 1
+"""
+
+
+# What stands in the environment of somebody who works with another service all day.
+STALE = {
+    "COUNTERSIGN_URL": "https://countersign.example",
+    "COUNTERSIGN_ISSUER": "https://countersign.example",
+    "COUNTERSIGN_TOKEN_FILE": "/var/run/token",
+    "COUNTERSIGN_DATABASE_URL": "postgresql://countersign.example/x",
+}
+
+
+def pytest_in(
+    folder: Path, files: dict[str, str], settings: str = SETTINGS, plugin: str = "countersign.pytest_plugin"
+) -> subprocess.CompletedProcess[str]:
+    for name, text in {"my_agent.py": AGENT, "pyproject.toml": settings, **files}.items():
+        (folder / name).write_text(text)
+    ours = ("COUNTERSIGN_", "PYTEST")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    path = os.pathsep.join([str(folder), str(ROOT), str(ROOT / "sdk/python")])
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", plugin, "-W", "error", "-q"],
+        cwd=folder, env=environment | STALE | {"PYTHONPATH": path},
+        capture_output=True, text=True, timeout=110, check=False,
+    )  # fmt: skip
+
+
+def last(done: subprocess.CompletedProcess[str]) -> str:
+    return re.sub(r" in .*", "", done.stdout.strip().splitlines()[-1])
+
+
+def bundle_beside(folder: Path) -> None:
+    (folder / "policies").symlink_to(ROOT / "policies")
+
+
+def test_the_page_runs_as_it_stands_and_so_does_all_it_promises(tmp_path: Path) -> None:
+    bundle_beside(tmp_path)
+    before = sorted(path.name for path in (ROOT / "policies").iterdir())
+    done = pytest_in(tmp_path, {"test_page.py": PROGRAM, "test_more.py": MORE})
+    assert last(done) == "13 passed", done.stdout
+    assert sorted(path.name for path in (ROOT / "policies").iterdir()) == before
+    assert '"finance-1"' not in (ROOT / "policies" / "groups.toml").read_text()
+
+
+def test_a_failing_rule_fails_its_test(tmp_path: Path) -> None:
+    (tmp_path / "policies").mkdir()
+    for path in (ROOT / "policies").iterdir():
+        if path.name not in {"support.cedar", "cases"}:
+            (tmp_path / "policies" / path.name).symlink_to(path)
+    loose = "permit (principal, action, resource);"
+    (tmp_path / "policies" / "support.cedar").write_text(f'@id("everything")\n{loose}\n')
+    done = pytest_in(tmp_path, {"test_page.py": PROGRAM})
+    assert last(done) == "3 failed, 1 passed", done.stdout
+
+
+ONE = "def test_it(countersign_runtime): ...\n"
+BROKEN = {
+    "no folder": ({}, "there is no bundle at .*policies.; name the folder"),
+    "a rule that is none": ({"x.cedar": "permit everything"}, r"(?s)did not start.*x\.cedar"),
+    "a file of groups that is none": ({"groups.toml": "[groups"}, "groups.toml of the bundle cannot be read"),
+}
+
+
+@pytest.mark.parametrize(("files", "says"), BROKEN.values(), ids=BROKEN.keys())
+def test_a_bundle_that_cannot_be_used_is_told_in_its_words(
+    files: dict[str, str], says: str, tmp_path: Path
+) -> None:
+    if files:
+        (tmp_path / "policies").mkdir()
+    for name, text in files.items():
+        (tmp_path / "policies" / name).write_text(text)
+    done = pytest_in(tmp_path, {"test_one.py": ONE})
+    assert last(done) == "1 error"
+    assert re.search(says, done.stdout), done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_without_the_service_it_says_what_to_install(tmp_path: Path) -> None:
+    bundle_beside(tmp_path)
+    hidden = "import sys\nsys.modules['policy_service'] = None\n"
+    done = pytest_in(tmp_path, {"test_one.py": ONE, "conftest.py": hidden})
+    assert last(done) == "1 error"
+    assert "install the distribution countersign-service" in done.stdout
+
+
+def test_it_costs_nothing_until_a_fixture_is_asked_for(tmp_path: Path) -> None:
+    used = (
+        "import sys\n"
+        "def test_it():\n"
+        "    ours = {name for name in sys.modules if name.startswith(('countersign', 'httpx2', 'policy_service'))}\n"
+        "    assert ours == {'countersign', 'countersign.pytest_plugin'}\n"
+    )
+    done = pytest_in(tmp_path, {"test_one.py": used}, settings="[tool.pytest.ini_options]\n")
+    assert last(done) == "1 passed", done.stdout
+
+
+def test_found_by_its_entry_point_and_named_once_more_it_is_one_plugin(tmp_path: Path) -> None:
+    found = tmp_path / "countersign_sdk-9.dist-info"
+    found.mkdir()
+    points = tomllib.loads((ROOT / "sdk/python/pyproject.toml").read_text())["project"]["entry-points"][
+        "pytest11"
+    ]
+    lines = "".join(f"{name} = {module}\n" for name, module in points.items())
+    (found / "entry_points.txt").write_text(f"[pytest11]\n{lines}")
+    (found / "METADATA").write_text("Metadata-Version: 2.1\nName: countersign-sdk\nVersion: 9\n")
+    listed = {
+        "test_one.py": "def test_it(pytestconfig):\n    assert pytestconfig.getini('countersign_roles')\n"
+    }
+    for plugin in ("countersign.pytest_plugin", "no:cacheprovider"):
+        done = pytest_in(tmp_path, listed, plugin=plugin)
+        assert last(done) == "1 passed", done.stdout + done.stderr

@@ -1,0 +1,147 @@
+"""Names and schemas as vendors take them, and what is said where a vendor's package is missing."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from countersign import MisuseError, RegistrationError, ToolRegistry, tool
+from countersign.drafting import args_schema
+from countersign.integrations import anthropic_tools, openai_tools
+from countersign.integrations.naming import OfferedTools
+from countersign.tool import tool_of
+from tests.fakes.model_vendors import NAME
+from tests.house.repository import ROOT
+
+
+def named(*names: str) -> list[Callable[..., Any]]:
+    registry = ToolRegistry()
+
+    def make(name: str) -> Callable[..., Any]:
+        @tool(name, resource=("Order", "order_id"), registry=registry)
+        def act(order_id: str, note: str | None = None) -> None:
+            """Act."""
+
+        return act
+
+    # each is a function of its own to the registry, which takes equal code for the same tool
+    return [make(name) for name in names]
+
+
+NAMES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "a plain name stays": (("refund", "send-mail_2"), ("refund", "send-mail_2")),
+    "what vendors refuse becomes an underscore": (("mail.send", "fs/read:all"), ("mail_send", "fs_read_all")),
+    "64 letters stay": (("a" * 64,), ("a" * 64,)),
+    "65 are cut and told apart": (("a" * 65,), ("a" * 55 + "_635361c4",)),
+    "two that would be one are told apart": (("a.b", "a/b"), ("a_b_2e7336dc", "a_b_c14cddc0")),
+    "the one whose name it is keeps it": (("a.b", "a_b"), ("a_b_2e7336dc", "a_b")),
+}
+
+
+@pytest.mark.parametrize(("names", "told"), NAMES.values(), ids=NAMES.keys())
+def test_names_are_mapped_and_mapped_back(names: tuple[str, ...], told: tuple[str, ...]) -> None:
+    offered = OfferedTools(named(*names))
+    assert {one.name: name for name, one in offered} == dict(zip(names, told, strict=True))
+    for name, short in zip(names, told, strict=True):
+        found = offered.find(short)
+        assert found is not None and found[0].name == name
+        assert NAME.match(short)
+        assert short == name or offered.find(name) is None or name in told
+
+
+def test_the_order_of_the_tools_does_not_change_their_names() -> None:
+    functions = named("a.b", "a/b", "a_b", "x" * 70)
+    every = {frozenset(OfferedTools(order).names) for order in itertools.permutations(functions)}
+    assert len(every) == 1
+
+
+def test_a_tool_is_named_once() -> None:
+    (one,) = named("refund")
+    with pytest.raises(MisuseError, match="'refund' twice"):
+        openai_tools([one, one])
+
+
+def test_definitions_are_the_schema_of_the_manifest_with_the_vendors_names() -> None:
+    (one,) = named("mail.send")
+    schema = args_schema(tool_of(one))
+    assert schema == tool_of(one).draft_manifest().args
+    assert openai_tools([one]) == [
+        {
+            "type": "function",
+            "function": {"name": "mail_send", "description": "Act.", "parameters": schema},
+        }
+    ]
+    assert anthropic_tools([one]) == [{"name": "mail_send", "description": "Act.", "input_schema": schema}]
+
+
+def test_without_a_docstring_the_name_says_what_it_does() -> None:
+    @tool("send_mail", registry=ToolRegistry())
+    def send(to: str) -> None: ...
+
+    assert anthropic_tools([send])[0]["description"] == "send mail"
+
+
+def test_an_argument_that_may_hold_anything_is_refused() -> None:
+    @tool("send_mail", registry=ToolRegistry())
+    def send(to) -> None:  # type: ignore[no-untyped-def]
+        """Send."""
+
+    for definitions in (openai_tools, anthropic_tools):
+        with pytest.raises(RegistrationError, match="does not say what 'to' may hold"):
+            definitions([send])
+
+
+MISSING = """
+import sys
+sys.modules[{package!r}] = None
+from countersign.integrations import run_{package}, PackageMissing
+try:
+    run_{package}(None, model="m", messages=[], tools=[], key="k"{more})
+except PackageMissing as missing:
+    print(missing)
+"""
+
+
+@pytest.mark.parametrize(("package", "more"), [("openai", ""), ("anthropic", ", max_tokens=1")])
+def test_a_missing_package_is_named_with_what_to_install(package: str, more: str) -> None:
+    done = _python(MISSING.format(package=package, more=more))
+    assert done.startswith(f"the package {package!r} is not installed here; install it")
+    assert done.endswith(f": countersign-sdk[{package}]\n")
+
+
+def test_without_the_package_of_mcp_no_session_is_gated() -> None:
+    done = _python(
+        "import asyncio, sys\n"
+        "sys.modules['mcp'] = None\n"
+        "from countersign.integrations import PackageMissing, gate_mcp\n"
+        "try:\n    asyncio.run(gate_mcp(None))\n"
+        "except PackageMissing as missing:\n    print(missing)"
+    )
+    assert done.endswith(": countersign-sdk[mcp]\n")
+
+
+def test_nothing_of_a_vendor_is_loaded_by_importing_ours() -> None:
+    told = _python(
+        "import sys, countersign.integrations as ours\n"
+        "[getattr(ours, name) for name in ours.__all__]\n"
+        "print({'openai', 'anthropic', 'mcp', 'pytest'} & set(sys.modules))"
+    )
+    assert told == "set()\n"
+
+
+def _python(script: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        cwd=ROOT / "sdk/python",
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout

@@ -1,0 +1,96 @@
+"""The programs of the room's README run as they stand there."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import use_runtime
+from countersign.integrations import run_openai
+from tests.fakes.desk import Desk, refund_tool
+from tests.fakes.mcp_bank import bank, mcp_manifests
+from tests.fakes.model_vendors import anthropic_calls, anthropic_says, openai_calls, openai_says, vendor
+from tests.fakes.talking import ASK
+from tests.house.documents import all_blocks
+
+PAGE = "sdk/python/countersign/integrations/README.md"
+OPENAI, ANTHROPIC, PARKED, MCP = (one.text for one in all_blocks("text") if one.document == PAGE)
+
+
+def run(program: str, desk: Desk, **names: Any) -> dict[str, Any]:
+    known = {"messages": ASK, **names}
+    with use_runtime(desk.runtime):
+        exec(program, known)
+    return known
+
+
+def test_the_programs_of_the_page_run(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refund = refund_tool(desk)
+    call = ("refund", {"order_id": "o-4", "amount_cents": 1200})
+    with vendor(
+        openai_calls(call), openai_says("Done."), anthropic_calls(call), anthropic_says("Done.")
+    ) as both:
+        monkeypatch.setenv("OPENAI_API_KEY", "none")
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{both.url}/v1")
+        monkeypatch.setenv("ANTHROPIC_API_KEY", "none")
+        monkeypatch.setenv("ANTHROPIC_BASE_URL", both.url)
+        run(OPENAI, desk, refund=refund)
+        run(ANTHROPIC, desk, refund=refund)
+    assert capsys.readouterr().out == "Done.\nDone.\n"
+    assert len(desk.done) == 2
+
+
+def test_what_the_page_keeps_goes_on(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import openai
+
+    monkeypatch.chdir(tmp_path)
+    refund = refund_tool(desk)
+    given: dict[str, Any] = {"model": "m", "tools": [refund], "key": "case-83", "runtime": desk.runtime}
+    call = ("refund", {"order_id": "o-4", "amount_cents": 20_000})
+    with (
+        vendor(openai_calls(call), openai_says("Done.")) as one,
+        openai.OpenAI(api_key="none", base_url=f"{one.url}/v1") as client,
+    ):
+        end = run_openai(client, messages=ASK, **given)
+        run(PARKED, desk, end=end)
+        assert end.pending is not None
+        desk.service.approve(end.pending.txn)
+        kept = json.loads(Path("case-83.json").read_text())
+        assert run_openai(client, messages=kept, **given).text == "Done."
+    assert len(desk.done) == 1
+
+
+def test_the_program_of_the_page_reads_and_talks_through_a_server(
+    desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import anthropic
+    from mcp import ClientSession
+    from mcp.client._memory import InMemoryTransport
+
+    desk.service.review(mcp_manifests())
+
+    async def talk() -> None:
+        call = ("transfer", {"account_id": "a-1", "amount_cents": 5})
+        with vendor(anthropic_calls(call), anthropic_says("Done.")) as one:
+            async with (
+                InMemoryTransport(bank(tmp_path / "written")) as (read, write),
+                anthropic.AsyncAnthropic(api_key="none", base_url=one.url) as client,
+            ):
+                names: dict[str, Any] = {"ClientSession": ClientSession, "read": read, "write": write}
+                names |= {"client": client, "messages": ASK}
+                body = textwrap.indent(MCP, "    ")
+                exec(f"async def program():\n{body}", names)
+                await names["program"]()
+
+    with use_runtime(desk.runtime):
+        asyncio.run(talk())
+    assert capsys.readouterr().out == "{'cents': 700}\n"
+    written = (tmp_path / "written").read_text().splitlines()
+    assert [json.loads(line)[0] for line in written] == ["balance", "transfer"]
