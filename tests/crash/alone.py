@@ -20,6 +20,7 @@ from typing import Any
 from countersign import (
     CountersignError,
     NotDone,
+    PostgresAdapter,
     Runtime,
     Settings,
     SQLiteAdapter,
@@ -29,7 +30,9 @@ from countersign import (
     transaction,
 )
 from countersign.adapters.files import FilesAdapter
+from countersign.adapters.postgres import PostgresSession
 from countersign.adapters.redo import Work
+from countersign.adapters.sqlite import SQLiteSession
 from countersign.journal.database import Database
 from countersign.journal_place import JournalPlace, JournalUrl
 from countersign.live import LiveWork
@@ -165,6 +168,8 @@ def _watch(passing: Callable[[str], None]) -> None:
 
     for move in ("prepare", "commit"):
         watched_act(LiveWork, move, f"live {move}")
+    for session in (SQLiteSession, PostgresSession):
+        watched_act(session, "commit", "live rows committed")
     watched_act(Work, "_apply", "file put in place")
     Database.unit = watched_unit  # type: ignore[method-assign]
     SyncWaits.send = watched_send  # type: ignore[method-assign]
@@ -287,6 +292,38 @@ def _with_files(life: Life, registry: ToolRegistry) -> Callable[[], None]:
     return flow
 
 
+def _wide(life: Life, registry: ToolRegistry) -> Callable[[], None]:
+    """Live effects on two databases, the second where the journal is, and three staged ones."""
+    notes = SQLiteAdapter(life.folder / "notes.db", name="notes")
+    refund = _refund(life, registry)
+    place = place_in(life.folder)
+    if isinstance(place, JournalUrl):
+        books: Any = PostgresAdapter(place.secret, name="books")
+    else:
+        books = SQLiteAdapter(life.folder / "books.db", name="books")
+
+    @tool("note", lane="live", adapter=notes, registry=registry)
+    def note(order_id: str) -> None:
+        """Write a note."""
+        notes.connection.execute("INSERT INTO notes VALUES (NULL, ?)", (order_id,))
+
+    @tool("book", lane="live", adapter=books, registry=registry)
+    def book(order_id: str) -> None:
+        """Write into the books, whichever database they are in."""
+        if isinstance(books, PostgresAdapter):
+            books.execute("INSERT INTO public.books VALUES (%s)", (life.folder.name,))
+        else:
+            books.connection.execute("INSERT INTO books VALUES (?)", (life.folder.name,))
+
+    def flow() -> None:
+        note("o-1")
+        book("o-1")
+        for order in ("o-1", "o-2", "o-3"):
+            refund(order, 100)
+
+    return flow
+
+
 FLOWS: dict[str, Callable[[Life, ToolRegistry], Callable[[], None]]] = {
     "one": _one,
     "large": _large,
@@ -296,6 +333,7 @@ FLOWS: dict[str, Callable[[Life, ToolRegistry], Callable[[], None]]] = {
     "with_live": _with_live,
     "with_files": _with_files,
     "with_both": _with_files,
+    "wide": _wide,
 }
 
 

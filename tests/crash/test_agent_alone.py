@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from countersign.contract import EffectState, PrivateKey
 from countersign.journal import Journal
+from countersign.journal_place import JournalUrl
 from tests.counterparts import postgres
 from tests.crash.alone import Life, acts, live, manifests_of, place_in
 from tests.fakes.desk import notes_database, write_key
@@ -24,6 +26,7 @@ from tests.fakes.service import FakeService
 from tests.fakes.service_http import Face, serving
 
 OPEN_ENDS = {"redeemed", "firing"}
+SPENT = {EffectState.REDEEMED, EffectState.FIRED, EffectState.UNKNOWN, EffectState.UNUSED}
 HERE_IT_MATTERS = (
     "after durable commit",
     "after POST",
@@ -83,6 +86,19 @@ class Stage:
             (many,) = notes.execute("SELECT count(*) FROM notes").fetchone()
         return int(many)
 
+    def books(self) -> int:
+        """How many rows the second database has."""
+        place = place_in(self.folder)
+        if isinstance(place, JournalUrl):
+            with psycopg.connect(place.secret) as books:
+                row = books.execute(
+                    "SELECT count(*) FROM public.books WHERE stage = %s", (self.folder.name,)
+                ).fetchone()
+        else:
+            with closing(sqlite3.connect(self.folder / "books.db")) as opened:
+                row = opened.execute("SELECT count(*) FROM books").fetchone()
+        return int(row[0]) if row else -1
+
     def files(self) -> str:
         """Whether the files below the root are as before or as after; "half" is neither."""
         root = self.folder / "files"
@@ -127,6 +143,10 @@ def staged(tmp_path: Path, flow: str, name: str) -> Iterator[Stage]:
     if (tmp_path / DATABASE).exists():
         database = (tmp_path / DATABASE).read_text()
         (folder / "journal.url").write_text(f"{database}?options=-csearch_path%3Dj_{uuid.uuid4().hex}")
+        with psycopg.connect(database) as books:
+            books.execute("CREATE TABLE IF NOT EXISTS public.books (stage text)")
+    with closing(sqlite3.connect(folder / "books.db")) as opened:
+        opened.execute("CREATE TABLE books (stage TEXT)")
     for name, content in OLD_FILES.items():
         (folder / "files" / name).write_text(content)
     service = FakeService(now=time.time)
@@ -300,6 +320,43 @@ def test_live_effects_lost_with_their_process_are_never_half_of_a_transaction(
             assert len(before) == 1, told
         elif "fired" in states:
             assert "unsettled" in states, f"the refund stands alone and nobody is told: {told}"
+
+
+@pytest.mark.parametrize(
+    ("engine", "every"),
+    [
+        ("sqlite", False),
+        pytest.param("sqlite", True, marks=pytest.mark.long),
+        pytest.param("postgresql", True, marks=pytest.mark.long),
+    ],
+    indirect=["engine"],
+)
+def test_two_databases_and_three_effects_end_all_done_all_undone_or_before_a_person(
+    tmp_path: Path, engine: str, every: bool
+) -> None:
+    """I-1, I-2, I-3, I-14 at every fault point of the journal; a second recovery changes nothing."""
+    ends = set()
+    for point, stage in killed_at_each(tmp_path, "wide", every=every):
+        before = acts(stage.folder)
+        redeemed = bool(SPENT & {*stage.held()})
+        stage.live(resumes=True)
+        first = (stage.journal(), acts(stage.folder), stage.notes(), stage.books())
+        stage.live(resumes=True)
+        journal, world, notes, books = first
+        told = f"{engine}, {point}: {world}, {notes} notes, {books} books, {journal}"
+        assert (stage.journal(), acts(stage.folder), stage.notes(), stage.books()) == first, told
+        states = {state for state, _ in journal}
+        assert not states & OPEN_ENDS, f"it hangs, and nobody is told: {told}"
+        assert EffectState.REDEEMED not in stage.held(), f"the service was never told: {told}"
+        assert world[: len(before)] == before, told
+        assert len(world) == len(set(world)), f"fired twice: {told}"
+        assert redeemed or world == [], f"fired without a redemption: {told}"
+        done = (len(world), notes, books) == (3, 1, 1)
+        undone = (len(world), notes, books) == (0, 0, 0)
+        if "unsettled" not in states:
+            assert done or undone, f"half of it stands, and nobody is told: {told}"
+        ends.add("done" if done else "undone" if undone else "before a person")
+    assert ends == {"done", "undone", "before a person"}, "the flow has not seen all of its ends"
 
 
 @pytest.mark.parametrize("flow", ["with_files", "with_both"])
