@@ -107,9 +107,21 @@ def test_the_readme_says_what_happens(
         assert was in script
         script = script.replace(was, becomes)
     result = run(script, reader, tmp_path)
-    assert result.returncode == 0, result.stderr
-    assert says in result.stdout
-    assert ("refunded" in result.stdout) == (key == "ticket-1")
+    fires = key == "ticket-1"
+    assert says in (result.stdout if fires else result.stderr)
+    assert (result.returncode, "refunded" in result.stdout) == (0 if fires else 1, fires)
+
+
+def test_the_first_example_is_short_and_shows_undo_and_gate(reader: dict[str, str], tmp_path: Path) -> None:
+    lines = [line for line in script_of("README.md").splitlines() if line]
+    assert len(lines) <= 15
+    refused = (
+        script_of("README.md").replace("cus_1001", "cus_1003").replace("    with t", "    try:\n     with t")
+    )
+    refused = refused.replace(
+        "    print(", "    finally:\n     print(stock.snapshot()); raise SystemExit\n    print("
+    )
+    assert run(refused, reader, tmp_path).stdout == "{'cups': 3}\n"
 
 
 def test_the_readme_of_the_sdk_names_every_error_that_leaving_a_block_raises() -> None:

@@ -97,7 +97,7 @@ def test_the_program_of_the_readme_is_let_go_here(tmp_path: Path) -> None:
     with Sitting(tmp_path) as sitting:
         link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
         review = sitting.waits_for(r"refund waits for developers; decide here: (\S+)")[1]
-        sitting.waits_for(r"my_agent\.py ended; ")
+        sitting.waits_for(r"ended with exit status 1")
         sitting.approves(link, review)
         sitting.waits_for(r"ticket-4711: approved; running my_agent\.py again")
         result, fired, end = r"\nrefunded 1240 USD to cus_1001\n", "ticket-4711: refund fired", "ended; "
