@@ -21,12 +21,22 @@ from pathlib import Path
 from statistics import median
 
 from countersign.contract import ed25519
-from tests.bench import activating, contract, deciding, growing, journaling, queueing, submitting, waiting
+from tests.bench import (
+    activating,
+    contract,
+    deciding,
+    growing,
+    journaling,
+    predecessors,
+    queueing,
+    submitting,
+    waiting,
+)
 from tests.bench.measuring import Group, Row, Samples, run_rounds, told
 
 GROUPS: tuple[Group, ...] = (
-    submitting.GROUP, deciding.GROUP, activating.GROUP, contract.GROUP, journaling.GROUP, growing.GROUP,
-    queueing.GROUP, waiting.GROUP,
+    submitting.GROUP, deciding.GROUP, activating.GROUP, contract.GROUP, journaling.GROUP, predecessors.GROUP,
+    growing.GROUP, queueing.GROUP, waiting.GROUP,
 )  # fmt: skip
 RESULTS = Path(__file__).parents[2] / "bench-results"
 PACKAGES = "fastapi starlette uvicorn uvloop httptools pydantic sqlalchemy cedarpy cryptography orjson rfc8785".split()

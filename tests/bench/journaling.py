@@ -136,7 +136,8 @@ class _Live:
         return lambda: self._journal.transactions.stage(self._lease, self._staging, call)
 
 
-def _bare(folder: Path, level: str) -> sqlite3.Connection:
+def bare_table(folder: Path, level: str) -> sqlite3.Connection:
+    """A table of one's own, each insert a commit of that durability."""
     bare = sqlite3.connect(folder / f"bare-{level}.db", isolation_level=None)
     bare.executescript(
         f"PRAGMA journal_mode=WAL; PRAGMA synchronous={level}; CREATE TABLE effects (id INTEGER PRIMARY KEY, txn TEXT, "
@@ -151,7 +152,7 @@ def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
     del wanted
     journal, unforced = Journal(folder / "journal.db"), Journal(folder / "unforced.db")
     unforced.database.__class__ = _Unforced
-    full, normal = _bare(folder, "FULL"), _bare(folder, "NORMAL")
+    full, normal = bare_table(folder, "FULL"), bare_table(folder, "NORMAL")
     effects, live = _Effects("bench"), _Live(journal)
 
     def around(of: Journal) -> Callable[[], None]:

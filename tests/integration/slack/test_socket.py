@@ -25,7 +25,13 @@ OPEN = "apps.connections.open"
 CODES = {NotOk("invalid_auth"): "invalid_auth", CutBefore(): "connection_lost", Hang(20): "no_answer"}
 
 
-@pytest.fixture(params=CODES, ids=str)
+@pytest.fixture(
+    params=[
+        NotOk("invalid_auth"),
+        *(pytest.param(one, marks=pytest.mark.long) for one in (CutBefore(), Hang(20))),
+    ],
+    ids=str,
+)
 async def office(
     request: pytest.FixtureRequest,
     tmp_path: Path,

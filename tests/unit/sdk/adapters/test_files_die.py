@@ -122,9 +122,13 @@ def _counting(at: int | None) -> list[int]:
     return count
 
 
-def points(folder: Path, deed: Deed) -> range:
+EVERY = pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.long)], ids=["some", "every"])
+"""Which acts a process is killed before: each third on every day, each one in `make test-long`."""
+
+
+def points(folder: Path, deed: Deed, step: int) -> range:
     root = standing(folder / "survivor")
-    return range(1, die(root, deed, None) + 1)
+    return range(1, die(root, deed, None) + 1, step)
 
 
 def was_prepared(root: Path) -> bool:
@@ -144,12 +148,13 @@ def recovered_as_redeemed(root: Path) -> None:
         session.close()
 
 
+@EVERY
 @pytest.mark.timeout(300)
 def test_killed_anywhere_and_not_redeemed_the_files_are_as_before_unless_the_commit_was_decided(
-    tmp_path: Path,
+    tmp_path: Path, step: int
 ) -> None:
     ends = set()
-    for at in points(tmp_path, whole):
+    for at in points(tmp_path, whole, step):
         root = standing(tmp_path / str(at))
         die(root, whole, at)
         decided = any("committ" in text for text in records(root)) or FilesAdapter(root).landed("a-1")
@@ -163,10 +168,13 @@ def test_killed_anywhere_and_not_redeemed_the_files_are_as_before_unless_the_com
     assert ends == {True, False}
 
 
+@EVERY
 @pytest.mark.timeout(300)
-def test_killed_anywhere_and_redeemed_the_files_are_as_after_once_it_was_prepared(tmp_path: Path) -> None:
+def test_killed_anywhere_and_redeemed_the_files_are_as_after_once_it_was_prepared(
+    tmp_path: Path, step: int
+) -> None:
     ends = set()
-    for at in points(tmp_path, whole):
+    for at in points(tmp_path, whole, step):
         root = standing(tmp_path / str(at))
         die(root, whole, at)
         prepared = was_prepared(root) or FilesAdapter(root).landed("a-1")
@@ -180,10 +188,13 @@ def test_killed_anywhere_and_redeemed_the_files_are_as_after_once_it_was_prepare
     assert ends == {True, False}
 
 
+@EVERY
 @pytest.mark.timeout(300)
-def test_killed_while_a_commit_is_taken_back_it_is_taken_back_or_stands_whole(tmp_path: Path) -> None:
+def test_killed_while_a_commit_is_taken_back_it_is_taken_back_or_stands_whole(
+    tmp_path: Path, step: int
+) -> None:
     ends = set()
-    for at in points(tmp_path, committed_and_taken_back):
+    for at in points(tmp_path, committed_and_taken_back, step):
         root = standing(tmp_path / str(at))
         die(root, committed_and_taken_back, at)
         FilesAdapter(root).begin("t-9").undo()  # whoever comes next finishes what was decided
@@ -196,10 +207,13 @@ def test_killed_while_a_commit_is_taken_back_it_is_taken_back_or_stands_whole(tm
     assert ends == {True, False}
 
 
+@EVERY
 @pytest.mark.timeout(300)
-def test_killed_while_what_was_prepared_is_undone_half_of_it_is_never_finished(tmp_path: Path) -> None:
+def test_killed_while_what_was_prepared_is_undone_half_of_it_is_never_finished(
+    tmp_path: Path, step: int
+) -> None:
     ends = set()
-    for at in points(tmp_path, prepared_and_undone):
+    for at in points(tmp_path, prepared_and_undone, step):
         root = standing(tmp_path / str(at))
         die(root, prepared_and_undone, at)
         recovered_as_redeemed(root)
@@ -210,9 +224,10 @@ def test_killed_while_what_was_prepared_is_undone_half_of_it_is_never_finished(t
     assert ends == {True, False}
 
 
+@EVERY
 @pytest.mark.timeout(300)
-def test_recovery_itself_may_be_killed_anywhere(tmp_path: Path) -> None:
-    every = points(tmp_path, whole)
+def test_recovery_itself_may_be_killed_anywhere(tmp_path: Path, step: int) -> None:
+    every = points(tmp_path, whole, 1)
     middle = next(at for at in every if half_done(tmp_path / f"try{at}", at))
 
     def recover(files: FilesAdapter) -> None:
@@ -225,7 +240,7 @@ def test_recovery_itself_may_be_killed_anywhere(tmp_path: Path) -> None:
     die(root, whole, middle)
     acts = die(root, recover, None)
     assert acts > 10
-    for at in range(1, acts + 1):
+    for at in range(1, acts + 1, step):
         root = standing(tmp_path / f"twice{at}")
         die(root, whole, middle)
         die(root, recover, at)

@@ -1,0 +1,67 @@
+"""What a call costs in another runtime: run by an interpreter that has it, never by ours.
+
+    python elsewhere.py agentrelay|pherix PLACE    # PLACE: a folder, or "memory"
+
+Each line on the input is a run of so many calls, answered by its seconds: one tool, a payload of 700 bytes, nothing to
+do. As each is used by its own documents: of Pherix an irreversible tool with a compensator, in one transaction with a
+journal; of AgentRelay a tool in one session.
+"""
+
+import sys
+import time
+
+BODY = "shipped " * 90
+
+
+def agentrelay(place):
+    """A session of calls."""
+    from agent_relay import AgentRuntime, tool
+
+    database = "sqlite:///:memory:" if place == "memory" else f"sqlite:///{place}/relay.db"
+    runtime = AgentRuntime.from_connection_string(database)
+
+    @tool(runtime, name="send_mail")
+    def send_mail(number, body):
+        return "ok"
+
+    def run(calls):
+        with runtime.agent_session(name="bench", input_payload={}):
+            for number in range(calls):
+                send_mail(number, BODY)
+
+    return run
+
+
+def pherix(place):
+    """A transaction of compensated calls."""
+    from pherix import AuditJournal, HTTPAdapter, agent_txn, tool
+
+    journal = AuditJournal(":memory:" if place == "memory" else f"{place}/pherix.db")
+
+    @tool("http", injects_handle=False)
+    def unsend(number, body):
+        return "ok"
+
+    @tool("http", injects_handle=False, compensator="unsend")
+    def send_mail(number, body):
+        return "ok"
+
+    def run(calls):
+        with agent_txn({"http": HTTPAdapter()}, audit=journal):
+            for number in range(calls):
+                send_mail(number=number, body=BODY)
+
+    return run
+
+
+def main():
+    """Answer each line."""
+    run = {"agentrelay": agentrelay, "pherix": pherix}[sys.argv[1]](sys.argv[2])
+    for line in sys.stdin:
+        start = time.perf_counter()
+        run(int(line))
+        print(time.perf_counter() - start, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""R: what a staged and a live effect cost through the whole SDK, beside a bare insert and beside other runtimes.
+
+Ours is a transaction of a hundred effects in front of a fake service in this process: bytes, digests, journal, a
+release verified for each, the receipt, FIRING, the call in its thread, the outcome. What the fake spends on deciding
+and signing counts against us; the others ask nobody and sign nothing.
+
+The others are measured where `COUNTERSIGN_BENCH_RUNTIMES` says which interpreter has them, as in
+`agentrelay=/venv/bin/python,pherix=/venv312/bin/python` (agentrelay 0.1.2; pherix 0.1.0 needs Python 3.12). Their
+databases wait for the disk as they come.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from countersign import SQLiteAdapter, transaction
+from tests.bench.journaling import bare_table, void
+from tests.bench.measuring import TIME, Case, Group, Row, Sample, wall_case
+from tests.fakes.desk import Desk, make_desk, make_runtime, note_tool, notes_database, refund_tool
+
+VARIABLE: Final = "COUNTERSIGN_BENCH_RUNTIMES"
+CALLS: Final = 100
+BODY: Final = ["shipped " * 9] * 10
+MOST = "\N{LESS-THAN OR EQUAL TO} "
+OVER = " \N{DIVISION SIGN} "
+
+ROWS = (
+    Row("R1", f"a staged effect, durable{OVER}one of Pherix", "staged", "pherix", TIME, MOST + "0.25"),
+    Row("R2", f"a staged effect, durable{OVER}a call of AgentRelay", "staged", "agentrelay", TIME, MOST + "0.25"),
+    Row("R3", f"the same in memory{OVER}one of Pherix", "staged in memory", "pherix in memory", TIME, MOST + "1"),
+    Row("R4", f"a staged effect, durable{OVER}one insert FULL", "staged", "bare insert FULL", TIME),
+    Row("R5", f"a live effect, durable{OVER}one insert FULL", "live", "bare insert FULL", TIME),
+    Row("R6", f"a live effect{OVER}a staged one, in memory", "live in memory", "staged in memory", TIME),
+)  # fmt: skip
+
+
+def _runtimes() -> dict[str, str]:
+    """The interpreters that have the others."""
+    named = os.environ.get(VARIABLE, "")
+    return dict(one.split("=", 1) for one in named.split(",") if "=" in one)
+
+
+class _Elsewhere:
+    """Another runtime, in a process of its own."""
+
+    def __init__(self, python: str, runtime: str, place: str) -> None:
+        script = Path(__file__).with_name("elsewhere.py")
+        self._process = subprocess.Popen(
+            [python, str(script), runtime, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def measure(self, _: float) -> Sample:
+        """One run of a hundred calls."""
+        if self._process.stdin is None or self._process.stdout is None:
+            raise AssertionError("the process was opened with both")
+        self._process.stdin.write(f"{CALLS}\n")
+        self._process.stdin.flush()
+        return {TIME: float(self._process.stdout.readline()) / CALLS * 1e6}
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
+def _ours(desk: Desk, lane: str, call: Callable[[int], object]) -> Callable[[float], Sample]:
+    runs = 0
+
+    def measure(_: float) -> Sample:
+        nonlocal runs
+        runs += 1
+        start = time.perf_counter()
+        with transaction(f"{lane}-{runs}", runtime=desk.runtime) as txn, txn.repeat():
+            for number in range(CALLS):
+                call(number)
+        return {TIME: (time.perf_counter() - start) / CALLS * 1e6}
+
+    return measure
+
+
+def _desk(folder: Path, *, in_memory: bool) -> Desk:
+    folder.mkdir()
+    desk = make_desk(folder)
+    if not in_memory:
+        return desk
+    settings = replace(desk.runtime.settings, journal_path=Path(":memory:"))
+    return replace(desk, runtime=make_runtime(settings, desk.face, desk.registry, desk.clock))
+
+
+@contextmanager
+def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
+    """Our effects, bare inserts, and the others as far as they are here."""
+    with ExitStack() as stack:
+        made: list[Case] = []
+        for suffix in ("", " in memory"):
+            desk = _desk(folder / f"desk{suffix.replace(' ', '-')}", in_memory=bool(suffix))
+            refund = refund_tool(desk)
+            note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
+            stack.callback(desk.runtime.close)
+            made.append(
+                Case(
+                    f"staged{suffix}",
+                    _ours(desk, "staged", lambda n, refund=refund: refund(f"o-{n}", 100, BODY)),
+                )
+            )
+            made.append(
+                Case(f"live{suffix}", _ours(desk, "live", lambda n, note=note: note(f"o-{n}", BODY[0] * 10)))
+            )
+        full = bare_table(desk.folder, "FULL")
+        row = ("t" * 64, (BODY[0] * 10).encode())
+        insert = "INSERT INTO effects (txn, args) VALUES (?, ?)"
+        made.append(wall_case("bare insert FULL", lambda n: [lambda: void(full.execute(insert, row))] * n))
+        stack.callback(full.close)
+        for name, python in _runtimes().items():
+            for suffix, place in (("", str(folder)), (" in memory", "memory")):
+                if f"{name}{suffix}" in wanted:
+                    other = _Elsewhere(python, name, place)
+                    stack.callback(other.close)
+                    made.append(Case(f"{name}{suffix}", other.measure))
+        yield made
+
+
+def _absent() -> str:
+    return f"{VARIABLE} names no interpreter that has it (tests/bench/predecessors.py says how)"
+
+
+GROUP = Group(ROWS, cases, missing=dict.fromkeys(("pherix", "agentrelay", "pherix in memory"), _absent))
