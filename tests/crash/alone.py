@@ -14,6 +14,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from countersign.journal_place import JournalPlace, JournalUrl
 from countersign.live import LiveWork
 from countersign.waiting import Answered, Asked, SyncWaits
 from tests.crash.forking import forked
+from tests.crash.programs import program_flow
 
 SECONDS = 30
 
@@ -51,12 +53,17 @@ class Life:
     flow: str
     key: str = "t-1"
     dies_at: str | None = None
+    dies_after: int | None = None  # so many points, whichever they are
     resumes: bool = False  # recover what others left instead of running the step
 
 
 def live(life: Life) -> dict[str, Any]:
     """Run a process to its end; what it could still say, and the points it passed."""
-    process = forked(run, life)
+    return ended(life, forked(run, life))
+
+
+def ended(life: Life, process: BaseProcess) -> dict[str, Any]:
+    """The same of one that was started."""
     process.join(SECONDS)
     assert process.exitcode in {0, -signal.SIGKILL}, f"{life} ended with {process.exitcode}"
     told = life.folder / "told.json"
@@ -106,7 +113,7 @@ def _step(life: Life, runtime: Runtime, flow: Callable[[], None]) -> dict[str, A
     try:
         with txn:
             flow()
-    except CountersignError as error:
+    except (CountersignError, ValueError, KeyboardInterrupt) as error:
         raised = type(error).__name__
     return {
         "raised": raised,
@@ -127,7 +134,7 @@ def _die_at(life: Life) -> None:
         counts[name] = counts.get(name, 0) + 1
         point = f"{name} #{counts[name]}"
         log.write(point + "\n")
-        if point == life.dies_at:
+        if point == life.dies_at or sum(counts.values()) == life.dies_after:
             os.kill(os.getpid(), signal.SIGKILL)
 
     _watch(passing)
@@ -324,6 +331,10 @@ def _wide(life: Life, registry: ToolRegistry) -> Callable[[], None]:
     return flow
 
 
+def _program(life: Life, registry: ToolRegistry) -> Callable[[], None]:
+    return program_flow(life.folder, registry, lambda what: _act(life, what))
+
+
 FLOWS: dict[str, Callable[[Life, ToolRegistry], Callable[[], None]]] = {
     "one": _one,
     "large": _large,
@@ -334,6 +345,7 @@ FLOWS: dict[str, Callable[[Life, ToolRegistry], Callable[[], None]]] = {
     "with_files": _with_files,
     "with_both": _with_files,
     "wide": _wide,
+    "program": _program,
 }
 
 
