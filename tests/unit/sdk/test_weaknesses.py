@@ -1,4 +1,4 @@
-"""Where other runtimes for agents broke when they were tried, tried here: unwinding, recovery, interrupts, hostile text.
+"""Where other runtimes for agents broke when they were tried: unwinding, recovery, interrupts, hostile text.
 
 What `tests/scenarios.toml` asks for and no other file of this folder happens to show.
 """
@@ -36,7 +36,6 @@ from countersign import (
 from countersign.contract import DenyCode, EffectState, load_manifest
 from countersign.contract.wire import Reason
 from countersign.drafting import manifest_json
-
 from tests.fakes.desk import (
     Desk,
     charge_tools,
@@ -182,17 +181,18 @@ async def test_scenario_27_a_task_that_is_cancelled_undoes_its_live_work_and_fre
     notes = notes_database(tmp_path)
     note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
     locked: list[bool] = []
+    begun = asyncio.Event()
 
     async def step() -> None:
         async with transaction("t-1", runtime=desk.runtime):
             note("o-1", "hello")
             refund("o-1", 100)
             locked.append(not lock_is_free(notes))
+            begun.set()
             await asyncio.sleep(30)
 
     task = asyncio.create_task(step())
-    while not locked:
-        await asyncio.sleep(0.01)
+    await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
