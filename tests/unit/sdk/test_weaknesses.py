@@ -234,6 +234,7 @@ def test_scenario_29_what_is_known_not_to_have_happened_is_not_compensated(desk:
         charge("o-2", 200)
     assert [one[:2] for one in desk.done] == [("charge", "o-1"), ("void", "c-o-1")][: 2 * at]
     assert states(desk) == [["failed", "unused"], ["compensated", "failed"]][at]
+    assert [path.endswith("/compensate") for _, path in desk.face.log].count(True) == at  # nor asked for
 
 
 @pytest.mark.parametrize("shape", ["a list", "a later group", "a graph"])
