@@ -287,6 +287,22 @@ def test_killed_anywhere_on_the_failure_path_a_charge_is_taken_back_once_or_aske
         assert said["raised"] is not None, f"{point}: nobody may call that a success"
 
 
+@pytest.mark.parametrize("point", ["before void:o-1 acts #1", "after void:o-1 acted #1"])
+def test_killed_inside_a_compensation_it_is_asked_about_and_not_called_again(
+    tmp_path: Path, point: str
+) -> None:
+    with staged(tmp_path, "taken_back", "one") as stage:
+        assert stage.live(dies_at=point)["raised"] == "killed"
+        world = acts(stage.folder)
+        assert world == ["charge:o-1", "void:o-1"][: 1 + point.startswith("after")]
+        for _ in range(2):
+            assert stage.live(resumes=True)["resumed"] == ["unsettled"]
+        assert (acts(stage.folder), dict(stage.journal())["unsettled"]) == (world, "txn")
+        compensation = stage.service.latest(next(iter(stage.service.revisions))).held[0].compensation
+        assert compensation is not None
+        assert compensation.state is EffectState.UNKNOWN
+
+
 @EVERY_WHEN_LONG
 def test_live_effects_stand_exactly_when_the_refund_beside_them_does(tmp_path: Path, every: bool) -> None:
     for point, stage in killed_at_each(tmp_path, "with_live", every=every):

@@ -592,6 +592,7 @@ class FakeService:
             for revision in revisions:
                 for held in self._compensations(revision):
                     if jti in held.jtis:
+                        held.jtis = {jti}  # the one that is spent
                         return revision, held
         return None
 

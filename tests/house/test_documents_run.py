@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import countersign
+from countersign import integrations
 from examples.local_service import LocalService, free_port
 from tests.house.documents import all_blocks
 from tests.house.repository import ROOT
@@ -54,6 +56,12 @@ def python(words: list[str], reader: dict[str, str], folder: Path) -> subprocess
 
 SAYS = {
     "README.md": ["refunded 1240 USD to cus_1001"],
+    "sdk/python/COMING_FROM.md": [
+        "1240 USD for pay_21",
+        "12 1 900 USD for pay_22",
+        "500 USD for pay_23 and 90 USD for pay_24",
+        "100 USD for pay_25, 100 USD for pay_26",
+    ],
     "sdk/python/README.md": [
         "1240 USD for pay_7",
         "refund waits for finance",
@@ -148,6 +156,22 @@ def test_the_readme_of_the_sdk_shows_every_kind_of_transaction() -> None:
         "run_transaction(step, key=",
     )
     assert [kind for kind in kinds if kind not in program] == []
+
+
+AWAITED = {"Retry", "Serialize"}
+"""Policies for conflicts, which come with the isolation of steps; once they are there this is empty."""
+NO_NAMES_OF_OURS = {  # keywords of `transaction` and of a manifest, a state, a fixture
+    *("on_behalf_of", "timeout_seconds", "on_exhausted", "compensation_failed", "countersign_people")
+}
+
+
+def test_what_a_newcomer_is_told_to_use_is_there() -> None:
+    text = (ROOT / "sdk/python/COMING_FROM.md").read_text()
+    cells = [line.split("|")[2] for line in text.splitlines() if line.startswith("| ")]
+    names = {name for cell in cells for name in re.findall(r"`([A-Z]\w*[a-z]\w*|\w+_\w+)\b", cell)}
+    known = {*countersign.__all__, *integrations.__all__} | NO_NAMES_OF_OURS
+    assert "BudgetExceeded" in names and "run_openai" in names
+    assert sorted(name for name in names - known - AWAITED if not name.isupper()) == []
 
 
 def test_every_document_with_a_program_is_run() -> None:

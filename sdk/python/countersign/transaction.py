@@ -347,8 +347,11 @@ def transaction(
     claims = {"purpose": purpose, "reasoning": reasoning, "on_behalf_of": on_behalf_of}
     claimed = Claimed(**claims) if any(claims.values()) else None
     said = (key, wait, independent, claimed, accept_edits, on_question, dry_run)
+    outer = (
+        current_transaction.get()
+    )  # an inner block belongs to the step around it, also where that is replayed
     return Transaction(
-        runtime or default_runtime(),
+        runtime or (default_runtime() if outer is None else outer._runtime),
         named,
         wait=wait,
         independent=independent,

@@ -1,4 +1,4 @@
-"""The table of attacks and faults: complete, and every test and vector it names is there."""
+"""The tables of attacks and of scenarios: complete, and every test and vector they name is there."""
 
 from __future__ import annotations
 
@@ -12,29 +12,35 @@ import pytest
 from tests.house.repository import ROOT
 
 TESTS = ROOT / "tests"
-TABLE: dict[str, dict[str, Any]] = tomllib.loads((TESTS / "attacks.toml").read_text())
 # How many cases each group has; a case is never taken away, it gets a reason.
 GROUPS = {
-    "A": 12,
-    "B": 11,
-    "C": 20,
-    "D": 15,
-    "E": 16,
-    "F": 14,
-    "G": 15,
-    "H": 18,
-    "I": 12,
-    "J": 8,
-    "K": 8,
-    "N": 18,
-    "P": 10,
+    "attacks.toml": {
+        "A": 12,
+        "B": 11,
+        "C": 20,
+        "D": 15,
+        "E": 16,
+        "F": 14,
+        "G": 15,
+        "H": 18,
+        "I": 12,
+        "J": 8,
+        "K": 8,
+        "N": 18,
+        "P": 10,
+    },
+    "scenarios.toml": {"": 67, "W": 26},
 }
-EVERY = [f"{group}{number}" for group, count in GROUPS.items() for number in range(1, count + 1)]
+PAGES = {"attacks.toml": "SECURITY.md", "scenarios.toml": "CONTRIBUTING.md"}
+TABLES: dict[str, dict[str, dict[str, Any]]] = {
+    file: tomllib.loads((TESTS / file).read_text()) for file in GROUPS
+}
+EVERY = [(file, name) for file, table in TABLES.items() for name in table]
 
 
 @cache
 def names_in(file: str) -> frozenset[str]:
-    """The names of a file's tests."""
+    """The names of a file's tests; a class is named whole, because what it inherits stands elsewhere."""
     path = TESTS / file
     if not path.is_file():
         return frozenset()
@@ -42,7 +48,8 @@ def names_in(file: str) -> frozenset[str]:
     return frozenset(
         node.name
         for node in nodes
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_")
+        if (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"))
+        or (isinstance(node, ast.ClassDef) and node.name.startswith("Test"))
     )
 
 
@@ -66,13 +73,15 @@ def faults(name: str, row: dict[str, Any]) -> list[str]:
     return found
 
 
-def test_every_case_is_in_the_table_in_its_place() -> None:
-    assert list(TABLE) == EVERY
+@pytest.mark.parametrize("file", GROUPS)
+def test_every_case_is_in_its_table_in_its_place(file: str) -> None:
+    every = [f"{group}{number}" for group, count in GROUPS[file].items() for number in range(1, count + 1)]
+    assert list(TABLES[file]) == every
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_a_case_has_tests_that_exist_or_a_reason(name: str) -> None:
-    assert faults(name, TABLE[name]) == []
+@pytest.mark.parametrize(("file", "name"), EVERY, ids=["/".join(one) for one in EVERY])
+def test_a_case_has_tests_that_exist_or_a_reason(file: str, name: str) -> None:
+    assert faults(name, TABLES[file][name]) == []
 
 
 BAD = {
@@ -96,5 +105,7 @@ def test_a_row_that_is_not_true_is_seen(row: dict[str, Any]) -> None:
     assert faults("A1", row)
 
 
-def test_the_page_about_security_leads_to_the_table() -> None:
-    assert "(tests/attacks.toml)" in (ROOT / "SECURITY.md").read_text()
+@pytest.mark.parametrize(("file", "page"), PAGES.items())
+def test_a_page_leads_to_each_table(file: str, page: str) -> None:
+    assert f"(tests/{file})" in (ROOT / page).read_text()
+    assert f"({file})" in (TESTS / "README.md").read_text()

@@ -1,0 +1,374 @@
+"""Where other runtimes for agents broke when they were tried: unwinding, recovery, interrupts, hostile text.
+
+What `tests/scenarios.toml` asks for and no other file of this folder happens to show.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import (
+    Denied,
+    EffectFailed,
+    FilesAdapter,
+    NotDone,
+    NotStageable,
+    OutcomeUnknown,
+    ReviewPending,
+    Runtime,
+    SQLiteAdapter,
+    StepsRefused,
+    ToolRegistry,
+    Transaction,
+    replay,
+    resume,
+    run_steps,
+    tool,
+    tool_of,
+    transaction,
+)
+from countersign.contract import DenyCode, EffectState, load_manifest
+from countersign.contract.wire import Reason
+from countersign.drafting import manifest_json
+from tests.fakes.desk import (
+    Desk,
+    charge_tools,
+    failing_tool,
+    note_tool,
+    notes_database,
+    notes_in,
+    refund_tool,
+)
+from tests.unit.sdk.test_live_lane import lock_is_free
+
+
+def states(desk: Desk, key: str = "t-1") -> list[str]:
+    """What the journal says of each call."""
+    record = desk.runtime.journal.transactions.find(key)[0]
+    return [row.state.value for row in desk.runtime.journal.transactions.effects(record)]
+
+
+def save_tool(desk: Desk, files: FilesAdapter) -> Callable[[str, str], None]:
+    """A live tool that writes a file."""
+
+    @tool("save", lane="live", adapter=files, registry=desk.registry)
+    def save(path: str, text: str) -> None:
+        """Write a file."""
+        files.write(path, text)
+
+    return save
+
+
+def test_scenario_5_the_order_in_which_tools_are_registered_does_not_matter(desk: Desk) -> None:
+    @tool(
+        "charge",
+        resource=("Order", "order_id"),
+        compensate="void",
+        compensation_map={"order_id": "args:/order_id"},
+        registry=desk.registry,
+    )
+    def charge(order_id: str) -> None:
+        """Charge an order."""
+        desk.act("charge", order_id)
+
+    @tool("void", resource=("Order", "order_id"), registry=desk.registry)
+    def void(order_id: str) -> None:
+        """Take a charge back."""
+        desk.act("void", order_id)
+
+    desk.publish(charge, void)
+    notify = failing_tool(desk, NotDone("no"), acts=False)
+    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+        charge("o-1")
+        notify("o-1")
+    assert desk.done == [("charge", "o-1"), ("void", "o-1")]
+
+
+def test_scenario_9_that_something_can_be_taken_back_is_no_permission(desk: Desk) -> None:
+    charge = charge_tools(desk)
+    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+        charge("o-1", 90_000)
+    assert desk.done == []
+    desk.service.deny(pending.value.txn)
+    with pytest.raises(Denied), transaction("t-1", runtime=desk.runtime):
+        charge("o-1", 90_000)
+    assert (desk.done, desk.face.asked("/v1/redemptions")) == ([], 0)
+
+
+def test_scenario_14_a_question_nobody_answered_in_time_ends_with_that_reason(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 90_000)
+    (held,) = desk.service.latest(pending.value.txn).held
+    held.state = EffectState.EXPIRED
+    held.reasons = (Reason(code=DenyCode.EXPIRED, text="nobody answered within 4 hours"),)
+    (found,) = resume(desk.runtime)
+    assert found.after == "ended"
+    assert "nobody answered within 4 hours [expired]" in found.note
+    assert (desk.done, resume(desk.runtime)) == ([], [])
+
+
+@pytest.mark.parametrize("index", range(3))
+def test_scenario_22_unwinding_that_stops_anywhere_is_finished_once_by_the_next_pass(
+    desk: Desk, index: int
+) -> None:
+    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
+    asked = []
+    compensate = desk.service.compensate
+
+    def away_at(txn: str, effect: str, kid: str) -> Any:
+        asked.append(effect)
+        if len(asked) > index:
+            desk.face.faults["/v1/"] = ["lost_request"] * 40
+        return compensate(txn, effect, kid)
+
+    desk.service.compensate = away_at  # type: ignore[method-assign]
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime):
+        for order in ("o-1", "o-2", "o-3"):
+            charge(order, 100)
+        notify("o-4")
+    voided = [one[1] for one in desk.done if one[0] == "void"]
+    assert len(voided) <= index + 1 < 4
+    assert (len(voided) == 3) == ("Nothing of this transaction stands" in str(failed.value))
+    desk.service.compensate = compensate  # type: ignore[method-assign]
+    desk.face.faults.clear()
+    resume(desk.runtime)
+    done = list(desk.done)
+    assert [one[1] for one in done if one[0] == "void"] == ["c-o-3", "c-o-2", "c-o-1"]
+    assert states(desk) == ["compensated"] * 3 + ["failed"]
+    assert (resume(desk.runtime), desk.done) == ([], done)
+
+
+def test_scenario_23_a_compensator_that_is_missing_at_recovery_waits_and_holds_up_nobody(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    charge, refund = charge_tools(desk), refund_tool(desk)
+    slow = failing_tool(desk, TimeoutError("slow"), name="slow")
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime) as torn:
+        charge("o-1", 100)
+        slow("o-1")
+    with pytest.raises(ReviewPending) as pending, transaction("t-2", runtime=desk.runtime):
+        refund("o-2", 90_000)
+    desk.service.settle(torn.txn, torn.effects[1].effect_id, EffectState.FAILED)
+    desk.service.approve(pending.value.txn)
+
+    lacking_void = ToolRegistry()
+    for one in desk.registry:
+        if one.name != "void":
+            lacking_void.add(one)
+    with Runtime(
+        desk.runtime.settings, registry=lacking_void, transport=desk.face.transport, clock=desk.clock
+    ) as lacking:
+        found = {one.run_key: one for one in resume(lacking)}
+    assert (found["t-1"].after, found["t-2"].after) == ("unsettled", "settled")
+    assert "Still standing and not undone: charge#1" in found["t-1"].note
+    assert "no tool 'void' is registered" in caplog.text
+    assert desk.done[2:] == [("refund", "o-2", 90_000)]
+    (later,) = resume(desk.runtime)
+    assert (later.after, desk.done[-1]) == ("settled", ("void", "c-o-1", 100))
+
+
+@pytest.mark.anyio
+async def test_scenario_27_a_task_that_is_cancelled_undoes_its_live_work_and_frees_the_lock(
+    desk: Desk, tmp_path: Path
+) -> None:
+    notes = notes_database(tmp_path)
+    note, refund = note_tool(desk, SQLiteAdapter(notes)), refund_tool(desk)
+    locked: list[bool] = []
+    begun = asyncio.Event()
+
+    async def step() -> None:
+        async with transaction("t-1", runtime=desk.runtime):
+            note("o-1", "hello")
+            refund("o-1", 100)
+            locked.append(not lock_is_free(notes))
+            begun.set()
+            await asyncio.sleep(30)
+
+    task = asyncio.create_task(step())
+    await begun.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert (locked, notes_in(notes), lock_is_free(notes), desk.done) == ([True], [], True, [])
+
+
+def test_scenario_28_of_three_steps_the_last_fails_and_files_and_rows_are_as_before(desk: Desk) -> None:
+    root = desk.folder / "root"
+    root.mkdir()
+    (root / "old").write_text("old")
+    notes = notes_database(desk.folder)
+    before = notes.read_bytes()
+    save, note = save_tool(desk, FilesAdapter(root)), note_tool(desk, SQLiteAdapter(notes))
+    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
+    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+        save("old", "new")
+        save("made", "new")
+        note("o-1", "hello")
+        charge("o-1", 100)
+        charge("o-2", 200)
+        notify("o-1")
+    assert desk.done[2:] == [("void", "c-o-2", 200), ("void", "c-o-1", 100)]
+    assert {path.name: path.read_text() for path in root.iterdir() if path.is_file()} == {"old": "old"}
+    assert notes.read_bytes() == before
+
+
+@pytest.mark.parametrize("at", [0, 1])
+def test_scenario_29_what_is_known_not_to_have_happened_is_not_compensated(desk: Desk, at: int) -> None:
+    """The step that failed has a compensation of its own, and it is not called: nothing was charged."""
+    charge = charge_tools(desk)
+
+    def refuses(name: str) -> None:
+        if name == "charge" and len(desk.done) == at:
+            raise NotDone("the card was refused")
+
+    desk.before_fire = refuses
+    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+        charge("o-1", 100)
+        charge("o-2", 200)
+    assert [one[:2] for one in desk.done] == [("charge", "o-1"), ("void", "c-o-1")][: 2 * at]
+    assert states(desk) == [["failed", "unused"], ["compensated", "failed"]][at]
+    assert [path.endswith("/compensate") for _, path in desk.face.log].count(True) == at  # nor asked for
+
+
+@pytest.mark.parametrize("shape", ["a list", "a later group", "a graph"])
+def test_scenario_40_with_async_tools_an_unknown_one_is_refused_before_the_first_step(
+    desk: Desk, shape: str
+) -> None:
+    @tool("mail", resource=("Order", "order_id"), registry=desk.registry)
+    async def mail(order_id: str) -> str:
+        """Tell the customer."""
+        desk.act("mail", order_id)
+        return "sent"
+
+    desk.publish(mail)
+    first: dict[str, Any] = {"tool": "mail", "id": "first", "args": {"order_id": "o-1"}}
+    unknown: dict[str, Any] = {"tool": "vanished", "args": {}}
+    steps = {
+        "a list": [first, unknown],
+        "a later group": [[first], [{**first, "id": "second", "args": {"order_id": "o-2"}}, unknown]],
+        "a graph": [first, {**unknown, "after": ["first"]}],
+    }[shape]
+    with pytest.raises(StepsRefused, match="no tool 'vanished'"):
+        run_steps(steps, key="t-1", runtime=desk.runtime)
+    assert (desk.done, desk.runtime.journal.transactions.newest(9)) == ([], [])
+
+
+def test_scenario_61_what_ran_in_blocks_inside_and_at_the_same_time_replays(desk: Desk) -> None:
+    refund = refund_tool(desk)
+
+    def step(txn: Transaction) -> list[Any]:
+        kept = [refund("o-1", 100)]
+        with transaction():
+            kept.append(refund("o-2", 200))
+        with pytest.raises(ZeroDivisionError), transaction():
+            refund("o-3", 300)
+            raise ZeroDivisionError
+        with txn.parallel():
+            kept += [refund("o-4", 400), refund("o-5", 500)]
+        return kept
+
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        step(txn)
+    done = sorted(desk.done)
+    found = replay("t-1", step, runtime=desk.runtime)
+    assert (found.status, found.divergences) == ("same", ())
+    assert [one.outcome for one in found.value] == ["fired"] * 4
+    assert found.value[1].result == {"refund_id": "r-o-2-200"}
+    assert sorted(desk.done) == done == [("refund", f"o-{n}", n * 100) for n in (1, 2, 4, 5)]
+
+
+HOSTILE = {
+    "SQL": "o'); DROP TABLE effects; --",
+    "a path": "../../../../etc/passwd",
+    "a NUL": "a\x00b",
+    "not only ASCII": "жñ漢\U0001f4b8 e\u0301 \u202egnp.exe",
+    "JSON in JSON": '"},{"amount_cents":1}',
+    "what is nearly too much": "x" * 200_000,
+}
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+def test_scenario_64_whatever_stands_in_an_argument_is_data(desk: Desk, text: str) -> None:
+    seen: list[str] = []
+
+    @tool("tell", resource=("Order", "order_id"), registry=desk.registry)
+    def tell(order_id: str, words: str) -> str:
+        """Tell somebody."""
+        seen.append(words)
+        return words
+
+    desk.publish(tell)
+    with transaction("t-1", runtime=desk.runtime):
+        tell("o-1", text)
+    with desk.restarted() as later, transaction("t-1", runtime=later.runtime) as txn:
+        again = tell("o-1", text)
+    assert (seen, again.result, txn.replayed) == ([text], text, True)
+    record = desk.runtime.journal.transactions.find("t-1")[0]
+    (row,) = desk.runtime.journal.transactions.effects(record)
+    assert json.loads(row.args) == {"order_id": "o-1", "words": text}
+
+
+def test_scenario_64_an_argument_of_a_megabyte_is_refused_when_it_is_staged_and_nothing_is_kept(
+    desk: Desk,
+) -> None:
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        with pytest.raises(NotStageable, match="'refund'"):
+            refund("o" * 1_000_000, 100)
+        refund("o-2", 100)
+    assert desk.done == [("refund", "o-2", 100)]
+    assert desk.runtime.settings.journal_path.stat().st_size < 1_000_000
+
+
+def test_w14_what_a_transaction_writes_is_seen_by_nobody_before_it_commits(desk: Desk) -> None:
+    root = desk.folder / "root"
+    root.mkdir()
+    (root / "state").write_text("old")
+    save, refund = save_tool(desk, FilesAdapter(root)), refund_tool(desk)
+    seen: list[tuple[str, bool]] = []
+
+    def look(_: object = None) -> None:
+        seen.append(((root / "state").read_text(), (root / "made").exists()))
+
+    desk.before_fire = look
+    with transaction("t-1", runtime=desk.runtime):
+        save("state", "new")
+        save("made", "new")
+        look()
+        refund("o-1", 100)
+    look()
+    assert seen == [("old", False), ("old", False), ("new", True)]
+
+
+@pytest.mark.parametrize("failing", [True, False])
+def test_w25_what_could_not_be_taken_back_is_told_apart_from_what_was(desk: Desk, failing: bool) -> None:
+    """Undoing is a call like any other, by code: no model is asked to do it, and its failure has a state."""
+    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
+
+    def refuses(name: str) -> None:
+        if failing and name == "void":
+            raise NotDone("it was settled with the bank")
+
+    desk.before_fire = refuses
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+        charge("o-1", 100)
+        notify("o-1")
+    assert states(desk) == ["compensation_failed" if failing else "compensated", "failed"]
+    assert txn.state == ("unsettled" if failing else "settled")
+    assert ("Still standing and not undone: charge#1" in str(failed.value)) == failing
+
+
+def test_w25_a_draft_keeps_the_compensation(desk: Desk) -> None:
+    charge = charge_tools(desk)
+    draft = tool_of(charge).draft_manifest()
+    read = load_manifest(manifest_json(draft))
+    assert read.compensation is not None
+    assert read.compensation.tool == "void"
+    assert read.compensation.map == {"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"}
