@@ -55,6 +55,7 @@ class Life:
     dies_at: str | None = None
     dies_after: int | None = None  # so many points, whichever they are
     resumes: bool = False  # recover what others left instead of running the step
+    name: str = "told"  # of what it says, where two live at once
 
 
 def live(life: Life) -> dict[str, Any]:
@@ -66,9 +67,9 @@ def ended(life: Life, process: BaseProcess) -> dict[str, Any]:
     """The same of one that was started."""
     process.join(SECONDS)
     assert process.exitcode in {0, -signal.SIGKILL}, f"{life} ended with {process.exitcode}"
-    told = life.folder / "told.json"
+    told = life.folder / f"{life.name}.json"
     said: dict[str, Any] = json.loads(told.read_text()) if process.exitcode == 0 else {"raised": "killed"}
-    said["points"] = (life.folder / "points.log").read_text().splitlines()
+    said["points"] = (life.folder / f"{life.name}.log").read_text().splitlines()
     process.close()
     return said
 
@@ -104,7 +105,7 @@ def run(life: Life) -> None:
             if life.resumes
             else _step(life, runtime, flow)
         )
-    (life.folder / "told.json").write_text(json.dumps(said))
+    (life.folder / f"{life.name}.json").write_text(json.dumps(said))
 
 
 def _step(life: Life, runtime: Runtime, flow: Callable[[], None]) -> dict[str, Any]:
@@ -127,7 +128,7 @@ def _step(life: Life, runtime: Runtime, flow: Callable[[], None]) -> dict[str, A
 
 
 def _die_at(life: Life) -> None:
-    log = (life.folder / "points.log").open("w", buffering=1)
+    log = (life.folder / f"{life.name}.log").open("w", buffering=1)
     counts: dict[str, int] = {}
 
     def passing(name: str) -> None:

@@ -89,7 +89,7 @@ class Programs(RuleBasedStateMachine):
     @rule(one=_points, other=_points)
     def two_at_once(self, one: int | None, other: int | None) -> None:
         """A run and a resume in two processes."""
-        self._lives({"dies_after": one}, {"resumes": True, "dies_after": other})
+        self._lives({"dies_after": one}, {"resumes": True, "dies_after": other, "name": "other"})
 
     @rule(approves=st.booleans())
     def people_answer(self, approves: bool) -> None:
@@ -201,7 +201,7 @@ def test_whatever_happens_each_resource_ends_all_done_all_undone_or_exactly_as_r
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Programs,
         settings=settings(
-            max_examples=300 if LONG else 5,
+            max_examples=150 if LONG else 5,
             stateful_step_count=10 if LONG else 5,
             deadline=None,
             phases=(Phase.explicit, Phase.generate, Phase.target, *((Phase.shrink,) if LONG else ())),
