@@ -191,6 +191,11 @@ AGENT_NEVER = {
         [f"journal.spending:Spending.{verb}" for verb in ("reserve", "settle", "record", "release", "doubt")],
         "no story calls a model; what a killed process had reserved is in tests/unit/sdk/test_llm_processes.py",
     ),
+    "journal.transactions:Transactions.relist": "no story nests; what is half listed was never frozen, and is forgotten",
+    **dict.fromkeys(
+        ["journal.claims:Claims.take", "journal.claims:Claims.drop"],
+        "no story serializes; that a killed holder is succeeded at once is in tests/unit/sdk/test_isolation.py",
+    ),
     f"{_SERVICE}.transactions": "a list to look at: it records nothing on either side",
     f"{_SERVICE}.evaluate": "a dry run: it records nothing on either side",
     "journal.outbox:Outbox.refused": "the service refuses a report only when somebody settled the effect otherwise",

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         ReleaseLapsed,
         ReleaseRefused,
         RerunDiffers,
+        ResourceBusy,
         ReviewPending,
         SavepointLost,
         ServiceRefused,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
         WorldError,
     )
     from countersign.fire_errors import EffectFailed, FireError, LiveCommitFailed, OutcomeUnknown, PartlyFired
+    from countersign.isolation import Abort, Retry, Serialize
     from countersign.journal_place import JournalUrl
     from countersign.llm.budgets import Budget
     from countersign.llm.calling import LlmCall, llm_call, record_llm
@@ -79,10 +81,11 @@ _HOMES = {
         *("AlreadyRedeemed", "CountersignError", "Denied", "Edited", "IndependentFailures", "JournalError"),
         *("LeaseLost", "MisuseError", "Moved", "NotDone", "NotStageable", "OutsideTransaction"),
         *("PlaceholderUsed", "RegistrationError", "ReleaseLapsed", "ReleaseRefused", "RerunDiffers"),
-        *("ReviewPending", "SavepointLost", "ServiceRefused", "ServiceUnavailable", "SettingsError"),
-        *("Stopped", "TransactionBusy", "WorldError"),
+        *("ResourceBusy", "ReviewPending", "SavepointLost", "ServiceRefused", "ServiceUnavailable"),
+        *("SettingsError", "Stopped", "TransactionBusy", "WorldError"),
     ),
     "fire_errors": ("EffectFailed", "FireError", "LiveCommitFailed", "OutcomeUnknown", "PartlyFired"),
+    "isolation": ("Abort", "Retry", "Serialize"),
     "journal_place": ("JournalUrl",),
     "llm.budgets": ("Budget",),
     "llm.calling": ("LlmCall", "llm_call", "record_llm"),
@@ -110,6 +113,7 @@ _HOMES = {
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Abort",
     "AgentMemory",
     "AlreadyRedeemed",
     "Budget",
@@ -160,13 +164,16 @@ __all__ = [
     "ReplayResult",
     "ReplayedCall",
     "RerunDiffers",
+    "ResourceBusy",
     "RestAnswer",
     "RestApi",
     "RestUnknown",
+    "Retry",
     "ReviewPending",
     "Runtime",
     "SQLiteAdapter",
     "SavepointLost",
+    "Serialize",
     "ServiceRefused",
     "ServiceUnavailable",
     "Settings",

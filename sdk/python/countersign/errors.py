@@ -29,6 +29,7 @@
         ServiceRefused           the service answered with a problem; `.code` is the problem's
           OverQuota                more than this agent may ask for at once; `.retry_after` says when it may
         TransactionBusy          another process owns this transaction
+        ResourceBusy             another Serialize transaction has a resource to itself
         WorkerStopping           this process was asked to stop and begins nothing more
         JournalError             the journal cannot be read or written
           LeaseLost                somebody else took this transaction over
@@ -210,16 +211,35 @@ class ReleaseLapsed(Stopped):
 class Moved(Stopped):
     """What live effects saw was changed by somebody else before the commit; run the transaction again.
 
-    `expected` is the version they saw, `now` the one that is there; None where there was, or is, nothing.
+    `expected` is the version they saw, `now` the one that is there; None where there was, or is, nothing. A database
+    that keeps no versions says in the text what it found, and `key` is the tool. `attempts`: how many runs met this.
     """
 
     code = "moved"
 
     def __init__(
-        self, adapter: str, key: str, *, read: bool, expected: str | None, now: str | None, holder: str = ""
+        self,
+        adapter: str,
+        key: str,
+        *,
+        read: bool,
+        expected: str | None,
+        now: str | None,
+        holder: str = "",
+        said: str = "",
     ) -> None:
         self.adapter, self.key, self.read, self.expected, self.now = adapter, key, read, expected, now
-        super().__init__(moved_text(adapter, key, "read" if read else "overwritten", expected, now, holder))
+        self.attempts = 1
+        super().__init__(
+            moved_text(adapter, key, "read" if read else "overwritten", expected, now, holder, said)
+        )
+
+    def after(self, attempts: int) -> Moved:
+        """The same of the last of so many runs."""
+        last = Moved(self.adapter, self.key, read=self.read, expected=self.expected, now=self.now)
+        last.attempts = attempts
+        last.args = (f"{self} Somebody came in between in each of {attempts} runs, all that Retry allows.",)
+        return last
 
 
 class SavepointLost(Stopped):
@@ -291,6 +311,22 @@ class TransactionBusy(WorldError):
         super().__init__(
             f"transaction {key!r} is being run by {holder}; waited {waited:.0f} s. Try again when it has ended: a "
             "second run finds its results."
+        )
+
+
+class ResourceBusy(WorldError):
+    """A live adapter's resource is claimed by another `Serialize` transaction. Nothing of this one has begun.
+
+    `run_key` and `holder` are the transaction that has it and the process that runs it.
+    """
+
+    code = "resource_busy"
+
+    def __init__(self, resource: str, run_key: str, holder: str, waited: float) -> None:
+        self.resource, self.run_key, self.holder, self.waited = resource, run_key, holder, waited
+        super().__init__(
+            f"{resource!r} is claimed by transaction {run_key!r}, run by {holder}; waited {waited:.1f} s. Nothing was "
+            "done: try again when it has ended, or write a longer Serialize(timeout_seconds=...)."
         )
 
 

@@ -39,6 +39,7 @@ class LiveWork:
         self._blocks: list[Block] = []  # that are open, the outermost first
         self._turns = Turns()
         self._lost: SavepointLost | None = None
+        self.claimed: frozenset[str] | None = None  # with Serialize: the adapters it may use
 
     def __bool__(self) -> bool:
         return bool(self._sessions)
@@ -118,6 +119,7 @@ class LiveWork:
     def _session(self, adapter: LiveAdapter) -> LiveSession:
         known = self._sessions.get(adapter.name)
         if known is None:
+            self._require_claimed(adapter)
             known = (adapter, adapter.begin(self._txn))
             self._sessions[adapter.name] = (
                 known  # from here on it is undone with the others, whatever follows
@@ -127,6 +129,13 @@ class LiveWork:
         elif known[0] is not adapter:
             raise MisuseError(f"two live adapters are called {adapter.name!r}; give one another name")
         return known[1]
+
+    def _require_claimed(self, adapter: LiveAdapter) -> None:
+        if self.claimed is not None and adapter.name not in self.claimed:
+            raise NotStageable(
+                f"live adapter {adapter.name!r} was not claimed as this transaction was entered; name it in "
+                "Serialize(adapters=[...]), or register its tools before"
+            )
 
     def _close(self) -> None:
         """Everything is committed; what is left to do is tidying up, and the next to come does it as well."""

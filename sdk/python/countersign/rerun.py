@@ -20,8 +20,9 @@ from countersign.contract.wire import Claimed, TransactionView
 from countersign.current import require_running
 from countersign.edits import Edits, Judge
 from countersign.engine import Engine
-from countersign.errors import MisuseError, RerunDiffers, ReviewPending, ServiceUnavailable
+from countersign.errors import MisuseError, Moved, RerunDiffers, ReviewPending, ServiceUnavailable
 from countersign.fire_errors import OutcomeUnknown
+from countersign.isolation import Abort, Attempts, Isolation, require_isolation
 from countersign.plan import StagedCall
 from countersign.reasons import Proposal
 from countersign.rehearsal.dry_run import rehearse
@@ -31,6 +32,7 @@ from countersign.transaction import Transaction
 from countersign.waiting import AsyncWaits, Waits, run
 
 R = TypeVar("R")
+_ABORT: Final = Abort()
 _DIFFERENT_LISTS_ALLOWED: Final = 1  # the first may be the world having moved; the second is a pattern
 
 
@@ -41,6 +43,10 @@ class ListGuard:
         self._key = key
         self._last: list[tuple[str, str]] | None = None
         self._changes = 0
+
+    def forget(self) -> None:
+        """What the last run staged was spoilt by somebody else: the next one reads another world."""
+        self._last = None
 
     def require_same(self, calls: Sequence[StagedCall]) -> None:
         """Compare with the run before.
@@ -88,6 +94,7 @@ def run_transaction(
     reasoning: str | None = None,
     accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
+    isolation: Isolation = _ABORT,
     runtime: Runtime | None = None,
 ) -> Coroutine[Any, Any, R]: ...
 @overload
@@ -100,6 +107,7 @@ def run_transaction(
     reasoning: str | None = None,
     accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
+    isolation: Isolation = _ABORT,
     runtime: Runtime | None = None,
 ) -> R: ...
 def run_transaction(
@@ -112,6 +120,7 @@ def run_transaction(
     accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
     dry_run: bool = False,
+    isolation: Isolation = _ABORT,
     runtime: Runtime | None = None,
 ) -> Any:
     """Run `fn(txn)` as one step and answer what it returned; an async `fn` gives a coroutine to await.
@@ -120,24 +129,29 @@ def run_transaction(
     several times, so it must do nothing of its own to the world: everything that matters goes through tools.
     `accept_edits` is as for `transaction`.
     `on_question(question)` answers what people ask meanwhile, with text, or None to leave it open.
+    `isolation` is as for `transaction`; with `Retry(attempts=3)` `fn` runs again when somebody else changed what its
+    live effects saw.
     With `dry_run` the answer is a `DryRun` in place of what `fn` returned: nothing was fired, kept or journaled.
 
     Raises:
         ReviewPending: people have not answered in time.
         OutcomeUnknown: nor settled in time what nobody else can tell.
         RerunDiffers: `fn` stages another list every time.
+        Moved: somebody else changed what live effects saw, in each run that `isolation` allows.
         CountersignError: as leaving a transaction does.
     """
     require_running()
     _require_step(fn)
+    require_isolation(isolation, reruns=True)
     chosen = runtime or default_runtime()
     claimed = Claimed(purpose=purpose, reasoning=reasoning) if purpose or reasoning else None
     if dry_run:
         return rehearse(fn, key=key, runtime=chosen, claimed=claimed)
     answering = Answering(on_question)
     if inspect.iscoroutinefunction(fn):
-        return _rerun_async(chosen, fn, key, wait, claimed, accept_edits, answering)
-    return run(_Rerun(chosen, chosen.sync_waits(), fn, key, wait, claimed, accept_edits, answering).run())
+        return _rerun_async(chosen, fn, key, wait, claimed, accept_edits, answering, isolation)
+    waits = chosen.sync_waits()
+    return run(_Rerun(chosen, waits, fn, key, wait, claimed, accept_edits, answering, isolation).run())
 
 
 def _require_step(fn: object) -> None:
@@ -171,10 +185,11 @@ async def _rerun_async(
     claimed: Claimed | None,
     accept_edits: Judge,
     answering: Answering,
+    isolation: Isolation,
 ) -> Any:
     waits = runtime.async_waits()
     async with waits.opened():
-        return await _Rerun(runtime, waits, fn, key, wait, claimed, accept_edits, answering).run()
+        return await _Rerun(runtime, waits, fn, key, wait, claimed, accept_edits, answering, isolation).run()
 
 
 class _Rerun:
@@ -190,6 +205,7 @@ class _Rerun:
         claimed: Claimed | None,
         accept_edits: Judge,
         answering: Answering,
+        isolation: Isolation,
     ) -> None:
         self._runtime = runtime
         self._answering = answering
@@ -198,6 +214,8 @@ class _Rerun:
         self._key = key
         self._claimed = claimed
         self._accept_edits = accept_edits
+        self._isolation = isolation
+        self._attempts = Attempts.of(isolation)
         self._guard = ListGuard(key)
         self._until = runtime.clock.steady() + wait
         self._went_on = (
@@ -212,6 +230,10 @@ class _Rerun:
             except ReviewPending as pending:
                 if pending.parked or not await self._answered(pending):
                     raise
+            except Moved as moved:
+                pause = self._attempts.pause_after(moved)
+                self._guard.forget()
+                await self._waits.sleep(pause)
             except OutcomeUnknown as unknown:
                 if not await self._settled(unknown):
                     raise
@@ -226,6 +248,7 @@ class _Rerun:
             guard=self._guard,
             accept_edits=self._accept_edits,
             answering=self._answering,
+            isolation=self._isolation,
         )
         body = functools.partial(self._fn, txn)
         if isinstance(self._waits, AsyncWaits):

@@ -33,8 +33,15 @@ def what_to_repeat(outcomes: dict[str, str]) -> str:
     return f"To try again, stage under another key only what does not stand: {', '.join(rest) or 'nothing is left'}."
 
 
-def moved_text(adapter: str, key: str, verb: str, expected: str | None, now: str | None, holder: str) -> str:
-    """That nothing stands, because somebody else came in between."""
+def moved_text(
+    adapter: str, key: str, verb: str, expected: str | None, now: str | None, holder: str, said: str
+) -> str:
+    """That nothing stands, because somebody else came in between; `said` are the resource's own words for it."""
+    if said:
+        return (
+            f"{key!r} met another transaction in {adapter!r} ({said}). Nothing was fired, live effects are undone; run "
+            "the transaction again."
+        )
     found = f"{holder} is changing it" if holder else f"it is now at {_version(now)}"
     return (
         f"{key!r} of {adapter!r} was {verb} at {_version(expected)}, and {found}. Nothing was fired, live effects "

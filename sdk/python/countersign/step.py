@@ -26,6 +26,7 @@ from countersign.engine import Engine
 from countersign.errors import AlreadyRedeemed, JournalError, SavepointLost, TransactionBusy
 from countersign.fire_errors import LiveCommitFailed
 from countersign.forward import Forward, results_in_journal
+from countersign.isolation import Serialize, claim
 from countersign.journal import Journal, Lease, LocalState, LocalTxn, TransactionRecord
 from countersign.listing import Listing
 from countersign.live import CommitFailed, LiveWork
@@ -94,6 +95,18 @@ class Step:
     def order(self, start: int, calls: Sequence[StagedCall]) -> None:
         """Let the calls from `start` on stand in this order."""
         self._list.order(start, calls)
+
+    async def serialize(self, engine: Engine, policy: Serialize) -> None:
+        """Wait until the resources are this transaction's alone.
+
+        Raises:
+            ResourceBusy: somebody else keeps one for too long; this step has ended then.
+        """
+        try:
+            self._live.claimed = await claim(engine, self._lease, policy)
+        except BaseException as error:
+            self.abort(f"{type(error).__name__} before it began")
+            raise
 
     def begin_live(self, tool: Tool, raw: bytes, call_key: str) -> Callable[[], Any]:
         """Write one live effect down and answer how to run it."""
@@ -168,6 +181,8 @@ class Step:
         answering: Answering | None,
     ) -> dict[str, object]:
         self._live.require_whole()
+        if self._live.claimed and not self._live:
+            self._journal.claims.drop(self._lease)  # nobody waits for it while people decide
         plan = Plan(
             agent=self._agent,
             run_key=self.run_key,

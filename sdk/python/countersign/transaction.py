@@ -29,6 +29,7 @@ from countersign.errors import (
     Stopped,
 )
 from countersign.intake import Intake, OpenStep
+from countersign.isolation import Abort, Isolation, Serialize, require_isolation
 from countersign.placeholder import Placeholder
 from countersign.reasons import Proposal
 from countersign.step import Step
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _MAX_KEY: Final = 200
 _KEY_BYTES: Final = 16
+_ABORT: Final = Abort()
 _NEW, _OPEN, _CLOSED = "new", "open", "closed"
 
 
@@ -63,10 +65,12 @@ class Transaction:
         answering: Answering | None = None,
         plain: bool = False,
         rehearsal: Rehearsal[Any] | None = None,
+        isolation: Isolation = _ABORT,
     ) -> None:
         self.key = key
         self._plain = plain  # nothing was said of it, so it may be a savepoint of another
         self._runtime = runtime
+        self._isolation = isolation
         self._rehearsal = rehearsal
         self._open_step: OpenStep = Step.open if rehearsal is None else rehearsal.open
         self._wait = wait
@@ -190,9 +194,10 @@ class Transaction:
         engine = self._engine = real if self._rehearsal is None else self._rehearsal.on_stage(real)
         intake = Intake(self.key, engine, independent=self._independent, open_step=self._open_step)
         if not self._independent:
-            intake.steps.append(
-                await self._open_step(engine, txn=self.txn, run_key=self.key, independent=False)
-            )
+            step = await self._open_step(engine, txn=self.txn, run_key=self.key, independent=False)
+            if isinstance(self._isolation, Serialize):
+                await step.serialize(engine, self._isolation)
+            intake.steps.append(step)
         self._intake, self._phase = intake, _OPEN
         current_transaction.set(self)
 
@@ -313,6 +318,7 @@ def transaction(
     accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
     dry_run: bool = False,
+    isolation: Abort | Serialize = _ABORT,
     runtime: Runtime | None = None,
 ) -> Transaction:
     """Open one step of an agent: `with transaction(key="ticket-4711"): ...`, or `async with`. Inside another one,
@@ -330,8 +336,11 @@ def transaction(
     With `dry_run` nothing is fired, kept or journaled: live work is undone when the block ends, and `.result` tells
     what the policy would say to each staged call, and what the live ones would change.
 
+    `isolation` says what is done about others who work on the same resources (isolation.py): `Abort()` stops with
+    `Moved` if they changed what live effects saw; `Serialize(timeout_seconds=30)` first waits for other such blocks.
+
     Raises:
-        MisuseError: the key is too long, or `on_question` is no function.
+        MisuseError: the key is too long, `on_question` is no function, or `isolation` is none of a block.
         SettingsError: no runtime was given and the environment describes none.
     """
     from countersign.runtime import default_runtime
@@ -344,12 +353,15 @@ def transaction(
         )
     if not 0 < len(named) <= _MAX_KEY:
         raise MisuseError(f"a transaction key has 1 to {_MAX_KEY} characters, this has {len(named)}")
+    require_isolation(isolation, reruns=False)
+    if independent and isinstance(isolation, Serialize):
+        raise MisuseError(
+            "transaction(independent=True) has no live effects, so it has nothing to serialize; leave isolation out"
+        )
     claims = {"purpose": purpose, "reasoning": reasoning, "on_behalf_of": on_behalf_of}
     claimed = Claimed(**claims) if any(claims.values()) else None
-    said = (key, wait, independent, claimed, accept_edits, on_question, dry_run)
-    outer = (
-        current_transaction.get()
-    )  # an inner block belongs to the step around it, also where that is replayed
+    said = (key, wait, independent, claimed, accept_edits, on_question, dry_run, isolation != _ABORT)
+    outer = current_transaction.get()  # whose runtime an inner block has, also where that is a replay's
     return Transaction(
         runtime or (default_runtime() if outer is None else outer._runtime),
         named,
@@ -360,6 +372,7 @@ def transaction(
         answering=Answering(on_question),
         plain=not any(said),
         rehearsal=_dry(named) if dry_run else None,
+        isolation=isolation,
     )
 
 

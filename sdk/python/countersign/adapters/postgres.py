@@ -2,8 +2,10 @@
 
 It needs the extra `postgres`. Undo is ROLLBACK, and the server does it when the process dies. The transaction
 is REPEATABLE READ: rows that it changes are its own until the end, and a row somebody else changed meanwhile
-is an error at once. What it only reads may move, unless the statement says FOR SHARE or the table is one of
-`locks`: nobody else writes to those while a transaction is open. PREPARE TRANSACTION is not used (servers
+is `Moved` at once, and so is a deadlock that the server ends. What it only reads may move, unless the statement says
+FOR SHARE or the table is one of `locks`: nobody else writes to those while a transaction is open. SERIALIZABLE is not
+used: the server may find only at COMMIT that what was read has moved, and by then staged effects have fired; these two
+keep others out before anything is asked. PREPARE TRANSACTION is not used (servers
 have it switched off): `prepare` checks the deferred constraints and writes the mark, and a COMMIT can still
 fail; when its answer is lost, the mark tells.
 
@@ -20,7 +22,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from countersign.adapters.protocol import LiveAdapter, LiveCall, LiveSession, Savepoint
-from countersign.errors import MisuseError, OutsideTransaction, SettingsError
+from countersign.errors import MisuseError, Moved, OutsideTransaction, SettingsError
 
 if TYPE_CHECKING:
     import psycopg
@@ -36,6 +38,9 @@ _MARK: Final = (
 _ENDS_IT: Final = frozenset(
     "abort begin commit deallocate discard end prepare release rollback savepoint start".split()
 )
+_CONFLICTS: Final = frozenset(
+    {"40001", "40P01"}
+)  # SQLSTATE: a row was changed meanwhile; a circle of waiting
 _NOT_YET: Final = re.compile(r"[\s;]+|--[^\n]*")
 _WORD: Final = re.compile(r"[a-z]*", re.IGNORECASE)
 
@@ -146,8 +151,9 @@ class PostgresSession(LiveSession):
         try:
             yield
             self._connection.execute("RELEASE SAVEPOINT countersign_effect")
-        except BaseException:
+        except BaseException as error:
             self._connection.execute("ROLLBACK TO SAVEPOINT countersign_effect")
+            self._require_no_conflict(error, call.tool)
             raise
         finally:
             self._current.reset(token)
@@ -166,8 +172,18 @@ class PostgresSession(LiveSession):
 
     def prepare(self, attempt_id: str) -> None:
         """Check what COMMIT would check, and write the mark."""
-        self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        try:
+            self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        except _driver().Error as error:
+            self._require_no_conflict(error, "a deferred constraint")
+            raise
         self._connection.execute(_MARK.encode(), (attempt_id,))
+
+    def _require_no_conflict(self, error: BaseException, key: str) -> None:
+        """The server's word that somebody else came in between is what other adapters find by versions."""
+        if isinstance(error, _driver().Error) and error.sqlstate in _CONFLICTS:
+            said = error.diag.message_primary or error.sqlstate
+            raise Moved(self._adapter.name, key, read=False, expected=None, now=None, said=said) from error
 
     def commit(self, attempt_id: str) -> None:
         """Make it permanent. A lost answer is looked up; a COMMIT that the server turns into a ROLLBACK is an error."""

@@ -7,6 +7,7 @@ crash it says what may have happened; it never guesses. `Journal` joins the part
 from __future__ import annotations
 
 from countersign.clock import Clock, SystemClock
+from countersign.journal.claims import Claim, Claims
 from countersign.journal.firing import Done, Firing, News
 from countersign.journal.kept import Epochs, KeptManifests, Receipts, TakenEdits, Traces
 from countersign.journal.leases import Lease, Leases
@@ -19,6 +20,7 @@ from countersign.journal.transactions import Staged, Transactions
 from countersign.journal_place import JournalPlace
 
 __all__ = [
+    "Claim",
     "Done",
     "EffectRecord",
     "Journal",
@@ -41,6 +43,7 @@ class Journal:
         when = clock or SystemClock()
         self.database = database_at(place)
         self.leases = Leases(self.database, when, lease_seconds)
+        self.claims = Claims(self.database, self.leases, when)
         self.transactions = Transactions(self.database, self.leases, when)
         self.firing = Firing(self.database, self.leases, when)
         self.outbox = Outbox(self.database, when)

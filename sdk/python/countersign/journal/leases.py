@@ -62,7 +62,7 @@ class Leases:
             row = unit.execute(
                 "SELECT holder, generation, lease_until FROM transactions WHERE txn = ?", (txn,)
             ).fetchone()
-            if row["holder"] is not None and self._holds(row["holder"], row["lease_until"]):
+            if row["holder"] is not None and self.holds(row["holder"], row["lease_until"]):
                 return str(row["holder"])
             lease = Lease(txn, new_holder(), row["generation"] + 1)
             unit.execute(
@@ -76,7 +76,7 @@ class Leases:
         _OURS[lease.holder] = lease
         self._heart.begin(lease)
 
-    def _holds(self, holder: str, until: float) -> bool:
+    def holds(self, holder: str, until: float) -> bool:
         """A process known to live keeps its lease past its time (its body may think for an hour); a dead one none. Nor
         does this process one that nothing in it has: it was dropped, or the answer to taking it was lost.
         """

@@ -11,8 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, Final
 
 from countersign.errors import JournalError
-from countersign.journal.schema import APPLICATION_ID, TABLES, VERSION
-from countersign.journal.spending_schema import SPENDING_TABLES
+from countersign.journal.schema import ADDED, APPLICATION_ID, TABLES, VERSION
 
 if TYPE_CHECKING:
     import psycopg
@@ -120,11 +119,13 @@ def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
     Raises:
         JournalError: they are another program's, or of a newer version.
     """
-    if is_made(connection, schema):
+    if is_made(connection, schema) and not _missing(connection):
         return
     with connection.transaction():
         connection.execute(f"SELECT pg_advisory_xact_lock({_MAKING})".encode())
-        if is_made(connection, schema):  # another process was faster
+        if is_made(connection, schema):  # by an earlier SDK, or another process was faster
+            for tables in _missing(connection):
+                connection.execute(_translated(tables).encode())
             return
         if (
             _first(connection, "SELECT to_regnamespace(%s)::text", (schema,))[0] is None
@@ -135,14 +136,26 @@ def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
 
 def make(connection: psycopg.Connection[Any], functions: str = "") -> None:
     """Make everything, in the schema that the connection speaks of. Those of a temporary one must be named."""
-    tables = TABLES + SPENDING_TABLES
-    for pattern, word in _TYPES:
-        tables = re.sub(pattern, word, tables)
-    connection.execute(tables.encode())
+    connection.execute(_translated(TABLES + "".join(ADDED.values())).encode())
     connection.execute(_OURS.replace("EXECUTE FUNCTION ", f"EXECUTE FUNCTION {functions}").encode())
     connection.execute(
         "INSERT INTO journal (application, version) VALUES (%s, %s)", (APPLICATION_ID, VERSION)
     )
+
+
+def _missing(connection: psycopg.Connection[Any]) -> list[str]:
+    """What an earlier SDK has not made."""
+    return [
+        tables
+        for last, tables in ADDED.items()
+        if _first(connection, "SELECT to_regclass(%s)", (last,))[0] is None
+    ]
+
+
+def _translated(tables: str) -> str:
+    for pattern, word in _TYPES:
+        tables = re.sub(pattern, word, tables)
+    return tables
 
 
 def _first(connection: psycopg.Connection[Any], sql: str, parameters: Any = None) -> Any:

@@ -122,6 +122,20 @@ CREATE INDEX outbox_open ON outbox (id) WHERE reported_at IS NULL AND refused IS
 CREATE INDEX transactions_open ON transactions (state) WHERE state NOT IN ('settled', 'ended');
 """
 
+CLAIMS_TABLE: Final = """
+CREATE TABLE claims (
+    resource TEXT PRIMARY KEY,            -- the name of a live adapter
+    txn TEXT NOT NULL REFERENCES transactions (txn),
+    generation INTEGER NOT NULL,          -- the lease it hangs on: the claim stands as long
+    taken_at REAL NOT NULL
+) STRICT, WITHOUT ROWID;
+"""
+
+ADDED: Final = {"llm_holds": SPENDING_TABLES, "claims": CLAIMS_TABLE}
+"""What came after the journal's first tables, by the last table of each: a journal that lacks it is given it when it is
+opened; an SDK of before does not look at it.
+"""
+
 _TRIGGERS: Final = """
 CREATE TRIGGER chain_is_not_changed BEFORE UPDATE ON chain
 BEGIN SELECT RAISE(ABORT, 'a line of the chain is never changed'); END;
@@ -146,12 +160,12 @@ def prepare(connection: sqlite3.Connection) -> None:
     """
     if not _is_new(connection):
         _require_ours(connection)
-        _add_spending(connection)
+        _add_what_is_new(connection)
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
         if _is_new(connection):  # another process may have been faster
-            for statement in f"{TABLES}{_TRIGGERS}{SPENDING_TABLES}".split(";\n"):
+            for statement in f"{TABLES}{_TRIGGERS}{''.join(ADDED.values())}".split(";\n"):
                 connection.execute(statement)
             connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
             connection.execute(f"PRAGMA user_version={VERSION}")
@@ -162,24 +176,23 @@ def prepare(connection: sqlite3.Connection) -> None:
     _require_ours(connection)
 
 
-def _add_spending(connection: sqlite3.Connection) -> None:
-    """Give a journal from before there were budgets their tables; an SDK of that time does not look at them."""
-    if _has_spending(connection):
+def _add_what_is_new(connection: sqlite3.Connection) -> None:
+    """Give a journal of an earlier SDK the tables that came later."""
+    if not _missing(connection):
         return
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if not _has_spending(connection):  # another process may have been faster
-            for statement in SPENDING_TABLES.split(";\n"):
-                connection.execute(statement)
+        for statement in "".join(_missing(connection)).split(";\n"):  # another process may have been faster
+            connection.execute(statement)
         connection.execute("COMMIT")
     except BaseException:
         connection.execute("ROLLBACK")
         raise
 
 
-def _has_spending(connection: sqlite3.Connection) -> bool:
-    found = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'llm_holds'").fetchone()
-    return bool(found[0])
+def _missing(connection: sqlite3.Connection) -> list[str]:
+    there = {str(row[0]) for row in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    return [tables for last, tables in ADDED.items() if last not in there]
 
 
 def _is_new(connection: sqlite3.Connection) -> bool:

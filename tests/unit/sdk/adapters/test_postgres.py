@@ -6,14 +6,25 @@ import builtins
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
-from countersign import MisuseError, OutsideTransaction, SettingsError, tool, transaction
+from countersign import (
+    MisuseError,
+    Moved,
+    OutsideTransaction,
+    Retry,
+    SettingsError,
+    Transaction,
+    run_transaction,
+    tool,
+    transaction,
+)
 from countersign.adapters import LiveCall
 from countersign.adapters.contract import AdapterContract, Resource
 from countersign.adapters.postgres import PostgresAdapter, PostgresSession
@@ -227,3 +238,117 @@ def test_without_its_driver_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(SettingsError, match=r"countersign-sdk\[postgres\]"):
         PostgresAdapter("dbname=x")
+
+
+# ------------------------------------------------------------------------------ others who write meanwhile
+
+Look, Put = Callable[[str], int], Callable[[str, int], None]
+
+
+def numbers(desk: Desk, adapter: PostgresAdapter, also: str = "") -> tuple[Look, Put]:
+    """Live tools that read and write numbers; `also` is said behind each SELECT."""
+
+    @tool("look", lane="live", adapter=adapter, registry=desk.registry)
+    def look(key: str) -> int:
+        row = adapter.execute(f"SELECT value FROM rows WHERE key = %s {also}", (key,)).fetchone()
+        return 0 if row is None else int(row[0])
+
+    @tool("put", lane="live", adapter=adapter, registry=desk.registry)
+    def put(key: str, value: int) -> None:
+        adapter.execute("UPDATE rows SET value = %s WHERE key = %s", (str(value), key))
+
+    return look, put
+
+
+def test_scenario_45_of_two_that_add_to_one_row_exactly_one_commits(
+    conninfo: str, rows: PostgresRows, desk: Desk
+) -> None:
+    """Without any lock: the row was read, changed by somebody else, and is written."""
+    look, put = numbers(desk, PostgresAdapter(conninfo, name="rows"))
+    assert rows.change_outside("n", "5")
+    with pytest.raises(Moved) as moved, transaction("t-1", runtime=desk.runtime):
+        before = look("n")
+        assert rows.change_outside("n", "15")
+        put("n", before + 1)
+    assert rows.outside("n") == "15"
+    assert (moved.value.adapter, moved.value.key) == ("rows", "put")
+    assert str(moved.value).startswith(
+        "'put' met another transaction in 'rows' (could not serialize access due to concurrent update)"
+    )
+
+
+@pytest.mark.parametrize("also", ["FOR SHARE", "FOR UPDATE"])
+def test_scenario_45_of_two_that_each_rely_on_the_other_at_most_one_commits_at_a_time(
+    conninfo: str, rows: PostgresRows, desk: Desk, also: str
+) -> None:
+    """Write skew: each reads both rows and switches its own off. The server ends the circle of waiting."""
+    quick = f"{conninfo}?options=-cdeadlock_timeout%3D20ms"
+    look, put = numbers(desk, PostgresAdapter(quick, name="rows"), also)
+    assert rows.change_outside("ann", "1") and rows.change_outside("bob", "1")
+    both_in = threading.Barrier(2)
+
+    def leave(name: str, other: str) -> str:
+        try:
+            with transaction(name, runtime=desk.runtime):
+                if also == "FOR SHARE":
+                    on_call = look(name) + look(other)
+                    both_in.wait(10)
+                else:
+                    on_call = look(name)
+                    both_in.wait(10)
+                    on_call += look(other)
+                if on_call == 2:
+                    put(name, 0)
+        except Moved as moved:
+            return str(moved)
+        return "left"
+
+    with ThreadPoolExecutor(2) as pool:
+        ends = sorted(pool.map(leave, ["ann", "bob"], ["bob", "ann"]))
+    assert ends[1] == "left"
+    assert re.match("'(put|look)' met another transaction in 'rows' .deadlock detected.", ends[0])
+    assert sorted([rows.outside("ann"), rows.outside("bob")]) == ["0", "1"]
+
+
+def test_scenario_45_with_a_locked_table_the_second_waits_and_sees_what_the_first_wrote(
+    rows: PostgresRows, desk: Desk
+) -> None:
+    adapter = rows.adapter()
+    assert isinstance(adapter, PostgresAdapter)
+    look, put = numbers(desk, adapter)
+    assert rows.change_outside("n", "0")
+    first_in, second_began = threading.Event(), threading.Event()
+
+    def add(key: str) -> int:
+        if key == "second":
+            first_in.wait(10)
+            second_began.set()
+        with transaction(key, runtime=desk.runtime):
+            before = look("n")
+            if key == "first":
+                first_in.set()
+                second_began.wait(10)
+                time.sleep(0.05)  # the second one is waiting by now; it would read 0 if it were not
+            put("n", before + 1)
+        return before
+
+    with ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(add, ["first", "second"])) == [0, 1]
+    assert rows.outside("n") == "2"
+
+
+def test_scenario_47_a_row_that_moved_is_looked_at_again(
+    conninfo: str, rows: PostgresRows, desk: Desk
+) -> None:
+    look, put = numbers(desk, PostgresAdapter(conninfo, name="rows"))
+    assert rows.change_outside("n", "5")
+    seen: list[int] = []
+
+    def step(txn: Transaction) -> None:
+        seen.append(look("n"))
+        if len(seen) == 1:
+            assert rows.change_outside("n", "15")
+        put("n", seen[-1] + 1)
+
+    run_transaction(step, key="t-1", isolation=Retry(), runtime=desk.runtime)
+    assert (seen, rows.outside("n")) == ([5, 15], "16")

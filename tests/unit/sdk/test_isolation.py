@@ -1,0 +1,507 @@
+"""Others who work on the same resources: who is stopped, who runs again, who waits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import (
+    Abort,
+    FilesAdapter,
+    LeaseLost,
+    MemoryAdapter,
+    MisuseError,
+    Moved,
+    NotStageable,
+    ResourceBusy,
+    Retry,
+    Runtime,
+    Serialize,
+    Settings,
+    ToolRegistry,
+    Transaction,
+    run_transaction,
+    tool,
+    transaction,
+)
+from countersign.adapters.contract import Resource
+from countersign.journal import Claim, Lease
+from tests.fakes.desk import Desk, refund_tool
+from tests.unit.sdk.adapters.resources import FilesBelow, MemoryValues
+from tests.unit.sdk.journals import BOTH
+
+SPAWN = multiprocessing.get_context("spawn")
+_PATIENCE_S = 30.0
+
+
+@pytest.fixture(params=BOTH)
+def engine(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture(params=["files", "memory"])
+def resource(request: pytest.FixtureRequest, tmp_path: Path) -> Resource:
+    return FilesBelow(tmp_path) if request.param == "files" else MemoryValues()
+
+
+class Tools:
+    """Live tools on one resource."""
+
+    def __init__(self, desk: Desk, resource: Resource) -> None:
+        adapter = self.adapter = resource.adapter()
+
+        @tool("add", lane="live", adapter=adapter, registry=desk.registry)
+        def add(key: str, amount: int) -> int:
+            total = int(resource.read(adapter, key) or 0) + amount
+            resource.write(adapter, key, str(total))
+            return total
+
+        @tool("leave", lane="live", adapter=adapter, registry=desk.registry)
+        def leave(name: str, other: str) -> None:
+            if resource.read(adapter, other) == "on call":
+                resource.write(adapter, name, "off")
+
+        self.add, self.leave = add, leave
+
+
+class Agent:
+    """One of several transactions that are open at the same time, in a context of its own."""
+
+    def __init__(self, desk: Desk, key: str, **said: Any) -> None:
+        self._context = contextvars.copy_context()
+        self._txn = self.do(lambda: transaction(key, runtime=desk.runtime, **said))
+        self.do(self._txn.__enter__)
+
+    def do(self, fn: Callable[..., Any], *given: Any) -> Any:
+        return self._context.run(fn, *given)
+
+    def leave(self) -> None:
+        self.do(self._txn.__exit__, None, None, None)
+
+
+def lists(desk: Desk) -> list[tuple[int, str]]:
+    """Every live effect in the journal: of which list, and how it ended."""
+    rows = desk.runtime.journal.database.rows(
+        "SELECT staging, state FROM effects WHERE lane = 'live' ORDER BY staging, seq"
+    )
+    return [(row["staging"], row["state"]) for row in rows]
+
+
+# ------------------------------------------------------------------------------------------ Abort, always
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_scenario_45_of_two_that_add_to_one_number_exactly_one_commits(
+    desk: Desk, resource: Resource
+) -> None:
+    tools = Tools(desk, resource)
+    resource.change_outside("n", "5")
+    first, second = Agent(desk, "first"), Agent(desk, "second", isolation=Abort())
+    assert (first.do(tools.add, "n", 1), second.do(tools.add, "n", 10)) == (6, 15)
+    second.leave()
+    with pytest.raises(Moved) as moved:
+        first.leave()
+    assert resource.outside("n") == "15"
+    told = moved.value
+    assert (told.adapter, told.key, told.read) == (tools.adapter.name, "n", True)
+    assert told.expected is not None and told.now is not None and told.expected != told.now
+    assert f"was read at version {told.expected[:12]}" in str(told)
+    assert f"it is now at version {told.now[:12]}" in str(told)
+    assert sorted(lists(desk)) == [(1, "kept"), (1, "undone")]
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_scenario_45_of_two_that_each_rely_on_the_other_exactly_one_commits(
+    desk: Desk, resource: Resource
+) -> None:
+    """Write skew: they write different things, and each has read what the other writes."""
+    tools = Tools(desk, resource)
+    resource.change_outside("ann", "on call")
+    resource.change_outside("bob", "on call")
+    ann, bob = Agent(desk, "ann"), Agent(desk, "bob")
+    ann.do(tools.leave, "ann", "bob")
+    bob.do(tools.leave, "bob", "ann")
+    ann.leave()
+    with pytest.raises(Moved, match=r"'ann' of .* was read at version"):
+        bob.leave()
+    assert (resource.outside("ann"), resource.outside("bob")) == ("off", "on call")
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_scenario_46_what_i_read_and_then_write_is_no_conflict(desk: Desk, resource: Resource) -> None:
+    tools = Tools(desk, resource)
+    with transaction("t-1", runtime=desk.runtime):
+        assert [tools.add("n", 1), tools.add("n", 1), tools.add("m", 1)] == [1, 2, 1]
+        resource.change_outside("other", "7")  # nobody here has looked at it
+    assert (resource.outside("n"), resource.outside("other")) == ("2", "7")
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_scenario_46_what_another_writes_in_between_is_one(desk: Desk, resource: Resource) -> None:
+    tools = Tools(desk, resource)
+    with pytest.raises(Moved, match="'n' of"), transaction("t-1", runtime=desk.runtime):
+        tools.add("n", 1)
+        resource.change_outside("n", "7")
+    assert resource.outside("n") == "7"
+
+
+# -------------------------------------------------------------------------------------------------- Retry
+
+
+@pytest.mark.parametrize("attempts", [2, 4])
+def test_scenario_47_a_spoilt_run_is_repeated_and_every_run_is_in_the_journal(
+    desk: Desk, resource: Resource, attempts: int
+) -> None:
+    tools = Tools(desk, resource)
+    ran: list[int] = []
+
+    def step(txn: Transaction) -> int:
+        ran.append(tools.add("n", 1))
+        if len(ran) < attempts:
+            resource.change_outside("n", str(10 * len(ran)))
+        return ran[-1]
+
+    answer = run_transaction(step, key="t-1", isolation=Retry(attempts), runtime=desk.runtime)
+    assert answer == 10 * (attempts - 1) + 1 and resource.outside("n") == str(answer)
+    assert lists(desk) == [*((n, "undone") for n in range(1, attempts)), (attempts, "kept")]
+
+
+@pytest.mark.parametrize(("isolation", "runs"), [(Retry(), 3), (Retry(2), 2), (Abort(), 1)])
+def test_scenario_47_after_the_last_run_it_is_told_how_many_there_were(
+    desk: Desk, resource: Resource, isolation: Retry | Abort, runs: int
+) -> None:
+    tools = Tools(desk, resource)
+    ran: list[int] = []
+
+    def step(txn: Transaction) -> None:
+        ran.append(tools.add("n", 1))
+        resource.change_outside("n", str(10 * len(ran)))
+
+    with pytest.raises(Moved) as moved:
+        run_transaction(step, key="t-1", isolation=isolation, runtime=desk.runtime)
+    assert (len(ran), moved.value.attempts) == (runs, runs)
+    assert ("in each of" in str(moved.value)) is (runs > 1)
+    assert runs == 1 or f"{runs} runs" in str(moved.value)
+    assert resource.outside("n") == str(10 * runs)
+    assert lists(desk) == [(n, "undone") for n in range(1, runs + 1)]
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_a_run_in_another_world_may_stage_another_list(desk: Desk) -> None:
+    """Nobody was asked about what the spoilt runs staged; each refund follows from what was read."""
+    resource = MemoryValues()
+    tools, refund, ran = Tools(desk, resource), refund_tool(desk), 0
+
+    def step(txn: Transaction) -> None:
+        nonlocal ran
+        ran += 1
+        refund("o-1", tools.add("n", 1))
+        if ran < 4:
+            resource.change_outside("n", str(10 * ran))
+
+    run_transaction(step, key="t-1", isolation=Retry(4), runtime=desk.runtime)
+    assert desk.done == [("refund", "o-1", 31)]
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_an_async_body_is_repeated_too(desk: Desk) -> None:
+    resource = MemoryValues()
+    tools, ran = Tools(desk, resource), 0
+
+    async def step(txn: Transaction) -> int:
+        nonlocal ran
+        ran += 1
+        answer = tools.add("n", 1)
+        if ran == 1:
+            resource.change_outside("n", "7")
+        return answer
+
+    assert asyncio.run(run_transaction(step, key="t-1", isolation=Retry(), runtime=desk.runtime)) == 8
+
+
+# ---------------------------------------------------------------------------------------------- Serialize
+
+
+def hold(settings: Settings, folder: Path, pipe: Connection) -> None:
+    """Another process: it is in the middle of writing, until it is told to end."""
+    registry, files = ToolRegistry(), FilesAdapter(folder, name="files")
+
+    @tool("write", lane="live", adapter=files, registry=registry)
+    def write(key: str, value: str) -> None:
+        files.write(key, value.encode())
+
+    with (
+        Runtime(settings, registry=registry) as runtime,
+        transaction("theirs", isolation=Serialize(), runtime=runtime),
+    ):
+        write("n", "5")
+        pipe.send("writing")
+        pipe.recv()
+
+
+@pytest.fixture
+def elsewhere(desk: Desk, tmp_path: Path) -> Any:
+    """A process that holds the folder, the pipe that ends it, and our tools on the same folder."""
+    (tmp_path / "root").mkdir()
+    ours, theirs = SPAWN.Pipe()
+    child = SPAWN.Process(target=hold, args=(desk.runtime.settings, tmp_path / "root", theirs))
+    child.start()
+    assert ours.poll(_PATIENCE_S) and ours.recv() == "writing"
+    files = FilesAdapter(tmp_path / "root", name="files")
+
+    @tool("add", lane="live", adapter=files, registry=desk.registry)
+    def add(key: str, amount: int) -> int:
+        total = int(files.read(key)) + amount if files.exists(key) else amount
+        files.write(key, str(total).encode())
+        return total
+
+    yield child, ours, add
+    if child.is_alive():
+        child.kill()
+    child.join(_PATIENCE_S)
+    ours.close()
+    theirs.close()
+
+
+def test_scenario_48_serialize_waits_for_a_writer_in_another_process_and_gives_up(
+    desk: Desk, elsewhere: Any
+) -> None:
+    child, pipe, add = elsewhere
+    with (
+        pytest.raises(ResourceBusy) as busy,
+        transaction("ours", isolation=Serialize(0.1), runtime=desk.runtime),
+    ):
+        raise AssertionError("it was let in")
+    assert (busy.value.resource, busy.value.run_key) == ("files", "theirs")
+    assert f"/{child.pid}/" in busy.value.holder and busy.value.waited == pytest.approx(0.1)
+    assert "'files' is claimed by transaction 'theirs'" in str(busy.value)
+    end = threading.Timer(0.1, pipe.send, ["end"])
+    end.start()
+    with transaction("ours", isolation=Serialize(), runtime=desk.runtime):  # the same key: it was left free
+        assert add("n", 1) == 6  # what the other one has committed, and no `Moved`
+    end.join()
+
+
+def test_scenario_48_a_killed_holder_is_succeeded_at_once(desk: Desk, elsewhere: Any) -> None:
+    child, _, add = elsewhere
+    os.kill(child.pid, signal.SIGKILL)
+    child.join(_PATIENCE_S)
+    with transaction("ours", isolation=Serialize(0.0), runtime=desk.runtime):
+        assert add("n", 1) == 1  # nothing of the other one stands
+
+
+def memories(desk: Desk, *names: str) -> list[Any]:
+    """A live tool on each of these."""
+    return [_memory(desk, MemoryAdapter(name=name)) for name in names]
+
+
+def _memory(desk: Desk, adapter: MemoryAdapter) -> tuple[MemoryAdapter, Callable[[str], None]]:
+    @tool(f"put_{adapter.name}", lane="live", adapter=adapter, registry=desk.registry)
+    def put(key: str) -> None:
+        adapter[key] = "x"
+
+    return adapter, put
+
+
+def test_all_resources_are_taken_or_none_so_nobody_waits_in_a_circle(desk: Desk) -> None:
+    (x, _), (y, put_y) = memories(desk, "x", "y")
+    first = Agent(desk, "first", isolation=Serialize(adapters=[x]))
+    with pytest.raises(ResourceBusy, match="'x' is claimed by transaction 'first'"):
+        Agent(desk, "second", isolation=Serialize(0.0))  # both: those of all registered tools
+    third = Agent(desk, "third", isolation=Serialize(0.0, adapters=[y]))  # the second one keeps nothing
+    third.do(put_y, "k")
+    third.leave()
+    first.leave()
+    Agent(desk, "second", isolation=Serialize(0.0)).leave()
+
+
+def test_of_two_that_saw_a_resource_free_one_takes_it(desk: Desk) -> None:
+    """Looking is no taking: whoever comes second is refused as a whole, and one who lost his lease takes nothing."""
+    journal, leases = desk.runtime.journal, []
+    for txn in ("a", "b"):
+        journal.transactions.open(txn=txn, agent="support", run_key=f"key-{txn}", independent=False)
+        lease = journal.leases.acquire(txn)
+        assert isinstance(lease, Lease)
+        leases.append(lease)
+    first, second = leases
+    assert journal.claims.standing({"x", "y", "z"}) is None
+    assert journal.claims.take(first, {"x", "y"}) is None
+    assert journal.claims.take(first, {"x", "y"}) is None  # his own is in nobody's way
+    assert journal.claims.take(second, {"y", "z"}) == Claim("y", "key-a", first.holder)
+    assert journal.claims.standing({"z"}) is None
+    journal.claims.drop(second)
+    assert journal.claims.standing({"x"}) == Claim("x", "key-a", first.holder)
+    journal.leases.release(first)
+    assert journal.claims.take(second, {"y", "z"}) is None
+    again = journal.leases.acquire("a")  # another run of the first: what the one before had is not its own
+    assert isinstance(again, Lease) and journal.claims.standing({"x"}) is None
+    with pytest.raises(LeaseLost):
+        journal.claims.take(first, {"x"})
+    assert journal.claims.take(again, {"y"}) == Claim("y", "key-b", second.holder)
+
+
+@pytest.mark.parametrize("end", ["commits", "raises"])
+def test_a_claim_ends_with_its_transaction(desk: Desk, end: str) -> None:
+    ((_x, put),) = memories(desk, "x")
+    for n in range(2):
+        agent = Agent(desk, f"t-{n}", isolation=Serialize(0.0))
+        agent.do(put, "k")
+        if end == "commits":
+            agent.leave()
+        else:
+            agent.do(agent._txn.__exit__, ValueError, ValueError("the body"), None)
+        assert desk.runtime.journal.claims.standing({"x"}) is None
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_nobody_is_kept_waiting_while_only_people_or_staged_tools_are_at_work(desk: Desk) -> None:
+    """With live effects the claim is held until they are committed; without any it is given up before the question."""
+    ((_x, put),) = memories(desk, "x")
+    refund, claims, seen = refund_tool(desk), desk.runtime.journal.claims, []
+    desk.before_fire = lambda _: seen.append(claims.standing({"x"}))
+    with transaction("staged", isolation=Serialize(0.0), runtime=desk.runtime):
+        assert claims.standing({"x"}) is not None
+        refund("o-1", 100)
+    with transaction("live", isolation=Serialize(0.0), runtime=desk.runtime):
+        put("k")
+        refund("o-2", 100)
+    assert [None if one is None else one.run_key for one in seen] == [None, "live"]
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_a_task_that_waits_lets_the_event_loop_go_on(desk: Desk) -> None:
+    ((x, put),) = memories(desk, "x")
+    order: list[str] = []
+
+    async def first(inside: asyncio.Event, go: asyncio.Event) -> None:
+        async with transaction("first", isolation=Serialize(), runtime=desk.runtime):
+            put("a")
+            inside.set()
+            await go.wait()
+            order.append("first")
+
+    async def second() -> None:
+        async with transaction("second", isolation=Serialize(), runtime=desk.runtime):
+            put("b")
+            order.append("second")
+
+    async def both() -> None:
+        inside, go = asyncio.Event(), asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(first(inside, go))
+            await inside.wait()
+            group.create_task(second())
+            await asyncio.sleep(0.1)
+            go.set()
+
+    asyncio.run(both())
+    assert order == ["first", "second"] and sorted(x.snapshot()) == ["a", "b"]
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_who_stops_waiting_leaves_the_key_free(desk: Desk) -> None:
+    ((_x, _put),) = memories(desk, "x")
+    holder = Agent(desk, "first", isolation=Serialize())
+
+    async def wait() -> None:
+        async with transaction("second", isolation=Serialize(), runtime=desk.runtime):
+            raise AssertionError("it was let in")
+
+    async def cancelled() -> None:
+        task = asyncio.create_task(wait())
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    contextvars.copy_context().run(asyncio.run, cancelled())
+    holder.leave()
+    Agent(desk, "second", isolation=Serialize(0.0)).leave()
+
+
+def test_a_journal_from_before_there_were_claims_is_given_their_table(desk: Desk) -> None:
+    memories(desk, "x")
+    with desk.runtime.journal.database.unit(durable=True) as unit:
+        unit.execute("DROP TABLE claims")
+    desk.runtime.journal.database.close()
+    Agent(desk, "t-1", isolation=Serialize(0.0)).leave()
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_a_dry_run_keeps_nothing_and_waits_for_nobody(desk: Desk) -> None:
+    ((x, put),) = memories(desk, "x")
+    holder = Agent(desk, "first", isolation=Serialize())
+    with transaction("t-1", dry_run=True, isolation=Serialize(0.0), runtime=desk.runtime):
+        put("k")
+    assert x.snapshot() == {}
+    holder.leave()
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_an_adapter_that_was_not_claimed_is_refused(desk: Desk) -> None:
+    (x, put_x), (_, put_y) = memories(desk, "x", "y")
+    refused = pytest.raises(NotStageable, match=r"'y' was not claimed .* Serialize\(adapters=\[\.\.\.\]\)")
+    with refused, transaction("t-1", isolation=Serialize(adapters=[x]), runtime=desk.runtime):
+        put_x("k")
+        put_y("k")
+    assert x.snapshot() == {}
+
+
+REFUSED: dict[str, tuple[Callable[[Desk], object], str]] = {
+    "a block cannot run itself again": (
+        lambda desk: transaction("t", isolation=Retry(5), runtime=desk.runtime),  # type: ignore[arg-type]
+        r"run_transaction\(step, key=\.\.\., isolation=Retry\(attempts=5\)\)",
+    ),
+    "a word is no policy": (
+        lambda desk: transaction("t", isolation="serialize", runtime=desk.runtime),  # type: ignore[arg-type]
+        r"isolation='serialize' is no policy; write isolation=Abort\(\)",
+    ),
+    "a class is no policy": (
+        lambda desk: run_transaction(len, key="t", isolation=Retry, runtime=desk.runtime),  # type: ignore[call-overload]
+        "is no policy",
+    ),
+    "effects that stand alone are not live": (
+        lambda desk: transaction("t", independent=True, isolation=Serialize(), runtime=desk.runtime),
+        "nothing to serialize",
+    ),
+    "one attempt is no repeat": (lambda _: Retry(1), r"Retry\(attempts=1\) must be 2 to 100"),
+    "no attempt": (lambda _: Retry(0), "must be 2 to 100"),
+    "too many attempts": (lambda _: Retry(101), "must be 2 to 100"),
+    "yes is no number": (lambda _: Retry(True), "must be 2 to 100"),
+    "time does not run back": (lambda _: Serialize(-1), "must be zero seconds or more"),
+    "no number is no time": (lambda _: Serialize(float("nan")), "must be zero seconds or more"),
+    "a name is no adapter": (lambda _: Serialize(adapters="files"), "is no list of live adapters"),  # type: ignore[arg-type]
+    "names are no adapters": (lambda _: Serialize(adapters=["files"]), "'files' is no live adapter"),  # type: ignore[list-item]
+}
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_kept_is_refused(desk: Desk, name: str) -> None:
+    make, said = REFUSED[name]
+    with pytest.raises(MisuseError, match=said):
+        make(desk)
+
+
+@pytest.mark.parametrize("engine", ["sqlite"])
+def test_an_inner_block_has_no_policy_of_its_own(desk: Desk) -> None:
+    with (
+        pytest.raises(MisuseError, match="one step is one transaction"),
+        transaction("t-1", runtime=desk.runtime),
+        transaction(isolation=Serialize(), runtime=desk.runtime),
+    ):
+        raise AssertionError("it was let in")
