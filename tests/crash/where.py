@@ -191,7 +191,7 @@ AGENT_NEVER = {
         [f"journal.spending:Spending.{verb}" for verb in ("reserve", "settle", "record", "release", "doubt")],
         "no story calls a model; what a killed process had reserved is in tests/unit/sdk/test_llm_processes.py",
     ),
-    "journal.transactions:Transactions.relist": "no story nests; what is half listed was never frozen, and is forgotten",
+    "journal.transactions:Transactions.relist": "no story nests; what was never frozen is forgotten",
     **dict.fromkeys(
         ["journal.claims:Claims.take", "journal.claims:Claims.drop"],
         "no story serializes; that a killed holder is succeeded at once is in tests/unit/sdk/test_isolation.py",

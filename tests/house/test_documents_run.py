@@ -158,8 +158,6 @@ def test_the_readme_of_the_sdk_shows_every_kind_of_transaction() -> None:
     assert [kind for kind in kinds if kind not in program] == []
 
 
-AWAITED = {"Retry", "Serialize"}
-"""Policies for conflicts, which come with the isolation of steps; once they are there this is empty."""
 NO_NAMES_OF_OURS = {  # keywords of `transaction` and of a manifest, a state, a fixture
     *("on_behalf_of", "timeout_seconds", "on_exhausted", "compensation_failed", "countersign_people")
 }
@@ -171,7 +169,7 @@ def test_what_a_newcomer_is_told_to_use_is_there() -> None:
     names = {name for cell in cells for name in re.findall(r"`([A-Z]\w*[a-z]\w*|\w+_\w+)\b", cell)}
     known = {*countersign.__all__, *integrations.__all__} | NO_NAMES_OF_OURS
     assert "BudgetExceeded" in names and "run_openai" in names
-    assert sorted(name for name in names - known - AWAITED if not name.isupper()) == []
+    assert sorted(name for name in names - known if not name.isupper()) == []
 
 
 def test_every_document_with_a_program_is_run() -> None:
