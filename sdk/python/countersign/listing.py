@@ -40,6 +40,11 @@ class Listing:
         """How many live effects there are."""
         return len(self._ran)
 
+    @property
+    def live_keys(self) -> tuple[str, ...]:
+        """Their call keys, in order."""
+        return tuple(one.call_key for one in self._ran)
+
     def stage(self, tool: Tool, raw: bytes, n: int, call_key: str, group: int) -> Placeholder[Any]:
         """Write one call down and answer its placeholder."""
         effect_id = names.effect_id(txn=self._lease.txn, call_key=call_key)

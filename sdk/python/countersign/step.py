@@ -28,6 +28,7 @@ from countersign.fire_errors import LiveCommitFailed
 from countersign.forward import Forward, results_in_journal
 from countersign.isolation import Serialize, claim
 from countersign.journal import Journal, Lease, LocalState, LocalTxn, TransactionRecord
+from countersign.journal.reading import LIVE_LANE
 from countersign.listing import Listing
 from countersign.live import CommitFailed, LiveWork
 from countersign.lost_redemption import adopt, look
@@ -203,6 +204,8 @@ class Step:
         if earlier.redeemed:
             self._in_force = True
             return await self._replay(engine, earlier, plan)
+        if earlier.landed or earlier.state is LocalTxn.UNSETTLED:
+            return self._landed_before(earlier, plan)
         if not self._list.is_first:
             undo_remains(engine, self.txn)  # of runs that died; this one's own sessions are not touched
         attempt_id = self._journal.transactions.freeze(
@@ -238,7 +241,21 @@ class Step:
         before = plan_from_journal(record, self._journal, engine.registry)
         if view is not None:
             await adopt(engine, self._lease, before, view)
+        elif before.live and not before.calls:
+            Forward(engine, self._lease, before, LiveWork(self.txn)).settle_live_only()
         return self._journal.transactions.require(self.txn)
+
+    def _landed_before(self, earlier: TransactionRecord, plan: Plan) -> dict[str, object]:
+        """Live work alone was committed under this key, so this step has been done, as with a redemption."""
+        self._in_force = True
+        rows = self._journal.transactions.effects(earlier, LIVE_LANE)
+        same = not plan.calls and sorted(row.call_key for row in rows) == sorted(self._list.live_keys)
+        if not (earlier.landed and same):
+            why = "another list of calls was committed" if earlier.landed else earlier.note or ""
+            raise AlreadyRedeemed(self.run_key, self.txn, earlier.state.value, why)
+        self._live.undo()
+        self.replayed = True
+        return {}
 
     async def _replay(self, engine: Engine, earlier: TransactionRecord, plan: Plan) -> dict[str, object]:
         """This key was redeemed before: bring that to its end if need be, and answer what it answered."""

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from countersign import (
+    AlreadyRedeemed,
     Denied,
     EffectFailed,
+    JournalError,
     LiveCall,
     LiveCommitFailed,
     Moved,
@@ -421,3 +423,58 @@ def test_what_could_not_be_undone_stays_live_in_the_journal_and_is_undone_by_the
 
 def _input_output_error(session: object) -> None:
     raise OSError(5, "Input/output error")
+
+
+# ------------------------------------------------------------------ a key of live work alone is one intent as well
+
+
+def test_scenario_43_live_work_alone_is_done_once_under_its_key_in_every_process(
+    desk: Desk, notes: Path, database: SQLiteAdapter
+) -> None:
+    note = note_tool(desk, database)
+    with transaction("t-1", runtime=desk.runtime) as first:
+        note("o-1", "hello")
+    with desk.restarted() as later, transaction("t-1", runtime=later.runtime) as again:
+        assert note("o-1", "hello") == 1
+    assert (first.replayed, again.replayed, again.state) == (False, True, "settled")
+    with transaction("t-2", runtime=desk.runtime) as other:
+        note("o-1", "hello")
+    assert (other.replayed, notes_in(notes)) == (False, [("o-1", "hello")])
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_key_of_live_work_that_was_committed_takes_no_other_list(
+    desk: Desk, notes: Path, database: SQLiteAdapter, staged: bool
+) -> None:
+    note, refund = note_tool(desk, database), refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        note("o-1", "hello")
+    with (
+        pytest.raises(AlreadyRedeemed, match="another list"),
+        transaction("t-1", runtime=desk.runtime) as again,
+    ):
+        note("o-1" if staged else "o-2", "hello")
+        if staged:
+            refund("o-1", 100)
+    assert (desk.done, notes_in(notes), again.state) == ([], [("o-1", "hello")], "settled")
+
+
+def test_live_work_that_landed_unseen_is_found_by_the_rerun(
+    desk: Desk, notes: Path, database: SQLiteAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = note_tool(desk, database)
+
+    def lost(*_: Any, **__: Any) -> None:
+        raise JournalError("the disk is full")
+
+    with (
+        monkeypatch.context() as broken,
+        pytest.raises(JournalError),
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        note("o-1", "hello")
+        broken.setattr(desk.runtime.journal.transactions, "end_live", lost)
+    assert notes_in(notes) == [("o-1", "hello")]
+    with transaction("t-1", runtime=desk.runtime) as again:
+        note("o-1", "hello")
+    assert (again.replayed, again.state) == (True, "settled")
