@@ -145,6 +145,7 @@ LOOSENINGS = {
     "fired twice": (manifest(idempotent=True), "manifest-idempotent"),
     "enforced elsewhere": (manifest(aud=None), "manifest-aud"),
     "no recheck": (manifest(recheck=False), "manifest-recheck"),
+    "let fail alone": (manifest(on_exhausted="tool"), "manifest-on_exhausted"),
     "less risk": (manifest(risk="low"), "manifest-risk"),
     "more is hidden": (manifest(secret=["/note", "/account"]), "manifest-secret"),
     "money said otherwise": (
