@@ -21,9 +21,11 @@ from countersign import (
     NotDone,
     OutcomeUnknown,
     PendingReview,
+    Placeholder,
     ReviewPending,
     ServiceUnavailable,
     Transaction,
+    TransactionBusy,
     resume,
     run_transaction,
     transaction,
@@ -296,6 +298,40 @@ def test_another_list_under_the_same_key_voids_the_approval(office: Office, key:
         office.tools.refund("o-1", 95_000)
     assert again.value.reviews[0].review_id != pending.value.reviews[0].review_id
     assert office.tools.done == []
+
+
+def test_scenario_42_of_two_processes_with_one_key_one_fires_and_the_other_gets_its_result(
+    office: Office, key: str
+) -> None:
+    office.runtime.close()  # the child has a runtime of its own
+    context = multiprocessing.get_context("fork")
+    is_under_way, may_end = context.Event(), context.Event()
+
+    def body() -> Placeholder[None]:
+        return office.tools.label("o-1")
+
+    def hold() -> None:
+        is_under_way.set()
+        may_end.wait(30)
+
+    def first() -> None:
+        office.tools.before_label = hold
+        with office.elsewhere() as runtime, transaction(key, runtime=runtime):
+            body()
+
+    process = context.Process(target=first)
+    process.start()
+    assert is_under_way.wait(30)
+    with office.elsewhere(lease_wait_seconds=0.1) as impatient, pytest.raises(TransactionBusy, match=key):  # noqa: SIM117
+        with transaction(key, runtime=impatient):
+            body()
+    with office.elsewhere(lease_wait_seconds=30.0) as patient:
+        threading.Timer(0.1, may_end.set).start()
+        with transaction(key, runtime=patient) as txn:
+            placed = body()
+    process.join(30)
+    assert (process.exitcode, placed.outcome, txn.replayed) == (0, "fired", True)
+    assert office.tools.done == [], "what was done was done in the other process"
 
 
 def test_independent_effects_go_each_their_own_way(office: Office, key: str) -> None:

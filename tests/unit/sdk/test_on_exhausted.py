@@ -193,6 +193,18 @@ def test_another_effect_that_fails_afterwards_has_what_fired_taken_back(desk: De
         pay("o-1")
 
 
+def test_a_later_run_names_the_one_that_had_to_fire(desk: Desk) -> None:
+    mail = optional_tool(desk, NotDone("mailbox full"), acts=False)
+    pay = failing_tool(desk, TimeoutError("slow"), "pay")
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime) as txn:
+        mail("o-1")
+        paid = pay("o-1")
+    desk.service.settle(txn.txn, paid.effect_id, EffectState.FAILED)
+    with pytest.raises(EffectFailed, match="pay did not happen"), transaction("t-1", runtime=desk.runtime):
+        mail("o-1")
+        pay("o-1")
+
+
 def test_permission_that_runs_out_stops_the_rest_also_what_may_fail(desk: Desk) -> None:
     charge, mail = charge_tools(desk), optional_tool(desk, NotDone("no"), acts=False)
 
