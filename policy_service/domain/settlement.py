@@ -4,7 +4,7 @@ Rules: one effect that waits makes the transaction wait; it is ready only when e
 it stays open until every outcome is known; it is settled when the outcomes agree (all fired, or nothing left standing),
 ended when nothing fired, and unsettled when a person is needed: an unknown, of a compensation too, a failed
 compensation, or something that fired beside something that did not and cannot be taken back. What a person left
-standing needs nobody any more.
+standing needs nobody any more. What failed and may, by its reviewed manifest, agrees with any other outcome.
 """
 
 from __future__ import annotations
@@ -32,6 +32,12 @@ class Part:
     can_compensate: bool
     compensation_unknown: bool = False  # it is compensating, and nobody knows whether that has happened
     left_standing: bool = False  # it fired, should not have, and a person settled that it stays
+    may_fail: bool = False  # people agreed that it may be missing: failed, it says nothing about the others
+
+    @property
+    def failed_as_it_may(self) -> bool:
+        """Whether it is known not to have acted, and stops no other."""
+        return self.may_fail and self.state is EffectState.FAILED
 
 
 def state_of_transaction(parts: Sequence[Part]) -> TxnState:
@@ -58,7 +64,7 @@ def _after_redemption(parts: Sequence[Part], states: set[EffectState]) -> TxnSta
         return TxnState.UNSETTLED
     if left & _OPEN_OUTCOME:
         return TxnState.REDEEMED
-    if states == {EffectState.FIRED}:
+    if {part.state for part in parts if not part.failed_as_it_may} == {EffectState.FIRED}:
         return TxnState.SETTLED
     if EffectState.FIRED in left:
         return TxnState.UNSETTLED if stands_for_good(parts) else TxnState.REDEEMED
@@ -67,7 +73,7 @@ def _after_redemption(parts: Sequence[Part], states: set[EffectState]) -> TxnSta
 
 def stands_for_good(parts: Sequence[Part]) -> bool:
     """Whether something fired beside something that did not, and has no compensation: only a person can settle it."""
-    torn = any(part.state in _NOTHING_STANDS for part in parts)
+    torn = any(part.state in _NOTHING_STANDS and not part.failed_as_it_may for part in parts)
     return torn and any(needs_a_word(part) for part in parts)
 
 

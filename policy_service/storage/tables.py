@@ -151,6 +151,7 @@ class EffectRow(Row, table=True):
     call_key: str
     compensation: dict[str, Any] | None = Field(default=None, sa_type=Json)
     secret: list[str] = Field(default_factory=list, sa_type=Json)  # pointers, of that day
+    may_fail: bool = False  # known not to have acted, it stops no sibling; of that day too
     state: str
     decision_id: str
     gates: list[dict[str, Any]] = Field(default_factory=list, sa_type=Json)  # all that ever fired

@@ -65,7 +65,9 @@ class Snapshot:
         """The forward effects as :mod:`policy_service.domain.settlement` sees them."""
         unknown = {e.compensates for e in self.compensations if e.state == EffectState.UNKNOWN.value}
         return [
-            Part(EffectState(e.state), e.compensation is not None, e.effect_id in unknown, stays(e))
+            Part(
+                EffectState(e.state), e.compensation is not None, e.effect_id in unknown, stays(e), e.may_fail
+            )
             for e in self.effects
         ]
 

@@ -107,6 +107,7 @@ class Held:
     result: Any = None
     compensation: Held | None = None
     attempt: str | None = None  # of a compensation
+    may_fail: bool = False
 
 
 @dataclass
@@ -131,7 +132,7 @@ class Revision:
 
     @property
     def state(self) -> TxnState:
-        states = {one.state for one in self.held}
+        states = {one.state for one in self.held if not (one.may_fail and one.state is E.FAILED)}
         if E.REDEEMED in states:
             return T.REDEEMED
         if states & {E.UNKNOWN, E.COMPENSATING, E.COMPENSATION_FAILED}:
@@ -393,7 +394,8 @@ class FakeService:
         )
         verdict, reasons = self._decide(one.tool, one.tool_digest, one.args)
         state = {Verdict.RELEASE: E.RELEASED, Verdict.REVIEW: E.REVIEW, Verdict.DENY: E.DENIED}[verdict]
-        return Held(effect, state, verdict, reasons)
+        may_fail = manifest is not None and manifest.may_fail
+        return Held(effect, state, verdict, reasons, may_fail=may_fail)
 
     def _compensation_rule(self, manifest: ToolManifest | None) -> Compensation | None:
         rule = manifest.compensation if manifest else None

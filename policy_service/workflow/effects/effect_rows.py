@@ -37,7 +37,8 @@ _EVERYTHING = [""]  # the pointer to the whole: of a tool we do not know, nothin
 def undecided(bundle: Bundle, effect: Effect, rev: int, *, compensates: str | None = None) -> EffectRow:
     """The row of an effect nobody has decided about yet; a compensation names what it takes back.
 
-    What is secret is fixed now, by the manifest the effect was made with: a later bundle uncovers nothing.
+    What is secret, and whether it may fail alone, is fixed now, by the manifest the effect was made with: a later
+    bundle uncovers nothing, and changes nothing that people agreed to.
     """
     undo = effect.compensation
     manifest = manifest_for(bundle, effect.tool, effect.tool_digest)
@@ -61,6 +62,7 @@ def undecided(bundle: Bundle, effect: Effect, rev: int, *, compensates: str | No
         call_key=effect.call_key,
         compensation=None if undo is None else undo.to_json(),
         secret=_EVERYTHING if manifest is None else list(manifest.secret),
+        may_fail=manifest is not None and manifest.may_fail,
         state="",  # no state the CHECK would take: an undecided row cannot be stored
         decision_id="",
         valid_for_s=0,

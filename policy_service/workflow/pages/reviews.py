@@ -223,12 +223,15 @@ def _beside(conn: Connection, bundle: Bundle, effect: EffectRow, meters: tuple[M
 
 
 def finality(case: Case) -> str:
-    """Whether it can be taken back, in one sentence."""
+    """Whether it can be taken back, in one sentence; and in a second, where it may fail without stopping the others."""
     if case.effect.kind == "compensate":
         return "This takes back what fired before."
-    if case.effect.compensation is not None:
-        return f"This can be taken back by {case.effect.compensation['tool']}."
-    return "This cannot be undone."
+    undo = case.effect.compensation
+    told = "This cannot be undone." if undo is None else f"This can be taken back by {undo['tool']}."
+    return f"{told} {_MAY_FAIL}" if case.effect.may_fail else told
+
+
+_MAY_FAIL = "If it fails, the other effects of its transaction go on."
 
 
 def _gates(

@@ -59,6 +59,7 @@ def _members(tool: Tool) -> dict[str, Any]:
         "resource": _resource(tool),
         "lane": tool.lane,
         "idempotent": draft.idempotent,
+        "on_exhausted": draft.on_exhausted,
         "groups": list(draft.groups),
         "secret": [_pointer(one) for one in draft.secret],
         "risk": draft.risk,

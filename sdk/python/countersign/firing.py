@@ -5,8 +5,10 @@ Rules: a tool is called only under a `Permit` for it that has time left; after F
 arguments made from the approved bytes. What an exception means is decided by the tool, not by hope: `NotDone`
 (or a tool declared failure_means="not_done") is failed, anything else is unknown, unless the reviewed
 manifest calls the tool idempotent, in which case the same call key is tried again while the permit lasts. The
-first effect that did not fire ends the run: the rest is unused. Calls of one `parallel()` group are marked
-FIRING in one commit and called at the same time; all of them have ended before anything is decided.
+first effect that did not fire ends the run, and the rest is unused; but one that failed, which its reviewed
+manifest lets it (`on_exhausted="tool"`), ends nothing. What is unknown ends every run. Calls of one
+`parallel()` group are marked FIRING in one commit and called at the same time; all of them have ended before
+anything is decided.
 """
 
 from __future__ import annotations
@@ -120,7 +122,7 @@ class FireRun:
         for call in group:
             call.kwargs()  # bytes that do not fit the signature are refused before FIRING
         # else an earlier run may have done it already
-        new = {call.effect.effect_id for call in group if self._state_of(call) is not LocalState.FIRING}
+        doubtful = {call.effect.effect_id for call in group if self._state_of(call) is LocalState.FIRING}
         await self._have_time(group, after)
         self._engine.journal.firing.begin(
             self._lease,
@@ -143,14 +145,14 @@ class FireRun:
                     failed.append((call, answer.error))
                 else:
                     self._fired(call, answer)
+            doubtful |= {call.effect.effect_id for call, error in failed if not _says_not_done(call, error)}
             again = {call.effect.effect_id for call, error in failed if self._may_repeat(call, error, tried)}
             waiting = [call for call, _ in failed if call.effect.effect_id in again]
             if waiting and not await self._have_time_again(waiting, after, tried):
                 waiting = []
             for call, error in failed:
                 if call not in waiting:
-                    first = call.effect.effect_id in new and tried == 1
-                    self._not_fired(call, error, not_done=first and _says_not_done(call, error))
+                    self._not_fired(call, error, not_done=call.effect.effect_id not in doubtful)
 
     async def _traced(self, call: PlannedCall, kwargs: dict[str, Any]) -> object:
         facts = {"txn": call.effect.txn, "effect_id": call.effect.effect_id, "tool": call.effect.tool}
@@ -177,8 +179,8 @@ class FireRun:
 
     def _may_repeat(self, call: PlannedCall, error: Exception, tried: int) -> bool:
         """Whether an idempotent tool may be called once more with the same call key (I-3)."""
-        if not call.manifest.idempotent or _says_not_done(call, error):
-            return False
+        if not call.manifest.idempotent or isinstance(error, NotDone):
+            return False  # NotDone is the tool's last word
         return tried < (call.tool.tries or self._engine.settings.idempotent_tries)
 
     async def _have_time_again(
@@ -229,7 +231,12 @@ class FireRun:
         outcome = Outcome.FAILED if not_done else Outcome.UNKNOWN
         why = describe_error(call, error)
         self._note(call, outcome, error=why)
-        self._stop(call, outcome, error, why)
+        if not_done and call.manifest.may_fail and self._authority.kind == "effect":
+            log.warning(
+                "%s did not happen (%s); its manifest lets it fail, and the others go on", call.tool.name, why
+            )
+        else:
+            self._stop(call, outcome, error, why)
 
     def _never_called(self, group: Sequence[PlannedCall], refused: Exception) -> None:
         """Not called in this run; an idempotent effect that an earlier run left FIRING may have happened all

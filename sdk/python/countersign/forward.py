@@ -27,6 +27,7 @@ from countersign.settling import Settlement
 _CRASHED: Final = "its process ended while it was firing"
 _LOST: Final = "the live effects beside it were lost with their process"
 _NOT_DONE: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})
+_ENDED_WELL: Final = frozenset({LocalTxn.SETTLED, LocalTxn.ENDED})  # ended: all of it may fail, and did
 _TAKEN_BACK: Final = frozenset(
     {LocalState.COMPENSATING, LocalState.COMPENSATED, LocalState.COMPENSATION_FAILED}
 )
@@ -56,7 +57,7 @@ class Forward:
             self._leave_the_rest()
             undo_remains(self._engine, self._plan.txn)
             await self._settlement.unknown(self._why_unknown(), None)
-        if any(state in _NOT_DONE | _TAKEN_BACK for state in states.values()):
+        if self._did_not_go_through(states):
             self._leave_the_rest()
             return await self._failed(self._first_not_done(states), "an earlier run did not go through")
         return await self._fire_the_rest(states)
@@ -86,7 +87,7 @@ class Forward:
         return "its live effects were kept", LocalTxn.SETTLED
 
     async def _fire_the_rest(self, states: dict[str, LocalState]) -> dict[str, object]:
-        rest = [call for call in self._plan.calls if states[call.effect.effect_id] is not LocalState.FIRED]
+        rest = [call for call in self._plan.calls if not call.lets_go_on(states[call.effect.effect_id])]
         landed = self._live_landed()
         if landed is None:
             await self._settlement.unknown("it cannot be told whether the live effects were kept", None)
@@ -153,9 +154,22 @@ class Forward:
             )
         return True
 
+    def _did_not_go_through(self, states: dict[str, LocalState]) -> bool:
+        """Whether something was taken back, or is not done that had to be."""
+        return any(
+            state in _NOT_DONE | _TAKEN_BACK and not call.lets_go_on(state)
+            for call in self._plan.calls
+            for state in (states[call.effect.effect_id],)
+        )
+
     def _first_not_done(self, states: dict[str, LocalState]) -> PlannedCall:
-        calls = self._plan.calls
-        return next((call for call in calls if states[call.effect.effect_id] in _NOT_DONE), calls[-1])
+        not_done = [
+            call
+            for call in self._plan.calls
+            for state in (states[call.effect.effect_id],)
+            if state in _NOT_DONE and not call.lets_go_on(state)
+        ]
+        return not_done[0] if not_done else self._plan.calls[-1]
 
     def _unknown(self) -> set[str]:
         return {effect_id for effect_id, state in self._states().items() if state is LocalState.UNKNOWN}
@@ -176,19 +190,24 @@ class Forward:
 
 
 def results_in_journal(engine: Engine, plan: Plan) -> dict[str, object]:
-    """The results of a transaction that ended well, typed as the tools return them.
+    """The results of a transaction that ended well, typed as the tools return them; of what may fail and did, none.
 
     Raises:
         AlreadyRedeemed: it did not end well; nothing is fired again under this key.
     """
     record = engine.journal.transactions.require(plan.txn)
     rows = {row.effect_id: row for row in engine.journal.transactions.effects(record)}
-    if record.state is not LocalTxn.SETTLED or any(
-        row.state is not LocalState.FIRED for row in rows.values()
+    if record.state not in _ENDED_WELL or not all(
+        call.lets_go_on(rows[call.effect.effect_id].state) for call in plan.calls
     ):
         outcome = ", ".join(f"{row.tool}#{row.seq} {row.state.value}" for row in rows.values())
         raise AlreadyRedeemed(plan.run_key, plan.txn, outcome)
-    return {call.effect.effect_id: _typed(call, rows[call.effect.effect_id].result) for call in plan.calls}
+    return {
+        call.effect.effect_id: _typed(call, row.result)
+        for call in plan.calls
+        for row in (rows[call.effect.effect_id],)
+        if row.state is LocalState.FIRED
+    }
 
 
 def _typed(call: PlannedCall, raw: bytes | None) -> object:

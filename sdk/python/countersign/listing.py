@@ -83,11 +83,11 @@ class Listing:
         """What was handed out for each staged call, by effect."""
         return MappingProxyType(self._placeholders)
 
-    def settle(self, effect_id: str, outcome: str, result: object) -> None:
+    def settle(self, effect_id: str, outcome: str, result: object, error: str | None) -> None:
         """Tell the placeholder of a call what became of it."""
         placeholder = self._placeholders.get(effect_id)
         if placeholder is not None:
-            settle(placeholder, outcome, result)
+            settle(placeholder, outcome, result, error)
 
     def _begin_again(self, calls: list[StagedCall]) -> None:
         rows = [_row(call, seq) for seq, call in enumerate(calls, start=1)]

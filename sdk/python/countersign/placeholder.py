@@ -35,6 +35,11 @@ class Placeholder(Generic[R_co]):
         return self._outcome
 
     @property
+    def error(self) -> str | None:
+        """Why it did not fire, as its tool said; None where it did, and before the commit."""
+        return self._error
+
+    @property
     def result(self) -> R_co:
         """What the tool returned.
 
@@ -47,7 +52,8 @@ class Placeholder(Generic[R_co]):
                 if self._outcome
                 else "it is staged and happens only when the block commits"
             )
-            raise PlaceholderUsed(f"{self.tool} has no result: {state}. Read .result after the transaction")
+            why = f": {self._error}" if self._error else ". Read .result after the transaction"
+            raise PlaceholderUsed(f"{self.tool} has no result: {state}{why}")
         return cast("R_co", self._result)
 
     def __repr__(self) -> str:

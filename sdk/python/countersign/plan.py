@@ -20,7 +20,7 @@ from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest
 from countersign.contract.wire import EffectView, SubmittedEffect, TransactionView
 from countersign.errors import NotStageable, ReleaseRefused
-from countersign.journal import Journal, TransactionRecord
+from countersign.journal import Journal, LocalState, TransactionRecord
 from countersign.manifests import Manifests
 from countersign.registry import ToolRegistry
 from countersign.tool import Tool
@@ -51,6 +51,12 @@ class PlannedCall:
     def kwargs(self) -> dict[str, Any]:
         """The arguments, made afresh from the approved bytes; never the caller's own objects (I-2)."""
         return self.tool.signature.retype(self.effect.args_bytes)
+
+    def lets_go_on(self, state: LocalState) -> bool:
+        """Whether its transaction is whole with this effect in that state: it fired, or it failed, which people agreed
+        it may.
+        """
+        return state is LocalState.FIRED or (state is LocalState.FAILED and self.manifest.may_fail)
 
     def submitted(self) -> SubmittedEffect:
         """The effect as it is submitted; the service computes every name itself and compares."""

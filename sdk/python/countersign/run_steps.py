@@ -219,7 +219,8 @@ def run_steps(
 ) -> dict[str, Any] | Coroutine[Any, Any, dict[str, Any]]:
     """Run steps given as data (lists and mappings, or JSON text) as one transaction, and answer the results by the ids
     of the steps (their places, from "1", where they have none). People are asked about all of it at once: it goes
-    through as a whole or not at all. With an async tool among them the answer is to be awaited.
+    through as a whole or not at all. A step that failed, which its reviewed manifest lets it without the others, is
+    answered by its placeholder, with its `.error`. With an async tool among them the answer is to be awaited.
 
     Raises:
         StepsRefused: an unknown tool, arguments that do not fit, a circle: everything that is wrong, before step 1.
@@ -238,7 +239,11 @@ async def _awaited(answers: Coroutine[Any, Any, dict[str, Any]]) -> dict[str, An
 
 
 def _results(answers: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: one.result if isinstance(one, Placeholder) else one for name, one in answers.items()}
+    """What may fail and did has no result: its placeholder answers, with its `.error`."""
+    return {
+        name: one.result if isinstance(one, Placeholder) and one.outcome != "failed" else one
+        for name, one in answers.items()
+    }
 
 
 def _read(steps: Steps) -> list[StepSpec | list[StepSpec]]:

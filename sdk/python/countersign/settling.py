@@ -1,9 +1,9 @@
 """Steps 8 and 9, and the failure path: what happens once it is known how firing ended.
 
-All fired: the live adapters commit, then outcomes are reported. One failed or could not be started: the rest
-is unused, what fired is taken back newest first, live effects are undone. One unknown: live effects are
-undone and nothing is taken back until somebody has settled it. Whatever happens, the caller is told what
-stands, never more than is known.
+All fired, but for what may fail and did: the live adapters commit, then outcomes are reported. One failed
+that had to fire, or could not be started: the rest is unused, what fired is taken back newest first, live
+effects are undone. One unknown: live effects are undone and nothing is taken back until somebody has settled
+it. Whatever happens, the caller is told what stands, never more than is known.
 """
 
 from __future__ import annotations
@@ -62,10 +62,13 @@ class Settlement:
         await self.failed(result)
 
     async def complete(self, results: dict[str, object]) -> dict[str, object]:
-        """Everything fired: commit the live adapters, report."""
+        """Everything fired, but for what may fail and did: commit the live adapters, report. Where nothing of it stands
+        it has ended, as the service says too.
+        """
         if self._live:
             await self._commit_live()
-        self._engine.journal.transactions.end(self._lease, LocalTxn.SETTLED)
+        stands = self._plan.live > 0 or LocalState.FIRED in self.states().values()
+        self._engine.journal.transactions.end(self._lease, LocalTxn.SETTLED if stands else LocalTxn.ENDED)
         await flush(self._engine, self._plan.txn)
         return results
 

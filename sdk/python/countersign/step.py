@@ -300,7 +300,7 @@ class Step:
         except JournalError:
             rows = ()
         for row in rows:
-            self._list.settle(row.effect_id, row.state.value, results.get(row.effect_id))
+            self._list.settle(row.effect_id, row.state.value, results.get(row.effect_id), row.error)
 
     def _end(self) -> None:
         """Whatever happened: no session stays open, no live row stays undecided, the lease is free."""

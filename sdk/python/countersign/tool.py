@@ -35,6 +35,7 @@ Lane = Literal["staged", "live"]
 FailureMeans = Literal["unknown", "not_done"]
 
 _ADAPTER_VERBS: Final = ("begin", "landed", "recover")
+_ENDS: Final = ("transaction", "tool")
 _ATTRIBUTE: Final = "__countersign_tool__"
 
 
@@ -46,6 +47,7 @@ class Draft:
     title: str | None = None
     sentence: str | None = None
     idempotent: bool = False
+    on_exhausted: str = "transaction"
     compensate: str | None = None
     compensation_map: Mapping[str, str] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
@@ -278,6 +280,12 @@ def _draft(name: str, given: dict[str, Any], signature: Signature) -> Draft:
         raise RegistrationError(
             f"@tool({name!r}) does not know {', '.join(sorted(unknown))}{called}; it takes "
             f"{', '.join(Draft.__dataclass_fields__)}"
+        )
+    ends = given.get("on_exhausted", "transaction")
+    if ends not in _ENDS:
+        raise RegistrationError(
+            f"tool {name!r} says on_exhausted={ends!r}; write 'transaction' or 'tool': what ends when it is known "
+            "not to have acted"
         )
     if given.get("resource") is not None:
         _require_resource(name, given["resource"], signature)

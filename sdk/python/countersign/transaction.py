@@ -99,6 +99,13 @@ class Transaction:
         return () if self._intake is None else tuple(self._intake.placeholders)
 
     @property
+    def failed(self) -> tuple[Placeholder[Any], ...]:
+        """The placeholders of the calls that failed, each with its `.error`. After a block that was left well: those
+        whose reviewed manifest lets them fail alone (`on_exhausted="tool"`).
+        """
+        return tuple(one for one in self.effects if one.outcome == "failed")
+
+    @property
     def state(self) -> str:
         """`staging`, `review`, `settled`, ... as the journal has it; of independent effects the least
         finished.

@@ -61,6 +61,9 @@ class Tools:
     notify: Callable[[str], Placeholder[None]] = field(init=False)
     send: Callable[[str], Any] = field(init=False)
     note: Callable[[str, str], None] = field(init=False)
+    mail: Callable[[str], Placeholder[None]] = field(init=False)
+    label: Callable[[str], Placeholder[None]] = field(init=False)
+    before_label: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
         @tool("refund", resource=("Order", "order_id"), registry=self.registry)
@@ -100,6 +103,19 @@ class Tools:
             self.act("send", order_id)
             return "sent"
 
+        @tool("mail", resource=("Order", "order_id"), on_exhausted="tool", registry=self.registry)
+        def mail(order_id: str) -> None:
+            """Tell the customer, who may not have a mailbox."""
+            raise NotDone("no mailbox")
+
+        @tool("label", resource=("Order", "order_id"), idempotent=True, registry=self.registry)
+        def label(order_id: str) -> None:
+            """Set a label."""
+            if self.before_label is not None:
+                self.before_label()
+            self.act("label", order_id)
+
+        self.mail, self.label = mail, label
         database = SQLiteAdapter(self.notes, name="notes")
 
         @tool("note", lane="live", adapter=database, registry=self.registry)

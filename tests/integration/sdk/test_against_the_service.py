@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
+import signal
 import threading
 import time
 from dataclasses import replace
@@ -18,9 +21,11 @@ from countersign import (
     NotDone,
     OutcomeUnknown,
     PendingReview,
+    Placeholder,
     ReviewPending,
     ServiceUnavailable,
     Transaction,
+    TransactionBusy,
     resume,
     run_transaction,
     transaction,
@@ -166,6 +171,69 @@ def test_what_fired_is_taken_back_with_releases_of_its_own(office: Office, key: 
     assert states(office, txn) == [EffectState.COMPENSATED, EffectState.COMPENSATED, EffectState.FAILED]
 
 
+def test_scenario_39_what_may_fail_stays_failed_and_the_rest_goes_on(office: Office, key: str) -> None:
+    with pytest.raises(ReviewPending) as pending, transaction(key, runtime=office.runtime):
+        office.tools.mail("o-1")
+        office.tools.refund("o-1", 90_000)
+    office.approve(pending.value)
+    for _ in range(2):
+        with transaction(key, runtime=office.runtime) as txn:
+            office.tools.mail("o-1")
+            placed = office.tools.refund("o-1", 90_000)
+        assert [one.error for one in txn.failed] == ["NotDone: no mailbox"]
+        assert (txn.state, placed.result) == ("settled", "r-o-1")
+    view = office.runtime.client().view(txn.txn)
+    assert view.state is TxnState.SETTLED
+    assert states(office, txn) == [EffectState.FAILED, EffectState.FIRED]
+    assert office.tools.done == [("refund", "o-1", 90_000)]
+
+
+def test_scenario_39_where_nothing_else_was_to_fire_it_has_ended(office: Office, key: str) -> None:
+    with transaction(key, runtime=office.runtime) as txn:
+        office.tools.mail("o-1")
+    assert (txn.state, office.runtime.client().view(txn.txn).state) == ("ended", TxnState.ENDED)
+
+
+def test_scenario_39_another_failure_afterwards_takes_back_what_fired(office: Office, key: str) -> None:
+    office.tools.error = NotDone("no money")
+    with (
+        pytest.raises(EffectFailed, match="Nothing of this transaction stands"),
+        transaction(key, runtime=office.runtime) as txn,
+    ):
+        office.tools.charge("o-1", 100)
+        office.tools.mail("o-1")
+        office.tools.notify("o-1")
+    assert [what for what, *_ in office.tools.done] == ["charge", "void"]
+    assert states(office, txn) == [EffectState.COMPENSATED, EffectState.FAILED, EffectState.FAILED]
+
+
+def test_scenario_39_killed_after_the_failure_the_next_run_goes_on(office: Office, key: str) -> None:
+    office.runtime.close()  # the child has a runtime of its own
+
+    def body() -> None:
+        office.tools.mail("o-1")
+        office.tools.label("o-1")
+        office.tools.refund("o-1", 100)
+
+    def dies() -> None:
+        office.tools.before_label = lambda: os.kill(os.getpid(), signal.SIGKILL)
+        with office.elsewhere() as runtime, transaction(key, runtime=runtime):
+            body()
+
+    process = multiprocessing.get_context("fork").Process(target=dies)
+    process.start()
+    process.join(30)
+    assert process.exitcode == -signal.SIGKILL
+    for _ in range(2):
+        with office.elsewhere() as runtime:
+            with transaction(key, runtime=runtime) as txn:
+                body()
+            assert [one.error for one in txn.failed] == ["NotDone: no mailbox"]
+            assert runtime.client().view(txn.txn).state is TxnState.SETTLED
+            assert resume(runtime) == []
+    assert office.tools.done == [("label", "o-1"), ("refund", "o-1", 100)]
+
+
 def test_an_unknown_outcome_is_unknown_to_the_service_too_and_is_not_repeated(
     office: Office, key: str
 ) -> None:
@@ -230,6 +298,40 @@ def test_another_list_under_the_same_key_voids_the_approval(office: Office, key:
         office.tools.refund("o-1", 95_000)
     assert again.value.reviews[0].review_id != pending.value.reviews[0].review_id
     assert office.tools.done == []
+
+
+def test_scenario_42_of_two_processes_with_one_key_one_fires_and_the_other_gets_its_result(
+    office: Office, key: str
+) -> None:
+    office.runtime.close()  # the child has a runtime of its own
+    context = multiprocessing.get_context("fork")
+    is_under_way, may_end = context.Event(), context.Event()
+
+    def body() -> Placeholder[None]:
+        return office.tools.label("o-1")
+
+    def hold() -> None:
+        is_under_way.set()
+        may_end.wait(30)
+
+    def first() -> None:
+        office.tools.before_label = hold
+        with office.elsewhere() as runtime, transaction(key, runtime=runtime):
+            body()
+
+    process = context.Process(target=first)
+    process.start()
+    assert is_under_way.wait(30)
+    with office.elsewhere(lease_wait_seconds=0.1) as impatient, pytest.raises(TransactionBusy, match=key):  # noqa: SIM117
+        with transaction(key, runtime=impatient):
+            body()
+    with office.elsewhere(lease_wait_seconds=30.0) as patient:
+        threading.Timer(0.1, may_end.set).start()
+        with transaction(key, runtime=patient) as txn:
+            placed = body()
+    process.join(30)
+    assert (process.exitcode, placed.outcome, txn.replayed) == (0, "fired", True)
+    assert office.tools.done == [], "what was done was done in the other process"
 
 
 def test_independent_effects_go_each_their_own_way(office: Office, key: str) -> None:

@@ -54,6 +54,7 @@ def test_defaults_are_the_careful_choice() -> None:
     assert plain.risk is Risk.MEDIUM
     assert not plain.idempotent
     assert not plain.recheck
+    assert not plain.may_fail
     assert (plain.timeout_seconds, plain.aud, plain.probe, plain.compensation) == (60, None, None, None)
 
 
@@ -86,9 +87,12 @@ FULL: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("member", FULL)
+EVERY = FULL | {"on_exhausted": "tool"}  # of staged tools alone
+
+
+@pytest.mark.parametrize("member", EVERY)
 def test_every_member_is_in_the_digest(member: str) -> None:
-    assert manifest(**{member: FULL[member]}).digest != manifest().digest
+    assert manifest(**{member: EVERY[member]}).digest != manifest().digest
 
 
 @pytest.mark.parametrize(
@@ -145,6 +149,9 @@ def test_a_manifest_is_frozen() -> None:
         pytest.param({"risk": "none"}, "risk:", id="unknown risk"),
         pytest.param({"idempotent": "yes"}, "idempotent:", id="text for a flag"),
         pytest.param({"idempotent": 1}, "idempotent:", id="number for a flag"),
+        pytest.param({"on_exhausted": "saga"}, "on_exhausted:", id="an end there is none of"),
+        pytest.param({"on_exhausted": True}, "on_exhausted:", id="flag for an end"),
+        pytest.param({"on_exhausted": None}, "on_exhausted:", id="nothing for an end"),
         pytest.param({"timeout_seconds": 0}, "timeout_seconds:", id="no time"),
         pytest.param({"timeout_seconds": 3601}, "timeout_seconds:", id="too much time"),
         pytest.param({"timeout_seconds": 1.5}, "timeout_seconds:", id="part of a second"),

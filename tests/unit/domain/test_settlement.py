@@ -46,6 +46,49 @@ def test_the_state_of_a_transaction_follows_from_its_effects(
     assert state_of_transaction(parts(*reversed(states))) is expected
 
 
+def lets_fail(state: EffectState) -> Part:
+    return Part(state, False, may_fail=True)
+
+
+BESIDE_ONE_THAT_MAY_FAIL_AND_DID = {
+    "one that fired and cannot be undone": ([Part(E.FIRED, False)], T.SETTLED),
+    "one that fired and can be": ([Part(E.FIRED, True)], T.SETTLED),
+    "two that fired": ([Part(E.FIRED, False), Part(E.FIRED, True)], T.SETTLED),
+    "another that did": ([lets_fail(E.FAILED)], T.ENDED),
+    "another that did, and one that fired": ([lets_fail(E.FAILED), Part(E.FIRED, False)], T.SETTLED),
+    "one whose permission ran out": ([Part(E.FIRED, False), lets_fail(E.UNUSED)], T.UNSETTLED),
+    "one that had to fire and did not": ([Part(E.FIRED, True), Part(E.FAILED, True)], T.REDEEMED),
+    "the same, and what fired cannot be undone": ([Part(E.FIRED, False), Part(E.FAILED, True)], T.UNSETTLED),
+    "one taken back": ([Part(E.COMPENSATED, True)], T.SETTLED),
+    "one being taken back": ([Part(E.COMPENSATING, True)], T.REDEEMED),
+    "one that could not be": ([Part(E.COMPENSATION_FAILED, True)], T.UNSETTLED),
+    "one nobody knows of": ([Part(E.UNKNOWN, False)], T.UNSETTLED),
+    "one not told yet": ([Part(E.FIRED, False), Part(E.REDEEMED, False)], T.REDEEMED),
+    "one that failed": ([Part(E.FAILED, False)], T.ENDED),
+    "one that a person left standing": ([Part(E.FIRED, False, left_standing=True)], T.SETTLED),
+}
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"), BESIDE_ONE_THAT_MAY_FAIL_AND_DID.values(), ids=BESIDE_ONE_THAT_MAY_FAIL_AND_DID
+)
+def test_what_may_fail_and_did_says_nothing_about_the_others(others: list[Part], expected: TxnState) -> None:
+    whole = [lets_fail(E.FAILED), *others]
+    assert state_of_transaction(whole) is expected
+    assert state_of_transaction(whole[::-1]) is expected
+    assert stands_for_good(whole) is (expected is T.UNSETTLED and {one.state for one in others} > {E.FIRED})
+
+
+@pytest.mark.parametrize("state", [E.FIRED, E.UNKNOWN, E.REDEEMED, E.UNUSED, E.COMPENSATED, E.DENIED])
+def test_what_may_fail_and_did_not_counts_as_any_other(state: EffectState) -> None:
+    for other in E:
+        for undo in (True, False):
+            mine = [Part(state, undo, may_fail=True), Part(other, undo)]
+            plain = [Part(state, undo), Part(other, undo)]
+            assert state_of_transaction(mine) is state_of_transaction(plain)
+            assert stands_for_good(mine) is stands_for_good(plain)
+
+
 @pytest.mark.parametrize("other", [E.FAILED, E.UNUSED, E.COMPENSATED, E.FIRED, E.REDEEMED])
 def test_nobody_knows_how_a_transaction_ended_while_a_compensation_is_unknown(other: EffectState) -> None:
     torn = [Part(E.COMPENSATING, True, compensation_unknown=True), Part(other, True)]
@@ -99,8 +142,11 @@ def followed(state: TxnState, whole: Sequence[Part]) -> TxnState:
     return state if to is T.REDEEMED and state is not T.READY else to
 
 
+@pytest.mark.parametrize("may", list(product([True, False], repeat=2)))
 @pytest.mark.parametrize("undo", list(product([True, False], repeat=2)))
-def test_every_step_of_two_effects_is_a_move_of_their_transaction_or_none(undo: tuple[bool, ...]) -> None:
+def test_every_step_of_two_effects_is_a_move_of_their_transaction_or_none(
+    undo: tuple[bool, ...], may: tuple[bool, ...]
+) -> None:
     ahead = [
         (states, T.READY if set(states) == {E.RELEASED} else T.REVIEW)
         for states in product(sorted(_OPEN), repeat=2)
@@ -109,7 +155,8 @@ def test_every_step_of_two_effects_is_a_move_of_their_transaction_or_none(undo: 
     while ahead:
         states, state = ahead.pop()
         for after in steps(states):
-            to = followed(state, [Part(s, u) for s, u in zip(after, undo, strict=True)])
+            whole = [Part(s, u, may_fail=m) for s, u, m in zip(after, undo, may, strict=True)]
+            to = followed(state, whole)
             assert to is state or can_move(state, to), f"{states} -> {after}: {state} -> {to}"
             if (after, to) not in known:
                 known.add((after, to))

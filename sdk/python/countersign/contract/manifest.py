@@ -11,7 +11,7 @@ import re
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import cached_property
-from typing import Annotated, Final, Self, TypeVar
+from typing import Annotated, Final, Literal, Self, TypeVar
 from urllib.parse import quote
 
 from pydantic import (
@@ -156,6 +156,10 @@ class ToolManifest(_Part):
     idempotent: bool = Field(
         default=False, description="A second call with the same call key does nothing more."
     )
+    on_exhausted: Literal["transaction", "tool"] = Field(
+        default="transaction",
+        description="What ends where it is known not to have acted: the transaction, or this call alone.",
+    )
     compensation: CompensationRule | None = None
     groups: Many[GroupName] = Field(default=(), description="Cedar action groups the tool is in.")
     secret: Many[Pointer] = Field(default=(), description="Args whose values are shown to nobody.")
@@ -194,6 +198,16 @@ class ToolManifest(_Part):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _live_runs_at_once(self) -> Self:
+        if self.may_fail and self.lane is Lane.LIVE:
+            raise ManifestError(
+                "invalid_manifest",
+                f"{self.tool!r} is a live tool, which raises in the agent's own code: catch it there, and leave out "
+                "on_exhausted",
+            )
+        return self
+
     def _pointers_into_args(self) -> list[str]:
         money = [pointer for field in self.money for pointer in (field.amount, field.currency)]
         sentence = [part.pointer for part in self.sentence_parts if part.pointer is not None]
@@ -209,6 +223,11 @@ class ToolManifest(_Part):
         """Names of the declared top-level args."""
         properties = self.args.get("properties")
         return frozenset(properties) if isinstance(properties, dict) else frozenset()
+
+    @property
+    def may_fail(self) -> bool:
+        """Whether people agreed that a call of it may be missing: known not to have acted, it stops no other."""
+        return self.on_exhausted == "tool"
 
     @cached_property
     def sentence_parts(self) -> tuple[SentencePart, ...]:

@@ -205,10 +205,16 @@ def _after_failure(failed: EffectFailed, one: _Meant, back: Any) -> Answer:
 
 
 def _results(meant: Sequence[_Meant], taken: _Taken) -> tuple[Answer, ...]:
-    """Everything was done. An equal call of one message is the same call, unless its tool says otherwise."""
+    """Everything was done, but for what may fail alone and did. An equal call of one message is the same call, unless
+    its tool says otherwise.
+    """
     answers, seen = [], set()
     for one, back in zip(meant, taken.returned, strict=True):
         staged = isinstance(back, Placeholder)
+        if staged and back.outcome == "failed":
+            told = f"{_OUTCOMES['failed']}, which stops no other: {back.error}"
+            answers.append(Answer(one.call.call_id, told, done=False))
+            continue
         text = _result_text(one.tool, back.result if staged else back)
         if staged and back.effect_id in seen:
             text = f"done once, as the equal call before it in this message: {text}"

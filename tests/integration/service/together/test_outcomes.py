@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from policy_service.workflow.pages.reviews import review_page
+from tests.fakes.payments import MAIL, Payments, gate
 from tests.fakes.world import Agent, World
-from tests.integration.service.effects import mail, pay
+from tests.integration.service.effects import call, mail, pay
+from tests.integration.service.together.test_who_counts import voter
 
 pytestmark = pytest.mark.anyio
 
@@ -69,6 +72,84 @@ async def test_outcomes_together_say_whether_a_person_is_needed(
     ids = await redeemed(robot, await pay(bank), await mail(bank))
     state, _ = await told(robot, *zip(ids, outcomes, strict=True))
     assert (state, [kind for kind, _ in await tasks(bank, robot)]) == expected
+
+
+MAY_FAIL = {  # outcomes of a mail that has to go, and one that may fail alone
+    ("fired", "failed"): ("settled", []),
+    ("failed", "fired"): ("unsettled", ["standing"]),
+    ("failed", "failed"): ("ended", []),
+    ("fired", "unused"): ("unsettled", ["standing"]),
+    ("fired", "unknown"): ("unsettled", ["unknown"]),
+    ("unused", "failed"): ("ended", []),
+}
+
+
+@pytest.fixture
+async def lenient(bank: World, folder: Payments) -> World:
+    """Under a bundle with one more tool, which may fail without stopping the others."""
+    tool = MAIL | {"tool": "notice", "on_exhausted": "tool", "sentence": "Tell {to}"}
+    folder.write("tools/notice.json", tool)
+    await bank.activate()
+    return bank
+
+
+async def notice(bank: World) -> dict[str, Any]:
+    return await call(bank, "notice", {"to": "acme", "text": "hello"})
+
+
+@pytest.mark.parametrize(("outcomes", "expected"), MAY_FAIL.items(), ids=map("-".join, MAY_FAIL))
+async def test_what_may_fail_and_did_leaves_nobody_a_task(
+    lenient: World, robot: Agent, outcomes: tuple[str, str], expected: tuple[str, list[str]]
+) -> None:
+    ids = await redeemed(robot, await mail(lenient), await notice(lenient))
+    state, _ = await told(robot, *zip(ids, outcomes, strict=True))
+    assert (state, [kind for kind, _ in await tasks(lenient, robot)]) == expected
+
+
+async def test_what_could_be_taken_back_is_not_due_where_the_other_may_fail(
+    lenient: World, robot: Agent
+) -> None:
+    one, two = await redeemed(robot, await pay(lenient), await notice(lenient))
+    assert (await told(robot, (two, "failed"), (one, "fired")))[0] == "settled"
+    lenient.clock.pass_(minutes=10)
+    await lenient.sweep()
+    assert await tasks(lenient, robot) == []
+
+
+async def test_a_later_bundle_changes_nothing_of_what_was_agreed(
+    lenient: World, robot: Agent, folder: Payments
+) -> None:
+    one, two = await redeemed(robot, await mail(lenient), await notice(lenient))
+    folder.write("tools/notice.json", MAIL | {"tool": "notice", "sentence": "Tell {to}"})
+    await lenient.activate()
+    assert (await told(robot, (one, "fired"), (two, "failed")))[0] == "settled"
+
+
+async def test_a_late_report_that_it_failed_settles_the_unknown_and_all_of_it(
+    lenient: World, robot: Agent
+) -> None:
+    one, two = await redeemed(robot, await mail(lenient), await notice(lenient))
+    assert (await told(robot, (one, "fired"), (two, "unknown")))[0] == "unsettled"
+    assert (await told(robot, (two, "failed")))[0] == "settled"
+    assert await tasks(lenient, robot) == []
+    assert (await told(robot, (two, "fired")))[0] == "settled", "the first telling stands"
+    assert await tasks(lenient, robot) == [("contradiction", "open")]
+
+
+async def test_people_read_that_it_may_fail_before_they_agree(
+    lenient: World, robot: Agent, folder: Payments
+) -> None:
+    folder.rules(gate("asked", "finance", action="notice"), gate("asked-too", "finance", action="mail"))
+    await lenient.activate()
+    view = (await robot.submit(await notice(lenient), await mail(lenient))).json()
+    pages = [
+        await review_page(lenient.service.ctx, voter("maya"), one["review"]["review_id"])
+        for one in view["effects"]
+    ]
+    assert [page and page.finality for page in pages] == [
+        "This cannot be undone. If it fails, the other effects of its transaction go on.",
+        "This cannot be undone.",
+    ]
 
 
 async def test_outcomes_may_come_one_by_one(bank: World, robot: Agent) -> None:

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from countersign.contract import ToolManifest
 from policy_service.pap.changes.comparing import Report, compare
 from policy_service.pap.changes.findings import Way
+from policy_service.pap.changes.manifests import manifest_changes
 from tests.fakes.bundles import GROUPS, PAY_ARGS, BundleFolder, pay_manifest
 
 RULES = """
@@ -145,6 +147,7 @@ LOOSENINGS = {
     "fired twice": (manifest(idempotent=True), "manifest-idempotent"),
     "enforced elsewhere": (manifest(aud=None), "manifest-aud"),
     "no recheck": (manifest(recheck=False), "manifest-recheck"),
+    "let fail alone": (manifest(on_exhausted="tool"), "manifest-on_exhausted"),
     "less risk": (manifest(risk="low"), "manifest-risk"),
     "more is hidden": (manifest(secret=["/note", "/account"]), "manifest-secret"),
     "money said otherwise": (
@@ -203,6 +206,15 @@ TIGHTENINGS = {
     "a narrower enum": args(currency={"type": "string", "enum": ["USD"]}),
     "fresher facts": text("facts.toml", FACTS, 'max_age = "1h"', 'max_age = "5m"'),
 }
+
+
+def test_what_may_fail_alone_no_more_is_a_tightening() -> None:
+    strict = ToolManifest.model_validate_json(json.dumps(pay_manifest()))
+    lenient = strict.model_copy(update={"on_exhausted": "tool"})
+    nowhere: frozenset[str] = frozenset()
+    (tighter,) = manifest_changes(lenient, strict, "pay", nowhere, is_settled=True)
+    (looser,) = manifest_changes(strict, lenient, "pay", nowhere, is_settled=True)
+    assert (tighter.way, looser.way) == (Way.TIGHTENING, Way.LOOSENING)
 
 
 @pytest.mark.parametrize("name", TIGHTENINGS)
