@@ -19,6 +19,7 @@ from sqlalchemy import (
     Index,
     LargeBinary,
     UniqueConstraint,
+    false,
 )
 from sqlalchemy import text as sql
 from sqlmodel import Field
@@ -151,7 +152,8 @@ class EffectRow(Row, table=True):
     call_key: str
     compensation: dict[str, Any] | None = Field(default=None, sa_type=Json)
     secret: list[str] = Field(default_factory=list, sa_type=Json)  # pointers, of that day
-    may_fail: bool = False  # known not to have acted, it stops no sibling; of that day too
+    # known not to have acted, it stops no sibling; of that day too
+    may_fail: bool = Field(default=False, sa_column_kwargs={"server_default": false()})
     state: str
     decision_id: str
     gates: list[dict[str, Any]] = Field(default_factory=list, sa_type=Json)  # all that ever fired

@@ -149,7 +149,6 @@ def upgrade() -> None:
         sa.Column("call_key", sa.String(), nullable=False),
         sa.Column("compensation", Json, nullable=True),
         sa.Column("secret", Json, nullable=False),
-        sa.Column("may_fail", sa.Boolean(), nullable=False),
         sa.Column("state", sa.String(), nullable=False),
         sa.Column("decision_id", sa.String(), nullable=False),
         sa.Column("gates", Json, nullable=False),
