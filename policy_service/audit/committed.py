@@ -83,6 +83,8 @@ class Committed:
         kind, body = line.kind, line.body
         if kind == "decision_made":
             metrics.DECISIONS.labels(body["outcome"], body["cause"]).inc()
+        elif kind == "live_decided":
+            metrics.DECISIONS.labels(body["outcome"], "live").inc()
         elif kind == "effect_submitted":
             metrics.EFFECTS_SUBMITTED.labels(self._tool(body["tool"]), body["to"]).inc()
         elif kind.startswith("effect_"):

@@ -73,8 +73,12 @@ def _after_redemption(parts: Sequence[Part], states: set[EffectState]) -> TxnSta
 
 def stands_for_good(parts: Sequence[Part]) -> bool:
     """Whether something fired beside something that did not, and has no compensation: only a person can settle it."""
-    torn = any(part.state in _NOTHING_STANDS and not part.failed_as_it_may for part in parts)
-    return torn and any(needs_a_word(part) for part in parts)
+    return did_not_go_through(parts) and any(needs_a_word(part) for part in parts)
+
+
+def did_not_go_through(parts: Sequence[Part]) -> bool:
+    """Whether something is missing that people did not agree may be missing: then what fired is taken back."""
+    return any(part.state in _NOTHING_STANDS and not part.failed_as_it_may for part in parts)
 
 
 def needs_a_word(part: Part) -> bool:

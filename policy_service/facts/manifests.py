@@ -19,7 +19,15 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
 from jsonschema.validators import extend
 
-from countersign.contract import JSON, RESERVED_KEYS, ToolManifest, canonicalize, pointer_tokens
+from countersign.contract import (
+    JSON,
+    RESERVED_KEYS,
+    ContractError,
+    ToolManifest,
+    canonicalize,
+    pointer_tokens,
+)
+from countersign.contract.patterns import pattern_keywords, require_patterns
 from policy_service.domain.question import ArgsRefusedError, Encoded
 from policy_service.facts.cedar_types import RecordField, TypeReader
 
@@ -123,7 +131,8 @@ def _unique_items(
 
 
 _Validator: Any = extend(  # type: ignore[no-untyped-call]
-    Draft202012Validator, {"multipleOf": _multiple_of, "uniqueItems": _unique_items}
+    Draft202012Validator,
+    {"multipleOf": _multiple_of, "uniqueItems": _unique_items, **pattern_keywords(ValidationError)},
 )
 
 
@@ -133,6 +142,10 @@ def _require_usable(schema: Mapping[str, Any]) -> None:
     except SchemaError as error:
         place = "/".join(str(part) for part in error.absolute_path)
         raise ValueError(f"args/{place} is not JSON Schema 2020-12: {error.message}") from error
+    try:
+        require_patterns(schema)
+    except ContractError as error:
+        raise ValueError(str(error)) from error
     for node in _nodes(schema):
         properties = node.get("properties")
         if isinstance(properties, dict) and (reserved := RESERVED_KEYS.intersection(properties)):

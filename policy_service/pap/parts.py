@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from countersign.contract import Limits, ToolManifest, load
+from countersign.contract import Lane, Limits, ToolManifest, load
 from policy_service.domain.people import FOR_PEOPLE
 from policy_service.facts.config import BUILT_IN_TYPES, FactsConfig, SourceSpec, parse_facts_config
 from policy_service.facts.groups import Directory, parse_groups
@@ -151,7 +151,7 @@ def _tool_problems(tools: Sequence[ToolVersion], config: FactsConfig) -> list[Pr
             messages.append(
                 f"resource type {manifest.resource.type!r} belongs to the service; call it something else"
             )
-        messages += _compensation_problems(manifest, manifests)
+        messages += [*_compensation_problems(manifest, manifests), *_probe_problems(manifest, manifests)]
         problems += [Problem(version.file, None, message) for message in messages]
     for source in config.source:
         if unknown := sorted(set(source.tools) - manifests.keys()):
@@ -172,6 +172,22 @@ def _compensation_problems(manifest: ToolManifest, manifests: Mapping[str, ToolM
         return [f"compensation {compensator.tool!r} has no argument {strange[0]!r}"]
     if missing := sorted(set(_required(compensator)) - mapped):
         return [f"compensation {compensator.tool!r} needs the argument {missing[0]!r}; map it"]
+    return []
+
+
+def _probe_problems(manifest: ToolManifest, manifests: Mapping[str, ToolManifest]) -> list[str]:
+    """A probe is code beside the tool that only asks. Its name is reviewed here; it has no manifest, for nobody calls
+    it but the SDK, and what has one is called to act."""
+    if manifest.probe is None:
+        return []
+    if manifest.probe in manifests:
+        return [
+            f"probe {manifest.probe!r} is a tool of this bundle; a probe only asks and has no manifest, name another"
+        ]
+    if manifest.lane is Lane.LIVE:
+        return [
+            f"{manifest.tool!r} is a live tool, and its adapter, which knows what landed, is asked; leave the probe out"
+        ]
     return []
 
 

@@ -87,9 +87,15 @@ def stage(journal: Journal, run_key: str, effect: Effect) -> tuple[Lease, int, s
         if not isinstance(lease, Lease):
             raise BenchError(f"the lease is held by {lease}")
         staging = book.begin_staging(lease)
-    book.stage(lease, staging, Staged(effect.effect_id, effect.call_key, TOOL, ARGS_BYTES, STAGED_LANE, 1))
+    book.stage(
+        lease, staging, Staged(effect.effect_id, effect.call_key, TOOL, ARGS_BYTES, STAGED_LANE, 1, ())
+    )
     digest = txn_digest(effect_digests=[effect.digest])
-    return lease, staging, book.freeze(lease, staging, [effect], txn_digest=digest, live=0)
+    return (
+        lease,
+        staging,
+        book.freeze(lease, staging, [effect], secret={effect.tool_digest: ()}, txn_digest=digest, live=0),
+    )
 
 
 def redeemed(journal: Journal, run_key: str, effect: Effect) -> tuple[Lease, int, str]:
@@ -132,7 +138,7 @@ class _Live:
         self._seq += 1
         key = call_key(agent=AGENT, run_key="live", tool=TOOL, args=ARGS, n=self._seq)
         name = effect_id(txn=self._lease.txn, call_key=key)
-        call = Staged(name, key, TOOL, ARGS_BYTES, LIVE_LANE, self._seq)
+        call = Staged(name, key, TOOL, ARGS_BYTES, LIVE_LANE, self._seq, ())
         return lambda: self._journal.transactions.stage(self._lease, self._staging, call)
 
 

@@ -16,18 +16,22 @@ from typing import Any
 
 from countersign import (
     CountersignError,
+    DidNotHappen,
+    Happened,
     NotDone,
+    ProbeAnswer,
     Runtime,
     Settings,
     SQLiteAdapter,
     ToolRegistry,
     current_effect,
+    probe,
     resume,
     tool,
     transaction,
 )
+from countersign.commit.edits import open_proposals
 from countersign.contract import names
-from countersign.edits import open_proposals
 from countersign.waiting import Answered, Asked, SyncWaits
 from tests.crash.dying import Death
 
@@ -185,6 +189,7 @@ class Tools:
     charge: Callable[..., Any] = field(init=False)
     notify: Callable[..., Any] = field(init=False)
     note: Callable[..., Any] = field(init=False)
+    pay: Callable[..., Any] = field(init=False)
 
     def __post_init__(self) -> None:
         registry = self.registry
@@ -233,6 +238,21 @@ class Tools:
             """Write a note."""
             database.connection.execute("INSERT INTO notes VALUES (NULL, ?)", (order_id,))
 
+        @probe("find_payment", registry=registry)
+        def find_payment() -> ProbeAnswer:
+            key = current_effect().call_key
+            paid = [one for one in lines(self.folder / "world.jsonl") if one["call_key"] == key]
+            return Happened(f"p-{paid[0]['args']['order_id']}") if paid else DidNotHappen()
+
+        @tool(
+            "pay", resource=("Order", "order_id"), probe="find_payment", timeout_seconds=1, registry=registry
+        )
+        def pay(order_id: str) -> str:
+            """Pay for an order; the bank can be asked whether it has."""
+            self.act({"order_id": order_id})
+            return f"p-{order_id}"
+
+        self.pay = pay
         self.refund, self.invoice, self.charge, self.notify, self.note = refund, invoice, charge, notify, note
 
     def act(self, args: dict[str, Any]) -> None:
@@ -275,6 +295,11 @@ def _lapsing_charge(tools: Tools) -> None:
     tools.notify("lapsing")
 
 
+def _probed(tools: Tools) -> None:
+    tools.charge("o-7")
+    tools.pay("o-7")
+
+
 def _odd(tools: Tools) -> None:
     tools.charge("odd")
     tools.notify("odd")
@@ -307,5 +332,6 @@ FLOWS: dict[str, Callable[[Tools], object]] = {
     "lapsing_charge": _lapsing_charge,
     "taken_back": _taken_back,
     "odd": _odd,
+    "probed": _probed,
     "body": _died_in_body,
 }

@@ -20,12 +20,16 @@ from typing import Any
 
 from countersign import (
     CountersignError,
+    DidNotHappen,
+    Happened,
     NotDone,
     PostgresAdapter,
+    ProbeAnswer,
     Runtime,
     Settings,
     SQLiteAdapter,
     ToolRegistry,
+    probe,
     resume,
     tool,
     transaction,
@@ -35,8 +39,8 @@ from countersign.adapters.postgres import PostgresSession
 from countersign.adapters.redo import Work
 from countersign.adapters.sqlite import SQLiteSession
 from countersign.journal.database import Database
-from countersign.journal_place import JournalPlace, JournalUrl
-from countersign.live import LiveWork
+from countersign.journal.place import JournalPlace, JournalUrl
+from countersign.live.work import LiveWork
 from countersign.waiting import Answered, Asked, SyncWaits
 from tests.crash.forking import forked
 from tests.crash.programs import program_flow
@@ -214,6 +218,24 @@ def _one(life: Life, registry: ToolRegistry) -> Callable[[], None]:
     return lambda: refund("o-1", 4_200)
 
 
+def _probed(life: Life, registry: ToolRegistry) -> Callable[[], None]:
+    """Two refunds whose probe looks at the world; one that is not there may still be on its way, unless it is final."""
+
+    @probe("find_refund", registry=registry)
+    def find_refund(order_id: str) -> ProbeAnswer:
+        if f"refund:{order_id}" in acts(life.folder):
+            return Happened(f"r-{order_id}")
+        return DidNotHappen(final=life.flow == "probed_final")
+
+    refund = _refund(life, registry, probe="find_refund", timeout_seconds=1)
+
+    def flow() -> None:
+        refund("o-1", 100)
+        refund("o-2", 200)
+
+    return flow
+
+
 def _large(life: Life, registry: ToolRegistry) -> Callable[[], None]:
     refund = _refund(life, registry)
     return lambda: refund("o-1", 90_000)
@@ -339,6 +361,8 @@ def _program(life: Life, registry: ToolRegistry) -> Callable[[], None]:
 FLOWS: dict[str, Callable[[Life, ToolRegistry], Callable[[], None]]] = {
     "one": _one,
     "large": _large,
+    "probed": _probed,
+    "probed_final": _probed,
     "idempotent": _idempotent,
     "two": _two,
     "taken_back": _taken_back,

@@ -23,8 +23,9 @@ from tests.crash.invariants import counted
 from tests.crash.story import SLOW, STRICTER, Story
 
 _STAGED = Death("journal.transactions:Transactions.stage", "after")
-_FIRING = Death("firing:FireRun._call", "before")
-_TAKING_BACK = Death("client.Service.compensate", "before")
+_FIRING = Death("commit.firing:FireRun._call", "before")
+_PAYING = Death("commit.firing:FireRun._call", "after", 2)  # the charge goes before
+_TAKING_BACK = Death("service.client.Service.compensate", "before")
 
 
 def fires(story: Story) -> None:
@@ -99,6 +100,15 @@ def takes_back(story: Story) -> None:
     story.live("odd", "odd")
     story.finish()
     happened(story, charge=2, void=1)
+
+
+def finds_out(story: Story) -> None:
+    """An agent dies over a payment; its bank is asked what became of it, and it stands."""
+    story.begin()
+    story.live("probed", "probed", dies=_PAYING)
+    story.live("resume")
+    story.finish()
+    happened(story, charge=1, pay=1)
 
 
 def works_live(story: Story) -> None:

@@ -169,9 +169,9 @@ def _watched_call(
 
 def watch_agent(passing: Passing) -> None:
     """Put the points of the SDK into this process."""
-    from countersign.client import Service
     from countersign.journal.database import Database
-    from countersign.live import LiveWork
+    from countersign.live.work import LiveWork
+    from countersign.service.client import Service
     from countersign.waiting import AsyncWaits, SyncWaits
 
     sites = _by_file(points.agent_sites())

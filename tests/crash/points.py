@@ -98,13 +98,13 @@ def agent_points() -> tuple[str, ...]:
 @cache
 def requests() -> tuple[str, ...]:
     """The SDK's requests: the public methods of its one implementation of the API."""
-    return _methods(SDK / "client.py", "Service", lambda name: not name.startswith("_"))
+    return _methods(SDK / "service" / "client.py", "Service", lambda name: not name.startswith("_"))
 
 
 @cache
 def live_moves() -> tuple[str, ...]:
     """What the live lane does to adapters."""
-    return _methods(SDK / "live.py", "LiveWork", LIVE_MOVES.__contains__)
+    return _methods(SDK / "live" / "work.py", "LiveWork", LIVE_MOVES.__contains__)
 
 
 def _methods(file: Path, owner: str, wanted: object) -> tuple[str, ...]:
@@ -112,7 +112,8 @@ def _methods(file: Path, owner: str, wanted: object) -> tuple[str, ...]:
     (found,) = (node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == owner)
     names = [node.name for node in found.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     assert callable(wanted)
-    return tuple(f"{file.stem}.{owner}.{name}" for name in names if wanted(name))
+    module = ".".join(file.relative_to(SDK).with_suffix("").parts)
+    return tuple(f"{module}.{owner}.{name}" for name in names if wanted(name))
 
 
 # ------------------------------------------------------------------------------------------------- reading the code

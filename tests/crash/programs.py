@@ -18,7 +18,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from countersign import NotDone, SQLiteAdapter, ToolRegistry, tool, transaction
-from countersign.current import current_transaction
+from countersign.tools.current import current_transaction
 
 Act = dict[str, Any]
 SMALL, ASKED, NEVER = 100, 90_000, 900_000

@@ -23,7 +23,7 @@ from sqlalchemy.pool import NullPool
 
 from countersign import ToolRegistry
 from countersign.contract import PrivateKey
-from countersign.drafting import manifest_json
+from countersign.manifests.drafting import manifest_json
 from examples.person import PageError, Person
 from policy_service.audit.log import highest_index
 from policy_service.channels.operator.socket import run_verb

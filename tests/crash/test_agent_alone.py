@@ -18,7 +18,7 @@ import pytest
 
 from countersign.contract import EffectState, PrivateKey
 from countersign.journal import Journal
-from countersign.journal_place import JournalUrl
+from countersign.journal.place import JournalUrl
 from tests.counterparts import postgres
 from tests.crash.alone import Life, acts, live, manifests_of, place_in
 from tests.fakes.desk import notes_database, write_key
@@ -43,6 +43,8 @@ HERE_IT_MATTERS = (
 
 OLD_FILES = {"state": "old", "draft": "to be removed"}
 NEW_FILES = {"state": "new", "orders/o-1": "refunded"}
+
+PATIENCE_S = 60.0  # for what has to come about, never for time to pass
 
 DATABASE = "journals.url"  # beside the stages, where their journals are to be in one
 
@@ -200,7 +202,7 @@ def require_honest(stage: Stage, point: str, said: dict[str, Any], before: list[
 
 @EVERY
 @pytest.mark.usefixtures("engine")
-@pytest.mark.parametrize("flow", ["one", "two"])
+@pytest.mark.parametrize("flow", [pytest.param("one", marks=pytest.mark.long), "two"])
 def test_killed_anywhere_a_rerun_fires_once_or_says_unknown(tmp_path: Path, flow: str, every: bool) -> None:
     points = unknown = 0
     for point, stage in killed_at_each(tmp_path, flow, every=every):
@@ -268,6 +270,37 @@ def test_an_idempotent_tool_is_called_again_with_the_same_key_and_ends_fired(
         assert said["raised"] is None, point
         assert set(acts(stage.folder)) == {"refund:o-1"}
         assert len(acts(stage.folder)) <= 2
+
+
+@EVERY
+@pytest.mark.parametrize("flow", ["probed", "probed_final"])
+def test_killed_anywhere_the_probe_tells_what_happened_and_nobody_guesses(
+    tmp_path: Path, flow: str, every: bool
+) -> None:
+    """I-3: whatever was in doubt is known in the end, as the world has it, and no call was made twice."""
+    ends = set()
+    for point, stage in killed_at_each(tmp_path, flow, every=every):
+        before = acts(stage.folder)
+        stage.live(resumes=True)
+        if flow == "probed_final":
+            assert "unknown" not in dict(stage.journal()), point
+        until = time.monotonic() + PATIENCE_S
+        while "unknown" in dict(stage.journal()):  # what is not there counts once its timeout has passed
+            assert time.monotonic() < until, point
+            time.sleep(0.1)
+            stage.live(resumes=True)
+        first, world = stage.journal(), acts(stage.folder)
+        told = f"{point}: {first}, {world}"
+        stage.live(resumes=True)
+        assert (stage.journal(), acts(stage.folder)) == (first, world), told
+        assert world[: len(before)] == before and len(world) == len(set(world)), told
+        assert [state for state, tool in first if tool == "refund" and state == "fired"] == [
+            "fired" for _ in world
+        ], told
+        assert not {state for state, _ in first} & {"firing", "redeemed", "unknown"}, told
+        assert not {EffectState.REDEEMED, EffectState.UNKNOWN} & {*stage.held()}, told
+        ends.add(tuple(state for state, _ in first[1:]))
+    assert {("fired", "fired"), ("failed", "unused"), ("fired", "failed")} <= ends
 
 
 @EVERY_WHEN_LONG
@@ -375,7 +408,7 @@ def test_two_databases_and_three_effects_end_all_done_all_undone_or_before_a_per
     assert ends == {"done", "undone", "before a person"}, "the flow has not seen all of its ends"
 
 
-@pytest.mark.parametrize("flow", ["with_files", "with_both"])
+@pytest.mark.parametrize("flow", ["with_files", pytest.param("with_both", marks=pytest.mark.long)])
 @EVERY
 def test_files_are_undone_before_the_redemption_and_finished_after_it_by_whoever_resumes(
     tmp_path: Path, every: bool, flow: str

@@ -13,16 +13,16 @@ from tests.crash.where import AGENT_NEVER, AGENT_WHERE
 pytestmark = STORIES
 
 EVERY_DAY = {
-    ("sqlite", "client.Service.redeem", "after"),
+    ("sqlite", "service.client.Service.redeem", "after"),
     ("sqlite", "journal.firing:Firing.begin", "after"),
-    ("sqlite", "firing:FireRun._call", "after"),
+    ("sqlite", "commit.firing:FireRun._call", "after"),
     ("sqlite", "journal.firing:Firing.write", "before"),
 }
 ON_POSTGRESQL = (
-    "client.Service.submit",
-    "client.Service.redeem",
-    "client.Service.report",
-    "firing:FireRun._call",
+    "service.client.Service.submit",
+    "service.client.Service.redeem",
+    "service.client.Service.report",
+    "commit.firing:FireRun._call",
     "journal.firing:Firing.begin",
     "journal.firing:Firing.write",
 )

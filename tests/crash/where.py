@@ -10,6 +10,7 @@ from tests.crash.chapters import (
     edits,
     errs,
     expires,
+    finds_out,
     fires,
     settles,
     shadows,
@@ -101,6 +102,7 @@ _FROM_GIT = (
 )
 _BY_SLACK = "one unit that touches no effect and sends nothing; whoever saw no answer looks at the page and repeats it"
 NEVER = {
+    "workflow.effects.evaluate:_note": "no story asks about a live effect: one unit, before its answer",
     "channels.operator.dev.serving:enrol": _DEV,
     "channels.operator.dev.session:mint_link": _DEV,
     "channels.operator.restoring:_restore>write_mark#1": _RESTORED,
@@ -131,10 +133,14 @@ def chapter_of(point: str) -> Chapter | None:
     return found[0] if found else None
 
 
-_SERVICE, _FIRING_J, _TXN = "client.Service", "journal.firing:Firing", "journal.transactions:Transactions"
+_SERVICE, _FIRING_J, _TXN = (
+    "service.client.Service",
+    "journal.firing:Firing",
+    "journal.transactions:Transactions",
+)
 AGENT_WHERE: dict[str, Chapter] = {
     f"{_SERVICE}.accept_proposal": edits,
-    "answering:_ask": talks,
+    "commit.answering:_ask": talks,
     f"{_SERVICE}.answer": talks,
     f"{_SERVICE}.compensate": takes_back,
     f"{_SERVICE}.decline_proposal": edits,
@@ -147,7 +153,8 @@ AGENT_WHERE: dict[str, Chapter] = {
     f"{_SERVICE}.submit": fires,
     f"{_SERVICE}.view": asks,
     f"{_SERVICE}.withdraw": errs,
-    "firing:FireRun._call": fires,
+    "commit.firing:FireRun._call": fires,
+    "commit.probing:_asked": finds_out,
     f"{_FIRING_J}.begin": fires,
     f"{_FIRING_J}.begin_compensation": takes_back,
     f"{_FIRING_J}.compensation_redeemed": takes_back,
@@ -158,8 +165,8 @@ AGENT_WHERE: dict[str, Chapter] = {
     "journal.kept:Epochs.meet": fires,
     "journal.kept:Receipts.keep": fires,
     f"{_SERVICE}.epoch": fires,
-    "step:Step._end": fires,
-    "step:Step.open": fires,
+    "transactions.step:Step._end": fires,
+    "transactions.step:Step.open": fires,
     "journal.kept:KeptManifests.keep": fires,
     "journal.kept:TakenEdits.keep": fires,
     "journal.kept:TakenEdits.note": edits,
@@ -178,18 +185,21 @@ AGENT_WHERE: dict[str, Chapter] = {
     f"{_TXN}.open": fires,
     f"{_TXN}.see": asks,
     f"{_TXN}.stage": fires,
-    "live.LiveWork.commit": works_live,
-    "live.LiveWork.prepare": works_live,
-    "live.LiveWork.run": works_live,
-    "live.LiveWork.undo": works_live,
+    "live.work.LiveWork.commit": works_live,
+    "live.work.LiveWork.prepare": works_live,
+    "live.work.LiveWork.run": works_live,
+    "live.work.LiveWork.undo": works_live,
 }
 AGENT_NEVER = {
     "journal.kept:Epochs.tell": "only after a restore of the service's database; what it tells is told at least once",
     "journal.kept:Traces.keep": "only where the agent is traced; what is lost is a link between two spans",
     "journal.outbox:Outbox.tell_again": "only after a restore; a repeat does the same again",
     **dict.fromkeys(
-        [f"journal.spending:Spending.{verb}" for verb in ("reserve", "settle", "record", "release", "doubt")],
+        [f"journal.spending:Spending.{verb}" for verb in ("reserve", "settle", "record", "_end", "doubt")],
         "no story calls a model; what a killed process had reserved is in tests/unit/sdk/test_llm_processes.py",
+    ),
+    "journal.conversations:Conversations.keep": (
+        "no story talks with a model; tests/integration/sdk/test_loops.py kills one that does before each message"
     ),
     "journal.transactions:Transactions.relist": "no story nests; what was never frozen is forgotten",
     **dict.fromkeys(

@@ -20,7 +20,7 @@ from countersign import (
 )
 from countersign.contract import EffectState
 from countersign.journal.outbox import Outbox
-from countersign.journal_place import JournalPlace
+from countersign.journal.place import JournalPlace
 from tests.fakes.desk import charge_tools, failing_tool, make_desk, note_tool, notes_database, refund_tool
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from countersign import Placeholder, Runtime, Settings, SQLiteAdapter, ToolRegistry, current_effect, tool
 from countersign.contract import PrivateKey, ToolManifest
-from countersign.tool import tool_of
+from countersign.tools.tool import tool_of
 from tests.fakes.service import FakeService
 from tests.fakes.service_http import Face
 
@@ -171,6 +171,11 @@ def failing_tool(
 
     desk.publish(notify, **manifest)
     return notify
+
+
+def asked_of_policy(desk: Desk) -> list[tuple[str, str]]:
+    """What the service was asked beyond the manifests of tools."""
+    return [one for one in desk.face.log if one[0] != "GET" or not one[1].startswith("/v1/tools/")]
 
 
 def notes_database(folder: Path) -> Path:

@@ -9,13 +9,13 @@ import asyncio
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from mcp.server.mcpserver import Context, MCPServer
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from countersign.contract.manifest import ToolManifest
-from countersign.mcp_drafts import mcp_drafts
+from countersign.manifests.mcp_drafts import mcp_drafts
 
 NAME = "bank"
 REVIEWED = ("transfer", "balance", "flaky")
@@ -60,6 +60,11 @@ def bank(written: Path) -> MCPServer:
         """Lend: the one that nobody reviewed."""
         act(ctx, "lend", account_id)
         return "lent"
+
+    @server.tool()
+    def tag(name: Annotated[str, Field(pattern="^(a+)+$")]) -> str:
+        """Tag: with a pattern that Python's own engine does not come to an end with."""
+        return "tagged"
 
     @server.tool()
     def anything(value: dict[str, Any]) -> str:

@@ -160,15 +160,17 @@ def openai_says(content: str | None, finish: str = "stop", **message: Any) -> di
 
 
 def openai_calls(
-    *calls: tuple[str, Any], said: str | None = None, finish: str = "tool_calls"
+    *calls: tuple[str, Any], said: str | None = None, finish: str = "tool_calls", turn: str = ""
 ) -> dict[str, Any]:
-    """An answer that calls tools: names with arguments, a text as it is or a value as JSON."""
+    """An answer that calls tools: names with arguments, a text as it is or a value as JSON. With a `turn` the ids are
+    of this message alone, as the vendor makes them; without, they are those of every other, as some servers do.
+    """
     return openai_says(
         said,
         finish,
         tool_calls=[
             {
-                "id": f"call_{number}",
+                "id": f"call_{turn}{number}",
                 "type": "function",
                 "function": {"name": name, "arguments": args if isinstance(args, str) else json.dumps(args)},
             }
@@ -191,10 +193,12 @@ def anthropic_says(*blocks: dict[str, Any] | str, stop: str = "end_turn") -> dic
     }
 
 
-def anthropic_calls(*calls: tuple[str, Any], said: str = "", stop: str = "tool_use") -> dict[str, Any]:
-    """An answer that calls tools."""
+def anthropic_calls(
+    *calls: tuple[str, Any], said: str = "", stop: str = "tool_use", turn: str = ""
+) -> dict[str, Any]:
+    """An answer that calls tools; `turn` as above."""
     blocks = [
-        {"type": "tool_use", "id": f"toolu_{number}", "name": name, "input": args}
+        {"type": "tool_use", "id": f"toolu_{turn}{number}", "name": name, "input": args}
         for number, (name, args) in enumerate(calls, 1)
     ]
     return anthropic_says(*([said] if said else []), *blocks, stop=stop)

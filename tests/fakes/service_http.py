@@ -43,6 +43,7 @@ class Face:
         self.faults: dict[str, list[Fault]] = {}
         self.log: list[tuple[str, str]] = []
         self.headers: list[dict[str, str]] = []
+        self.evaluated: list[EvaluationRequest] = []
         self.nonce = "nonce-1"
         self.lock = threading.RLock()
         self.transport = httpx2.MockTransport(self.answer)
@@ -163,7 +164,9 @@ class Face:
                 report = parse(ReportRequest, body)
                 return service.report(report.attempt_id, report.outcomes)
             case ["evaluations"]:
-                return service.evaluate(parse(EvaluationRequest, body).effects)
+                asked = parse(EvaluationRequest, body)
+                self.evaluated.append(asked)
+                return service.evaluate(asked.effects)
         raise Refused(404, ErrorCode.NOT_FOUND)
 
     def _jti(self, token: str) -> str:

@@ -6,6 +6,7 @@ The four are held to the same chapters: what a loop does must not depend on whos
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ from tests.fakes.model_vendors import (
     openai_says,
     vendor,
 )
+
+# Plain http on loopback: a TLS context that trusts nobody costs nothing, those of the clients read every authority.
+_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 ALL = ("openai", "openai-async", "anthropic", "anthropic-async")
 ASK = [{"role": "user", "content": "Refund order o-4, please."}]
@@ -43,8 +47,8 @@ class Talk:
     def is_openai(self) -> bool:
         return self.kind.startswith("openai")
 
-    def calls(self, *calls: tuple[str, Any], said: str = "") -> dict[str, Any]:
-        return (openai_calls if self.is_openai else anthropic_calls)(*calls, said=said)
+    def calls(self, *calls: tuple[str, Any], said: str = "", turn: str = "") -> dict[str, Any]:
+        return (openai_calls if self.is_openai else anthropic_calls)(*calls, said=said, turn=turn)
 
     def says(self, text: str) -> dict[str, Any]:
         return openai_says(text) if self.is_openai else anthropic_says(text)
@@ -86,4 +90,7 @@ class Talk:
 
     def _settings(self, settings: dict[str, Any]) -> dict[str, Any]:
         url = f"{self.vendor.url}/v1" if self.is_openai else self.vendor.url
-        return {"api_key": "none", "base_url": url, "max_retries": 0, **settings}
+        package: Any = openai if self.is_openai else anthropic
+        transport = package.DefaultAsyncHttpxClient if self.is_async else package.DefaultHttpxClient
+        http = transport(verify=_NOBODY)
+        return {"api_key": "none", "base_url": url, "max_retries": 0, "http_client": http, **settings}

@@ -8,6 +8,9 @@ A room sees every floor below its own, never one above and never its neighbours;
 sees them; `from_settings.py` is a part of `app.py`. `settings.py`, `configured.py`, `issuers.py`, `lookups.py`,
 `webhooks.py`, `slack.py`, `reaching.py`, `errors.py`, `metrics.py`, `health.py` and `tracing.py` are the ground that
 everybody but the domain may stand on.
+
+The SDK is a house of floors (`SDK_FLOORS`): contract, errors, journal and tools below; the step of an agent, its commit
+and its recovery above; commands on top.
 """
 
 from __future__ import annotations
@@ -16,6 +19,47 @@ from tests.house.imports import Import
 
 SERVICE = "policy_service"
 SDK = "countersign"
+
+# The rooms of the SDK, from the ground up: a room may name those of the lines before its own, and itself.
+SDK_FLOORS = (
+    ("contract", "clock", "threads", "tracing"),
+    ("errors",),
+    ("waiting", "adapters", "journal", "catalogue"),
+    ("settings",),
+    ("service", "tools"),
+    ("manifests", "llm"),
+    ("engine",),
+    ("runtime", "live"),
+    ("commit", "testing"),
+    ("recovery",),
+    ("transactions",),
+    ("rehearsal", "integrations", "pytest_plugin"),
+    ("cli",),
+    ("",),  # the package itself: the names that users import
+)
+
+# What points up all the same, inside a function or as a type only. Each serves the one sentence that a user writes.
+SDK_UPWARD = {
+    "countersign.settings": {"countersign.llm.budgets.Budget"},  # Settings(budgets=(Budget(...),))
+    "countersign.llm.calling": {  # llm_call(...) without a runtime: the process's own
+        "countersign.runtime.Runtime",
+        "countersign.runtime.default_runtime",
+    },
+    "countersign.tools.tool": {"countersign.manifests.drafting.draft_manifest"},  # Tool.draft_manifest()
+    "countersign.tools.current": {"countersign.transactions.transaction.Transaction"},  # who is watching
+    "countersign.transactions.opening": {  # transaction(dry_run=True)
+        "countersign.rehearsal.dry_run.DryRehearsal",
+        "countersign.rehearsal.stage.Rehearsal",
+    },
+    "countersign.transactions.transaction": {  # its .result
+        "countersign.rehearsal.foreseen.DryRun",
+        "countersign.rehearsal.stage.Rehearsal",
+    },
+    "countersign.transactions.rerun": {  # run_transaction(dry_run=True)
+        "countersign.rehearsal.dry_run.rehearse",
+        "countersign.rehearsal.foreseen.DryRun",
+    },
+}
 
 INNER_ROOMS = ("pdp", "pap", "facts", "tokens", "audit", "storage", "identity")
 GROUND = frozenset(
@@ -99,7 +143,7 @@ def wrong_service_arrows(imports: list[Import]) -> list[str]:
 
 
 def wrong_sdk_arrows(imports: list[Import]) -> list[str]:
-    """Every import of the SDK that names the service, or of the contract that names the rest of the SDK."""
+    """Every import of the SDK that names the service, or of the contract the rest of the SDK, or that points up."""
     return [f"{one.place}: {why}" for one in imports if (why := _wrong_in_sdk(one))]
 
 
@@ -157,7 +201,27 @@ def _wrong_in_sdk(one: Import) -> str | None:
     names_sdk = one.imported.split(".")[0] == SDK
     if in_contract and names_sdk and not f"{one.imported}.".startswith(f"{SDK}.contract."):
         return f"the contract stands alone and may not name {one.imported}"
+    return _wrong_sdk_floor(one)
+
+
+def _wrong_sdk_floor(one: Import) -> str | None:
+    if one.imported.split(".")[0] != SDK or one.imported in SDK_UPWARD.get(one.importer, ()):
+        return None
+    here, there = room_of(one.importer), room_of(one.imported)
+    if _floor(here) is None:
+        return f"the floor plan has no room {here!r}; add it to tests/house/arrows.py and say why"
+    if here != there and not _stands_above(_floor(here), _floor(there)):
+        return f"{here} does not stand above {there} and may not name it"
     return None
+
+
+def _stands_above(here: int | None, there: int | None) -> bool:
+    """A name that is no room's is one of the package itself, which stands on top of all."""
+    return here is not None and there is not None and here > there
+
+
+def _floor(room: str) -> int | None:
+    return next((floor for floor, rooms in enumerate(SDK_FLOORS) if room in rooms), None)
 
 
 def room_of(module: str) -> str:

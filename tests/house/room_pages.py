@@ -16,9 +16,13 @@ MARKER = "<!-- modules -->\n"
 
 
 def rooms() -> list[Path]:
-    """Every package of the service, but for the migrations."""
+    """Every package of the service, but for the migrations; and those of the SDK whose page has the marker."""
     inits = sorted((ROOT / "policy_service").rglob("__init__.py"))
-    return [init.parent for init in inits if "migrations" not in init.parts]
+    sdk = sorted((ROOT / "sdk" / "python" / "countersign").glob("*/README.md"))
+    return [
+        *(init.parent for init in inits if "migrations" not in init.parts),
+        *(page.parent for page in sdk if MARKER in page.read_text()),
+    ]
 
 
 def page(room: Path) -> str:

@@ -11,6 +11,8 @@ import pytest
 from tests.house.arrows import (
     INNER_ROOMS,
     MAY_NAME,
+    SDK_FLOORS,
+    SDK_UPWARD,
     VERB_ROOMS,
     room_of,
     wrong_sdk_arrows,
@@ -101,7 +103,7 @@ WRONG = {
     "somebody names the command line": ("identity/agents.py", "import policy_service.cli"),
     "the service uses the SDK's client": (
         "workflow/reviews/vote.py",
-        "from countersign.client import Client",
+        "from countersign.service.client import Client",
     ),
     "the service uses the SDK as a whole": ("workflow/reviews/vote.py", "import countersign"),
     "a room that is not on the plan": ("utils/strings.py", "from policy_service.domain import gates"),
@@ -153,10 +155,24 @@ def test_right_service_arrow_is_left_alone(place: str, source: str, tmp_path: Pa
 
 
 WRONG_IN_SDK = {
-    "the client imports the service": ("client.py", "from policy_service.errors import ServiceError"),
+    "the client imports the service": ("service/client.py", "from policy_service.errors import ServiceError"),
     "the contract imports the service": ("contract/wire.py", "import policy_service"),
-    "the contract imports the client": ("contract/wire.py", "from countersign.client import Client"),
-    "the contract imports its parent": ("contract/wire.py", "from .. import client"),
+    "the contract imports the client": ("contract/wire.py", "from countersign.service.client import Client"),
+    "the contract imports its parent": ("contract/wire.py", "from .. import service"),
+    "the journal reads a tool": ("journal/kept.py", "from countersign.tools.tool import Tool"),
+    "a tool knows the step that it is called in": (
+        "tools/tool.py",
+        "def late():\n    from countersign.transactions.step import Step\n",
+    ),
+    "the commit knows the block": ("commit/firing.py", "from countersign.transactions import intake"),
+    "a live effect waits for recovery": ("live/work.py", "from ..recovery.forward import Forward"),
+    "a neighbour on the same floor": (
+        "integrations/loop.py",
+        "from countersign.rehearsal.replay import replay",
+    ),
+    "somebody names the command line": ("rehearsal/replay.py", "import countersign.cli.terminal"),
+    "a room names the package of all": ("commit/plan.py", "from countersign import transaction"),
+    "a room that is not on the plan": ("strings/cut.py", "from countersign.errors import Denied"),
 }
 
 
@@ -164,6 +180,18 @@ WRONG_IN_SDK = {
 def test_wrong_sdk_arrow_is_seen(place: str, source: str, tmp_path: Path) -> None:
     _write(tmp_path / "countersign" / place, source)
     assert len(wrong_sdk_arrows(imports_of(tmp_path, "countersign"))) == 1
+
+
+def test_every_room_of_the_sdk_has_one_floor() -> None:
+    folder = SDK_ROOT / "countersign"
+    rooms = {path.stem for path in folder.glob("*.py")} | {path.parent.name for path in folder.glob("*/*.py")}
+    placed = [room for floor in SDK_FLOORS for room in floor]
+    assert sorted(placed) == sorted({*rooms - {"__init__"}, ""})
+
+
+def test_every_arrow_that_may_point_up_is_drawn() -> None:
+    drawn = {(one.importer, one.imported) for one in imports_of(SDK_ROOT, "countersign")}
+    assert {(here, there) for here, all_of in SDK_UPWARD.items() for there in all_of} <= drawn
 
 
 def test_inner_rooms_have_only_the_four_inner_arrows() -> None:

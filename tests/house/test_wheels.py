@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -61,6 +62,15 @@ def test_the_wheels_carry_types_and_licence(installed: Path) -> None:
         assert (installed / package / "py.typed").is_file()
     for distribution in ("countersign_service", "countersign_sdk"):
         assert list(installed.glob(f"{distribution}-*.dist-info/licenses/LICENSE"))
+
+
+def test_the_catalogue_travels_in_the_wheel(installed: Path) -> None:
+    told = run(installed, "-m", "countersign.cli", "tools", "take", "payments.refund")
+    assert (told.returncode, json.loads(told.stdout)["tool"]) == (0, "payments.refund"), told.stderr
+    listed = json.loads(run(installed, "-m", "countersign.cli", "tools", "catalogue", "--json").stdout)
+    folder = ROOT / "sdk/python/countersign/catalogue"
+    assert len(listed["manifests"]) == len(list((folder / "manifests").iterdir()))
+    assert len(listed["no_compensation"]) == len(json.loads((folder / "no_compensation.json").read_text()))
 
 
 def test_every_migration_and_data_file_of_the_service_is_in_the_wheel(installed: Path) -> None:

@@ -20,7 +20,7 @@ from policy_service.channels.http.bodies import JSON_TYPE, answer, read_model
 from policy_service.channels.http.gate import Gate
 from policy_service.errors import NotFoundError
 from policy_service.workflow.effects.epochs import epoch_view
-from policy_service.workflow.effects.evaluate import evaluate_request
+from policy_service.workflow.effects.evaluate import decide_live, evaluate_request
 from policy_service.workflow.releases.redeem import Redeemed, redeem
 from policy_service.workflow.releases.renew import renew
 from policy_service.workflow.releases.report import report
@@ -96,7 +96,7 @@ def router(gate: Gate) -> APIRouter:
     @routes.post(
         "/evaluations",
         response_model=EvaluationView,
-        summary="What would be decided now; nothing is stored",
+        summary="What would be decided now; nothing is stored but, for live effects, its line in the log",
         responses=docs.problems(400, 401, 403, 413, 415, 421, 422, 429, 503),
         openapi_extra=docs.body_of(EvaluationRequest) | {"security": docs.AGENT},
     )
@@ -104,7 +104,8 @@ def router(gate: Gate) -> APIRouter:
         caller, body = await gate.agent(request)
         gate.paces.submit(caller.agent)
         wish = read_model(EvaluationRequest, body)
-        return answer(evaluation_view(await evaluate_request(ctx, caller, wish)))
+        decide = decide_live if wish.live else evaluate_request
+        return answer(evaluation_view(await decide(ctx, caller, wish)))
 
     @routes.get(
         "/tools/{tool:path}",

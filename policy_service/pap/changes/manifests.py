@@ -64,6 +64,8 @@ def _way(name: str, before: Any, after: Any, is_settled: bool) -> Way:
         return Way.TIGHTENING if after < before else Way.LOOSENING
     if name == "recheck" and after is True:
         return Way.TIGHTENING
+    if name == "ask" and after == "live":
+        return Way.TIGHTENING
     if name == "on_exhausted" and after == "transaction":
         return Way.TIGHTENING
     if name == "idempotent" and after is False:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, Final
+
+from countersign.contract import ContractError
+from countersign.contract.patterns import found_by
 
 TRIED: Final = (
     "x",
@@ -99,8 +101,8 @@ def _text(schema: Mapping[str, Any]) -> str:
     if pattern is None:
         return tried[0]
     try:
-        return next((text for text in tried if re.search(pattern, text)), tried[0])
-    except re.error:
+        return next(filter(found_by(pattern), tried), tried[0])
+    except ContractError:  # no bundle with it is ever in force
         return tried[0]
 
 

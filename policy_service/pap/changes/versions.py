@@ -56,12 +56,16 @@ def versions_of_both(before: Bundle, after: Bundle) -> list[Versions]:
 
 def version_findings(pairs: list[Versions], settled_by_trying: frozenset[str]) -> Iterator[Finding]:
     """What changes in the manifests. ``settled_by_trying`` are the versions of which everything was tried."""
+    kept = {pair.after.tool for pair in pairs if pair.after is not None}
     for pair in pairs:
         old, new = pair.before, pair.after
         if old is None:
             yield _finding(
                 Way.LOOK, pair, "tool", "the tool is new; what its rules let through stands under it"
             )
+        elif new is None and old.manifest.asks_live and old.tool not in kept:
+            words = "nobody asks any more before a live call of it runs: a live tool without a manifest runs unasked"
+            yield _finding(Way.LOOSENING, pair, "tool", words)
         elif new is None:
             yield _finding(Way.TIGHTENING, pair, "tool", "agents may not submit under this manifest any more")
         elif pair.is_added:

@@ -20,7 +20,6 @@ from policy_service.errors import InvalidRequestError
 from policy_service.identity.people import names_of
 from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow
-from policy_service.storage.tables import TransactionRow
 from policy_service.workflow.context import Context
 from policy_service.workflow.pages.alarms import who
 from policy_service.workflow.records import rows
@@ -122,8 +121,8 @@ def _split(conn: Connection, wanted: LogSearch) -> tuple[list[ColumnElement[bool
     asked: list[tuple[str, str]] = []
     if wanted.about:
         known = (
-            select(table(TransactionRow).c.txn).where(table(TransactionRow).c.txn == wanted.about).limit(1)
-        )
+            select(row.txn).where(row.txn == wanted.about).limit(1)
+        )  # of live effects there is only the log
         asked.append(("effect_id" if conn.execute(known).scalar() is None else "txn", wanted.about))
     if wanted.person:
         asked.append(("actor", f"person:{wanted.person}"))

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from countersign.contract import EffectState, TaskAnswer, TaskKind, TxnState
-from policy_service.domain.settlement import Part, stands_for_good, state_of_transaction
+from policy_service.domain.settlement import Part, did_not_go_through, stands_for_good, state_of_transaction
 from policy_service.domain.tasks import ANSWERS, moves_of
 from policy_service.storage.tables import EffectRow
 from policy_service.workflow.tasks.cases import TaskCase
@@ -113,6 +113,8 @@ def _of_transaction(effects: Sequence[EffectRow], after: Sequence[Part]) -> str:
         return "The transaction is settled."
     if state is TxnState.ENDED:
         return "Nothing of its transaction stands."
+    if not did_not_go_through(after):
+        return "What became of the others of its transaction is still to be told."
     due = [
         (effect.tool, str(effect.compensation["tool"]))
         for effect, part in zip(effects, after, strict=True)
@@ -123,8 +125,4 @@ def _of_transaction(effects: Sequence[EffectRow], after: Sequence[Part]) -> str:
     ]
     if stands_for_good(after):
         told.append("What fired and has no compensation stands: that becomes a task.")
-    return (
-        " ".join(["The transaction did not go through.", *told])
-        if told
-        else "The others of it are still open."
-    )
+    return " ".join(["The transaction did not go through.", *told])

@@ -6,9 +6,7 @@ The names below are loaded when they are first used, so that a program that need
 (the service, a gateway, a verifier) loads nothing of the runtime.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -16,20 +14,26 @@ if TYPE_CHECKING:
     from countersign.adapters.files import FilesAdapter
     from countersign.adapters.memory import AgentMemory, MemoryAdapter
     from countersign.adapters.postgres import PostgresAdapter
-    from countersign.current import FiringEffect, current_effect
     from countersign.errors import (
         AlreadyRedeemed,
         CountersignError,
         Denied,
         Edited,
+        EffectFailed,
+        FireError,
         IndependentFailures,
         JournalError,
+        JournalSealed,
         LeaseLost,
+        LiveCommitFailed,
         MisuseError,
         Moved,
         NotDone,
         NotStageable,
+        OutcomeUnknown,
         OutsideTransaction,
+        OverQuota,
+        PartlyFired,
         PlaceholderUsed,
         RegistrationError,
         ReleaseLapsed,
@@ -37,78 +41,81 @@ if TYPE_CHECKING:
         RerunDiffers,
         ResourceBusy,
         ReviewPending,
+        ReviewRequired,
         SavepointLost,
         ServiceRefused,
         ServiceUnavailable,
         SettingsError,
         Stopped,
+        ToolRaised,
         TransactionBusy,
         WorldError,
     )
-    from countersign.fire_errors import EffectFailed, FireError, LiveCommitFailed, OutcomeUnknown, PartlyFired
-    from countersign.isolation import Abort, Retry, Serialize
-    from countersign.journal_place import JournalUrl
+    from countersign.errors.reasons import DenyReason, PendingReview, Question
+    from countersign.journal.place import JournalUrl
+    from countersign.live.isolation import Abort, Retry, Serialize
     from countersign.llm.budgets import Budget
     from countersign.llm.calling import LlmCall, llm_call, record_llm
     from countersign.llm.errors import BudgetExceeded, CallNotRecorded, PriceUnknown, UsageUnknown
     from countersign.llm.ledger import LlmRecord
     from countersign.llm.shapes import Usage
-    from countersign.placeholder import Placeholder
-    from countersign.quotas import OverQuota
-    from countersign.reasons import DenyReason, PendingReview, Question
-    from countersign.registry import ToolRegistry
+    from countersign.recovery.resuming import resume, resume_async
     from countersign.rehearsal.divergences import Divergence
     from countersign.rehearsal.errors import NotRecorded, ReplayDiverged
     from countersign.rehearsal.foreseen import DryRun, ForeseenEffect
     from countersign.rehearsal.replay import replay
     from countersign.rehearsal.replayed import ReplayedCall, ReplayResult
-    from countersign.rerun import run_transaction
-    from countersign.rest import RestAnswer, RestApi, RestUnknown
-    from countersign.resuming import resume, resume_async
-    from countersign.run_steps import StepsRefused, run_steps
     from countersign.runtime import Runtime, default_runtime, use_runtime
     from countersign.settings import Settings
-    from countersign.tool import Tool, tool, tool_of
-    from countersign.transaction import Transaction, transaction
+    from countersign.tools.current import FiringEffect, current_effect
+    from countersign.tools.placeholder import Placeholder
+    from countersign.tools.probes import DidNotHappen, Happened, ProbeAnswer, Unsure, probe
+    from countersign.tools.registry import ToolRegistry
+    from countersign.tools.rest import RestAnswer, RestApi, RestUnknown
+    from countersign.tools.tool import Tool, tool, tool_of
+    from countersign.transactions.opening import transaction
+    from countersign.transactions.rerun import run_transaction
+    from countersign.transactions.run_steps import StepsRefused, run_steps
+    from countersign.transactions.transaction import Transaction
 
 _HOMES = {
     "adapters": ("LiveAdapter", "LiveCall", "LiveSession", "SQLiteAdapter"),
     "adapters.files": ("FilesAdapter",),
     "adapters.memory": ("AgentMemory", "MemoryAdapter"),
     "adapters.postgres": ("PostgresAdapter",),
-    "current": ("FiringEffect", "current_effect"),
-    "errors": (
-        *("AlreadyRedeemed", "CountersignError", "Denied", "Edited", "IndependentFailures", "JournalError"),
-        *("LeaseLost", "MisuseError", "Moved", "NotDone", "NotStageable", "OutsideTransaction"),
-        *("PlaceholderUsed", "RegistrationError", "ReleaseLapsed", "ReleaseRefused", "RerunDiffers"),
-        *("ResourceBusy", "ReviewPending", "SavepointLost", "ServiceRefused", "ServiceUnavailable"),
-        *("SettingsError", "Stopped", "TransactionBusy", "WorldError"),
+    "tools.current": ("FiringEffect", "current_effect"),
+    "errors": tuple(
+        "AlreadyRedeemed CountersignError Denied Edited EffectFailed FireError IndependentFailures JournalError "
+        "JournalSealed LeaseLost LiveCommitFailed MisuseError Moved NotDone NotStageable OutcomeUnknown "
+        "OutsideTransaction OverQuota PartlyFired PlaceholderUsed RegistrationError ReleaseLapsed ReleaseRefused "
+        "RerunDiffers ResourceBusy ReviewPending ReviewRequired SavepointLost ServiceRefused ServiceUnavailable "
+        "SettingsError Stopped ToolRaised TransactionBusy WorldError".split()
     ),
-    "fire_errors": ("EffectFailed", "FireError", "LiveCommitFailed", "OutcomeUnknown", "PartlyFired"),
-    "isolation": ("Abort", "Retry", "Serialize"),
-    "journal_place": ("JournalUrl",),
+    "live.isolation": ("Abort", "Retry", "Serialize"),
+    "journal.place": ("JournalUrl",),
     "llm.budgets": ("Budget",),
     "llm.calling": ("LlmCall", "llm_call", "record_llm"),
     "llm.errors": ("BudgetExceeded", "CallNotRecorded", "PriceUnknown", "UsageUnknown"),
     "llm.ledger": ("LlmRecord",),
     "llm.shapes": ("Usage",),
-    "placeholder": ("Placeholder",),
-    "quotas": ("OverQuota",),
-    "reasons": ("DenyReason", "PendingReview", "Proposal", "Question"),
+    "tools.placeholder": ("Placeholder",),
+    "tools.probes": ("DidNotHappen", "Happened", "ProbeAnswer", "Unsure", "probe"),
+    "errors.reasons": ("DenyReason", "PendingReview", "Proposal", "Question"),
     "rehearsal.divergences": ("Divergence",),
     "rehearsal.errors": ("NotRecorded", "ReplayDiverged"),
     "rehearsal.foreseen": ("DryRun", "ForeseenEffect"),
     "rehearsal.replay": ("replay",),
     "rehearsal.replayed": ("ReplayResult", "ReplayedCall"),
-    "rerun": ("run_transaction",),
-    "resuming": ("resume", "resume_async"),
-    "rest": ("RestAnswer", "RestApi", "RestUnknown"),
-    "run_steps": ("StepsRefused", "run_steps"),
+    "transactions.rerun": ("run_transaction",),
+    "recovery.resuming": ("resume", "resume_async"),
+    "tools.rest": ("RestAnswer", "RestApi", "RestUnknown"),
+    "transactions.run_steps": ("StepsRefused", "run_steps"),
     "runtime": ("Runtime", "default_runtime", "use_runtime"),
     "settings": ("Settings",),
-    "registry": ("ToolRegistry",),
-    "tool": ("Tool", "tool", "tool_of"),
-    "transaction": ("Transaction", "transaction"),
+    "tools.registry": ("ToolRegistry",),
+    "tools.tool": ("Tool", "tool", "tool_of"),
+    "transactions.opening": ("transaction",),
+    "transactions.transaction": ("Transaction",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -122,6 +129,7 @@ __all__ = [
     "CountersignError",
     "Denied",
     "DenyReason",
+    "DidNotHappen",
     "Divergence",
     "DryRun",
     "Edited",
@@ -130,8 +138,10 @@ __all__ = [
     "FireError",
     "FiringEffect",
     "ForeseenEffect",
+    "Happened",
     "IndependentFailures",
     "JournalError",
+    "JournalSealed",
     "JournalUrl",
     "LeaseLost",
     "LiveAdapter",
@@ -155,6 +165,7 @@ __all__ = [
     "PlaceholderUsed",
     "PostgresAdapter",
     "PriceUnknown",
+    "ProbeAnswer",
     "Proposal",
     "Question",
     "RegistrationError",
@@ -170,6 +181,7 @@ __all__ = [
     "RestUnknown",
     "Retry",
     "ReviewPending",
+    "ReviewRequired",
     "Runtime",
     "SQLiteAdapter",
     "SavepointLost",
@@ -181,15 +193,18 @@ __all__ = [
     "StepsRefused",
     "Stopped",
     "Tool",
+    "ToolRaised",
     "ToolRegistry",
     "Transaction",
     "TransactionBusy",
+    "Unsure",
     "Usage",
     "UsageUnknown",
     "WorldError",
     "current_effect",
     "default_runtime",
     "llm_call",
+    "probe",
     "record_llm",
     "replay",
     "resume",
@@ -201,19 +216,6 @@ __all__ = [
     "transaction",
     "use_runtime",
 ]
-
-
-class _Package(ModuleType):
-    """`countersign.tool` and `countersign.transaction` are functions, whichever modules of that name get
-    imported.
-    """
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOME_OF and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package
 
 
 def __getattr__(name: str) -> Any:

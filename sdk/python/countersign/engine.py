@@ -8,14 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from countersign.client import Service
 from countersign.clock import Clock
-from countersign.enforcement import Enforcer
 from countersign.errors import WorkerStopping
 from countersign.journal import Journal
-from countersign.manifests import Manifests
-from countersign.registry import ToolRegistry
+from countersign.manifests.reviewed import Manifests
+from countersign.service.client import Service
+from countersign.service.enforcement import Enforcer
 from countersign.settings import Settings
+from countersign.tools.registry import ToolRegistry
 from countersign.waiting import AsyncWaits, SyncWaits, Waits
 
 

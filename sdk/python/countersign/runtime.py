@@ -15,18 +15,18 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from countersign.bringing import BroughtKeys
-from countersign.client import AsyncClient, Client, Service
 from countersign.clock import Clock, SystemClock
 from countersign.contract.keys import PrivateKey
-from countersign.enforcement import Enforcer, KeyCache
 from countersign.engine import Engine
 from countersign.journal import Journal
 from countersign.llm.ledger import Ledger
-from countersign.manifests import Manifests
-from countersign.registry import ToolRegistry, default_registry
+from countersign.manifests.reviewed import Manifests
+from countersign.service.bringing import BroughtKeys
+from countersign.service.client import AsyncClient, Client, Service
+from countersign.service.enforcement import Enforcer, KeyCache
+from countersign.service.transport import Nonces, Transport
 from countersign.settings import Settings, load_key
-from countersign.transport import Nonces, Transport
+from countersign.tools.registry import ToolRegistry, default_registry
 from countersign.waiting import AsyncWaits, SyncWaits, Waits
 
 
@@ -62,7 +62,12 @@ class Runtime:
         self.settings = settings
         self.registry = default_registry if registry is None else registry
         self.clock: Clock = clock or SystemClock()
-        self.journal = Journal(settings.journal_path, clock=self.clock, lease_seconds=settings.lease_seconds)
+        self.journal = Journal(
+            settings.journal_path,
+            clock=self.clock,
+            lease_seconds=settings.lease_seconds,
+            key_path=settings.journal_key_path,
+        )
         self.manifests = Manifests(self.journal)
         self.ledger = Ledger(settings, self.journal, self.clock)
         self._key, self._brought = _own_key(settings, self.clock)

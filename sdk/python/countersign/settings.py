@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 from countersign.contract.errors import BadKeyError
 from countersign.contract.keys import PrivateKey
 from countersign.errors import SettingsError
-from countersign.journal_place import JournalPlace, journal_place
+from countersign.journal.place import JournalPlace, journal_place
 
 if TYPE_CHECKING:
     from countersign.llm.budgets import Budget
@@ -28,6 +28,7 @@ AGENT_VARIABLE: Final = "COUNTERSIGN_AGENT"
 KEY_VARIABLE: Final = "COUNTERSIGN_KEY"
 TOKEN_VARIABLE: Final = "COUNTERSIGN_TOKEN_FILE"  # noqa: S105 - the name of a variable
 JOURNAL_VARIABLE: Final = "COUNTERSIGN_JOURNAL"
+JOURNAL_KEY_VARIABLE: Final = "COUNTERSIGN_JOURNAL_KEY"
 ALLOW_DEV_VARIABLE: Final = "COUNTERSIGN_ALLOW_DEV"
 ALLOW_HTTP_VARIABLE: Final = "COUNTERSIGN_ALLOW_HTTP"
 ISSUER_VARIABLE: Final = "COUNTERSIGN_ISSUER"
@@ -46,7 +47,10 @@ class Settings:
     agent: str
     key_path: Path | None  # the enrolled key; None: one made here, vouched for by the token
     journal_path: JournalPlace
-    token_path: Path | None = None  # the platform's token; see bringing.py
+    journal_key_path: Path | None = (
+        None  # seals what is secret; None: beside a journal file, made when it is needed
+    )
+    token_path: Path | None = None  # the platform's token; see service/bringing.py
     issuer: str = ""  # what `iss` of a release must be; empty: the url
     allow_dev: bool = False  # accept releases whose votes came from the development sign-in
     allow_http: bool = False  # plain http to another machine; only inside a network nobody else shares
@@ -102,8 +106,8 @@ class Settings:
 
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None) -> Settings:
-        """Read `COUNTERSIGN_URL`, `_AGENT`, `_KEY`, `_TOKEN_FILE`, `_JOURNAL`, `_ALLOW_DEV`, `_ALLOW_HTTP`, `_ISSUER`,
-        `_BUDGETS` and `_PRICES`.
+        """Read `COUNTERSIGN_URL`, `_AGENT`, `_KEY`, `_TOKEN_FILE`, `_JOURNAL`, `_JOURNAL_KEY`, `_ALLOW_DEV`,
+        `_ALLOW_HTTP`, `_ISSUER`, `_BUDGETS` and `_PRICES`.
 
         Raises:
             SettingsError: a required variable is missing, or a value is unsafe.
@@ -117,6 +121,7 @@ class Settings:
             key_path=_path(env, KEY_VARIABLE),
             token_path=_path(env, TOKEN_VARIABLE),
             journal_path=journal_place(journal) if journal else default_journal_path(agent, env),
+            journal_key_path=_path(env, JOURNAL_KEY_VARIABLE),
             issuer=env.get(ISSUER_VARIABLE, ""),
             allow_dev=_flag(env, ALLOW_DEV_VARIABLE),
             allow_http=_flag(env, ALLOW_HTTP_VARIABLE),
@@ -136,6 +141,11 @@ def journal_path_from_env(environment: Mapping[str, str] | None = None) -> Journ
     if named:
         return journal_place(named)
     return default_journal_path(_required(env, AGENT_VARIABLE, "the agent whose journal it is"), env)
+
+
+def journal_key_path_from_env(environment: Mapping[str, str] | None = None) -> Path | None:
+    """The file of the keys of this agent's journal, where one is named."""
+    return _path(os.environ if environment is None else environment, JOURNAL_KEY_VARIABLE)
 
 
 def default_journal_path(agent: str, environment: Mapping[str, str]) -> Path:

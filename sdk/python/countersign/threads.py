@@ -1,17 +1,27 @@
 """A function in a thread of its own: the only way to stop waiting for code that does not return.
 
 The thread is a daemon, so that a tool that hangs does not keep the process; it sees the caller's context variables.
-Nobody can end it: whoever stops waiting does not know what it still does.
+Nobody can end it: whoever stops waiting does not know what it still does. A thread whose call returned takes the next
+one, for starting a thread costs more than most of what the SDK does around a call. Where the call raised, the thread
+ends with whatever it had half done in its thread-local state; so does the copy of it in a child that the call forked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import os
 import threading
+import time
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from typing import Any
+from queue import SimpleQueue
+from typing import Any, Final
+
+_IDLE: Final = "countersign-idle"
+_SLICE_SECONDS: Final = 0.5  # a signal that comes just before a wait begins is only seen when that wait ends
+_MAX_IDLE: Final = 8  # threads that wait for a next call; those of a large group end
 
 
 class ToolTimeoutError(TimeoutError):
@@ -30,16 +40,37 @@ class Threaded:
         self._future: Future[Any] = Future()
         self._future.set_running_or_notify_cancel()  # nobody takes it back any more
         context = contextvars.copy_context()
-        name = f"countersign-{getattr(fn, '__name__', 'tool')}"
-        threading.Thread(target=context.run, args=(self._run, fn, kwargs), name=name, daemon=True).start()
+        _hand_over(
+            lambda: context.run(self._run, fn, kwargs), f"countersign-{getattr(fn, '__name__', 'tool')}"
+        )
 
-    def _run(self, fn: Callable[..., object], kwargs: dict[str, Any]) -> None:
+    def _run(self, fn: Callable[..., object], kwargs: dict[str, Any]) -> bool:
+        """Whether it returned, in the process that began it."""
+        pid = os.getpid()
         try:
             self._future.set_result(fn(**kwargs))
         except StopIteration as error:  # no future can carry it
             self._future.set_exception(RuntimeError(f"{fn!r} raised {error!r}"))
         except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits for it
             self._future.set_exception(error)
+        else:
+            return os.getpid() == pid
+        return False
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Block until it has ended, one way or another, or the time is up; whether it has ended."""
+        until = None if seconds is None else time.monotonic() + seconds
+        while True:
+            left = _SLICE_SECONDS if until is None else min(_SLICE_SECONDS, until - time.monotonic())
+            if wait([self._future], max(left, 0.0)).done:
+                return True
+            if until is not None and time.monotonic() >= until:
+                return False
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it has."""
+        return self._future.done()
 
     def result(self, seconds: float | None) -> Any:
         """Block until it has returned.
@@ -48,10 +79,44 @@ class Threaded:
             ToolTimeoutError: it has not in that time.
             BaseException: what it raised.
         """
-        if not wait([self._future], seconds).done:
+        if not self.wait(seconds):
             raise timed_out(seconds)
+        # Not asked for with a timeout: a TimeoutError of its own is its word.
         return self._future.result()
 
     def ended(self) -> asyncio.Future[Any]:
         """The same, to be awaited."""
         return asyncio.wrap_future(self._future)
+
+
+class _Worker:
+    """A thread that takes one call after the other, and ends when one raised or enough others are idle."""
+
+    def __init__(self) -> None:
+        self.calls: SimpleQueue[Callable[[], bool]] = SimpleQueue()
+        self.thread = threading.Thread(target=self._work, daemon=True)
+
+    def _work(self) -> None:
+        while True:
+            call = self.calls.get()
+            if not call():
+                return
+            del call  # what the call held is not kept until the next one
+            self.thread.name = _IDLE
+            if len(_idle) >= _MAX_IDLE:
+                return
+            _idle.append(self)
+
+
+_idle: deque[_Worker] = deque()
+os.register_at_fork(after_in_child=_idle.clear)  # the child has none of its parent's threads
+
+
+def _hand_over(call: Callable[[], bool], name: str) -> None:
+    try:
+        worker = _idle.pop()
+    except IndexError:
+        worker = _Worker()
+        worker.thread.start()
+    worker.thread.name = name
+    worker.calls.put(call)

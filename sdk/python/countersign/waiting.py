@@ -3,7 +3,7 @@ functions.
 
 `SyncWaits` never suspends, so `run` can drive any coroutine of the SDK to its end with a single `send`; a
 coroutine that suspends anyway has met something async in a blocking transaction, and that is refused rather
-than guessed at. There is one protocol engine (commit.py), not two.
+than guessed at. There is one protocol engine (commit/commit.py), not two.
 """
 
 from __future__ import annotations
@@ -52,9 +52,25 @@ Part = Callable[[], Coroutine[Any, Any, object]]
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """How one of them ended, where it did not return."""
+    """How one of them ended, where it did not return. What is no `Exception` (a tool that exits) is its own word; but
+    a task that was cancelled may have `left` something running that it waited for.
+    """
 
-    error: Exception
+    error: BaseException
+    left: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unended:
+    """It had not ended when whoever waited for it was interrupted."""
+
+
+class LeftEarlyError(BaseException):
+    """Whoever waited was interrupted. `answers` has what ended before, in order, and `Unended` for the others."""
+
+    def __init__(self, answers: Sequence[object], interrupt: BaseException) -> None:
+        self.answers, self.interrupt = tuple(answers), interrupt
+        super().__init__(f"interrupted by {type(interrupt).__name__}")
 
 
 class Waits(Protocol):
@@ -81,7 +97,10 @@ class Waits(Protocol):
 
     async def together(self, parts: Sequence[Part]) -> list[object]:
         """Run all of them at the same time and wait until each has ended; the results in order, `Raised` for an
-        exception.
+        exception. Of one alone, what is no `Exception` goes on its way.
+
+        Raises:
+            LeftEarlyError: the wait for several was interrupted; those that had not ended go on, or were cancelled.
         """
         ...
 
@@ -123,7 +142,15 @@ class SyncWaits:
         """One by one if it is one, else each in a thread."""
         if len(parts) == 1:
             return [await _caught(parts[0])]
-        threads = [Threaded(run, {"coroutine": _caught(part)}) for part in parts]
+        threads: list[Threaded] = []
+        try:
+            threads.extend(Threaded(_in_thread, {"part": part}) for part in parts)
+            for thread in threads:
+                thread.wait()
+        except BaseException as interrupt:
+            known = [thread.result(None) if thread.has_ended else Unended() for thread in threads]
+            never_begun = [Unended()] * (len(parts) - len(threads))
+            raise LeftEarlyError([*known, *never_begun], interrupt) from interrupt
         return [thread.result(None) for thread in threads]
 
 
@@ -189,18 +216,44 @@ class AsyncWaits:
             raise  # the tool's own word
 
     async def together(self, parts: Sequence[Part]) -> list[object]:
-        """Each in a task, with a context of its own; cancelled together."""
+        """Each in a task, with a context of its own; cancelled together. One may end itself by a cancellation."""
         if len(parts) == 1:
             return [await _caught(parts[0])]
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(_caught(part)) for part in parts]
-        return [task.result() for task in tasks]
+        tasks: list[asyncio.Task[object]] = []
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks.extend(group.create_task(_in_task(part)) for part in parts)
+        except BaseException as interrupt:
+            answers = [Unended() if task.cancelled() or not task.done() else task.result() for task in tasks]
+            raise LeftEarlyError(answers, interrupt) from interrupt
+        return [
+            Raised(asyncio.CancelledError(), left=True) if task.cancelled() else task.result()
+            for task in tasks
+        ]
 
 
 async def _caught(part: Part) -> object:
     try:
         return await part()
     except Exception as error:  # noqa: BLE001 - a tool may raise anything; what it means is for others to say
+        return Raised(error)
+
+
+def _in_thread(part: Part) -> object:
+    """One of several: what ends it ends nothing beside it, and no signal is raised in its thread."""
+    try:
+        return run(part())
+    except BaseException as error:  # noqa: BLE001 - it is raised again once the others have ended
+        return Raised(error)
+
+
+async def _in_task(part: Part) -> object:
+    """The same on the event loop, where a cancellation ends all of them."""
+    try:
+        return await part()
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:  # noqa: BLE001 - as above
         return Raised(error)
 
 

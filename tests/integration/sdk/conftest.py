@@ -13,15 +13,18 @@ import pytest
 from countersign import (
     NotDone,
     Placeholder,
+    ProbeAnswer,
     ReviewPending,
     Runtime,
     Settings,
     SQLiteAdapter,
     ToolRegistry,
+    Unsure,
     current_effect,
+    probe,
     tool,
 )
-from countersign.drafting import manifest_json
+from countersign.manifests.drafting import manifest_json
 from examples.local_service import LocalService, free_port
 from examples.person import Person
 from tests.fakes.desk import notes_database
@@ -47,6 +50,17 @@ when { context.input.amount_cents > 500000 };
 """
 
 
+_SIGNED_IN: dict[tuple[str, str], Person] = {}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _closed_browsers() -> Iterator[None]:
+    yield
+    for person in _SIGNED_IN.values():
+        person.__exit__(None, None, None)
+    _SIGNED_IN.clear()
+
+
 @dataclass
 class Tools:
     """The tools of these tests; what happened to the world is in `done`."""
@@ -63,6 +77,8 @@ class Tools:
     note: Callable[[str, str], None] = field(init=False)
     mail: Callable[[str], Placeholder[None]] = field(init=False)
     label: Callable[[str], Placeholder[None]] = field(init=False)
+    pay: Callable[[str, int], Placeholder[dict[str, str]]] = field(init=False)
+    found: ProbeAnswer = field(default_factory=Unsure)
     before_label: Callable[[], None] | None = None
 
     def __post_init__(self) -> None:
@@ -115,7 +131,7 @@ class Tools:
                 self.before_label()
             self.act("label", order_id)
 
-        self.mail, self.label = mail, label
+        self.mail, self.label, self.pay = mail, label, self._payment()
         database = SQLiteAdapter(self.notes, name="notes")
 
         @tool("note", lane="live", adapter=database, registry=self.registry)
@@ -124,6 +140,26 @@ class Tools:
             database.connection.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (order_id, text))
 
         self.refund, self.charge, self.notify, self.send, self.note = refund, charge, notify, send, note
+
+    def _payment(self) -> Callable[[str, int], Placeholder[dict[str, str]]]:
+        @probe("find_pay", registry=self.registry)
+        def find_pay(order_id: str) -> ProbeAnswer:
+            return self.found
+
+        @tool(
+            "pay",
+            resource=("Order", "order_id"),
+            compensate="void",
+            compensation_map={"charge_id": "result:/charge_id", "amount_cents": "args:/amount_cents"},
+            probe="find_pay",
+            registry=self.registry,
+        )
+        def pay(order_id: str, amount_cents: int) -> dict[str, str]:
+            """Pay, over a line that is cut each time."""
+            self.act("pay", order_id, amount_cents)
+            raise ConnectionError("cut")
+
+        return pay
 
     def act(self, *what: Any) -> None:
         self.done.append(what)
@@ -145,12 +181,18 @@ class Office:
     def deny(self, pending: ReviewPending, reason: str) -> None:
         self._answer(pending, lambda person, url: person.deny(url, reason))
 
+    def person(self, name: str) -> Person:
+        """Somebody who is signed in: once for all tests, for each link is a process of the operator's."""
+        who = (self.service.url, name)
+        if who not in _SIGNED_IN:
+            _SIGNED_IN[who] = Person(self.service.url)
+            _SIGNED_IN[who].sign_in(self.service.sign_in_link(name))
+        return _SIGNED_IN[who]
+
     def _answer(self, pending: ReviewPending, answer: Callable[[Person, str], None]) -> None:
         (review,) = pending.reviews
         assert review.url is not None
-        with Person(self.service.url) as maya:
-            maya.sign_in(self.service.sign_in_link("maya"))
-            answer(maya, review.url)
+        answer(self.person("maya"), review.url)
 
     def elsewhere(self, **changes: Any) -> Runtime:
         """Another process of the same agent; with its own journal, another host."""

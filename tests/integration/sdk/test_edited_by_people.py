@@ -9,8 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,33 +26,24 @@ from countersign import (
     run_transaction,
     transaction,
 )
-from countersign.cli import app
-from countersign.recovery import Resumed
-from countersign.telling import describe
-from countersign.worker import work
-from examples.person import PageError, Person
+from countersign.cli.app import app
+from countersign.journal.telling import describe
+from countersign.recovery.recovery import Resumed
+from countersign.recovery.worker import work
+from examples.person import PageError
 from policy_service.identity.dev_signin import DEV_ISSUER
 from tests.integration.sdk.conftest import ROLE, Office
 
 LESS = {"order_id": "o-1", "amount_cents": 60_000}
 
 
-@contextmanager
-def person(office: Office, name: str) -> Iterator[Person]:
-    with Person(office.service.url) as somebody:
-        somebody.sign_in(office.service.sign_in_link(name))
-        yield somebody
-
-
 def propose(office: Office, url: str, amount: int = 60_000, name: str = "maya") -> None:
     """Somebody changes the amount in the form of the review's page, reads the difference, and sends it."""
-    with person(office, name) as somebody:
-        somebody.propose(url, {"amount_cents": str(amount)}, "half of it was delivered")
+    office.person(name).propose(url, {"amount_cents": str(amount)}, "half of it was delivered")
 
 
 def approve(office: Office, url: str, name: str = "tomas") -> None:
-    with person(office, name) as somebody:
-        somebody.approve(url, "looks right")
+    office.person(name).approve(url, "looks right")
 
 
 def review_of(office: Office, txn: str) -> str:
@@ -95,8 +84,8 @@ def test_proposed_accepted_approved_by_another_and_fired_once(office: Office, ke
 
     waits = staged(office, key, accept_edits=judge)
     assert ([one.proposal_id for one in asked], waits.proposals) == ([proposal.proposal_id], ())
-    with person(office, "maya") as maya, pytest.raises(PageError, match="may this person answer"):
-        maya.approve(review_of(office, pending.txn), "mine")
+    with pytest.raises(PageError, match="may this person answer"):
+        office.person("maya").approve(review_of(office, pending.txn), "mine")
     approve(office, review_of(office, pending.txn))
     fired = again(office, key, accept_edits=judge)
     again(office, key)  # spent: what it did is found, and nothing fires
@@ -164,8 +153,7 @@ def test_what_its_owner_accepted_fires_only_where_the_program_takes_it(
     with mine.runtime:
         pending = staged(mine, key)
         propose(mine, review_of(mine, pending.txn))
-        with person(mine, "jonas") as jonas:
-            jonas.accept_change(review_of(mine, pending.txn))
+        mine.person("jonas").accept_change(review_of(mine, pending.txn))
         with pytest.raises(Edited) as refused:
             again(mine, key)
         (edit,) = refused.value.edits

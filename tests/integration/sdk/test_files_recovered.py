@@ -14,8 +14,8 @@ import pytest
 from countersign import Runtime, Settings, resume, tool, transaction
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.redo import Work
-from countersign.client import Service
-from countersign.live import LiveWork
+from countersign.live.work import LiveWork
+from countersign.service.client import Service
 from tests.crash.forking import forked
 from tests.fakes.desk import notes_database
 from tests.integration.sdk.conftest import Tools

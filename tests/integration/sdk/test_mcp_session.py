@@ -68,7 +68,7 @@ class Bank:
         async def talk() -> Any:
             async with session_with(self.way, self.written) as session:
                 try:  # inside: what leaves the block of a session is wrapped in a group
-                    given: dict[str, Any] = {"only": REVIEWED, **options}
+                    given: dict[str, Any] = {"only": REVIEWED, "server": "bank", **options}
                     return await step(await gate_mcp(session, runtime=self.runtime, **given)), None
                 except CountersignError as error:
                     return None, error
@@ -167,6 +167,11 @@ def test_arguments_that_do_not_fit_the_schema_are_refused(
     assert "99" not in str(refused.value) and one.done == []
 
 
+def test_a_hostile_pattern_of_the_server_stops_nobody(near_bank: Bank) -> None:
+    with pytest.raises(NotStageable, match="does not fit pattern"):
+        near_bank.run(lambda gated: gated.call_tool("tag", {"name": "a" * 5_000 + "!"}), only=["tag"])
+
+
 def test_a_tool_that_cannot_be_reviewed_is_refused_by_name(near_bank: Bank) -> None:
     with pytest.raises(RegistrationError, match="'anything' cannot be reviewed"):
         near_bank.run(lambda gated: gated.call_tool("balance", {}), only=None)
@@ -190,6 +195,19 @@ def test_a_name_that_is_taken_is_refused(office: Office, tmp_path: Path) -> None
 
     with one.runtime, pytest.raises(RegistrationError, match="'balance' is registered already"):
         one.run(lambda gated: gated.call_tool("balance", {}))
+
+
+@pytest.mark.parametrize("other", ["another bank", None])
+def test_a_server_that_calls_itself_like_a_known_one_takes_no_tool_over(
+    office: Office, tmp_path: Path, other: str | None
+) -> None:
+    one = Bank("memory", office, tmp_path)
+    with one.runtime:
+        one.run(lambda gated: gated.call_tool("balance", {"account_id": "a-1"}))
+        mine = one.registry.require("balance", "it was gated")
+        with pytest.raises(RegistrationError, match="is registered already"):
+            one.run(lambda gated: gated.call_tool("balance", {"account_id": "a-1"}), server=other)
+    assert one.registry.require("balance", "it was gated") is mine
 
 
 def test_a_key_belongs_to_a_call_outside_and_tools_are_known(

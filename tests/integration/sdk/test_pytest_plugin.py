@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
@@ -73,8 +74,10 @@ def test_a_group_that_is_not_asked(countersign_people):
         ask()
     with pytest.raises(MisuseError, match="nothing waits for 'admin'; asked are finance"):
         countersign_people.approve(waiting.value, by="admin")
-    with pytest.raises(VoteRefused, match="admin-1 may not decide"):
+    with pytest.raises(VoteRefused, match="admin-1 may not decide this, or not so: this waits for"):
         countersign_people.approve(waiting.value, by="admin-1")
+    with pytest.raises(VoteRefused, match="'boss' is no group of this bundle; there are .*finance"):
+        countersign_people.approve(waiting.value, by="boss")
     with pytest.raises(MisuseError, match="is no question to people"):
         countersign_people.approve(7, by="finance")
 
@@ -133,8 +136,15 @@ STALE = {
 }
 
 
+BY_NAME = ("-p", "countersign.pytest_plugin")
+
+# Of the plugins that happen to be installed where this repository is worked on none is needed, and to load them all
+# takes longer than most of these tests.
+ALONE = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
+
 def pytest_in(
-    folder: Path, files: dict[str, str], settings: str = SETTINGS, plugin: str = "countersign.pytest_plugin"
+    folder: Path, files: dict[str, str], settings: str = SETTINGS, *words: str, alone: bool = True
 ) -> subprocess.CompletedProcess[str]:
     for name, text in {"my_agent.py": AGENT, "pyproject.toml": settings, **files}.items():
         (folder / name).write_text(text)
@@ -142,8 +152,8 @@ def pytest_in(
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
     path = os.pathsep.join([str(folder), str(ROOT), str(ROOT / "sdk/python")])
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", plugin, "-W", "error", "-q"],
-        cwd=folder, env=environment | STALE | {"PYTHONPATH": path},
+        [sys.executable, "-m", "pytest", *(words or BY_NAME), "-W", "error", "-q"],
+        cwd=folder, env=environment | STALE | {"PYTHONPATH": path} | (ALONE if alone else {}),
         capture_output=True, text=True, timeout=110, check=False,
     )  # fmt: skip
 
@@ -229,6 +239,7 @@ def test_found_by_its_entry_point_and_named_once_more_it_is_one_plugin(tmp_path:
     listed = {
         "test_one.py": "def test_it(pytestconfig):\n    assert pytestconfig.getini('countersign_roles')\n"
     }
-    for plugin in ("countersign.pytest_plugin", "no:cacheprovider"):
-        done = pytest_in(tmp_path, listed, plugin=plugin)
+    others = [f"-pno:{one.name}" for one in entry_points(group="pytest11") if one.name not in points]
+    for named in (BY_NAME, ()):
+        done = pytest_in(tmp_path, listed, SETTINGS, *others, *named, alone=False)
         assert last(done) == "1 passed", done.stdout + done.stderr

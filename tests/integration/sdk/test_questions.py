@@ -20,7 +20,7 @@ from countersign import (
     run_transaction,
     transaction,
 )
-from countersign.cli import app
+from countersign.cli.app import app
 from countersign.contract import TxnState
 from examples.person import PageError, Person
 from tests.integration.sdk.conftest import Office

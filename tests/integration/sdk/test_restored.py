@@ -24,7 +24,7 @@ from countersign import (
 )
 from countersign.contract import PrivateKey, TxnState, txn_id
 from countersign.contract.wire import TransactionView
-from countersign.drafting import manifest_json
+from countersign.manifests.drafting import manifest_json
 from examples.local_service import free_port
 from policy_service.tokens.files import create_secret
 from tests.fakes.listening import Listening

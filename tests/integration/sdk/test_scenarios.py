@@ -11,7 +11,6 @@ import pytest
 
 from countersign import Denied, ReviewPending, Runtime, transaction
 from countersign.contract import EffectState
-from examples.person import Person
 from tests.fakes.desk import notes_in
 from tests.integration.sdk.conftest import Office
 
@@ -28,9 +27,7 @@ def is_locked(database: Path) -> bool:
 
 def approve(office: Office, url: str | None) -> None:
     assert url is not None
-    with Person(office.service.url) as maya:
-        maya.sign_in(office.service.sign_in_link("maya"))
-        maya.approve(url, "looks right")
+    office.person("maya").approve(url, "looks right")
 
 
 def test_scenarios_1_and_16_while_people_decide_nothing_has_fired_nothing_stands_and_nothing_is_locked(

@@ -27,10 +27,10 @@ from policy_service.storage.core import table
 from policy_service.storage.plumbing import AuditRow
 from policy_service.workflow.looking import look
 from tests.fakes.log_check import faults_of_log
-from tests.fakes.payments import Payments, plain_forbid
+from tests.fakes.payments import PAY, Payments, plain_forbid
 from tests.fakes.repository import Key, Repository
 from tests.fakes.world import Agent, World, running
-from tests.integration.service.effects import pay
+from tests.integration.service.effects import call, pay
 from tests.integration.service.engines import ENGINES
 
 pytestmark = pytest.mark.anyio
@@ -534,6 +534,26 @@ async def test_a_replica_never_redeems_under_a_commit_it_does_not_know(
         answer = await there.redeem(released)
         assert not answer.is_success or not answer.json()["redeemed"]
         assert len(await told(one)) == 2  # one of them put it in force, and said so
+
+
+async def test_a_replica_lets_no_live_effect_run_under_a_commit_it_does_not_know(
+    tmp_path: Path, rules: Rules, database: dict[str, str]
+) -> None:
+    rules.folder.write(
+        "tools/note.json", PAY | {"tool": "note", "lane": "live", "ask": "live", "compensation": None}
+    )
+    rules.first = rules.repository.commit("a live tool")
+    async with two(tmp_path, rules, database) as (one, other):
+        robot = await one.agent("robot")
+        effect = await call(other, "note", {"account": "acme", "amount": 1})
+        question = {"run_key": "r", "effects": [effect], "live": True}
+        there = at(other, robot)
+        assert (await there.send("POST", "/v1/evaluations", question)).status_code == 200
+        pushed = rules.push()
+        await one.activate()
+        assert (commit_of(one), commit_of(other)) == (pushed, rules.first)
+        answer = await there.send("POST", "/v1/evaluations", question)
+        assert (answer.status_code, answer.json()["code"]) == (503, "policies_behind")
 
 
 async def test_a_replica_with_other_settings_than_the_newest_is_told_so(

@@ -87,7 +87,7 @@ FULL: dict[str, Any] = {
 }
 
 
-EVERY = FULL | {"on_exhausted": "tool"}  # of staged tools alone
+EVERY = FULL | {"on_exhausted": "tool"}  # of staged tools alone; `ask` is of live ones alone
 
 
 @pytest.mark.parametrize("member", EVERY)
@@ -152,6 +152,9 @@ def test_a_manifest_is_frozen() -> None:
         pytest.param({"on_exhausted": "saga"}, "on_exhausted:", id="an end there is none of"),
         pytest.param({"on_exhausted": True}, "on_exhausted:", id="flag for an end"),
         pytest.param({"on_exhausted": None}, "on_exhausted:", id="nothing for an end"),
+        pytest.param({"ask": "staged", "lane": "live"}, "ask:", id="a question there is none of"),
+        pytest.param({"ask": True, "lane": "live"}, "ask:", id="flag for a question"),
+        pytest.param({"ask": "live"}, "leave out ask", id="a staged tool that is asked about live"),
         pytest.param({"timeout_seconds": 0}, "timeout_seconds:", id="no time"),
         pytest.param({"timeout_seconds": 3601}, "timeout_seconds:", id="too much time"),
         pytest.param({"timeout_seconds": 1.5}, "timeout_seconds:", id="part of a second"),
@@ -208,9 +211,40 @@ OBJECT: dict[str, Any] = {"type": "object", "additionalProperties": False}
         ),
         pytest.param({"account": {"anyOf": [{"type": "object"}]}}, "account/anyOf/0:", id="in a choice"),
         pytest.param(
-            {"account": {"$ref": "https://attacker.example/s"}}, "leaves the document", id="remote $ref"
+            {"account": {"$ref": "https://attacker.example/s"}}, "names no definition", id="remote $ref"
         ),
         pytest.param({"account": {"$dynamicRef": "#x"}}, "$dynamicRef", id="dynamic reference"),
+        pytest.param({"account": {"$ref": "#"}}, "account: $ref '#'", id="the whole document"),
+        pytest.param({"account": {"$ref": "#/$defs"}}, "account: $ref '#/$defs'", id="no one definition"),
+        pytest.param({"account": {"$ref": "#/$defs/"}}, "account: $ref '#/$defs/'", id="no name"),
+        pytest.param({"account": {"$ref": "#/definitions/name"}}, "$ref '#/definitions/name'", id="old form"),
+        pytest.param(
+            {"a": {"contentSchema": {"type": "object"}}, "account": {"$ref": "#/properties/a/contentSchema"}},
+            "account: $ref '#/properties/a/contentSchema'",
+            id="what no walk of the schema meets",
+        ),
+        pytest.param({"account": {"$ref": "#/$defs/name/const"}}, "account: $ref", id="inside a definition"),
+        pytest.param(
+            {"account": {"$ref": "#/$defs/name%2Fconst"}}, "account: $ref", id="a slash in disguise"
+        ),
+        pytest.param({"account": {"$ref": "#/$defs/na\nme"}}, "account: $ref", id="a line break in a name"),
+        pytest.param({"account": {"$ref": "\n#/$defs/name"}}, "account: $ref", id="a line break before it"),
+        pytest.param({"account": {"$ref": 5}}, "account: $ref 5", id="a number for a reference"),
+        pytest.param(
+            {"account": {"type": "array", "unevaluatedItems": {"type": "string"}}},
+            "args/properties/account: 'unevaluatedItems' is not allowed",
+            id="unevaluated items",
+        ),
+        pytest.param(
+            {
+                "account": {
+                    "type": "array",
+                    "items": {"$schema": "https://json-schema.org/draft/2020-12/schema"},
+                }
+            },
+            "args/properties/account/items: '$schema' is not allowed",
+            id="another dialect inside",
+        ),
         pytest.param({"account": {"$id": "x"}}, "'$id' is not allowed", id="own id"),
     ],
 )
@@ -218,6 +252,20 @@ def test_no_object_takes_what_nobody_declared(properties: dict[str, Any], place:
     with pytest.raises(ManifestError) as refused:
         manifest(args={**OBJECT, "properties": properties}, sentence="Refund")
     assert place in str(refused.value)
+
+
+def test_arguments_may_be_called_as_what_is_refused() -> None:
+    declared = {
+        name: {"type": "string"} for name in ("$ref", "$schema", "unevaluatedItems", "unevaluatedProperties")
+    }
+    assert manifest(args={**OBJECT, "properties": {**declared, "account": {"type": "string"}}}, sentence="x")
+
+
+def test_the_dialect_stands_at_the_top() -> None:
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    assert manifest(
+        args={**OBJECT, "$schema": dialect, "properties": {"account": {"type": "string"}}}, sentence="x"
+    )
 
 
 @pytest.mark.parametrize(
@@ -305,3 +353,11 @@ def test_a_sentence_is_cut_into_text_and_pointers(template: str, parts: list[tup
 def test_a_lone_brace_is_refused(template: str) -> None:
     with pytest.raises(ManifestError, match="lone"):
         split_sentence(template)
+
+
+def test_a_live_tool_may_be_asked_about_before_it_runs() -> None:
+    plain, asked = manifest(lane="live"), manifest(lane="live", ask="live")
+    assert (plain.asks_live, asked.asks_live) == (False, True)
+    assert "ask" not in plain.to_json()
+    assert asked.to_json()["ask"] == "live"
+    assert asked.digest != plain.digest == manifest(lane="live", ask=None).digest

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from countersign.drafting import manifest_json
-from countersign.registry import ToolRegistry
-from countersign.tool import tool
+from countersign.manifests.drafting import manifest_json
+from countersign.tools.registry import ToolRegistry
+from countersign.tools.tool import tool
 from policy_service.channels.operator.dev.drafts import Tools, merge
 from policy_service.channels.operator.dev.folder import GROUPS, DevFolder, prepare, write_env
 from policy_service.channels.operator.dev.serving import dev_settings, operators_variables

@@ -2,7 +2,7 @@
 
 import pytest
 
-from countersign.telling import visible
+from countersign.journal.telling import visible
 from policy_service.channels.operator.dev.telling import say, tell_review, tell_unknown
 
 ERASE = "\x1b[8A\x1b[J\r\x9b2K"

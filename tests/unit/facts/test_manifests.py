@@ -219,6 +219,8 @@ def test_a_type_that_holds_itself_is_unseen_below() -> None:
 SCHEMAS_REFUSED: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "not JSON Schema": ({"x": {"type": "strnig"}}, {}, "not JSON Schema"),
     "a pattern that is none": ({"x": {"type": "string", "pattern": "("}}, {}, "is not a 'regex'"),
+    "a pattern without a bound": (
+        {"x": {"type": "string", "pattern": "(?=a)b"}}, {}, "args/properties/x: '.*cannot be run in bounded time"),
     "a property the engine would read as a value": ({"__extn": {"type": "string"}}, {}, "reserved"),
     "references that unfold without end": (
         {"x": {"$ref": "#/$defs/d12"}},
@@ -236,6 +238,36 @@ def test_an_unusable_schema_is_refused_when_it_is_loaded(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         codec(properties, args=extra)
+
+
+NAMED = {"type": "object", "patternProperties": {"^(a+)+$": {"type": "integer"}}}
+HOSTILE: dict[str, tuple[dict[str, Any], Any, str]] = {
+    "in a text": ({"type": "string", "pattern": "^(a+)+$"}, "a" * 5_000 + "!", "x: does not keep 'pattern'"),
+    "in the names of free keys": (
+        {**NAMED, "additionalProperties": False}, {"a" * 90 + "!": 1}, "'aaaa"),
+    "beside a schema for other keys": (
+        {**NAMED, "additionalProperties": {"type": "string"}}, {"a" * 90 + "!": 1}, "!: 1 is not of type 'string'"),
+    "with a value of another type": (
+        {**NAMED, "additionalProperties": False}, {"aa": "x"}, "x/aa: 'x' is not of type 'integer'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("schema", "value", "says"), HOSTILE.values(), ids=HOSTILE)
+def test_a_pattern_never_stops_the_service(schema: dict[str, Any], value: Any, says: str) -> None:
+    """Python's `re` would go on with these for longer than the service stands."""
+    with pytest.raises(ArgsRefusedError) as refused:
+        codec({"x": schema}).encode({"account": "a", "x": value})
+    assert says in str(refused.value)
+
+
+def test_free_keys_that_fit_a_pattern_or_the_schema_of_the_others_are_taken() -> None:
+    fine = codec({"x": {**NAMED, "additionalProperties": {"type": "string"}}})
+    assert fine.encode({"account": "a", "x": {"aa": 1, "b": "c"}}).unseen == ("x",)
+
+
+def test_a_line_after_the_end_of_a_pattern_is_refused() -> None:
+    with pytest.raises(ArgsRefusedError, match="does not match"):
+        codec({"x": {"type": "string", "pattern": "^[A-Z]{3}$"}}).encode({"account": "a", "x": "USD\n"})
 
 
 def test_a_reference_that_leads_nowhere_refuses_the_call() -> None:

@@ -124,6 +124,9 @@ FILE_PROBLEMS: dict[str, tuple[str, Any, str]] = {
         "tools/pay.json", pay_manifest(resource={"type": "in", "id": "/account"}), "make no Cedar schema"),
     "a compensation that is not here": (
         "tools/pay.json", pay_manifest(compensation={"tool": "unpay", "map": {}}), "not a tool of this bundle"),
+    "a probe that would act": ("tools/pay.json", pay_manifest(probe="pay"), "a probe only asks and has no manifest"),
+    "a probe of a live tool": (
+        "tools/pay.json", pay_manifest(probe="find_pay", lane="live"), "its adapter, which knows"),
     "a compensation given an unknown argument": (
         "tools/pay.json", pay_manifest(compensation={"tool": "pay", "map": {"x": "args:/account"}}), "no argument 'x'"),
     "a compensation without a required argument": (

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from countersign.journal.opening import database_at
+from countersign.journal.place import JournalPlace
 from countersign.journal.verifying import verify
-from countersign.journal_place import JournalPlace
 from tests.fakes.desk import Desk, make_desk
 from tests.unit.sdk.journals import engine, journal_database, place, server
 

@@ -14,8 +14,8 @@ import psycopg
 import pytest
 
 from countersign.journal import Journal
+from countersign.journal.place import JournalPlace, JournalUrl
 from countersign.journal.postgres import PostgresDatabase
-from countersign.journal_place import JournalPlace, JournalUrl
 from tests.counterparts import postgres, require
 
 BOTH = ["sqlite", pytest.param("postgresql", marks=pytest.mark.xdist_group("journals"))]

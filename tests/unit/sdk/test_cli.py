@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from countersign import ReviewPending, Runtime, Settings, default_runtime, transaction, use_runtime
-from countersign.cli import app
+from countersign.cli.app import app
+from countersign.cli.terminal import print_json
 from countersign.contract import load_manifest
-from countersign.registry import default_registry
-from countersign.telling import visible
-from countersign.terminal import print_json
+from countersign.journal.telling import visible
+from countersign.tools.registry import default_registry
 from tests.fakes.desk import Desk, changed, make_runtime
 from tests.fakes.service_http import serving
 

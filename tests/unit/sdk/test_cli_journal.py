@@ -15,9 +15,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from countersign import ReviewPending, resume, tool, transaction
-from countersign.cli import app
-from countersign.journal_export import COLUMNS, FORMAT, exported
-from countersign.journal_place import JournalUrl
+from countersign.cli.app import app
+from countersign.journal.exporting import COLUMNS, FORMAT, exported
+from countersign.journal.place import JournalUrl
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import Desk, refund_tool
 from tests.unit.sdk.journals import schema
@@ -197,6 +197,28 @@ def test_stats_know_how_long_people_took(desk: Desk) -> None:
     people = json.loads(run(path, "stats", "--json").output)["people"]
     assert people == {"asked": 3, "answered": 3, "median_seconds": 120.0, "longest_seconds": 540.0}
     assert "decided 3 after 120 s (median)" in run(path, "stats").output
+
+
+def test_stats_count_an_answer_that_a_rerun_found(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(ReviewPending) as pending, transaction("a", runtime=desk.runtime):
+        refund("o-1", 90_000)
+    desk.clock.advance(60)
+    desk.service.approve(pending.value.txn)
+    with transaction("a", runtime=desk.runtime):
+        refund("o-1", 90_000)
+    people = json.loads(run(desk.runtime.settings.journal_path, "stats", "--json").output)["people"]
+    assert people == {"asked": 1, "answered": 1, "median_seconds": 60.0, "longest_seconds": 60.0}
+
+
+def test_no_table_cuts_off_what_is_to_be_copied(desk: Desk) -> None:
+    refund, key = refund_tool(desk), f"nightly-refunds-{'x' * 60}"
+    with transaction(key, runtime=desk.runtime):
+        refund("o-1", 100)
+    path = str(desk.runtime.settings.journal_path)
+    shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["journal", "list", "--journal", path]).output
+    assert "\u2026" not in shown
+    assert key in "".join(line.split("\u2502")[1].strip() for line in shown.splitlines() if "\u2502" in line)
 
 
 # ------------------------------------------------------------------------------------- the same on PostgreSQL

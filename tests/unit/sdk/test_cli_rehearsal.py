@@ -12,12 +12,12 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from countersign import ReviewPending, Runtime, run_transaction
-from countersign.cli import app
+from countersign.cli.app import app
 from countersign.contract import Verdict
 from countersign.contract.codes import DenyCode
 from countersign.contract.wire import Reason
 from countersign.rehearsal.steps import load_step
-from countersign.tool import default_registry
+from countersign.tools.tool import default_registry
 from tests.fakes.desk import Desk
 from tests.fakes.service_http import serving
 
@@ -42,6 +42,12 @@ def note(text: str) -> None:
     memory["note"] = text
 
 
+@tool("rehearsed_watched", lane="live", adapter=memory, resource=("Note", "const:n"), ask="live")
+def watched(text: str) -> None:
+    """Write a note that is asked about."""
+    memory["watched"] = text
+
+
 @tool("rehearsed_pay", resource=("Order", "order_id"))
 def pay(order_id: str, amount_cents: int) -> str:
     """Pay for an order."""
@@ -54,6 +60,10 @@ def pay(order_id: str, amount_cents: int) -> str:
 def measure() -> int:
     """Measure something."""
     return 100
+
+
+def watches(txn):
+    watched("hello")
 
 
 def small(txn):
@@ -178,6 +188,29 @@ def test_a_service_that_cannot_say_ends_with_four(served: Desk, agent: Path) -> 
 
 
 @pytest.mark.parametrize(
+    ("verdict", "status", "said"),
+    [
+        (Verdict.RELEASE, 0, ""),
+        (Verdict.DENY, 1, "denied: "),
+        (Verdict.REVIEW, 3, "review_required: "),
+        (None, 4, "service_unavailable: "),
+    ],
+)
+def test_a_live_call_that_is_asked_about_ends_with_the_status_of_a_staged_one(
+    served: Desk, agent: Path, verdict: Verdict | None, status: int, said: str
+) -> None:
+    load_step(f"{agent}:watches")
+    watched = default_registry.require("rehearsed_watched", "it is published")
+    served.service.review([watched.draft_manifest()])
+    if verdict is None:
+        served.face.faults["/v1/evaluations"] = [503] * 9
+    else:
+        served.service.policy = lambda *_: verdict
+    told = run("plan", f"{agent}:watches")
+    assert (told.exit_code, told.stderr[: len(said)]) == (status, said)
+
+
+@pytest.mark.parametrize(
     ("target", "said"),
     [
         ("{agent}", "names no step; write MODULE:FUNCTION"),
@@ -185,7 +218,7 @@ def test_a_service_that_cannot_say_ends_with_four(served: Desk, agent: Path) -> 
         (":small", "names no step"),
         ("{agent}:2", "names no step"),
         ("{agent}:absent", "has no 'absent'"),
-        ("{agent}:nothing", "is no step: a step is a function that takes the transaction"),
+        ("{agent}:nothing", "takes the function itself and calls it, this is"),
         ("{agent}:no_step", "write `def no_step(txn):`"),
         ("no_such_agent:step", "no module 'no_such_agent'"),
         ("{folder}/gone.py:step", "no file"),
@@ -195,9 +228,20 @@ def test_a_service_that_cannot_say_ends_with_four(served: Desk, agent: Path) -> 
 def test_what_is_no_step_is_refused_with_what_to_write(agent: Path, target: str, said: str) -> None:
     (agent.parent / "broken.py").write_text("\n_ = 1 / 0\n")
     result = run("plan", target.format(agent=agent, folder=agent.parent))
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert said in result.stderr
     assert result.stderr.startswith("misuse: ")
+
+
+def test_a_step_that_raises_is_a_sentence_and_not_taken_for_a_denial(served: Desk, agent: Path) -> None:
+    (agent.parent / "raising.py").write_text(
+        "def step(txn):\n    vault = 'tok_SECRET'\n    raise ValueError('no vault')\n"
+    )
+    result = run("plan", f"{agent.parent}/raising.py:step")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "the step raised ValueError: no vault" in result.stderr
+    assert "raising.py:3" in result.stderr
+    assert "tok_SECRET" not in result.stderr
 
 
 def record(agent: Path, step: str, key: str = "case-1") -> None:

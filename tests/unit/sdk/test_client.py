@@ -21,8 +21,8 @@ from countersign import (
     resume,
     transaction,
 )
-from countersign.client import Client
 from countersign.contract import ErrorCode, KeySet, PrivateKey, txn_id
+from countersign.service.client import Client
 from tests.fakes.desk import AGENT, Desk, refund_tool
 from tests.fakes.service import Refused
 

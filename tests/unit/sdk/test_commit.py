@@ -16,7 +16,7 @@ from countersign import (
     transaction,
 )
 from countersign.contract import DenyCode, canonicalize
-from countersign.reasons import DenyReason, stopped_because
+from countersign.errors.reasons import DenyReason, stopped_because
 from tests.fakes.desk import Desk, refund_tool
 
 

@@ -37,7 +37,15 @@ from countersign.contract import Verdict
 from countersign.contract.codes import DenyCode
 from countersign.contract.wire import Reason
 from countersign.rehearsal.foreseen import AdapterChanges, Asks, ForeseenEffect, RehearsedLive
-from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import (
+    Desk,
+    asked_of_policy,
+    charge_tools,
+    note_tool,
+    notes_database,
+    notes_in,
+    refund_tool,
+)
 
 WRITING = ("transactions", "redemptions", "outcomes", "compensate", "withdraw", "release")
 
@@ -244,7 +252,7 @@ def test_a_body_that_raises_is_undone_and_its_exception_goes_on(desk: Desk) -> N
     ):
         note("o-1", "hello")
         _ = 1 // 0
-    assert (notes_in(notes), desk.face.log) == ([], [])
+    assert (notes_in(notes), asked_of_policy(desk)) == ([], [])
     with pytest.raises(MisuseError, match="no result"):
         _ = txn.result
 

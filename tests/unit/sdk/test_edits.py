@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from countersign.commit.edits import Edits, Judge
 from countersign.contract.canonical import canonicalize
 from countersign.contract.codes import ErrorCode
 from countersign.contract.wire import EffectView, ProposalView, TransactionView
-from countersign.edits import Edits, Judge
 from countersign.errors import Edited, NotStageable, ServiceRefused
 from tests.fakes.desk import Desk, refund_tool
 

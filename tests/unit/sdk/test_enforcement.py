@@ -9,7 +9,7 @@ import pytest
 from countersign import AlreadyRedeemed, ReleaseRefused, ReviewPending, ServiceUnavailable, transaction
 from countersign.contract import PrivateKey
 from countersign.contract.jws import TYP_RECEIPT, TYP_RELEASE
-from countersign.enforcement import Permit
+from countersign.service.enforcement import Permit
 from tests.fakes.desk import Desk, make_runtime, refund_tool
 
 

@@ -11,6 +11,9 @@ import pytest
 
 from countersign import OutsideTransaction, SQLiteAdapter, transaction
 from countersign.contract import PrivateKey
+from countersign.journal.database import Database
+from countersign.journal.forking import _Forking
+from countersign.journal.heartbeat import Heartbeat
 from countersign.settings import load_key
 from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
 from tests.unit.sdk.journals import BOTH
@@ -114,3 +117,29 @@ def test_neither_a_key_nor_what_holds_one_is_copied(desk: Desk, make: Callable[[
         for holder in (key, desk.runtime, desk.runtime.journal, txn):
             with pytest.raises(TypeError, match=r"private key|cannot pickle"):
                 make(holder)
+
+
+class _Locked:
+    """One thing with a lock, that says in which order it was taken."""
+
+    def __init__(self, order: int, taken: list[int]) -> None:
+        self.fork_order, self._taken = order, taken
+
+    def hold(self) -> None:
+        self._taken.append(self.fork_order)
+
+    def let_go(self) -> None: ...
+    def begin_anew(self) -> None: ...
+
+
+def test_a_fork_takes_locks_in_the_order_in_which_they_lock_each_other() -> None:
+    """A unit that ends a lease holds its database, and then asks for the heartbeat: never the other way round."""
+    taken: list[int] = []
+    forking = _Forking()
+    kept = [_Locked(order, taken) for order in (1, 0, 1, 0, 1, 1, 0)]
+    for one in kept:
+        forking.known.add(one)
+    forking.before()
+    forking.in_parent()
+    assert taken == sorted(taken) and len(taken) == len(kept)
+    assert (Database.fork_order, Heartbeat.fork_order) == (0, 1)

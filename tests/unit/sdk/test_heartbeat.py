@@ -20,8 +20,8 @@ import pytest
 from countersign import JournalError, LeaseLost, Runtime, Settings, ToolRegistry, resume, transaction
 from countersign.journal import Journal, Lease
 from countersign.journal.heartbeat import Heartbeat
+from countersign.journal.place import JournalPlace, JournalUrl
 from countersign.journal.postgres import PostgresDatabase
-from countersign.journal_place import JournalPlace, JournalUrl
 from tests.fakes.desk import AGENT, Desk, make_desk, refund_tool
 from tests.fakes.operated import REPOSITORY
 from tests.unit.sdk.journals import BOTH, terminate

@@ -36,6 +36,8 @@ from countersign import (
 )
 from countersign.adapters.contract import Resource
 from countersign.journal import Claim, Lease
+from countersign.manifests.drafting import manifest_json
+from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, refund_tool
 from tests.unit.sdk.adapters.resources import FilesBelow, MemoryValues
 from tests.unit.sdk.journals import BOTH
@@ -237,9 +239,14 @@ def hold(settings: Settings, folder: Path, pipe: Connection) -> None:
     """Another process: it is in the middle of writing, until it is told to end."""
     registry, files = ToolRegistry(), FilesAdapter(folder, name="files")
 
-    @tool("write", lane="live", adapter=files, registry=registry)
+    # Nobody serves this process: what was reviewed lies beside the code.
+    reviewed = folder.parent / "write.json"
+
+    @tool("write", lane="live", adapter=files, registry=registry, manifest=reviewed, resource=("Key", "key"))
     def write(key: str, value: str) -> None:
         files.write(key, value.encode())
+
+    reviewed.write_bytes(manifest_json(tool_of(write).draft_manifest()))
 
     with (
         Runtime(settings, registry=registry) as runtime,

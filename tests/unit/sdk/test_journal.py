@@ -28,7 +28,7 @@ from countersign.contract.effect import Effect, Resource
 from countersign.journal import Done, Journal, Lease, LocalState, LocalTxn, Staged
 from countersign.journal.leases import fate_of, new_holder
 from countersign.journal.moves import MOVES, SOURCES, SPENT
-from countersign.journal_place import JournalPlace, JournalUrl
+from countersign.journal.place import JournalPlace, JournalUrl
 from tests.fakes.desk import AGENT, Desk, TickingClock, failing_tool, refund_tool
 from tests.unit.sdk.journals import BOTH
 
@@ -87,11 +87,13 @@ def frozen(journal: Journal, lease: Lease, *effects: Effect) -> tuple[int, str]:
     staging = journal.transactions.begin_staging(lease)
     for effect in effects:
         staged = Staged(
-            effect.effect_id, effect.call_key, effect.tool, effect.args_bytes, "staged", effect.seq
+            effect.effect_id, effect.call_key, effect.tool, effect.args_bytes, "staged", effect.seq, ()
         )
         journal.transactions.stage(lease, staging, staged)
     digest = names.txn_digest(effect_digests=[effect.digest for effect in effects])
-    return staging, journal.transactions.freeze(lease, staging, effects, txn_digest=digest, live=0)
+    return staging, journal.transactions.freeze(
+        lease, staging, effects, secret={"a" * 64: ()}, txn_digest=digest, live=0
+    )
 
 
 @IN_A_FILE

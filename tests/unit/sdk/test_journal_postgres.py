@@ -23,10 +23,10 @@ from countersign.journal import Journal, Lease, LocalState
 from countersign.journal import postgres as engine_module
 from countersign.journal.damage import Damage
 from countersign.journal.opening import database_at
+from countersign.journal.place import JournalUrl, journal_place
 from countersign.journal.postgres import PostgresDatabase
 from countersign.journal.translating import translated
 from countersign.journal.verifying import verify
-from countersign.journal_place import JournalUrl, journal_place
 from tests.counterparts import postgres
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import AGENT, Desk, refund_tool

@@ -14,7 +14,7 @@ from countersign import JournalError, MisuseError, llm_call, transaction
 from countersign.journal import Journal
 from countersign.journal.database import Database
 from countersign.journal.leases import fate_of, new_holder
-from countersign.journal_place import JournalPlace
+from countersign.journal.place import JournalPlace
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.llm_answers import OPENAI_CHAT
 from tests.unit.sdk.journals import BOTH

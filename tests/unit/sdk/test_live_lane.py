@@ -31,6 +31,7 @@ from countersign.adapters.files import FilesAdapter
 from countersign.adapters.overlay import FilesSession
 from tests.fakes.desk import (
     Desk,
+    asked_of_policy,
     charge_tools,
     failing_tool,
     note_tool,
@@ -80,7 +81,7 @@ def test_a_transaction_of_live_effects_alone_asks_nobody(
     note = note_tool(desk, database)
     with transaction("t-1", runtime=desk.runtime) as txn:
         note("o-1", "hello")
-    assert (notes_in(notes), txn.state, desk.face.log) == ([("o-1", "hello")], "settled", [])
+    assert (notes_in(notes), txn.state, asked_of_policy(desk)) == ([("o-1", "hello")], "settled", [])
 
 
 def test_the_live_lane_commits_after_the_staged_effects_fired(

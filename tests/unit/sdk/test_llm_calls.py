@@ -145,7 +145,9 @@ def test_reasoning_is_kept_only_where_the_program_asks_for_it(make: Make) -> Non
     desk = make()
     ask(desk, Vendor(ANTHROPIC))
     assert ask(desk, Vendor(ANTHROPIC), reasoning=True).usage.reasoning == SECRET
-    assert [row["reasoning"] for row in calls(desk)] == [None, SECRET]
+    spending = desk.runtime.journal.spending
+    assert [spending.reasoning(row["call_id"]) for row in calls(desk)] == [None, SECRET]
+    assert SECRET not in str(calls(desk))
 
 
 def test_a_response_that_does_not_say_leaves_its_call_reserved(make: Make) -> None:

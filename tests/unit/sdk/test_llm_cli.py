@@ -1,4 +1,4 @@
-"""`countersign budget list | calls`: what a person sees of budgets and calls, and what nobody sees."""
+"""`countersign budget list | calls | settle`: what a person sees of budgets and calls, and what nobody sees."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 from countersign import Budget, NotDone, llm_call, record_llm
-from countersign.cli import app
+from countersign.cli.app import app
+from countersign.journal.spending import Hold
 from tests.fakes.desk import Desk, make_desk
 from tests.fakes.llm_answers import ANTHROPIC, OPENAI_CHAT, SECRET
 
@@ -117,3 +118,56 @@ def test_a_file_or_a_journal_that_is_not_there_is_a_sentence(
         result = CliRunner().invoke(app, ["budget", "list"])
         assert (result.exit_code, result.stdout) == (1, "")
         assert "/nowhere" in result.stderr
+
+
+def refused(*words: str) -> str:
+    result = CliRunner().invoke(app, ["budget", *words])
+    assert (result.exit_code, result.stdout) == (1, "")
+    return result.stderr
+
+
+@pytest.mark.parametrize(
+    ("answer", "state", "spent", "reserved"),
+    [("--made", "done", "2750", "0"), ("--not-made", "released", "2650", "0")],
+)
+def test_a_person_settles_a_call_that_nobody_knows_of(
+    told: Desk, answer: str, state: str, spent: str, reserved: str
+) -> None:
+    unknown = said("calls")[0]
+    (now,) = said("settle", unknown["call_id"][:8], answer)
+    assert (now["call_id"], now["state"]) == (unknown["call_id"], state)
+    assert "a person says" in now["note"]
+    today = said("list")[0]
+    assert (today["spent"], today["reserved"]) == (spent, reserved)
+    assert f"is {state}" in refused("settle", unknown["call_id"], answer)  # once is enough
+    assert said("list")[0] == today
+
+
+def test_what_a_killed_process_reserved_is_settled_once_it_cannot_be_under_way(told: Desk) -> None:
+    now = datetime.now(UTC).timestamp()
+    hold = Hold("a-day", "tokens", "day", "", 10_000, datetime.now(UTC).date().isoformat(), 70)
+    for name, ago in (("aaaaaaaa-young", 60), ("bbbbbbbb-older", 3700)):
+        told.clock.time = now - ago
+        with told.restarted() as later:
+            assert later.runtime.journal.spending.reserve(name, "r-9", MODEL, [hold]) is None
+    assert "may be under way" in refused("settle", "aaaaaaaa", "--not-made")
+    assert said("settle", "bbbbbbbb", "--not-made")[0]["state"] == "released"
+    assert said("list")[0]["reserved"] == "170"  # the young one's, and the one nobody knows of
+
+
+@pytest.mark.parametrize("answer", ["--made", "--not-made"])
+def test_a_call_that_ended_is_nobodys_to_settle(told: Desk, answer: str) -> None:
+    before = said("list")
+    for row in said("calls")[1:]:
+        assert f"is {row['state']}" in refused("settle", row["call_id"], answer)
+    assert said("list") == before
+
+
+def test_what_settles_nothing_is_refused_with_the_way_to_say_it(told: Desk) -> None:
+    known = said("calls")[0]["call_id"]
+    assert "--made or --not-made" in refused("settle", known)
+    for words in ("nothing", known[:7], "", "%" * 8, "_" * 8):
+        assert "names no call" in refused("settle", words, "--made")
+    with told.restarted() as later:
+        assert later.runtime.journal.spending.reserve(known[:-1] + "!", None, MODEL, []) is None
+    assert "several calls" in refused("settle", known[:8], "--made")

@@ -18,8 +18,8 @@ import pytest
 from countersign import Budget, BudgetExceeded, Runtime, Settings, llm_call
 from countersign.journal import Journal, spending
 from countersign.journal.database import Database
+from countersign.journal.place import JournalPlace
 from countersign.journal.spending import Hold
-from countersign.journal_place import JournalPlace
 from tests.fakes.desk import Desk, make_desk
 from tests.fakes.llm_answers import OPENAI_CHAT, with_count
 from tests.unit.sdk.journals import BOTH

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner, Result
 
-from countersign.cli import app
+from countersign.cli.app import app
 from countersign.contract import load_manifest
 from countersign.errors import MisuseError
-from countersign.mcp_drafts import MAX_LISTING_BYTES, McpDraft, mcp_drafts
+from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, McpDraft, mcp_drafts
 
 REFUND: dict[str, Any] = {
     "name": "refund",
@@ -98,7 +98,6 @@ def test_every_guess_and_claim_is_told_for_review() -> None:
         "secret: /api_key by name",
         '/inputSchema: "additionalProperties": false was added',
         '/inputSchema/properties/lines/items: "additionalProperties": false was added',
-        "/inputSchema/properties/note/pattern: the service runs this",
     ):
         assert expected in notes, notes
 
@@ -153,12 +152,40 @@ NOT_TAKEN = {
         "/inputSchema/properties/x/items: takes any keys",
     ),
     "a reference out": (schema(x={"$ref": "https://evil/x.json"}), "/inputSchema/properties/x/$ref:"),
+    "a reference to what is no definition": (
+        schema(xs={"type": "array", "contentSchema": OBJECT}, x={"$ref": "#/properties/xs/contentSchema"}),
+        "/inputSchema/properties/x/$ref: '#/properties/xs/contentSchema' names no definition",
+    ),
+    "a reference as it was before $defs": (
+        schema(x={"$ref": "#/definitions/x"}),
+        "/inputSchema/properties/x/$ref: '#/definitions/x' names no definition",
+    ),
+    "a slash in disguise": (
+        schema(x={"$ref": "#/$defs/x%2Fconst"}),
+        "/inputSchema/properties/x/$ref: '#/$defs/x%2Fconst' names no definition",
+    ),
+    "what is left of a list": (
+        schema(x={"type": "array", "unevaluatedItems": {"type": "string"}}),
+        "/inputSchema/properties/x/unevaluatedItems: is not allowed here",
+    ),
+    "what is left of an object": (
+        schema(x={"type": "array", "items": {"unevaluatedProperties": False}}),
+        "/inputSchema/properties/x/items/unevaluatedProperties: is not allowed here",
+    ),
     "a dynamic reference": (
         schema(x={"$dynamicRef": "#a"}),
         "/inputSchema/properties/x/$dynamicRef: is not allowed here",
     ),
     "a prototype": (schema(__proto__={"type": "string"}), "'__proto__' is no name"),
     "a hidden name": (schema(**{"a\u202eb": {"type": "string"}}), "'a\\u202eb' is no name"),
+    "a pattern without a bound": (
+        schema(x={"type": "string", "pattern": "(?=a)b"}),
+        "/inputSchema/properties/x/pattern: '(?=a)b' cannot be run in bounded time",
+    ),
+    "names by a pattern without a bound": (
+        schema(x={"type": "object", "patternProperties": {"(?=a)b": {"type": "string"}}}),
+        "/inputSchema/properties/x/patternProperties: '(?=a)b' cannot be run in bounded time",
+    ),
     "no object": ({"name": "t", "inputSchema": {"type": "array"}}, "/inputSchema: must be an object schema"),
     "no schema": ({"name": "t", "inputSchema": "x"}, "/inputSchema: must be an object schema"),
     "a schema that is none": (schema(x=[1]), "/inputSchema/properties/x: is no JSON Schema"),
@@ -184,6 +211,20 @@ def test_what_cannot_be_taken_is_named_with_what_to_do(tool: dict[str, Any], mes
     draft = drafted(tool)
     assert draft.manifest is None
     assert any(message in problem for problem in draft.problems), draft.problems
+
+
+def test_a_reference_to_a_definition_is_taken() -> None:
+    tool = schema(x={"$ref": "#/$defs/Name[int]"})
+    tool["inputSchema"]["$defs"] = {"Name[int]": {"type": "integer"}}
+    manifest = drafted(tool).manifest
+    assert manifest is not None and manifest.args["properties"] == {"x": {"$ref": "#/$defs/Name[int]"}}
+
+
+def test_a_dialect_inside_is_left_out() -> None:
+    manifest = drafted(
+        schema(x={"$schema": "http://json-schema.org/draft-07/schema#", "type": "string"})
+    ).manifest
+    assert manifest is not None and manifest.args["properties"] == {"x": {"type": "string"}}
 
 
 @pytest.mark.parametrize("name", ["mail.send", "a/b", "srv:tool", "x" * 128])

@@ -11,6 +11,7 @@ from countersign import (
     AgentMemory,
     Denied,
     FilesAdapter,
+    JournalError,
     LiveAdapter,
     LiveCall,
     LiveSession,
@@ -25,7 +26,8 @@ from countersign import (
     transaction,
 )
 from countersign.adapters.protocol import Savepoint
-from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from countersign.journal.transactions import Transactions
+from tests.fakes.desk import Desk, asked_of_policy, note_tool, notes_database, notes_in, refund_tool
 
 ENDINGS = [ValueError, KeyboardInterrupt, SystemExit, asyncio.CancelledError]
 
@@ -178,7 +180,7 @@ def test_an_exception_that_leaves_both_blocks_undoes_both(desk: Desk, notes: Pat
             refund("o-2", 200)
             note("o-2", "inner")
             raise ValueError
-    assert (desk.done, notes_in(notes), desk.face.log) == ([], [], [])
+    assert (desk.done, notes_in(notes), asked_of_policy(desk)) == ([], [], [])
 
 
 def test_a_denial_undoes_what_inner_blocks_did(desk: Desk, notes: Path) -> None:
@@ -369,3 +371,27 @@ def test_a_forked_child_that_leaves_the_inner_block_touches_nothing(desk: Desk, 
         if child:
             os._exit(len(database.took_back))
     assert (len(desk.done), notes_in(notes)) == (2, [("o-1", "inner")])
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_block_whose_end_the_journal_was_not_told_takes_the_whole_with_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, dry_run: bool
+) -> None:
+    refund = refund_tool(desk)
+
+    def lost(*_: Any, **__: Any) -> int:
+        raise JournalError("the disk is full")
+
+    with (
+        pytest.raises(SavepointLost, match="disk is full"),
+        transaction("t-1", runtime=desk.runtime, dry_run=dry_run),
+    ):
+        refund("o-1", 100)
+        monkeypatch.setattr(Transactions, "relist", lost)
+        try:
+            with transaction(runtime=desk.runtime):
+                refund("o-2", 200)
+                raise LookupError
+        except (LookupError, JournalError):
+            pass  # a program that goes on regardless
+    assert desk.done == []

@@ -26,7 +26,7 @@ from countersign import (
 from countersign.contract import EffectState, ManifestError, ToolManifest, Verdict
 from countersign.contract.manifest import load_manifest
 from countersign.contract.wire import Reason
-from countersign.tool import tool_of
+from countersign.tools.tool import tool_of
 from tests.fakes.desk import (
     Desk,
     charge_tools,

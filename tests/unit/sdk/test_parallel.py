@@ -5,6 +5,7 @@ import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,15 @@ import pytest
 
 from countersign import (
     EffectFailed,
+    JournalError,
+    MemoryAdapter,
     MisuseError,
     NotDone,
     NotStageable,
     OutcomeUnknown,
     OutsideTransaction,
     Placeholder,
+    SavepointLost,
     SQLiteAdapter,
     current_effect,
     tool,
@@ -25,6 +29,7 @@ from countersign import (
 )
 from tests.fakes.desk import (
     Desk,
+    asked_of_policy,
     charge_tools,
     failing_tool,
     note_tool,
@@ -324,7 +329,7 @@ def test_a_failing_task_cancels_its_group_and_undoes_the_transaction(desk: Desk,
 
     with pytest.raises(ExceptionGroup):
         asyncio.run(body())
-    assert (desk.done, notes_in(path), desk.face.log) == ([], [], [])
+    assert (desk.done, notes_in(path), asked_of_policy(desk)) == ([], [], [])
 
 
 # ----------------------------------------------------------------------------------- live effects take turns
@@ -424,3 +429,149 @@ def test_a_live_tool_may_call_another_but_not_from_a_task_it_waits_for(desk: Des
 
     asyncio.run(body())
     assert notes_in(path) == [("o-1", "hello")]
+
+
+def test_a_task_that_goes_on_after_its_live_effect_is_told_so_and_not_that_it_would_wait(
+    desk: Desk, tmp_path: Path
+) -> None:
+    path = notes_database(tmp_path)
+    note = note_tool(desk, SQLiteAdapter(path))
+    memory = MemoryAdapter()
+    go_on = asyncio.Event()
+    behind: list[asyncio.Task[None]] = []
+
+    async def later() -> None:
+        await go_on.wait()
+        note("o-1", "late")
+
+    @tool("begin", lane="live", adapter=memory, registry=desk.registry)
+    async def begin(what: str) -> None:
+        """Leave a task behind."""
+        behind.append(asyncio.create_task(later()))
+
+    async def body() -> None:
+        async with transaction("t-1", runtime=desk.runtime) as txn:
+            with txn.parallel():
+                await begin("x")
+                go_on.set()
+                with pytest.raises(NotStageable, match="has started and that goes on after it") as told:
+                    await behind[0]
+        assert "for ever" not in str(told.value)
+
+    asyncio.run(body())
+    assert notes_in(path) == []
+
+
+# ------------------------------------------------------------------------- a live effect that outlives its block
+
+
+def holding_tool(
+    desk: Desk, memory: MemoryAdapter
+) -> tuple[Callable[..., Any], threading.Event, threading.Event]:
+    """A live tool that stops in the middle of its work until somebody lets it go on."""
+    began, go_on = threading.Event(), threading.Event()
+
+    @tool("move", lane="live", adapter=memory, registry=desk.registry)
+    def move(amount: int) -> None:
+        """Take from one and give to the other."""
+        memory["from"] = -amount
+        began.set()
+        go_on.wait(SECONDS)
+        memory["to"] = amount
+
+    return move, began, go_on
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_live_effect_that_still_runs_when_its_block_ends_is_not_kept_half(desk: Desk, nested: bool) -> None:
+    memory = MemoryAdapter()
+    move, began, go_on = holding_tool(desk, memory)
+    refund = refund_tool(desk)
+    block = transaction(runtime=desk.runtime) if nested else nullcontext()
+    with (
+        ThreadPoolExecutor(1) as pool,
+        ExitStack() as after_the_end,
+        pytest.raises(SavepointLost, match="still running"),
+        transaction("t-1", runtime=desk.runtime) as txn,
+    ):
+        refund("o-1", 100)
+        with block, txn.parallel():
+            moving = pool.submit(contextvars.copy_context().run, move, 100)
+            assert began.wait(SECONDS)
+        after_the_end.callback(go_on.set)
+    moving.exception(SECONDS)
+    assert (memory.snapshot(), desk.done, txn.state) == ({}, [], "ended")
+
+
+def test_who_waits_for_a_turn_when_the_block_ends_is_refused_and_opens_nothing(
+    desk: Desk, tmp_path: Path
+) -> None:
+    memory, path = MemoryAdapter(), notes_database(tmp_path)
+    move, began, go_on = holding_tool(desk, memory)
+    note = note_tool(desk, SQLiteAdapter(path))
+    with ThreadPoolExecutor(2) as pool:
+        with pytest.raises(SavepointLost), transaction("t-1", runtime=desk.runtime) as txn, txn.parallel():
+            contexts = [contextvars.copy_context() for _ in range(2)]
+            moving = pool.submit(contexts[0].run, move, 100)
+            assert began.wait(SECONDS)
+            waiting = pool.submit(contexts[1].run, note, "o-1", "late")
+            while len(desk.runtime.journal.database.rows("SELECT 1 FROM effects")) < 2:
+                threading.Event().wait(0.001)  # until it is written down and waits
+            threading.Event().wait(0.02)
+        go_on.set()
+        with pytest.raises(OutsideTransaction, match="waited for its turn"):
+            waiting.result(SECONDS)
+        moving.exception(SECONDS)
+    assert notes_in(path) == []
+    with transaction("t-2", runtime=desk.runtime):
+        note("o-1", "free")  # nobody holds the database
+    assert notes_in(path) == [("o-1", "free")]
+
+
+def test_a_task_given_up_in_the_middle_of_a_live_effect_is_not_kept_half(desk: Desk) -> None:
+    memory = MemoryAdapter()
+
+    @tool("move", lane="live", adapter=memory, registry=desk.registry)
+    async def move(amount: int) -> None:
+        """Take from one, think, and give to the other."""
+        memory["from"] = -amount
+        await asyncio.shield(asyncio.sleep(0.05))
+        memory["to"] = amount
+
+    async def body() -> None:
+        async with transaction("t-1", runtime=desk.runtime) as txn:
+            with txn.parallel():
+                asyncio.create_task(move(100))  # noqa: RUF006 - it is given up
+                await asyncio.sleep(0.01)
+
+    with pytest.raises(SavepointLost, match="still running"):
+        asyncio.run(body())
+    assert memory.snapshot() == {}
+
+
+def test_a_tool_bound_to_one_thread_stands_in_no_parallel_block(desk: Desk) -> None:
+    refund = refund_tool(desk, own_thread=False)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        refund("o-1", 100)
+        with pytest.raises(NotStageable, match="own_thread=False"), txn.parallel():
+            refund("o-2", 100)
+    assert desk.done == [("refund", "o-1", 100)]
+
+
+def test_calls_that_could_not_be_put_in_their_order_are_not_committed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refund = refund_tool(desk)
+
+    def lost(*_: Any, **__: Any) -> int:
+        raise JournalError("the disk is full")
+
+    async def body() -> None:
+        async with transaction("t-1", runtime=desk.runtime) as txn:
+            monkeypatch.setattr(desk.runtime.journal.transactions, "relist", lost)
+            with txn.parallel():
+                await from_tasks(refund, [f"o-{n}" for n in range(6)])
+
+    with pytest.raises(SavepointLost, match="disk is full"):
+        asyncio.run(body())
+    assert desk.done == []

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import json
 import sqlite3
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,7 @@ from countersign import (
     EffectFailed,
     IndependentFailures,
     JournalError,
+    MemoryAdapter,
     MisuseError,
     NotDone,
     NotRecorded,
@@ -27,6 +31,7 @@ from countersign import (
     ReplayDiverged,
     ReplayResult,
     Runtime,
+    SavepointLost,
     SQLiteAdapter,
     Transaction,
     replay,
@@ -36,8 +41,8 @@ from countersign import (
     use_runtime,
 )
 from countersign.contract import Verdict
-from countersign.journal_export import exported
-from countersign.telling import describe
+from countersign.journal.exporting import exported
+from countersign.journal.telling import describe
 from tests.fakes.desk import (
     Desk,
     charge_tools,
@@ -48,6 +53,7 @@ from tests.fakes.desk import (
     refund_tool,
 )
 
+SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
 Body = Callable[[Transaction], Any]
 
 
@@ -448,8 +454,9 @@ def test_another_journal_is_named_by_its_path(desk: Desk, monkeypatch: pytest.Mo
 
 
 def test_what_is_no_step_is_refused_before_anything_is_read(desk: Desk) -> None:
+    told = r"^replay takes .* without calling step|^replay calls <lambda> with the transaction"
     for no_step in (7, lambda: None):
-        with pytest.raises(MisuseError, match="is no step"):
+        with pytest.raises(MisuseError, match=told):
             replay("t-1", no_step, runtime=desk.runtime)  # type: ignore[call-overload]
     assert not desk.runtime.settings.journal_path.exists()
 
@@ -544,3 +551,35 @@ def test_a_replay_needs_no_runtime_of_its_own(desk: Desk) -> None:
         found = replay("t-1", lambda txn: refund("o-1", 100), runtime=unreachable)
         assert unreachable._http is None
     assert found.status == "same"
+
+
+def test_a_replay_whose_live_work_outlives_its_block_is_refused_as_the_real_step_is(desk: Desk) -> None:
+    memory = MemoryAdapter()
+    began, go_on, holds = threading.Event(), threading.Event(), threading.Event()
+    moving: list[Future[Any]] = []
+
+    @tool("move", lane="live", adapter=memory, registry=desk.registry)
+    def move(amount: int) -> None:
+        """Move, and stop in the middle where somebody holds it."""
+        memory["from"] = -amount
+        began.set()
+        if holds.is_set():
+            go_on.wait(SECONDS)
+
+    with ThreadPoolExecutor(1) as pool:
+
+        def step(txn: Transaction) -> None:
+            with txn.parallel():
+                moving.append(pool.submit(contextvars.copy_context().run, move, 100))
+                assert began.wait(SECONDS)
+                if not holds.is_set():
+                    moving[-1].result(SECONDS)
+
+        commit(desk, step)
+        began.clear()
+        holds.set()
+        with pytest.raises(SavepointLost, match="still running"):
+            replay("t-1", step, runtime=desk.runtime)
+        go_on.set()
+        moving[-1].exception(SECONDS)
+    assert memory.snapshot() == {"from": -100}

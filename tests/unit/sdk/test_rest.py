@@ -1,9 +1,14 @@
 """What each answer of somebody else's HTTP service says about the world, over a real connection."""
 
+import gzip
 import json
+import os
 import socket
+import struct
 import threading
+import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -11,20 +16,29 @@ from typing import Any
 import pytest
 
 from countersign import (
+    DidNotHappen,
     EffectFailed,
+    Happened,
     MisuseError,
     NotDone,
     OutcomeUnknown,
     OutsideTransaction,
     Placeholder,
+    ProbeAnswer,
+    RestAnswer,
     RestApi,
     RestUnknown,
     SettingsError,
+    Unsure,
+    current_effect,
+    probe,
+    resume,
     tool,
     transaction,
 )
 from tests.fakes.desk import Desk, refund_tool
 
+_PATIENCE_S = 30.0
 SECRET = "Bearer s3cr3t-t0ken"
 
 
@@ -39,6 +53,8 @@ class Bank:
     headers: dict[str, str] = field(default_factory=dict)
     hang_up: bool = False
     asked: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
+    keeps_connections: bool = False
+    connections: list[tuple[int, str]] = field(default_factory=list)  # by the port of whoever asked
 
 
 @pytest.fixture
@@ -46,8 +62,11 @@ def bank() -> Iterator[Bank]:
     world = Bank()
 
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = property(lambda _: "HTTP/1.1" if world.keeps_connections else "HTTP/1.0")  # type: ignore[assignment]
+
         def answer(self) -> None:
             length = int(self.headers.get("Content-Length") or 0)
+            world.connections.append((self.client_address[1], self.path))
             world.asked.append((self.command, self.path, dict(self.headers), self.rfile.read(length)))
             if world.hang_up:
                 self.close_connection = True
@@ -118,7 +137,7 @@ def test_what_was_refused_is_not_done(desk: Desk, bank: Bank, api: RestApi, stat
     assert txn.state == "ended"
 
 
-@pytest.mark.parametrize("status", [301, 302, 303, 307, 308, 408, 409, 500, 502, 503, 504])
+@pytest.mark.parametrize("status", [202, 207, 301, 302, 303, 307, 308, 408, 409, 500, 502, 503, 504])
 def test_what_does_not_say_is_unknown_and_no_redirect_is_followed(
     desk: Desk, bank: Bank, api: RestApi, status: int
 ) -> None:
@@ -252,6 +271,132 @@ def test_a_body_without_an_end_is_cut_and_the_effect_has_fired(desk: Desk, bank:
     assert txn.state == "settled"
 
 
+@contextmanager
+def speaking(*parts: bytes, drips: bytes = b"", resets: bool = False) -> Iterator[tuple[str, list[bytes]]]:
+    """A server that sends these bytes to whoever asks, then these without end, and hangs up; with what it was asked."""
+    asked: list[bytes] = []
+
+    def answer(line: socket.socket) -> None:
+        asked.append(line.recv(65536))
+        for part in parts:
+            line.sendall(part)
+        try:
+            while drips:
+                line.sendall(drips)
+                over.wait(0.01)
+        except OSError:  # whoever asked has heard enough
+            asked.append(b"hung up")
+        if resets:
+            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+    def serve() -> None:
+        line, _ = listening.accept()
+        with line:
+            answer(line)
+
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = threading.Thread(target=serve, daemon=True)
+        server.start()
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}", asked
+        server.join(_PATIENCE_S)
+    assert not server.is_alive()
+
+
+def head(status: int, *lines: str) -> bytes:
+    return "\r\n".join([f"HTTP/1.1 {status} Said", *lines, "", ""]).encode()
+
+
+CHUNKED = "Transfer-Encoding: chunked"
+BROKEN: dict[str, tuple[bytes, ...]] = {
+    "shorter than it said": (b"Content-Length: 100", b'{"charge_id": "c-1"}'),
+    "a chunk that is none": (CHUNKED.encode(), b"3\r\n123\r\nxyz\r\n"),
+    "no end of the chunks": (CHUNKED.encode(), b"3\r\n123\r\n"),
+    "packed, and no such packing": (b"Content-Encoding: gzip\r\nContent-Length: 3", b"123"),
+}
+
+
+@pytest.mark.parametrize(("line", "body"), BROKEN.values(), ids=BROKEN.keys())
+@pytest.mark.parametrize("resets", [False, True])
+def test_a_body_that_breaks_off_takes_back_nothing_of_what_the_status_said(
+    desk: Desk, line: bytes, body: bytes, resets: bool
+) -> None:
+    with speaking(head(201, line.decode()), body, resets=resets) as (url, asked), RestApi(url) as api:
+        answers: list[RestAnswer] = []
+
+        @tool("charge", resource=("Order", "order_id"), registry=desk.registry)
+        def charge(order_id: str) -> str:
+            """Charge."""
+            answers.append(api.post("/charges"))
+            return "charged"
+
+        desk.publish(charge)
+        with transaction("t-1", runtime=desk.runtime) as txn:
+            charge("o-1")
+    (answer,) = answers
+    assert (txn.state, answer.status, answer.json, answer.whole) == ("settled", 201, None, False)
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize(("status", "means"), [(404, NotDone), (500, RestUnknown), (202, RestUnknown)])
+def test_a_refusal_and_a_doubt_that_break_off_are_that_as_well(status: int, means: type[Exception]) -> None:
+    said = f"answered {status}: no"
+    with (
+        speaking(head(status, "Content-Length: 100"), b"no") as (url, _),
+        RestApi(url) as api,
+        pytest.raises(means, match=said),
+    ):
+        api.get("/orders")
+
+
+def test_a_status_that_breaks_off_is_unknown(desk: Desk) -> None:
+    with speaking(b"HTTP/1.1 201 Crea") as (url, _), RestApi(url) as api:
+        charge = charge_tool(desk, api)
+        with pytest.raises(OutcomeUnknown, match="not answered"), transaction("t-1", runtime=desk.runtime):
+            charge("o-1", 100)
+
+
+def test_a_body_that_drips_without_end_is_left_in_time(desk: Desk) -> None:
+    """Each byte comes well within the time of silence."""
+    with (
+        speaking(head(201, CHUNKED), drips=b"1\r\nx\r\n") as (url, asked),
+        RestApi(url, timeout_seconds=0.3, max_answer_bytes=1 << 40) as api,
+    ):
+        charge = charge_tool(desk, api)
+        with transaction("t-1", runtime=desk.runtime) as txn:
+            charge("o-1", 100)
+    assert txn.state == "settled" and asked[1:] == [b"hung up"]
+
+
+def test_no_packing_is_asked_for_and_what_is_packed_all_the_same_unpacks_within_bounds() -> None:
+    bomb = gzip.compress(gzip.compress(b"\0" * (1 << 28)))  # 256 MiB in some hundred bytes
+    lines = ("Content-Encoding: gzip, gzip", f"Content-Length: {len(bomb)}")
+    with speaking(head(200, *lines), bomb) as (url, asked), RestApi(url, max_answer_bytes=1000) as api:
+        tracemalloc.start()
+        try:
+            answer = api.get("/orders")
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert (len(answer.text), answer.whole, answer.json) == (1000, False, None)
+    assert most < 16 << 20
+    assert b"accept-encoding: identity" in asked[0].lower()
+
+
+def test_of_a_number_that_was_cut_no_other_number_is_made(bank: Bank) -> None:
+    bank.status, bank.body = 200, b"1234567"
+    with RestApi(bank.url, max_answer_bytes=4) as api:
+        answer = api.get("/orders")
+    assert (answer.text, answer.json, answer.whole) == ("1234", None, False)
+
+
+def test_a_body_of_just_the_size_is_whole(bank: Bank) -> None:
+    bank.status, bank.body = 200, b"1234"
+    with RestApi(bank.url, max_answer_bytes=4) as api:
+        answer = api.get("/orders")
+    assert (answer.json, answer.whole) == (1234, True)
+
+
 def test_scenario_63_credentials_stand_in_no_journal_and_in_no_error(
     desk: Desk, bank: Bank, api: RestApi, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -273,3 +418,179 @@ def test_the_two_answers_of_a_refusal_are_their_own_types(bank: Bank, api: RestA
     bank.status = 500
     with pytest.raises(RestUnknown):
         api.get("/orders")
+
+
+@pytest.mark.parametrize("status", [202, 207])
+def test_a_service_whose_word_for_done_is_accepted_is_believed_where_the_program_says_so(
+    desk: Desk, bank: Bank, status: int
+) -> None:
+    bank.status = status
+    charge = charge_tool(desk, RestApi(bank.url, accepted_is_done=True))
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        charge("o-1", 100)
+    assert txn.state == "settled"
+
+
+def test_a_forked_child_has_connections_of_its_own(bank: Bank, api: RestApi) -> None:
+    bank.status, bank.keeps_connections = 200, True
+    api.get("/parent")
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            api.get("/child")
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    api.get("/parent-again")
+    ports = [port for port, *_ in bank.connections]
+    assert [path for _, path in bank.connections] == ["/v1/parent", "/v1/child", "/v1/parent-again"]
+    assert ports[0] == ports[2] != ports[1]
+
+
+# --------------------------------------------------------------------------------------------------- probes
+
+
+def found_first(says: Any) -> Any:
+    """The first of a list, of a service that answers one."""
+    return next(iter(says["data"]), None)
+
+
+def no_charge(says: Any) -> bool:
+    """What this bank says of a charge it has not, and of nothing else."""
+    return bool(says["code"] == "charge_missing")
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "options", "answer"),
+    [
+        (200, b'{"charge_id": "c-1"}', {}, Happened({"charge_id": "c-1"})),
+        (200, b'{"data": [{"id": 7}]}', {"found": found_first}, Happened({"id": 7})),
+        (200, b'{"data": []}', {"found": found_first}, DidNotHappen()),
+        (200, b'{"code": "charge_missing"}', {"missing": no_charge}, Happened({"code": "charge_missing"})),
+        (404, b'{"code": "charge_missing"}', {"missing": no_charge}, DidNotHappen()),
+        (404, b'{"code": "charge_missing"}', {}, Unsure),
+        (404, b'{"code": "no_route"}', {"missing": no_charge}, Unsure),
+        (404, b'{"detail": "Not Found"}', {}, Unsure),
+        (404, b'{"data": []}', {"found": found_first}, Unsure),
+        (404, b'{"data": [{"id": 7}]}', {"found": found_first}, Unsure),
+        (404, b"<h1>Not Found</h1>", {"missing": lambda says: True}, Unsure),
+        (404, b"null", {"missing": lambda says: True}, Unsure),
+        (404, b'{"code": "charge_missi', {"missing": lambda says: True}, Unsure),
+        (410, b'{"code": "charge_missing"}', {"missing": no_charge}, Unsure),
+        (403, b'{"code": "charge_missing"}', {"missing": no_charge}, Unsure),
+        (200, b"<h1>Please sign in</h1>", {}, Unsure),
+        (200, b"null", {}, Unsure),
+        (202, b'{"state": "queued"}', {}, Unsure),
+        (302, b"{}", {}, Unsure),
+        (401, b"{}", {}, Unsure),
+        (403, b"{}", {}, Unsure),
+        (410, b"{}", {}, Unsure),
+        (500, b'{"error": "later"}', {}, Unsure),
+        (503, b"", {}, Unsure),
+    ],
+)
+def test_what_a_service_says_of_a_call_key_is_believed_only_where_it_is_its_own_word(
+    bank: Bank, status: int, body: bytes, options: dict[str, Any], answer: Any
+) -> None:
+    bank.status, bank.body = status, body
+    with RestApi(bank.url, headers={"Authorization": SECRET}) as api:
+        told = api.find("/charges/{key}", {"key": "k-1"}, **options)
+    assert type(told) is answer if isinstance(answer, type) else told == answer
+    method, path, headers, _ = bank.asked[0]
+    assert (method, path, headers["Authorization"]) == ("GET", "/v1/charges/k-1", SECRET)
+
+
+def test_a_route_that_has_moved_says_nothing_about_the_call(desk: Desk, bank: Bank) -> None:
+    """Frameworks and gateways answer what they have no route for with 404 and JSON: it is not the service's "no"."""
+    api = RestApi(bank.url)
+
+    @tool("charge", resource=("Order", "order_id"), probe="find_charge", registry=desk.registry)
+    def charge(order_id: str) -> Any:
+        """Charge."""
+        return api.post("/charges", json={}).json
+
+    @probe("find_charge", registry=desk.registry)
+    def find_charge() -> ProbeAnswer:
+        return api.find("/charges/{key}", {"key": current_effect().call_key}, missing=no_charge)
+
+    desk.publish(charge)
+    bank.statuses, bank.status, bank.body = [500], 404, b'{"code": "no_route"}'
+    with (
+        pytest.raises(OutcomeUnknown, match="answered 404"),
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        charge("o-1")
+    assert [one.after for one in resume(desk.runtime)] == ["unsettled"]
+    api.close()
+
+
+def test_a_service_whose_404_has_another_form_has_said_nothing_about_the_call(desk: Desk, bank: Bank) -> None:
+    api = RestApi(bank.url)
+
+    @tool("charge", resource=("Order", "order_id"), probe="find_charge", registry=desk.registry)
+    def charge(order_id: str) -> Any:
+        """Charge."""
+        return api.post("/charges", json={}).json
+
+    @probe("find_charge", registry=desk.registry)
+    def find_charge() -> ProbeAnswer:
+        return api.find("/charges/{key}", {"key": current_effect().call_key}, missing=no_charge)
+
+    desk.publish(charge)
+    bank.statuses, bank.status, bank.body = [500], 404, b'{"detail": "Not Found"}'
+    with (
+        pytest.raises(OutcomeUnknown, match="it raised KeyError"),
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        charge("o-1")
+    api.close()
+
+
+def test_a_service_that_hangs_up_or_is_not_there_has_said_nothing_about_the_call(
+    desk: Desk, bank: Bank
+) -> None:
+    api = RestApi(bank.url)
+
+    @tool("charge", resource=("Order", "order_id"), probe="find_charge", registry=desk.registry)
+    def charge(order_id: str) -> Any:
+        """Charge."""
+        return api.post("/charges", json={}).json
+
+    @probe("find_charge", registry=desk.registry)
+    def find_charge() -> ProbeAnswer:
+        return api.find("/charges/{key}", {"key": current_effect().call_key})
+
+    desk.publish(charge)
+    bank.hang_up = True
+    with (
+        pytest.raises(OutcomeUnknown, match=r"cannot tell .it raised RestUnknown"),
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        charge("o-1")
+    bank.hang_up, bank.body = False, b'{"charge_id": "c-1"}'
+    assert [one.after for one in resume(desk.runtime)] == ["settled"]
+    (posted, *_, found) = bank.asked
+    assert found[1] == f"/v1/charges/{posted[2]['Idempotency-Key']}"
+    api.close()
+
+
+def test_a_connection_that_cannot_be_made_in_a_probe_is_no_word_about_the_call(
+    desk: Desk, bank: Bank
+) -> None:
+    api, nobody = RestApi(bank.url), RestApi("http://127.0.0.1:9/v1")
+
+    @tool("charge", resource=("Order", "order_id"), probe="find_charge", registry=desk.registry)
+    def charge(order_id: str) -> Any:
+        """Charge."""
+        return api.post("/charges", json={}).json
+
+    probe("find_charge", registry=desk.registry)(lambda: nobody.find("/charges"))
+    desk.publish(charge)
+    bank.status = 500
+    with (
+        pytest.raises(OutcomeUnknown, match="it raised NotDone"),
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        charge("o-1")

@@ -11,8 +11,11 @@ import pytest
 from countersign import (
     Denied,
     MemoryAdapter,
+    MisuseError,
+    Moved,
     NotStageable,
     RegistrationError,
+    Retry,
     ReviewPending,
     SQLiteAdapter,
     StepsRefused,
@@ -20,6 +23,7 @@ from countersign import (
     tool,
 )
 from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.unit.sdk.adapters.resources import MemoryValues
 from tests.unit.sdk.test_parallel import meeting_tool
 
 
@@ -185,6 +189,8 @@ WRONG: dict[str, tuple[Any, list[str]]] = {
         ["gives and takes order_id"],
     ),
     "no JSON": ("[{", ["they are no JSON"]),
+    "a lone surrogate": ('["\ud800"]', ["they are no JSON"]),
+    "nothing": (None, ["they are no JSON"]),
     "a key twice": ('[{"tool": "note", "tool": "refund"}]', ["they are no JSON"]),
     "one step and no list": (json.dumps(note("o-1")), ["list"]),
 }
@@ -228,3 +234,66 @@ def test_scenario_5_a_compensation_nobody_registered_is_found_before_a_live_step
     with pytest.raises(RegistrationError, match="void"):
         go(desk, steps)
     assert ran == []
+
+
+@pytest.mark.usefixtures("tools")
+def test_steps_that_a_model_wrote_use_only_what_it_was_offered(desk: Desk, notes: Path) -> None:
+    with pytest.raises(StepsRefused, match="'note' is not among the tools it may name"):
+        run_steps([note("o-1"), refund("o-1")], key="t-1", only=["refund"], runtime=desk.runtime)
+    assert (desk.done, notes_in(notes)) == ([], [])
+    run_steps([refund("o-1")], key="t-1", only=["refund"], runtime=desk.runtime)
+    assert desk.done == [("refund", "o-1", 100)]
+
+
+def test_of_very_much_that_is_wrong_only_the_beginning_is_told(desk: Desk) -> None:
+    with pytest.raises(StepsRefused) as told:
+        run_steps([{"tool": "nope"}] * 500, key="t-1", runtime=desk.runtime)
+    assert len(told.value.problems) == 20
+
+
+def counting_tool(desk: Desk, spoilt: int) -> MemoryValues:
+    """A live tool on a number that somebody else changes in between, so many times."""
+    values, ran = MemoryValues(), [0]
+    adapter = values.adapter()
+
+    @tool("add", lane="live", adapter=adapter, registry=desk.registry)
+    def add(amount: int) -> int:
+        """Add to the number."""
+        total = int(values.read(adapter, "n") or 0) + amount
+        values.write(adapter, "n", str(total))
+        ran[0] += 1
+        if ran[0] <= spoilt:
+            values.change_outside("n", str(10 * ran[0]))
+        return total
+
+    return values
+
+
+ADD = {"tool": "add", "args": {"amount": 1}}
+MAIL = {"tool": "mail", "args": {"order_id": "o-1"}}
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("steps", [[ADD, refund("o-1")], [ADD, MAIL]], ids=["plain", "async"])
+def test_with_retry_all_steps_run_again_when_somebody_came_in_between(desk: Desk, steps: list[Any]) -> None:
+    values = counting_tool(desk, spoilt=2)
+    answers = run_steps(steps, key="t-1", isolation=Retry(3), runtime=desk.runtime)
+    answers = asyncio.run(answers) if inspect.iscoroutine(answers) else answers
+    assert isinstance(answers, dict) and answers["1"] == 21
+    assert values.outside("n") == "21" and len(desk.done) == 1
+
+
+@pytest.mark.usefixtures("tools")
+def test_without_it_they_stop_where_somebody_came_in_between(desk: Desk) -> None:
+    values = counting_tool(desk, spoilt=1)
+    with pytest.raises(Moved):
+        go(desk, [ADD, refund("o-1")])
+    assert values.outside("n") == "10" and desk.done == []
+
+
+@pytest.mark.usefixtures("tools")
+def test_a_policy_that_is_none_is_refused_before_step_one(desk: Desk) -> None:
+    values = counting_tool(desk, spoilt=0)
+    with pytest.raises(MisuseError, match="is no policy"):
+        run_steps([ADD], key="t-1", isolation=3, runtime=desk.runtime)  # type: ignore[arg-type]
+    assert values.outside("n") is None

@@ -9,7 +9,8 @@ import countersign
 from countersign import Settings, SettingsError
 from countersign import settings as settings_module
 from countersign.contract import PrivateKey
-from countersign.settings import journal_path_from_env, load_key
+from countersign.journal.place import JournalUrl, default_key_path
+from countersign.settings import journal_key_path_from_env, journal_path_from_env, load_key
 from tests.fakes.desk import write_key
 
 ENV = {
@@ -25,6 +26,15 @@ def test_three_variables_are_enough() -> None:
     assert settings.iss == "http://127.0.0.1:8420"
     assert settings.journal_path == Path("/state/countersign/support.db")
     assert (settings.allow_dev, settings.allow_http) == (False, False)
+
+
+def test_the_key_of_the_journal_is_named_or_lies_beside_it() -> None:
+    assert Settings.from_env(ENV).journal_key_path is None
+    named = {"COUNTERSIGN_JOURNAL_KEY": "/keys/journal"}
+    assert Settings.from_env(ENV | named).journal_key_path == Path("/keys/journal")
+    assert journal_key_path_from_env(named) == Path("/keys/journal")
+    assert default_key_path(Path("/state/support.db")) == Path("/state/support.db.key")
+    assert default_key_path(JournalUrl("postgresql://db.example/journals")) is None
 
 
 @pytest.mark.parametrize("missing", ENV)
@@ -95,7 +105,7 @@ def test_an_agents_name_makes_no_path_of_its_own() -> None:
 
 def test_every_variable_is_in_the_readme() -> None:
     names = {value for name, value in vars(settings_module).items() if name.endswith("_VARIABLE")}
-    assert len(names) == 10
+    assert len(names) == 11
     assert names <= set(re.findall(r"COUNTERSIGN_\w+", README.read_text()))
 
 

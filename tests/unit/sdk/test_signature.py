@@ -14,8 +14,8 @@ import pytest
 from pydantic import BaseModel
 
 from countersign import NotStageable, RegistrationError
-from countersign.placeholder import Placeholder
-from countersign.signature import Signature
+from countersign.tools.placeholder import Placeholder
+from countersign.tools.signature import Signature
 
 
 class Colour(enum.Enum):

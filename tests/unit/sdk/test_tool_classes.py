@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from countersign import EffectFailed, MemoryAdapter, NotDone, RegistrationError, tool, transaction
-from countersign.tool import tool_of
+from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, failing_tool
 
 
@@ -135,3 +135,26 @@ def test_w14_a_live_tool_whose_adapter_cannot_undo_is_refused_when_it_is_declare
         @tool("note", lane="live", adapter=adapter, registry=desk.registry)
         def note(text: str) -> None:
             """Note."""
+
+
+class RaisesItself:
+    """A class whose own __init__ is wrong."""
+
+    def __init__(self) -> None:
+        raise TypeError("the bank's client takes a token")
+
+    def execute(self, order_id: str) -> None: ...
+
+
+def test_what_a_class_raises_as_it_is_made_is_its_own_word(desk: Desk) -> None:
+    with pytest.raises(TypeError, match="takes a token"):
+        tool("charge", resource=("Order", "order_id"), registry=desk.registry)(RaisesItself)
+    assert [*desk.registry] == []
+
+
+@pytest.mark.parametrize("taken", ["charge", "charge.compensate"])
+def test_a_class_whose_name_is_taken_leaves_nothing_of_itself(desk: Desk, taken: str) -> None:
+    first = tool(taken, resource=("Order", "order_id"), registry=desk.registry)(lambda order_id: None)
+    with pytest.raises(RegistrationError, match="needs another name"):
+        tool("charge", resource=("Order", "order_id"), registry=desk.registry)(Sound)
+    assert [*desk.registry] == [tool_of(first)]

@@ -1,18 +1,39 @@
 """A tool's timeout ends the wait, and then nobody knows: the thread goes on, or the task was cancelled (W24)."""
 
 import asyncio
+import contextlib
 import contextvars
+import os
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from countersign import OutcomeUnknown, Placeholder, RegistrationError, current_effect, tool, transaction
-from countersign.manifests import require_fits
-from countersign.tool import tool_of
+from countersign import (
+    OutcomeUnknown,
+    OutsideTransaction,
+    Placeholder,
+    RegistrationError,
+    current_effect,
+    tool,
+    transaction,
+)
+from countersign.manifests.reviewed import require_fits
+from countersign.threads import Threaded, ToolTimeoutError
+from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, changed, failing_tool, refund_tool
+
+
+def until_returned(name: str) -> None:
+    """Wait for calls nobody waits for any more."""
+    until = time.monotonic() + 20
+    while any(one.name == f"countersign-{name}" for one in threading.enumerate()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
 
 mood: contextvars.ContextVar[str] = contextvars.ContextVar("mood", default="none")
 
@@ -44,7 +65,7 @@ def test_scenario_21_a_plain_tool_that_hangs_is_unknown_after_its_timeout(
     left = [one for one in threading.enumerate() if one.name == "countersign-hang"]
     assert [one.daemon for one in left] == [True]  # so that a program ends although its tool does not
     go_on.set()
-    left[0].join(20)
+    until_returned("hang")
 
 
 def test_in_asyncio_a_plain_tool_that_hangs_stops_neither_the_loop_nor_the_program(desk: Desk) -> None:
@@ -66,8 +87,7 @@ def test_in_asyncio_a_plain_tool_that_hangs_stops_neither_the_loop_nor_the_progr
         asyncio.run(body())  # returns although the thread still hangs
     assert len(turns) > 3
     go_on.set()
-    for left in [one for one in threading.enumerate() if one.name == "countersign-hang"]:
-        left.join(20)
+    until_returned("hang")
 
 
 def test_the_thread_sees_the_effect_and_the_callers_context(desk: Desk) -> None:
@@ -134,3 +154,119 @@ def test_tries_are_for_tools_whose_reviewed_manifest_says_idempotent(desk: Desk)
 def test_no_tries_at_all_are_refused(desk: Desk, tries: int) -> None:
     with pytest.raises(RegistrationError, match="at least once"):
         failing_tool(desk, ValueError(), tries=tries)
+
+
+def test_a_tool_that_goes_on_after_its_timeout_has_no_effect_to_act_for(desk: Desk) -> None:
+    go_on, said = threading.Event(), []
+
+    @tool("late", resource=("Order", "order_id"), registry=desk.registry, timeout_seconds=1)
+    def late(order_id: str) -> None:
+        """Ask for the effect before and after the timeout."""
+        said.append(current_effect().tool)
+        go_on.wait(20)
+        try:
+            current_effect()
+        except OutsideTransaction as refused:
+            said.append(str(refused))
+
+    desk.publish(late)
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+        late("o-1")
+    go_on.set()
+    until_returned("late")
+    assert said[0] == "late" and "nobody waits for it any more" in said[1]
+
+
+def threads_of(desk: Desk) -> Callable[[str], Placeholder[None]]:
+    """A tool that writes down the thread it runs in."""
+
+    @tool("where", resource=("Order", "order_id"), registry=desk.registry)
+    def where(order_id: str) -> None:
+        """Say which thread this is."""
+        desk.done.append(("where", threading.current_thread()))
+
+    desk.publish(where)
+    return where
+
+
+def idle_threads() -> int:
+    return sum(one.name == "countersign-idle" for one in threading.enumerate())
+
+
+def test_calls_one_after_the_other_start_no_thread_each(desk: Desk) -> None:
+    where = threads_of(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        for number in range(40):
+            where(f"o-{number}")
+    assert len({thread for _, thread in desk.done}) <= 4  # as one says it is idle a moment after its answer
+
+
+def test_a_call_that_hangs_keeps_its_thread_and_the_next_one_has_another(desk: Desk) -> None:
+    go_on = threading.Event()
+    hang, where = hanging_tool(desk, go_on), threads_of(desk)
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+        hang("o-1")
+    (hanging,) = [one for one in threading.enumerate() if one.name == "countersign-hang"]
+    with transaction("t-2", runtime=desk.runtime):
+        where("o-2")
+    go_on.set()
+    until_returned("hang")
+    assert [thread is hanging for _, thread in desk.done[:1]] == [False]
+
+
+def test_a_call_sees_no_context_of_the_one_before_it_in_its_thread(desk: Desk) -> None:
+    seen: list[str] = []
+
+    @tool("feel", resource=("Order", "order_id"), registry=desk.registry)
+    def feel(order_id: str) -> None:
+        """Tell the mood and leave another behind."""
+        seen.append(mood.get())
+        mood.set("spoilt")
+
+    desk.publish(feel)
+    mood.set("calm")
+    with transaction("t-1", runtime=desk.runtime):
+        for number in range(12):
+            feel(f"o-{number}")
+    assert seen == ["calm"] * 12
+
+
+def test_threads_of_a_large_group_end(desk: Desk) -> None:
+    started = threading.Barrier(20)
+
+    @tool("meet", resource=("Order", "order_id"), registry=desk.registry)
+    def meet(order_id: str) -> None:
+        """Return when all are there."""
+        started.wait(20)
+
+    desk.publish(meet)
+    with transaction("t-1", runtime=desk.runtime) as txn, txn.parallel():
+        for number in range(20):
+            meet(f"o-{number}")
+    until_returned("meet")
+    until = time.monotonic() + 20
+    while idle_threads() > 10:  # eight, and those that said so at the same moment
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_forked_child_calls_tools_in_threads_of_its_own(desk: Desk) -> None:
+    where = threads_of(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        where("o-1")
+    until_returned("where")
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):
+            os._exit(0 if Threaded(lambda: 7, {}).result(10) == 7 else 1)
+        os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_the_tools_own_timeout_error_is_not_taken_for_ours() -> None:
+    def late() -> None:
+        raise TimeoutError("the bank")
+
+    with pytest.raises(TimeoutError, match="the bank") as raised:
+        Threaded(late, {}).result(10)
+    assert not isinstance(raised.value, ToolTimeoutError)

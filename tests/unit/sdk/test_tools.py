@@ -18,7 +18,7 @@ from countersign import (
     transaction,
 )
 from countersign.contract import load_manifest
-from countersign.drafting import manifest_json
+from countersign.manifests.drafting import manifest_json
 from tests.fakes.desk import Desk, changed, refund_tool
 
 
@@ -246,3 +246,12 @@ def test_a_compensation_that_does_not_fit_its_tool_is_refused_before_anything_is
     with pytest.raises(NotStageable, match="charge_id"), transaction("t-1", runtime=desk.runtime):
         charge("o-1")
     assert desk.face.asked("/v1/transactions") == 0
+
+
+@pytest.mark.parametrize("member", ["groups", "recipients", "secret", "money"])
+def test_one_text_where_there_may_be_several_is_not_taken_apart(registry: ToolRegistry, member: str) -> None:
+    with pytest.raises(RegistrationError, match=rf"write {member}=\['order_id'\]"):
+
+        @tool("pay", registry=registry, **{member: "order_id"})
+        def pay(order_id: str) -> None:
+            """Pay."""

@@ -35,7 +35,7 @@ from countersign import (
 )
 from countersign.contract import DenyCode, EffectState, load_manifest
 from countersign.contract.wire import Reason
-from countersign.drafting import manifest_json
+from countersign.manifests.drafting import manifest_json
 from tests.fakes.desk import (
     Desk,
     charge_tools,

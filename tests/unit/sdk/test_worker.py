@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from countersign import ReviewPending, Runtime, Settings, transaction
-from countersign.recovery import Resumed
-from countersign.registry import default_registry
-from countersign.tool import tool_of
-from countersign.worker import Told
+from countersign.recovery.recovery import Resumed
+from countersign.recovery.worker import Told
+from countersign.tools.registry import default_registry
+from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, changed
 from tests.fakes.operated import REPOSITORY
 from tests.fakes.service_http import serving

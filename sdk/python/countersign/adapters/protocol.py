@@ -19,7 +19,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from countersign.errors import NotStageable
@@ -32,7 +32,7 @@ class LiveCall:
     """
 
     tool: str
-    args: Mapping[str, Any]
+    args: Mapping[str, Any] = field(repr=False)  # some may be secret
     effect_id: str
 
 

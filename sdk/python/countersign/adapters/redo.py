@@ -294,7 +294,11 @@ def read_record(folder: Path) -> Record | None:
     except FileNotFoundError:
         return None
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise JournalError(f"the redo record in {str(folder)!r} is damaged: {error}") from error
+        raise JournalError(
+            f"the redo record in {str(folder)!r} is damaged ({error}), so nobody can tell which of its files were "
+            "written: compare them with what lies beside the record, then move that folder out of the way; nothing "
+            "else below this root begins before"
+        ) from error
 
 
 def sync(folder: Path) -> None:

@@ -153,6 +153,7 @@ class SQLiteSession(LiveSession):
     def undo(self) -> None:
         """Roll back and close."""
         with suppress(sqlite3.Error):
+            self._connection.set_authorizer(None)  # of an effect that is still running in another thread
             self._connection.execute("ROLLBACK")
         self._connection.close()
 

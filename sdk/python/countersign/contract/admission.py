@@ -103,6 +103,17 @@ def load_canonical(raw: bytes, limits: Limits = ARGS_LIMITS) -> JSON:
     return value
 
 
+def canonical_bytes(raw: bytes, limits: Limits = ARGS_LIMITS) -> bytes:
+    """The RFC 8785 form of JSON text, which is often the text itself.
+
+    Raises:
+        AdmissionError: as `load`.
+    """
+    if raw.isascii() and _load_simple(raw, limits) is not _OTHER:
+        return raw
+    return canonicalize(load(raw, limits))
+
+
 def admit(value: object, limits: Limits = ARGS_LIMITS) -> JSON:
     """Apply the same rules to a Python value and return a fresh, normalised copy nobody else holds.
 
@@ -123,8 +134,7 @@ def _load_simple(raw: bytes, limits: Limits) -> object:
 
     What comes back unchanged had no repeated key, no second spelling, no bad text and no integer that is rounded.
     """
-    # n values take 2n-1 bytes at least: one each, and what stands between them. So these cannot be too many.
-    if raw[:2] != b'{"' or len(raw) > limits.max_bytes or len(raw) >= 2 * limits.max_nodes:
+    if raw[:2] != b'{"' or len(raw) > limits.max_bytes or _may_be_too_many(raw, limits):
         return _OTHER
     try:
         value: JSON = orjson.loads(raw)
@@ -132,6 +142,14 @@ def _load_simple(raw: bytes, limits: Limits) -> object:
     except (orjson.JSONDecodeError, orjson.JSONEncodeError):
         return _OTHER
     return value if unchanged and _is_simple(value, limits.max_depth) else _OTHER
+
+
+def _may_be_too_many(raw: bytes, limits: Limits) -> bool:
+    """Every value but the first stands behind an opener or a comma, and takes two bytes with it."""
+    return (
+        len(raw) >= 2 * limits.max_nodes
+        and raw.count(b",") + raw.count(b"[") + raw.count(b"{") >= limits.max_nodes
+    )
 
 
 def _is_simple(value: JSON, depth: int) -> bool:

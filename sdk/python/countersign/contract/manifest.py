@@ -153,6 +153,9 @@ class ToolManifest(_Part):
     )
     resource: ResourceRule
     lane: Annotated[Lane, Strict(False)] = Lane.STAGED
+    ask: Literal["live"] | None = Field(
+        default=None, description="`live`: the policy is asked about a live effect before it runs."
+    )
     idempotent: bool = Field(
         default=False, description="A second call with the same call key does nothing more."
     )
@@ -206,6 +209,12 @@ class ToolManifest(_Part):
                 f"{self.tool!r} is a live tool, which raises in the agent's own code: catch it there, and leave out "
                 "on_exhausted",
             )
+        if self.asks_live and self.lane is not Lane.LIVE:
+            raise ManifestError(
+                "invalid_manifest",
+                f"{self.tool!r} is a staged tool, about which the policy is asked at the commit: leave out ask, or "
+                "make it `lane: live`",
+            )
         return self
 
     def _pointers_into_args(self) -> list[str]:
@@ -228,6 +237,11 @@ class ToolManifest(_Part):
     def may_fail(self) -> bool:
         """Whether people agreed that a call of it may be missing: known not to have acted, it stops no other."""
         return self.on_exhausted == "tool"
+
+    @property
+    def asks_live(self) -> bool:
+        """Whether the policy is asked about each live effect before it runs."""
+        return self.ask == "live"
 
     @cached_property
     def sentence_parts(self) -> tuple[SentencePart, ...]:

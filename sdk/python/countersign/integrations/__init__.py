@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from countersign.integrations.anthropic_messages import run_anthropic
+    from countersign.integrations.conversation import Answer, Conversation, ModelCall, TakenStep
     from countersign.integrations.definitions import anthropic_tools, openai_tools
     from countersign.integrations.errors import ModelStopped, PackageMissing, TurnLimit
     from countersign.integrations.mcp_session import GatedSession, McpToolError, gate_mcp
     from countersign.integrations.openai_chat import run_openai
-    from countersign.integrations.turns import Answer, Conversation, ModelCall, TakenStep
 
 _HOMES = {
     "anthropic_messages": ("run_anthropic",),
+    "conversation": ("Answer", "Conversation", "ModelCall", "TakenStep"),
     "definitions": ("anthropic_tools", "openai_tools"),
     "errors": ("ModelStopped", "PackageMissing", "TurnLimit"),
     "mcp_session": ("GatedSession", "McpToolError", "gate_mcp"),
     "openai_chat": ("run_openai",),
-    "turns": ("Answer", "Conversation", "ModelCall", "TakenStep"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast, overload
 
-from countersign.answering import OnQuestion
+from countersign.commit.answering import OnQuestion
 from countersign.errors import MisuseError
+from countersign.integrations.conversation import Answer, Conversation, Message, ModelCall, ModelTurn
 from countersign.integrations.definitions import anthropic_definitions
 from countersign.integrations.loop import MAX_TURNS, Asking, Loop, OnMessage, chosen, require_key
 from countersign.integrations.naming import OfferedTools
+from countersign.integrations.numbering import Numbering
 from countersign.integrations.packages import require_package
-from countersign.integrations.taking import StepTaker
-from countersign.integrations.turns import Answer, Conversation, Message, ModelCall, ModelTurn
+from countersign.integrations.taking import ABORT, StepTaker
+from countersign.live.isolation import Abort, Serialize
 from countersign.waiting import run
 
 if TYPE_CHECKING:
@@ -75,6 +77,20 @@ class AnthropicMessages:
         ]
         return [{"role": "user", "content": content}]
 
+    def answered_by(self, message: Message) -> tuple[str, ...]:
+        """Each `tool_result` block answers one call."""
+        return tuple(str(block["tool_use_id"]) for block in _results(message))
+
+    def in_place(self, after: Sequence[Message]) -> list[Message]:
+        """All results at the beginning of one message of the user, the next one, as the vendor asks for them."""
+        results = [block for message in after for block in _results(message)]
+        if not results or _blocks(after[0])[: len(results)] == results:
+            return list(after)
+        users = [message for message in after if message["role"] == "user"]
+        rest = [block for one in users for block in _blocks(one) if block["type"] != "tool_result"]
+        others = [message for message in after if message["role"] != "user"]
+        return [{"role": "user", "content": [*results, *rest]}, *others]
+
 
 def _dumped(value: Any) -> dict[str, Any]:
     if hasattr(value, "model_dump"):
@@ -85,6 +101,10 @@ def _dumped(value: Any) -> dict[str, Any]:
 def _blocks(message: Message) -> list[Mapping[str, Any]]:
     content = message["content"]
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
+def _results(message: Message) -> list[Mapping[str, Any]]:
+    return [block for block in _blocks(message) if block["type"] == "tool_result"]
 
 
 @overload
@@ -101,6 +121,7 @@ def run_anthropic(
     purpose: str | None = None,
     on_message: OnMessage | None = None,
     on_question: OnQuestion | None = None,
+    isolation: Abort | Serialize = ABORT,
     runtime: Runtime | None = None,
     **options: Any,
 ) -> Conversation: ...
@@ -118,6 +139,7 @@ def run_anthropic(
     purpose: str | None = None,
     on_message: OnMessage | None = None,
     on_question: OnQuestion | None = None,
+    isolation: Abort | Serialize = ABORT,
     runtime: Runtime | None = None,
     **options: Any,
 ) -> Coroutine[Any, Any, Conversation]: ...
@@ -134,6 +156,7 @@ def run_anthropic(
     purpose: str | None = None,
     on_message: OnMessage | None = None,
     on_question: OnQuestion | None = None,
+    isolation: Abort | Serialize = ABORT,
     runtime: Runtime | None = None,
     **options: Any,
 ) -> Any:
@@ -166,9 +189,10 @@ def run_anthropic(
             max_tokens=max_tokens,
             not_made=tuple(getattr(vendor, name) for name in _REFUSALS) if client.max_retries == 0 else (),
         ),
-        StepTaker(offered, awaits, wait, purpose, on_question, runtime),
+        StepTaker(offered, awaits, wait, purpose, on_question, runtime, isolation),
         key,
         [dialect.plain(message) for message in messages],
+        Numbering(runtime.journal.conversations, key, dialect),
         max_turns,
         on_message,
     )

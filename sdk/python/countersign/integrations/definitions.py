@@ -9,9 +9,9 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from countersign.drafting import args_schema
 from countersign.integrations.naming import OfferedTools
-from countersign.tool import Tool
+from countersign.manifests.drafting import args_schema
+from countersign.tools.tool import Tool
 
 
 def openai_tools(tools: Sequence[Callable[..., Any]]) -> list[dict[str, Any]]:

@@ -1,9 +1,9 @@
 """The loop: ask the model, carry out what it calls, tell it what became of that, until it has its last word.
 
 One message of the model is one transaction, with the key `KEY/turn-N`: the Nth message of the conversation that calls
-tools. Rules: N is counted in the conversation itself, so that one that is given again goes on where it stood and finds
-the same review and the same results, and nothing fires twice; a message whose calls have no answer yet is carried out
-before the model is asked anything; the model is asked outside of any transaction, so nothing is held open meanwhile.
+tools (numbering.py). Rules: a conversation that is given again goes on where it stood (going_on.py) and finds the same
+review and the same results, and nothing fires twice; a message whose calls are not all answered is carried out before
+the model is asked anything; the model is asked outside of any transaction, so nothing is held open meanwhile.
 """
 
 from __future__ import annotations
@@ -14,9 +14,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from countersign.errors import MisuseError, ReviewPending
+from countersign.integrations.conversation import (
+    Conversation,
+    Dialect,
+    Message,
+    ModelTurn,
+    TakenStep,
+)
 from countersign.integrations.errors import ModelStopped, TurnLimit
+from countersign.integrations.going_on import OpenTurn, in_order, new_turn, open_turn
+from countersign.integrations.numbering import Numbering
 from countersign.integrations.taking import StepTaker
-from countersign.integrations.turns import Conversation, Dialect, Message, ModelCall, ModelTurn, TakenStep
 from countersign.llm.calling import Calling, llm_call
 from countersign.runtime import default_runtime
 
@@ -93,6 +101,7 @@ class Loop:
     taker: StepTaker
     key: str
     messages: list[Message]
+    numbering: Numbering
     max_turns: int = MAX_TURNS
     on_message: OnMessage | None = None
     _steps: list[TakenStep] = field(default_factory=list)
@@ -105,14 +114,15 @@ class Loop:
             TurnLimit: it was asked `max_turns` times.
             CountersignError: as leaving a transaction does, but for refusals that the model is told.
         """
-        if self.messages and (left := self.dialect.calls_of(self.messages[-1])):
-            pending = await self._take(left, self.dialect.said_in(self.messages[-1]))
+        self.messages = in_order(self.dialect, self.messages)
+        if (left := open_turn(self.dialect, self.messages)) is not None:
+            pending = await self._take(left)
             if pending is not None:
                 return self._waiting(pending)
         for _ in range(self.max_turns):
             turn = await self._ask()
             if turn.calls:
-                pending = await self._take(turn.calls, turn.said)
+                pending = await self._take(new_turn(turn.calls, len(self.messages)))
                 if pending is not None:
                     return self._waiting(pending)
             elif not turn.goes_on:
@@ -123,23 +133,44 @@ class Loop:
         turn = self.dialect.read(await self.asking.ask(self.messages))
         if turn.stopped is not None:
             raise ModelStopped(turn.stopped, turn.said, self.messages)
-        self._add([turn.message])
+        self.messages.append(turn.message)
+        self._tell([turn.message])
         return turn
 
-    async def _take(self, calls: tuple[ModelCall, ...], said: str) -> ReviewPending | None:
-        number = sum(1 for message in self.messages if self.dialect.calls_of(message))
-        key = f"{self.key}/turn-{number}"
+    async def _take(self, turn: OpenTurn) -> ReviewPending | None:
+        message = self.messages[turn.at]
+        key = f"{self.key}/turn-{self._number(turn, message)}"
         try:
-            answers = await self.taker.take(calls, key=key, said=said)
+            answers = await self.taker.take(turn.calls, key=key, said=self.dialect.said_in(message))
         except ReviewPending as pending:
             return pending
-        self._steps.append(TakenStep(key, calls, answers))
-        self._add(self.dialect.answered(answers))
+        self._steps.append(TakenStep(key, turn.calls, answers))
+        told = self.dialect.answered([answers[place] for place in turn.missing])
+        after = self.messages[turn.at + 1 : turn.end]
+        self.messages[turn.at + 1 : turn.end] = self.dialect.in_place([*after, *told])
+        self._tell(told)
         return None
 
-    def _add(self, messages: Iterable[Message]) -> None:
+    def _number(self, turn: OpenTurn, message: Message) -> int:
+        """Which turn it is. What somebody else has answered in part was not carried out here, and cannot be in part.
+
+        Raises:
+            MisuseError: that.
+        """
+        if turn.is_new:
+            return self.numbering.assign(self.messages[: turn.at], message)
+        known = self.numbering.known(message)
+        if known is None and turn.is_partly_answered:
+            open_call = turn.calls[turn.missing[0]]
+            raise MisuseError(
+                f"the call {open_call.call_id!r} of {open_call.name!r} has no answer, another one of its message has, "
+                "and this journal knows of neither: calls of one message go together, so give answers to all of them "
+                "or to none, or the journal of the run that began"
+            )
+        return self.numbering.assign(self.messages[: turn.at], message) if known is None else known
+
+    def _tell(self, messages: Iterable[Message]) -> None:
         for message in messages:
-            self.messages.append(message)
             if self.on_message is not None:
                 self.on_message(message)
 

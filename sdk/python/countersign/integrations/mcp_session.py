@@ -19,14 +19,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 from pydantic import AfterValidator, JsonValue, WithJsonSchema
 
-from countersign.current import current_effect, current_transaction
-from countersign.drafting import written_out
+from countersign.contract.patterns import pattern_keywords
 from countersign.errors import CountersignError, MisuseError, RegistrationError
 from countersign.integrations.packages import require_package
-from countersign.mcp_drafts import McpDraft, mcp_drafts
-from countersign.registry import ToolRegistry, default_registry
-from countersign.tool import FailureMeans, tool
-from countersign.transaction import transaction
+from countersign.manifests.drafting import written_out
+from countersign.manifests.mcp_drafts import McpDraft, mcp_drafts
+from countersign.tools.current import current_effect, current_transaction
+from countersign.tools.registry import ToolRegistry, default_registry
+from countersign.tools.tool import FailureMeans, tool
+from countersign.transactions.opening import transaction
 
 if TYPE_CHECKING:
     from mcp import ClientSession
@@ -86,12 +87,14 @@ class GatedSession:
 async def gate_mcp(
     session: ClientSession,
     *,
+    server: str | None = None,
     only: Sequence[str] | None = None,
     failure_means: FailureMeans = "unknown",
     registry: ToolRegistry | None = None,
     runtime: Runtime | None = None,
 ) -> GatedSession:
-    """Gate the tools of an initialized client session; `only` those of these names.
+    """Gate the tools of an initialized client session; `only` those of these names. `server` is your name for the
+    server: whoever connects to it again under it goes on with the same tools. What it calls itself does not count.
 
     Raises:
         PackageMissing: `mcp` is not installed.
@@ -104,7 +107,6 @@ async def gate_mcp(
     if missing := [name for name in wanted if name not in drafts]:
         raise RegistrationError(f"the MCP server has no tool {missing[0]!r}; it has {', '.join(drafts)}")
     into = registry or (default_registry if runtime is None else runtime.registry)
-    server = session.server_info.name if session.server_info is not None else ""
     return GatedSession(
         {name: _gated(session, drafts[name], server, failure_means, into) for name in wanted}, runtime
     )
@@ -126,7 +128,11 @@ async def _listing(session: ClientSession) -> bytes:
 
 
 def _gated(
-    session: ClientSession, draft: McpDraft, server: str, failure_means: FailureMeans, registry: ToolRegistry
+    session: ClientSession,
+    draft: McpDraft,
+    server: str | None,
+    failure_means: FailureMeans,
+    registry: ToolRegistry,
 ) -> Callable[..., Any]:
     name = draft.tool
     if draft.manifest is None:
@@ -135,10 +141,11 @@ def _gated(
             "others with only=[...]"
         )
     known = registry.get(name)
-    if known is not None and getattr(known.fn, _SERVER, None) != server:
+    if known is not None and (server is None or getattr(known.fn, _SERVER, None) != server):
         raise RegistrationError(
-            f"a tool {name!r} is registered already, and not from the MCP server {server!r}; give each server a "
-            "registry and a runtime of its own"
+            f"a tool {name!r} is registered already, and nothing says that it is of the same MCP server: name the "
+            "server each time you connect to it, gate_mcp(session, server=...), or give each a registry and a runtime "
+            "of its own"
         )
 
     async def call(**args: Any) -> Any:
@@ -193,8 +200,12 @@ def _annotations(name: str, schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fits(schema: Mapping[str, Any]) -> Callable[[Any], Any]:
-    """Holds a value against its schema. What is wrong is told without the value, which may be a secret."""
-    validator = import_module("jsonschema").Draft202012Validator(schema)  # comes with mcp
+    """Holds a value against its schema. What is wrong is told without the value, which may be a secret; the server's
+    patterns run in bounded time, for a hostile one would stop the agent.
+    """
+    jsonschema = import_module("jsonschema")  # comes with mcp
+    keywords = pattern_keywords(jsonschema.ValidationError)
+    validator = jsonschema.validators.extend(jsonschema.Draft202012Validator, keywords)(schema)
 
     def check(value: Any) -> Any:
         for error in validator.iter_errors(value):

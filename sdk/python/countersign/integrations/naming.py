@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from countersign.errors import MisuseError, RegistrationError
-from countersign.tool import Tool, tool_of
+from countersign.tools.tool import Tool, tool_of
 
 MAX_NAME: Final = 64
 _TAKEN: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")

@@ -9,14 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast, overload
 
-from countersign.answering import OnQuestion
+from countersign.commit.answering import OnQuestion
 from countersign.errors import MisuseError
+from countersign.integrations.conversation import Answer, Conversation, Message, ModelCall, ModelTurn
 from countersign.integrations.definitions import openai_definitions
 from countersign.integrations.loop import MAX_TURNS, Asking, Loop, OnMessage, chosen, require_key
 from countersign.integrations.naming import OfferedTools
+from countersign.integrations.numbering import Numbering
 from countersign.integrations.packages import require_package
-from countersign.integrations.taking import StepTaker
-from countersign.integrations.turns import Answer, Conversation, Message, ModelCall, ModelTurn
+from countersign.integrations.taking import ABORT, StepTaker
+from countersign.live.isolation import Abort, Serialize
 from countersign.waiting import run
 
 if TYPE_CHECKING:
@@ -78,6 +80,14 @@ class OpenAIChat:
         """A message of the role `tool` for each call."""
         return [{"role": "tool", "tool_call_id": one.call_id, "content": one.text} for one in answers]
 
+    def answered_by(self, message: Message) -> tuple[str, ...]:
+        """A message of the role `tool` answers one call."""
+        return (str(message.get("tool_call_id")),) if message.get("role") == "tool" else ()
+
+    def in_place(self, after: Sequence[Message]) -> list[Message]:
+        """Messages of the role `tool` before all others."""
+        return sorted(after, key=lambda message: message.get("role") != "tool")
+
 
 def _call(given: Mapping[str, Any]) -> ModelCall:
     function = given.get("function")
@@ -102,6 +112,7 @@ def run_openai(
     purpose: str | None = None,
     on_message: OnMessage | None = None,
     on_question: OnQuestion | None = None,
+    isolation: Abort | Serialize = ABORT,
     runtime: Runtime | None = None,
     **options: Any,
 ) -> Conversation: ...
@@ -118,6 +129,7 @@ def run_openai(
     purpose: str | None = None,
     on_message: OnMessage | None = None,
     on_question: OnQuestion | None = None,
+    isolation: Abort | Serialize = ABORT,
     runtime: Runtime | None = None,
     **options: Any,
 ) -> Coroutine[Any, Any, Conversation]: ...
@@ -133,6 +145,7 @@ def run_openai(
     purpose: str | None = None,
     on_message: OnMessage | None = None,
     on_question: OnQuestion | None = None,
+    isolation: Abort | Serialize = ABORT,
     runtime: Runtime | None = None,
     **options: Any,
 ) -> Any:
@@ -142,8 +155,8 @@ def run_openai(
     ended before the model is told of it: results where it was done, the policy's reasons where it was denied. Where
     people are asked, the run ends with `.pending`: give its `messages` and the same key again when they have answered,
     or say `wait=` seconds. `on_message(message)` hears each message as it is added, to keep the conversation of a run
-    that may be killed. `options` go to the client with each call (`temperature`, `max_completion_tokens`, ...). An
-    `AsyncOpenAI` gives a coroutine to await.
+    that may be killed. `isolation` is as for `transaction`, for each message. `options` go to the client with each call
+    (`temperature`, `max_completion_tokens`, ...). An `AsyncOpenAI` gives a coroutine to await.
 
     Raises:
         ModelStopped, TurnLimit: no answer came of it.
@@ -169,9 +182,10 @@ def run_openai(
             max_tokens=options.get("max_completion_tokens", options.get("max_tokens")),
             not_made=tuple(getattr(vendor, name) for name in _REFUSALS) if client.max_retries == 0 else (),
         ),
-        StepTaker(offered, awaits, wait, purpose, on_question, runtime),
+        StepTaker(offered, awaits, wait, purpose, on_question, runtime, isolation),
         key,
         [dialect.plain(message) for message in messages],
+        Numbering(runtime.journal.conversations, key, dialect),
         max_turns,
         on_message,
     )

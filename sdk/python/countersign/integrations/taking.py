@@ -3,7 +3,8 @@
 A model's message is one step, so its calls go together: one that cannot be read, does not fit its tool or is denied
 holds the others, and live work that was done on the way is undone. Rules: an answer is written when its transaction has
 ended, never before, so no placeholder is ever described as a result; what a policy, a person or a tool said no to is
-told to the model, which can act on it; what is not known, and what is the world's or the program's fault, is raised.
+told to the model, which can act on it, also where an earlier run or a worker met it; what is not known, and what is the
+world's or the program's fault, is raised.
 """
 
 from __future__ import annotations
@@ -13,24 +14,28 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from countersign.answering import OnQuestion
+from countersign.commit.answering import OnQuestion
 from countersign.contract.admission import admit, load
 from countersign.contract.errors import ContractError
 from countersign.errors import (
+    AlreadyRedeemed,
     CountersignError,
     Denied,
+    EffectFailed,
     MisuseError,
     Moved,
     NotDone,
     NotStageable,
     ReleaseLapsed,
+    ReviewRequired,
 )
-from countersign.fire_errors import EffectFailed
+from countersign.integrations.conversation import Answer, ModelCall
 from countersign.integrations.naming import OfferedTools
-from countersign.integrations.turns import Answer, ModelCall
-from countersign.placeholder import Placeholder
-from countersign.tool import Tool
-from countersign.transaction import transaction
+from countersign.live.isolation import Abort, Retry, Serialize, require_isolation
+from countersign.tools.placeholder import Placeholder
+from countersign.tools.tool import Tool
+from countersign.transactions.opening import transaction
+from countersign.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
     from countersign.runtime import Runtime
@@ -40,6 +45,7 @@ log: Final = logging.getLogger("countersign")
 _MAX_CLAIM: Final = 4000  # characters of the model's words that people are shown, as the wire allows
 _MAX_ERROR: Final = 500  # characters of a live tool's exception that the model gets to read
 _HELD: Final = "not done: the calls of one message go together, and another one of this message was not done"
+ABORT: Final = Abort()
 _OUTCOMES: Final = {
     "fired": "this one was done and stands",
     "compensated": "this one was done and has been taken back",
@@ -84,8 +90,15 @@ class StepTaker:
     purpose: str | None = None
     on_question: OnQuestion | None = None
     runtime: Runtime | None = None
+    isolation: Abort | Serialize = ABORT
 
     def __post_init__(self) -> None:
+        if isinstance(self.isolation, Retry):
+            raise MisuseError(
+                "what a model has called is not run again by itself: the model is told that somebody came in between, "
+                "and may call again; write isolation=Abort() or Serialize(timeout_seconds=30)"
+            )
+        require_isolation(self.isolation, reruns=False)
         waiting = [one.name for _, one in self.offered if one.is_async]
         if waiting and not self.awaits:
             raise MisuseError(
@@ -104,54 +117,63 @@ class StepTaker:
         meant = [one for one in read if isinstance(one, _Meant)]
         if len(meant) < len(read):
             return tuple(one if isinstance(one, Answer) else _held(one.call) for one in read)
-        taken = _Taken()
+        taken, step = _Taken(), self._step(key, said)
         try:
-            await self._run(meant, taken, key, said)
+            await self._run(step, meant, taken)
         except _NotTakenError as refused:
             return _answers(meant, {refused.call.call_id: refused.why})
         except Denied as denied:
             return _answers(meant, _of_each(denied, meant, taken))
         except EffectFailed as failed:
-            return tuple(
-                _after_failure(failed, one, back) for one, back in zip(meant, taken.returned, strict=True)
-            )
+            return _after_failure(_in_its_words(failed, step), meant, taken)
+        except AlreadyRedeemed as spent:
+            failed_before = _how_it_failed(spent, step)
+            if failed_before is None:
+                raise
+            return _after_failure(failed_before, meant, taken)
         except (Moved, ReleaseLapsed) as stopped:
             return _answers(meant, {one.call.call_id: f"not done: {stopped}" for one in meant})
         return _results(meant, taken)
 
-    async def _run(self, meant: Sequence[_Meant], taken: _Taken, key: str, said: str) -> None:
-        step = transaction(
+    def _step(self, key: str, said: str) -> Transaction:
+        return transaction(
             key,
             wait=self.wait,
             purpose=self.purpose,
             reasoning=said[:_MAX_CLAIM] or None,
             on_question=self.on_question,
+            isolation=self.isolation,
             runtime=self.runtime,
         )
+
+    async def _run(self, step: Transaction, meant: Sequence[_Meant], taken: _Taken) -> None:
         if self.awaits:
             async with step:
-                await self._call_all(meant, taken)
+                await self._call_all(step, meant, taken)
         else:
             with step:
-                await self._call_all(meant, taken)
+                await self._call_all(step, meant, taken)
 
-    async def _call_all(self, meant: Sequence[_Meant], taken: _Taken) -> None:
+    async def _call_all(self, step: Transaction, meant: Sequence[_Meant], taken: _Taken) -> None:
         for one in meant:
-            taken.returned.append(await self._call(one))
+            taken.returned.append(await self._call(step, one))
 
-    async def _call(self, one: _Meant) -> Any:
+    async def _call(self, step: Transaction, one: _Meant) -> Any:
         try:
             value = one.function(**one.args)
             return await value if one.tool.is_async else value
-        except (NotStageable, NotDone) as refused:
+        except (NotStageable, NotDone, Denied, ReviewRequired) as refused:  # the latter two of `ask: live`
             raise _NotTakenError(one.call, f"not done: {refused}") from refused
         except CountersignError:
             raise
         except Exception as error:  # a live tool may raise anything; it is undone with its transaction
+            kind = type(error).__name__
             log.warning(
-                "live tool %s raised; its step is undone and the model is told", one.tool.name, exc_info=True
+                "live tool %s raised %s; its step is undone and the model is told",
+                *(one.tool.name, kind),
+                exc_info=not step.hides_live(one.tool),  # it may repeat them
             )
-            why = f"{type(error).__name__}: {error}"[:_MAX_ERROR]
+            why = f"{kind}: {error}"[:_MAX_ERROR]
             raise _NotTakenError(one.call, f"not done, and undone as far as it had come: {why}") from error
 
     def _read(self, call: ModelCall) -> _Meant | Answer:
@@ -195,13 +217,53 @@ def _of_each(denied: Denied, meant: Sequence[_Meant], taken: _Taken) -> dict[str
     return told or {one.call.call_id: str(denied) for one in meant}
 
 
-def _after_failure(failed: EffectFailed, one: _Meant, back: Any) -> Answer:
+def _after_failure(failed: EffectFailed, meant: Sequence[_Meant], taken: _Taken) -> tuple[Answer, ...]:
     """Firing began, so each call has an outcome of its own; live work is undone."""
+    return tuple(_outcome_of(failed, one, back) for one, back in zip(meant, taken.returned, strict=True))
+
+
+def _outcome_of(failed: EffectFailed, one: _Meant, back: Any) -> Answer:
     if not isinstance(back, Placeholder):
         return Answer(one.call.call_id, f"this one was undone again: {failed}", done=False)
     outcome = back.outcome or "unused"
     stands = _OUTCOMES.get(outcome, f"the outcome of this one is {outcome!r}")
     return Answer(one.call.call_id, f"{stands}: {failed}", done=outcome == "fired")
+
+
+def _in_its_words(failed: EffectFailed, step: Transaction) -> EffectFailed:
+    """The same with the tool's own words for it: where an earlier run or a worker met them, the journal has them."""
+    stopped = _stopped_by(step)
+    if stopped is None or stopped.error is None:
+        return failed
+    return EffectFailed(
+        failed.key, failed.txn, stopped.tool, stopped.effect_id, stopped.error, failed.outcomes
+    )
+
+
+def _how_it_failed(spent: AlreadyRedeemed, step: Transaction) -> EffectFailed | None:
+    """What an earlier run of these calls raised and the model was not told, as the journal has it. None where it is
+    another list that was spent, or not known how it ended.
+    """
+    outcomes = {f"{one.tool}#{seq}": one.outcome or "" for seq, one in enumerate(_distinct(step), start=1)}
+    stopped = _stopped_by(step)
+    if not step.replayed or stopped is None or not _OUTCOMES.keys() >= set(outcomes.values()):
+        return None
+    why = stopped.error or "an earlier run did not go through"
+    return EffectFailed(spent.key, spent.txn, stopped.tool, stopped.effect_id, why, outcomes)
+
+
+def _stopped_by(step: Transaction) -> Placeholder[Any] | None:
+    """The call that ended the run: the last that failed, for nothing after it was begun, and what failed before it may
+    fail alone. Where none failed, the first that was not begun.
+    """
+    failed = [one for one in _distinct(step) if one.outcome == "failed"]
+    unused = [one for one in _distinct(step) if one.outcome == "unused"]
+    return failed[-1] if failed else unused[0] if unused else None
+
+
+def _distinct(step: Transaction) -> tuple[Placeholder[Any], ...]:
+    """What was staged, in order; an equal call is the same one."""
+    return tuple({one.effect_id: one for one in step.effects}.values())
 
 
 def _results(meant: Sequence[_Meant], taken: _Taken) -> tuple[Answer, ...]:

@@ -11,7 +11,7 @@ write the file and knows this page can compute every line anew, or put the file 
 deleting the last transactions with all their rows and lines. No chain without an anchor outside shows that. The anchor
 is the service's log: `txn_digest`, the attempt and each outcome are there too, signed, where this process cannot reach;
 and whoever writes the head of a chain down elsewhere has another. A digest hides a text only as well as the text is
-hard to guess; the file holds it in clear anyway.
+hard to guess; of what is secret (sealing.py) the line has the digest of the sealed bytes, which tells nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who has a live adapter's resource to himself: what `Serialize` waits for (isolation.py).
+"""Who has a live adapter's resource to himself: what `Serialize` waits for (live/isolation.py).
 
 Rules: a claim hangs on its transaction's lease and stands exactly as long: whoever gives the lease up, loses it or dies
 holds nothing any more, and no second clock decides. All claims of a transaction are taken in one unit or none is, so

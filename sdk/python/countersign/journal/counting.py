@@ -87,11 +87,12 @@ def _waits(database: Database, wanted: Wanted) -> Iterator[float | None]:
         f"WHERE c.kind IN ('seen', 'redeemed') AND {WANTED} ORDER BY c.id",
         wanted.parameters,
     ):
-        for at, key, state in _states(row["body"]):
+        for at, (_, *place), state in _states(row["body"]):  # a rerun stages the same list once more
+            call = (row["txn"], *place)
             if state == _S.REVIEW.value:
-                asked.setdefault((row["txn"], *key), at)
-            elif (row["txn"], *key) in asked:
-                since = asked.pop((row["txn"], *key))
+                asked.setdefault(call, at)
+            elif call in asked:
+                since = asked.pop(call)
                 yield (at - since) / _MILLISECONDS if state in _ANSWERED else None
     yield from (None for _ in asked)
 

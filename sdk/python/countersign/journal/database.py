@@ -76,6 +76,8 @@ class Unit(Protocol):
 class Database(ABC):
     """One journal. `name` is how errors tell it."""
 
+    fork_order = 0
+
     def __init__(self, name: str) -> None:
         self.name = name
         self._lock = threading.RLock()

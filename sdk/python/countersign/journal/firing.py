@@ -8,19 +8,23 @@ that for "not done".
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field, replace
 
 from countersign.clock import Clock
+from countersign.contract.admission import load
 from countersign.contract.effect import Effect
 from countersign.contract.states import Outcome
+from countersign.errors import JournalError
 from countersign.journal.chain import Change
-from countersign.journal.database import Database
+from countersign.journal.database import Database, Row, Unit
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.moves import LocalState, LocalTxn
 from countersign.journal.moving import move
+from countersign.journal.outbox import REPORTED
 from countersign.journal.reading import COMPENSATE_LANE
-from countersign.journal.records import compensation_bytes
+from countersign.journal.records import compensation_bytes, said_in
+from countersign.journal.sealing import About, Seals, inherited, is_sealed, is_told_by, sealed_pointers
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class Done:
     effect_id: str
     outcome: Outcome
     attempt_id: str
-    result: bytes | None = None
+    result: bytes | None = field(default=None, repr=False)
     report_result: bool = False  # only where a compensation takes an argument from it
     error: str | None = None
 
@@ -41,17 +45,20 @@ class News:
 
     effect_id: str
     way: tuple[LocalState, ...]
-    settlements: bytes | None = None
-    result: bytes | None = None  # as a person told it; ours stands where we have one
+    settlements: bytes | None = field(default=None, repr=False)
+    result: bytes | None = field(
+        default=None, repr=False
+    )  # as a person told it; ours stands where we have one
 
 
 class Firing:
     """Redemption, FIRING and outcomes."""
 
-    def __init__(self, database: Database, leases: Leases, clock: Clock) -> None:
+    def __init__(self, database: Database, leases: Leases, clock: Clock, seals: Seals) -> None:
         self._database = database
         self._leases = leases
         self._clock = clock
+        self._seals = seals
 
     def redeemed(self, lease: Lease, staging: int, effect_ids: Sequence[str]) -> None:
         """Note a verified receipt: the commit point is passed. Effects already past it stay as they are.
@@ -90,7 +97,7 @@ class Firing:
             self._database.unit(durable=True) as unit,
             self._leases.changing(unit, lease, "firing", at_least=lease_seconds) as change,
         ):
-            _write(change, staging, before)
+            self._write(change, staging, before)
             for effect_id in effect_ids:
                 move(change, staging, effect_id, LocalState.FIRING, generation=lease.generation)
 
@@ -100,7 +107,7 @@ class Firing:
             self._database.unit(durable=True) as unit,
             self._leases.changing(unit, lease, "outcome") as change,
         ):
-            _write(change, staging, outcomes)
+            self._write(change, staging, outcomes)
 
     def compensation_redeemed(self, lease: Lease, staging: int, effect_id: str) -> None:
         """Note the verified receipt of a compensation."""
@@ -130,18 +137,27 @@ class Firing:
             for one in news:
                 for to in one.way:
                     move(change, staging, one.effect_id, to, missing_ok=True)
+                settlements, result = self._as_told(change, staging, one)
                 change.run(
                     "effects",
                     "UPDATE effects SET settlements = ?, result = coalesce(result, ?) "
                     "WHERE txn = ? AND staging = ? AND effect_id = ?",
-                    (one.settlements, one.result, lease.txn, staging, one.effect_id),
+                    (settlements, result, lease.txn, staging, one.effect_id),
                     *("settlements", "result"),
                 )
 
     def begin_compensation(
-        self, lease: Lease, staging: int, effect: Effect, *, compensates: str, attempt_id: str
+        self,
+        lease: Lease,
+        staging: int,
+        effect: Effect,
+        *,
+        secret: Collection[str],
+        compensates: str,
+        attempt_id: str,
     ) -> str:
-        """Write a compensation down before it is redeemed, and answer the attempt it is redeemed under.
+        """Write a compensation down before it is redeemed, and answer the attempt it is redeemed under. `secret` is
+        what its own manifest calls secret; what it takes over of a secret of the forward call is sealed as well.
 
         A compensation has one row for ever: a second call answers the attempt of the first.
         """
@@ -149,6 +165,13 @@ class Firing:
             self._database.unit(durable=True) as unit,
             self._leases.changing(unit, lease, "compensating") as change,
         ):
+            forward = _row(unit, lease.txn, staging, compensates)
+            places = {*secret, *_inherited(forward)}
+            about = About(lease.txn, effect.effect_id, "args")
+            is_secret = is_told_by(effect.args_bytes, places, effect.resource.id)
+            resource_id = self._seals.seal_text(
+                unit, replace(about, column="resource_id"), effect.resource.id, secret=is_secret
+            )
             change.run(
                 "effects",
                 "INSERT INTO effects (txn, staging, lane, seq, effect_id, tool, call_key, args, tool_digest, "
@@ -164,7 +187,8 @@ class Firing:
                         effect.tool,
                         effect.call_key,
                     ),
-                    *(effect.args_bytes, effect.tool_digest, effect.resource.type, effect.resource.id),
+                    self._seals.seal(unit, about, effect.args_bytes, places),
+                    *(effect.tool_digest, effect.resource.type, resource_id),
                     *(compensation_bytes(effect.compensation), effect.digest, LocalState.STAGED.value),
                     *(attempt_id, compensates, self._clock.wall()),
                 ),
@@ -176,17 +200,64 @@ class Firing:
             ).fetchone()
             return str(row["attempt_id"])
 
+    def _write(self, change: Change, staging: int, outcomes: Sequence[Done]) -> None:
+        for done in outcomes:
+            to = LocalState(done.outcome.value)
+            sealed = done.result is not None and _has_secrets(change, staging, done.effect_id)
+            result = self._result(change, done.effect_id, done.result, sealed=sealed)
+            move(change, staging, done.effect_id, to, result=result, error=done.error)
+            told = done.result if done.report_result else None
+            change.run(
+                "outbox",
+                "INSERT INTO outbox (txn, attempt_id, effect_id, outcome, result, error, written_at) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+                (
+                    *(change.txn, done.attempt_id, done.effect_id, done.outcome.value),
+                    self._result(change, done.effect_id, told, sealed=sealed, column=REPORTED),
+                    *(done.error, change.at),
+                ),
+            )
 
-def _write(change: Change, staging: int, outcomes: Sequence[Done]) -> None:
-    for done in outcomes:
-        to = LocalState(done.outcome.value)
-        move(change, staging, done.effect_id, to, result=done.result, error=done.error)
-        change.run(
-            "outbox",
-            "INSERT INTO outbox (txn, attempt_id, effect_id, outcome, result, error, written_at) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            (
-                *(change.txn, done.attempt_id, done.effect_id, done.outcome.value),
-                *(done.result if done.report_result else None, done.error, change.at),
-            ),
-        )
+    def _as_told(self, change: Change, staging: int, news: News) -> tuple[bytes | None, bytes | None]:
+        """What people settled, and the result they told; sealed as the tool's own would be."""
+        if news.settlements is None or not _has_secrets(change, staging, news.effect_id):
+            return news.settlements, news.result
+        about = About(change.txn, news.effect_id, "settlements")
+        said = said_in(load(news.settlements))
+        places = [f"/{n}/result" for n, one in enumerate(said) if "result" in one]
+        settlements = self._seals.seal(change.unit, about, news.settlements, places)
+        return settlements, self._result(change, news.effect_id, news.result, sealed=True)
+
+    def _result(
+        self, change: Change, effect_id: str, raw: bytes | None, *, sealed: bool, column: str = "result"
+    ) -> bytes | None:
+        """A result as its column holds it. That of a call with a secret is sealed whole: it may repeat the secret."""
+        if raw is None or not sealed:
+            return raw
+        return self._seals.seal(change.unit, About(change.txn, effect_id, column), raw, [""])
+
+
+def _has_secrets(change: Change, staging: int, effect_id: str) -> bool:
+    row = _row(change.unit, change.txn, staging, effect_id)
+    return row is not None and is_sealed(row["args"])
+
+
+def _row(unit: Unit, txn: str, staging: int, effect_id: str) -> Row | None:
+    found: Row | None = unit.execute(
+        "SELECT args, compensation FROM effects WHERE txn = ? AND staging = ? AND effect_id = ?",
+        (txn, staging, effect_id),
+    ).fetchone()
+    return found
+
+
+def _inherited(forward: Row | None) -> tuple[str, ...]:
+    """Which arguments of the compensation of this effect repeat what is sealed of it."""
+    if forward is None or forward["compensation"] is None or not is_sealed(forward["args"]):
+        return ()
+    rule = load(forward["compensation"])
+    mapping = rule["map"] if isinstance(rule, dict) else {}
+    if not isinstance(mapping, dict):
+        raise JournalError("the journal's compensation is damaged: it has no map")
+    return inherited(
+        {name: str(source) for name, source in mapping.items()}, sealed_pointers(forward["args"])
+    )

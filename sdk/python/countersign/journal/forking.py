@@ -15,6 +15,9 @@ from weakref import WeakSet
 class Forks(Protocol):
     """Something with a lock and with what must not be shared with a child."""
 
+    fork_order: int
+    """Those that lock others while they are locked have the smaller number."""
+
     def hold(self) -> None:
         """Wait until nobody is in the middle of anything, and keep it so."""
         ...
@@ -38,7 +41,8 @@ class _Forking:
 
     def before(self) -> None:
         self._one_at_a_time.acquire()
-        self._held = list(self.known)
+        # One order for all, the one in which they lock each other: a unit that ends a lease holds its database first.
+        self._held = sorted(self.known, key=lambda one: one.fork_order)
         for one in self._held:
             one.hold()
 

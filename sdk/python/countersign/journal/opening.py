@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from countersign.errors import MisuseError
 from countersign.journal.database import Database
+from countersign.journal.place import JournalPlace, JournalUrl, journal_place
 from countersign.journal.postgres import PostgresDatabase
 from countersign.journal.sqlite import SQLiteDatabase
-from countersign.journal_place import JournalPlace, JournalUrl, journal_place
 
 
 def database_at(place: JournalPlace | str) -> Database:

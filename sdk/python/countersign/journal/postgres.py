@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from countersign.errors import JournalError, SettingsError
 from countersign.journal.database import Database, Found, Parameters, Row
+from countersign.journal.place import HOW_TO_WRITE, JournalUrl
 from countersign.journal.postgres_schema import is_made, lock_key, prepare, schema_of
 from countersign.journal.translating import translated
-from countersign.journal_place import HOW_TO_WRITE, JournalUrl
 
 if TYPE_CHECKING:
     import psycopg

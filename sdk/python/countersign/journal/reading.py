@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
-from countersign.errors import JournalError
-from countersign.journal.database import Database
+from countersign.errors import JournalError, JournalSealed
+from countersign.journal.database import Database, Row
 from countersign.journal.moves import OPEN_TXN, LocalState
-from countersign.journal.records import EffectRecord, TransactionRecord, effect_record, transaction_record
+from countersign.journal.records import (
+    EffectRecord,
+    ShownEffect,
+    TransactionRecord,
+    effect_record,
+    shown_effect,
+    transaction_record,
+)
+from countersign.journal.sealing import Seals
 from countersign.journal.searching import WANTED, Wanted
 
 STAGED_LANE: Final = "staged"
@@ -19,8 +28,9 @@ _ALL: Final = 2**63 - 1  # more than there are
 class Reading:
     """Questions to the tables `transactions` and `effects`."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, seals: Seals) -> None:
         self._database = database
+        self._seals = seals
 
     def get(self, txn: str) -> TransactionRecord | None:
         """One transaction."""
@@ -71,12 +81,29 @@ class Reading:
         return [record for record in found if record.state in OPEN_TXN]
 
     def effects(self, record: TransactionRecord, lane: str = STAGED_LANE) -> tuple[EffectRecord, ...]:
-        """The effects of the list in force, in order."""
-        rows = self._database.rows(
+        """The effects of the list in force, in order.
+
+        Raises:
+            JournalSealed: something of them is sealed under a key that is not here.
+        """
+        return tuple(effect_record(row, record.agent, self._seals) for row in self._rows(record, lane))
+
+    def shown(self, record: TransactionRecord, lane: str = STAGED_LANE) -> tuple[ShownEffect, ...]:
+        """The same for people, who need no key: what is sealed is hidden. Every row is checked as far as keys are here;
+        `countersign journal verify` needs none.
+        """
+        found = []
+        for row in self._rows(record, lane):
+            with suppress(JournalSealed):
+                effect_record(row, record.agent, self._seals)
+            found.append(shown_effect(row))
+        return tuple(found)
+
+    def _rows(self, record: TransactionRecord, lane: str) -> list[Row]:
+        return self._database.rows(
             "SELECT * FROM effects WHERE txn = ? AND staging = ? AND lane = ? ORDER BY seq",
             (record.txn, record.staging, lane),
         )
-        return tuple(effect_record(row, record.agent) for row in rows)
 
     def live_tools(self, txn: str) -> tuple[str, ...]:
         """The tools whose effects under this key were neither kept nor undone, in whichever list: a process died."""

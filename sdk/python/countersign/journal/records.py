@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from countersign.contract.admission import JSON, load
 from countersign.contract.canonical import canonicalize
@@ -14,6 +14,10 @@ from countersign.contract.states import TaskAnswer
 from countersign.errors import JournalError
 from countersign.journal.database import Row
 from countersign.journal.moves import LocalState, LocalTxn
+from countersign.journal.sealing import HIDDEN, About, Seals, is_sealed, shown
+
+SEALED: Final = ("args", "staged_args", "result", "settlements")
+"""The columns of bytes in which values may be sealed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,9 @@ class TransactionRecord:
 
 @dataclass(frozen=True, slots=True)
 class EffectRecord:
-    """One call of one staged list. `effect` is complete once the list is frozen."""
+    """One call of one staged list, what is sealed opened. `effect` is complete once the list is frozen; `args` is empty
+    before that where nobody had said yet what of it is secret.
+    """
 
     txn: str
     staging: int
@@ -52,22 +58,21 @@ class EffectRecord:
     effect_id: str
     tool: str
     call_key: str
-    args: bytes
-    staged_args: bytes | None
+    args: bytes = field(repr=False)
+    staged_args: bytes | None = field(repr=False)
     state: LocalState
     effect: Effect | None
     compensates: str | None
     attempt_id: str | None
-    result: bytes | None
+    result: bytes | None = field(repr=False)
     error: str | None
-    settlements: bytes | None
+    settlements: bytes | None = field(repr=False)
     updated_at: float
 
     @property
     def said(self) -> tuple[Mapping[str, JSON], ...]:
         """What people said of it, oldest first."""
-        found = [] if self.settlements is None else load(self.settlements)
-        return tuple(one for one in found if isinstance(one, dict)) if isinstance(found, list) else ()
+        return said_in([] if self.settlements is None else load(self.settlements))
 
     @property
     def left_standing(self) -> bool:
@@ -96,8 +101,31 @@ class Report:
     attempt_id: str
     effect_id: str
     outcome: str
-    result: bytes | None
+    result: bytes | None = field(repr=False)
     error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEffect:
+    """One call as people may see it, without any key: what is sealed is hidden. The result, where it is sealed, is None
+    and `result_sealed` says so.
+    """
+
+    lane: str
+    seq: int
+    effect_id: str
+    tool: str
+    tool_digest: str | None
+    call_key: str
+    args: JSON
+    staged: JSON
+    state: LocalState
+    result: bytes | None = field(repr=False)
+    result_sealed: bool
+    has_secrets: bool
+    error: str | None
+    compensates: str | None
+    said: tuple[Mapping[str, JSON], ...]
 
 
 def transaction_record(row: Row) -> TransactionRecord:
@@ -116,19 +144,54 @@ def transaction_record(row: Row) -> TransactionRecord:
     return TransactionRecord(**values)
 
 
-def effect_record(row: Row, agent: str) -> EffectRecord:
-    """Read one row of `effects`, every digest computed again from its bytes.
+def effect_record(row: Row, agent: str, seals: Seals) -> EffectRecord:
+    """Read one row of `effects`, what is sealed opened, every digest computed again from its bytes.
 
     Raises:
+        JournalSealed: the key of what is sealed is not here.
         JournalError: the row was changed or damaged; nothing is fired from it.
     """
     skipped = {"state", "effect"}
     values: dict[str, Any] = {n: row[n] for n in EffectRecord.__dataclass_fields__ if n not in skipped}
     try:
-        effect = _effect(row, agent)
+        values |= {name: _opened(row, name, seals) for name in SEALED}
+        effect = _effect(row, agent, values["args"], seals)
         return EffectRecord(**values, state=LocalState(row["state"]), effect=effect)
     except (ContractError, ValueError, KeyError, TypeError) as error:
         raise _damaged("effect", row["effect_id"], str(error)) from error
+
+
+def shown_effect(row: Row) -> ShownEffect:
+    """Read one row of `effects` without opening or checking anything.
+
+    Raises:
+        JournalError: the row holds what no version of this SDK writes.
+    """
+    try:
+        return ShownEffect(
+            lane=row["lane"],
+            seq=row["seq"],
+            effect_id=row["effect_id"],
+            tool=row["tool"],
+            tool_digest=None if row["effect_digest"] is None else row["tool_digest"],
+            call_key=row["call_key"],
+            args=shown(row["args"]) if row["args"] else HIDDEN,
+            staged=None if row["staged_args"] is None else shown(row["staged_args"]),
+            state=LocalState(row["state"]),
+            result=None if is_sealed(row["result"]) else row["result"],
+            result_sealed=is_sealed(row["result"]),
+            has_secrets=is_sealed(row["args"]),
+            error=row["error"],
+            compensates=row["compensates"],
+            said=said_in([] if row["settlements"] is None else shown(row["settlements"])),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged("effect", row["effect_id"], str(error)) from error
+
+
+def said_in(settlements: JSON) -> tuple[Mapping[str, JSON], ...]:
+    """What people said of an effect, oldest first."""
+    return tuple(one for one in settlements if isinstance(one, dict)) if isinstance(settlements, list) else ()
 
 
 def compensation_bytes(compensation: Compensation | None) -> bytes | None:
@@ -136,9 +199,15 @@ def compensation_bytes(compensation: Compensation | None) -> bytes | None:
     return None if compensation is None else canonicalize(compensation.to_json())
 
 
-def _effect(row: Row, agent: str) -> Effect | None:
+def _opened(row: Row, column: str, seals: Seals) -> bytes | None:
+    stored: bytes | None = row[column]
+    return None if stored is None else seals.open(About(row["txn"], row["effect_id"], column), stored)
+
+
+def _effect(row: Row, agent: str, args: bytes, seals: Seals) -> Effect | None:
     if row["effect_digest"] is None:
         return None
+    resource = seals.open_text(About(row["txn"], row["effect_id"], "resource_id"), row["resource_id"])
     effect = Effect(
         agent=agent,
         txn=row["txn"],
@@ -146,8 +215,8 @@ def _effect(row: Row, agent: str) -> Effect | None:
         seq=row["seq"],
         tool=row["tool"],
         tool_digest=row["tool_digest"],
-        resource=Resource(row["resource_type"], row["resource_id"]),
-        args_bytes=row["args"],
+        resource=Resource(row["resource_type"], str(resource)),
+        args_bytes=args,
         call_key=row["call_key"],
         compensation=_compensation(row["compensation"]),
     )

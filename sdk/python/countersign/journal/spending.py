@@ -7,7 +7,7 @@ answer was lost) stays reserved, and is never given back by time. A call that is
 its budgets say; what it took beyond its reservation is spent all the same, and the next call finds no room.
 
 Amounts are integers in the measure of their budget (llm/budgets.py). What was said to a model or by it is not here,
-but for the reasoning of a call whose program asked to keep it.
+but for the reasoning of a call whose program asked to keep it, and that is sealed (sealing.py).
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from typing import Any, Final
 from countersign.clock import Clock
 from countersign.errors import JournalError, MisuseError
 from countersign.journal.database import Database, Found, Row, Unit
+from countersign.journal.sealing import About, Seals
 
 _OUTCOME: Final = (
     "provider answered_by finish_reasons input_tokens output_tokens cached_tokens written_tokens reasoning_tokens "
     "all_tokens cost currency milliseconds reasoning"
 ).split()
+_REASONING: Final = "reasoning"
 _SETTLE: Final = (
     f"UPDATE llm_calls SET state = 'done', ended_at = ?, {', '.join(f'{name} = ?' for name in _OUTCOME)} "  # noqa: S608
     "WHERE call_id = ? AND state IN ('reserved', 'unknown')"
@@ -55,18 +57,30 @@ class Shortage:
 class Spending:
     """The tables of calls and budgets."""
 
-    def __init__(self, database: Database, clock: Clock) -> None:
+    def __init__(self, database: Database, clock: Clock, seals: Seals) -> None:
         self._database = database
         self._clock = clock
+        self._seals = seals
 
-    def reserve(self, call_id: str, run: str | None, model: str, holds: Sequence[Hold]) -> Shortage | None:
+    def reserve(
+        self,
+        call_id: str,
+        run: str | None,
+        model: str,
+        holds: Sequence[Hold],
+        *,
+        keeps_reasoning: bool = False,
+    ) -> Shortage | None:
         """Reserve all of it and write the call down; or answer what has no room, with nothing reserved.
 
         Raises:
+            JournalSealed: its reasoning is to be kept, and there is no key to seal it with.
             MisuseError: a budget of that name counts something else.
         """
         now = self._clock.wall()
         with self._database.unit(durable=True) as unit:
+            if keeps_reasoning:
+                self._seals.require_key(unit)  # when it has been made it is too late to refuse
             for hold in holds:
                 short = _shortage(unit, hold, now)
                 if short is not None:
@@ -87,7 +101,9 @@ class Spending:
         """
         now = self._clock.wall()
         with self._database.unit(durable=True) as unit:
-            moved = unit.execute(_SETTLE, (now, *(outcome.get(name) for name in _OUTCOME), call_id))
+            said = self._sealed(unit, call_id, outcome.get(_REASONING))
+            written = {**outcome, _REASONING: said}
+            moved = unit.execute(_SETTLE, (now, *(written.get(name) for name in _OUTCOME), call_id))
             _require_moved(moved, call_id)
             for hold in _open_holds(unit, call_id):
                 known = charges.get(hold["budget"])
@@ -119,16 +135,28 @@ class Spending:
         Raises:
             MisuseError: it was recorded or released before.
         """
+        self._end(call_id, "released", note, spent=False)
+
+    def assume(self, call_id: str, note: str) -> None:
+        """A person says that it was made. What it took nobody knows, so all that was reserved for it is spent.
+
+        Raises:
+            MisuseError: it was recorded or released before.
+        """
+        self._end(call_id, "done", note, spent=True)
+
+    def _end(self, call_id: str, state: str, note: str, *, spent: bool) -> None:
+        """By somebody's word, without a response: all that was reserved is spent, or free again."""
         now = self._clock.wall()
         with self._database.unit(durable=True) as unit:
             moved = unit.execute(
-                "UPDATE llm_calls SET state = 'released', ended_at = ?, note = ? "
+                "UPDATE llm_calls SET state = ?, ended_at = ?, note = ? "
                 "WHERE call_id = ? AND state IN ('reserved', 'unknown')",
-                (now, note, call_id),
+                (state, now, note, call_id),
             )
             _require_moved(moved, call_id)
             for hold in _open_holds(unit, call_id):
-                _charge(unit, call_id, hold, 0, now)
+                _charge(unit, call_id, hold, hold["held"] if spent else 0, now)
 
     def doubt(self, call_id: str, note: str) -> None:
         """Nobody knows whether it was made, or what it took: it stays reserved. A call that has ended is left alone."""
@@ -138,6 +166,27 @@ class Spending:
                 "WHERE call_id = ? AND state = 'reserved'",
                 (self._clock.wall(), note, call_id),
             )
+
+    def reasoning(self, call_id: str) -> str | None:
+        """The reasoning that a program asked to keep of a call, opened.
+
+        Raises:
+            JournalSealed: its key is not here.
+            JournalError: it was changed.
+        """
+        row = self.call(call_id)
+        try:
+            return None if row is None else self._seals.open_text(_about(call_id), row[_REASONING])
+        except ValueError as error:
+            raise JournalError(
+                f"the reasoning of call {call_id[:12]} in the journal is damaged: {error}"
+            ) from error
+
+    def _sealed(self, unit: Unit, call_id: str, reasoning: str | None) -> str | None:
+        """A model's reasoning may repeat any secret it was given, so all of it is sealed."""
+        if reasoning is None:
+            return None
+        return self._seals.seal_text(unit, _about(call_id), reasoning, secret=True)
 
     def budgets(self) -> list[Row]:
         """Every budget a program declared on this journal."""
@@ -159,6 +208,18 @@ class Spending:
     def call(self, call_id: str) -> Row | None:
         """One call."""
         return self._database.row("SELECT * FROM llm_calls WHERE call_id = ?", (call_id,))
+
+    def calls_named(self, beginning: str) -> list[Row]:
+        """Calls whose id begins so; two at most, for a name has to mean one."""
+        return self._database.rows(
+            "SELECT * FROM llm_calls WHERE substr(call_id, 1, ?) = ? ORDER BY id LIMIT 2",
+            (len(beginning), beginning),
+        )
+
+
+def _about(call_id: str) -> About:
+    """Where the seal of a call's reasoning is bound to: a call belongs to no transaction."""
+    return About("", call_id, _REASONING)
 
 
 def _shortage(unit: Unit, hold: Hold, now: float) -> Shortage | None:

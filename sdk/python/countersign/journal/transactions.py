@@ -8,8 +8,8 @@ redemption.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from countersign.clock import Clock
@@ -17,32 +17,36 @@ from countersign.contract.effect import Effect
 from countersign.errors import JournalError
 from countersign.journal.chain import Change, changing
 from countersign.journal.database import Database, Unit
+from countersign.journal.freezing import write_effect
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.moves import LocalState, LocalTxn
 from countersign.journal.moving import move
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE, Reading
-from countersign.journal.records import compensation_bytes
+from countersign.journal.sealing import About, Seals
 
 _ATTEMPT_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """One call as it was staged: its names and its bytes, before any manifest is looked at."""
+    """One call as it was staged: its names and its bytes. `secret` is what of them is secret as far as anybody has
+    said; None where nobody has, for the manifest is looked at later: then they are written when the list is frozen.
+    """
 
     effect_id: str
     call_key: str
     tool: str
-    args: bytes
+    args: bytes = field(repr=False)
     lane: str
     seq: int
+    secret: tuple[str, ...] | None
 
 
 class Transactions(Reading):
     """The tables `transactions` and `effects`, but for firing."""
 
-    def __init__(self, database: Database, leases: Leases, clock: Clock) -> None:
-        super().__init__(database)
+    def __init__(self, database: Database, leases: Leases, clock: Clock, seals: Seals) -> None:
+        super().__init__(database, seals)
         self._leases = leases
         self._clock = clock
 
@@ -74,7 +78,12 @@ class Transactions(Reading):
             )
 
     def stage(self, lease: Lease, staging: int, call: Staged) -> None:
-        """Write one call down before its placeholder is handed out, or before it runs live."""
+        """Write one call down before its placeholder is handed out, or before it runs live.
+
+        Raises:
+            JournalSealed: something of it is secret, and there is no key to seal it with.
+        """
+        about = About(lease.txn, call.effect_id, "args")
         state = LocalState.LIVE if call.lane == LIVE_LANE else LocalState.STAGED
         with (
             self._database.unit(durable=False) as unit,
@@ -86,7 +95,8 @@ class Transactions(Reading):
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
                     *(lease.txn, staging, call.lane, call.seq, call.effect_id, call.tool, call.call_key),
-                    *(call.args, state.value, change.at),
+                    b"" if call.secret is None else self._seals.seal(unit, about, call.args, call.secret),
+                    *(state.value, change.at),
                 ),
                 *("txn", "effect_id", "tool", "call_key", "args", "state", "updated_at"),
             )
@@ -106,22 +116,31 @@ class Transactions(Reading):
         return again
 
     def freeze(
-        self, lease: Lease, staging: int, effects: Sequence[Effect], *, txn_digest: str, live: int
+        self,
+        lease: Lease,
+        staging: int,
+        effects: Sequence[Effect],
+        *,
+        secret: Mapping[str, Collection[str]],
+        txn_digest: str,
+        live: int,
     ) -> str:
-        """Put this list in force, durably, and name the attempt it may be redeemed under.
+        """Put this list in force, durably, and name the attempt it may be redeemed under. `secret` says, by tool
+        digest, which of the arguments its reviewed manifest calls secret.
 
         The same list as before keeps its attempt: a redemption whose answer was lost is then still ours to
         find.
 
         Raises:
             JournalError: the list in force has been redeemed; nothing may replace it.
+            JournalSealed: something of it is secret, and there is no key to seal it with.
         """
         with (
             self._database.unit(durable=True) as unit,
             self._leases.changing(unit, lease, "frozen") as change,
         ):
             for effect in effects:
-                _write_effect(change, staging, effect)
+                write_effect(change, staging, effect, secret[effect.tool_digest], self._seals)
             attempt_id = _attempt_of_same_list(unit, lease.txn, staging) or secrets.token_urlsafe(
                 _ATTEMPT_BYTES
             )
@@ -136,15 +155,22 @@ class Transactions(Reading):
                 raise JournalError(f"transaction {lease.txn[:12]} was redeemed; its list cannot be replaced")
         return attempt_id
 
-    def adopt(self, lease: Lease, effects: Sequence[Effect], txn_digest: str) -> None:
-        """Take over the bytes of an accepted edit, durably, before they can be redeemed."""
+    def adopt(
+        self,
+        lease: Lease,
+        effects: Sequence[Effect],
+        *,
+        secret: Mapping[str, Collection[str]],
+        txn_digest: str,
+    ) -> None:
+        """Take over the bytes of an accepted edit, durably, before they can be redeemed; `secret` as for `freeze`."""
         with (
             self._database.unit(durable=True) as unit,
             self._leases.changing(unit, lease, "edited") as change,
         ):
             staging = _in_force(unit, lease.txn)
             for effect in effects:
-                _write_effect(change, staging, effect)
+                write_effect(change, staging, effect, secret[effect.tool_digest], self._seals)
             change.run(
                 "transactions",
                 "UPDATE transactions SET txn_digest = ? WHERE txn = ? AND redeemed = 0",
@@ -258,24 +284,6 @@ def _leave(change: Change, staging: int) -> None:
             (to.value, change.txn, staging, lane, LocalState.STAGED.value, LocalState.LIVE.value),
             "state",
         )
-
-
-def _write_effect(change: Change, staging: int, effect: Effect) -> None:
-    """Complete a staged row with everything its digest covers; the bytes as staged are kept beside edited ones."""
-    change.run(
-        "effects",
-        "UPDATE effects SET tool_digest = ?, resource_type = ?, resource_id = ?, compensation = ?, "
-        "effect_digest = ?, staged_args = CASE WHEN args = ? THEN staged_args ELSE "
-        "coalesce(staged_args, args) END, "
-        "args = ?, updated_at = ? WHERE txn = ? AND staging = ? AND lane = ? AND seq = ? AND effect_id = ?",
-        (
-            *(effect.tool_digest, effect.resource.type, effect.resource.id),
-            *(compensation_bytes(effect.compensation), effect.digest, effect.args_bytes, effect.args_bytes),
-            *(change.at, effect.txn, staging, STAGED_LANE, effect.seq, effect.effect_id),
-        ),
-        *("tool_digest", "resource_type", "resource_id", "compensation", "effect_digest", "staged_args"),
-        *("args", "updated_at"),
-    )
 
 
 def _in_force(unit: Unit, txn: str) -> int:

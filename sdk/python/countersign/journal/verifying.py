@@ -27,9 +27,9 @@ from countersign.journal.chain import KEYS, OWN, line_hash, stated
 from countersign.journal.damage import Chain, Damage, Finding, Look, Verified
 from countersign.journal.database import Row, Unit
 from countersign.journal.kept import txn_of
+from countersign.journal.place import JournalPlace, JournalUrl
 from countersign.journal.verifying_postgres import PostgresStore
 from countersign.journal.verifying_sqlite import SQLiteStore
-from countersign.journal_place import JournalPlace, JournalUrl
 
 _PLACE: Final = ("id", "txn", "n", "kind", "prev")
 _Key = tuple[Any, ...]

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final
 from countersign.errors import JournalError, MisuseError
 from countersign.journal.damage import Damage, Look, compare_schemas
 from countersign.journal.database import Unit
+from countersign.journal.place import JournalUrl
 from countersign.journal.postgres import PostgresDatabase, Session
 from countersign.journal.postgres_schema import is_made, make
-from countersign.journal_place import JournalUrl
 
 if TYPE_CHECKING:
     import psycopg

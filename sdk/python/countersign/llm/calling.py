@@ -22,7 +22,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from countersign import tracing
-from countersign.current import current_transaction
 from countersign.errors import MisuseError, NotDone
 from countersign.llm.bounds import Bounds, input_bound
 from countersign.llm.budgets import Budget
@@ -31,6 +30,7 @@ from countersign.llm.ledger import LlmRecord
 from countersign.llm.shapes import read_usage
 from countersign.llm.spans import answered, asked
 from countersign.llm.tables import is_name
+from countersign.tools.current import current_transaction
 
 if TYPE_CHECKING:
     from countersign.runtime import Runtime
@@ -69,7 +69,9 @@ class LlmCall:
         self._runtime, self.run = asking.resolved()
         self._ledger = self._runtime.ledger
         self.ended = False
-        self._reserved = self._ledger.reserve(asking.model, self.run, asking.bounds, asking.budgets)
+        self._reserved = self._ledger.reserve(
+            asking.model, self.run, asking.bounds, asking.budgets, keeps_reasoning=asking.reasoning
+        )
         self.call_id = self._reserved.call_id
         self._since = self._ledger.clock.steady()
 

@@ -1,4 +1,4 @@
-"""The errors of calls to language models; see the tree in errors.py. None quotes what was said to a model or by it."""
+"""The errors of calls to language models; see the tree in errors/. None quotes what was said to a model or by it."""
 
 from __future__ import annotations
 

@@ -72,19 +72,30 @@ class Ledger:
         """
         return named_once([*self._files()[0], *more])
 
-    def reserve(self, model: str, run: str | None, bounds: Bounds, more: Sequence[Budget]) -> Reservation:
+    def reserve(
+        self,
+        model: str,
+        run: str | None,
+        bounds: Bounds,
+        more: Sequence[Budget],
+        *,
+        keeps_reasoning: bool = False,
+    ) -> Reservation:
         """Reserve what the call may take.
 
         Raises:
             BudgetExceeded: a budget has no room. Nothing is reserved.
             PriceUnknown: a money budget applies and the model has no price.
             MisuseError: a budget applies that the bounds leave open.
+            JournalSealed: its reasoning is to be kept, and the journal has no key to seal it with.
         """
         now = self.clock.wall()
         applying = tuple(budget for budget in self.declared(more) if budget.applies_to(model))
         holds = [_hold(one, self._asked(one, model, bounds, now), run, now) for one in applying]
         reservation = Reservation(secrets.token_hex(_ID_BYTES), run, model, now, applying)
-        short = self._spending.reserve(reservation.call_id, run, model, holds)
+        short = self._spending.reserve(
+            reservation.call_id, run, model, holds, keeps_reasoning=keeps_reasoning
+        )
         if short is not None:
             raise _exceeded(short, now)
         return reservation

@@ -10,7 +10,7 @@ response is never read, but for the reasoning of one whose caller asks for it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from countersign.llm.errors import UsageUnknown
@@ -45,7 +45,7 @@ class Usage:
     written_tokens: int | None = None  # written to a cache
     reasoning_tokens: int | None = None
     billed: Billed | None = None  # None: input or output is unknown
-    reasoning: str | None = None  # only where it was asked for
+    reasoning: str | None = field(default=None, repr=False)  # only where it was asked for
 
     @property
     def finish_reason(self) -> str | None:

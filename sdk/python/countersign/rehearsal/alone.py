@@ -9,31 +9,37 @@ import os
 from pathlib import Path
 from typing import NoReturn
 
-from countersign.client import Service
 from countersign.clock import SystemClock
 from countersign.contract.keys import PrivateKey
-from countersign.enforcement import Enforcer, KeyCache
 from countersign.engine import Engine
 from countersign.errors import MisuseError
 from countersign.journal import Journal
-from countersign.registry import ToolRegistry
+from countersign.manifests.reviewed import Manifests
 from countersign.rehearsal.stage import UnkeptManifests
+from countersign.service.client import Service
+from countersign.service.enforcement import Enforcer, KeyCache
+from countersign.service.transport import Nonces, Transport
 from countersign.settings import Settings
-from countersign.transport import Nonces, Transport
+from countersign.tools.registry import ToolRegistry
 from countersign.waiting import AsyncWaits, SyncWaits, Waits
 
 _NOWHERE = "http://127.0.0.1:1"  # no request is ever made: `_nobody` is in its way
 
 
 class Alone:
-    """What a transaction needs of a runtime, for an agent of that name."""
+    """What a transaction needs of a runtime, for an agent of that name. `known`: what this process has looked up of
+    live tools, for what is secret of them is secret here as well.
+    """
 
-    def __init__(self, agent: str, registry: ToolRegistry, journal: Journal) -> None:
+    def __init__(
+        self, agent: str, registry: ToolRegistry, journal: Journal, known: Manifests | None = None
+    ) -> None:
         self.settings = Settings(
             url=_NOWHERE, agent=agent, key_path=Path(os.devnull), journal_path=Path(os.devnull)
         )
         self.registry = registry
         self._journal = journal
+        self._known = known
 
     def engine(self, waits: Waits) -> Engine:
         """The parts, none of which reaches anybody."""
@@ -42,7 +48,7 @@ class Alone:
             settings=settings,
             registry=self.registry,
             journal=self._journal,
-            manifests=UnkeptManifests(self._journal),
+            manifests=UnkeptManifests(self._journal, self._known),
             enforcer=Enforcer(settings, key, self._journal, clock, KeyCache(settings, clock)),
             service=Service(
                 Transport(settings, waits, key, Nonces(), clock), max_jwks_bytes=settings.max_jwks_bytes

@@ -8,7 +8,7 @@ still match.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Final, Literal
 
@@ -16,8 +16,9 @@ import orjson
 
 from countersign.contract.pointers import pointer_to
 from countersign.errors import MisuseError
+from countersign.journal.sealing import HIDDEN
+from countersign.journal.telling import visible, without_secrets
 from countersign.rehearsal.recorded import RecordedCall
-from countersign.telling import HIDDEN, visible, without_secrets
 
 Kind = Literal["changed", "missing", "extra", "result", "raised"]
 _ABSENT: Final = "absent"
@@ -29,7 +30,7 @@ class CallNow:
 
     tool: str
     call_key: str
-    args: bytes
+    args: bytes = field(repr=False)
     secrets: tuple[str, ...]
 
 

@@ -13,23 +13,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from countersign.answering import Answering
+from countersign.adapters.protocol import Change
+from countersign.commit.plan import PlannedCall, StagedCall
+from countersign.commit.terms import Terms
 from countersign.contract.admission import load
-from countersign.contract.manifest import ToolManifest
-from countersign.contract.pointers import pointer_to
 from countersign.contract.wire import Claimed, EvaluatedEffect, EvaluationRequest
-from countersign.edits import Judge
 from countersign.engine import Engine
 from countersign.errors import MisuseError, ServiceUnavailable
+from countersign.errors.reasons import DenyReason
 from countersign.journal.reading import LIVE_LANE
-from countersign.placeholder import settle
-from countersign.plan import PlannedCall, StagedCall, plan_calls
-from countersign.reasons import DenyReason
+from countersign.journal.records import ShownEffect
+from countersign.journal.sealing import HIDDEN
+from countersign.journal.telling import without_secrets
+from countersign.live.asking import LiveCallAsked, require_released
 from countersign.rehearsal.foreseen import AdapterChanges, Asks, DryRun, ForeseenEffect, RehearsedLive
 from countersign.rehearsal.stage import Rehearsal, RehearsedStep
 from countersign.runtime import Runtime
-from countersign.telling import without_secrets
-from countersign.transaction import Transaction
+from countersign.tools.placeholder import settle
+from countersign.transactions.transaction import Transaction
 from countersign.waiting import run
 
 REHEARSED: Final = "rehearsed"
@@ -43,53 +44,55 @@ class DryStep(RehearsedStep):
     live: tuple[RehearsedLive, ...] = ()
     changes: tuple[AdapterChanges, ...] = ()
 
-    async def commit(
-        self,
-        engine: Engine,
-        *,
-        wait: float,
-        claimed: Claimed | None,
-        accept_edits: Judge = False,
-        answering: Answering | None = None,
-    ) -> None:
+    async def require_released(self, engine: Engine, call: LiveCallAsked, claimed: Claimed | None) -> None:
+        """Ask about a live call as a real run does, for it runs as well; nothing is kept of the question."""
+        await require_released(engine, call, run_key=self.run_key, txn=self.txn, claimed=claimed, noted=False)
+
+    async def commit(self, engine: Engine, terms: Terms) -> None:
         """Undo the live work, then ask.
 
         Raises:
+            SavepointLost: an inner block could not be taken back alone; a real run refuses then as well.
             Moved: somebody changed what the live work had read; run it again.
             ServiceRefused: the service takes no question of this agent.
             MisuseError: as a commit, of a call that cannot be asked for at all.
         """
         try:
+            self._live.end_block()
+            self._live.require_whole()
             self._live.verify_unmoved()
             self.live = self._live_calls(engine)
-            found = self._live.changes()
-            self.changes = tuple(AdapterChanges(name, changes) for name, changes in found.items())
+            hiding = self._adapters_given_secrets(engine)
+            self.changes = tuple(
+                AdapterChanges(name, _hidden(changes) if name in hiding else changes)
+                for name, changes in self._live.changes().items()
+            )
         finally:
             self.abort("a dry run")
-        self.effects = await self._foresee(engine, claimed)
+        self.effects = await self._foresee(engine, terms.claimed)
         for placeholder in self._list.placeholders.values():
             settle(placeholder, REHEARSED)
 
     def _live_calls(self, engine: Engine) -> tuple[RehearsedLive, ...]:
-        record = replace(self._journal.transactions.require(self.txn), staging=self._list.staging)
-        rows = self._journal.transactions.effects(record, LIVE_LANE)
         return tuple(
-            RehearsedLive(row.tool, without_secrets(load(row.args), _secrets_in_code(engine, row.tool)))
-            for row in rows
+            RehearsedLive(row.tool, without_secrets(row.args, _secrets_of_live(engine, row.tool)))
+            for row in self._live_rows()
         )
+
+    def _adapters_given_secrets(self, engine: Engine) -> frozenset[str]:
+        """By name: what they would change may be the secret itself."""
+        tools = [engine.registry.get(row.tool) for row in self._live_rows() if row.has_secrets]
+        return frozenset(tool.adapter.name for tool in tools if tool is not None and tool.adapter is not None)
+
+    def _live_rows(self) -> tuple[ShownEffect, ...]:
+        record = replace(self._journal.transactions.require(self.txn), staging=self._list.staging)
+        return self._journal.transactions.shown(record, LIVE_LANE)
 
     async def _foresee(self, engine: Engine, claimed: Claimed | None) -> tuple[ForeseenEffect, ...]:
         if not self._list.calls:
             return ()
         try:
-            planned = await plan_calls(
-                self._list.calls,
-                agent=self._agent,
-                txn=self.txn,
-                manifests=engine.manifests,
-                registry=engine.registry,
-                service=engine.service,
-            )
+            planned = await self._planned(engine)
             decided = await self._ask(engine, planned, claimed)
         except ServiceUnavailable as away:
             return tuple(_unknown(engine, call, away.why) for call in self._list.calls)
@@ -147,7 +150,7 @@ def rehearse(
     Raises:
         CountersignError: as leaving the block of a dry run does; and whatever `fn` raises.
     """
-    txn = Transaction(runtime, key, claimed=claimed, rehearsal=DryRehearsal(key))
+    txn = Transaction(runtime, key, Terms(claimed=claimed), rehearsal=DryRehearsal(key))
     if inspect.iscoroutinefunction(fn):
         return _rehearse_async(fn, txn, runtime)
     with txn:
@@ -166,7 +169,7 @@ def _foreseen(call: PlannedCall, decided: EvaluatedEffect) -> ForeseenEffect:
     return ForeseenEffect(
         name,
         effect_id,
-        _shown(call.manifest, call.effect.args_bytes),
+        without_secrets(load(call.effect.args_bytes), call.secret),
         decision.outcome.value,
         tuple(map(Asks.of, decided.needs)),
         tuple(
@@ -178,23 +181,31 @@ def _foreseen(call: PlannedCall, decided: EvaluatedEffect) -> ForeseenEffect:
 
 
 def _unknown(engine: Engine, call: StagedCall, why: str) -> ForeseenEffect:
-    """Nobody could be asked: what is secret is known from the file beside the code, or not at all."""
+    """Nobody could be asked: what is secret is known where a file lies beside the code, or not at all."""
     manifest = engine.manifests.at_hand(call.tool)
     return ForeseenEffect(
         call.tool.name,
         call.effect_id,
-        _shown(manifest, call.args),
+        without_secrets(load(call.args), None if manifest is None else (*manifest.secret, *call.tool.secret)),
         "unknown",
         why=f"nobody could be asked: {why}",
     )
 
 
-def _shown(manifest: ToolManifest | None, args: bytes) -> Any:
-    return without_secrets(load(args), None if manifest is None else manifest.secret)
+def _hidden(changes: tuple[Change, ...] | None) -> tuple[Change, ...] | None:
+    """What would change, without the values: which of them are secret nobody can tell."""
+    if changes is None:
+        return None
+    return tuple(
+        Change(
+            change.key,
+            None if change.before is None else HIDDEN,
+            None if change.after is None else HIDDEN,
+        )
+        for change in changes
+    )
 
 
-def _secrets_in_code(engine: Engine, tool: str) -> tuple[str, ...]:
-    """A live tool runs unreviewed: what its own declaration calls secret."""
+def _secrets_of_live(engine: Engine, tool: str) -> tuple[str, ...]:
     found = engine.registry.get(tool)
-    named = () if found is None else found.draft.secret
-    return tuple(one if one.startswith("/") else pointer_to(one) for one in named)
+    return () if found is None else engine.manifests.secret_of_live(found)

@@ -1,4 +1,4 @@
-"""The errors of replays; see the tree in errors.py of the package.
+"""The errors of replays; see the tree in errors/ of the package.
 
 Unlike the others a divergence quotes arguments, for whoever replays a step has them at hand; secrets are hidden.
 """

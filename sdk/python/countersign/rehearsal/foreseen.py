@@ -16,8 +16,8 @@ import orjson
 from countersign.adapters.protocol import Change
 from countersign.contract.admission import JSON
 from countersign.contract.wire import Need
-from countersign.reasons import DenyReason
-from countersign.telling import visible
+from countersign.errors.reasons import DenyReason
+from countersign.journal.telling import visible
 
 Foresight = Literal["release", "review", "deny", "unknown"]
 _LONGEST: Final = 120  # characters of one value in a line for people; `changes` has all of it

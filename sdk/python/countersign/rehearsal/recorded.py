@@ -11,18 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from countersign.contract import names
 from countersign.contract.admission import Limits, load
 from countersign.contract.errors import AdmissionError
 from countersign.errors import JournalError, MisuseError
-from countersign.journal import Journal
+from countersign.journal import Journal, TransactionRecord
+from countersign.journal.exporting import FORMAT
+from countersign.journal.place import JournalPlace
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE
+from countersign.journal.sealing import HIDDEN
+from countersign.journal.telling import describe
 from countersign.journal.verifying import verify
-from countersign.journal_export import FORMAT
-from countersign.journal_place import JournalPlace
-from countersign.telling import describe
 
 _EXPORT_LIMITS: Final = Limits(max_bytes=256 * 1024 * 1024, max_depth=16, max_nodes=5_000_000)
 _SHOWN: Final = "`countersign journal list` shows what there is"
@@ -35,7 +36,9 @@ class _Read(BaseModel):
 
 
 class RecordedCall(_Read):
-    """One call as it was recorded; `args` are for people, secrets hidden."""
+    """One call as it was recorded; `args` and `result` are for people, secrets hidden. `opened` is a hidden result as
+    the journal's key opens it; an export has none.
+    """
 
     lane: Literal["staged", "live", "compensate"]
     seq: int
@@ -47,6 +50,7 @@ class RecordedCall(_Read):
     state: str
     result: str | None
     error: str | None
+    opened: str | None = Field(default=None, repr=False)
 
     @property
     def called_with(self) -> str:
@@ -87,6 +91,11 @@ class RecordedRun(_Read):
         for one in self.transactions:
             yield from one.effects
 
+    @property
+    def hides(self) -> bool:
+        """Whether some call of it has secrets."""
+        return any(call.opened is not None or f'"{HIDDEN}"' in call.args for call in self.calls())
+
     def lane(self, lane: str) -> list[RecordedCall]:
         """The calls of one lane, in order. Independent effects are recorded in no order: each stands alone."""
         return [call for call in self.calls() if call.lane == lane]
@@ -97,6 +106,7 @@ def from_journal(journal: Journal, name: str, place: JournalPlace) -> RecordedRu
 
     Raises:
         MisuseError: the journal has none, or several.
+        JournalSealed: something of it is sealed under a key that is not here.
         JournalError: what it has was changed behind the SDK.
     """
     found = _described(journal, name, place)
@@ -143,8 +153,21 @@ def _described(journal: Journal, name: str, place: JournalPlace) -> Sequence[Rec
             f"the journal's record of {name!r} is not as the SDK wrote it: {findings[0].what}. Nothing is replayed "
             "from it; `countersign journal verify` names everything"
         )
-    found = [describe(journal, record) for record in journal.transactions.find(name)]
-    return [RecordedTransaction.model_validate(one, strict=False) for one in found]
+    return [_opened(journal, record) for record in journal.transactions.find(name)]
+
+
+def _opened(journal: Journal, record: TransactionRecord) -> RecordedTransaction:
+    """One transaction; the results that nobody is shown are at hand for the step."""
+    read = RecordedTransaction.model_validate(describe(journal, record), strict=False)
+    lanes = {call.lane for call in read.effects}
+    rows = {(lane, row.seq): row for lane in lanes for row in journal.transactions.effects(record, lane)}
+    calls = []
+    for one in read.effects:
+        call, result = one, rows[one.lane, one.seq].result
+        if call.result == HIDDEN and result is not None:
+            call = call.model_copy(update={"opened": result.decode()})
+        calls.append(call)
+    return read.model_copy(update={"effects": tuple(calls)})
 
 
 def _chosen(found: Sequence[RecordedTransaction], name: str) -> RecordedTransaction:

@@ -17,18 +17,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, overload
 
-from countersign.answering import Answering
-from countersign.contract.pointers import pointer_to
+from countersign.commit.terms import Terms
 from countersign.contract.wire import Claimed
-from countersign.current import require_running
-from countersign.edits import Judge
 from countersign.engine import Engine
 from countersign.errors import MisuseError
 from countersign.journal import Journal
+from countersign.journal.place import JournalPlace
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE
-from countersign.journal_place import JournalPlace
-from countersign.placeholder import settle
-from countersign.registry import ToolRegistry, default_registry
+from countersign.live.asking import LiveCallAsked
+from countersign.manifests.reviewed import Manifests
 from countersign.rehearsal.alone import Alone
 from countersign.rehearsal.divergences import CallNow, Divergence, compared, require_mode
 from countersign.rehearsal.errors import NotRecorded
@@ -36,16 +33,20 @@ from countersign.rehearsal.foreseen import DryRun
 from countersign.rehearsal.recorded import RecordedRun, from_export, from_journal
 from countersign.rehearsal.replayed import ReplayedCall, ReplayResult
 from countersign.rehearsal.stage import Rehearsal, RehearsedStep
-from countersign.rehearsal.steps import require_step
 from countersign.runtime import Runtime, default_runtime
-from countersign.tool import Tool
-from countersign.transaction import Transaction
+from countersign.settings import journal_key_path_from_env
+from countersign.tools.current import require_running
+from countersign.tools.placeholder import settle
+from countersign.tools.registry import ToolRegistry, default_registry
+from countersign.tools.tool import Tool
+from countersign.transactions.rerun import require_step
+from countersign.transactions.transaction import Transaction
 from countersign.waiting import run
 
 Mode = Literal["verify", "reconstruct"]
 Step = Callable[[Transaction], Any]
 NOT_RECORDED: Final = "not recorded"
-"""The outcome of a placeholder whose call was not recorded."""
+"""The outcome of a placeholder whose call was not recorded, or whose result an export does not tell."""
 
 
 @overload
@@ -93,12 +94,13 @@ def replay(
     """
     require_running()
     require_mode(mode)
-    require_step(fn, getattr(fn, "__name__", "step"))
+    require_step(fn, "replay", "replay(key, step) without calling step")
     if runtime is None and export is None and journal is None:
         runtime = default_runtime()
     registry = default_registry if runtime is None else runtime.registry
     recorded = _recorded(key, export, journal, runtime)
-    again = _Replay(recorded, registry, mode, live or {})
+    known = None if runtime is None else runtime.manifests
+    again = _Replay(recorded, registry, mode, live or {}, known)
     return again.run_async(fn) if inspect.iscoroutinefunction(fn) else again.run(fn)
 
 
@@ -108,7 +110,8 @@ def _recorded(
     if export is not None:
         return from_export(export, key)
     if place is not None:
-        opened = Journal(place)
+        keys = journal_key_path_from_env() if runtime is None else runtime.settings.journal_key_path
+        opened = Journal(place, key_path=keys)
         try:
             return from_journal(opened, key, place)
         finally:
@@ -122,11 +125,14 @@ class ReplayStep(RehearsedStep):
 
     again: _Replay  # set by the rehearsal that opened it
 
-    def begin_live(self, tool: Tool, raw: bytes, call_key: str) -> Callable[[], Any]:
+    async def require_released(self, engine: Engine, call: LiveCallAsked, claimed: Claimed | None) -> None:
+        """A replay asks nobody: what runs again is undone, and was asked about when it was recorded."""
+
+    def begin_live(self, tool: Tool, raw: bytes, call_key: str, secret: tuple[str, ...]) -> Callable[[], Any]:
         """Run it, to be undone; or answer without the world."""
-        self.again.saw_live(tool, raw, call_key)
+        self.again.saw_live(tool, raw, call_key, secret)
         if self.again.mode == "verify":
-            return super().begin_live(tool, raw, call_key)
+            return super().begin_live(tool, raw, call_key, secret)
         return functools.partial(self.again.live_answer, tool, raw)
 
     @contextmanager
@@ -140,21 +146,21 @@ class ReplayStep(RehearsedStep):
             self.again.forget_live_after(seen)
             raise
 
-    async def commit(
-        self,
-        engine: Engine,
-        *,
-        wait: float,
-        claimed: Claimed | None,
-        accept_edits: Judge = False,
-        answering: Answering | None = None,
-    ) -> None:
-        """Undo the live work, and tell every placeholder what became of its call then."""
-        self.abort("a replay")
+    async def commit(self, engine: Engine, terms: Terms) -> None:
+        """Undo the live work, and tell every placeholder what became of its call then.
+
+        Raises:
+            SavepointLost: a block could not be taken back alone; a real run refuses then as well.
+        """
+        try:
+            self._live.end_block()
+            self._live.require_whole()
+        finally:
+            self.abort("a replay")
         outcomes = self.again.outcomes_by_id
         for effect_id, placeholder in self._list.placeholders.items():
             known = outcomes.get(effect_id)
-            if known is None:
+            if known is None or not known.is_known:
                 settle(placeholder, NOT_RECORDED)
             else:
                 settle(placeholder, known.outcome, known.result, known.error)
@@ -194,6 +200,7 @@ class _Replay:
         registry: ToolRegistry,
         mode: Mode,
         live: Mapping[str, Callable[..., Any]],
+        known: Manifests | None,
     ) -> None:
         self.mode = mode
         self._recorded = recorded
@@ -201,7 +208,7 @@ class _Replay:
         self._stand_ins = live
         self._live_now: list[CallNow] = []
         self._rehearsal = _Rehearsal(self)
-        self._alone = Alone(recorded.agent, registry, self._rehearsal.journal)
+        self._alone = Alone(recorded.agent, registry, self._rehearsal.journal, known)
         self._outcomes = tuple(ReplayedCall.of(call, registry) for call in recorded.calls())
         self.outcomes_by_id = {one.effect_id: one for one in self._outcomes}
 
@@ -218,9 +225,9 @@ class _Replay:
                 ran.value = await fn(txn)
         return self._result(ran)
 
-    def saw_live(self, tool: Tool, raw: bytes, call_key: str) -> None:
+    def saw_live(self, tool: Tool, raw: bytes, call_key: str, secret: tuple[str, ...]) -> None:
         """Note a live call of now."""
-        self._live_now.append(_call_now(tool, raw, call_key))
+        self._live_now.append(CallNow(tool.name, call_key, raw, secret))
 
     @property
     def live_seen(self) -> int:
@@ -247,6 +254,7 @@ class _Replay:
         return Transaction(
             self._alone,
             self._recorded.key,
+            Terms(),
             independent=self._recorded.independent,
             rehearsal=self._rehearsal,
         )
@@ -262,7 +270,7 @@ class _Replay:
 
     def _divergences(self, ran: _Ran) -> Iterator[Divergence]:
         staged = [
-            _call_now(call.tool, call.args, call.call_key)
+            CallNow(call.tool.name, call.call_key, call.args, call.secret or call.tool.secret)
             for step in self._rehearsal.steps
             for call in step.calls
         ]
@@ -274,8 +282,10 @@ class _Replay:
         yield from compared(LIVE_LANE, self._recorded.lane(LIVE_LANE), self._live_now)
         yield from (one.misfit for one in self._outcomes if one.misfit is not None)
         if ran.raised is not None:
-            name, text = type(ran.raised).__name__, str(ran.raised)
-            told = f"the step raised {name} ({text}), and did not when it was recorded"
+            name, text = type(ran.raised).__name__, f" ({ran.raised})"
+            if any(one.secrets for one in [*staged, *self._live_now]) or self._recorded.hides:
+                text = ""  # it may repeat what a call was given
+            told = f"the step raised {name}{text}, and did not when it was recorded"
             yield Divergence("raised", STAGED_LANE, len(staged), name, None, None, told)
 
 
@@ -288,8 +298,3 @@ def _kept(ran: _Ran) -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001 - whatever the step raises is told as a divergence, with its text
         ran.raised = error
-
-
-def _call_now(tool: Tool, raw: bytes, call_key: str) -> CallNow:
-    secrets = tuple(one if one.startswith("/") else pointer_to(one) for one in tool.draft.secret)
-    return CallNow(tool.name, call_key, raw, secrets)

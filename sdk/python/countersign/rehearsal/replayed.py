@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from countersign.contract.admission import load
-from countersign.registry import ToolRegistry
+from countersign.journal.sealing import HIDDEN
+from countersign.journal.telling import visible
 from countersign.rehearsal.divergences import Divergence
 from countersign.rehearsal.errors import ReplayDiverged
 from countersign.rehearsal.recorded import RecordedCall
-from countersign.telling import visible
+from countersign.tools.registry import ToolRegistry
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayedCall:
-    """One recorded call. `result` is typed as its tool says it returns; `recorded` is that as the journal has it."""
+    """One recorded call. `result` is typed as its tool says it returns; `recorded` is that as the journal shows it.
+    Where it is hidden there, `result` is what the journal's key opens, and `is_known` says whether it did.
+    """
 
     lane: str
     position: int
@@ -24,17 +27,19 @@ class ReplayedCall:
     effect_id: str
     args: str
     outcome: str
-    result: Any
+    result: Any = field(repr=False)
     recorded: str | None
     error: str | None
     misfit: Divergence | None = None
+    is_known: bool = True
 
     @classmethod
     def of(cls, call: RecordedCall, registry: ToolRegistry) -> ReplayedCall:
         """The call with its result; where the tool is not here any more, as plain JSON."""
         result, misfit = None, None
-        if call.result is not None:
-            result, misfit = _typed(call, call.result.encode(), registry)
+        told = call.opened if call.result == HIDDEN else call.result
+        if told is not None:
+            result, misfit = _typed(call, told.encode(), registry)
         return cls(
             call.lane,
             call.seq,
@@ -46,6 +51,7 @@ class ReplayedCall:
             call.result,
             call.error,
             misfit,
+            is_known=told is not None or call.result is None,
         )
 
 

@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Generic, TypeVar, cast
 
 from countersign.contract.manifest import ToolManifest
-from countersign.current import current_transaction
 from countersign.engine import Engine
 from countersign.errors import MisuseError
 from countersign.journal import Journal, LocalTxn
-from countersign.manifests import Manifests, require_fits
-from countersign.step import Step
-from countersign.tool import Tool
+from countersign.manifests.reviewed import Manifests, require_fits
+from countersign.tools.current import current_transaction
+from countersign.tools.tool import Tool
+from countersign.transactions.step import Step
 
 if TYPE_CHECKING:
     from countersign.rehearsal.foreseen import DryRun
@@ -91,7 +91,9 @@ class Rehearsal(ABC, Generic[S]):
 
     def on_stage(self, engine: Engine) -> Engine:
         """The engine, with a journal that nothing survives."""
-        return replace(engine, journal=self.journal, manifests=UnkeptManifests(self.journal))
+        return replace(
+            engine, journal=self.journal, manifests=UnkeptManifests(self.journal, engine.manifests)
+        )
 
     async def open(
         self, engine: Engine, *, txn: str, run_key: str, independent: bool, patient: bool = True

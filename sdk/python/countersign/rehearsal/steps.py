@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from countersign.errors import CountersignError, MisuseError
-from countersign.loading import load_tools, where
-from countersign.transaction import Transaction
+from countersign.tools.loading import load_tools, where
+from countersign.transactions.rerun import require_step
+from countersign.transactions.transaction import Transaction
 
 
 def load_step(target: str) -> Callable[[Transaction], Any]:
@@ -40,28 +41,7 @@ def load_step(target: str) -> Callable[[Transaction], Any]:
     found = getattr(module, function, None)
     if found is None:
         raise MisuseError(f"{name!r} has no {function!r}; name a function in it that takes the transaction")
-    require_step(found, target)
-    return found  # type: ignore[no-any-return]  # checked just now
-
-
-def require_step(found: object, named: str) -> None:
-    """Refuse what cannot be called with the transaction, before anything of it runs.
-
-    Raises:
-        MisuseError: it is no function, or takes other arguments.
-    """
-    try:
-        if not callable(found):
-            raise TypeError
-        inspect.signature(found).bind(None)
-    except TypeError:
-        function = named.rpartition(":")[2]
-        raise MisuseError(
-            f"{named!r} is no step: a step is a function that takes the transaction; write `def {function}(txn):` "
-            "and call the tools in it"
-        ) from None
-    except ValueError:  # a callable without a signature Python can read
-        return
+    return require_step(found, f"what runs {target!r}", f"`def {function}(txn):` in {name}")
 
 
 def run_step(call: Callable[[], Any]) -> Any:

@@ -89,8 +89,15 @@ class People:
         mine = [one for one in waiting if group is None or by in _asked_by(one)]
         if not mine:
             raise MisuseError(_nothing_waits(view, waiting, by))
-        for one in mine:
-            self._cast(by if group is None else group[0], one.review_id, verdict, reason)
+        try:
+            for one in mine:
+                self._cast(by if group is None else group[0], one.review_id, verdict, reason)
+        except VoteRefused as refused:
+            people = self._service.people
+            if group is not None or any(by in subjects for subjects in people.values()):
+                raise
+            groups = ", ".join(people)
+            raise VoteRefused(f"{refused} ({by!r} is no group of this bundle; there are {groups})") from None
 
     def _txn_of(self, asked: Any) -> str:
         if isinstance(asked, str):
@@ -131,5 +138,12 @@ def _nothing_waits(view: TransactionView, waiting: Sequence[ReviewSummary], by: 
 
 def _taken(answer: httpx2.Response, subject: str) -> bytes:
     if answer.is_error:
-        raise VoteRefused(f"{subject} may not decide this, or not so: {answer.text[:_SAID]}")
+        raise VoteRefused(f"{subject} may not decide this, or not so: {_said(answer)}")
     return answer.content
+
+
+def _said(answer: httpx2.Response) -> str:
+    """The service's words for it, where it has some (RFC 9457)."""
+    if answer.headers.get("Content-Type", "").startswith("application/problem+json"):
+        return str(answer.json()["detail"])[:_SAID]
+    return answer.text[:_SAID]

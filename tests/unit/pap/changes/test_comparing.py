@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from countersign.contract import ToolManifest
+from policy_service.pap.bundle import load_bundle
 from policy_service.pap.changes.comparing import Report, compare
 from policy_service.pap.changes.findings import Way
 from policy_service.pap.changes.manifests import manifest_changes
-from tests.fakes.bundles import GROUPS, PAY_ARGS, BundleFolder, pay_manifest
+from policy_service.pap.changes.versions import version_findings, versions_of_both
+from tests.fakes.bundles import GROUPS, PAY_ARGS, PERMIT_ALL, BundleFolder, pay_manifest
 
 RULES = """
 @id("all") permit (principal in Role::"desk", action == Action::"pay", resource);
@@ -215,6 +217,33 @@ def test_what_may_fail_alone_no_more_is_a_tightening() -> None:
     (tighter,) = manifest_changes(lenient, strict, "pay", nowhere, is_settled=True)
     (looser,) = manifest_changes(strict, lenient, "pay", nowhere, is_settled=True)
     assert (tighter.way, looser.way) == (Way.TIGHTENING, Way.LOOSENING)
+
+
+def test_to_be_asked_about_before_it_runs_is_a_tightening_and_the_end_of_it_a_loosening() -> None:
+    asked = ToolManifest.model_validate_json(json.dumps(pay_manifest(lane="live", ask="live")))
+    unasked = asked.model_copy(update={"ask": None})
+    nowhere: frozenset[str] = frozenset()
+    (tighter,) = manifest_changes(unasked, asked, "pay", nowhere, is_settled=True)
+    (looser,) = manifest_changes(asked, unasked, "pay", nowhere, is_settled=True)
+    assert (tighter.way, looser.way) == (Way.TIGHTENING, Way.LOOSENING)
+
+
+@pytest.mark.parametrize(
+    ("ask", "labelled", "way"),
+    [("live", False, Way.LOOSENING), (None, False, Way.TIGHTENING), ("live", True, Way.TIGHTENING)],
+)
+def test_a_manifest_that_asked_takes_its_question_with_it(
+    tmp_path: Path, ask: str | None, labelled: bool, way: Way
+) -> None:
+    """A live tool without a manifest runs unasked; one that has another version in force does not."""
+    folder = BundleFolder(tmp_path / "before").policies(PERMIT_ALL)
+    gone = pay_manifest(tool="note", lane="live", ask=ask)
+    if labelled:
+        folder.write("tools/note.json", gone | {"risk": "high"})
+    before = folder.write(f"tools/note{'@old' if labelled else ''}.json", gone).load()
+    after = without(folder, f"tools/note{'@old' if labelled else ''}.json")
+    (found,) = version_findings(versions_of_both(before, load_bundle(after.path)), frozenset())
+    assert (found.way, found.kind, found.subject) == (way, "tool", "note@old" if labelled else "note")
 
 
 @pytest.mark.parametrize("name", TIGHTENINGS)

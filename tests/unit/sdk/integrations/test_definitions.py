@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from countersign import MisuseError, RegistrationError, ToolRegistry, tool
-from countersign.drafting import args_schema
 from countersign.integrations import anthropic_tools, openai_tools
 from countersign.integrations.naming import OfferedTools
-from countersign.tool import tool_of
+from countersign.manifests.drafting import args_schema
+from countersign.tools.tool import tool_of
 from tests.fakes.model_vendors import NAME
 from tests.house.repository import ROOT
 

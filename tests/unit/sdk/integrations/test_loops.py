@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextvars
 import itertools
 from typing import Any
 
@@ -17,11 +18,15 @@ from countersign import (
     OutcomeUnknown,
     RegistrationError,
     ReleaseLapsed,
+    ResourceBusy,
+    Retry,
+    Serialize,
     ServiceUnavailable,
     SQLiteAdapter,
     tool,
+    transaction,
 )
-from countersign.contract import txn_id
+from countersign.contract import Verdict, txn_id
 from countersign.integrations import ModelStopped, TurnLimit
 from countersign.llm.budgets import Budget
 from tests.fakes.desk import (
@@ -352,7 +357,66 @@ def test_a_live_tool_that_raises_undoes_the_step_and_the_model_reads_why(
     held, raised = end.steps[0].answers
     assert notes_in(path) == [] and desk.done == []
     assert "go together" in held.text and "ValueError: bad note" in raised.text
-    assert "live tool note raised" in caplog.text
+    assert "live tool note raised" in caplog.text and "ValueError: bad note" in caplog.text
+
+
+@pytest.mark.parametrize("by", ["the code", "the service"])
+def test_what_a_live_tool_with_secrets_raises_is_not_logged(
+    desk: Desk, talk: Talk, caplog: pytest.LogCaptureFixture, by: str
+) -> None:
+    database = SQLiteAdapter(notes_database(desk.folder))
+
+    @tool(
+        "jot",
+        lane="live",
+        adapter=database,
+        resource=("Order", "order_id"),
+        secret=["pin"] if by == "the code" else [],
+        registry=desk.registry,
+    )
+    def jot(order_id: str, pin: str) -> None:
+        """Write a note."""
+        raise ValueError(f"bad {pin}")
+
+    desk.publish(jot, secret=("/pin",) if by == "the service" else ())
+    script = [talk.calls(("jot", {"order_id": "o-4", "pin": "4111"})), talk.says("No.")]
+    with caplog.at_level("WARNING"):
+        talk.run(script, [jot], runtime=desk.runtime)
+    assert "live tool jot raised ValueError" in caplog.text
+    assert "bad 4111" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("verdict", "told"), [(Verdict.DENY, "denied"), (Verdict.REVIEW, "would have to agree")]
+)
+def test_a_live_tool_that_may_not_run_undoes_the_step_and_the_model_reads_why(
+    desk: Desk, talk: Talk, verdict: Verdict, told: str
+) -> None:
+    path = notes_database(desk.folder)
+    database, refund = SQLiteAdapter(path), refund_tool(desk)
+
+    @tool(
+        "jot",
+        lane="live",
+        adapter=database,
+        resource=("Order", "order_id"),
+        registry=desk.registry,
+        ask="live",
+    )
+    def jot(order_id: str) -> None:
+        """Write a note."""
+        database.connection.execute("INSERT INTO notes VALUES (?, 'x')", (order_id,))
+
+    desk.publish(jot)
+    desk.service.policy = lambda name, _: verdict if name == "jot" else Verdict.RELEASE
+    script = [
+        talk.calls(("refund", REFUND), ("jot", {"order_id": "o-4"}), ("refund", REFUND)),
+        talk.says("No."),
+    ]
+    end = talk.run(script, [refund, jot], runtime=desk.runtime)
+    first, refused, last = end.steps[0].answers
+    assert notes_in(path) == [] and desk.done == []
+    assert told in refused.text and "go together" in first.text and "go together" in last.text
 
 
 TOLD = {
@@ -402,6 +466,30 @@ def test_live_work_of_a_parked_step_is_undone_and_done_again_with_the_approval(
     desk.service.approve(asked(end))
     talk.run([talk.says("Done.")], [refund, note], runtime=desk.runtime, messages=end.messages)
     assert notes_in(path) == [("o-4", "late")] and len(desk.done) == 1
+
+
+def test_serialize_waits_until_nobody_else_has_the_resource(desk: Desk, talk: Talk) -> None:
+    path = notes_database(desk.folder)
+    note = note_tool(desk, SQLiteAdapter(path))
+    script = [talk.calls(("note", {"order_id": "o-4", "text": "late"})), talk.says("Done.")]
+    theirs = transaction("theirs", isolation=Serialize(), runtime=desk.runtime)
+    with theirs, pytest.raises(ResourceBusy, match="'theirs'"):
+        # In a context of its own, as another agent of this process has it.
+        contextvars.Context().run(
+            talk.run, script[:1], [note], runtime=desk.runtime, isolation=Serialize(timeout_seconds=0)
+        )
+    assert notes_in(path) == []
+    talk.run(script, [note], runtime=desk.runtime, isolation=Serialize(timeout_seconds=0))
+    assert notes_in(path) == [("o-4", "late")]
+
+
+@pytest.mark.parametrize(("given", "says"), [(Retry(3), "the model is told"), ("later", "is no policy")])
+def test_a_policy_that_a_message_cannot_have_is_refused(
+    given: Any, says: str, desk: Desk, talk: Talk
+) -> None:
+    with pytest.raises(MisuseError, match=says):
+        talk.run([], [], runtime=desk.runtime, isolation=given)
+    assert talk.vendor.sent == []
 
 
 # --------------------------------------------------------------------------------------------------- ends and limits

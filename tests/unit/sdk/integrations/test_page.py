@@ -19,7 +19,7 @@ from tests.fakes.talking import ASK
 from tests.house.documents import all_blocks
 
 PAGE = "sdk/python/countersign/integrations/README.md"
-OPENAI, ANTHROPIC, PARKED, MCP = (one.text for one in all_blocks("text") if one.document == PAGE)
+OPENAI, ANTHROPIC, PARKED, KEPT, MCP = (one.text for one in all_blocks("text") if one.document == PAGE)
 
 
 def run(program: str, desk: Desk, **names: Any) -> dict[str, Any]:
@@ -65,6 +65,38 @@ def test_what_the_page_keeps_goes_on(desk: Desk, tmp_path: Path, monkeypatch: py
         kept = json.loads(Path("case-83.json").read_text())
         assert run_openai(client, messages=kept, **given).text == "Done."
     assert len(desk.done) == 1
+
+
+def test_the_file_of_the_page_goes_on_wherever_it_ends(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import openai
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    names: dict[str, Any] = {"refund": refund_tool(desk), "openai": openai, "json": json, "Path": Path}
+    names["run_openai"] = run_openai
+    calls = [("refund", {"order_id": order, "amount_cents": 1200}) for order in ("o-4", "o-5")]
+    script = [openai_calls(*calls), openai_says("Done.")]
+    kept = Path("case-85.jsonl")
+    kept.write_text(json.dumps(ASK[0]) + "\n")
+    with vendor(*script) as one:
+        monkeypatch.setenv("OPENAI_BASE_URL", f"{one.url}/v1")
+        run(KEPT, desk, **names)
+        whole = kept.read_text().splitlines()
+        assert [json.loads(line)["role"] for line in whole] == [
+            "user",
+            "assistant",
+            "tool",
+            "tool",
+            "assistant",
+        ]
+        for end in range(1, len(whole)):
+            kept.write_text("".join(f"{line}\n" for line in whole[:end]))
+            one.script[:] = script if end == 1 else script[1:]
+            run(KEPT, desk, **names)
+            assert kept.read_text().splitlines() == whole
+    assert len(desk.done) == 2
 
 
 def test_the_program_of_the_page_reads_and_talks_through_a_server(

@@ -1,6 +1,6 @@
 """What every request and answer shares: strictness, times, digests, and the one way in and out.
 
-Bytes go through `admission.load` before pydantic sees them, because common parsers keep the last of two
+Bytes go through `admission` before pydantic sees them, because common parsers keep the last of two
 duplicate keys; what pydantic reads is the canonical form of what was admitted.
 """
 
@@ -8,6 +8,7 @@ import re
 from datetime import UTC, datetime
 from typing import Annotated, Final, TypeVar
 
+import orjson
 from pydantic import (
     AwareDatetime,
     BaseModel,
@@ -23,8 +24,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from countersign.contract.admission import Limits, load
-from countersign.contract.canonical import canonicalize
+from countersign.contract.admission import Limits, canonical_bytes
 from countersign.contract.errors import WireError
 from countersign.contract.jws import MAX_RECEIPT_BYTES, MAX_TOKEN_BYTES
 
@@ -88,7 +88,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 Text = Annotated[str, StringConstraints(max_length=4000)]
 """Words of a person or an agent: untrusted, shown escaped."""
 
-Args = Annotated[dict[str, JsonValue], Field(description="The arguments, one JSON object.")]
+Args = Annotated[dict[str, JsonValue], Field(description="The arguments, one JSON object.", repr=False)]
 
 Many = Annotated[tuple[T, ...], Strict(False)]
 """A tuple that may be given as a list, as JSON does."""
@@ -101,12 +101,12 @@ def parse(model: type[Model], raw: bytes, limits: Limits = BODY_LIMITS) -> Model
         AdmissionError: not strict I-JSON.
         WireError: `unknown_field` or `invalid_request`, with the pointer of every problem.
     """
-    return _validated(model, canonicalize(load(raw, limits)))
+    return _validated(model, canonical_bytes(raw, limits))
 
 
 def dump(model: WireModel) -> bytes:
-    """Write a model as JSON; absent optional fields are left out."""
-    return model.model_dump_json(exclude_none=True).encode("utf-8")
+    """Write a model as JSON, its keys sorted, as `parse` reads them fastest; absent optional fields are left out."""
+    return orjson.dumps(orjson.loads(model.model_dump_json(exclude_none=True)), option=orjson.OPT_SORT_KEYS)
 
 
 def _validated(model: type[Model], canonical: bytes) -> Model:

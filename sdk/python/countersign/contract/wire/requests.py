@@ -67,7 +67,13 @@ class SubmitRequest(_Submission):
 
 
 class EvaluationRequest(_Submission):
-    """`POST /v1/evaluations`: what would be decided, without recording anything."""
+    """`POST /v1/evaluations`: what would be decided. Recorded is nothing but, of live effects, what was answered."""
+
+    live: bool = Field(
+        default=False,
+        description="The caller runs these at once where they are released (`ask: live`): the answer is a line of the "
+        "log, and none while the agent, one of the tools or everything is stopped.",
+    )
 
 
 class WithdrawRequest(WireModel):

@@ -1,0 +1,289 @@
+"""`countersign`: what a person does with an agent's tools and journal from a terminal.
+
+`resume` finishes what is parked or was interrupted, `worker` goes on doing so, `accept` and `decline` answer what a
+reviewer proposes, `answer` tells people what they ask before they decide, `plan` rehearses a step (rehearsal.py),
+`tools list | export` shows tools and drafts their manifests for review, `tools catalogue | take` has ready ones
+(catalogue.py), `journal` reads the journal (journal.py).
+Text that came from an agent or a tool is shown with control characters made visible. The composition happens here;
+every decision is somewhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from countersign.cli.budgets import budget_app
+from countersign.cli.catalogue import show_catalogue, take
+from countersign.cli.journal import journal_app
+from countersign.cli.rehearsal import plan, replay_journal
+from countersign.cli.terminal import JsonOption, errors_told, print_json, print_table
+from countersign.commit.answering import asked_about, chosen
+from countersign.errors import CountersignError, MisuseError
+from countersign.journal.telling import json_text, visible
+from countersign.manifests.drafting import READ_GROUP, manifest_json
+from countersign.manifests.exporting import Exported, export_drafts, export_manifests
+from countersign.manifests.mcp_drafts import MAX_LISTING_BYTES, mcp_drafts
+from countersign.recovery.recovery import Resumed
+from countersign.recovery.resuming import resume_async
+from countersign.recovery.worker import work
+from countersign.runtime import Runtime
+from countersign.tools.loading import files_beside, load_tools, where
+from countersign.tools.tool import Tool
+
+app: Final = typer.Typer(no_args_is_help=True, add_completion=False, help="Agents' tools and journal.")
+tools_app: Final = typer.Typer(no_args_is_help=True, help="The tools an agent may ask for.")
+app.add_typer(tools_app, name="tools")
+app.add_typer(journal_app, name="journal")
+app.add_typer(budget_app, name="budget")
+app.command("plan")(plan)
+tools_app.command("catalogue")(show_catalogue)
+tools_app.command("take")(take)
+journal_app.command("replay")(replay_journal)
+
+_PROMPT_SECONDS: Final = 0.1  # the least time between two rounds of --follow
+
+_NEXT: Final = (
+    "These are drafts and count for nothing yet. Next: review them like code (risk, money, recipients, the sentence "
+    "people read), move them into tools/ of your policies' bundle, commit, and write a permit for each action."
+)
+
+ToolsOption = Annotated[
+    str,
+    typer.Option("--tools", help="Module or file that defines the tools, like my_agent or ./my_agent.py."),
+]
+OptionalToolsOption = Annotated[
+    str | None,
+    typer.Option("--tools", help="Module or file that defines the tools, like my_agent or ./my_agent.py."),
+]
+McpOption = Annotated[
+    str | None,
+    typer.Option("--mcp", help="File with an MCP server's answer to tools/list; - reads it from the input."),
+]
+
+
+@journal_app.command("recover")
+@journal_app.command("resume")
+@app.command()
+def resume(
+    tools: ToolsOption,
+    follow: Annotated[
+        float | None, typer.Option(help="Look again every so many seconds until nothing waits for people.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fire what was approved since it was parked, and finish what a crash interrupted."""
+    with errors_told():
+        load_tools(tools)
+        with Runtime.from_env() as runtime:
+            asyncio.run(_resume(runtime, follow, as_json))
+
+
+@app.command()
+def worker(
+    tools: ToolsOption,
+    once: Annotated[bool, typer.Option("--once", help="Go through the journal once and end.")] = False,
+    every: Annotated[float, typer.Option(min=_PROMPT_SECONDS, help="Seconds between two looks.")] = 5.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Fire what people approve, as they approve it, until it is told to stop.
+
+    Several may share one journal. SIGTERM or Ctrl-C lets the effect that is being fired end, and begins no other.
+    """
+    with errors_told():
+        load_tools(tools)
+        with Runtime.from_env() as runtime:
+            asyncio.run(work(runtime, _teller(as_json), every_seconds=None if once else every))
+    if not once:
+        typer.echo("stopped")
+
+
+@app.command()
+def accept(proposal: Annotated[str, typer.Argument(help="The id a ReviewPending error names.")]) -> None:
+    """Take the arguments a reviewer proposes, in the agent's name: people are asked anew, and nothing fires here."""
+    with errors_told(), Runtime.from_env() as runtime:
+        view = runtime.client().accept_proposal(proposal)
+    typer.echo(f"accepted: {visible(view.run_key)} is at revision {view.rev}, {view.state.value}")
+
+
+@app.command()
+def decline(
+    proposal: Annotated[str, typer.Argument(help="The id a ReviewPending error names.")],
+    reason: Annotated[str | None, typer.Option(help="A word for whoever proposed it.")] = None,
+) -> None:
+    """Keep the arguments as they are, in the agent's name; the question stays open."""
+    with errors_told(), Runtime.from_env() as runtime:
+        view = runtime.client().decline_proposal(proposal, reason)
+    typer.echo(f"declined: {visible(view.run_key)} is at revision {view.rev}, {view.state.value}")
+
+
+@app.command()
+def answer(
+    key: Annotated[str, typer.Argument(help="The run key of the step that people ask about.")],
+    text: Annotated[
+        str | None, typer.Argument(help="What to say; without it, what they ask is shown.")
+    ] = None,
+    question: Annotated[str | None, typer.Option(help="Which question, where several are open.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what people ask about a step before they decide, or answer it. They see the answer as the agent's claim."""
+    with errors_told(), Runtime.from_env() as runtime:
+        asked = asked_about(runtime, key)
+        if text is not None:
+            runtime.client().answer(*chosen(asked, question), text)
+            typer.echo("answered")
+            return
+    if as_json:
+        print_json([asdict(one) for one in asked])
+        return
+    for one in asked:
+        typer.echo(visible(f"{one.question_id}: {one} ({one.asked_at})"))
+    if not asked:
+        typer.echo("nobody asks anything")
+
+
+@tools_app.command("export")
+def export(
+    tools: OptionalToolsOption = None,
+    mcp: McpOption = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write to; else drafts/ beside each module.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option(help="Replace drafts that are there already; reviewed manifests never.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a draft manifest for every tool, for people to review and put into the bundle."""
+    with errors_told():
+        if (tools is None) is (mcp is None):
+            raise MisuseError("say where the tools are: either --tools MODULE or --mcp FILE")
+        if mcp is not None:
+            _export_listing(mcp, out, force=force, as_json=as_json)
+            return
+        exported = export_drafts(load_tools(tools or ""), out, force=force)
+    if as_json:
+        print_json([_exported_line(one) for one in exported])
+        return
+    for one in exported:
+        kept = "" if one.written else "kept as it was, --force replaces it: "
+        typer.echo(f"{one.tool}: {kept}{one.path}")
+    typer.echo(_NEXT)
+
+
+def _exported_line(one: Exported) -> dict[str, Any]:
+    return {"tool": one.tool, "path": str(one.path), "written": one.written}
+
+
+def _export_listing(mcp: str, out: Path | None, *, force: bool, as_json: bool) -> None:
+    """Drafts of an MCP server's tools. One that cannot be drafted is named, and the command then ends with 1."""
+    drafts, notes = mcp_drafts(_listing(mcp))
+    made = [one.manifest for one in drafts if one.manifest is not None]
+    exported = {one.tool: _exported_line(one) for one in export_manifests(made, out, force=force)}
+    told: list[dict[str, Any]] = [
+        {"tool": one.tool, "path": None, "written": False, **exported.get(one.tool, {})}
+        | {"notes": list(one.notes), "problems": list(one.problems)}
+        for one in drafts
+    ]
+    if as_json:
+        print_json({"tools": told, "notes": list(notes)})
+    else:
+        for line in _listing_lines(told, notes):
+            typer.echo(visible(line))
+    if any(one.problems for one in drafts):
+        raise typer.Exit(1)
+
+
+def _listing(mcp: str) -> bytes:
+    """The listing's bytes, up to one more than may be read."""
+    if mcp == "-":
+        return sys.stdin.buffer.read(MAX_LISTING_BYTES + 1)
+    try:
+        with Path(mcp).open("rb") as file:
+            return file.read(MAX_LISTING_BYTES + 1)
+    except OSError as error:
+        raise MisuseError(f"{mcp!r} cannot be read: {error.strerror}") from error
+
+
+def _listing_lines(told: list[dict[str, Any]], notes: tuple[str, ...]) -> Iterator[str]:
+    yield from notes
+    for one in told:
+        kept = "" if one["written"] or one["problems"] else "kept as it was, --force replaces it: "
+        yield f"{one['tool']}: {kept}{one['path'] or 'no draft'}"
+        yield from (f"  cannot be taken: {problem}" for problem in one["problems"])
+        yield from (f"  review: {note}" for note in one["notes"])
+    yield _NEXT
+
+
+@tools_app.command("list")
+def list_tools(tools: ToolsOption, as_json: JsonOption = False) -> None:
+    """Show every tool as its code declares it: what it acts on, whether it reads or writes, what is missing."""
+    with errors_told():
+        try:
+            told = [_tool_line(one) for one in load_tools(tools)]
+        except Exception as error:
+            if isinstance(error, CountersignError):
+                raise
+            raise MisuseError(f"{tools!r} cannot be imported: {where(error)}") from error
+    if as_json:
+        beside = files_beside(Path(tools).resolve().parent)
+        print_json({"tools": told, "files": [str(path) for path in beside]})
+        return
+    print_table(("tool", "kind", "resource", "problem"), told)
+
+
+def _tool_line(one: Tool) -> dict[str, Any]:
+    line: dict[str, Any] = {
+        "tool": one.name,
+        "kind": one.lane,
+        "resource": None,
+        "draft": None,
+        "problem": None,
+    }
+    try:
+        draft = one.draft_manifest()
+    except CountersignError as error:
+        return line | {"problem": str(error)}
+    kind = "live" if one.lane == "live" else "read" if READ_GROUP in draft.groups else "write"
+    resource = f"{draft.resource.type} {draft.resource.id}"
+    return line | {"kind": kind, "resource": resource, "draft": manifest_json(draft).decode()}
+
+
+async def _resume(runtime: Runtime, follow: float | None, as_json: bool) -> None:
+    while True:
+        found = await resume_async(runtime)
+        _print_resumed(found, as_json)
+        if follow is None or not any(one.waiting for one in found):
+            return
+        await asyncio.sleep(max(follow, _PROMPT_SECONDS))
+
+
+def _teller(as_json: bool) -> Callable[[Resumed], None]:
+    """Prints a transaction when something about it is new: a line each, at once."""
+
+    def tell(one: Resumed) -> None:
+        told = {name: getattr(one, name) for name in Resumed.__dataclass_fields__}
+        typer.echo(json_text(told) if as_json else _line(one))
+        sys.stdout.flush()
+
+    return tell
+
+
+def _line(one: Resumed) -> str:
+    return f"{visible(one.run_key)}: {one.before} -> {one.after}: {visible(one.note)}"
+
+
+def _print_resumed(found: list[Resumed], as_json: bool) -> None:
+    if as_json:
+        print_json([{name: getattr(one, name) for name in Resumed.__dataclass_fields__} for one in found])
+        return
+    if not found:
+        typer.echo("nothing is left to finish")
+    for one in found:
+        typer.echo(_line(one))

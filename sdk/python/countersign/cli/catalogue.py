@@ -1,0 +1,139 @@
+"""`countersign tools catalogue` and `countersign tools take`: ready manifests of common services, from a terminal.
+
+What is taken is a proposal like any draft: it goes to stdout, or into a folder where nobody takes it for reviewed. What
+else has to be known (what takes it back, the function to write, what the manifest promises of it) goes to stderr, so
+that the output can be redirected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from countersign.catalogue.reading import acts_without_compensation, entry, having, taken
+from countersign.cli.terminal import JsonOption, errors_told, print_json
+from countersign.contract.manifest import ToolManifest
+from countersign.errors import MisuseError
+from countersign.manifests.drafting import manifest_json
+from countersign.manifests.exporting import export_manifests
+
+_TYPES: Final = {"string": "str", "integer": "int", "boolean": "bool"}
+_REVIEW: Final = (
+    "These are proposals and count for nothing yet. Next: change names, limits, risk and groups to yours, review them "
+    "like code, put them into tools/ of your policies' bundle, and write a permit for each action."
+)
+
+
+def show_catalogue(
+    word: Annotated[
+        str, typer.Argument(help="Only what has this word in its name, title, groups or examples.")
+    ] = "",
+    as_json: JsonOption = False,
+) -> None:
+    """List ready manifests of common services, and the acts that nothing takes back."""
+    found = having(word)
+    acts = [
+        one for one in acts_without_compensation() if not word or one.tool in {each.tool for each in found}
+    ]
+    if as_json:
+        print_json(
+            {
+                "format": "countersign/catalogue/v1",
+                "manifests": [one.to_json() for one in found],
+                "no_compensation": [
+                    {
+                        "act": one.act,
+                        "tool": one.tool,
+                        "why": one.why,
+                        "instead": list(one.instead),
+                        "do": one.do,
+                    }
+                    for one in acts
+                ],
+            }
+        )
+        return
+    for one in found:  # lines and no table, which would cut the names that are to be copied
+        nothing = one.uncompensated is not None
+        taken_back = "nothing takes it back" if nothing else f"taken back by {one.taken_back_by}"
+        typer.echo(f"{one.tool:<30}{one.manifest.risk.value:<8}{one.manifest.title}; {taken_back}")
+    for act in acts:
+        typer.echo(f"nothing takes back: to {act.act}. {act.why} Instead: {act.do}")
+
+
+def take(
+    tools: Annotated[list[str], typer.Argument(help="Names as `countersign tools catalogue` lists them.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write them, and those that take them back, to this folder of drafts; else print one."
+        ),
+    ] = None,
+    named: Annotated[
+        str | None, typer.Option("--as", help="Your own name for the one that is taken.")
+    ] = None,
+    force: Annotated[bool, typer.Option(help="Replace drafts that are there already.")] = False,
+) -> None:
+    """Take ready manifests as a beginning of your own."""
+    tools = list(dict.fromkeys(tools))  # each once: what is told goes by the place of a name
+    with errors_told():
+        if out is None and len(tools) > 1:
+            raise MisuseError("several manifests are no one document: name a folder with --out")
+        if named is not None and len(tools) > 1:
+            raise MisuseError(f"--as {named!r} names one manifest, and {len(tools)} are taken")
+        chosen = [_renamed(one, tools[0], named) for one in taken(tools)]
+        if out is None:
+            typer.echo(manifest_json(chosen[0]).decode(), nl=False)
+        else:
+            for written in export_manifests(chosen, out, force=force):
+                kept = "" if written.written else "kept as it was, --force replaces it: "
+                typer.echo(f"{written.tool}: {kept}{written.path}", err=True)
+        for line in _told(tools, chosen, printed=out is None):
+            typer.echo(line, err=True)
+
+
+def _renamed(one: ToolManifest, asked: str, named: str | None) -> ToolManifest:
+    """Under your name; what takes it back and is taken back by it as well."""
+    if named is None:
+        return one
+    rule, changes = one.compensation, dict[str, Any]()
+    if one.tool == asked:
+        changes["tool"] = named
+    if rule is not None and rule.tool == asked:
+        changes["compensation"] = rule.model_copy(update={"tool": named}).model_dump()
+    return ToolManifest.model_validate(one.model_dump() | changes)
+
+
+def _told(asked: list[str], chosen: list[ToolManifest], *, printed: bool) -> Iterator[str]:
+    others = [one.tool for one in chosen[1:]]
+    if printed and others:
+        yield f"take {', '.join(others)} as well, or the bundle does not load: they take it back (--out takes them too)"
+    for name, manifest in zip(asked, chosen, strict=False):
+        one = entry(name)
+        yield f"the function to write: {_signature(manifest)}"
+        if one.idempotent_because is not None:
+            yield f"it says `idempotent`: {one.idempotent_because}. Leave it out where your tool does not hold to that"
+        if one.compensation_leaves is not None:
+            yield f"taken back, there stays: {one.compensation_leaves}"
+        if one.uncompensated is not None:
+            yield f"nothing takes it back. {one.uncompensated.why} Instead: {one.uncompensated.do}"
+        yield from (f"see {source}" for source in one.sources)
+    yield _REVIEW
+
+
+def _signature(manifest: ToolManifest) -> str:
+    properties = manifest.args["properties"]
+    if not isinstance(properties, dict):
+        raise AssertionError("a manifest's args are one object with properties")
+    args = ", ".join(f"{name}: {_annotation(schema)}" for name, schema in properties.items())
+    lane = ', lane="live", adapter=...' if manifest.lane.value == "live" else ""
+    return f'@tool("{manifest.tool}"{lane}) def {manifest.tool.rpartition(".")[2]}({args})'
+
+
+def _annotation(schema: Any) -> str:
+    if schema.get("type") == "array":
+        return f"list[{_annotation(schema['items'])}]"
+    return _TYPES[schema["type"]]

@@ -1,0 +1,232 @@
+"""`countersign journal`: list, show, filter, export, stats, verify and new-key. Nothing here changes a journal.
+`replay` stands in rehearsal.py; `recover` and `resume`, which go on with what is left, are `countersign resume`.
+
+Text that came from an agent or a tool is shown with control characters made visible, and arguments a manifest calls
+secret are not shown at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final, get_args
+
+import typer
+
+from countersign.cli.terminal import (
+    JournalOption,
+    JsonOption,
+    errors_told,
+    place_of,
+    print_json,
+    print_table,
+    the_journal,
+)
+from countersign.errors import MisuseError
+from countersign.journal.counting import count
+from countersign.journal.damage import Verified
+from countersign.journal.exporting import Form, exported
+from countersign.journal.sealing_keys import add_key
+from countersign.journal.searching import Wanted, moment
+from countersign.journal.telling import describe, summary, visible
+from countersign.journal.verifying import verify
+from countersign.settings import JOURNAL_KEY_VARIABLE
+
+journal_app: Final = typer.Typer(no_args_is_help=True, help="What was staged, asked, fired.")
+
+_MAX_LISTED: Final = 50
+_MODE: Final = 0o600  # of an exported file: it holds what the journal holds
+_SUMMARY: Final = ("key", "state", "effects", "changed", "note")
+_COUNTED: Final = ("called", "fired", "unknown", "compensated")
+
+LimitOption = Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")]
+StateOption = Annotated[str | None, typer.Option(help="State of the transaction, or of one of its effects.")]
+ToolOption = Annotated[str | None, typer.Option("--tool", help="With a call of this tool.")]
+AgentOption = Annotated[str | None, typer.Option(help="Of this agent.")]
+TextOption = Annotated[str | None, typer.Option(help="With this in the run key, in either case.")]
+SinceOption = Annotated[str | None, typer.Option(help="Changed at this time or later, like 2026-11-23.")]
+UntilOption = Annotated[str | None, typer.Option(help="Changed before this time.")]
+
+
+@journal_app.command("list")
+def list_journal(
+    journal: JournalOption = None, limit: LimitOption = _MAX_LISTED, as_json: JsonOption = False
+) -> None:
+    """List transactions, newest first."""
+    with errors_told(), the_journal(journal) as opened:
+        rows = [summary(opened, record) for record in opened.transactions.newest(limit)]
+    _print_summaries(rows, as_json)
+
+
+@journal_app.command("filter")
+def filter_journal(
+    state: StateOption = None,
+    tool: ToolOption = None,
+    agent: AgentOption = None,
+    text: TextOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    journal: JournalOption = None,
+    limit: LimitOption = _MAX_LISTED,
+    as_json: JsonOption = False,
+) -> None:
+    """List the transactions that everything said here is true of, newest first."""
+    with errors_told(), the_journal(journal) as opened:
+        wanted = Wanted(state, tool, agent, text, moment(since), moment(until))
+        rows = [summary(opened, record) for record in opened.transactions.matching(wanted, limit)]
+    _print_summaries(rows, as_json)
+
+
+@journal_app.command("show")
+def show_journal(
+    name: Annotated[str, typer.Argument(help="A run key, a transaction id, or the beginning of one.")],
+    journal: JournalOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one transaction with its effects, their arguments and what became of them."""
+    with errors_told(), the_journal(journal) as opened:
+        found = opened.transactions.find(name)
+        if not found:
+            raise MisuseError(
+                f"the journal has no transaction {name!r}; `countersign journal list` shows what it has"
+            )
+        shown = [describe(opened, record) for record in found]
+    if as_json:
+        print_json(shown)
+        return
+    for one in shown:
+        effects = one.pop("effects")
+        for key, value in one.items():
+            typer.echo(f"{key}: {visible(str(value))}")
+        print_table(("lane", "seq", "tool", "state", "args", "result", "error", "settled"), effects)
+
+
+@journal_app.command("export")
+def export_journal(
+    form: Annotated[str, typer.Option("--format", help="json, csv or md.")] = "json",
+    out: Annotated[Path | None, typer.Option(help="A new file, for you alone; else it is printed.")] = None,
+    state: StateOption = None,
+    tool: ToolOption = None,
+    agent: AgentOption = None,
+    text: TextOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    journal: JournalOption = None,
+) -> None:
+    """Write transactions with their effects into one document, secrets hidden; without a filter all of them."""
+    with errors_told(), the_journal(journal) as opened:
+        wanted = Wanted(state, tool, agent, text, moment(since), moment(until))
+        found = [describe(opened, record) for record in opened.transactions.matching(wanted)]
+        written = exported(_form(form), found, datetime.now(UTC).isoformat(timespec="seconds"))
+        if out is not None:
+            _write_new(out, written)
+            typer.echo(f"{len(found)} transactions in {out}")
+            return
+    typer.echo(written, nl=False)
+
+
+@journal_app.command("new-key")
+def new_key(
+    file: Annotated[Path, typer.Argument(help="The key file; made for you alone where it is not there.")],
+) -> None:
+    """Put a new key at the end of a file of keys: secrets are sealed under it from now on, and the others open."""
+    with errors_told():
+        key = add_key(file)
+    typer.echo(
+        f"{file} seals under {key.id} from now on; name it in {JOURNAL_KEY_VARIABLE}, and lose none of them"
+    )
+
+
+@journal_app.command("stats")
+def stats(
+    state: StateOption = None,
+    tool: ToolOption = None,
+    agent: AgentOption = None,
+    text: TextOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    journal: JournalOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Count transactions by state, calls by tool, what fired and was taken back, and how long people took."""
+    with errors_told(), the_journal(journal) as opened:
+        wanted = Wanted(state, tool, agent, text, moment(since), moment(until))
+        counted = count(opened.database, wanted)
+    if as_json:
+        print_json(counted)
+        return
+    print_table(
+        ("state", "transactions"),
+        [{"state": s, "transactions": n} for s, n in counted["transactions"].items()],
+    )
+    rows = [*counted["tools"], {"tool": "all"} | counted["effects"]]
+    print_table(("tool", *_COUNTED, "stand as"), [row | {"stand as": _states(row["states"])} for row in rows])
+    people = counted["people"]
+    took = "" if not people["answered"] else f" after {people['median_seconds']:.0f} s (median)"
+    typer.echo(f"people were asked about {people['asked']} calls and decided {people['answered']}{took}")
+
+
+@journal_app.command("verify")
+def verify_journal(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="A run key, a transaction id, or the beginning of one; else everything."),
+    ] = None,
+    journal: JournalOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compute every chain anew and compare it with the rows: what was changed behind the SDK is named, and ends with 1.
+
+    Who can write the file can make it all anew, or put an old copy back: the service's log shows that, not this.
+    """
+    with errors_told():
+        found = verify(place_of(journal), name)
+    if as_json:
+        print_json({"format": "countersign/journal-verify/v1", "sound": found.sound} | asdict(found))
+    else:
+        _print_verified(found)
+    if not found.sound:
+        raise typer.Exit(1)
+
+
+def _print_verified(found: Verified) -> None:
+    if found.sound:
+        typer.echo(f"sound: {len(found.chains)} transactions, {found.lines} lines")
+        return
+    keys = {one.txn: one.key for one in found.chains}
+    print_table(
+        ("damage", "key", "transaction", "line", "what"),
+        [
+            {"damage": one.damage.value, "key": keys.get(one.txn or ""), "transaction": (one.txn or "")[:12] or None,
+             "line": one.line, "what": one.what}
+            for one in found.findings
+        ],
+    )  # fmt: skip
+    typer.echo("not sound: keep the file as it is, and compare with the service's log what it says of these")
+
+
+def _print_summaries(rows: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print_json(rows)
+        return
+    print_table(_SUMMARY, rows)
+
+
+def _states(counts: dict[str, int]) -> str:
+    return ", ".join(f"{n} {state}" for state, n in counts.items())
+
+
+def _form(name: str) -> Form:
+    for form in get_args(Form):
+        if name == form:
+            return form  # type: ignore[no-any-return]
+    raise MisuseError(f"there is no format {name!r}; there are {', '.join(get_args(Form))}")
+
+
+def _write_new(path: Path, text: str) -> None:
+    try:
+        path.touch(_MODE, exist_ok=False)
+        path.write_text(text, encoding="utf-8", newline="")
+    except OSError as error:
+        raise MisuseError(f"{str(path)!r} cannot be written: {error.strerror}") from error

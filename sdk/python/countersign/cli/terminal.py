@@ -1,0 +1,77 @@
+"""What every command has: the journal it reads, tables, one JSON document, errors as sentences.
+
+Text that came from an agent or a tool is shown with control characters made visible; JSON is ASCII. Neither moves the
+cursor of whoever reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+from countersign.errors import CountersignError
+from countersign.journal import Journal
+from countersign.journal.opening import require_journal
+from countersign.journal.place import JournalPlace, journal_place
+from countersign.journal.telling import json_text, visible
+from countersign.settings import journal_key_path_from_env, journal_path_from_env
+
+JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")]
+
+
+JournalOption = Annotated[
+    str | None,
+    typer.Option(
+        "--journal",
+        help="Journal file or postgresql:// address; else COUNTERSIGN_JOURNAL, else the agent's own.",
+    ),
+]
+
+
+def place_of(named: str | None) -> JournalPlace:
+    """Where a command's journal lies."""
+    return journal_place(named) if named else journal_path_from_env()
+
+
+@contextmanager
+def the_journal(named: str | None) -> Iterator[Journal]:
+    """The journal of a command, closed afterwards.
+
+    Raises:
+        MisuseError: there is none at this place, nor where one is by default.
+    """
+    chosen = place_of(named)
+    require_journal(chosen)
+    opened = Journal(chosen, key_path=journal_key_path_from_env())
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+@contextmanager
+def errors_told() -> Iterator[None]:
+    """Errors of ours are sentences for people; everything else is a bug and keeps its traceback."""
+    try:
+        yield
+    except CountersignError as error:
+        typer.echo(f"{error.code}: {visible(str(error))}", err=True)
+        raise typer.Exit(1) from error
+
+
+def print_json(value: Any) -> None:
+    """Print one document."""
+    typer.echo(json_text(value, indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
+    """Print a table of these columns."""
+    table = Table(*(Column(name, overflow="fold") for name in columns))  # what is cut off cannot be copied
+    for row in rows:
+        table.add_row(*("" if row[name] is None else visible(str(row[name])) for name in columns))
+    Console(markup=False, highlight=False).print(table)

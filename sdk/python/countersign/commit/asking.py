@@ -1,0 +1,63 @@
+"""Waiting for people: one look after the other, with nothing held open, until they have answered or the time is up.
+
+Rules: a service that does not answer is away and has not said no, so it is asked again after growing pauses; nothing is
+decided or fired here. Whoever waits hears whether the service was there at the end.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+
+from countersign.commit.answering import Answering
+from countersign.contract.states import TxnState
+from countersign.contract.wire import TransactionView
+from countersign.engine import Engine
+from countersign.errors import ServiceUnavailable
+from countersign.settings import Settings
+
+
+async def until_answered(
+    engine: Engine,
+    txn: str,
+    until: float,
+    answering: Answering,
+    before_each: Callable[[], None] = lambda: None,
+    concerns: Callable[[TransactionView], bool] = lambda _: False,
+) -> TransactionView | None:
+    """The transaction as it was last seen: no longer in review, or one that concerns whoever waits, or the time is up.
+    None: there was no time to look. What people ask meanwhile is answered.
+
+    Raises:
+        ServiceUnavailable: the time is up, and the last look got no answer.
+    """
+    clock, settings = engine.clock, engine.settings
+    view: TransactionView | None = None
+    away: ServiceUnavailable | None = None
+    missed = 0
+    while (left := until - clock.steady()) > 0:
+        before_each()
+        try:
+            wait = max(1, min(int(left), settings.poll_seconds))
+            view = await engine.service.view(txn, wait=wait, asked_after=answering.last_seen)
+            if view.state is TxnState.REVIEW:
+                await answering.answer(engine, view)
+        except ServiceUnavailable as error:
+            away, missed = error, missed + 1
+        else:
+            away, missed = None, 0
+            if view.state is not TxnState.REVIEW or concerns(view):
+                return view
+        # Also after an answer: a service that answers a long poll at once must not be asked in a tight loop.
+        await engine.waits.sleep(max(0.0, min(until - clock.steady(), pause_seconds(settings, missed))))
+    if away is not None:
+        raise away
+    return view
+
+
+def pause_seconds(settings: Settings, missed: int) -> float:
+    """Doubling with every look that got no answer, half of it random; no longer than a long poll may take, so that what
+    people answer is noticed as soon as ever.
+    """
+    longest: float = settings.retry_base_seconds * 2.0 ** min(missed, 32)
+    return min(longest, settings.poll_seconds) * (0.5 + secrets.randbelow(1001) / 2000)

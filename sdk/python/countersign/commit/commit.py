@@ -1,0 +1,315 @@
+"""The commit, as design section 7 numbers it.
+
+    2  what live effects read has not moved
+    3  submit the staged effects
+    4  denied -> undo, raise Denied; review -> with live effects undo at once and raise ReviewPending,
+       without park, wait up to `wait` and raise ReviewPending(parked=True)
+    5  verify every release, numbered steps
+    6  redeem all, under the attempt the journal already holds; verify the receipt
+    7  fire in order (firing.py)
+    8  commit the live adapters, 9 report (settling.py)
+
+Step 1, freezing, has happened: a `Plan` is frozen. The commit point is the redemption. Whatever raises before
+it leaves nothing fired, and the caller (transactions/transaction.py) undoes the live effects; after it, settling.py and
+recovery/forward.py take over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from countersign.commit.asking import until_answered
+from countersign.commit.edits import Edits, edits_in_force, open_proposals
+from countersign.commit.firing import FireRun
+from countersign.commit.lost_redemption import redeemed_by_us
+from countersign.commit.plan import Plan
+from countersign.commit.renewing import Authority
+from countersign.commit.reporting import tell_restored
+from countersign.commit.settling import Settlement
+from countersign.commit.terms import Terms
+from countersign.contract.codes import DenyCode, ErrorCode
+from countersign.contract.states import EffectState, TxnState
+from countersign.contract.verify import VerifiedRelease
+from countersign.contract.wire import EffectView, SubmitRequest, TransactionView
+from countersign.engine import Engine
+from countersign.errors import (
+    AlreadyRedeemed,
+    Denied,
+    ReleaseLapsed,
+    ReleaseRefused,
+    ReviewPending,
+    ServiceRefused,
+    ServiceUnavailable,
+)
+from countersign.errors.reasons import PendingReview, open_questions, stopped_because
+from countersign.journal import Lease, LocalState, LocalTxn
+from countersign.live.work import LiveWork
+from countersign.service.enforcement import FIRE_BY_PASSED, Permit
+
+_SPENT: Final = frozenset({TxnState.REDEEMED, TxnState.SETTLED, TxnState.UNSETTLED})
+_LOOK_AGAIN: Final = frozenset(
+    {
+        ErrorCode.NOT_READY.value,
+        ErrorCode.SUPERSEDED.value,
+        ErrorCode.EXPIRED_TOKEN.value,
+        ErrorCode.BAD_TOKEN.value,
+    }
+)
+
+
+class Commit:
+    """One commit of one frozen list."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        lease: Lease,
+        plan: Plan,
+        live: LiveWork,
+        terms: Terms,
+    ) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._plan = plan
+        self._live = live
+        self._until = engine.clock.steady() + terms.wait
+        self._claimed = terms.claimed
+        self._edits = Edits(engine, terms.accept_edits)
+        self._answering = terms.answering
+
+    @property
+    def plan(self) -> Plan:
+        """The plan, with the bytes of an accepted edit once the service has shown it."""
+        return self._plan
+
+    async def run(self) -> dict[str, object]:
+        """Submit, and go on as the answer says. Answers the tools' results by effect id.
+
+        Raises:
+            Denied, ReviewPending, Edited, AlreadyRedeemed, ReleaseRefused, ServiceUnavailable: nothing fired.
+            EffectFailed, PartlyFired, OutcomeUnknown, ReleaseLapsed, LiveCommitFailed: with what stands.
+        """
+        self._live.verify_unmoved()  # 2
+        asked_at = self._engine.clock.steady()
+        return await self.go_on(await self._submit(), asked_at)  # 3
+
+    async def go_on(self, view: TransactionView, asked_at: float) -> dict[str, object]:
+        """Steps 4 to 9 from any answer of the service; used by recovery too."""
+        rounds = 0
+        while rounds < self._engine.settings.max_rounds:
+            self._take_over(view)
+            if view.state is TxnState.ENDED:
+                raise self._denied(view)
+            if view.state is TxnState.REVIEW:
+                answered = await self._edits.answer(view)
+                view = await self._ask_people(view) if answered is view else answered
+                continue
+            rounds += 1
+            answer = await (self._spent(view, asked_at) if view.state in _SPENT else self._redeem(view))
+            if not isinstance(answer, TransactionView):
+                return await self._fire(answer)
+            view = answer
+        raise ReleaseLapsed(self._plan.run_key, self._plan.txn, "the policy kept changing its answer")
+
+    async def _submit(self) -> TransactionView:
+        """Step 3. Without live effects the attempt goes along: released at once is redeemed in the same round
+        trip.
+        """
+        try:
+            return await self._engine.service.submit(self._submission())
+        except ServiceRefused as refused:
+            if refused.problem_code != ErrorCode.OTHER_EPOCH or not await tell_restored(self._engine):
+                raise self._spent_elsewhere(refused) from refused
+        try:
+            return await self._engine.service.submit(self._submission())
+        except ServiceRefused as refused:
+            raise self._spent_elsewhere(refused) from refused
+
+    def _submission(self) -> SubmitRequest:
+        """The list, and which epoch of the service we have told all we know: a later one wants to hear it first."""
+        return SubmitRequest(
+            run_key=self._plan.run_key,
+            independent=self._plan.independent,
+            effects=tuple(call.submitted() for call in self._plan.calls),
+            claimed=self._claimed,
+            attempt_id=None if self._live else self._plan.attempt_id,
+            epoch=self._engine.journal.epochs.told(self._engine.settings.iss) or None,
+        )
+
+    def _take_over(self, view: TransactionView) -> None:
+        """Compare what the service holds with what we staged, adopt an accepted edit that this program takes, note
+        where it stands.
+        """
+        if view.state is TxnState.ENDED:
+            self._see(view)  # nothing of it will fire, so its bytes need not be compared
+            return
+        if view.state in _SPENT and view.txn_digest != self._plan.txn_digest:
+            return  # ours are in the journal before they are spent, so it is not ours: `_spent` finds out
+        edited = self._plan.edited_as(view)
+        if edited is not self._plan:
+            self._see(view)
+            self._edits.require_agreed(self._plan, edited, view)
+            self._engine.journal.transactions.adopt(
+                self._lease, edited.effects, secret=edited.secret, txn_digest=edited.txn_digest
+            )
+            self._engine.journal.edits.note(self._plan.txn, edits_in_force(view))
+            self._plan = edited
+        if view.state not in _SPENT:
+            self._see(view)
+
+    def _see(self, view: TransactionView) -> None:
+        self._engine.journal.transactions.see(
+            self._lease,
+            state=LocalTxn(view.state.value),
+            rev=view.rev,
+            effects={one.effect_id: LocalState(one.state.value) for one in view.effects},
+            parked=view.state is TxnState.REVIEW and self._parks(),
+        )
+
+    # ------------------------------------------------------------------------------------------------ 4
+
+    async def _ask_people(self, view: TransactionView) -> TransactionView:
+        """Wait as long as we were told to, with nothing held open. It is parked already: whatever becomes of this
+        process or of the service meanwhile, what people approve is not dropped.
+        """
+        if self._live:
+            raise self._pending(view)  # leaving the step undoes them, before anybody answers
+        try:
+            if self._until <= self._engine.clock.steady():  # whoever waits hears of it with the first look
+                await self._answering.answer(self._engine, view)
+            seen = await until_answered(
+                self._engine, self._plan.txn, self._until, self._answering, self._keep_lease, self._concerns
+            )
+        except ServiceUnavailable as away:
+            raise self._pending(view, unreached=away.why) from away
+        if seen is not None and (seen.state is not TxnState.REVIEW or self._concerns(seen)):
+            return seen
+        if seen is not None:
+            self._see(seen)
+        raise self._pending(seen or view)
+
+    def _concerns(self, view: TransactionView) -> bool:
+        """Whether what people did is for this program to look at, although they are still asked."""
+        return view.txn_digest != self._plan.txn_digest or self._edits.concerns(view)
+
+    def _keep_lease(self) -> None:
+        """For as long as one look may take, all its retries on a dead line included."""
+        self._engine.journal.leases.renew(self._lease, at_least=self._engine.settings.look_seconds)
+
+    def _pending(self, view: TransactionView, *, unreached: str = "") -> ReviewPending:
+        reviews = [_pending_review(one) for one in view.effects if one.state is EffectState.REVIEW]
+        return ReviewPending(
+            self._plan.run_key,
+            self._plan.txn,
+            reviews,
+            parked=self._parks(),
+            unreached=unreached,
+            proposals=open_proposals(view),
+            questions=open_questions(view),
+        )
+
+    def _parks(self) -> bool:
+        """Whether another process may fire the list: not what was staged beside live effects, which only the body can
+        bring back.
+        """
+        return self._plan.live == 0
+
+    def _denied(self, view: TransactionView) -> Denied:
+        reasons = stopped_because(view)
+        told = [reason for reason in reasons if reason.code != DenyCode.SIBLING.value] or reasons
+        for reason in told:
+            if reason.code in {DenyCode.TOOL_CHANGED.value, DenyCode.UNKNOWN_TOOL.value}:
+                self._engine.manifests.forget(reason.tool)
+        return Denied(self._plan.run_key, self._plan.txn, told)
+
+    # --------------------------------------------------------------------------------------------- 5, 6
+
+    async def _redeem(self, view: TransactionView) -> Permit | TransactionView | None:
+        """Ask for releases, verify every one, redeem all; or answer how things stand if the policy says
+        otherwise.
+        """
+        self._engine.require_going_on()
+        try:
+            held = await self._engine.service.release(self._plan.txn, view.rev)
+            self._plan.require_callable()
+            releases = await self._engine.enforcer.releases(
+                self._engine.service, self._plan.effects, held.releases
+            )
+            self._live.prepare(self._plan.attempt_id)
+            asked_at = self._engine.clock.steady()
+            answer = await self._engine.service.redeem([one.token for one in releases], self._plan.attempt_id)
+        except ServiceRefused as refused:
+            if refused.problem_code in _LOOK_AGAIN:
+                return await self._engine.service.view(self._plan.txn)
+            raise self._spent_elsewhere(refused) from refused
+        if not answer.redeemed or answer.receipt is None:
+            return answer.transaction
+        return await self._permit(answer.receipt, asked_at, releases)
+
+    async def _spent(self, view: TransactionView, asked_at: float) -> Permit | None:
+        """Redeemed: by us in the same round trip as the submission or before a crash, or by somebody else."""
+        if not await redeemed_by_us(self._engine, self._plan, view):
+            raise AlreadyRedeemed(self._plan.run_key, self._plan.txn, outcome_of(view))
+        if view.txn_digest != self._plan.txn_digest:
+            raise ReleaseRefused(self._plan.txn, "our attempt redeemed other bytes than the journal holds")
+        self._plan.require_callable()
+        if view.receipt is None or not view.releases:
+            return None
+        releases = await self._engine.enforcer.releases(
+            self._engine.service, self._plan.effects, view.releases
+        )
+        return await self._permit(view.receipt, asked_at, releases)
+
+    async def _permit(
+        self, receipt: str, asked_at: float, releases: Sequence[VerifiedRelease]
+    ) -> Permit | None:
+        try:
+            return await self._engine.enforcer.permit(
+                self._engine.service,
+                self._plan.effects,
+                receipt,
+                attempt_id=self._plan.attempt_id,
+                txn_digest=self._plan.txn_digest,
+                asked_at=asked_at,
+                releases=releases,
+            )
+        except ReleaseRefused as refused:
+            if refused.reason != FIRE_BY_PASSED:
+                raise
+            return None  # the run asks for a fresh one before its first FIRING
+
+    # ------------------------------------------------------------------------------------------- 7, 8, 9
+
+    async def _fire(self, permit: Permit | None) -> dict[str, object]:
+        ids = [effect.effect_id for effect in self._plan.effects]
+        self._engine.journal.firing.redeemed(self._lease, self._plan.staging, ids)
+        settlement = Settlement(self._engine, self._lease, self._plan, self._live)
+        run = FireRun(self._engine, self._lease, Authority.of(self._plan), permit)
+        return await settlement.around(run, self._plan.calls)
+
+    def _spent_elsewhere(self, refused: ServiceRefused) -> Exception:
+        if refused.problem_code != ErrorCode.ALREADY_REDEEMED:
+            return refused
+        outcome = refused.extras.get("outcome") or refused.extras.get("state") or "redeemed"
+        return AlreadyRedeemed(self._plan.run_key, self._plan.txn, str(outcome), refused.detail)
+
+
+def outcome_of(view: TransactionView) -> str:
+    """What is known of a spent transaction, in one word per kind of outcome."""
+    return ", ".join(sorted({one.state.value for one in view.effects}))
+
+
+def _pending_review(view: EffectView) -> PendingReview:
+    review = view.review
+    if review is None:
+        return PendingReview(view.effect_id, view.tool, None, None, None)
+    groups = tuple("|".join(need.groups) for need in review.needs)
+    return PendingReview(
+        view.effect_id,
+        view.tool,
+        review.review_id,
+        review.url,
+        review.answer_by.isoformat(timespec="minutes"),
+        groups,
+    )

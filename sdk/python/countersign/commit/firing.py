@@ -1,0 +1,342 @@
+"""Step 7: journal FIRING, call the tool with the call key, journal the outcome; in order, and never on a guess.
+
+Rules: a tool is called only under a `Permit` for it that has time left; after FIRING is on disk; with arguments made
+from the approved bytes. What an exception means is decided by the tool, not by hope (raised.py): `NotDone` (or a tool
+declared failure_means="not_done") is failed, anything else is unknown, unless the reviewed manifest calls the tool
+idempotent, in which case the same call key is tried again while the permit lasts, or the tool's probe knows better
+(probing.py).
+
+The first effect that did not fire ends the run, and the rest is unused; but one that failed, which its reviewed
+manifest lets it (`on_exhausted="tool"`), ends nothing. What is unknown ends every run. Calls of one group are marked
+FIRING in one commit and called at the same time; all of them have ended before anything is decided. A tool that exits
+(`sys.exit`) is unknown, and goes on its way then; where the wait is interrupted, what had ended is written as it ended,
+and what had not was left running.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import logging
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from countersign import tracing
+from countersign.commit.plan import PlannedCall
+from countersign.commit.probing import LEFT_RUNNING, Doubt, Found, find_out_here, probe_of
+from countersign.commit.raised import MAX_ERROR, describe_error, exits, says_not_done, told_cause
+from countersign.commit.renewing import Authority, PermitRefused, TimeToFire
+from countersign.contract.states import Outcome
+from countersign.engine import Engine
+from countersign.errors import (
+    JournalError,
+    NotDone,
+    NotStageable,
+    WorkerStopping,
+)
+from countersign.journal import Done, Lease, LocalState
+from countersign.service.enforcement import Permit
+from countersign.threads import ToolTimeoutError
+from countersign.tools.current import FiringEffect, current_transaction, firing_effect
+from countersign.waiting import LeftEarlyError, Raised, Unended
+
+log: Final = logging.getLogger("countersign")
+
+_JITTER: Final = (0.5, 1.5)
+
+
+@dataclass(slots=True)
+class FireResult:
+    """How far a run came. `stopped` is the effect that did not fire, with the exception that told us."""
+
+    results: dict[str, object] = field(default_factory=dict, repr=False)
+    stopped: PlannedCall | None = None
+    outcome: Outcome | None = None
+    cause: Exception | None = None
+    why: str = ""
+    probe_at: float | None = None  # from when what the probe of `stopped` said would count
+
+
+class FireRun:
+    """Fires calls in order, under one redemption."""
+
+    def __init__(self, engine: Engine, lease: Lease, authority: Authority, permit: Permit | None) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._authority = authority
+        self._time = TimeToFire(engine, authority, permit)
+        self._unwritten: list[Done] = []  # the last outcome, written together with the next FIRING
+        self._result = FireResult()
+        self._under_way: list[FiringEffect] = []
+        self._left_running: set[str] = set()  # a try of it was waited for in vain
+        self._is_over = False
+        self._noted: set[str] = set()
+        self._ended: dict[str, str] = {}  # why nobody knows what became of it, while its probe is asked
+
+    async def run(self, calls: Sequence[PlannedCall]) -> FireResult:
+        """Fire these calls, in order; those of one group at the same time. On return every outcome is on disk."""
+        after = tuple(calls)
+        for group in _groups(calls):
+            self._stop_if_asked()
+            after = after[len(group) :]
+            try:
+                await self._fire(group, after)
+            except (PermitRefused, NotStageable) as refused:
+                self._never_called(group, refused)
+            except BaseException as interrupt:
+                # Ctrl-C, cancellation, a lost lease: the call may have happened. Nothing is asked of the network now.
+                self._interrupted(group, after, interrupt)
+                raise
+            if self._result.stopped is not None:
+                self._rest_unused(after)
+                break
+        self._write()
+        return self._result
+
+    def _stop_if_asked(self) -> None:
+        """Between two effects: what is done is written down, what is left stays redeemed and not begun."""
+        try:
+            self._engine.require_going_on()
+        except WorkerStopping:
+            self._write()
+            raise
+
+    async def _fire(self, group: Sequence[PlannedCall], after: Sequence[PlannedCall]) -> None:
+        for call in group:
+            call.kwargs()  # bytes that do not fit the signature are refused before FIRING
+        # What an earlier run left FIRING may have happened already.
+        doubtful = {call.effect.effect_id for call in group if self._state_of(call) is LocalState.FIRING}
+        await self._time.take(group, after)
+        self._engine.journal.firing.begin(
+            self._lease,
+            self._authority.staging,
+            *(call.effect.effect_id for call in group),
+            before=self._unwritten,
+            lease_seconds=max(self._time.lease_seconds(call) for call in group),
+        )
+        self._unwritten = []
+        waiting, tried = list(group), 0
+        while waiting:
+            tried += 1
+            # Made afresh for every try: a tool that changed its arguments must not be called with the changes.
+            failed = await self._call_all(waiting, doubtful)
+            doubtful |= {call.effect.effect_id for call, error in failed if not says_not_done(call, error)}
+            again = {call.effect.effect_id for call, error in failed if self._may_repeat(call, error, tried)}
+            waiting = [call for call, _ in failed if call.effect.effect_id in again]
+            if waiting and not await self._have_time_again(waiting, after, tried):
+                waiting = []
+            await self._none_fired([one for one in failed if one[0] not in waiting], doubtful)
+
+    async def _call_all(
+        self, calls: Sequence[PlannedCall], doubtful: set[str]
+    ) -> list[tuple[PlannedCall, Exception]]:
+        """Call them at the same time; those that raised. What is no exception ends the run, once what is known is
+        noted.
+        """
+        parts = [functools.partial(self._traced, call, call.kwargs()) for call in calls]
+        try:
+            answers: Sequence[object] = await self._engine.waits.together(parts)
+            leaving = next((one.error for one in answers if exits(one)), None)
+        except LeftEarlyError as left:
+            answers, leaving = left.answers, left.interrupt
+        failed = []
+        for call, answer in zip(calls, answers, strict=True):
+            if isinstance(answer, Raised):
+                failed.append((call, answer.error))
+                if answer.left or isinstance(answer.error, ToolTimeoutError):
+                    self._left_running.add(call.effect.effect_id)
+            elif not isinstance(answer, Unended):
+                self._fired(call, answer)
+        if leaving is not None:
+            for call, error in failed:
+                known = says_not_done(call, error) and call.effect.effect_id not in doubtful
+                outcome = Outcome.FAILED if known else Outcome.UNKNOWN
+                self._note(call, outcome, error=self._why(call, error))
+            raise leaving
+        return [(call, error) for call, error in failed if isinstance(error, Exception)]
+
+    async def _traced(self, call: PlannedCall, kwargs: dict[str, Any]) -> object:
+        facts = {"txn": call.effect.txn, "effect_id": call.effect.effect_id, "tool": call.effect.tool}
+        with tracing.span("countersign fire", kind=self._authority.kind, **facts):
+            return await self._call(call, kwargs)
+
+    async def _call(self, call: PlannedCall, kwargs: dict[str, Any]) -> object:
+        effect = call.effect
+        firing = FiringEffect(
+            effect.effect_id, effect.call_key, effect.txn, effect.tool, self._authority.attempt_id
+        )
+        self._under_way.append(firing)
+        if self._is_over:
+            raise NotDone("its run was interrupted before it began")
+        token = firing_effect.set(firing)
+        outer = current_transaction.get()
+        # A tool that calls another gated tool would fire it unasked: it is outside.
+        current_transaction.set(None)
+        try:
+            seconds = call.manifest.timeout_seconds if call.tool.own_thread or call.tool.is_async else None
+            return await self._engine.waits.call(call.tool.fn, kwargs, seconds)
+        finally:
+            firing.over.set()
+            current_transaction.set(outer)
+            firing_effect.reset(token)
+
+    def _may_repeat(self, call: PlannedCall, error: Exception, tried: int) -> bool:
+        """Whether an idempotent tool may be called once more with the same call key (I-3)."""
+        if not call.manifest.idempotent or isinstance(error, NotDone):
+            return False  # NotDone is the tool's last word
+        return tried < (call.tool.tries or self._engine.settings.idempotent_tries)
+
+    async def _have_time_again(
+        self, calls: Sequence[PlannedCall], after: Sequence[PlannedCall], tried: int
+    ) -> bool:
+        """Wait longer each time, by chance a little more or less, so that many agents do not come back at once."""
+        base = self._engine.settings.retry_base_seconds * 2**tried
+        await self._engine.waits.sleep(base * random.uniform(*_JITTER))  # noqa: S311 - spread, not secrecy
+        try:
+            await self._time.take(calls, after)
+        except PermitRefused:
+            return False
+        return True
+
+    def _fired(self, call: PlannedCall, returned: object) -> None:
+        raw = call.tool.signature.dump_result(returned)
+        self._result.results[call.effect.effect_id] = returned
+        self._note(call, Outcome.FIRED, result=raw)
+
+    async def _none_fired(self, failed: Sequence[tuple[PlannedCall, Exception]], doubtful: set[str]) -> None:
+        """What is known is on the disk before a probe is asked about the rest: that may take its time."""
+        asked = []
+        for call, error in failed:
+            known = call.effect.effect_id not in doubtful
+            if known or probe_of(self._engine, call) is None:
+                await self._not_fired(call, error, not_done=known)
+            else:
+                asked.append((call, error))
+        if asked:
+            self._ended = {call.effect.effect_id: self._why(call, error) for call, error in asked}
+            self._write()
+        for call, error in asked:
+            await self._not_fired(call, error, not_done=False)
+
+    async def _not_fired(self, call: PlannedCall, error: Exception, *, not_done: bool) -> None:
+        """One call that says "not done" says nothing about another before it: then it stays unknown, unless its probe
+        can tell.
+        """
+        outcome, why = Outcome.FAILED if not_done else Outcome.UNKNOWN, self._why(call, error)
+        found = None if not_done else await self._found_out(call)
+        noted = why
+        if found is not None:
+            outcome, why = found.outcome, f"{why}; {found.why}"[:MAX_ERROR]
+            if outcome is Outcome.FIRED:
+                log.warning("%s raised and has happened: %s", call.tool.name, why)
+                self._happened(call, found.result)
+                return
+        self._note(call, outcome, error=noted if outcome is Outcome.UNKNOWN else why)
+        if outcome is Outcome.FAILED and call.manifest.may_fail and self._authority.kind == "effect":
+            log.warning(
+                "%s did not happen (%s); its manifest lets it fail, and the others go on", call.tool.name, why
+            )
+        else:
+            self._stop(call, outcome, told_cause(call, error), why, None if found is None else found.again_at)
+
+    def _why(self, call: PlannedCall, error: BaseException) -> str:
+        told = describe_error(call, error)
+        return f"{LEFT_RUNNING} ({told})" if call.effect.effect_id in self._left_running else told
+
+    async def _found_out(self, call: PlannedCall) -> Found | None:
+        left_running = call.effect.effect_id in self._left_running
+        doubt = Doubt(self._engine.clock.wall(), left_running)
+        return await find_out_here(self._engine, call, doubt, self._authority.attempt_id)
+
+    def _happened(self, call: PlannedCall, raw: bytes | None) -> None:
+        """As if it had returned this; what nobody can tell of its result is None."""
+        typed = None if raw is None else call.tool.signature.load_result(raw)
+        self._result.results[call.effect.effect_id] = typed
+        self._note(call, Outcome.FIRED, result=raw)
+
+    def _never_called(self, group: Sequence[PlannedCall], refused: Exception) -> None:
+        """Not called in this run; an idempotent effect that an earlier run left FIRING may have happened all
+        the same.
+        """
+        for call in group:
+            firing = self._state_of(call) is LocalState.FIRING
+            outcome = Outcome.UNKNOWN if firing else Outcome.UNUSED
+            self._note(call, outcome, error=str(refused)[:MAX_ERROR])
+            self._stop(call, outcome, refused, str(refused))
+
+    def _stop(
+        self,
+        call: PlannedCall,
+        outcome: Outcome,
+        cause: Exception,
+        why: str,
+        probe_at: float | None = None,
+    ) -> None:
+        """The first that did not fire is told; but what is unknown goes before what is known."""
+        known = self._result.outcome
+        if known is None or (outcome is Outcome.UNKNOWN and known is not Outcome.UNKNOWN):
+            self._result.stopped, self._result.outcome = call, outcome
+            self._result.cause, self._result.why, self._result.probe_at = cause, why, probe_at
+
+    def _rest_unused(self, rest: Sequence[PlannedCall]) -> None:
+        for call in rest:
+            self._note(call, Outcome.UNUSED)
+
+    def _interrupted(
+        self, group: Sequence[PlannedCall], rest: Sequence[PlannedCall], interrupt: BaseException
+    ) -> None:
+        """Write what is true at this moment, and let the interrupt go on. What was left running has no effect to act
+        for any more.
+        """
+        why = f"interrupted by {type(interrupt).__name__}"
+        self._is_over = True  # what has not begun yet, in a thread of its own, does not begin any more
+        for one in self._under_way:
+            one.over.set()
+        try:
+            for call in group:
+                if call.effect.effect_id not in self._noted:
+                    firing = self._state_of(call) is LocalState.FIRING
+                    outcome = Outcome.UNKNOWN if firing else Outcome.UNUSED
+                    running = self._ended.get(call.effect.effect_id, f"{LEFT_RUNNING} ({why})")
+                    self._note(call, outcome, error=running if firing else why)
+            self._rest_unused(rest)
+            self._write()
+        except JournalError:
+            # What was firing stays FIRING on disk, which recovery reads as unknown; the interrupt matters more.
+            log.exception("the journal could not be written while %s was interrupted", group[0].tool.name)
+
+    def _state_of(self, call: PlannedCall) -> LocalState | None:
+        return self._engine.journal.transactions.state_of(
+            self._authority.txn, self._authority.staging, call.effect.effect_id
+        )
+
+    def _note(
+        self, call: PlannedCall, outcome: Outcome, *, result: bytes | None = None, error: str | None = None
+    ) -> None:
+        self._noted.add(call.effect.effect_id)
+        self._unwritten.append(
+            Done(
+                effect_id=call.effect.effect_id,
+                outcome=outcome,
+                attempt_id=self._authority.attempt_id,
+                result=result,
+                report_result=call.reports_result,
+                error=error,
+            )
+        )
+
+    def _write(self) -> None:
+        unwritten, self._unwritten = self._unwritten, []
+        if unwritten:
+            self._engine.journal.firing.write(self._lease, self._authority.staging, unwritten)
+
+
+def _groups(calls: Sequence[PlannedCall]) -> Iterator[tuple[PlannedCall, ...]]:
+    """What fires at the same time: neighbours of one group. A call without a group fires alone."""
+    for number, together in itertools.groupby(calls, key=lambda call: call.group):
+        if number:
+            yield tuple(together)
+        else:
+            yield from ((call,) for call in together)

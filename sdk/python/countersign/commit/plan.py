@@ -1,0 +1,316 @@
+"""A frozen list of effects: what will be asked for, and later fired, down to the byte.
+
+Made once, after the body, from the staged bytes and the reviewed manifests (design section 7, step 1), or
+read back from the journal. Refused: a tool that fires elsewhere (another enforcement point), a compensation
+whose tool is not registered or whose mapping does not fit it, a probe that is not registered or does not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from countersign.contract import names
+from countersign.contract.admission import load
+from countersign.contract.canonical import canonicalize
+from countersign.contract.effect import Compensation, Effect
+from countersign.contract.errors import ContractError
+from countersign.contract.manifest import ToolManifest
+from countersign.contract.pointers import reads_result
+from countersign.contract.wire import EffectView, SubmittedEffect, TransactionView
+from countersign.errors import NotStageable, RegistrationError, ReleaseRefused
+from countersign.journal import Journal, LocalState, TransactionRecord
+from countersign.manifests.reviewed import Manifests
+from countersign.service.client import Service
+from countersign.tools.registry import ToolRegistry
+from countersign.tools.tool import Tool
+
+
+@dataclass(frozen=True, slots=True)
+class StagedCall:
+    """One call as the body staged it."""
+
+    tool: Tool
+    args: bytes = field(repr=False)
+    n: int
+    call_key: str
+    effect_id: str
+    group: int = 0  # calls of one group, other than 0, may be fired at the same time
+    secret: tuple[str, ...] | None = None  # as far as anybody had said when it was staged; None: nobody
+
+    @classmethod
+    def of(
+        cls,
+        txn: str,
+        tool: Tool,
+        args: bytes,
+        n: int,
+        call_key: str,
+        group: int,
+        secret: tuple[str, ...] | None,
+    ) -> StagedCall:
+        """A call of that transaction."""
+        return cls(tool, args, n, call_key, names.effect_id(txn=txn, call_key=call_key), group, secret)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedCall:
+    """One effect with the tool that will fire it and what the tool promised."""
+
+    tool: Tool
+    manifest: ToolManifest
+    effect: Effect
+    n: int = 0
+    group: int = 0  # as it was staged; a process that reads the journal fires one after the other
+    takes_over_secrets: bool = False  # a compensation of a call with secrets
+
+    @property
+    def has_secrets(self) -> bool:
+        """Whether nobody is to read what its tool says: it may repeat a secret."""
+        return self.takes_over_secrets or bool(self.secret)
+
+    @property
+    def secret(self) -> tuple[str, ...]:
+        """Pointers to what its reviewers call secret, and what its code does, whoever says it."""
+        return (*self.manifest.secret, *self.tool.secret)
+
+    @property
+    def reports_result(self) -> bool:
+        """Whether the service needs the tool's result: only if a compensation takes an argument from it."""
+        compensation = self.effect.compensation
+        return compensation is not None and reads_result(compensation.map)
+
+    def kwargs(self) -> dict[str, Any]:
+        """The arguments, made afresh from the approved bytes; never the caller's own objects (I-2)."""
+        return self.tool.signature.retype(self.effect.args_bytes)
+
+    def lets_go_on(self, state: LocalState) -> bool:
+        """Whether its transaction is whole with this effect in that state: it fired, or it failed, which people agreed
+        it may.
+        """
+        return state is LocalState.FIRED or (state is LocalState.FAILED and self.manifest.may_fail)
+
+    def submitted(self) -> SubmittedEffect:
+        """The effect as it is submitted; the service computes every name itself and compares."""
+        return SubmittedEffect(
+            tool=self.effect.tool,
+            tool_digest=self.effect.tool_digest,
+            args=self.effect.args,
+            n=self.n,
+            call_key=self.effect.call_key,
+            resource=self.effect.resource,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The whole list, in order, under its run key."""
+
+    agent: str
+    run_key: str
+    txn: str
+    independent: bool
+    calls: tuple[PlannedCall, ...]
+    staging: int
+    live: int
+    attempt_id: str = ""
+
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        """The effects, in order."""
+        return tuple(call.effect for call in self.calls)
+
+    @property
+    def secret(self) -> dict[str, tuple[str, ...]]:
+        """What the reviewed manifests and the code call secret, by tool digest."""
+        return {call.effect.tool_digest: call.secret for call in self.calls}
+
+    @property
+    def txn_digest(self) -> str:
+        """The name of exactly this list."""
+        return names.txn_digest(effect_digests=[effect.digest for effect in self.effects])
+
+    @property
+    def list_key(self) -> tuple[tuple[str, str], ...]:
+        """By what two lists are the same list (design section 6): call keys and tool digests, in order."""
+        return tuple((effect.call_key, effect.tool_digest) for effect in self.effects)
+
+    def require_callable(self) -> None:
+        """Refuse bytes that do not fit the tools' signatures, while nothing has been redeemed.
+
+        Raises:
+            NotStageable: naming the tool and the argument.
+        """
+        for call in self.calls:
+            call.kwargs()
+
+    def edited_as(self, view: TransactionView) -> Plan:
+        """This plan with the bytes of an edit that people accepted; every digest is computed again.
+
+        Raises:
+            ReleaseRefused: the service speaks of another list, or its digests are not those of its bytes.
+        """
+        if view.txn_digest == self.txn_digest:
+            return self
+        if len(view.effects) != len(self.calls):
+            raise ReleaseRefused(self.txn, "the service holds another list of effects under this key")
+        calls = tuple(
+            _edited(call, one, self.txn) for call, one in zip(self.calls, view.effects, strict=True)
+        )
+        edited = replace(self, calls=calls)
+        if edited.txn_digest != view.txn_digest:
+            raise ReleaseRefused(self.txn, "the service's txn_digest is not that of the effects it shows")
+        return edited
+
+
+async def plan_calls(
+    staged: Sequence[StagedCall],
+    *,
+    agent: str,
+    txn: str,
+    manifests: Manifests,
+    registry: ToolRegistry,
+    service: Service,
+) -> tuple[PlannedCall, ...]:
+    """Complete staged calls into effects.
+
+    Raises:
+        RegistrationError: a manifest does not fit its tool, or a compensating tool is missing.
+        NotStageable: a tool fires at another enforcement point, or its resource cannot be named.
+    """
+    planned = []
+    for seq, call in enumerate(staged, start=1):
+        manifest = await manifests.of(call.tool, service)
+        require_fires_here(manifest, agent)
+        _require_probe(manifest, call.tool, registry)
+        effect = _effect(
+            call, manifest, agent, txn, seq, await _compensation(manifest, manifests, registry, service)
+        )
+        planned.append(PlannedCall(call.tool, manifest, effect, call.n, call.group))
+    return tuple(planned)
+
+
+def plan_from_journal(record: TransactionRecord, journal: Journal, registry: ToolRegistry) -> Plan:
+    """The list in force, read back; every digest is computed again on the way.
+
+    Raises:
+        JournalError: the journal is damaged or incomplete.
+        RegistrationError: the module that defines a tool was not imported.
+    """
+    calls = []
+    for row in journal.transactions.effects(record):
+        effect = row.frozen()
+        tool = registry.require(row.tool, f"transaction {record.run_key!r} was staged with it")
+        calls.append(PlannedCall(tool, journal.manifests.get(row.tool, effect.tool_digest), effect))
+    return Plan(
+        agent=record.agent,
+        run_key=record.run_key,
+        txn=record.txn,
+        independent=record.independent,
+        calls=tuple(calls),
+        staging=record.staging or 0,
+        live=record.live,
+        attempt_id=record.attempt_id or "",
+    )
+
+
+def require_fires_here(manifest: ToolManifest, agent: str) -> None:
+    """Refuse a tool whose reviewed enforcement point is another party than this agent.
+
+    Raises:
+        NotStageable: saying where it fires.
+    """
+    if manifest.aud is not None and manifest.aud != agent:
+        raise NotStageable(
+            f"{manifest.tool} fires at {manifest.aud!r}, not in this process; call it through that enforcement point"
+        )
+
+
+async def _compensation(
+    manifest: ToolManifest, manifests: Manifests, registry: ToolRegistry, service: Service
+) -> Compensation | None:
+    rule = manifest.compensation
+    if rule is None:
+        return None
+    other = registry.require(rule.tool, f"the manifest of {manifest.tool!r} compensates with it")
+    theirs = await manifests.of(other, service)
+    require_mapping_fits(manifest.tool, other, rule.map)
+    _require_probe(theirs, other, registry)
+    return Compensation(rule.tool, theirs.digest, rule.map)
+
+
+def _require_probe(manifest: ToolManifest, tool: Tool, registry: ToolRegistry) -> None:
+    """Refuse a tool whose reviewed probe could not be asked: found out now, not when it is needed.
+
+    Raises:
+        RegistrationError: there is none of that name here.
+        NotStageable: it takes what the tool does not hand over.
+    """
+    if manifest.probe is None:
+        return
+    asked = registry.probe(manifest.probe)
+    if asked is None:
+        raise RegistrationError(
+            f"no probe {manifest.probe!r} is registered, but the manifest of {manifest.tool!r} names it; import the "
+            f"module that defines it, with @probe({manifest.probe!r})"
+        )
+    if strange := asked.strange(tool.signature):
+        raise NotStageable(
+            f"the probe {asked.name!r} takes {strange[0]!r}, which is no argument of {tool.name!r} that is always "
+            "there; name it like one of those"
+        )
+
+
+def require_mapping_fits(tool: str, other: Tool, mapping: Any) -> None:
+    """Refuse a compensation that could never be called: found out now, not when it is needed.
+
+    Raises:
+        NotStageable: naming the arguments.
+    """
+    missing = other.signature.names - other.signature.optional - set(mapping)
+    unknown = set(mapping) - other.signature.names
+    if missing or unknown:
+        named = ", ".join(sorted(missing | unknown))
+        raise NotStageable(
+            f"the compensation of {tool!r} does not fit {other.name!r}: {named} missing or unknown; change the map in "
+            "the manifest"
+        )
+
+
+def _effect(
+    call: StagedCall,
+    manifest: ToolManifest,
+    agent: str,
+    txn: str,
+    seq: int,
+    compensation: Compensation | None,
+) -> Effect:
+    try:
+        return Effect(
+            agent=agent,
+            txn=txn,
+            effect_id=call.effect_id,
+            seq=seq,
+            tool=call.tool.name,
+            tool_digest=manifest.digest,
+            resource=manifest.resource_of(load(call.args)),
+            args_bytes=call.args,
+            call_key=call.call_key,
+            compensation=compensation,
+        )
+    except ContractError as error:
+        raise NotStageable(f"the call of {call.tool.name!r} makes no sound effect: {error}") from error
+
+
+def _edited(call: PlannedCall, view: EffectView, txn: str) -> PlannedCall:
+    """An edit replaces the args, not the call: everything else must be as it was staged (design section 6)."""
+    mine = call.effect
+    kept = (mine.effect_id, mine.seq, mine.tool, mine.tool_digest, mine.call_key)
+    if (view.effect_id, view.seq, view.tool, view.tool_digest, view.call_key) != kept:
+        raise ReleaseRefused(txn, f"the service shows another call in place of {mine.tool!r}")
+    raw = canonicalize(view.args)
+    effect = replace(mine, args_bytes=raw, resource=call.manifest.resource_of(load(raw)))
+    if effect.digest != view.effect_digest or effect.resource != view.resource:
+        raise ReleaseRefused(txn, f"the service's digest of {mine.tool!r} is not that of the bytes it shows")
+    return replace(call, effect=effect)

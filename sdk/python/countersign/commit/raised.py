@@ -1,0 +1,45 @@
+"""What a tool's exception says of the world, and what of it may be told to those who read it or catch it."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Final
+
+from typing_extensions import TypeIs
+
+from countersign.commit.plan import PlannedCall
+from countersign.errors import NotDone, ToolRaised
+from countersign.threads import ToolTimeoutError
+from countersign.waiting import Raised
+
+MAX_ERROR: Final = 500  # characters of a tool's exception that people get to read
+
+
+def describe_error(call: PlannedCall, error: BaseException) -> str:
+    """What people get to read of a tool's exception; only its kind where the tool has secret arguments."""
+    kind = type(error).__name__
+    text = "" if call.has_secrets else str(error)
+    return f"{kind}: {text}"[:MAX_ERROR] if text else kind
+
+
+def told_cause(call: PlannedCall, error: Exception) -> Exception:
+    """The tool's exception, as the one that is raised names its cause. Where the tool has secret arguments its place
+    alone: a traceback prints its text, and the text of what it was raised from.
+    """
+    if not call.has_secrets:
+        return error
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
+    return ToolRaised(call.tool.name, type(error).__name__, at)
+
+
+def exits(answer: object) -> TypeIs[Raised]:
+    """Whether a tool ended its program (`sys.exit`) instead of itself."""
+    return isinstance(answer, Raised) and not isinstance(answer.error, Exception)
+
+
+def says_not_done(call: PlannedCall, error: BaseException) -> bool:
+    """Whether the tool itself says that nothing happened, by `NotDone` or by how it was declared."""
+    if isinstance(error, ToolTimeoutError) or not isinstance(error, Exception):
+        return False  # ours, not the tool's; or it ends the program: the call may have landed
+    return isinstance(error, NotDone) or call.tool.failure_means == "not_done"

@@ -1,0 +1,182 @@
+"""Steps 8 and 9, and the failure path: what happens once it is known how firing ended.
+
+All fired, but for what may fail and did: the live adapters commit, then outcomes are reported. One failed
+that had to fire, or could not be started: the rest is unused, what fired is taken back newest first, live
+effects are undone. One unknown: live effects are undone and nothing is taken back until somebody has settled
+it. Whatever happens, the caller is told what stands, never more than is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+from countersign.commit.firing import FireResult, FireRun
+from countersign.commit.plan import Plan, PlannedCall
+from countersign.commit.renewing import PermitRefused
+from countersign.commit.reporting import flush
+from countersign.commit.unwinding import Unwinding
+from countersign.contract.states import Outcome
+from countersign.engine import Engine
+from countersign.errors import (
+    EffectFailed,
+    FireError,
+    JournalError,
+    LeaseLost,
+    LiveCommitFailed,
+    OutcomeUnknown,
+    PartlyFired,
+    ReleaseLapsed,
+)
+from countersign.errors.standing import COMPENSATION_UNKNOWN, STANDING
+from countersign.journal import Lease, LocalState, LocalTxn
+from countersign.journal.reading import COMPENSATE_LANE
+from countersign.live.work import CommitFailed, LiveWork
+
+_OPEN: Final = frozenset(
+    {
+        *(LocalState.UNKNOWN, LocalState.FIRING, LocalState.FIRED),
+        *(LocalState.COMPENSATING, LocalState.COMPENSATION_FAILED),
+    }
+)
+
+_DOUBTFUL: Final = frozenset({LocalState.UNKNOWN, LocalState.FIRING})
+
+
+class Settlement:
+    """Ends one transaction after firing."""
+
+    def __init__(self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._plan = plan
+        self._live = live
+
+    async def around(self, run: FireRun, calls: Sequence[PlannedCall]) -> dict[str, object]:
+        """Fire, and go the way the run ends.
+
+        Raises:
+            EffectFailed, PartlyFired, ReleaseLapsed, OutcomeUnknown, LiveCommitFailed: with what stands.
+        """
+        try:
+            result = await run.run(calls)
+        except LeaseLost:
+            raise
+        except JournalError as error:
+            raise self._unwritten(error) from error
+        if result.stopped is None:
+            return await self.complete(result.results)
+        if result.outcome is Outcome.UNKNOWN:
+            await self.unknown(result.why, result.cause, result.probe_at)
+        await self.failed(result)
+
+    async def complete(self, results: dict[str, object]) -> dict[str, object]:
+        """Everything fired, but for what may fail and did: commit the live adapters, report. Where nothing of it stands
+        it has ended, as the service says too.
+        """
+        if self._live:
+            await self._commit_live()
+        stands = self._plan.live > 0 or LocalState.FIRED in self.states().values()
+        self._engine.journal.transactions.end(self._lease, LocalTxn.SETTLED if stands else LocalTxn.ENDED)
+        await flush(self._engine, self._plan.txn)
+        return results
+
+    async def unknown(self, why: str, cause: BaseException | None, probe_at: float | None = None) -> NoReturn:
+        """Nobody knows whether an effect happened: undo the live lane and wait for somebody who does, or for the time
+        from which what its probe says counts.
+        """
+        self.undo_live()
+        names = [
+            name for name, state in self.states().items() if state in {LocalState.UNKNOWN, LocalState.FIRING}
+        ]
+        self._engine.journal.transactions.end(self._lease, LocalTxn.UNSETTLED, why)
+        await flush(self._engine, self._plan.txn)
+        outcomes = self.outcomes()
+        raise OutcomeUnknown(
+            self._plan.run_key, self._plan.txn, names, outcomes, why, probe_at=probe_at
+        ) from cause
+
+    async def failed(self, result: FireResult) -> NoReturn:
+        """An effect is known not to have happened: take back what fired, undo the live lane."""
+        await self.take_back()
+        call, outcomes = result.stopped, self.outcomes()
+        key, txn = self._plan.run_key, self._plan.txn
+        if call is None or isinstance(result.cause, PermitRefused):
+            if STANDING.intersection(outcomes.values()):
+                raise PartlyFired(key, txn, result.why, outcomes) from result.cause
+            raise ReleaseLapsed(key, txn, result.why) from result.cause
+        raise EffectFailed(
+            key, txn, call.tool.name, call.effect.effect_id, result.why, outcomes
+        ) from result.cause
+
+    async def take_back(self) -> None:
+        """Compensate newest first, undo the live lane, and write down where that leaves the transaction."""
+        try:
+            await Unwinding(self._engine, self._lease, self._plan).run()
+        finally:
+            self.undo_live()
+        await flush(self._engine, self._plan.txn)
+        self._engine.journal.transactions.end(self._lease, self._end_state(), None)
+
+    def undo_live(self) -> None:
+        """Undo the live lane and note it."""
+        if self._live:
+            self._live.undo()
+            self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.UNDONE)
+
+    def states(self) -> dict[str, LocalState]:
+        """Where every staged effect stands in the journal, by a name people can read."""
+        record = self._engine.journal.transactions.require(self._plan.txn)
+        rows = self._engine.journal.transactions.effects(record)
+        return {f"{row.tool}#{row.seq}": row.state for row in rows}
+
+    def outcomes(self) -> dict[str, str]:
+        """The same, as text for errors; a compensation that may or may not have happened is told as just that."""
+        record = self._engine.journal.transactions.require(self._plan.txn)
+        undoing = self._engine.journal.transactions.effects(record, COMPENSATE_LANE)
+        doubtful = {row.compensates for row in undoing if row.state in _DOUBTFUL}
+        rows = self._engine.journal.transactions.effects(record)
+        return {
+            f"{row.tool}#{row.seq}": COMPENSATION_UNKNOWN if row.effect_id in doubtful else row.state.value
+            for row in rows
+        }
+
+    def _unwritten(self, error: JournalError) -> FireError | JournalError:
+        """The journal failed: what is FIRING on disk may have happened; if nothing is, nothing was called."""
+        try:
+            states = self.states()
+        except JournalError:
+            states = {f"{call.tool.name}#{call.effect.seq}": LocalState.FIRING for call in self._plan.calls}
+        firing = [name for name, state in states.items() if state is LocalState.FIRING]
+        if not firing:
+            return error
+        outcomes = {name: state.value for name, state in states.items()}
+        return OutcomeUnknown(self._plan.run_key, self._plan.txn, firing, outcomes, str(error))
+
+    async def _commit_live(self) -> None:
+        try:
+            self._live.commit(self._plan.attempt_id)
+        except CommitFailed as failed:
+            await self.take_back()
+            raise LiveCommitFailed(
+                self._plan.run_key,
+                self._plan.txn,
+                failed.adapter,
+                str(failed),
+                self.outcomes(),
+                committed=failed.committed,
+            ) from failed.__cause__
+        self._engine.journal.transactions.end_live(
+            self._lease, self._plan.staging, LocalState.KEPT, durable=True
+        )
+
+    def _end_state(self) -> LocalTxn:
+        """Of a transaction that did not go through: what fired and was not taken back needs a person, until one has
+        settled that it stays.
+        """
+        record = self._engine.journal.transactions.require(self._plan.txn)
+        rows = self._engine.journal.transactions.effects(record)
+        if any(row.state in _OPEN and not row.left_standing for row in rows):
+            return LocalTxn.UNSETTLED
+        stood = any(row.state is LocalState.COMPENSATED or row.left_standing for row in rows)
+        return LocalTxn.SETTLED if stood else LocalTxn.ENDED

@@ -1,0 +1,230 @@
+"""The failure path: take back what fired, newest first, each with a release of its own (design section 7).
+
+Rules: an outcome is reported before its compensation is asked for, for the service builds the arguments from
+it; a compensation is journaled before it is redeemed and redeemed once, whatever crashes; its arguments are
+computed here as well and must have the digest the service signed. Where people are asked first, or the
+service is away, it stays `compensating` and `countersign resume` goes on. What has no compensation stands,
+and is a task for a person.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from typing import Final
+
+from countersign.commit.firing import FireRun
+from countersign.commit.plan import Plan, PlannedCall
+from countersign.commit.probing import Doubt, find_out
+from countersign.commit.raised import MAX_ERROR
+from countersign.commit.renewing import Authority
+from countersign.commit.reporting import flush
+from countersign.contract import names
+from countersign.contract.admission import JSON, load
+from countersign.contract.canonical import canonicalize
+from countersign.contract.effect import Compensation, Effect
+from countersign.contract.errors import ContractError
+from countersign.contract.pointers import compensation_args
+from countersign.contract.states import EffectState, Outcome
+from countersign.contract.wire import CompensationView
+from countersign.engine import Engine
+from countersign.errors import CountersignError, JournalError, ReleaseRefused
+from countersign.journal import Done, EffectRecord, Lease, LocalState
+from countersign.journal.reading import COMPENSATE_LANE, STAGED_LANE
+from countersign.service.enforcement import Permit
+
+log: Final = logging.getLogger("countersign")
+_ATTEMPT_BYTES: Final = 16
+_NOT_TAKEN_BACK: Final = frozenset(
+    {
+        *(EffectState.DENIED, EffectState.EXPIRED, EffectState.WITHDRAWN, EffectState.REVOKED),
+        *(EffectState.FAILED, EffectState.UNUSED),
+    }
+)
+_IN_DOUBT: Final = frozenset({LocalState.FIRING, LocalState.UNKNOWN})
+_TO_TAKE_BACK: Final = frozenset({LocalState.FIRED, LocalState.COMPENSATING})
+
+
+class Unwinding:
+    """Takes back the fired effects of one plan, as far as that goes now."""
+
+    def __init__(self, engine: Engine, lease: Lease, plan: Plan) -> None:
+        self._engine = engine
+        self._lease = lease
+        self._plan = plan
+
+    async def run(self) -> None:
+        """Compensate newest first. One that cannot be finished now does not keep the others waiting."""
+        states = self._rows()
+        for call in reversed(self._plan.calls):
+            row = states.get(call.effect.effect_id)
+            if row is None or row.state not in _TO_TAKE_BACK or call.effect.compensation is None:
+                continue
+            try:
+                await self._take_back(call, call.effect.compensation, row)
+            except JournalError:
+                raise
+            except CountersignError as error:
+                log.warning("the compensation of %s is not finished: %s", call.tool.name, error)
+
+    async def _take_back(self, call: PlannedCall, rule: Compensation, row: EffectRecord) -> None:
+        if not await flush(self._engine, self._plan.txn):
+            return
+        view = await self._engine.service.compensate(self._plan.txn, call.effect.effect_id)
+        if self._settled_elsewhere(call, view):
+            return
+        planned = self._planned(call, rule, row, view)
+        if view.effect.state is EffectState.UNKNOWN:
+            await self._known_by_probe(call, planned)
+            return  # and where its probe cannot tell, it waits for a person
+        attempt_id = self._engine.journal.firing.begin_compensation(
+            self._lease,
+            self._plan.staging,
+            planned.effect,
+            secret=planned.secret,
+            compensates=call.effect.effect_id,
+            attempt_id=secrets.token_urlsafe(_ATTEMPT_BYTES),
+        )
+        if await self._known_by_probe(call, planned) or await self._unknown_since_crash(planned, attempt_id):
+            return
+        permit = await self._permit(call, planned, attempt_id, view)
+        if permit is not None:
+            await self._fire(call, planned, permit)
+
+    def _planned(
+        self, call: PlannedCall, rule: Compensation, row: EffectRecord, view: CompensationView
+    ) -> PlannedCall:
+        """The compensating effect, from our own bytes; it must be the one the service means."""
+        tool = self._engine.registry.require(rule.tool, f"it takes back {call.tool.name!r}")
+        manifest = self._engine.journal.manifests.get(rule.tool, rule.tool_digest)
+        result: JSON = None if row.result is None else load(row.result)
+        try:
+            args = compensation_args(rule.map, args=call.effect.args, result=result)
+            effect = Effect(
+                agent=self._plan.agent,
+                txn=self._plan.txn,
+                effect_id=view.effect.effect_id,
+                seq=view.effect.seq,
+                tool=rule.tool,
+                tool_digest=rule.tool_digest,
+                resource=manifest.resource_of(args),
+                args_bytes=canonicalize(args),
+                call_key=names.compensation_call_key(effect_id=call.effect.effect_id, tool=rule.tool),
+            )
+        except ContractError as error:
+            raise ReleaseRefused(
+                self._plan.txn, f"no compensation can be built for {call.tool.name}: {error}"
+            ) from error
+        if effect.digest != view.effect.effect_digest:
+            raise ReleaseRefused(
+                self._plan.txn, f"the service compensates {call.tool.name} with other bytes than ours"
+            )
+        return PlannedCall(tool, manifest, effect, takes_over_secrets=call.has_secrets)
+
+    async def _permit(
+        self, call: PlannedCall, planned: PlannedCall, attempt_id: str, view: CompensationView
+    ) -> Permit | None:
+        """Redeem the compensation's release; None while people are asked."""
+        asked_at = self._engine.clock.steady()
+        releases = []
+        if view.effect.state is EffectState.REDEEMED:
+            answer = await self._engine.service.renew(attempt_id, [planned.effect.effect_id])
+        elif view.release is not None:
+            releases = [
+                await self._engine.enforcer.compensation_release(
+                    self._engine.service,
+                    planned.effect,
+                    view.release,
+                    compensates=call.effect.effect_id,
+                    txn_digest=self._plan.txn_digest,
+                )
+            ]
+            answer = await self._engine.service.redeem([releases[0].token], attempt_id)
+        else:
+            return None
+        if not answer.redeemed or answer.receipt is None:
+            return None
+        permit = await self._engine.enforcer.permit(
+            self._engine.service,
+            [planned.effect],
+            answer.receipt,
+            attempt_id=attempt_id,
+            txn_digest=self._plan.txn_digest,
+            asked_at=asked_at,
+            releases=releases,
+            kind="compensate",
+        )
+        self._engine.journal.firing.compensation_redeemed(
+            self._lease, self._plan.staging, planned.effect.effect_id
+        )
+        return permit
+
+    async def _fire(self, call: PlannedCall, planned: PlannedCall, permit: Permit) -> None:
+        authority = Authority(
+            txn=self._plan.txn,
+            staging=self._plan.staging,
+            attempt_id=permit.attempt_id,
+            txn_digest=self._plan.txn_digest,
+            kind="compensate",
+        )
+        done = await FireRun(self._engine, self._lease, authority, permit).run([planned])
+        if done.stopped is None:
+            self._settle(call, LocalState.COMPENSATED)
+        elif done.outcome is not Outcome.UNKNOWN:
+            self._settle(call, LocalState.COMPENSATION_FAILED)
+        await flush(self._engine, self._plan.txn)
+
+    def _settled_elsewhere(self, call: PlannedCall, view: CompensationView) -> bool:
+        """A person, or a run of ours whose last word was lost, has settled it."""
+        if view.effect.state is EffectState.FIRED:
+            self._settle(call, LocalState.COMPENSATED)
+        elif view.effect.state in _NOT_TAKEN_BACK:
+            self._settle(call, LocalState.COMPENSATION_FAILED)
+        else:
+            return False
+        return True
+
+    async def _known_by_probe(self, call: PlannedCall, planned: PlannedCall) -> bool:
+        """Whether the compensation's own probe could tell what became of it. What did not happen and may be called
+        again is, where its process died.
+        """
+        row = self._rows(COMPENSATE_LANE).get(planned.effect.effect_id)
+        if row is None or row.state not in _IN_DOUBT or row.attempt_id is None:
+            return False
+        doubt = Doubt.of(row, planned, self._engine.clock.wall())
+        found = await find_out(self._engine, planned, doubt, row.attempt_id)
+        again = planned.manifest.idempotent and row.state is LocalState.FIRING
+        if found is None or found.outcome is Outcome.UNKNOWN or (found.outcome is Outcome.FAILED and again):
+            return False
+        done = Done(
+            row.effect_id, found.outcome, row.attempt_id, result=found.result, error=found.why[:MAX_ERROR]
+        )
+        self._engine.journal.firing.write(self._lease, self._plan.staging, [done])
+        fired = found.outcome is Outcome.FIRED
+        self._settle(call, LocalState.COMPENSATED if fired else LocalState.COMPENSATION_FAILED)
+        await flush(self._engine, self._plan.txn)
+        return True
+
+    async def _unknown_since_crash(self, planned: PlannedCall, attempt_id: str) -> bool:
+        """A compensation that was firing when its process died is not called again, unless it is idempotent."""
+        row = self._rows(COMPENSATE_LANE).get(planned.effect.effect_id)
+        if row is None or row.state is not LocalState.FIRING or planned.manifest.idempotent:
+            return False
+        done = Done(
+            planned.effect.effect_id,
+            Outcome.UNKNOWN,
+            attempt_id,
+            error="its process died while it was firing",
+        )
+        self._engine.journal.firing.write(self._lease, self._plan.staging, [done])
+        await flush(self._engine, self._plan.txn)
+        return True
+
+    def _settle(self, call: PlannedCall, to: LocalState) -> None:
+        self._engine.journal.firing.settle_compensated(
+            self._lease, self._plan.staging, call.effect.effect_id, to
+        )
+
+    def _rows(self, lane: str = STAGED_LANE) -> dict[str, EffectRecord]:
+        record = self._engine.journal.transactions.require(self._plan.txn)
+        return {row.effect_id: row for row in self._engine.journal.transactions.effects(record, lane)}

@@ -1,0 +1,136 @@
+"""How firing ends when it does not end well: each error says what stands, never more than is known.
+
+`NotDone` is what a tool says of itself; `IndependentFailures` holds several of the tree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from countersign.errors.roots import CountersignError
+from countersign.errors.standing import what_stands, what_to_repeat
+
+
+class FireError(CountersignError):
+    """Firing began and did not end well. `outcomes` tells what is known of each effect: the journal's states, and
+    `compensation_unknown`.
+    """
+
+    code = "fire_error"
+
+    def __init__(self, text: str, *, key: str, txn: str, outcomes: dict[str, str]) -> None:
+        self.key, self.txn, self.outcomes = key, txn, dict(outcomes)
+        super().__init__(text)
+
+
+class EffectFailed(FireError):
+    """A tool failed and is known not to have acted; what fired before it was compensated where possible."""
+
+    code = "effect_failed"
+
+    def __init__(
+        self, key: str, txn: str, tool: str, effect_id: str, why: str, outcomes: dict[str, str]
+    ) -> None:
+        self.tool, self.effect_id = tool, effect_id
+        told = f"{tool} did not happen: {why}. {what_stands(outcomes)} {what_to_repeat(outcomes)}"
+        super().__init__(told, key=key, txn=txn, outcomes=outcomes)
+
+
+class PartlyFired(FireError):
+    """The time to fire ran out in the middle and was not extended; what fired could not all be taken back."""
+
+    code = "partly_fired"
+
+    def __init__(self, key: str, txn: str, why: str, outcomes: dict[str, str]) -> None:
+        rest = f"{what_stands(outcomes)} {what_to_repeat(outcomes)}"
+        told = f"permission to act ran out before everything was done: {why}. {rest}"
+        super().__init__(told, key=key, txn=txn, outcomes=outcomes)
+
+
+class OutcomeUnknown(FireError):
+    """Nobody knows yet whether a tool acted. It is never called again on a guess. `probe_at`: the time (of `time.time`)
+    from which its probe's answer counts, where waiting for that is all that is missing.
+    """
+
+    code = "outcome_unknown"
+
+    def __init__(
+        self,
+        key: str,
+        txn: str,
+        effects: Sequence[str],
+        outcomes: dict[str, str],
+        why: str = "",
+        *,
+        probe_at: float | None = None,
+    ) -> None:
+        self.effects, self.probe_at = tuple(effects), probe_at
+        because = f" ({why})" if why else ""
+        who = "a person settles it first, in the service's queue"
+        if probe_at is not None:
+            who = f"its probe is asked again, or {who}"
+        super().__init__(
+            f"it is not known whether {', '.join(self.effects)} happened{because}. Nothing after it was started and "
+            f"nothing was compensated. Do not repeat it: {who}; "
+            "`countersign resume --tools MODULE` or the next run of this key takes that over. (For its author: a tool "
+            "that knows that nothing happened says so by `raise NotDone(...)`; any other exception may mean that it "
+            "did, and a probe can find out.)",
+            key=key,
+            txn=txn,
+            outcomes=outcomes,
+        )
+
+
+class LiveCommitFailed(FireError):
+    """Staged effects fired, but a live adapter could not commit."""
+
+    code = "live_commit_failed"
+
+    def __init__(
+        self,
+        key: str,
+        txn: str,
+        adapter: str,
+        why: str,
+        outcomes: dict[str, str],
+        *,
+        committed: Sequence[str] = (),
+    ) -> None:
+        self.adapter, self.committed = adapter, tuple(committed)
+        partly = f"; already committed and standing: {', '.join(self.committed)}" if self.committed else ""
+        super().__init__(
+            f"live adapter {adapter!r} could not commit: {why}{partly}. {what_stands(outcomes)} Tell the operator.",
+            key=key,
+            txn=txn,
+            outcomes=outcomes,
+        )
+
+
+class NotDone(CountersignError):
+    """Raised by a tool that knows that nothing happened (refused, never sent). Any other exception means "unknown",
+    unless the tool is declared with failure_means="not_done"."""
+
+    code = "not_done"
+
+
+class IndependentFailures(ExceptionGroup[CountersignError]):
+    """What did not go through, of a transaction whose effects stand alone; the others fired."""
+
+    def derive(self, excs: Sequence[Any], /) -> Any:
+        """Keep the type when Python splits the group (`except*`)."""
+        return IndependentFailures(self.message, excs)
+
+
+class ToolRaised(CountersignError):
+    """The cause of an error above, where the tool has secret arguments: its exception may repeat them, so only the kind
+    and the place of it are told.
+    """
+
+    code = "tool_raised"
+
+    def __init__(self, tool: str, kind: str, at: str) -> None:
+        self.tool, self.kind, self.at = tool, kind, at
+        super().__init__(
+            f"{tool} raised {kind} at {at}; its text is not told, for {tool} has secret arguments"
+        )

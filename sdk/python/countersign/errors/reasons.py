@@ -1,0 +1,203 @@
+"""Why an effect did not go through, and who is being asked: small values that errors carry and agents read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from countersign.contract.admission import JSON
+from countersign.contract.canonical import canonicalize
+from countersign.contract.codes import DenyCode
+from countersign.contract.states import EffectState
+from countersign.contract.wire import EffectView, TransactionView
+
+_STOPPED_TEXT: Final = {
+    EffectState.DENIED: "it was denied",
+    EffectState.EXPIRED: "nobody answered in time, or the release was not used in time",
+    EffectState.WITHDRAWN: "it was withdrawn before anything fired",
+    EffectState.REVOKED: "its release was revoked",
+}
+_STOPPED_ADVICE: Final = {
+    EffectState.EXPIRED: "run the block again to ask anew; @answer_within and @valid_for on its gate give more time",
+    EffectState.WITHDRAWN: "run the block again to ask anew",
+    EffectState.REVOKED: "an operator ended it (`policy-service revoke`): ask them before you stage it again",
+    EffectState.DENIED: "ask whoever keeps the policies",
+}
+_INDEPENDENT: Final = (
+    "mend what the other one's reason names, or let each stand alone: transaction(independent=True)"
+)
+_WITH_ANOTHER: Final = "it was withdrawn, because another effect of the transaction did not go through"
+_ENDED_OTHERWISE: Final = frozenset(
+    {
+        DenyCode.EXPIRED.value,
+        DenyCode.SIBLING.value,
+        DenyCode.SUPERSEDED.value,
+        DenyCode.WITHDRAWN.value,
+        EffectState.REVOKED.value,
+    }
+)
+_TAKES_SIBLINGS_ALONG: Final = frozenset({EffectState.DENIED, EffectState.EXPIRED, EffectState.REVOKED})
+
+
+@dataclass(frozen=True, slots=True)
+class DenyReason:
+    """Why one effect was refused, in the policy's words."""
+
+    tool: str
+    effect_id: str
+    code: str
+    text: str
+    policy: str | None = None
+    advice: str | None = None
+
+    @property
+    def is_a_no(self) -> bool:
+        """Whether policy or a person said no; after any other end the same call opens a new review."""
+        return self.code not in _ENDED_OTHERWISE
+
+    def __str__(self) -> str:
+        policy = f", policy {self.policy}" if self.policy else ""
+        advice = f" ({self.advice})" if self.advice else ""
+        return f"{self.tool}: {self.text} [{self.code}{policy}]{advice}"
+
+
+@dataclass(frozen=True, slots=True)
+class PendingReview:
+    """One open question: which effect, who is asked, until when, and where a person answers."""
+
+    effect_id: str
+    tool: str
+    review_id: str | None
+    url: str | None
+    answer_by: str | None
+    groups: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        asked = " and ".join(self.groups) or "people"
+        until = f" until {self.answer_by}" if self.answer_by else ""
+        where = f" at {self.url}" if self.url else ""
+        return f"{self.tool} waits for {asked}{until}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """Other arguments for one call, as a reviewer proposes them; `accepted_by` names who took them already."""
+
+    proposal_id: str
+    tool: str
+    effect_id: str
+    args: dict[str, JSON] = field(repr=False)  # some may be secret
+    instead_of: dict[str, JSON] = field(repr=False)
+    reason: str
+    person: str
+    name: str
+    accepted_by: str | None = None
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """The names of the arguments that would be another, were added or left out."""
+        names = dict.fromkeys([*self.instead_of, *self.args])
+        return tuple(name for name in names if _differs(name, self.instead_of, self.args))
+
+    def __str__(self) -> str:
+        changed = ", ".join(self.changed) or "nothing any more"
+        taken = f", accepted by {self.accepted_by}" if self.accepted_by else ""
+        return f"{self.name} proposes to change {changed} of {self.tool} ({self.proposal_id}{taken}): {self.reason}"
+
+
+def _differs(name: str, one: dict[str, JSON], other: dict[str, JSON]) -> bool:
+    """By canonical bytes: to Python 1 and true are equal, to a tool they are not."""
+    if name not in one or name not in other:
+        return True
+    return canonicalize(one[name]) != canonicalize(other[name])
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a person asks the agent about one of its effects, and waits to be answered."""
+
+    question_id: str
+    review_id: str
+    effect_id: str
+    tool: str
+    text: str
+    asked_by: str
+    asked_at: str
+
+    def __str__(self) -> str:
+        return f"{self.asked_by} asks about {self.tool}: {self.text}"
+
+
+def pending_text(
+    key: str,
+    asked_of: Sequence[PendingReview | Proposal],
+    questions: Sequence[Question],
+    *,
+    parked: bool,
+    named: bool,
+    unreached: str,
+) -> str:
+    """Who is asked, what they propose or ask back, and how it goes on, for the agent to read."""
+    asked = "; ".join(map(str, asked_of)) or "people are being asked"
+    if unreached:  # they may have answered by now, and nobody here knows
+        asked += f". The policy service could not be reached when the time was up ({unreached})"
+    after = (
+        "It is parked: `countersign resume --tools MODULE` fires it once it is approved; do not repeat the calls "
+        "under another key."
+        if parked
+        else f"Its live effects were undone: run the same transaction again under key {key!r} once it is approved."
+    )
+    if questions:
+        asked += f". Before they decide, {'; '.join(map(str, questions))}"
+        after += (
+            " Answer what they ask: on_question=... of the transaction, or `countersign answer KEY TEXT`."
+        )
+    if not named:
+        after += (
+            " It has no key of its own, so running the block again asks people again: write "
+            'transaction(key="what-this-step-is-about").'
+        )
+    return f"not done yet: {asked}. {after}"
+
+
+def open_questions(view: TransactionView) -> tuple[Question, ...]:
+    """What people ask the agent in reviews that are open, and it has not answered; the oldest first."""
+    waiting = {one.effect_id: one.tool for one in view.effects if one.state is EffectState.REVIEW}
+    return tuple(
+        Question(
+            one.question_id,
+            one.review_id,
+            one.effect_id,
+            waiting[one.effect_id],
+            one.text,
+            one.asked_by,
+            one.asked_at.isoformat(timespec="seconds"),
+        )
+        for one in view.questions
+        if one.answer is None and one.effect_id in waiting
+    )
+
+
+def stopped_because(view: TransactionView) -> list[DenyReason]:
+    """Why each effect of an ended transaction did not go on: the service's own reasons, and where it gives none
+    what its state and that of the others say.
+    """
+    return [reason for one in view.effects for reason in _reasons(one, view)]
+
+
+def _reasons(one: EffectView, view: TransactionView) -> list[DenyReason]:
+    if one.state not in _STOPPED_TEXT:
+        return []
+    told = [
+        DenyReason(one.tool, one.effect_id, reason.code, reason.text, reason.policy, reason.advice)
+        for reason in one.decision.reasons
+    ]
+    if told:
+        return told
+    if one.state is EffectState.WITHDRAWN and any(e.state in _TAKES_SIBLINGS_ALONG for e in view.effects):
+        return [
+            DenyReason(one.tool, one.effect_id, DenyCode.SIBLING.value, _WITH_ANOTHER, advice=_INDEPENDENT)
+        ]
+    text, advice = _STOPPED_TEXT[one.state], _STOPPED_ADVICE[one.state]
+    return [DenyReason(one.tool, one.effect_id, one.state.value, text, advice=advice)]

@@ -1,0 +1,181 @@
+"""Somebody or something said no, or not yet: nothing more fires, and what was live is undone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from countersign.errors.reasons import DenyReason, PendingReview, Proposal, Question, pending_text
+from countersign.errors.roots import Stopped
+from countersign.errors.standing import moved_text
+
+UNNAMED: Final = "unnamed-"
+"""How the key of a transaction begins that nobody named: no later run can find it again."""
+
+
+class Denied(Stopped):
+    """The policy or a person refused, or time ran out, or it was taken back. Nothing fired, live effects are undone."""
+
+    code = "denied"
+
+    def __init__(self, key: str, txn: str, reasons: Sequence[DenyReason]) -> None:
+        self.key, self.txn, self.reasons = key, txn, tuple(reasons)
+        lines = "; ".join(str(reason) for reason in self.reasons) or "no reason was given"
+        if self.reasons and not any(reason.is_a_no for reason in self.reasons):
+            super().__init__(f"stopped, nothing was done: {lines}.")  # each says how to ask anew
+            return
+        super().__init__(
+            f"denied, nothing was done: {lines}. The same call will be denied again: change what the reason names, "
+            "or tell the user that it is not allowed."
+        )
+
+
+class ReviewPending(Stopped):
+    """People are being asked. Nothing fired yet."""
+
+    code = "review_pending"
+
+    def __init__(
+        self,
+        key: str,
+        txn: str,
+        reviews: Sequence[PendingReview],
+        *,
+        parked: bool,
+        unreached: str = "",
+        proposals: Sequence[Proposal] = (),
+        questions: Sequence[Question] = (),
+    ) -> None:
+        self.key, self.txn, self.reviews, self.parked = key, txn, tuple(reviews), parked
+        self.proposals, self.questions = tuple(proposals), tuple(questions)
+        asked: list[PendingReview | Proposal] = [*self.reviews, *self.proposals]
+        named = not key.startswith(UNNAMED)
+        super().__init__(
+            pending_text(key, asked, self.questions, parked=parked, named=named, unreached=unreached)
+        )
+
+
+class ReviewRequired(Stopped):
+    """People would have to agree before a live effect runs, and a live effect cannot wait: it did not run."""
+
+    code = "review_required"
+
+    def __init__(self, key: str, txn: str, tool: str, effect_id: str, people: Sequence[str]) -> None:
+        self.key, self.txn, self.tool, self.effect_id, self.people = key, txn, tool, effect_id, tuple(people)
+        asked = " and ".join(self.people) or "people"
+        super().__init__(
+            f"{tool} did not run: {asked} would have to agree first, and a live effect cannot wait for them. Declare "
+            "the tool staged to ask them: leave out lane, adapter and ask in its code, and lane and ask in its "
+            "reviewed manifest."
+        )
+
+
+class AlreadyRedeemed(Stopped):
+    """This run key has been spent, by an earlier run or by somebody else with the same agent name."""
+
+    code = "already_redeemed"
+
+    def __init__(self, key: str, txn: str, outcome: str, detail: str = "") -> None:
+        self.key, self.txn, self.outcome = key, txn, outcome
+        more = f": {detail}" if detail else ""
+        super().__init__(
+            f"transaction {key!r} was already redeemed (outcome {outcome}){more}; nothing was fired now. "
+            "If you mean to act once more, use another key (one for each intent, like "
+            'key=f"refund-{order_id}"); if not, there is nothing left to do.'
+        )
+
+
+class ReleaseRefused(Stopped):
+    """A release or receipt failed verification; nothing was fired with it."""
+
+    code = "release_refused"
+
+    def __init__(self, txn: str, reason: str, *, step: int | None = None) -> None:
+        self.txn, self.reason, self.step = txn, reason, step
+        at = f" at verification step {step}" if step is not None else ""
+        told = _REFUSALS.get(
+            reason, "Tell the operator: the service, its keys or this agent's settings do not fit."
+        )
+        super().__init__(
+            f"the release of transaction {txn[:12]} was refused{at}: {reason}. Nothing was fired. {told}"
+        )
+
+
+_REFUSALS = {
+    "dev_assurance": "People approved it by the development sign-in, which this agent does not accept; for a trial set "
+    "COUNTERSIGN_ALLOW_DEV=1."
+}
+
+
+class ReleaseLapsed(Stopped):
+    """The time to fire ran out and the service did not extend it. What had fired, if anything, is taken back."""
+
+    code = "release_lapsed"
+
+    def __init__(self, key: str, txn: str, detail: str) -> None:
+        self.key, self.txn = key, txn
+        super().__init__(
+            f"permission to act ran out before everything was done: {detail}. Nothing of this transaction stands; to "
+            "try again, use another key."
+        )
+
+
+class Moved(Stopped):
+    """What live effects saw was changed by somebody else before the commit; run the transaction again.
+
+    `expected` is the version they saw, `now` the one that is there; None where there was, or is, nothing. A database
+    that keeps no versions says in the text what it found, and `key` is the tool. `attempts`: how many runs met this.
+    """
+
+    code = "moved"
+
+    def __init__(
+        self,
+        adapter: str,
+        key: str,
+        *,
+        read: bool,
+        expected: str | None,
+        now: str | None,
+        holder: str = "",
+        said: str = "",
+    ) -> None:
+        self.adapter, self.key, self.read, self.expected, self.now = adapter, key, read, expected, now
+        self.attempts = 1
+        super().__init__(
+            moved_text(adapter, key, "read" if read else "overwritten", expected, now, holder, said)
+        )
+
+    def after(self, attempts: int) -> Moved:
+        """The same of the last of so many runs."""
+        last = Moved(self.adapter, self.key, read=self.read, expected=self.expected, now=self.now)
+        last.attempts = attempts
+        last.args = (f"{self} Somebody came in between in each of {attempts} runs, all that Retry allows.",)
+        return last
+
+
+class SavepointLost(Stopped):
+    """A nested transaction raised and an adapter could not take its effects back: nothing of the outer stands."""
+
+    code = "savepoint_lost"
+
+    def __init__(self, why: str) -> None:
+        super().__init__(
+            f"the effects of an inner block could not be taken back alone ({why}), so the whole transaction is undone; "
+            "nothing was fired. Run it again."
+        )
+
+
+class Edited(Stopped):
+    """A reviewer's change of the arguments was accepted, and this program did not say that it takes such changes."""
+
+    code = "edited"
+
+    def __init__(self, key: str, txn: str, edits: Sequence[Proposal]) -> None:
+        self.key, self.txn, self.edits = key, txn, tuple(edits)
+        told = "; ".join(str(edit) for edit in self.edits)
+        super().__init__(
+            f"nothing was fired: other arguments are in force than this agent staged ({told}). To go on with them, run "
+            f"the same block with transaction(key={key!r}, accept_edits=True), or with a function that looks at each; "
+            "to ask for what was staged, take another key."
+        )

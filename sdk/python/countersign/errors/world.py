@@ -1,0 +1,114 @@
+"""The world's fault: nothing is wrong with the call, and a later one may go through."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from countersign.errors.roots import WorldError
+
+
+class ServiceUnavailable(WorldError):
+    """The service does not answer, or not sensibly. Doubt is a refusal: nothing was fired."""
+
+    code = "service_unavailable"
+
+    def __init__(self, what: str, why: str) -> None:
+        self.why = why
+        super().__init__(
+            f"the policy service did not answer {what}: {why}. Nothing was fired without its answer. Try again later "
+            "under the same key; it cannot happen twice."
+        )
+
+
+class ServiceRefused(WorldError):
+    """The service answered with a problem (RFC 9457). `problem_code` is stable, `extras` its other members."""
+
+    code = "service_refused"
+
+    def __init__(
+        self, status: int, problem_code: str, detail: str, extras: dict[str, Any] | None = None
+    ) -> None:
+        self.status, self.problem_code, self.detail = status, problem_code, detail
+        self.extras = dict(extras or {})
+        super().__init__(f"the policy service refused the request ({status} {problem_code}): {detail}")
+
+
+class OverQuota(ServiceRefused):
+    """This agent asked for more than it may at once, and for longer than a call waits: nothing was taken, nothing
+    fired. `retry_after` is in seconds; `setting` is what an operator would change.
+    """
+
+    code = "over_quota"
+
+    @property
+    def setting(self) -> str | None:
+        """The service's setting that is the limit, where it says so."""
+        return str(self.extras["setting"]) if "setting" in self.extras else None
+
+    @property
+    def retry_after(self) -> int | None:
+        """Seconds after which the same request may be taken, where the service says so."""
+        seconds = self.extras.get("retry_after_seconds")
+        return seconds if type(seconds) is int else None
+
+
+class TransactionBusy(WorldError):
+    """Another process owns this transaction's journal entry and is alive."""
+
+    code = "transaction_busy"
+
+    def __init__(self, key: str, holder: str, waited: float) -> None:
+        self.key, self.holder = key, holder
+        super().__init__(
+            f"transaction {key!r} is being run by {holder}; waited {waited:.0f} s. Try again when it has ended: a "
+            "second run finds its results."
+        )
+
+
+class ResourceBusy(WorldError):
+    """A live adapter's resource is claimed by another `Serialize` transaction. Nothing of this one has begun.
+
+    `run_key` and `holder` are the transaction that has it and the process that runs it.
+    """
+
+    code = "resource_busy"
+
+    def __init__(self, resource: str, run_key: str, holder: str, waited: float) -> None:
+        self.resource, self.run_key, self.holder, self.waited = resource, run_key, holder, waited
+        super().__init__(
+            f"{resource!r} is claimed by transaction {run_key!r}, run by {holder}; waited {waited:.1f} s. Nothing was "
+            "done: try again when it has ended, or write a longer Serialize(timeout_seconds=...)."
+        )
+
+
+class WorkerStopping(WorldError):
+    """A worker was asked to stop: it has begun nothing more, and what it left another one finishes."""
+
+    code = "worker_stopping"
+
+    def __init__(self) -> None:
+        super().__init__("the worker was asked to stop; the next one goes on from here")
+
+
+class JournalError(WorldError):
+    """The journal cannot be read or written; without it nothing fires."""
+
+    code = "journal"
+
+
+class JournalSealed(JournalError):
+    """What is secret in the journal cannot be read or written here: its key is not here. `key_id` names that key."""
+
+    code = "journal_sealed"
+
+    def __init__(self, why: str, key_id: str | None = None) -> None:
+        self.key_id = key_id
+        super().__init__(
+            f"{why}. Nothing fires without it: set COUNTERSIGN_JOURNAL_KEY to the file that holds the journal's key"
+        )
+
+
+class LeaseLost(JournalError):
+    """Another process took this transaction over; this one may not fire any more."""
+
+    code = "lease_lost"

@@ -1,0 +1,282 @@
+"""Sealing: what a manifest calls secret lies in the journal encrypted (AES-256-GCM), under a key that does not.
+
+Rules: only the values are sealed, so that names, states and all other arguments can be read and shown without the key;
+a sealed value is bound to its transaction, effect, column and place, and opens nowhere else; its length is told to 64
+bytes. What was sealed comes back as the same canonical bytes, or not at all: a missing key and a broken seal are
+errors, never an empty value. The chain binds the sealed bytes, so a journal is verified without the key.
+
+A column that is sealed begins with a mark, which no JSON begins with: {"open": the value, null at each sealed place,
+"sealed": [[pointer, id of the key, nonce and ciphertext], ...]}. Anything else is as it was written before there were
+seals, or holds nothing secret.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import orjson
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from countersign.clock import Clock
+from countersign.contract.admission import JSON
+from countersign.contract.canonical import canonicalize
+from countersign.contract.keys import decode_base64url, encode_base64url
+from countersign.contract.pointers import pointer_to, pointer_tokens
+from countersign.errors import JournalSealed
+from countersign.journal.chain import OWN, changing
+from countersign.journal.database import Unit
+from countersign.journal.sealing_keys import SealingKey, SealingKeys
+
+HIDDEN: Final = "(secret)"
+"""What stands in place of a value that nobody is shown."""
+
+_VERSION: Final = "countersign/sealed/v1"
+_MARK: Final = f"{_VERSION}\n".encode()
+_TEXT_MARK: Final = f"{_VERSION} "
+_UNDER: Final = "sealed_under:"  # in `meta`: each key that has sealed in this journal
+_NONCE_BYTES: Final = 12
+_BLOCK: Final = (
+    64  # sealed values are filled up to this, so that a PIN and a token do not differ by their length
+)
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """Where a sealed column stands; it opens nowhere else."""
+
+    txn: str
+    effect_id: str
+    column: str
+
+
+class Seals:
+    """Seals and opens the columns of one journal."""
+
+    def __init__(self, clock: Clock, keys: SealingKeys) -> None:
+        self._clock = clock
+        self._keys = keys
+
+    def seal(self, unit: Unit, about: About, raw: bytes, pointers: Collection[str]) -> bytes:
+        """Canonical bytes with what these pointers name sealed; as they are where nothing is there to seal.
+
+        Raises:
+            JournalSealed: there is no key to seal with.
+        """
+        if not pointers:
+            return raw
+        value = orjson.loads(raw)
+        places = list(_places(value, pointers))
+        if not places:
+            return raw
+        key = self._sealing_key(unit)
+        sealed: list[list[str]] = []
+        for pointer in places:
+            value, taken = _swapped(value, pointer, None)
+            sealed.append([pointer, key.id, _encrypted(key, about, pointer, taken)])
+        return _MARK + canonicalize({"open": value, "sealed": sealed})
+
+    def open(self, about: About, stored: bytes) -> bytes:
+        """The canonical bytes that were written.
+
+        Raises:
+            JournalSealed: the key of a seal is not here.
+            ValueError: a seal was changed, or stands where it was not put.
+        """
+        if not is_sealed(stored):
+            return stored
+        value, sealed = _parts(stored)
+        for pointer, key_id, text in sealed:
+            hidden = _decrypted(self._keys.find(key_id), about, pointer, text)
+            value, _ = _swapped(value, pointer, hidden)
+        return canonicalize(value)
+
+    def seal_text(self, unit: Unit, about: About, text: str, *, secret: bool) -> str:
+        """Text, sealed where it is secret, or where it would be taken for a seal."""
+        if not secret and not text.startswith(_TEXT_MARK):
+            return text
+        key = self._sealing_key(unit)
+        return f"{_TEXT_MARK}{key.id} {_encrypted(key, about, '', text)}"
+
+    def open_text(self, about: About, stored: str | None) -> str | None:
+        """The text that was written.
+
+        Raises:
+            JournalSealed, ValueError: as `open`.
+        """
+        if stored is None or not stored.startswith(_TEXT_MARK):
+            return stored
+        key_id, _, text = stored.removeprefix(_TEXT_MARK).partition(" ")
+        return str(_decrypted(self._keys.find(key_id), about, "", text))
+
+    def require_key(self, unit: Unit) -> None:
+        """Have a key to seal with, or refuse before anything is done that would have to be sealed.
+
+        Raises:
+            JournalSealed: there is none.
+        """
+        self._sealing_key(unit)
+
+    def _sealing_key(self, unit: Unit) -> SealingKey:
+        """The newest key at hand; the journal notes each key that seals in it, before it does.
+
+        Raises:
+            JournalSealed: there is no key, or it has nothing to do with those that have sealed here.
+        """
+        key = self._keys.newest()
+        if (
+            key is not None
+            and unit.execute("SELECT 1 FROM meta WHERE name = ?", (_UNDER + key.id,)).fetchone()
+        ):
+            return key
+        found = unit.execute(
+            "SELECT name FROM meta WHERE substr(name, 1, ?) = ? ORDER BY value", (len(_UNDER), _UNDER)
+        ).fetchall()
+        known = [str(row["name"]).removeprefix(_UNDER) for row in found]
+        if known and not set(known).intersection(self._keys.ids()):
+            raise JournalSealed(
+                f"this journal is sealed under the key {known[-1]}, which is not here", known[-1]
+            )
+        key = key or self._keys.make()
+        now = self._clock.wall()
+        with changing(unit, OWN, "sealed_under", now) as change:
+            change.run(
+                "meta",
+                "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING",
+                (_UNDER + key.id, f"{now:020.3f}"),
+            )
+        return key
+
+
+def is_sealed(stored: bytes | None) -> bool:
+    """Whether something in this column is sealed."""
+    return stored is not None and stored.startswith(_MARK)
+
+
+def sealed_pointers(stored: bytes | None) -> tuple[str, ...]:
+    """What is sealed in a column; nothing where it holds no seal."""
+    return tuple(pointer for pointer, _, _ in _parts(stored)[1]) if stored and is_sealed(stored) else ()
+
+
+def shown(stored: bytes) -> JSON:
+    """A column as people may see it, without any key: what is sealed is hidden."""
+    if not is_sealed(stored):
+        return cast(JSON, orjson.loads(stored))
+    value, sealed = _parts(stored)
+    for pointer, _, _ in sealed:
+        value, _ = _swapped(value, pointer, HIDDEN)
+    return cast(JSON, value)
+
+
+def inherited(mapping: Mapping[str, str], sealed: Collection[str]) -> tuple[str, ...]:
+    """Of a compensation's arguments those that repeat what is sealed of the forward call, or come from its result,
+    which may: a tool that was given a secret may have answered with it.
+    """
+    if not sealed:
+        return ()
+    return tuple(pointer_to(name) for name, source in mapping.items() if _repeats(source, sealed))
+
+
+def is_told_by(raw: bytes, pointers: Collection[str], text: str) -> bool:
+    """Whether a text is one of the values that these pointers name: a resource may be named by a secret."""
+    value = orjson.loads(raw)
+    return any(text in _leaves(_swapped(value, pointer, None)[1]) for pointer in _places(value, pointers))
+
+
+def _repeats(source: str, sealed: Collection[str]) -> bool:
+    kind, _, pointer = source.partition(":")
+    return kind == "result" or (kind == "args" and any(_overlap(pointer, one) for one in sealed))
+
+
+def _overlap(one: str, other: str) -> bool:
+    return f"{one}/".startswith(f"{other}/") or f"{other}/".startswith(f"{one}/")
+
+
+def _places(value: Any, pointers: Collection[str]) -> Iterator[str]:
+    """Those that name something here; none inside another."""
+    outermost: list[str] = []
+    for pointer in sorted(set(pointers), key=len):
+        if not any(f"{pointer}/".startswith(f"{one}/") for one in outermost) and _is_there(value, pointer):
+            outermost.append(pointer)
+            yield pointer
+
+
+def _is_there(value: Any, pointer: str) -> bool:
+    for token in pointer_tokens(pointer):
+        if isinstance(value, dict) and token in value:
+            value = value[token]
+        elif isinstance(value, list) and (at := _index(token)) is not None and at < len(value):
+            value = value[at]
+        else:
+            return False
+    return True
+
+
+def _index(token: str) -> int | None:
+    """A place in a list, in its one spelling: two pointers never name the same place."""
+    return int(token) if token.isdecimal() and token.isascii() and token == str(int(token)) else None
+
+
+def _swapped(value: Any, pointer: str, other: Any) -> tuple[Any, Any]:
+    """The value with another one at that place, changed in place; and what was there.
+
+    Raises:
+        ValueError: there is no such place.
+    """
+    tokens = pointer_tokens(pointer)
+    if not tokens:
+        return other, value
+    if not _is_there(value, pointer):
+        raise ValueError("a seal names a place that is not there")
+    inner = value
+    for token in tokens[:-1]:
+        inner = inner[int(token) if isinstance(inner, list) else token]
+    last = int(tokens[-1]) if isinstance(inner, list) else tokens[-1]
+    taken, inner[last] = inner[last], other
+    return value, taken
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, dict | list):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _leaves(one)
+    else:
+        yield str(value)
+
+
+def _parts(stored: bytes) -> tuple[Any, list[tuple[str, str, str]]]:
+    """The open part and the seals.
+
+    Raises:
+        ValueError: no version of this SDK wrote that.
+    """
+    document = orjson.loads(stored[len(_MARK) :])
+    try:
+        return document["open"], [
+            (str(at), str(key_id), str(text)) for at, key_id, text in document["sealed"]
+        ]
+    except (KeyError, TypeError) as error:
+        raise ValueError("its seals cannot be read") from error
+
+
+def _associated(about: About, pointer: str) -> bytes:
+    return canonicalize([_VERSION, about.txn, about.effect_id, about.column, pointer])
+
+
+def _encrypted(key: SealingKey, about: About, pointer: str, value: Any) -> str:
+    plain = canonicalize(value)
+    plain += b" " * (-len(plain) % _BLOCK)  # JSON does not see them
+    nonce = os.urandom(_NONCE_BYTES)
+    return encode_base64url(nonce + AESGCM(key.raw).encrypt(nonce, plain, _associated(about, pointer)))
+
+
+def _decrypted(key: SealingKey, about: About, pointer: str, text: str) -> Any:
+    raw = decode_base64url(text)
+    try:
+        plain = AESGCM(key.raw).decrypt(raw[:_NONCE_BYTES], raw[_NONCE_BYTES:], _associated(about, pointer))
+    except InvalidTag as error:
+        raise ValueError("a sealed value was changed, or put where it was not sealed") from error
+    return orjson.loads(plain)

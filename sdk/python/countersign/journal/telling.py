@@ -1,0 +1,163 @@
+"""The journal as plain values for people: no secret argument, no control character that could rewrite a
+terminal. It takes no key: what is sealed is hidden, and what an older journal holds in clear is hidden all the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import orjson
+
+from countersign.contract.admission import JSON
+from countersign.contract.errors import ContractError
+from countersign.contract.pointers import pointer_tokens
+from countersign.errors import JournalError
+from countersign.journal import Journal, TransactionRecord
+from countersign.journal.reading import COMPENSATE_LANE, LIVE_LANE, STAGED_LANE
+from countersign.journal.records import ShownEffect
+from countersign.journal.sealing import HIDDEN
+
+
+def visible(text: str) -> str:
+    """Text with everything that is not printable written out; an agent must not move the reader's cursor."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
+
+
+def summary(journal: Journal, record: TransactionRecord) -> dict[str, Any]:
+    """One transaction in a line."""
+    rows = journal.transactions.shown(record) if record.staging is not None else ()
+    return {
+        "txn": record.txn,
+        "key": record.run_key,
+        "agent": record.agent,
+        "state": "parked" if record.parked else record.state.value,
+        "effects": ", ".join(f"{row.tool} {row.state.value}" for row in rows),
+        "changed": _moment(record.updated_at),
+        "note": record.note,
+    }
+
+
+def describe(journal: Journal, record: TransactionRecord) -> dict[str, Any]:
+    """One transaction with its effects."""
+    effects: list[dict[str, Any]] = []
+    if record.staging is not None:
+        for lane in (STAGED_LANE, LIVE_LANE, COMPENSATE_LANE):
+            effects += [_effect(journal, row) for row in journal.transactions.shown(record, lane)]
+    return {
+        "txn": record.txn,
+        "key": record.run_key,
+        "agent": record.agent,
+        "state": "parked" if record.parked else record.state.value,
+        "revision": record.rev,
+        "attempt": record.attempt_id,
+        "unreported": journal.outbox.count(record.txn),
+        "created": _moment(record.created_at),
+        "changed": _moment(record.updated_at),
+        "note": record.note,
+        "edits": _edits(journal, record.txn),
+        "effects": effects,
+    }
+
+
+def _edits(journal: Journal, txn: str) -> str | None:
+    """Who changed arguments that are in force, who accepted that, and why."""
+    noted = journal.edits.noted(txn)
+    edits = [one for one in noted if isinstance(one, dict)] if isinstance(noted, list) else []
+    told = (
+        f"{one.get('name')} ({one.get('person')}) proposed {one.get('proposal_id')}, {one.get('decided_by')} accepted "
+        f"it for revision {one.get('became_rev')}: {one.get('reason')}"
+        for one in edits
+    )
+    return "; ".join(told) or None
+
+
+def _effect(journal: Journal, row: ShownEffect) -> dict[str, Any]:
+    secrets = _secrets(journal, row)
+    args = without_secrets(row.args, secrets)
+    staged = None if row.staged is None else without_secrets(row.staged, secrets)
+    return {
+        "lane": row.lane,
+        "seq": row.seq,
+        "tool": row.tool,
+        "state": row.state.value,
+        "effect_id": row.effect_id,
+        "call_key": row.call_key,
+        "args": _json(args),
+        "staged": None if staged is None else _json(staged),
+        "result": _result(row, args),
+        "error": row.error,
+        "compensates": row.compensates,
+        "settled": "; ".join(_said(one) for one in row.said) or None,
+    }
+
+
+def _said(one: Mapping[str, JSON]) -> str:
+    """Who settled it, as what, when and why."""
+    answer = str(one.get("answer")).replace("_", " ")
+    who = f"{one.get('name')} ({one.get('person')})"
+    return f"{answer}, says {who} at {one.get('at')}: {one.get('reason')}"
+
+
+def _result(row: ShownEffect, args: JSON) -> str | None:
+    """That of a call with a secret may repeat it, and is hidden; also where a journal from before seals holds both."""
+    if row.result_sealed or (row.result is not None and _hides(args)):
+        return HIDDEN
+    return None if row.result is None else row.result.decode()
+
+
+def _hides(value: JSON) -> bool:
+    if isinstance(value, dict | list):
+        return any(map(_hides, value.values() if isinstance(value, dict) else value))
+    return value == HIDDEN
+
+
+def _secrets(journal: Journal, row: ShownEffect) -> tuple[str, ...] | None:
+    """The pointers a reviewed manifest calls secret; None while nobody has said, which hides everything. What a live
+    call ran with is sealed where its code or its manifest called it secret.
+    """
+    if row.tool_digest is None:
+        return () if row.lane == LIVE_LANE else None
+    try:
+        return journal.manifests.get(row.tool, row.tool_digest).secret
+    except (JournalError, ContractError):
+        return None
+
+
+def without_secrets(args: JSON, secrets: tuple[str, ...] | None) -> JSON:
+    """The arguments, changed in place, with what these pointers name hidden; None hides everything."""
+    if secrets is None:
+        return HIDDEN
+    for pointer in secrets:
+        _hide(args, pointer_tokens(pointer))
+    return args
+
+
+def _hide(value: JSON, tokens: tuple[str, ...]) -> None:
+    *way, last = tokens
+    for token in way:
+        if isinstance(value, dict) and token in value:
+            value = value[token]
+        elif isinstance(value, list) and token.isdigit() and int(token) < len(value):
+            value = value[int(token)]
+        else:
+            return
+    if isinstance(value, dict) and last in value:
+        value[last] = HIDDEN
+    elif isinstance(value, list) and last.isdigit() and int(last) < len(value):
+        value[int(last)] = HIDDEN
+
+
+def _json(value: JSON) -> str:
+    return orjson.dumps(value).decode()
+
+
+def _moment(at: float) -> str:
+    return datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON in ASCII: what an agent wrote moves no cursor of whoever reads it on a terminal."""
+    return json.dumps(orjson.loads(orjson.dumps(value)), indent=indent)

@@ -1,0 +1,1 @@
+"""The live lane: effects that run at once and can be undone (README.md)."""

@@ -1,0 +1,98 @@
+"""Asking the policy about a live effect before it runs, where its reviewed manifest says `ask: live`.
+
+Rules: what is asked is what runs, the same canonical bytes; only a release lets it run. A live effect cannot wait, for
+no adapter transaction is open while people decide, so what people would have to agree to is refused; and whatever keeps
+the service from answering refuses as well (I-11). The answer stands in the service's log, but of a dry run, of which
+nothing is kept anywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from countersign.contract import names
+from countersign.contract.admission import load
+from countersign.contract.errors import ContractError
+from countersign.contract.manifest import ToolManifest
+from countersign.contract.states import Verdict
+from countersign.contract.wire import Claimed, EvaluatedEffect, EvaluationRequest, SubmittedEffect
+from countersign.engine import Engine
+from countersign.errors import Denied, NotStageable, ReviewRequired, ServiceUnavailable
+from countersign.errors.reasons import DenyReason
+from countersign.tools.tool import Tool
+
+_WHERE: Final = "POST /v1/evaluations"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveCallAsked:
+    """One live call that is about to run."""
+
+    tool: Tool
+    args: bytes
+    n: int
+    call_key: str
+
+
+async def require_released(
+    engine: Engine, call: LiveCallAsked, *, run_key: str, txn: str, claimed: Claimed | None, noted: bool
+) -> None:
+    """Ask about one live call, if it is one that is asked about, and come back only where it may run.
+
+    Raises:
+        Denied: with the policy's reasons.
+        ReviewRequired: people would have to agree.
+        ServiceUnavailable: nobody could be asked, or it is not known whether anybody is to be.
+        ServiceRefused: the service takes no question of this agent, for instance while it is stopped.
+        RegistrationError: the reviewed manifest does not fit the code.
+    """
+    tool = call.tool
+    manifest = await engine.manifests.asked_about(tool, engine.service, engine.clock)
+    if manifest is None:
+        return
+    question = EvaluationRequest(
+        run_key=run_key, effects=(_submitted(call, manifest),), claimed=claimed, live=noted
+    )
+    answered = (await engine.service.evaluate(question)).effects
+    if [one.tool for one in answered] != [tool.name]:
+        raise ServiceUnavailable(_WHERE, "it answers about another effect than it was asked")
+    decided = answered[0]
+    if decided.decision.outcome is Verdict.RELEASE:
+        return
+    engine.manifests.forget(tool.name)  # what was reviewed may be another one by now
+    effect_id = names.effect_id(txn=txn, call_key=call.call_key)
+    if decided.decision.outcome is Verdict.REVIEW:
+        raise ReviewRequired(run_key, txn, tool.name, effect_id, _people(decided))
+    raise Denied(run_key, txn, _reasons(tool.name, effect_id, decided))
+
+
+def _submitted(call: LiveCallAsked, manifest: ToolManifest) -> SubmittedEffect:
+    args = load(call.args)
+    if not isinstance(args, dict):
+        raise AssertionError("a signature freezes arguments to one object")
+    try:
+        resource = manifest.resource_of(args)
+    except ContractError as error:
+        raise NotStageable(f"the call of {call.tool.name!r} makes no sound effect: {error}") from error
+    return SubmittedEffect(
+        tool=call.tool.name,
+        tool_digest=manifest.digest,
+        args=args,
+        n=call.n,
+        call_key=call.call_key,
+        resource=resource,
+    )
+
+
+def _people(decided: EvaluatedEffect) -> tuple[str, ...]:
+    return tuple(
+        f"{f'{need.quorum} of ' if need.quorum > 1 else ''}{'|'.join(need.groups)}" for need in decided.needs
+    )
+
+
+def _reasons(tool: str, effect_id: str, decided: EvaluatedEffect) -> tuple[DenyReason, ...]:
+    return tuple(
+        DenyReason(tool, effect_id, one.code, one.text, one.policy, one.advice)
+        for one in decided.decision.reasons
+    )

@@ -1,0 +1,222 @@
+"""The live lane of one transaction: adapters' sessions, opened when first needed, ended together.
+
+Rules: an effect is in the journal before it runs; after `undo` nothing of it stands; a commit that fails says
+which adapters had already committed. No session is open while people decide: the commit calls `undo` first.
+Effects take turns (turns.py); a block among them can be taken back alone (`savepoint`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import os
+from contextlib import ExitStack
+from typing import Any, Final
+
+from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
+from countersign.errors import MisuseError, NotStageable, SavepointLost
+from countersign.live.remains import Recovered
+from countersign.live.turns import Turns
+from countersign.tools.tool import Tool
+
+log: Final = logging.getLogger("countersign")
+
+
+class CommitFailed(Exception):
+    """An adapter could not commit; `committed` names those that had before it. What its error says is not told where it
+    was given secrets: a database quotes the values that it refuses.
+    """
+
+    def __init__(
+        self, adapter: str, cause: Exception, committed: tuple[str, ...], *, hidden: bool = False
+    ) -> None:
+        super().__init__(type(cause).__name__ if hidden else f"{type(cause).__name__}: {cause}")
+        self.adapter, self.committed = adapter, committed
+
+
+class LiveWork:
+    """The sessions of one transaction."""
+
+    def __init__(self, txn: str) -> None:
+        self._txn = txn
+        self._sessions: dict[str, tuple[LiveAdapter, LiveSession]] = {}
+        self._blocks: list[Block] = []  # that are open, the outermost first
+        self._turns = Turns()
+        self._given_secrets: set[str] = set()  # adapters, by name
+        self._lost: SavepointLost | None = None
+        self.claimed: frozenset[str] | None = None  # with Serialize: the adapters it may use
+
+    def __bool__(self) -> bool:
+        return bool(self._sessions)
+
+    def run(self, tool: Tool, call: LiveCall) -> Any:
+        """Run one live effect now; an async tool answers an awaitable that does."""
+        if tool.adapter is None:
+            raise AssertionError("registration refuses a live tool without an adapter")
+        if tool.is_async:
+            return self._run_async(tool, call)
+        with self._turns.blocking(tool.name), self._session(tool.adapter).effect(call):
+            return tool.fn(**dict(call.args))
+
+    def hide(self, tool: Tool) -> None:
+        """A call of this tool has secrets."""
+        if tool.adapter is not None:
+            self._given_secrets.add(tool.adapter.name)
+
+    def savepoint(self) -> Block:
+        """A block whose live effects are taken back if it raises, and those before it are not.
+
+        Raises:
+            NotStageable: an adapter has no savepoints, or a live effect is running.
+        """
+        if self._turns.taken_here:
+            raise NotStageable("a live tool is part of a block and cannot open one inside itself")
+        return Block(self)
+
+    def end_block(self) -> None:
+        """Calls of other threads and tasks are over. One in the middle of a live effect would leave half of it."""
+        if not self._turns.end_block():
+            self.lose(
+                "a live effect was still running when its block was over; wait inside it for every thread and task"
+            )
+
+    def lose(self, why: str) -> None:
+        """Nobody knows any more what stands, so nothing of the whole lane may be kept."""
+        self._lost = self._lost or SavepointLost(why)
+
+    def require_whole(self) -> None:
+        """Refuse to go on where a block could not be taken back.
+
+        Raises:
+            SavepointLost: naming the adapter.
+        """
+        if self._lost is not None:
+            raise self._lost
+
+    def verify_unmoved(self) -> None:
+        """Design section 7, step 2."""
+        for _, session in self._sessions.values():
+            session.verify_unmoved()
+
+    def changes(self) -> dict[str, tuple[Change, ...] | None]:
+        """What each adapter would change by its name; None of one that cannot tell."""
+        return {name: session.changes() for name, (_, session) in self._sessions.items()}
+
+    def prepare(self, attempt_id: str) -> None:
+        """Let what can fail about a commit fail before the redemption."""
+        for _, session in self._sessions.values():
+            session.prepare(attempt_id)
+
+    def commit(self, attempt_id: str) -> None:
+        """Commit every adapter, in the order they were first used; last those that can take a commit back.
+
+        Raises:
+            CommitFailed: one could not; of the others only those whose commit is final stand.
+        """
+        final: list[str] = []
+        for adapter, session in sorted(self._sessions.values(), key=lambda one: one[0].commits_last):
+            try:
+                session.commit(attempt_id)
+            except Exception as error:  # noqa: BLE001 - an adapter may raise anything; its name must reach the caller
+                self._forget(final)
+                self.undo()
+                hidden = adapter.name in self._given_secrets
+                cause = None if hidden else error
+                raise CommitFailed(adapter.name, error, tuple(final), hidden=hidden) from cause
+            if not adapter.commits_last:
+                final.append(adapter.name)
+        self._close()
+
+    def adopt(self, found: Recovered) -> None:
+        """Go on with what dead processes had prepared, in place of what this one has done."""
+        self.undo()
+        self._sessions = dict(found.prepared)
+        self._given_secrets |= found.given_secrets
+
+    def undo(self) -> None:
+        """Leave nothing behind. One adapter's trouble does not keep the others from being undone."""
+        self._turns.end_block()
+        sessions, self._sessions = self._sessions, {}
+        with ExitStack() as stack:
+            for _, session in sessions.values():
+                stack.callback(session.undo)
+
+    def _session(self, adapter: LiveAdapter) -> LiveSession:
+        known = self._sessions.get(adapter.name)
+        if known is None:
+            self._require_claimed(adapter)
+            known = (adapter, adapter.begin(self._txn))
+            self._sessions[adapter.name] = (
+                known  # from here on it is undone with the others, whatever follows
+            )
+            for block in self._blocks:
+                block.begin(known[1])
+        elif known[0] is not adapter:
+            raise MisuseError(f"two live adapters are called {adapter.name!r}; give one another name")
+        return known[1]
+
+    def _require_claimed(self, adapter: LiveAdapter) -> None:
+        if self.claimed is not None and adapter.name not in self.claimed:
+            raise NotStageable(
+                f"live adapter {adapter.name!r} was not claimed as this transaction was entered; name it in "
+                "Serialize(adapters=[...]), or register its tools before"
+            )
+
+    def _close(self) -> None:
+        """Everything is committed; what is left to do is tidying up, and the next to come does it as well."""
+        sessions, self._sessions = self._sessions, {}
+        for adapter, session in sessions.values():
+            try:
+                session.close()
+            except Exception as error:  # noqa: BLE001 - as above; and it must not hide that everything stands
+                log.warning("live adapter %s could not tidy up: %s", adapter.name, error)
+
+    def _forget(self, names: list[str]) -> None:
+        for name in names:
+            del self._sessions[name]
+
+    async def _run_async(self, tool: Tool, call: LiveCall) -> Any:
+        if tool.adapter is None:
+            raise AssertionError("registration refuses a live tool without an adapter")
+        async with self._turns.awaiting(tool.name):
+            with self._session(tool.adapter).effect(call):
+                answer = tool.fn(**dict(call.args))
+                return await answer if inspect.isawaitable(answer) else answer
+
+
+class Block:
+    """One nested transaction inside a live lane, over every session that is open in it. One that could not be taken
+    back leaves nobody knowing what stands, so then the whole lane has to be undone.
+    """
+
+    def __init__(self, live: LiveWork) -> None:
+        self._live = live
+        self._savepoints: list[Savepoint] = []
+        self._pid = os.getpid()
+
+    def begin(self, session: LiveSession) -> None:
+        """Take a session in: one that was open before, or begins inside."""
+        self._savepoints.append(session.savepoint())
+
+    def __enter__(self) -> None:
+        self._live._blocks.append(self)
+        try:
+            for _, session in self._live._sessions.values():
+                self.begin(session)
+        except BaseException:
+            self._end(keep=False)
+            raise
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if os.getpid() == self._pid:  # a fork copied the sessions; they stay the parent's
+            self._end(keep=error is None)
+
+    def _end(self, *, keep: bool) -> None:
+        self._live._blocks.remove(self)
+        try:
+            for one in reversed(self._savepoints):
+                (one.release if keep else one.rollback)()
+        except Exception as error:
+            lost = SavepointLost(str(error) or type(error).__name__)
+            self._live._lost = lost
+            raise lost from error

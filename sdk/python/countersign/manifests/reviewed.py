@@ -1,0 +1,199 @@
+"""Where the reviewed description of a tool comes from: the file beside the code, else the service, else the
+draft.
+
+Whatever was read is kept in the journal by digest, so that a parked transaction can be compared with the tool
+that would fire it. The draft is the last resort: the service denies what nobody reviewed and says how to
+change that. A manifest that does not fit the code (other name, lane or arguments) is refused here, before
+anything is sent.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from countersign.contract.errors import ContractError
+from countersign.contract.manifest import ToolManifest, load_manifest, manifest_file
+from countersign.errors import RegistrationError, ServiceRefused, ServiceUnavailable
+from countersign.manifests.drafting import draft_manifest
+from countersign.service.client import Service
+
+if TYPE_CHECKING:
+    from countersign.clock import Clock
+    from countersign.journal import Journal
+    from countersign.tools.tool import Tool
+
+MANIFEST_FOLDER: Final = (
+    "tools"  # holds reviewed manifests and nothing else; drafts lie elsewhere (exporting.py)
+)
+_MAX_MANIFEST_BYTES: Final = 256 * 1024  # the contract's own limit of one admitted document
+_LIVE_FRESH_SECONDS: Final = 60  # so long nobody asks again whether a live tool is to be asked about
+
+
+@dataclass(frozen=True, slots=True)
+class _Looked:
+    """What the service said of a live tool, None where nobody has reviewed it, and when (steady)."""
+
+    manifest: ToolManifest | None
+    at: float
+
+
+class Manifests:
+    """The manifests of one process. Files and the service are asked once."""
+
+    def __init__(self, journal: Journal, known: Manifests | None = None) -> None:
+        """`known`: those of the same process, whose looks at live tools these share."""
+        self._journal = journal
+        self._settled: dict[str, ToolManifest] = {}
+        self._live: dict[str, _Looked] = {} if known is None else known._live
+        self._secret_live: dict[str, tuple[str, ...]] = {} if known is None else known._secret_live
+
+    def at_hand(self, tool: Tool) -> ToolManifest | None:
+        """What is known without asking anybody: used for early refusals while staging.
+
+        Raises:
+            RegistrationError: the file beside the code is not a manifest, or is another tool's.
+        """
+        if tool.name not in self._settled:
+            read = _read_file(tool)
+            if read is None:
+                return None
+            self._settle(tool, read)
+        return self._settled[tool.name]
+
+    async def of(self, tool: Tool, service: Service) -> ToolManifest:
+        """The manifest to submit with.
+
+        Raises:
+            RegistrationError: it does not fit the code.
+            ServiceUnavailable: nobody could be asked.
+        """
+        known = self.at_hand(tool)
+        if known is None:
+            known = await self._ask(tool, service)
+            self._settle(tool, known)
+        return known
+
+    async def asked_about(self, tool: Tool, service: Service, clock: Clock) -> ToolManifest | None:
+        """The manifest to ask the policy with about each live effect of a tool; None where it is not to be asked.
+
+        A live effect is submitted nowhere, so nothing else would tell that people want to be asked: the service's
+        manifest is looked at once a minute. A reviewed file beside the code that says so itself needs no look; where
+        the service cannot be reached its last word counts, else that file.
+
+        Raises:
+            RegistrationError: it does not fit the code.
+            ServiceUnavailable: nobody could be asked, so nobody knows whether the policy is to be.
+        """
+        beside = self.at_hand(tool)
+        if beside is not None and beside.asks_live:
+            return beside
+        known = self._live.get(tool.name)
+        if known is None or clock.steady() - known.at >= _LIVE_FRESH_SECONDS:
+            try:
+                reviewed = await self._reviewed(tool, service)
+            except ServiceUnavailable:
+                if known is None and beside is None:
+                    raise
+                reviewed = beside if known is None else known.manifest
+            known = self._live[tool.name] = _Looked(reviewed, clock.steady())
+            self._secret_live[tool.name] = () if reviewed is None else reviewed.secret
+        found = known.manifest or beside
+        if tool.draft.ask == "live":
+            return found or draft_manifest(tool)
+        return found if found is not None and found.asks_live else None
+
+    def secret_of_live(self, tool: Tool) -> tuple[str, ...]:
+        """Pointers to what anybody calls secret of a live call: its code, the file beside it, or the service when it
+        was last looked at, which is just before each call runs.
+
+        Raises:
+            RegistrationError: the file beside the code is not a manifest, or is another tool's.
+        """
+        beside = self.at_hand(tool)
+        said = (
+            *tool.secret,
+            *(() if beside is None else beside.secret),
+            *self._secret_live.get(tool.name, ()),
+        )
+        return tuple(dict.fromkeys(said))
+
+    async def _reviewed(self, tool: Tool, service: Service) -> ToolManifest | None:
+        try:
+            manifest = await service.manifest(tool.name)
+        except ServiceRefused as refused:
+            if refused.status != 404:
+                raise
+            return None
+        require_fits(tool, manifest)
+        return manifest
+
+    def forget(self, name: str) -> None:
+        """Ask again next time: the service said that this manifest has changed. What it called secret stays so until
+        then, for a call of another thread may be about to run.
+        """
+        self._settled.pop(name, None)
+        self._live.pop(name, None)
+
+    async def _ask(self, tool: Tool, service: Service) -> ToolManifest:
+        try:
+            return await service.manifest(tool.name)
+        except ServiceRefused as refused:
+            if refused.status != 404:
+                raise
+            return draft_manifest(tool)
+
+    def _settle(self, tool: Tool, manifest: ToolManifest) -> None:
+        require_fits(tool, manifest)
+        self._journal.manifests.keep(manifest)
+        self._settled[tool.name] = manifest
+
+
+def manifest_path(tool: Tool) -> Path | None:
+    """Where the reviewed manifest of a tool lies: as declared, else `tools/<name>.json` beside its module."""
+    if tool.manifest_path is not None:
+        return tool.manifest_path
+    source = inspect.getsourcefile(inspect.unwrap(tool.fn))
+    return (
+        None if source is None else Path(source).resolve().parent / MANIFEST_FOLDER / manifest_file(tool.name)
+    )
+
+
+def require_fits(tool: Tool, manifest: ToolManifest) -> None:
+    """Refuse a manifest that describes something else than this function.
+
+    Raises:
+        RegistrationError: saying which of the two to change.
+    """
+    if manifest.tool != tool.name:
+        raise RegistrationError(
+            f"the manifest of tool {tool.name!r} is that of {manifest.tool!r}; fix its name"
+        )
+    if manifest.lane != tool.lane:
+        raise RegistrationError(
+            f"tool {tool.name!r} is {tool.lane} in code and {manifest.lane} in its reviewed manifest; make them agree"
+        )
+    if tool.tries is not None and tool.tries > 1 and not manifest.idempotent:
+        raise RegistrationError(
+            f"tool {tool.name!r} says tries={tool.tries}, and its reviewed manifest does not call it idempotent, so a "
+            "second call could be a second effect: leave tries out, or have `idempotent` reviewed"
+        )
+    if manifest.properties != tool.signature.names:
+        differing = ", ".join(sorted(manifest.properties ^ tool.signature.names))
+        raise RegistrationError(
+            f"tool {tool.name!r} and its reviewed manifest name different arguments ({differing}); draft it again "
+            "(`countersign tools export --tools MODULE`) and have that reviewed, or take the change of the code back"
+        )
+
+
+def _read_file(tool: Tool) -> ToolManifest | None:
+    path = manifest_path(tool)
+    if path is None or (tool.manifest_path is None and not path.is_file()):
+        return None
+    try:
+        with path.open("rb") as file:
+            return load_manifest(file.read(_MAX_MANIFEST_BYTES + 1))
+    except (OSError, ContractError) as error:
+        raise RegistrationError(f"the manifest file {str(path)!r} of tool {tool.name!r}: {error}") from error

@@ -1,0 +1,161 @@
+"""Finishing what other processes left: parked transactions that were approved since, and what a crash
+interrupted.
+
+Rules: a living owner is left alone (its lease says so); before the redemption nothing is ever fired that no
+people or policy released, and what was never submitted ends; after it things go forward (forward.py); one
+transaction's trouble does not keep the others waiting; doing it again changes nothing. A transaction is fired
+only from the journal that staged it, with the tools its module defines, and only if their reviewed manifests
+are still the ones it was staged with.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Final
+
+from countersign import tracing
+from countersign.commit.commit import Commit
+from countersign.commit.lost_redemption import adopt, is_of_list, look
+from countersign.commit.plan import Plan, plan_from_journal
+from countersign.commit.reporting import flush, tell_restored
+from countersign.commit.terms import Terms
+from countersign.engine import Engine
+from countersign.errors import (
+    AlreadyRedeemed,
+    CountersignError,
+    Denied,
+    ReleaseRefused,
+    ReviewPending,
+    ServiceRefused,
+    ServiceUnavailable,
+    WorkerStopping,
+)
+from countersign.journal import Lease, LocalTxn, TransactionRecord
+from countersign.journal.moves import OPEN_TXN
+from countersign.live.remains import undo_remains
+from countersign.live.work import LiveWork
+from countersign.recovery.forward import Forward
+
+log: Final = logging.getLogger("countersign")
+_NEVER_SENT: Final = "its process ended before it was submitted; run it again"
+_RUN_AGAIN: Final = "it ended before anything was redeemed; run it again under its key"
+_SUPERSEDED: Final = "another list was staged under its key since"
+_BY_ANOTHER: Final = "another process has finished it"
+_BODY_DIED: Final = "its process ended inside the body"
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """What recovery found and did with one transaction."""
+
+    txn: str
+    run_key: str
+    before: str
+    after: str
+    note: str
+    waiting: bool = False  # people are still asked, or somebody else owns it: come back later
+
+
+async def resume_all(engine: Engine) -> list[Resumed]:
+    """Go through the journal once, oldest first, and report what was left over."""
+    return [found async for found in resume_each(engine)]
+
+
+async def resume_each(engine: Engine) -> AsyncIterator[Resumed]:
+    """The same, one by one as they are finished; the rest is left alone once the engine is stopping."""
+    await _tell_restored(engine)
+    for record in engine.journal.transactions.unfinished():
+        if engine.stopping():
+            break
+        yield await resume_one(engine, record)
+    await flush(engine)
+
+
+async def _tell_restored(engine: Engine) -> None:
+    """A service that was restored hears what it has forgotten, also where nothing is left to finish."""
+    try:
+        await tell_restored(engine)
+    except (ServiceUnavailable, ServiceRefused) as error:
+        log.warning("the service could not be asked whether it was restored: %s", error)
+
+
+async def resume_one(engine: Engine, record: TransactionRecord) -> Resumed:
+    """Finish one transaction as far as that goes now."""
+    lease = engine.journal.leases.acquire(record.txn)
+    if isinstance(lease, str):
+        return Resumed(
+            record.txn, record.run_key, record.state, record.state, f"owned by {lease}", waiting=True
+        )
+    try:
+        record = engine.journal.transactions.require(record.txn)  # as it is now that it is ours
+        note = await _traced(engine, lease, record) if record.state in OPEN_TXN else _BY_ANOTHER
+        waiting = False
+    except (ReviewPending, WorkerStopping) as pending:
+        note, waiting = str(pending), True
+    except CountersignError as error:
+        note, waiting = str(error), False
+        engine.journal.transactions.note_if_open(lease, str(error))
+    finally:
+        engine.journal.leases.release(lease)
+    after = engine.journal.transactions.require(record.txn).state
+    return Resumed(record.txn, record.run_key, record.state, after, note, waiting)
+
+
+async def _traced(engine: Engine, lease: Lease, record: TransactionRecord) -> str:
+    """In the trace of the agent that staged it, wherever this process runs and whenever."""
+    begun = engine.journal.traces.find(record.txn) if tracing.enabled() else None
+    with tracing.going_on("countersign resume", begun, txn=record.txn, before=record.state.value) as tell:
+        try:
+            return await _finish(engine, lease, record)
+        finally:
+            if tracing.enabled():
+                tell(state=engine.journal.transactions.require(record.txn).state.value)
+
+
+async def _finish(engine: Engine, lease: Lease, record: TransactionRecord) -> str:
+    if record.staging is None:
+        undo_remains(engine, record.txn)
+        engine.journal.transactions.abort_all(lease, _BODY_DIED)
+        return _BODY_DIED
+    plan = plan_from_journal(record, engine.journal, engine.registry)
+    if not plan.calls:
+        return Forward(engine, lease, plan, LiveWork(record.txn)).settle_live_only()
+    if record.redeemed:
+        await Forward(engine, lease, plan, LiveWork(record.txn)).run()
+        return "finished"
+    return await _before_redemption(engine, lease, record, plan)
+
+
+async def _before_redemption(engine: Engine, lease: Lease, record: TransactionRecord, plan: Plan) -> str:
+    """Only what was parked is fired from here; everything else before the commit point is left to a rerun."""
+    asked_at = engine.clock.steady()
+    view = await look(engine, plan.txn)
+    if view is not None and await adopt(engine, lease, plan, view):
+        await Forward(engine, lease, plan, LiveWork(plan.txn)).run()
+        return "finished"
+    undo_remains(engine, plan.txn)
+    if view is None or not record.parked or not is_of_list(view, plan):
+        note = _NEVER_SENT if view is None else _RUN_AGAIN if is_of_list(view, plan) else _SUPERSEDED
+        engine.journal.transactions.end(lease, LocalTxn.ENDED, note)
+        return note
+    await _require_unchanged(engine, plan)
+    try:
+        takes = engine.journal.edits.of(plan.txn)
+        await Commit(engine, lease, plan, LiveWork(plan.txn), Terms(accept_edits=takes)).go_on(view, asked_at)
+    except (Denied, AlreadyRedeemed) as ended:
+        engine.journal.transactions.end(lease, LocalTxn.ENDED, str(ended))
+        return str(ended)
+    return "fired"
+
+
+async def _require_unchanged(engine: Engine, plan: Plan) -> None:
+    """The tool that would fire must be the tool that was reviewed (design section 3, tool_digest)."""
+    for call in plan.calls:
+        now = await engine.manifests.of(call.tool, engine.service)
+        if now.digest != call.effect.tool_digest:
+            raise ReleaseRefused(
+                plan.txn,
+                f"the reviewed manifest of {call.tool.name!r} has changed since it was staged; run it again",
+            )

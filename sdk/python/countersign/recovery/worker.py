@@ -1,0 +1,96 @@
+"""`countersign worker`: go through the journal again and again, so that what people approve fires without its agent.
+
+Rules: the journal's lease decides who fires, so any number of workers may share one journal, beside agents that stage
+into it; a worker that is told to stop lets the effect being fired end, writes its outcome down and begins nothing
+more, neither a redemption nor another effect; one that is killed leaves what every crash leaves (recovery.py). A
+second signal acts as if no worker were here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+from countersign.recovery.recovery import Resumed, resume_each
+from countersign.runtime import Runtime
+
+_HEARD: Final = b"finishing the effect that is being fired; a second signal ends at once\n"
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+async def work(runtime: Runtime, tell: Callable[[Resumed], None], *, every_seconds: float | None) -> None:
+    """Finish what can be finished, every so many seconds until a signal comes, or once for None. Runs on the main
+    thread. `tell` hears of every transaction when it is first seen and when its state or note is another.
+    """
+    stop, told = _Stop(asyncio.get_running_loop()), Told()
+    waits = runtime.async_waits()
+    with stop.on_signals():
+        async with waits.opened():
+            while not stop.asked:
+                async for found in resume_each(runtime.engine(waits, lambda: stop.asked)):
+                    if told.is_new(found):
+                        tell(found)
+                told.end_of_round()
+                if every_seconds is None:
+                    return
+                await stop.wait(every_seconds)
+
+
+class Told:
+    """What was said of each transaction at the last round; one that is finished is forgotten."""
+
+    def __init__(self) -> None:
+        self._before: dict[str, tuple[str, str]] = {}
+        self._now: dict[str, tuple[str, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._before) + len(self._now)
+
+    def is_new(self, found: Resumed) -> bool:
+        """Whether something about it is another than a round ago."""
+        self._now[found.txn] = found.after, found.note
+        return self._before.get(found.txn) != self._now[found.txn]
+
+    def end_of_round(self) -> None:
+        """Everything that is left has been seen."""
+        self._before, self._now = self._now, {}
+
+
+class _Stop:
+    """Set by a signal at once, also while a plain tool keeps the event loop from running."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.asked = False
+        self._loop = loop
+        self._wake = asyncio.Event()
+
+    @contextmanager
+    def on_signals(self) -> Iterator[None]:
+        before = {one: signal.getsignal(one) for one in _SIGNALS}
+
+        def heard(number: int, frame: FrameType | None) -> None:
+            self.asked = True
+            for one in _SIGNALS:
+                signal.signal(one, before[one])
+            os.write(2, _HEARD)  # a buffered stream may be the very thing the signal interrupted
+            self._loop.call_soon_threadsafe(self._wake.set)
+
+        for one in _SIGNALS:
+            signal.signal(one, heard)
+        try:
+            yield
+        finally:
+            for one in _SIGNALS:
+                signal.signal(one, before[one])
+
+    async def wait(self, seconds: float) -> None:
+        """Until it is asked to stop, at most so long."""
+        try:
+            await asyncio.wait_for(self._wake.wait(), seconds)
+        except TimeoutError:
+            return

@@ -1,0 +1,1 @@
+"""The other party, as this side sees it: asked, carried, and believed only by signature (README.md)."""

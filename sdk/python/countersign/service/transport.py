@@ -1,0 +1,276 @@
+"""One request to the service: proof, nonce, retries, limits, and problems as typed errors.
+
+Rules: every request to the agent's API carries a proof of our key over exactly what is sent; a refused nonce
+is answered once with the next one; connection errors and an overloaded service are tried again a few times
+with the same body and the same idempotency key; whatever does not come back as a sound answer is
+`ServiceUnavailable`. No redirect is followed. Nothing here decides whether anything fires.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any, Final, TypeVar
+from urllib.parse import urlsplit
+
+import httpx2
+
+from countersign import tracing
+from countersign.clock import Clock
+from countersign.contract.admission import Limits, load
+from countersign.contract.codes import ErrorCode
+from countersign.contract.errors import ContractError
+from countersign.contract.keys import PrivateKey
+from countersign.contract.proof import make_proof
+from countersign.contract.wire import BroughtKey, WireModel, parse
+from countersign.errors import OverQuota, ServiceRefused, ServiceUnavailable
+from countersign.service.bringing import PATH, BroughtKeys
+from countersign.settings import TOKEN_VARIABLE, URL_VARIABLE, Settings
+from countersign.waiting import Answered, Asked, Waits
+
+M = TypeVar("M", bound=WireModel)
+
+_PROOF: Final = "Agent-Proof"
+_NONCE: Final = "Agent-Nonce"
+_NO_NONCE_YET: Final = "none"  # the service answers the first request with one
+_BUSY_STATUSES: Final = frozenset({429, 502, 503, 504})
+_MAX_NONCE: Final = 512
+_NOTABLE_SKEW_SECONDS: Final = 5  # less is the network's doing, and within the service's leeway
+_MAX_DETAIL: Final = 2_000  # of a problem's text, before it reaches an agent's context
+
+
+@dataclass
+class Nonces:
+    """The next nonce, shared by every request of the process; a stale one costs one more round."""
+
+    current: str = _NO_NONCE_YET
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What is asked of the service, before it is signed."""
+
+    method: str
+    path: str
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+    wait: int = 0  # seconds the service may take before it answers
+    signed: bool = True
+    max_bytes: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+
+class Transport:
+    """Sends calls, by whatever way of waiting it is given."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        waits: Waits,
+        key: PrivateKey,
+        nonces: Nonces,
+        clock: Clock,
+        brought: BroughtKeys | None = None,
+    ) -> None:
+        self._settings = settings
+        self._waits = waits
+        self._key = key
+        self._nonces = nonces
+        self._clock = clock
+        self._brought = brought
+        self._prefix = urlsplit(settings.url).path.rstrip("/")
+
+    async def ask(self, call: Call, model: type[M]) -> M:
+        """Send a call and read its answer as a model.
+
+        Raises:
+            ServiceRefused: the service answered with a problem.
+            ServiceUnavailable: it did not answer, or not with what was asked for.
+        """
+        answer = await self.raw(call)
+        limits = Limits(
+            max_bytes=self._settings.max_answer_bytes, max_depth=72, max_nodes=self._settings.max_answer_nodes
+        )
+        try:
+            return parse(model, answer.body, limits)
+        except ContractError as error:
+            raise ServiceUnavailable(
+                str(call), f"its answer is not a {model.__name__}: {_short(str(error))}"
+            ) from error
+
+    async def raw(self, call: Call) -> Answered:
+        """Send a call until it is answered; only answers below 300 come back."""
+        if call.signed and self._brought is not None and self._brought.due:
+            await self._bring(self._brought)
+        return await self._persist(call)
+
+    async def _bring(self, brought: BroughtKeys) -> None:
+        """Have the platform's token vouch for our key; nothing signed with it counts before."""
+        answer = await self._persist(Call("POST", PATH, brought.request()))
+        try:
+            brought.take(parse(BroughtKey, answer.body))
+        except ContractError as error:
+            raise ServiceUnavailable(
+                f"POST {PATH}", f"its answer is no BroughtKey: {_short(str(error))}"
+            ) from error
+
+    async def _persist(self, call: Call) -> Answered:
+        answer = await self._try(call)
+        for tried in range(self._settings.retries):
+            if not isinstance(answer, Exception) and (not _is_busy(answer) or self._is_over_quota(answer)):
+                break
+            await self._waits.sleep(self._pause(tried, answer))
+            answer = await self._try(call)
+        if isinstance(answer, Exception):
+            raise ServiceUnavailable(str(call), self._unreached(answer)) from answer
+        if answer.status >= 300:
+            raise self._problem(call, answer)
+        return answer
+
+    def _is_over_quota(self, answer: Answered) -> bool:
+        """Whether we would have to come back later than a call may wait: before that, the answer is the same."""
+        return answer.status == 429 and _asked_pause(answer) > self._settings.retry_max_seconds
+
+    def _unreached(self, error: httpx2.TransportError) -> str:
+        why = f"{type(error).__name__} {error}".strip()
+        if not isinstance(error, httpx2.ConnectError):
+            return why
+        return (
+            f"nobody listens at {self._settings.url} ({why}); start it (`policy-service serve`, or `policy-service dev "
+            f"my_agent.py`), or correct {URL_VARIABLE}"
+        )
+
+    def _problem(self, call: Call, answer: Answered) -> ServiceRefused | ServiceUnavailable:
+        """The problem; a refused proof with what was signed with, which the service does not tell strangers."""
+        problem = _problem(call, answer)
+        if not isinstance(problem, ServiceRefused) or problem.problem_code != ErrorCode.BAD_PROOF:
+            return problem
+        hint = _skew(answer, self._clock.wall()) or (
+            f"{TOKEN_VARIABLE} names a token that must vouch for that agent: the service's log says why it did not"
+            if self._brought is not None
+            else "if `policy-service agent list` does not show that key for that agent, enrol it there "
+            "(`policy-service agent key add`), or correct COUNTERSIGN_AGENT and COUNTERSIGN_KEY"
+        )
+        signed = f"the request was signed as agent {self._settings.agent!r} with key {self._key.public.kid}"
+        detail = f"{problem.detail}; {signed}; {hint}"
+        return ServiceRefused(problem.status, problem.problem_code, detail, problem.extras)
+
+    async def _try(self, call: Call) -> Answered | httpx2.TransportError:
+        try:
+            answer = await self._send(call)
+            if _asks_for_nonce(answer):
+                answer = await self._send(call)
+            return answer
+        except httpx2.TransportError as error:
+            return error
+
+    async def _send(self, call: Call) -> Answered:
+        target = self._prefix + call.path
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity", **call.headers}
+        if call.body:
+            headers["Content-Type"] = "application/json"
+        if call.wait:
+            headers["Prefer"] = f"wait={call.wait}"
+        if (traceparent := tracing.here()) is not None:
+            headers["traceparent"] = traceparent
+        if call.signed:
+            headers[_PROOF] = self._proof(call, target)
+        answer = await self._waits.send(
+            Asked(
+                method=call.method,
+                target=target,
+                headers=headers,
+                body=call.body,
+                connect_seconds=self._settings.connect_seconds,
+                read_seconds=self._settings.read_seconds + call.wait,
+                max_bytes=call.max_bytes or self._settings.max_answer_bytes,
+            )
+        )
+        nonce = answer.headers.get(_NONCE)
+        if nonce and len(nonce) <= _MAX_NONCE:
+            self._nonces.current = nonce
+        return answer
+
+    def _proof(self, call: Call, target: str) -> str:
+        path, _, query = target.partition("?")
+        return make_proof(
+            self._key,
+            agent=self._settings.agent,
+            method=call.method,
+            url_path=path,
+            query=query,
+            body=call.body,
+            nonce=self._nonces.current,
+            now=int(self._clock.wall()),
+        )
+
+    def _pause(self, tried: int, answer: Answered | Exception) -> float:
+        """Doubling, half of it random; the service may ask for longer within our limit."""
+        longest = self._settings.retry_max_seconds
+        pause: float = min(self._settings.retry_base_seconds * 2.0**tried, longest)
+        asked = 0 if isinstance(answer, Exception) else _asked_pause(answer)
+        if not isinstance(answer, Exception) and answer.status == 429:
+            return max(asked, pause) * (1 + secrets.randbelow(1000) / 2000)  # earlier is refused again
+        return min(max(pause, asked), longest) * (0.5 + secrets.randbelow(1000) / 2000)
+
+
+def _asked_pause(answer: Answered) -> int:
+    """The seconds of Retry-After; a date there is passed over."""
+    asked = answer.headers.get("Retry-After", "")
+    return int(asked) if asked.isascii() and asked.isdigit() and len(asked) < 10 else 0
+
+
+def _is_busy(answer: Answered) -> bool:
+    return answer.status in _BUSY_STATUSES or _code(answer) == ErrorCode.IDEMPOTENCY_IN_FLIGHT
+
+
+def _asks_for_nonce(answer: Answered) -> bool:
+    return answer.status == 401 and _code(answer) == ErrorCode.USE_NONCE
+
+
+def _code(answer: Answered) -> str | None:
+    if answer.status < 400:
+        return None
+    code = _problem_members(answer).get("code")
+    return code if isinstance(code, str) else None
+
+
+def _problem_members(answer: Answered) -> dict[str, Any]:
+    """The members of problem details; an answer that is none (a proxy's page) has none."""
+    if "json" not in answer.headers.get("Content-Type", ""):
+        return {}
+    try:
+        value = load(answer.body)
+    except ContractError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _skew(answer: Answered, now: float) -> str | None:
+    """Whether our clock is the trouble, by the service's own."""
+    try:
+        service = parsedate_to_datetime(answer.headers.get("Date", "")).timestamp()
+    except ValueError:
+        return None
+    off = round(now - service)
+    if abs(off) < _NOTABLE_SKEW_SECONDS:
+        return None
+    return f"this machine's clock is {abs(off)} s {'ahead of' if off > 0 else 'behind'} the service's; set the clock"
+
+
+def _problem(call: Call, answer: Answered) -> ServiceRefused | ServiceUnavailable:
+    members = _problem_members(answer)
+    code, detail = members.pop("code", None), members.pop("detail", None)
+    if not isinstance(code, str) or answer.status >= 500 or answer.status < 400:
+        said = detail if isinstance(detail, str) else "no problem details"
+        return ServiceUnavailable(str(call), f"it answered {answer.status} ({_short(said)})")
+    extras = {name: value for name, value in members.items() if name not in {"type", "title", "status"}}
+    kind = OverQuota if answer.status == 429 else ServiceRefused
+    return kind(answer.status, code, _short(str(detail or members.get("title", ""))), extras)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_DETAIL else f"{text[:_MAX_DETAIL]} ... ({len(text)} characters)"

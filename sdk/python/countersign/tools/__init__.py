@@ -1,0 +1,1 @@
+"""What an agent may ask for: functions by name, and their arguments as bytes (README.md)."""

@@ -1,0 +1,162 @@
+"""A tool as a class: `execute` does it, `compensate` takes it back, `probe` tells whether it has happened.
+
+    @tool("charge", resource=("Order", "order_id"))
+    class Charge:
+        def execute(self, order_id: str, amount_cents: int) -> dict[str, str]: ...
+        def compensate(self, order_id: str, result: dict[str, str]) -> None: ...
+        def probe(self, order_id: str) -> ProbeAnswer: ...
+
+The compensation is a tool of its own, `charge.compensate`: reviewed, asked for and released as one. It may take the
+forward call's arguments by their names, and what that returned as `result`; where each comes from stands in the
+manifest, for people to read. The probe is `charge.probe` (probes.py).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from countersign.errors import RegistrationError
+from countersign.tools.declaring import Lane
+from countersign.tools.probes import Probe
+from countersign.tools.signature import Signature
+
+EXECUTE: Final = "execute"
+COMPENSATE: Final = "compensate"
+PROBE: Final = "probe"
+_RESULT: Final = "result"
+
+
+@dataclass(frozen=True, slots=True)
+class Methods:
+    """What one instance of the class can do."""
+
+    execute: Callable[..., Any]
+    compensate: Callable[..., Any] | None
+    probe: Callable[..., Any] | None
+
+
+def methods_of(cls: type, name: str) -> Methods:
+    """The methods of one instance. What its `__init__` raises is its author's own error and reaches them as it is.
+
+    Raises:
+        RegistrationError: it has no `execute`, or needs arguments to be made.
+    """
+    if not callable(getattr(cls, EXECUTE, None)):
+        raise RegistrationError(
+            f"tool {name!r} is the class {cls.__name__} without a method `execute`; write `def execute(self, ...)`"
+        )
+    _require_made_of_nothing(cls, name)
+    one = cls()
+    return Methods(getattr(one, EXECUTE), getattr(one, COMPENSATE, None), getattr(one, PROBE, None))
+
+
+def _require_made_of_nothing(cls: type, name: str) -> None:
+    try:
+        inspect.signature(cls).bind()
+    except TypeError as error:
+        raise RegistrationError(
+            f"tool {name!r}: {cls.__name__} cannot be made without arguments ({error}); a tool finds what it works "
+            "with by itself, or by the ids it is called with"
+        ) from error
+    except ValueError:  # a class without a signature Python can read
+        return
+
+
+def _compensation_name(name: str) -> str:
+    """What the compensation of a class is called."""
+    return f"{name}.{COMPENSATE}"
+
+
+def _probe_name(name: str) -> str:
+    """What the probe of a class is called."""
+    return f"{name}.{PROBE}"
+
+
+def _compensation_map(forward: Signature, back: Signature) -> dict[str, str]:
+    """Where each argument of a compensation comes from, as manifests write it.
+
+    Raises:
+        RegistrationError: naming one that comes from nowhere.
+    """
+    mapping = {}
+    for argument in back.parameters:
+        if argument == _RESULT:
+            mapping[argument] = "result:"
+        elif argument in forward.names:
+            mapping[argument] = f"args:/{argument}"
+        else:
+            raise RegistrationError(
+                f"{back.tool!r} takes {argument!r}, which is neither an argument of {forward.tool!r} nor `result`; "
+                "name it like one of those"
+            )
+    return mapping
+
+
+def _compensation_draft(back: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the class says of its compensation: it acts on the same resource.
+
+    Raises:
+        RegistrationError: the resource cannot be told from its arguments.
+    """
+    resource = given.get("resource")
+    if resource is None:
+        return {}
+    if resource[1] in back.names or resource[1].startswith("const:"):
+        return {"resource": resource}
+    raise RegistrationError(
+        f"{back.tool!r} does not say what it acts on: take the argument {resource[1]!r} as well, which names the "
+        f"{resource[0]}"
+    )
+
+
+def doc_of(fn: Callable[..., Any]) -> str:
+    """What a function says of itself, or the class it is a method of."""
+    text = inspect.getdoc(fn)
+    if text is None and inspect.ismethod(fn):
+        text = inspect.getdoc(type(fn.__self__))
+    return text or ""
+
+
+def compensation_of(
+    methods: Methods, called: str, said: dict[str, Any], lane: Lane
+) -> tuple[str, dict[str, Any]]:
+    """The name of a class's compensation and what it says of itself; the tool is told of it.
+
+    Raises:
+        RegistrationError: something else takes the tool back already.
+    """
+    if methods.compensate is None:
+        raise AssertionError("asked of a class that has one")
+    if lane == "live" or said.get("compensate") is not None:
+        other = (
+            "its adapter undoes it" if lane == "live" else f"compensate={said['compensate']!r} takes it back"
+        )
+        raise RegistrationError(f"tool {called!r} has a method `compensate`, and {other}; keep one of them")
+    back = Signature(methods.compensate, _compensation_name(called))
+    mapping = _compensation_map(Signature(methods.execute, called), back)
+    given = _compensation_draft(back, said)
+    said |= {"compensate": back.tool, "compensation_map": mapping}
+    return back.tool, given
+
+
+def probe_of(fn: Callable[..., Any], called: str, said: dict[str, Any], execute: Callable[..., Any]) -> Probe:
+    """The probe of a class; the tool is told of it.
+
+    Raises:
+        RegistrationError: it takes what the tool does not, or another probe is named.
+    """
+    if said.get("probe") is not None:
+        raise RegistrationError(
+            f"tool {called!r} has a method `probe`, and says probe={said['probe']!r}; keep one of them"
+        )
+    one = Probe.of(fn, _probe_name(called))
+    if strange := one.strange(Signature(execute, called)):
+        raise RegistrationError(
+            f"{one.name!r} takes {strange[0]!r}, which is no argument of {called!r} that is always there; name it like "
+            "one of those"
+        )
+    said["probe"] = one.name
+    return one

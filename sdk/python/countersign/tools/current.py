@@ -1,0 +1,119 @@
+"""Which transaction is watching this code, which effect is firing, and whether a script is only being imported for its
+tools. Three context variables, nothing else.
+
+A context variable follows code into tasks and `asyncio.to_thread`; whether the transaction knows that task,
+thread or process is the transaction's own question (transactions/intake.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from countersign.errors import MisuseError, OutsideTransaction
+
+if TYPE_CHECKING:
+    from countersign.transactions.transaction import Transaction
+
+current_transaction: ContextVar[Transaction | None] = ContextVar("countersign_transaction", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class FiringEffect:
+    """What a tool may know about the effect it is being called for."""
+
+    effect_id: str
+    call_key: str  # the idempotency key: hand it to the service you call
+    txn: str
+    tool: str
+    attempt_id: str
+    is_probe: bool = False  # nothing fires: somebody asks whether it has happened
+    over: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
+    """Set once nobody waits for the tool any more: what it still does, it does not do for this effect."""
+
+
+firing_effect: ContextVar[FiringEffect | None] = ContextVar("countersign_firing_effect", default=None)
+
+
+importing: ContextVar[str | None] = ContextVar("countersign_importing", default=None)
+"""The script or module that is being imported for its tools, as its user named it."""
+
+
+def require_no_probe(what: str) -> None:
+    """Refuse what a probe must not do: it asks, and changes nothing.
+
+    Raises:
+        MisuseError: a probe does it.
+    """
+    asked = firing_effect.get()
+    if asked is not None and asked.is_probe:
+        raise MisuseError(
+            f"the probe of {asked.tool} {what}; a probe asks whether a call has happened, and acts not"
+        )
+
+
+def require_running() -> None:
+    """Refuse to begin a step in a probe, or in a script that is only being imported for its tools.
+
+    Raises:
+        MisuseError: naming the probe, or the line and what to write above it.
+    """
+    require_no_probe("begins a transaction")
+    name = importing.get()
+    if name is not None:
+        raise MisuseError(
+            f"{_line_of_the_program()} begins a transaction while {name!r} is only imported for its tools, so it would "
+            'run each time anybody looks; write `if __name__ == "__main__":` above it and indent what follows'
+        )
+
+
+def _line_of_the_program() -> str:
+    """`file:line` of the nearest caller outside this package."""
+    ours = f"{Path(__file__).parents[1]}{os.sep}"
+    frame: FrameType | None = sys._getframe()
+    while frame is not None and frame.f_code.co_filename.startswith(ours):
+        frame = frame.f_back
+    return "this program" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+class Place(NamedTuple):
+    """A process, a thread of it, and a task if there is one; a forked child is another process."""
+
+    pid: int
+    thread: int
+    task: asyncio.Task[Any] | None
+
+
+def here() -> Place:
+    """Where this code runs."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    return Place(os.getpid(), threading.get_ident(), task)
+
+
+def current_effect() -> FiringEffect:
+    """The effect the calling tool is fired for; pass its `call_key` on as the idempotency key.
+
+    Raises:
+        OutsideTransaction: no effect is firing here.
+    """
+    effect = firing_effect.get()
+    if effect is None:
+        raise OutsideTransaction(
+            "current_effect() was called outside a firing tool; only a tool's body has an effect"
+        )
+    if effect.over.is_set():
+        raise OutsideTransaction(
+            f"{effect.tool} goes on after nobody waits for it any more (its timeout, or an interrupt); its outcome "
+            "is noted as unknown, and it must not act for that effect now"
+        )
+    return effect

@@ -1,0 +1,325 @@
+"""Calls of other people's HTTP services from staged tools, with what each answer says about the world.
+
+    bank = RestApi("https://bank.example/v1", headers=lambda: {"Authorization": f"Bearer {token()}"})
+
+    @tool("charge", resource=("Order", "order_id"))
+    def charge(order_id: str, amount_cents: int) -> dict[str, Any]:
+        return bank.post("/orders/{order_id}/charges", {"order_id": order_id}, json={"cents": amount_cents}).json
+
+Rules: what changes something is sent only while an effect fires, under its call key as the idempotency key; an answer
+that says that nothing happened is `NotDone`, one that does not say is `RestUnknown`, and a guess is never made; the
+status alone says it, so a body that is too large, too slow or broken off takes nothing back; no redirect is followed;
+headers (credentials) are asked for at each call and stand in no journal and in no error. In a probe nothing but reading
+is allowed, and a refusal to read says nothing about what has happened.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Self
+from urllib.parse import quote, urlsplit
+
+import httpx2
+import orjson
+
+from countersign.contract.admission import JSON, load
+from countersign.contract.canonical import canonicalize
+from countersign.contract.errors import ContractError
+from countersign.errors import CountersignError, MisuseError, NotDone, SettingsError
+from countersign.settings import is_loopback
+from countersign.tools.current import current_effect, require_no_probe
+from countersign.tools.probes import DidNotHappen, Happened, ProbeAnswer, Unsure
+
+Headers = Mapping[str, str] | Callable[[], Mapping[str, str]]
+
+_PLAIN: Final = {"Accept-Encoding": "identity"}  # compression is an answer of any size in a few bytes
+_SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # RFC 9110 section 9.2.1: they ask for no change
+_NAME: Final = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
+_MAX_TOLD: Final = 300  # characters of an answer that people and agents get to read
+
+_UNDECIDED: Final = frozenset({408, 409})
+"""Of the 4xx: the server gave up waiting for the rest of a request, or (as providers answer to an idempotency key)
+another request under the same key is under way. Every other one was refused, RFC 9110 section 15.5.
+"""
+
+_NOT_COMPLETE: Final = frozenset({202, 207})
+"""Of the 2xx: accepted, and perhaps never done (RFC 9110 section 15.3.3); several answers, some of which may be no."""
+
+_NOT_THERE: Final = 404
+"""Of an object, or of the route to it: frameworks and gateways say so as JSON of what they do not know."""
+
+_NOT_SENT: Final = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.PoolTimeout,
+    httpx2.UnsupportedProtocol,
+)
+"""What fails before the first byte of a request has left."""
+
+
+class RestUnknown(CountersignError):
+    """The service was asked and it is not known what it did: no answer, or one that does not say."""
+
+    code = "rest_unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class RestAnswer:
+    """An answer below 300 (but 202 and 207): it has been done. `json` is None where the body is none, or not `whole`:
+    larger or slower than we read, or broken off; then `text` is its beginning.
+    """
+
+    status: int
+    json: Any
+    text: str
+    whole: bool = True
+
+
+class _Heard(NamedTuple):
+    """The status of an answer, as much of its text as we keep, and whether that is all of it."""
+
+    status: int
+    text: str
+    whole: bool
+
+
+class RestApi:
+    """One service. Connections are kept; any number of threads may use it.
+
+    `headers` are added to every request; a function is asked each time, so that a token may be renewed.
+    `idempotency_header` is the name under which the call key is sent. `accepted_is_done`: of this service, 202 and 207
+    mean that it has happened; without it they are unknown. `timeout_seconds` is how long it may be silent, and how long
+    all of its body may take; whoever lets a status drip is bounded by the timeout of the tool's manifest.
+
+    Raises:
+        SettingsError: the address is none, or plain http to another machine.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Headers = {},  # noqa: B006 - never changed
+        idempotency_header: str = "Idempotency-Key",
+        timeout_seconds: float = 30.0,
+        max_answer_bytes: int = 1 << 20,
+        accepted_is_done: bool = False,
+        transport: httpx2.BaseTransport | None = None,
+    ) -> None:
+        self._url = _sound(url)
+        self._accepted_is_done = accepted_is_done
+        self._headers = headers
+        self._idempotency_header = idempotency_header
+        self._max_bytes = max_answer_bytes
+        self._timeout, self._transport = timeout_seconds, transport
+        self._lock = threading.Lock()
+        self._clients: dict[int, httpx2.Client] = {}  # by process: a fork must not share a connection
+
+    def get(
+        self, path: str, values: Mapping[str, str | int] = {}, *, query: Mapping[str, str] = {}
+    ) -> RestAnswer:
+        """Read. It may stand outside an effect."""
+        return self.request("GET", path, values, query=query)
+
+    def find(
+        self,
+        path: str,
+        values: Mapping[str, str | int] = {},
+        *,
+        query: Mapping[str, str] = {},
+        found: Callable[[Any], object] = lambda json: json,
+        missing: Callable[[Any], bool] = lambda json: False,
+    ) -> ProbeAnswer:
+        """What a probe answers by reading: `Happened` with what `found` makes of the answer's JSON, `DidNotHappen`
+        where that is None, or where `missing` says of the JSON of a 404 that it is this service's own "there is no such
+        object". Any other 404 may be of a route that has moved, so it is unsure, as is whatever else.
+
+        Raises:
+            NotDone, RestUnknown: it was not asked, or did not answer: a probe that raises is unsure as well.
+        """
+        what = f"GET {path}"
+        status, text, whole = self._send("GET", path, values, query=query, json=None)
+        if not (200 <= status < 300 or status == _NOT_THERE):
+            return Unsure(f"{what} was answered {status}")
+        says = _json(text) if whole else None
+        if says is None or status in _NOT_COMPLETE:
+            return Unsure(f"{what} was answered {status} without JSON that says it all")
+        if status == _NOT_THERE and not missing(says):
+            return Unsure(
+                f"{what} was answered {status}, and `missing=` does not know it as a word about the object"
+            )
+        result = None if status == _NOT_THERE else found(says)
+        return DidNotHappen() if result is None else Happened(result)
+
+    def post(self, path: str, values: Mapping[str, str | int] = {}, *, json: JSON = None) -> RestAnswer:
+        """Have something made or done."""
+        return self.request("POST", path, values, json=json)
+
+    def put(self, path: str, values: Mapping[str, str | int] = {}, *, json: JSON = None) -> RestAnswer:
+        """Put something in place."""
+        return self.request("PUT", path, values, json=json)
+
+    def patch(self, path: str, values: Mapping[str, str | int] = {}, *, json: JSON = None) -> RestAnswer:
+        """Change something."""
+        return self.request("PATCH", path, values, json=json)
+
+    def delete(self, path: str, values: Mapping[str, str | int] = {}) -> RestAnswer:
+        """Remove something."""
+        return self.request("DELETE", path, values)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        values: Mapping[str, str | int] = {},
+        *,
+        query: Mapping[str, str] = {},
+        json: JSON = None,
+    ) -> RestAnswer:
+        """Send one request. `{name}` in the path is replaced by that value, quoted: it never becomes another path.
+
+        Raises:
+            NotDone: nothing was sent, or the service refused.
+            RestUnknown: anything else but success.
+            OutsideTransaction: it would change something, and no effect is firing.
+            MisuseError: path and values do not fit.
+        """
+        heard = self._send(method, path, values, query=query, json=json)
+        return _judged(f"{method} {path}", heard, accepted_is_done=self._accepted_is_done)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        values: Mapping[str, str | int],
+        *,
+        query: Mapping[str, str],
+        json: JSON,
+    ) -> _Heard:
+        what = f"{method} {path}"
+        headers = dict(self._headers() if callable(self._headers) else self._headers)
+        if method not in _SAFE:
+            require_no_probe(f"sends {what}")
+            headers[self._idempotency_header] = current_effect().call_key
+        content = None if json is None else canonicalize(json)
+        if content is not None:
+            headers["Content-Type"] = "application/json"
+        until = time.monotonic() + self._timeout
+        try:
+            with self._client().stream(
+                method,
+                self._url + _filled(path, values),
+                params=dict(query),
+                headers=headers,
+                content=content,
+            ) as response:
+                return _Heard(response.status_code, *self._read(response, until))
+        except _NOT_SENT as error:
+            raise NotDone(f"{what} was not sent: {type(error).__name__}") from None
+        except httpx2.HTTPError as error:
+            raise RestUnknown(f"{what} was sent and not answered: {type(error).__name__}") from None
+
+    def close(self) -> None:
+        """Close its connections."""
+        with self._lock:
+            client = self._clients.pop(os.getpid(), None)
+        if client is not None:
+            client.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _client(self) -> httpx2.Client:
+        with self._lock:
+            client = self._clients.get(os.getpid())
+            if client is None:
+                client = self._clients[os.getpid()] = httpx2.Client(
+                    timeout=self._timeout,
+                    follow_redirects=False,
+                    transport=self._transport,
+                    trust_env=False,
+                    headers=_PLAIN,
+                )
+            return client
+
+    def _read(self, response: httpx2.Response, until: float) -> tuple[str, bool]:
+        """As much of the body as we keep, and whether that is all of it."""
+        read, whole = bytearray(), True
+        try:
+            # What a server compressed unasked comes in pieces of 1 MiB at most.
+            for chunk in response.iter_bytes():
+                read += chunk
+                if len(read) > self._max_bytes or time.monotonic() > until:
+                    whole = False
+                    break
+        except httpx2.HTTPError:
+            whole = False  # the service had said by its status what it did (RFC 9110 section 15)
+        return read[: self._max_bytes].decode("utf-8", "replace"), whole
+
+
+def _judged(what: str, heard: _Heard, *, accepted_is_done: bool) -> RestAnswer:
+    status, text, whole = heard
+    if 200 <= status < 300 and (accepted_is_done or status not in _NOT_COMPLETE):
+        return RestAnswer(status, _json(text) if whole else None, text, whole)
+    told = f"{what} was answered {status}: {text[:_MAX_TOLD]}".rstrip(": ")
+    if 400 <= status < 500 and status not in _UNDECIDED:
+        raise NotDone(told)
+    raise RestUnknown(told)
+
+
+def _json(text: str) -> Any:
+    """What the body says, where it says it as JSON that can be kept; foreign documents hold what ours may not."""
+    try:
+        return load(text.encode())
+    except ContractError:
+        pass
+    try:
+        return orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def _filled(path: str, values: Mapping[str, str | int]) -> str:
+    named = _NAME.findall(path)
+    if not path.startswith("/") or path.startswith("//") or set(named) != set(values):
+        raise MisuseError(
+            f"the path {path!r} names {sorted(set(named))} and was given {sorted(values)}; it begins with / and each "
+            "{name} in it has one value"
+        )
+    return _NAME.sub(lambda found: _segment(found[1], values[found[1]]), path)
+
+
+def _segment(name: str, value: str | int) -> str:
+    written = str(value)
+    if written in {"", ".", ".."}:
+        raise MisuseError(f"{name}={written!r} cannot be a part of a path: it would be another path")
+    return quote(written, safe="")
+
+
+def _sound(url: str) -> str:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if (
+        parts.scheme not in {"http", "https"}
+        or not host
+        or parts.query
+        or parts.fragment
+        or "@" in parts.netloc
+    ):
+        raise SettingsError(
+            f"{parts.scheme}://{host} is not the address of a service; write it like https://bank.example/v1, and "
+            "credentials as headers"
+        )
+    if parts.scheme == "http" and not is_loopback(host):
+        raise SettingsError(
+            f"{url!r} is plain http to another machine, where anybody on the way could read and change what is sent"
+        )
+    return url.rstrip("/")

@@ -1,0 +1,306 @@
+"""From a function's signature to canonical bytes and back.
+
+Binding makes keyword and positional forms the same args. Freezing validates each argument by its annotation
+(pydantic), writes it as canonical JSON and reads it back; what does not come back as it went in is refused,
+with a sentence that names the argument. Firing re-types from those bytes, so the caller's own objects are
+never looked at again.
+
+Rules: an argument that is None where None is the default is left out (policy cannot weigh null); every other
+default is written out, so that what people approve is complete. Bytes, sets, Decimals and times with a named
+zone are refused: their JSON is not one text, or loses what they are. Error texts never quote a value, for it
+may be a secret.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import inspect
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from decimal import Decimal
+from functools import cached_property
+from typing import Any, Final, NotRequired
+
+from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+from typing_extensions import TypedDict
+
+from countersign.contract.admission import JSON, admit, load
+from countersign.contract.canonical import canonicalize
+from countersign.contract.errors import AdmissionError
+from countersign.errors import NotStageable, RegistrationError
+from countersign.tools.placeholder import find_placeholder
+
+_typed_dict: Final[Any] = TypedDict  # the functional form with fields that only the signature knows
+_UNFAITHFUL: Final = (bytes, bytearray, memoryview, set, frozenset, Decimal, complex)
+_INSTEAD: Final = "use text, a list, or whole minor units instead"
+
+
+class Signature:
+    """The arguments of one tool, as types."""
+
+    def __init__(self, fn: Callable[..., object], tool: str) -> None:
+        self.tool = tool
+        self._signature = inspect.signature(fn)
+        self._hints = _type_hints(fn, tool)
+        for parameter in self._signature.parameters.values():
+            _require_named(parameter, tool)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the arguments."""
+        return frozenset(self.parameters)
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The same, in the order of the signature."""
+        return tuple(self._signature.parameters)
+
+    @property
+    def bare(self) -> tuple[str, ...]:
+        """Arguments without an annotation, or with one that says nothing."""
+        return tuple(name for name in self.parameters if self._hints.get(name, Any) in (Any, object))
+
+    @property
+    def optional(self) -> frozenset[str]:
+        """Arguments that are left out when they are None."""
+        return frozenset(n for n, p in self._signature.parameters.items() if p.default is None)
+
+    def freeze(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
+        """Turn one call into canonical bytes that re-type to the same arguments.
+
+        Raises:
+            NotStageable: naming the argument and what to write instead.
+        """
+        bound = self._bind(args, kwargs)
+        for name, value in bound.items():
+            self._require_value(name, value)
+        typed = self._validate(bound)
+        raw = self._canonical(typed)
+        self._require_round_trip(typed, self.retype(raw))
+        return raw
+
+    def require_names(self, names: Iterable[str]) -> None:
+        """Refuse a call that would leave out an argument, or name one that is not there.
+
+        Raises:
+            NotStageable: saying which.
+        """
+        self._bind((), dict.fromkeys(names))
+
+    def retype(self, raw: bytes) -> dict[str, Any]:
+        """The arguments that canonical bytes stand for, made afresh.
+
+        Raises:
+            NotStageable: the bytes do not fit the signature (an edit, or another version of the tool).
+        """
+        value = load(raw)
+        if not isinstance(value, dict):
+            raise NotStageable(f"the args of {self.tool!r} are not an object")
+        return self._validate(value)
+
+    def typed(self, values: Mapping[str, JSON]) -> dict[str, Any]:
+        """Values of approved bytes as these arguments.
+
+        Raises:
+            NotStageable: they do not fit.
+        """
+        return self._validate(values)
+
+    def require_fitting(self, raw: bytes) -> None:
+        """Refuse bytes that somebody else wrote and that the arguments they stand for would not be written as: a text
+        that passes for a number would reach the tool as a number, and people signed the text.
+
+        Raises:
+            NotStageable: they do not fit the signature, or not exactly.
+        """
+        if self._canonical(self.retype(raw)) != raw:
+            raise NotStageable(
+                f"the args of {self.tool!r} would reach the tool as others than they are written"
+            )
+
+    @cached_property
+    def schema(self) -> dict[str, JSON]:
+        """JSON Schema of the args: one closed object, references written out."""
+        return self._adapter.json_schema(mode="validation")
+
+    def dump_result(self, value: object) -> bytes | None:
+        """A result as canonical bytes, or None where it has no JSON form (the effect has fired all the same)."""
+        try:
+            return canonicalize(admit(to_jsonable_python(value, by_alias=True)))
+        except (AdmissionError, PydanticSerializationError, RecursionError, ValueError, TypeError):
+            return None
+
+    def load_result(self, raw: bytes) -> object:
+        """A journaled result, typed by the return annotation where that is possible."""
+        value = load(raw)
+        try:
+            return self._result(value)
+        except (ValidationError, TypeError, ValueError):
+            return value
+
+    def result_fits(self, raw: bytes) -> bool:
+        """Whether a journaled result still is what the return annotation says."""
+        try:
+            self._result(load(raw))
+        except (ValidationError, TypeError, ValueError):
+            return False
+        return True
+
+    @property
+    def answers_nothing(self) -> bool:
+        """Whether it says that it returns None."""
+        return self._hints.get("return", Any) is type(None)
+
+    def _result(self, value: JSON) -> object:
+        return TypeAdapter[object](self._hints.get("return", Any)).validate_python(value)
+
+    @cached_property
+    def _adapter(self) -> TypeAdapter[dict[str, Any]]:
+        fields = {name: self._field(name) for name in self._signature.parameters}
+        shape = _typed_dict(f"{self.tool}_args", fields)
+        shape.__pydantic_config__ = ConfigDict(extra="forbid")
+        try:
+            return TypeAdapter(shape)
+        except PydanticUserError as error:
+            raise RegistrationError(
+                f"tool {self.tool!r} has an argument that no schema describes: {error}"
+            ) from error
+
+    def _field(self, name: str) -> Any:
+        hint = self._hints.get(name, Any)
+        return NotRequired[hint] if name in self.optional else hint
+
+    def _bind(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, object]:
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise NotStageable(f"{self.tool!r} cannot be called like this: {error}") from error
+        bound.apply_defaults()
+        return {n: v for n, v in bound.arguments.items() if not (v is None and n in self.optional)}
+
+    def _require_value(self, name: str, value: object) -> None:
+        found = find_placeholder(value)
+        if found is not None:
+            raise NotStageable(
+                f"argument {name!r} of {self.tool!r} is the placeholder of {found.tool!r}, which has not happened yet "
+                "and may never; call it in a later transaction, with the .result of this one"
+            )
+        offender = _unfaithful(value)
+        if offender is not None:
+            raise NotStageable(
+                f"argument {name!r} of {self.tool!r} holds a {type(offender).__name__}, which JSON does not carry "
+                f"faithfully; {_INSTEAD}"
+            )
+
+    def _validate(self, values: Mapping[str, object]) -> dict[str, Any]:
+        try:
+            return self._adapter.validate_python(dict(values))
+        except ValidationError as error:
+            problems = "; ".join(
+                _problem(item) for item in error.errors(include_input=False, include_url=False)
+            )
+            raise NotStageable(
+                f"the args of {self.tool!r} do not fit its signature: {problems}"
+            ) from None  # the error itself quotes every value given, secrets too
+
+    def _canonical(self, typed: dict[str, Any]) -> bytes:
+        written: dict[str, object] = {}
+        for name, value in typed.items():
+            try:
+                written[name] = admit(self._written(name, value))
+            except (AdmissionError, PydanticSerializationError) as error:
+                raise NotStageable(
+                    f"argument {name!r} of {self.tool!r} cannot be written as JSON: {error}"
+                ) from error
+        return canonicalize(admit(written))
+
+    def _written(self, name: str, value: object) -> object:
+        dumped = self._adapter.dump_python({name: value}, mode="json", by_alias=True, warnings=False)
+        return dumped[name]
+
+    def _require_round_trip(self, typed: Mapping[str, object], again: Mapping[str, object]) -> None:
+        for name, value in typed.items():
+            if name not in again or not _same(value, again[name]):
+                raise NotStageable(
+                    f"argument {name!r} of {self.tool!r} does not survive being written as JSON (a "
+                    f"{type(value).__name__} comes back different); {_INSTEAD}, and give times a fixed UTC offset"
+                )
+
+
+def resource_for(signature: Signature) -> str:
+    """A resource as a tool of this signature might declare it: of its first argument, or the one thing there is."""
+    if not signature.parameters:
+        return '("System", "const:main")'
+    first = signature.parameters[0]
+    kind = "".join(word.capitalize() for word in first.removesuffix("_id").split("_"))
+    return f'("{kind}", "{first}")'
+
+
+def _type_hints(fn: Callable[..., object], tool: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(fn, include_extras=True)
+    except NameError as error:
+        raise RegistrationError(
+            f"the annotations of tool {tool!r} cannot be read ({error}); define the types it names at module level"
+        ) from error
+
+
+def _require_named(parameter: inspect.Parameter, tool: str) -> None:
+    if parameter.name in {"self", "cls"}:
+        raise RegistrationError(
+            f"tool {tool!r} is a method: {parameter.name!r} cannot be written down for people to approve; write a "
+            f"plain function at module level with @tool({tool!r}), and let it find its object by an id it takes"
+        )
+    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        raise RegistrationError(
+            f"tool {tool!r} takes {str(parameter)!r}; every argument needs a name of its own, so that people can read "
+            "what they approve (no *args, **kwargs or positional-only arguments)"
+        )
+
+
+def _problem(item: Mapping[str, Any]) -> str:
+    where = "/".join(str(part) for part in item["loc"])
+    instead = (
+        " (money is whole minor units: write 1250 for 12.50)" if item["type"] == "int_from_float" else ""
+    )
+    return f"{where}: {item['msg']}{instead}"
+
+
+def _unfaithful(value: object) -> object | None:
+    """The first value inside that JSON cannot carry faithfully."""
+    if isinstance(value, _UNFAITHFUL):
+        return value
+    return next((bad for child in _children(value) if (bad := _unfaithful(child)) is not None), None)
+
+
+def _children(value: object) -> list[object]:
+    if isinstance(value, Mapping):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, list | tuple):
+        return list(value)
+    if isinstance(value, BaseModel):
+        return [getattr(value, name) for name in type(value).model_fields]
+    return []
+
+
+def _same(one: object, other: object) -> bool:
+    """Equal in value and in kind; 1.0 and 1 are the same number (RFC 8785), True and 1 are not."""
+    if isinstance(one, float) and type(other) is int:
+        return one == other
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        return one.keys() == other.keys() and all(_same(one[key], other[key]) for key in one)
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(_same, one, other))
+    if isinstance(one, BaseModel):
+        return all(map(_same, _children(one), _children(other)))
+    if isinstance(one, dt.datetime | dt.time) and isinstance(other, dt.datetime | dt.time):
+        return one == other and _fixed_offset(one)
+    return bool(one == other)
+
+
+def _fixed_offset(moment: dt.datetime | dt.time) -> bool:
+    """A zone that has a name means other instants after a change of its rules; JSON keeps only the offset."""
+    return moment.tzinfo is None or moment.tzinfo.utcoffset(None) is not None

@@ -1,0 +1,236 @@
+"""`@tool`: what an agent may ask for, by name. Calling a tool stages it; only a commit calls the function.
+
+A tool is *staged* unless it says otherwise: its call becomes canonical bytes and returns a placeholder. A
+*live* tool has an adapter that can undo it and runs at once. Either refuses to run where no transaction is
+watching. The decorated object keeps the function's name, signature and kind (plain or async), so that agent
+frameworks can read it.
+
+What policy and people see of a tool is its reviewed manifest, never this declaration: all that the decorator
+says about resource, risk, money and the like goes into the draft (`countersign tools export`) for people to
+review.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, cast, overload
+
+from countersign.adapters.protocol import LiveAdapter
+from countersign.contract.manifest import ToolManifest
+from countersign.contract.pointers import pointer_to
+from countersign.errors import OutsideTransaction, RegistrationError
+from countersign.tools.classes import compensation_of, methods_of, probe_of
+from countersign.tools.current import current_transaction
+from countersign.tools.declaring import Draft, Lane, draft_of, require_sound
+from countersign.tools.placeholder import Placeholder
+from countersign.tools.probes import Probe
+from countersign.tools.registry import ToolRegistry, default_registry
+from countersign.tools.signature import Signature
+
+P = ParamSpec("P")
+R = TypeVar("R")
+FailureMeans = Literal["unknown", "not_done"]
+
+_ATTRIBUTE: Final = "__countersign_tool__"
+
+
+@dataclass(frozen=True, eq=False)
+class Tool:
+    """One registered tool. `fn` is the function itself, which only a commit may call."""
+
+    name: str
+    fn: Callable[..., Any]
+    signature: Signature
+    lane: Lane
+    adapter: LiveAdapter | None
+    repeat: bool  # every call is intended, equal ones too
+    failure_means: FailureMeans
+    manifest_path: Path | None
+    draft: Draft
+    own_thread: bool = True  # a plain function runs in a thread of its own, so that its timeout ends the wait
+    tries: int | None = None  # at most, where its manifest says idempotent; None: as the settings say
+
+    @property
+    def is_async(self) -> bool:
+        """Whether its function must be awaited."""
+        return inspect.iscoroutinefunction(self.fn)
+
+    @property
+    def secret(self) -> tuple[str, ...]:
+        """Pointers to the arguments that the code calls secret."""
+        return tuple(one if one.startswith("/") else pointer_to(one) for one in self.draft.secret)
+
+    def draft_manifest(self) -> ToolManifest:
+        """The manifest as the code suggests it, for people to review.
+
+        Raises:
+            RegistrationError: the declaration lacks something, or contradicts itself.
+        """
+        from countersign.manifests.drafting import draft_manifest
+
+        return draft_manifest(self)
+
+
+class ToolDecorator(Protocol):
+    """What `tool(...)` returns for a staged tool."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # the narrower async form comes first on purpose
+        self, fn: Callable[P, Coroutine[Any, Any, R]], /
+    ) -> Callable[P, Coroutine[Any, Any, Placeholder[R]]]: ...
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Callable[P, Placeholder[R]]: ...
+
+
+class LiveToolDecorator(Protocol):
+    """What `tool(..., lane="live")` returns: the function's type does not change."""
+
+    def __call__(self, fn: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def tool(  # type: ignore[overload-overlap]  # the narrower async form comes first on purpose
+    name: Callable[P, Coroutine[Any, Any, R]], /
+) -> Callable[P, Coroutine[Any, Any, Placeholder[R]]]: ...
+@overload
+def tool(name: Callable[P, R], /) -> Callable[P, Placeholder[R]]: ...
+@overload
+def tool(
+    name: str | None = None,
+    /,
+    *,
+    lane: Literal["live"],
+    adapter: LiveAdapter,
+    manifest: Path | None = None,
+    registry: ToolRegistry | None = None,
+    **draft: Any,
+) -> LiveToolDecorator: ...
+@overload
+def tool(
+    name: str | None = None,
+    /,
+    *,
+    lane: Literal["staged"] = "staged",
+    repeat: bool = False,
+    failure_means: FailureMeans = "unknown",
+    own_thread: bool = True,
+    tries: int | None = None,
+    manifest: Path | None = None,
+    registry: ToolRegistry | None = None,
+    **draft: Any,
+) -> ToolDecorator: ...
+def tool(
+    name: Any = None,
+    /,
+    *,
+    lane: Lane = "staged",
+    adapter: LiveAdapter | None = None,
+    repeat: bool = False,
+    failure_means: FailureMeans = "unknown",
+    own_thread: bool = True,
+    tries: int | None = None,
+    manifest: Path | None = None,
+    registry: ToolRegistry | None = None,
+    **draft: Any,
+) -> Any:
+    """Register a function as a tool and gate it; or a class with `execute` and perhaps
+    `compensate` and `probe` (classes.py).
+
+    `repeat`: equal calls in one transaction are each meant. `failure_means`: what an exception of the tool
+    says about the world; "not_done" only for a tool that never raises after it may have acted. `own_thread`: a plain
+    function is called in a thread of its own, so that its manifest's timeout ends the wait; False for one that is bound
+    to the caller's thread and has a timeout itself. `tries`: how often it is called at most, with the same call key, if
+    its reviewed manifest says idempotent. `manifest`: the reviewed manifest, if it is not `tools/<name>.json` beside
+    the module. `draft`: the fields of `Draft`, for the exported manifest.
+
+    Raises:
+        RegistrationError: the name is taken or malformed, a live tool lacks its adapter, an argument has no
+        name.
+    """
+    if callable(name):
+        return tool()(cast("Callable[..., Any]", name))
+
+    if tries is not None and tries < 1:
+        raise RegistrationError(f"a tool says tries={tries!r}; it is called at least once")
+
+    def made(fn: Callable[..., Any], called: str, said: dict[str, Any]) -> Tool:
+        require_sound(called, lane, adapter, said)
+        signature = Signature(fn, called)
+        return Tool(
+            name=called,
+            fn=fn,
+            signature=signature,
+            lane=lane,
+            adapter=adapter,
+            repeat=repeat,
+            failure_means=failure_means,
+            manifest_path=manifest,
+            draft=draft_of(called, said, signature),
+            own_thread=own_thread,
+            tries=tries,
+        )
+
+    def decorate(fn: Callable[..., Any]) -> Callable[..., Any]:
+        called = name or fn.__name__
+        beside: list[Tool | Probe] = []
+        said = dict(draft)
+        if inspect.isclass(fn):
+            methods = methods_of(fn, called)
+            fn = methods.execute
+            if methods.probe is not None:
+                beside.append(probe_of(methods.probe, called, said, fn))
+            if methods.compensate is not None:
+                back, given = compensation_of(methods, called, said, lane)
+                beside.append(made(methods.compensate, back, given))
+        one = made(fn, called, said)
+        (registry or default_registry).add(one, *beside)
+        return _gate(one)
+
+    return decorate
+
+
+def tool_of(fn: Callable[..., Any]) -> Tool:
+    """The tool behind a decorated function.
+
+    Raises:
+        RegistrationError: the function is not decorated with `@tool`.
+    """
+    found = getattr(fn, _ATTRIBUTE, None)
+    if not isinstance(found, Tool):
+        raise RegistrationError(f"{fn!r} is not a tool; decorate it with @tool")
+    return found
+
+
+def _gate(one: Tool) -> Callable[..., Any]:
+    """The function callers get: it stages (or runs live) in the transaction that is watching, or refuses."""
+    if one.is_async:
+
+        @functools.wraps(one.fn)
+        async def gated_async(*args: Any, **kwargs: Any) -> Any:
+            answer = _watching(one).accept(one, args, kwargs)
+            return await answer if inspect.isawaitable(answer) else answer
+
+        gated: Callable[..., Any] = gated_async
+    else:
+
+        @functools.wraps(one.fn)
+        def gated_plain(*args: Any, **kwargs: Any) -> Any:
+            return _watching(one).accept(one, args, kwargs)
+
+        gated = gated_plain
+    setattr(gated, _ATTRIBUTE, one)
+    return gated
+
+
+def _watching(one: Tool) -> Any:
+    txn = current_transaction.get()
+    if txn is None:
+        raise OutsideTransaction(
+            f"{one.name} was called outside a transaction, where nobody would be asked and nothing recorded; call it "
+            "inside `with transaction(...)` (a new thread starts outside)"
+        )
+    return txn

@@ -1,0 +1,285 @@
+"""What tools are let into a transaction, from where, and in which order.
+
+A transaction watches the process, the thread and the task that entered it and no other: a tool called from elsewhere
+refuses, for the list of calls is what people approve, and an order that changes with every run could never be
+approved. Inside `parallel()` calls may come from other threads and tasks as well; they have no order among them, so the
+list gets one that does not depend on time.
+"""
+
+from __future__ import annotations
+
+import inspect
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from countersign.commit.plan import require_fires_here
+from countersign.contract import names
+from countersign.contract.wire import Claimed
+from countersign.errors import MisuseError, NotStageable, OutsideTransaction
+from countersign.live.asking import LiveCallAsked
+from countersign.tools.calls import CallNames
+from countersign.tools.current import Place, here
+from countersign.tools.placeholder import Placeholder
+from countersign.tools.tool import Tool
+from countersign.transactions.step import Step
+from countersign.waiting import AsyncWaits, run
+
+if TYPE_CHECKING:
+    from countersign.engine import Engine
+
+MAX_EFFECTS: Final = 100  # of one transaction, as the wire allows: what a person can still look through
+
+
+OpenStep: TypeAlias = Callable[..., Coroutine[Any, Any, Step]]
+
+
+@dataclass(slots=True)
+class _Group:
+    """One `parallel()` block."""
+
+    number: int
+    start: int
+    from_elsewhere: bool = False  # a call came from another thread or task
+
+
+class Intake:
+    """The calls of one transaction, from where it is known."""
+
+    def __init__(
+        self,
+        key: str,
+        engine: Engine,
+        *,
+        independent: bool,
+        open_step: OpenStep,
+        blocking: Engine | None = None,
+        claimed: Claimed | None = None,
+    ) -> None:
+        self.steps: list[Step] = []
+        self.placeholders: list[Placeholder[Any]] = []
+        self.calls = CallNames(engine.settings.agent, key)
+        self.owner: Final[Place] = here()
+        self.is_open = True
+        self._open_step = open_step
+        self._key = key
+        self._engine = engine
+        self._blocking = blocking or engine  # what a plain live tool asks with, wherever it is called
+        self._claimed = claimed
+        self._independent = independent
+        self._lock = threading.RLock()
+        self._group: _Group | None = None
+        self._groups = 0
+
+    # --------------------------------------------------------------------------------------- what tools call
+
+    def accept(self, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Stage a call, or run it live; an async live tool answers an awaitable.
+
+        Raises:
+            OutsideTransaction: called from a process, thread or task this transaction does not know, or after it.
+            NotStageable: the call cannot be described as bytes.
+            Stopped, WorldError: the policy is asked about this live tool, and did not let it run (live/asking.py).
+        """
+        self._require_known(tool)
+        self._require_kind(tool)
+        raw = tool.signature.freeze(args, kwargs)
+        if tool.lane == "live":
+            return self._run_live(tool, raw)
+        self.require_stageable(tool)
+        with self._lock:
+            self._require_known(tool)  # once more: a parallel block may have ended meanwhile
+            return self._stage(tool, raw)
+
+    def _stage(self, tool: Tool, raw: bytes) -> Placeholder[Any]:
+        known = self.calls.known(tool, raw)
+        if known is not None:
+            return known
+        if len(self.placeholders) >= MAX_EFFECTS:
+            raise NotStageable(f"a transaction holds at most {MAX_EFFECTS} staged effects; split the step")
+        if self._group is not None and not (tool.own_thread or tool.is_async):
+            raise NotStageable(
+                f"{tool.name} is bound to one thread (own_thread=False), and `txn.parallel()` fires in several; "
+                "call it outside that block"
+            )
+        n, call_key = self.calls.next(tool, raw)
+        group = 0 if self._group is None else self._group.number
+        placeholder = self._step_for(call_key).stage(
+            tool, raw, n, call_key, group, self._secret_when_staged(tool)
+        )
+        self.calls.staged(tool, raw, placeholder)
+        self.placeholders.append(placeholder)
+        return placeholder
+
+    def _run_live(self, tool: Tool, raw: bytes) -> Any:
+        """A live effect runs each time it is called: it is not an intent to be kept, but work being done."""
+        if self._independent:
+            raise NotStageable(
+                f"{tool.name} is live, and effects of transaction(independent=True) each stand alone; use a plain one"
+            )
+        with self._lock:
+            self._require_known(tool)
+            n, call_key = self.calls.next(tool, raw)
+            self.calls.ran(tool, raw)
+        call = LiveCallAsked(tool, raw, n, call_key)
+        if tool.is_async:
+            return self._run_asked(call)
+        with self._named(call):
+            run(self.steps[0].require_released(self._blocking, call, self._claimed))
+        return self._begin_live(call)()
+
+    async def _run_asked(self, call: LiveCallAsked) -> Any:
+        with self._named(call):
+            await self.steps[0].require_released(self._engine, call, self._claimed)
+        answer = self._begin_live(call)()
+        return await answer if inspect.isawaitable(answer) else answer  # a replay answers without the world
+
+    def _begin_live(self, call: LiveCallAsked) -> Callable[[], Any]:
+        """Asking took its time: the block may have ended meanwhile."""
+        with self._lock:
+            self._require_known(call.tool)
+            secret = self._engine.manifests.secret_of_live(call.tool)
+            return self.steps[0].begin_live(call.tool, call.args, call.call_key, secret)
+
+    @contextmanager
+    def _named(self, call: LiveCallAsked) -> Iterator[None]:
+        """A call that was refused before it ran leaves its name to the next."""
+        calls = self.calls
+        try:
+            yield
+        except BaseException:
+            with self._lock:
+                calls.refused(call.tool, call.args, call.n)
+            raise
+
+    def _secret_when_staged(self, tool: Tool) -> tuple[str, ...] | None:
+        """What is secret of a call, where the reviewed manifest is at hand; otherwise nobody has said yet."""
+        manifest = self._engine.manifests.at_hand(tool)
+        return None if manifest is None else (*manifest.secret, *tool.secret)
+
+    def hides_live(self, tool: Tool) -> bool:
+        """Whether a live tool has secret arguments."""
+        return bool(self._engine.manifests.secret_of_live(tool))
+
+    def _step_for(self, call_key: str) -> Step:
+        if not self._independent:
+            return self.steps[0]
+        agent = self._engine.settings.agent
+        txn = names.independent_txn_id(agent=agent, run_key=self._key, call_key=call_key)
+        # Staging does not wait, for it may be called on an event loop: a busy effect is told at once.
+        step = run(self._open_step(self._engine, txn=txn, run_key=self._key, independent=True, patient=False))
+        self.steps.append(step)
+        return step
+
+    # -------------------------------------------------------------------------------------- blocks inside it
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """A block that leaves nothing of itself if it raises; what the transaction did before stands.
+
+        Raises:
+            OutsideTransaction: not where the transaction was opened.
+            NotStageable: a live adapter has no savepoints.
+            SavepointLost: a live effect could not be taken back alone.
+        """
+        self._require_own_block("a nested transaction")
+        staged, steps, calls = len(self.placeholders), len(self.steps), self.calls.copy()
+        try:
+            if self._independent:
+                yield
+            else:
+                with self.steps[0].savepoint():
+                    yield
+        except BaseException as error:
+            if here().pid != self.owner.pid:
+                raise
+            self.calls = calls
+            del self.placeholders[staged:]
+            for step in self.steps[steps:]:
+                step.abort(f"the inner block raised {type(error).__name__}")
+            del self.steps[steps:]
+            raise
+
+    @contextmanager
+    def parallel(self) -> Iterator[None]:
+        """A block whose staged calls may come from any thread or task, and fire at the same time.
+
+        Raises:
+            OutsideTransaction: not where the transaction was opened.
+            MisuseError: it is inside another one, or each effect stands alone anyway.
+        """
+        self._require_own_block("a parallel block")
+        if self._independent:
+            raise MisuseError(
+                "transaction(independent=True) commits one effect after the other; use a plain transaction"
+            )
+        self._groups += 1
+        group = self._group = _Group(self._groups, len(self.placeholders))
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._group = None
+                if here().pid == self.owner.pid:
+                    self._end_of(group)
+
+    def _end_of(self, group: _Group) -> None:
+        """Calls of several threads come in any order: theirs is that of their names, the same in every run."""
+        calls = self.steps[0].calls[group.start :]
+        if group.from_elsewhere:
+            calls = tuple(sorted(calls, key=lambda call: call.call_key))
+            self.placeholders[group.start :] = sorted(
+                self.placeholders[group.start :], key=lambda one: one.call_key
+            )
+        self.steps[0].end_block(group.start, calls if group.from_elsewhere else None)
+
+    # --------------------------------------------------------------------------------------------- refusals
+
+    def _require_known(self, tool: Tool) -> None:
+        if not self.is_open:
+            raise OutsideTransaction(f"{tool.name} was called after transaction {self._key!r} had ended")
+        place, group = here(), self._group
+        if place == self.owner:
+            return
+        if group is not None and place.pid == self.owner.pid:
+            group.from_elsewhere = True
+            return
+        raise OutsideTransaction(
+            f"{tool.name} was called from a process, thread or task that transaction {self._key!r} does not know; "
+            "call it from where the transaction was opened, or inside `with txn.parallel():`"
+        )
+
+    def _require_own_block(self, what: str) -> None:
+        if not self.is_open or here() != self.owner:
+            raise OutsideTransaction(
+                f"{what} is opened where transaction {self._key!r} was, and before that has ended"
+            )
+        if self._group is not None:
+            raise MisuseError(
+                f"{what} cannot be opened inside `txn.parallel()`, whose calls have no order; open it around that"
+            )
+
+    def _require_kind(self, tool: Tool) -> None:
+        if tool.is_async and not isinstance(self._engine.waits, AsyncWaits):
+            raise NotStageable(
+                f"{tool.name} is async; open the transaction with `async with transaction(...)`"
+            )
+
+    def require_stageable(self, tool: Tool) -> None:
+        """Early refusals, with what is at hand; the rest is checked when the list is frozen.
+
+        Raises:
+            RegistrationError: a compensation is not registered, or the manifest is none.
+            NotStageable: it fires elsewhere.
+        """
+        registry = self._engine.registry
+        if tool.draft.compensate is not None:
+            registry.require(tool.draft.compensate, f"{tool.name!r} names it as its compensation")
+        manifest = self._engine.manifests.at_hand(tool)
+        if manifest is None:
+            return
+        require_fires_here(manifest, self._engine.settings.agent)
+        if manifest.compensation is not None:
+            registry.require(manifest.compensation.tool, f"the manifest of {tool.name!r} compensates with it")

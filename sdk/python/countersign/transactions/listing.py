@@ -1,0 +1,97 @@
+"""The calls of one run, in the journal and in order: what a block has asked for so far.
+
+A list in the journal only grows. Where a nested transaction is taken back, or calls that came from several tasks are
+put in their order, the run begins another list with the calls that stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from countersign.commit.plan import StagedCall
+from countersign.contract import names
+from countersign.journal import Journal, Lease, LocalState, Staged
+from countersign.journal.reading import LIVE_LANE, STAGED_LANE
+from countersign.tools.placeholder import Placeholder, settle
+from countersign.tools.tool import Tool
+
+
+class Listing:
+    """The staged calls and live effects of one run of one transaction."""
+
+    def __init__(self, journal: Journal, lease: Lease) -> None:
+        self._journal = journal
+        self._lease = lease
+        self._calls: list[StagedCall] = []
+        self._ran: list[Staged] = []
+        self._placeholders: dict[str, Placeholder[Any]] = {}
+        self.staging = journal.transactions.begin_staging(lease)
+        self.is_first = self.staging == 1  # nobody has run this key before
+
+    @property
+    def calls(self) -> tuple[StagedCall, ...]:
+        """The staged calls, in order."""
+        return tuple(self._calls)
+
+    @property
+    def live(self) -> int:
+        """How many live effects there are."""
+        return len(self._ran)
+
+    @property
+    def live_keys(self) -> tuple[str, ...]:
+        """Their call keys, in order."""
+        return tuple(one.call_key for one in self._ran)
+
+    def stage(self, call: StagedCall) -> Placeholder[Any]:
+        """Write one call down and answer its placeholder."""
+        self._journal.transactions.stage(self._lease, self.staging, _row(call, len(self._calls) + 1))
+        self._calls.append(call)
+        placeholder: Placeholder[Any] = Placeholder(call.tool.name, call.effect_id, call.call_key)
+        self._placeholders[call.effect_id] = placeholder
+        return placeholder
+
+    def run(self, tool: Tool, raw: bytes, call_key: str, secret: tuple[str, ...]) -> str:
+        """Write one live effect down, before it runs, and answer its id."""
+        effect_id = names.effect_id(txn=self._lease.txn, call_key=call_key)
+        row = Staged(effect_id, call_key, tool.name, raw, LIVE_LANE, len(self._ran) + 1, secret)
+        self._journal.transactions.stage(self._lease, self.staging, row)
+        self._ran.append(row)
+        return effect_id
+
+    def take_back(self, staged: int, live: int) -> None:
+        """Go on without what came after so many staged calls and so many live effects."""
+        kept, dropped = self._calls[:staged], self._calls[staged:]
+        if not dropped and len(self._ran) == live:
+            return
+        del self._ran[live:]
+        self._begin_again(kept)
+        for call in dropped:
+            settle(self._placeholders.pop(call.effect_id), LocalState.WITHDRAWN.value)
+
+    def order(self, start: int, calls: Sequence[StagedCall]) -> None:
+        """Let the calls from `start` on stand in this order: the same ones as before."""
+        if self._calls[start:] != list(calls):
+            self._begin_again([*self._calls[:start], *calls])
+
+    @property
+    def placeholders(self) -> Mapping[str, Placeholder[Any]]:
+        """What was handed out for each staged call, by effect."""
+        return MappingProxyType(self._placeholders)
+
+    def settle(self, effect_id: str, outcome: str, result: object, error: str | None) -> None:
+        """Tell the placeholder of a call what became of it."""
+        placeholder = self._placeholders.get(effect_id)
+        if placeholder is not None:
+            settle(placeholder, outcome, result, error)
+
+    def _begin_again(self, calls: list[StagedCall]) -> None:
+        rows = [_row(call, seq) for seq, call in enumerate(calls, start=1)]
+        self.staging = self._journal.transactions.relist(self._lease, self.staging, [*rows, *self._ran])
+        self._calls = calls
+
+
+def _row(call: StagedCall, seq: int) -> Staged:
+    return Staged(call.effect_id, call.call_key, call.tool.name, call.args, STAGED_LANE, seq, call.secret)

@@ -1,0 +1,284 @@
+"""`run_transaction(fn, key=...)`: run a step, wait for people, and run it again until it is done.
+
+Without live effects waiting is enough: the same list fires when it is approved. With live effects the body
+must run again, for its live work was undone while people decided. A body that stages another list at every
+rerun would ask people for ever, so the second rerun that differs ends with `RerunDiffers`, before anybody is
+asked again.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+
+from countersign.commit.answering import Answering, OnQuestion
+from countersign.commit.asking import until_answered
+from countersign.commit.edits import Edits
+from countersign.commit.terms import Terms
+from countersign.contract.states import EffectState, TxnState
+from countersign.contract.wire import Claimed, TransactionView
+from countersign.engine import Engine
+from countersign.errors import (
+    MisuseError,
+    Moved,
+    OutcomeUnknown,
+    ReviewPending,
+    ServiceUnavailable,
+)
+from countersign.errors.reasons import Proposal
+from countersign.live.isolation import Abort, Attempts, Isolation, require_isolation
+from countersign.runtime import Runtime, default_runtime
+from countersign.tools.current import require_running
+from countersign.transactions.list_guard import ListGuard
+from countersign.transactions.transaction import Transaction
+from countersign.waiting import AsyncWaits, Waits, run
+
+if TYPE_CHECKING:
+    from countersign.rehearsal.foreseen import DryRun
+
+R = TypeVar("R")
+_ABORT: Final = Abort()
+
+
+@overload
+def run_transaction(
+    fn: Callable[[Transaction], Coroutine[Any, Any, Any]],
+    *,
+    key: str,
+    dry_run: Literal[True],
+    purpose: str | None = None,
+    reasoning: str | None = None,
+    runtime: Runtime | None = None,
+) -> Coroutine[Any, Any, DryRun]: ...
+@overload
+def run_transaction(
+    fn: Callable[[Transaction], Any],
+    *,
+    key: str,
+    dry_run: Literal[True],
+    purpose: str | None = None,
+    reasoning: str | None = None,
+    runtime: Runtime | None = None,
+) -> DryRun: ...
+@overload
+def run_transaction(
+    fn: Callable[[Transaction], Coroutine[Any, Any, R]],
+    *,
+    key: str,
+    wait: float = 0.0,
+    purpose: str | None = None,
+    reasoning: str | None = None,
+    accept_edits: bool | Callable[[Proposal], bool] = False,
+    on_question: OnQuestion | None = None,
+    isolation: Isolation = _ABORT,
+    runtime: Runtime | None = None,
+) -> Coroutine[Any, Any, R]: ...
+@overload
+def run_transaction(
+    fn: Callable[[Transaction], R],
+    *,
+    key: str,
+    wait: float = 0.0,
+    purpose: str | None = None,
+    reasoning: str | None = None,
+    accept_edits: bool | Callable[[Proposal], bool] = False,
+    on_question: OnQuestion | None = None,
+    isolation: Isolation = _ABORT,
+    runtime: Runtime | None = None,
+) -> R: ...
+def run_transaction(
+    fn: Callable[[Transaction], Any],
+    *,
+    key: str,
+    wait: float = 0.0,
+    purpose: str | None = None,
+    reasoning: str | None = None,
+    accept_edits: bool | Callable[[Proposal], bool] = False,
+    on_question: OnQuestion | None = None,
+    dry_run: bool = False,
+    isolation: Isolation = _ABORT,
+    runtime: Runtime | None = None,
+) -> Any:
+    """Run `fn(txn)` as one step and answer what it returned; an async `fn` gives a coroutine to await.
+
+    `wait` is how many seconds people and probes may take in all, to answer and to settle what is not known. `fn` may
+    run several times, so it must do nothing of its own to the world: everything that matters goes through tools.
+    `accept_edits` is as for `transaction`.
+    `on_question(question)` answers what people ask meanwhile, with text, or None to leave it open.
+    `isolation` is as for `transaction`; with `Retry(attempts=3)` `fn` runs again when somebody else changed what its
+    live effects saw.
+    With `dry_run` the answer is a `DryRun` in place of what `fn` returned: nothing was fired, kept or journaled.
+
+    Raises:
+        ReviewPending: people have not answered in time.
+        OutcomeUnknown: nor settled in time what nobody else can tell.
+        RerunDiffers: `fn` stages another list every time.
+        Moved: somebody else changed what live effects saw, in each run that `isolation` allows.
+        CountersignError: as leaving a transaction does.
+    """
+    require_running()
+    require_step(fn, "run_transaction", "run_transaction(step, key=...) without calling step")
+    require_isolation(isolation, reruns=True)
+    chosen = runtime or default_runtime()
+    claimed = Claimed(purpose=purpose, reasoning=reasoning) if purpose or reasoning else None
+    if dry_run:
+        from countersign.rehearsal.dry_run import rehearse  # only those who rehearse load it
+
+        return rehearse(fn, key=key, runtime=chosen, claimed=claimed)
+    terms = Terms(wait, claimed, accept_edits, Answering(on_question))
+    if inspect.iscoroutinefunction(fn):
+        return _rerun_async(chosen, fn, key, terms, isolation)
+    return run(_Rerun(chosen, chosen.sync_waits(), fn, key, terms, isolation).run())
+
+
+def require_step(fn: object, caller: str, instead: str) -> Callable[[Transaction], Any]:
+    """Refuse what cannot be called with the transaction, before anything of it runs: the one rule of all that take a
+    step. `instead`: what to write where it is a result, or anything else but a function.
+
+    Raises:
+        MisuseError: it is no function, or takes other arguments.
+    """
+    if not callable(fn):
+        raise MisuseError(
+            f"{caller} takes the function itself and calls it, this is {type(fn).__name__}; write {instead}"
+        )
+    try:
+        inspect.signature(fn).bind(None)
+    except TypeError:
+        name = getattr(fn, "__name__", "step")
+        raise MisuseError(
+            f"{caller} calls {name} with the transaction; write `def {name}(txn):`, and bind whatever else it needs "
+            "with functools.partial"
+        ) from None
+    except ValueError:  # a callable without a signature Python can read
+        pass
+    return fn
+
+
+async def _rerun_async(
+    runtime: Runtime, fn: Callable[[Transaction], Any], key: str, terms: Terms, isolation: Isolation
+) -> Any:
+    waits = runtime.async_waits()
+    async with waits.opened():
+        return await _Rerun(runtime, waits, fn, key, terms, isolation).run()
+
+
+class _Rerun:
+    """One `run_transaction`."""
+
+    def __init__(
+        self,
+        runtime: Runtime,
+        waits: Waits,
+        fn: Callable[[Transaction], Any],
+        key: str,
+        terms: Terms,
+        isolation: Isolation,
+    ) -> None:
+        self._runtime = runtime
+        self._waits = waits
+        self._fn = fn
+        self._key = key
+        self._terms = terms
+        self._isolation = isolation
+        self._attempts = Attempts.of(isolation)
+        self._guard = ListGuard(key)
+        self._until = runtime.clock.steady() + terms.wait
+        self._went_on = (
+            False  # after a doubt that was over before we asked: that happens once, not again and again
+        )
+
+    async def run(self) -> Any:
+        """Run, wait, run again."""
+        while True:
+            try:
+                return await self._once()
+            except ReviewPending as pending:
+                if pending.parked or not await self._answered(pending):
+                    raise
+            except Moved as moved:
+                pause = self._attempts.pause_after(moved)
+                self._guard.forget()
+                await self._waits.sleep(pause)
+            except OutcomeUnknown as unknown:
+                if not await self._settled(unknown):
+                    raise
+
+    async def _once(self) -> Any:
+        left = max(0.0, self._until - self._runtime.clock.steady())
+        txn = Transaction(
+            self._runtime,
+            self._key,
+            replace(self._terms, wait=left),
+            guard=self._guard,
+            isolation=self._isolation,
+        )
+        body = functools.partial(self._fn, txn)
+        if isinstance(self._waits, AsyncWaits):
+            async with txn:
+                return await self._waits.call(body, {}, None)
+        with txn:
+            return await self._waits.call(body, {}, None)
+
+    async def _answered(self, pending: ReviewPending) -> bool:
+        """Wait with nothing held open until people have answered, or the time is up.
+
+        Raises:
+            ReviewPending: the time is up, and the service was away at the end.
+        """
+        engine = self._runtime.engine(self._waits)
+        edits = Edits(engine, self._terms.accept_edits)
+        try:
+            seen = await self._look(engine, pending, edits)
+            while seen is not None and edits.concerns(seen):
+                await edits.answer(seen)
+                seen = await self._look(engine, pending, edits)
+        except ServiceUnavailable as away:
+            raise ReviewPending(
+                pending.key,
+                pending.txn,
+                pending.reviews,
+                parked=False,
+                unreached=away.why,
+                questions=pending.questions,
+            ) from away
+        return seen is not None and seen.state is not TxnState.REVIEW
+
+    async def _look(self, engine: Engine, pending: ReviewPending, edits: Edits) -> TransactionView | None:
+        return await until_answered(
+            engine, pending.txn, self._until, self._terms.answering, concerns=edits.concerns
+        )
+
+    async def _settled(self, unknown: OutcomeUnknown) -> bool:
+        """Wait until a person has settled what nobody here can tell, or until what the probe says counts, or the time
+        is up; then the list goes on from there. Nothing is called again that may have happened. Where the service has
+        no doubt once more, nobody will settle it.
+        """
+        service = self._runtime.engine(self._waits).service
+        settings, asked = self._runtime.settings, False
+        while (left := self._until - self._runtime.clock.steady()) > 0:
+            if unknown.probe_at is not None:
+                if (due := unknown.probe_at - self._runtime.clock.wall()) <= 0:
+                    return True
+                left = min(left, due)
+            try:
+                view = await service.view(unknown.txn, wait=max(1, min(int(left), settings.poll_seconds)))
+            except ServiceUnavailable:
+                return False
+            if not _doubtful(view):
+                going_on, self._went_on = asked or not self._went_on, True
+                return going_on
+            asked = True
+            await self._waits.sleep(min(settings.retry_base_seconds, max(0.0, left)))
+        return False
+
+
+def _doubtful(view: TransactionView) -> bool:
+    """Whether it is still not known of some effect, or of its compensation, if it happened; what was redeemed and is
+    not told yet is no better known."""
+    states = [one.state for one in view.effects]
+    states += [one.compensation.state for one in view.effects if one.compensation is not None]
+    return bool({EffectState.UNKNOWN, EffectState.REDEEMED}.intersection(states))

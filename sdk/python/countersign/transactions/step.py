@@ -1,0 +1,337 @@
+"""One journaled transaction being staged and committed: the lease, the list, the placeholders, the live lane.
+
+`transaction()` has one of these; with independent=True one for every staged effect. Rules: a call is in the
+journal before its placeholder is handed out; a transaction that was redeemed before is never submitted again,
+its results come from the journal; whatever raises before the redemption leaves the live lane undone and the
+lease free.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+from countersign import tracing
+from countersign.adapters.protocol import LiveCall
+from countersign.commit.commit import Commit
+from countersign.commit.lost_redemption import adopt, look
+from countersign.commit.plan import Plan, PlannedCall, StagedCall, plan_calls, plan_from_journal
+from countersign.commit.reporting import flush
+from countersign.commit.terms import Terms
+from countersign.contract.wire import Claimed
+from countersign.engine import Engine
+from countersign.errors import AlreadyRedeemed, JournalError, SavepointLost, TransactionBusy
+from countersign.journal import Journal, Lease, LocalState, LocalTxn, TransactionRecord
+from countersign.live.asking import LiveCallAsked, require_released
+from countersign.live.isolation import Serialize, claim
+from countersign.live.remains import undo_remains
+from countersign.live.work import LiveWork
+from countersign.recovery.forward import Forward, results_in_journal
+from countersign.tools.placeholder import Placeholder
+from countersign.tools.tool import Tool
+from countersign.transactions.listing import Listing
+from countersign.transactions.live_only import commit_live_only, require_same_live_work
+
+log: Final = logging.getLogger("countersign")
+
+_MAYBE_REDEEMED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.READY})
+_LEASE_POLL_SECONDS: Final = 0.05
+
+
+class Step:
+    """One run of one run key (or of one effect of it)."""
+
+    def __init__(
+        self, journal: Journal, lease: Lease, *, agent: str, run_key: str, independent: bool
+    ) -> None:
+        self.txn = lease.txn
+        self.run_key = run_key
+        self.replayed = False
+        self._journal = journal
+        self._lease = lease
+        self._agent = agent
+        self._independent = independent
+        self._pid = os.getpid()
+        self._list = Listing(journal, lease)
+        self._live = LiveWork(lease.txn)
+        self._in_force = False  # the list was frozen, or an earlier run's was found redeemed
+
+    @classmethod
+    async def open(
+        cls, engine: Engine, *, txn: str, run_key: str, independent: bool, patient: bool = True
+    ) -> Step:
+        """Take the transaction's lease; a second run of the same key waits a little for the first.
+
+        Raises:
+            TransactionBusy: somebody alive owns it.
+        """
+        agent, journal = engine.settings.agent, engine.journal
+        waited, until = 0.0, engine.settings.lease_wait_seconds if patient else 0.0
+        while True:
+            with journal.database.unit(durable=False):  # the row, its lease and its list begin in one commit
+                journal.transactions.open(txn=txn, agent=agent, run_key=run_key, independent=independent)
+                lease = journal.leases.acquire(txn)
+                if isinstance(lease, Lease):
+                    return cls(journal, lease, agent=agent, run_key=run_key, independent=independent)
+            if waited >= until:
+                raise TransactionBusy(run_key, lease, waited)
+            await engine.waits.sleep(_LEASE_POLL_SECONDS)
+            waited += _LEASE_POLL_SECONDS
+
+    @property
+    def calls(self) -> tuple[StagedCall, ...]:
+        """The staged calls, in order."""
+        return self._list.calls
+
+    def stage(
+        self,
+        tool: Tool,
+        raw: bytes,
+        n: int,
+        call_key: str,
+        group: int = 0,
+        secret: tuple[str, ...] | None = None,
+    ) -> Placeholder[Any]:
+        """Write one call down and answer its placeholder. `secret`: which arguments are, None where nobody said yet."""
+        return self._list.stage(StagedCall.of(self.txn, tool, raw, n, call_key, group, secret))
+
+    def end_block(self, start: int, calls: Sequence[StagedCall] | None) -> None:
+        """Calls of other threads and tasks are over; those from `start` on stand in this order, if one is given."""
+        self._live.end_block()
+        if calls is None:
+            return
+        try:
+            self._list.order(start, calls)
+        except JournalError as error:
+            self._live.lose(str(error))
+
+    async def serialize(self, engine: Engine, policy: Serialize) -> None:
+        """Wait until the resources are this transaction's alone.
+
+        Raises:
+            ResourceBusy: somebody else keeps one for too long; this step has ended then.
+        """
+        try:
+            self._live.claimed = await claim(engine, self._lease, policy)
+        except BaseException as error:
+            self.abort(f"{type(error).__name__} before it began")
+            raise
+
+    async def require_released(self, engine: Engine, call: LiveCallAsked, claimed: Claimed | None) -> None:
+        """Ask the policy about a live call, where that is asked about, before anything of it is written or run.
+
+        Raises:
+            Stopped, WorldError: it may not run (live/asking.py).
+        """
+        await require_released(engine, call, run_key=self.run_key, txn=self.txn, claimed=claimed, noted=True)
+
+    def begin_live(self, tool: Tool, raw: bytes, call_key: str, secret: tuple[str, ...]) -> Callable[[], Any]:
+        """Write one live effect down and answer how to run it."""
+        effect_id = self._list.run(tool, raw, call_key, secret)
+        if secret:
+            self._live.hide(tool)
+        call = LiveCall(tool.name, tool.signature.retype(raw), effect_id)
+        return functools.partial(self._live.run, tool, call)
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """A block that leaves nothing of itself if it raises.
+
+        Raises:
+            NotStageable: an adapter has no savepoints, or a live effect is running.
+            SavepointLost: a live effect could not be taken back alone.
+        """
+        staged, live = len(self._list.calls), self._list.live
+        try:
+            with self._live.savepoint():
+                yield
+        except SavepointLost:
+            raise  # nobody knows what stands, so nothing is noted before all of it is undone
+        except BaseException:
+            if self._pid == os.getpid():
+                self._take_back(staged, live)
+            raise
+
+    def _take_back(self, staged: int, live: int) -> None:
+        """What the journal could not be told is not taken back there, so the whole must not be committed."""
+        try:
+            self._list.take_back(staged, live)
+        except BaseException as error:
+            self._live.lose(str(error) or type(error).__name__)
+            raise
+
+    def abort(self, note: str) -> None:
+        """The body raised: nothing of it stands."""
+        with self._undone_live(), self._no_journal_trouble():
+            self._journal.transactions.abort(self._lease, self._list.staging, note)
+            self._journal.leases.release(self._lease)
+
+    async def commit(self, engine: Engine, terms: Terms) -> None:
+        """Commit what was staged and settle the placeholders.
+
+        Raises:
+            CountersignError: as commit/commit.py and commit/settling.py say; placeholders then tell what is known.
+        """
+        with tracing.span("countersign transaction", txn=self.txn, effects=len(self._list.calls)) as tell:
+            try:
+                results = await self._commit(engine, terms)
+                self._settle(results)
+            except BaseException as error:
+                if not self._in_force:
+                    self._forget(f"{type(error).__name__} before it was submitted")
+                self._settle({})
+                raise
+            finally:
+                self._end()
+                if tracing.enabled():
+                    with self._no_journal_trouble():
+                        tell(state=self.state().value, replayed=self.replayed)
+
+    def state(self) -> LocalTxn:
+        """Where the transaction stands in the journal."""
+        return self._journal.transactions.require(self.txn).state
+
+    async def _commit(self, engine: Engine, terms: Terms) -> dict[str, object]:
+        self._live.end_block()
+        self._live.require_whole()
+        if self._live.claimed and not self._live:
+            self._journal.claims.drop(self._lease)  # nobody waits for it while people decide
+        plan = await self._plan(engine)
+        earlier = await self._earlier(engine)
+        if earlier.redeemed:
+            self._in_force = True
+            return await self._replay(engine, earlier, plan)
+        if earlier.landed or earlier.state is LocalTxn.UNSETTLED:
+            self._in_force = True
+            require_same_live_work(self._journal, earlier, plan, self._list.live_keys)
+            self._live.undo()
+            self.replayed = True
+            return {}
+        if not self._list.is_first:
+            undo_remains(engine, self.txn)  # of runs that died; this one's own sessions are not touched
+        attempt_id = self._journal.transactions.freeze(
+            self._lease,
+            self._list.staging,
+            plan.effects,
+            secret=plan.secret,
+            txn_digest=plan.txn_digest,
+            live=plan.live,
+        )
+        self._in_force = True
+        self._journal.traces.keep(self.txn, tracing.here())
+        self._journal.edits.keep(self.txn, every=terms.accept_edits is True)
+        if not plan.calls:
+            if earlier.state in {LocalTxn.REVIEW, LocalTxn.READY}:
+                await engine.service.withdraw(self.txn, "its rerun staged nothing")
+            commit_live_only(self._journal, self._lease, self._live, plan, attempt_id)
+            return {}
+        await flush(engine)  # what an earlier run still owes is told before anything new is asked
+        plan = replace(plan, attempt_id=attempt_id)
+        return await Commit(engine, self._lease, plan, self._live, terms).run()
+
+    async def _plan(self, engine: Engine) -> Plan:
+        """The list, frozen."""
+        return Plan(
+            agent=self._agent,
+            run_key=self.run_key,
+            txn=self.txn,
+            independent=self._independent,
+            calls=await self._planned(engine),
+            staging=self._list.staging,
+            live=self._list.live,
+        )
+
+    async def _planned(self, engine: Engine) -> tuple[PlannedCall, ...]:
+        """The staged calls with their reviewed manifests."""
+        return await plan_calls(
+            self._list.calls,
+            agent=self._agent,
+            txn=self.txn,
+            manifests=engine.manifests,
+            registry=engine.registry,
+            service=engine.service,
+        )
+
+    async def _earlier(self, engine: Engine) -> TransactionRecord:
+        """The record of earlier runs; a redemption whose answer was lost is found now, before its list is
+        replaced.
+        """
+        record = self._journal.transactions.require(self.txn)
+        if record.staging is None or record.redeemed or record.state not in _MAYBE_REDEEMED:
+            return record
+        view = await look(engine, self.txn)
+        before = plan_from_journal(record, self._journal, engine.registry)
+        if view is not None:
+            await adopt(engine, self._lease, before, view)
+        elif before.live and not before.calls:
+            Forward(engine, self._lease, before, LiveWork(self.txn)).settle_live_only()
+        return self._journal.transactions.require(self.txn)
+
+    async def _replay(self, engine: Engine, earlier: TransactionRecord, plan: Plan) -> dict[str, object]:
+        """This key was redeemed before: bring that to its end if need be, and answer what it answered."""
+        before = plan_from_journal(earlier, self._journal, engine.registry)
+        if before.list_key != plan.list_key:
+            raise AlreadyRedeemed(
+                self.run_key, self.txn, earlier.state.value, "another list of calls was committed"
+            )
+        if earlier.state in {LocalTxn.REDEEMED, LocalTxn.UNSETTLED}:
+            return await Forward(engine, self._lease, before, self._live).run() | self._known(engine, before)
+        self._live.undo()
+        return self._known(engine, before)
+
+    def _known(self, engine: Engine, before: Plan) -> dict[str, object]:
+        self.replayed = True
+        return results_in_journal(engine, before)
+
+    def _settle(self, results: dict[str, object]) -> None:
+        """Tell every placeholder what the journal says of its effect; nothing more is claimed."""
+        try:
+            record = self._journal.transactions.require(self.txn)
+            rows = self._journal.transactions.effects(record) if record.staging is not None else ()
+        except JournalError:
+            rows = ()
+        for row in rows:
+            self._list.settle(row.effect_id, row.state.value, results.get(row.effect_id), row.error)
+
+    def _end(self) -> None:
+        """Whatever happened: no session stays open, no live row stays undecided, the lease is free."""
+        with self._undone_live():
+            try:
+                with self._journal.database.unit(durable=False):
+                    self._journal.transactions.end_live(self._lease, self._list.staging, LocalState.UNDONE)
+                    self._journal.leases.release(self._lease)
+            except JournalError as error:
+                self._warn(error)
+                with self._no_journal_trouble():
+                    self._journal.leases.release(self._lease)
+
+    @contextmanager
+    def _undone_live(self) -> Iterator[None]:
+        """Where the adapters can be made to undo. What could not be undone stays live in the journal, for recovery."""
+        try:
+            self._live.undo()
+        except BaseException:
+            with self._no_journal_trouble():
+                self._journal.leases.release(self._lease)
+            raise
+        yield
+
+    def _forget(self, note: str) -> None:
+        with self._no_journal_trouble():
+            self._journal.transactions.abort(self._lease, self._list.staging, note)
+
+    @contextmanager
+    def _no_journal_trouble(self) -> Iterator[None]:
+        """Tidying up must not hide how the transaction ended; what could not be written, recovery finds out."""
+        try:
+            yield
+        except JournalError as error:
+            self._warn(error)
+
+    def _warn(self, error: JournalError) -> None:
+        log.warning("transaction %s could not be tidied up in the journal: %s", self.txn[:12], error)

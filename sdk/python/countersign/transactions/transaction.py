@@ -1,0 +1,309 @@
+"""`with transaction(key=...)`: everything the block asks for commits as one, or nothing of it stands.
+
+Inside the block staged tools return placeholders and live tools run at once (intake.py). Leaving it commits
+(commit/commit.py); leaving it by any exception, Ctrl-C and cancellation included, undoes the live effects and forgets
+the staged ones. The key names the step: the same key finds the same review and never fires twice, from any process.
+
+A forked child that leaves the block neither commits nor undoes what is its parent's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from countersign.commit.terms import Terms
+from countersign.contract import names
+from countersign.errors import (
+    CountersignError,
+    IndependentFailures,
+    MisuseError,
+    OutsideTransaction,
+    Stopped,
+)
+from countersign.live.isolation import Abort, Isolation, Serialize
+from countersign.tools.current import current_transaction
+from countersign.tools.placeholder import Placeholder
+from countersign.tools.tool import Tool
+from countersign.transactions.intake import Intake, OpenStep
+from countersign.transactions.step import Step
+from countersign.waiting import SyncWaits, Waits, run
+
+if TYPE_CHECKING:
+    from countersign.engine import Engine, Host
+    from countersign.rehearsal.foreseen import DryRun
+    from countersign.rehearsal.stage import Rehearsal
+    from countersign.transactions.list_guard import ListGuard
+
+_ABORT: Final = Abort()
+_NEW, _OPEN, _CLOSED = "new", "open", "closed"
+
+
+class Transaction:
+    """One step of an agent. Made by `transaction(...)` (opening.py); used once."""
+
+    def __init__(
+        self,
+        runtime: Host,
+        key: str,
+        terms: Terms | None = None,
+        *,
+        independent: bool = False,
+        guard: ListGuard | None = None,
+        plain: bool = False,
+        rehearsal: Rehearsal[Any] | None = None,
+        isolation: Isolation = _ABORT,
+    ) -> None:
+        self.key = key
+        self._plain = plain  # nothing was said of it, so it may be a savepoint of another
+        self._runtime = runtime
+        self._isolation = isolation
+        self._rehearsal = rehearsal
+        self._open_step: OpenStep = Step.open if rehearsal is None else rehearsal.open
+        self._terms = terms or Terms()
+        self._independent = independent
+        self._guard = guard
+        self._phase = _NEW
+        self._engine: Engine | None = None
+        self._intake: Intake | None = None
+        self._outer: Transaction | None = None
+        self._inner = ExitStack()  # the savepoint, of a nested one
+        self._opened = AsyncExitStack()
+
+    # ------------------------------------------------------------------------------------- what callers see
+
+    @property
+    def txn(self) -> str:
+        """The transaction's id: the digest of agent and key."""
+        return names.txn_id(agent=self._runtime.settings.agent, run_key=self.key)
+
+    @property
+    def effects(self) -> tuple[Placeholder[Any], ...]:
+        """The placeholders of the staged calls, in order."""
+        return () if self._intake is None else tuple(self._intake.placeholders)
+
+    @property
+    def failed(self) -> tuple[Placeholder[Any], ...]:
+        """The placeholders of the calls that failed, each with its `.error`. After a block that was left well: those
+        whose reviewed manifest lets them fail alone (`on_exhausted="tool"`).
+        """
+        return tuple(one for one in self.effects if one.outcome == "failed")
+
+    @property
+    def state(self) -> str:
+        """`staging`, `review`, `settled`, ... as the journal has it; of independent effects the least
+        finished.
+        """
+        states = [step.state().value for step in self._steps()]
+        return next(
+            (state for state in states if state not in {"settled", "ended"}), states[0] if states else _NEW
+        )
+
+    @property
+    def replayed(self) -> bool:
+        """Whether an earlier run of this key had done it already: nothing fired now, results are that run's."""
+        return any(step.replayed for step in self._steps())
+
+    @property
+    def result(self) -> DryRun:
+        """What a dry run has found, after its block.
+
+        Raises:
+            MisuseError: this is no dry run, or its block has not ended well.
+        """
+        if self._rehearsal is None:
+            raise MisuseError(
+                f"transaction {self.key!r} is no dry run; what a call returned is the .result of its placeholder"
+            )
+        return self._rehearsal.result
+
+    @contextmanager
+    def repeat(self) -> Iterator[None]:
+        """Inside, an equal call is meant once more and not taken for the same one."""
+        calls = self._entered().calls
+        before, calls.repeating = calls.repeating, True
+        try:
+            yield
+        finally:
+            self._entered().calls.repeating = before
+
+    def parallel(self) -> AbstractContextManager[None]:
+        """Inside, calls may come from any thread or task of this transaction's context, and the staged ones fire at the
+        same time; all of them have ended, one way or another, before anything after them fires. Live effects still take
+        turns.
+
+        `asyncio` tasks and `asyncio.to_thread` have that context; for a thread of your own, call
+        `contextvars.copy_context().run` in it.
+
+        Raises:
+            OutsideTransaction: not where the transaction was opened.
+            MisuseError: it is inside another one, or each effect stands alone anyway.
+        """
+        return self._entered().parallel()
+
+    # --------------------------------------------------------------------------------------- enter and leave
+
+    def __enter__(self) -> Self:
+        run(self._enter(self._runtime.sync_waits()))
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            run(self._exit(error))
+        except (Stopped, MisuseError) as answer:
+            # A refusal is an answer, not a crash: its trace ends where the program left the block.
+            raise answer.with_traceback(None)  # noqa: B904 - the same exception, with the cause it had
+
+    async def __aenter__(self) -> Self:
+        waits = self._runtime.async_waits()
+        await self._opened.enter_async_context(waits.opened())
+        try:
+            await self._enter(waits)
+        except BaseException:
+            await self._opened.aclose()
+            raise
+        return self
+
+    async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        try:
+            await self._exit(error)
+        except (Stopped, MisuseError) as answer:
+            raise answer.with_traceback(None)  # noqa: B904 - as above
+        finally:
+            await self._opened.aclose()
+
+    async def _enter(self, waits: Waits) -> None:
+        self._outer = current_transaction.get()
+        if self._phase != _NEW:
+            raise MisuseError(
+                f"transaction {self.key!r} was used already; make another with transaction(...)"
+            )
+        if self._outer is not None:
+            self._nest(self._outer)
+            return
+        real = self._runtime.engine(waits)
+        engine = self._engine = real if self._rehearsal is None else self._rehearsal.on_stage(real)
+        blocking = engine
+        if not isinstance(waits, SyncWaits):  # a plain live tool asks on the thread that calls it
+            blocking = replace(engine, service=self._runtime.engine(self._runtime.sync_waits()).service)
+        intake = Intake(
+            self.key,
+            engine,
+            independent=self._independent,
+            open_step=self._open_step,
+            blocking=blocking,
+            claimed=self._terms.claimed,
+        )
+        if not self._independent:
+            step = await self._open_step(engine, txn=self.txn, run_key=self.key, independent=False)
+            if isinstance(self._isolation, Serialize):
+                await step.serialize(engine, self._isolation)
+            intake.steps.append(step)
+        self._intake, self._phase = intake, _OPEN
+        current_transaction.set(self)
+
+    def _nest(self, outer: Transaction) -> None:
+        """A transaction inside another is a savepoint of it: it has no key, and nothing else, of its own."""
+        if not self._plain or outer._runtime is not self._runtime:
+            raise MisuseError(
+                f"transaction {self.key!r} was opened inside {outer.key!r}, and one step is one transaction: write "
+                "`with transaction():`, without key or anything else, for a block that can be taken back alone, or "
+                "close the outer one first"
+            )
+        self._inner.enter_context(outer._entered().savepoint())
+        self.key, self._intake, self._phase = outer.key, outer._intake, _OPEN
+
+    async def _exit(self, error: BaseException | None) -> None:
+        self._phase = _CLOSED
+        intake = self._entered()
+        if self._outer is not None:
+            self._inner.__exit__(None if error is None else type(error), error, None)
+            return
+        current_transaction.set(None)
+        intake.is_open = False
+        if intake.owner.pid != os.getpid():
+            self._leave_to_parent(error)
+            return
+        if error is not None:
+            self._abort(f"the body raised {type(error).__name__}")
+            return
+        try:
+            if self._guard is not None:
+                self._guard.require_same([call for step in intake.steps for call in step.calls])
+        except BaseException as differs:
+            self._abort(f"the body raised {type(differs).__name__}")
+            raise
+        if self._independent:
+            await self._commit_each()
+        else:
+            await self._commit(intake.steps[0])
+
+    def _leave_to_parent(self, error: BaseException | None) -> None:
+        """A fork copied the block, the lease and the open database sessions; all of them stay the parent's."""
+        if error is None:
+            raise OutsideTransaction(
+                f"transaction {self.key!r} was opened by the process that this one was forked from, and only that one "
+                "commits it; end the child inside the block with os._exit, or fork before it"
+            )
+
+    def _abort(self, note: str) -> None:
+        for step in self._steps():
+            step.abort(note)
+
+    async def _commit(self, step: Step) -> None:
+        engine = self._engine
+        if engine is None:
+            raise AssertionError("only what was entered commits")
+        await step.commit(engine, self._terms)
+
+    async def _commit_each(self) -> None:
+        """Every effect for itself; one that is refused keeps none of the others from going through."""
+        failures: list[CountersignError] = []
+        for position, step in enumerate(self._steps()):
+            try:
+                await self._commit(step)
+            except CountersignError as failure:
+                failures.append(failure)
+            except BaseException as interrupt:
+                for rest in self._steps()[position + 1 :]:
+                    rest.abort(f"interrupted by {type(interrupt).__name__}")
+                raise
+        if failures:
+            raise IndependentFailures(
+                f"{len(failures)} of {len(self._steps())} effects did not go through", failures
+            )
+
+    # --------------------------------------------------------------------------------------- what tools call
+
+    def accept(self, tool: Tool, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Stage a call, or run it live; an async live tool answers an awaitable.
+
+        Raises:
+            OutsideTransaction: called from a process, thread or task this transaction does not know, or after it.
+            NotStageable: the call cannot be described as bytes.
+        """
+        return self._entered().accept(tool, args, kwargs)
+
+    def require_stageable(self, tool: Tool) -> None:
+        """Refuse a tool that could not be staged here, before anything is called.
+
+        Raises:
+            RegistrationError: a compensation is not registered, or the manifest is none.
+            NotStageable: it fires elsewhere.
+        """
+        self._entered().require_stageable(tool)
+
+    def hides_live(self, tool: Tool) -> bool:
+        """Whether a live tool has secret arguments, whoever says so: nobody is to read what it raises."""
+        return self._entered().hides_live(tool)
+
+    def _steps(self) -> list[Step]:
+        return [] if self._intake is None else self._intake.steps
+
+    def _entered(self) -> Intake:
+        if self._intake is None:
+            raise MisuseError(f"transaction {self.key!r} was not entered; use it as a context manager")
+        return self._intake

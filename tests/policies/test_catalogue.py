@@ -1,0 +1,161 @@
+"""The whole catalogue as one bundle, under the policies that beginners have: it loads, decides, and is taken back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from countersign.catalogue.reading import Entry, catalogue
+from countersign.contract import JSON, Effect, Verdict, canonicalize, manifest_file, resolve_pointer
+from countersign.manifests.drafting import manifest_json
+from policy_service.channels.operator.dev.folder import GROUPS as DEV_GROUPS
+from policy_service.channels.operator.dev.folder import STARTER as DEV_RULES
+from policy_service.cli import app
+from policy_service.domain.decision import Decision
+from policy_service.domain.question import AgentPrincipal, Question
+from policy_service.pap.bundle import Bundle, load_bundle
+from policy_service.pdp.engine import decide
+from policy_service.workflow.effects.effect_rows import undecided
+from policy_service.workflow.pages.describing import sentence
+from tests.fakes.catalogue import sample, taken_back
+
+NOW = datetime(2026, 11, 23, 9, 0, tzinfo=UTC)
+EVERY = catalogue()
+COMPENSATED = {name: one for name, one in EVERY.items() if one.manifest.compensation is not None}
+AMOUNTS = """
+@id("large-money-needs-two") @approval("operations") @quorum("2")
+forbid (principal, action == Action::"payments.refund", resource)
+when { context.input.amount_cents > 5000 };
+"""
+
+
+def _with_the_catalogue(folder: Path) -> Path:
+    (folder / "tools").mkdir(parents=True, exist_ok=True)
+    for one in EVERY.values():
+        (folder / "tools" / manifest_file(one.tool)).write_bytes(manifest_json(one.manifest))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def starter_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What `policy-service new` writes, with every manifest of the catalogue."""
+    folder = tmp_path_factory.mktemp("starter") / "policies"
+    made = CliRunner().invoke(app, ["new", str(folder)])
+    assert made.exit_code == 0, made.output
+    return _with_the_catalogue(folder)
+
+
+@pytest.fixture(scope="module")
+def starter(starter_folder: Path) -> Bundle:
+    return load_bundle(starter_folder)
+
+
+@pytest.fixture(scope="module")
+def dev(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
+    """What `policy-service dev` writes beside a script, with the same."""
+    folder = _with_the_catalogue(tmp_path_factory.mktemp("dev"))
+    (folder / "starter.cedar").write_text(DEV_RULES)
+    (folder / "groups.toml").write_text(DEV_GROUPS.format(person='"urn:test|me"', name='"Me"'))
+    return load_bundle(folder)
+
+
+def decided(bundle: Bundle, tool: str, args: dict[str, JSON], *roles: str) -> Decision:
+    facts = asyncio.run(bundle.facts_for(tool, args, json.dumps(args).encode(), agent="robot", now=NOW))
+    agent = AgentPrincipal("robot", roles=frozenset(roles))
+    return decide(bundle.rules, Question(agent, tool, bundle.manifests[tool].digest, args, facts, NOW))
+
+
+@pytest.mark.parametrize("command", [["check", "--strict"], ["test"]], ids=" ".join)
+def test_the_whole_catalogue_is_a_bundle_that_nothing_is_said_against(
+    starter_folder: Path, command: list[str]
+) -> None:
+    result = CliRunner().invoke(app, [*command, str(starter_folder)])
+    assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_the_starter_policies_ask_people_about_each_and_see_all_of_it(
+    starter: Bundle, dev: Bundle, name: str
+) -> None:
+    args = sample(EVERY[name].manifest)
+    ours, theirs = decided(starter, name, args, "agent"), decided(dev, name, args)
+    assert [(one.outcome, [gate.policy_id for gate in one.gates], one.unseen) for one in (ours, theirs)] == [
+        (Verdict.REVIEW, ["writes-need-a-person"], ())
+    ] * 2
+    assert decided(starter, name, args).outcome is Verdict.DENY, "an agent without the role"
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_other_arguments_than_its_own_are_denied(starter: Bundle, name: str) -> None:
+    args = sample(EVERY[name].manifest)
+    first = next(iter(args))
+    for wrong in (args | {"more": 1}, {key: value for key, value in args.items() if key != first}):
+        said = decided(starter, name, wrong, "agent")
+        assert (said.outcome, [one.code for one in said.reasons]) == (Verdict.DENY, ["invalid_args"])
+
+
+def test_a_rule_may_weigh_what_a_manifest_of_the_catalogue_names(
+    starter_folder: Path, tmp_path: Path
+) -> None:
+    folder = _with_the_catalogue(tmp_path / "policies")
+    for file in (
+        "rules.cedar",
+        "groups.toml",
+        "facts.toml",
+        "facts/customers.json",
+        "tools/send_message.json",
+    ):
+        (folder / file).parent.mkdir(exist_ok=True)
+        (folder / file).write_bytes((starter_folder / file).read_bytes())
+    (folder / "tools/read_history.json").write_bytes(
+        (starter_folder / "tools/read_history.json").read_bytes()
+    )
+    (folder / "amounts.cedar").write_text(AMOUNTS)
+    bundle, args = load_bundle(folder), sample(EVERY["payments.refund"].manifest)
+    small = decided(bundle, "payments.refund", args | {"amount_cents": 5_000}, "agent")
+    large = decided(bundle, "payments.refund", args | {"amount_cents": 5_001}, "agent")
+    assert [len(small.gates), len(large.gates)] == [1, 2]
+
+
+@pytest.mark.parametrize("name", COMPENSATED)
+def test_its_compensation_gets_arguments_that_fit_it(starter: Bundle, name: str) -> None:
+    manifest = EVERY[name].manifest
+    assert manifest.compensation is not None
+    args = taken_back(manifest, sample(manifest))
+    said = decided(starter, manifest.compensation.tool, args, "agent")
+    assert (said.outcome, said.reasons) == (Verdict.REVIEW, ())
+
+
+@pytest.mark.parametrize(
+    "name", sorted(name for name, one in COMPENSATED.items() if one.taken_back_by == name)
+)
+def test_what_takes_itself_back_comes_back_to_where_it_began(name: str) -> None:
+    manifest = EVERY[name].manifest
+    args = sample(manifest)
+    back = taken_back(manifest, args)
+    assert back != args
+    assert taken_back(manifest, back) == args
+
+
+@pytest.mark.parametrize("one", EVERY.values(), ids=EVERY)
+def test_people_read_a_whole_sentence_and_no_secret(starter: Bundle, one: Entry) -> None:
+    manifest, args = one.manifest, sample(one.manifest)
+    effect = Effect.stage(
+        agent="robot", txn="0" * 64, call_key="1" * 64, seq=1, tool=one.tool, tool_digest=manifest.digest,
+        resource=manifest.resource_of(args), args=args,
+    )  # fmt: skip
+    told = "".join(piece.text for piece in sentence(starter, undecided(starter, effect, 1)))
+    named = [part.pointer for part in manifest.sentence_parts if part.pointer is not None]
+    for pointer in named:
+        value = resolve_pointer(args, pointer)
+        values = value if isinstance(value, list) else [value]
+        amounts = {money.amount for money in manifest.money}
+        assert all(str(each) in told for each in values) or pointer in amounts, told
+    assert "{" not in told
+    assert all(str(resolve_pointer(args, hidden)) not in told for hidden in manifest.secret)
+    assert canonicalize(args) == undecided(starter, effect, 1).args

@@ -1,0 +1,135 @@
+"""Patterns of strangers run in bounded time, or are refused by their place. With Python's `re` this never ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jsonschema
+import pytest
+
+from countersign.contract import ContractError
+from countersign.contract.patterns import found_by, pattern_keywords, require_patterns
+from countersign.contract.schemas import require_closed_schema
+
+LONG = "a" * 50_000 + "!"
+
+EVIL = {
+    "a repeated repetition": "^(a+)+$",
+    "two ways to say one thing": "^(a|a)*$",
+    "a part of it optional": r"^(\w+\s?)*$",
+    "overlapping tails": "^(a*)*b$",
+}
+
+
+@pytest.mark.parametrize("pattern", EVIL.values(), ids=EVIL.keys())
+def test_a_pattern_that_takes_back_steps_elsewhere_is_answered_at_once(pattern: str) -> None:
+    assert not found_by(pattern)(LONG)
+
+
+FOUND: dict[str, tuple[str, str, bool]] = {
+    "anywhere in the text": ("b", "abc", True),
+    "nowhere": ("x", "abc", False),
+    "from beginning to end": ("^[A-Z]{3}$", "USD", True),
+    "a line after the end is no end": ("^[A-Z]{3}$", "USD\n", False),
+    "an escaped character": ("^[^\\u0000]*$", "a\0b", False),
+    "an empty pattern": ("", "", True),
+    "letters of everywhere": (r"^\w+$", "größe", True),
+}
+
+
+@pytest.mark.parametrize(("pattern", "text", "found"), FOUND.values(), ids=FOUND.keys())
+def test_a_pattern_means_what_json_schema_means(pattern: str, text: str, found: bool) -> None:
+    assert found_by(pattern)(text) is found
+
+
+REFUSED: dict[str, tuple[str, str]] = {
+    "looking ahead": ("(?=a)b", "look-around"),
+    "looking behind": ("(?<!a)b", "look-around"),
+    "a reference to a group": (r"(a)\1", "backreferences"),
+    "too large a repetition": ("(a{1000}){1000}", "size limit"),
+    "no pattern at all": ("[", "unclosed"),
+}
+
+
+@pytest.mark.parametrize(("pattern", "why"), REFUSED.values(), ids=REFUSED.keys())
+def test_what_cannot_be_run_in_bounded_time_is_refused_and_told_why(pattern: str, why: str) -> None:
+    with pytest.raises(ContractError, match=f"cannot be run in bounded time.*{why}") as refused:
+        found_by(pattern)
+    assert refused.value.code == "bad_pattern"
+
+
+def test_a_long_pattern_is_not_told_whole() -> None:
+    with pytest.raises(ContractError) as refused:
+        found_by("x" * 9_000 + "(?=a)")
+    assert len(str(refused.value)) < 500
+
+
+BAD = {"type": "string", "pattern": "(?=a)"}
+PLACES: dict[str, tuple[dict[str, Any], str]] = {
+    "an argument": ({"properties": {"x": BAD}}, "args/properties/x: "),
+    "an item of a list": (
+        {"properties": {"x": {"type": "array", "items": BAD}}},
+        "args/properties/x/items: ",
+    ),
+    "a definition": ({"$defs": {"Name": BAD}}, "args/$defs/Name: "),
+    "the names of free keys": ({"patternProperties": {"(?=a)": {}}}, "args: "),
+    "one of several": ({"anyOf": [{"type": "null"}, BAD]}, "args/anyOf/1: "),
+}
+
+
+@pytest.mark.parametrize(("schema", "place"), PLACES.values(), ids=PLACES.keys())
+def test_a_schema_with_such_a_pattern_is_refused_by_its_place(schema: dict[str, Any], place: str) -> None:
+    with pytest.raises(ContractError) as refused:
+        require_patterns(schema)
+    assert str(refused.value).startswith(place)
+
+
+def test_an_argument_may_be_called_pattern() -> None:
+    require_patterns({"properties": {"pattern": {"type": "string"}, "x": {"const": {"pattern": "(?=a)"}}}})
+
+
+VALIDATOR: Any = jsonschema.validators.extend(
+    jsonschema.Draft202012Validator, pattern_keywords(jsonschema.ValidationError)
+)
+NAMED = {"patternProperties": {EVIL["a repeated repetition"]: {}}}
+UNEVALUATED: dict[str, tuple[dict[str, Any], Any]] = {
+    "unevaluatedProperties": ({**NAMED, "unevaluatedProperties": False}, {"b": 1}),
+    "unevaluatedItems": ({"unevaluatedItems": {**NAMED, "unevaluatedProperties": False}}, [{"b": 1}]),
+}
+
+
+@pytest.mark.parametrize("keyword", UNEVALUATED)
+def test_what_is_left_over_is_refused_and_no_pattern_is_run_for_it(
+    keyword: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A belt: such a schema is refused where it is read. jsonschema would run its patterns with `re`."""
+    schema, value = UNEVALUATED[keyword]
+    run: list[str] = []
+    monkeypatch.setattr("re.search", lambda pattern, *_: run.append(pattern))
+    (error,) = VALIDATOR(schema).iter_errors(value)
+    assert (error.validator, run) == (keyword, [])
+    assert "is not run here" in error.message
+
+
+INERT = {  # keywords of jsonschema that hold values and no schema
+    *("const", "dependentRequired", "enum", "exclusiveMaximum", "exclusiveMinimum", "format", "maxItems"),
+    *("maxLength", "maxProperties", "maximum", "minItems", "minLength", "minProperties", "minimum"),
+    *("multipleOf", "pattern", "required", "type", "uniqueItems"),
+}
+SHAPES: tuple[Any, ...] = (BAD, [BAD], {"x": BAD})
+
+
+@pytest.mark.parametrize("keyword", sorted(set(jsonschema.Draft202012Validator.VALIDATORS) - INERT))
+def test_every_keyword_that_holds_a_schema_is_walked_or_refused(keyword: str) -> None:
+    """Whatever jsonschema learns to descend into must be read here first."""
+
+    def stopped(holds: Any) -> bool:
+        try:
+            schema = {"type": "object", "additionalProperties": False, "$defs": {"x": {keyword: holds}}}
+            require_closed_schema(schema)
+            require_patterns(schema)
+        except ContractError:
+            return True
+        return False
+
+    assert any(stopped(shape) for shape in SHAPES)

@@ -1,0 +1,268 @@
+"""The catalogue: what each manifest promises is said, and what nothing takes back is listed with its reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, get_args
+from urllib.parse import urlsplit
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from countersign import MisuseError, ToolRegistry, tool
+from countersign.catalogue.reading import (
+    Entry,
+    Instead,
+    acts_without_compensation,
+    catalogue,
+    having,
+    taken,
+)
+from countersign.cli.app import app
+from countersign.contract import load_manifest, manifest_file
+from countersign.contract.manifest import Lane
+from countersign.manifests.drafting import manifest_json
+from countersign.manifests.reviewed import require_fits
+from countersign.tools.tool import tool_of
+
+FOLDER = Path(__file__).resolve().parents[3] / "sdk/python/countersign/catalogue"
+EVERY = catalogue()
+ACTS = acts_without_compensation()
+
+
+@pytest.fixture
+def terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(app, ["tools", *words])
+
+    return run
+
+
+# --------------------------------------------------------------------------------------------------- the data
+
+
+def test_every_file_is_an_entry_under_its_own_name_and_laid_out_as_an_export_is() -> None:
+    files = {file.name: file.read_bytes() for file in (FOLDER / "manifests").iterdir()}
+    assert files == {manifest_file(name): manifest_json(one.manifest) for name, one in EVERY.items()}
+    assert [one["tool"] for one in json.loads((FOLDER / "entries.json").read_text())] == list(EVERY)
+    assert len(EVERY) >= 35
+
+
+@pytest.mark.parametrize("one", EVERY.values(), ids=EVERY)
+def test_each_is_taken_back_in_one_way_or_says_why_not(one: Entry) -> None:
+    ways = [
+        one.manifest.compensation is not None,
+        one.manifest.lane is Lane.LIVE,
+        one.uncompensated is not None,
+    ]
+    assert sum(ways) == 1
+    if one.manifest.compensation is not None:
+        assert one.taken_back_by in EVERY and one.compensation_leaves
+    else:
+        assert one.compensation_leaves is None
+
+
+@pytest.mark.parametrize("one", EVERY.values(), ids=EVERY)
+def test_each_says_why_it_may_be_called_again_and_what_it_is_like(one: Entry) -> None:
+    assert one.manifest.idempotent is (one.idempotent_because is not None)
+    assert one.like and one.manifest.description and one.manifest.groups
+    for source in one.sources:
+        parts = urlsplit(source)
+        assert (parts.scheme, bool(parts.netloc), parts.query) == ("https", True, "")
+
+
+@pytest.mark.parametrize("one", EVERY.values(), ids=EVERY)
+def test_what_moves_money_names_it_and_what_is_sent_names_who_gets_it(one: Entry) -> None:
+    manifest = one.manifest
+    assert ("money" in manifest.groups) is bool(manifest.money)
+    if "message" in manifest.groups and one.tool not in {
+        "chat.delete_message",
+        "social.post",
+        "calendar.cancel_event",
+    }:
+        assert manifest.recipients
+    if "destroy" in manifest.groups:
+        assert manifest.risk.value == "high" and one.uncompensated is not None
+    assert all("password" not in name or f"/{name}" in manifest.secret for name in manifest.properties)
+
+
+def test_what_destroys_or_publishes_has_no_compensation() -> None:
+    for group in ("destroy", "public"):
+        found = [one for one in EVERY.values() if group in one.manifest.groups]
+        assert found and all(one.manifest.compensation is None for one in found)
+
+
+def test_every_act_that_nothing_takes_back_says_why_and_what_to_do() -> None:
+    assert len({one.act for one in ACTS}) == len(ACTS)
+    for act in ACTS:
+        assert act.why.endswith(".") and act.do.endswith(".") and act.act
+        assert act.instead and set(act.instead) <= set(get_args(Instead))
+        assert act.tool is None or act.tool in EVERY
+    assert len([one for one in ACTS if one.tool is None]) >= 5
+
+
+def test_the_lists_of_the_issue_are_covered() -> None:
+    families = {name.partition(".")[0] for name in EVERY}
+    assert families >= set(
+        "payments mail sms chat code deploy kubernetes storage dns crm tickets calendar database accounting "
+        "identity orders flights".split()
+    )
+
+
+# ------------------------------------------------------------------------------------------------ taking them
+
+
+def test_what_is_taken_brings_along_what_takes_it_back() -> None:
+    assert [one.tool for one in taken(["code.merge_pull_request"])] == [
+        "code.merge_pull_request",
+        "code.revert_commit",
+    ]
+    assert [one.tool for one in taken(["dns.change_record"])] == ["dns.change_record"]
+    both = [one.tool for one in taken(["identity.grant_role", "identity.revoke_role"])]
+    assert both == ["identity.grant_role", "identity.revoke_role"]
+
+
+def test_an_unknown_name_says_which_come_near() -> None:
+    with pytest.raises(MisuseError, match=r"has no 'stripe\.refund'; it has payments\.refund"):
+        taken(["stripe.refund"])
+    with pytest.raises(MisuseError, match=r"it has accounting\.post_invoice, "):
+        taken(["frobnicate"])
+
+
+def test_a_word_finds_by_name_title_group_and_example() -> None:
+    assert [one.tool for one in having("REFUND")] == ["payments.refund"]
+    assert {one.tool for one in having("shopify")} == {"orders.place", "orders.cancel"}
+    assert {"payments.payout"} <= {one.tool for one in having("money")}
+    assert having("frobnicate") == []
+
+
+def test_the_list_has_every_name_whole_on_a_narrow_terminal(
+    terminal: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    told = terminal("catalogue")
+    assert told.exit_code == 0
+    lines = told.stdout.splitlines()
+    assert [line.split()[0] for line in lines[: len(EVERY)]] == list(EVERY)
+    assert len(lines) == len(EVERY) + len(ACTS)
+    assert "nothing takes back: to send a mail. What was delivered stays" in told.stdout
+
+
+def test_the_list_of_a_word_has_its_acts_alone(terminal: Any) -> None:
+    lines = terminal("catalogue", "refund").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["payments.refund", "nothing"]
+
+
+def test_the_whole_of_it_is_one_document(terminal: Any) -> None:
+    told = json.loads(terminal("catalogue", "--json").stdout)
+    assert told["format"] == "countersign/catalogue/v1"
+    assert [one["tool"] for one in told["manifests"]] == list(EVERY)
+    assert [one["act"] for one in told["no_compensation"]] == [one.act for one in ACTS]
+    (refund,) = (one for one in told["manifests"] if one["tool"] == "payments.refund")
+    assert load_manifest(json.dumps(refund["manifest"]).encode()) == EVERY["payments.refund"].manifest
+
+
+def test_what_is_printed_can_be_redirected_to_a_file(terminal: Any) -> None:
+    told = terminal("take", "payments.charge")
+    assert told.exit_code == 0
+    assert load_manifest(told.stdout.encode()) == EVERY["payments.charge"].manifest
+    assert "take payments.refund as well, or the bundle does not load" in told.stderr
+    assert "it says `idempotent`: the tool sends the call key" in told.stderr
+    assert "taken back, there stays: a line on the customer's statement" in told.stderr
+    assert "count for nothing yet" in told.stderr
+
+
+def test_what_nothing_takes_back_says_so_when_it_is_taken(terminal: Any) -> None:
+    told = terminal("take", "mail.send")
+    assert (
+        "nothing takes it back. What was delivered stays in a mailbox that is not yours. Instead: Show"
+        in told.stderr
+    )
+    assert "as well" not in told.stderr
+
+
+def test_a_name_given_twice_is_told_of_once_and_the_others_as_they_are(terminal: Any) -> None:
+    told = terminal("take", "mail.send", "mail.send", "payments.charge", "--out", "drafts")
+    assert told.exit_code == 0, told.output
+    mail, charge = told.stderr.split("the function to write: ")[1:]
+    assert '@tool("mail.send")' in mail and "nothing takes it back." in mail
+    assert '@tool("payments.charge")' in charge and "taken back, there stays: " in charge
+    assert "nothing takes it back" not in charge
+
+
+def test_one_name_given_twice_is_one_document(terminal: Any) -> None:
+    told = terminal("take", "mail.send", "mail.send", "--as", "post.send")
+    assert told.exit_code == 0, told.output
+    assert load_manifest(told.stdout.encode()).tool == "post.send"
+
+
+def test_a_folder_gets_it_with_what_takes_it_back_as_drafts(terminal: Any, tmp_path: Path) -> None:
+    told = terminal("take", "payments.charge", "mail.send", "--out", "drafts")
+    assert told.exit_code == 0 and told.stdout == ""
+    names = {file.name for file in (tmp_path / "drafts").iterdir()}
+    assert names == {"payments.charge.json", "payments.refund.json", "mail.send.json"}
+    (tmp_path / "drafts/mail.send.json").write_text("mine")
+    again = terminal("take", "mail.send", "--out", "drafts")
+    assert "kept as it was, --force replaces it" in again.stderr
+    assert (tmp_path / "drafts/mail.send.json").read_text() == "mine"
+    terminal("take", "mail.send", "--out", "drafts", "--force")
+    assert load_manifest((tmp_path / "drafts/mail.send.json").read_bytes()) == EVERY["mail.send"].manifest
+
+
+def test_the_place_of_reviewed_manifests_is_refused(terminal: Any, tmp_path: Path) -> None:
+    told = terminal("take", "mail.send", "--out", "policies/tools")
+    assert (told.exit_code, told.stderr.startswith("misuse: ")) == (1, True)
+    assert "the place of a reviewed manifest" in told.stderr
+    assert not (tmp_path / "policies").exists()
+
+
+def test_it_may_have_a_name_of_your_own(terminal: Any, tmp_path: Path) -> None:
+    told = terminal("take", "payments.refund", "--as", "refund")
+    mine = load_manifest(told.stdout.encode())
+    assert mine == EVERY["payments.refund"].manifest.model_copy(update={"tool": "refund"})
+    assert (
+        'write: @tool("refund") def refund(payment_id: str, customer: str, amount_cents: int' in told.stderr
+    )
+    terminal("take", "dns.change_record", "--as", "point", "--out", "drafts")
+    itself = load_manifest((tmp_path / "drafts/point.json").read_bytes())
+    assert itself.compensation is not None and itself.compensation.tool == "point"
+    terminal("take", "tickets.close", "--as", "solve", "--out", "drafts")
+    other = load_manifest((tmp_path / "drafts/tickets.reopen.json").read_bytes())
+    assert other.compensation is not None and other.compensation.tool == "solve"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("frobnicate",), "the catalogue has no 'frobnicate'"),
+        (("mail.send", "sms.send"), "name a folder with --out"),
+        (
+            ("mail.send", "sms.send", "--out", "drafts", "--as", "send"),
+            "--as 'send' names one manifest, and 2 are taken",
+        ),
+    ],
+)
+def test_what_cannot_be_taken_is_refused_with_what_to_write(
+    terminal: Any, tmp_path: Path, words: tuple[str, ...], said: str
+) -> None:
+    told = terminal("take", *words)
+    assert (told.exit_code, told.stdout, said in told.stderr) == (1, "", True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("one", EVERY.values(), ids=EVERY)
+def test_the_function_it_names_fits_the_manifest(terminal: Any, one: Entry) -> None:
+    told = terminal("take", one.tool).stderr
+    (line,) = (line for line in told.splitlines() if line.startswith("the function to write: "))
+    head, _, definition = line.removeprefix("the function to write: ").partition(" def ")
+    place: dict[str, Any] = {}
+    exec(f"def {definition}: ...", place)
+    function = place[definition.partition("(")[0]]
+    registry = ToolRegistry()
+    if one.manifest.lane is Lane.LIVE:
+        assert head == f'@tool("{one.tool}", lane="live", adapter=...)'
+        return
+    require_fits(tool_of(tool(one.tool, registry=registry)(function)), one.manifest)

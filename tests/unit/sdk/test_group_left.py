@@ -1,0 +1,398 @@
+"""A group that is left before all of it has ended: what is known is written as it is, the rest is unknown."""
+
+import asyncio
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from countersign import (
+    DidNotHappen,
+    Happened,
+    NotDone,
+    OutcomeUnknown,
+    OutsideTransaction,
+    Placeholder,
+    ProbeAnswer,
+    current_effect,
+    probe,
+    resume,
+    tool,
+    transaction,
+)
+from countersign.contract import EffectState
+from countersign.waiting import AsyncWaits, LeftEarlyError, Raised, SyncWaits, Unended
+from tests.fakes.desk import Desk, charge_tools, failing_tool, refund_tool
+from tests.unit.sdk.test_failure_path import service_states, states
+
+SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
+
+
+def acting_threads() -> int:
+    """How many calls of a group have not ended."""
+    return sum(one.name == "countersign-_in_thread" for one in threading.enumerate())
+
+
+def pressing_tool(
+    desk: Desk, go_on: threading.Event, beside: int, begun: Callable[[], bool]
+) -> Callable[[str], Placeholder[None]]:
+    """A tool that presses Ctrl-C once its siblings have begun and ended, but for so many, and goes on."""
+
+    @tool("press", resource=("Order", "order_id"), registry=desk.registry)
+    def press(order_id: str) -> None:
+        """Press Ctrl-C."""
+        while not begun() or acting_threads() > 1 + beside:
+            threading.Event().wait(0.002)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        go_on.wait(SECONDS)
+
+    desk.publish(press)
+    return press
+
+
+def end(go_on: threading.Event) -> None:
+    """Let what was left running end."""
+    go_on.set()
+    until = time.monotonic() + SECONDS
+    names = {f"countersign-{name}" for name in ("_in_thread", "press", "late")}
+    while names & {one.name for one in threading.enumerate()}:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_ctrl_c_in_a_group_writes_what_has_ended_as_it_ended(desk: Desk) -> None:
+    go_on = threading.Event()
+    charge, refund = charge_tools(desk), refund_tool(desk)
+    refusing: list[str] = []
+
+    @tool("refuse", resource=("Order", "order_id"), registry=desk.registry)
+    def refused(order_id: str) -> None:
+        """Say no."""
+        refusing.append(order_id)
+        raise NotDone("no")
+
+    desk.publish(refused)
+    press = pressing_tool(desk, go_on, 0, lambda: len(desk.done) == 2 and len(refusing) == 1)
+    broken = failing_tool(desk, ValueError("odd"), "break")
+    with pytest.raises(KeyboardInterrupt), transaction("t-1", runtime=desk.runtime) as txn:
+        with txn.parallel():
+            charged = charge("o-1", 10)
+            press("o-1")
+            refused("o-1")
+            broken("o-1")
+        refund("o-2", 5)
+    end(go_on)
+    assert states(desk, "t-1") == {
+        "charge#1": "fired",
+        "press#2": "unknown",
+        "refuse#3": "failed",
+        "break#4": "unknown",
+        "refund#5": "unused",
+    }
+    assert charged.outcome == "fired"
+    record = desk.runtime.journal.transactions.require(txn.txn)
+    errors = {row.tool: row.error for row in desk.runtime.journal.transactions.effects(record)}
+    assert errors["press"] == "left running (interrupted by KeyboardInterrupt)"
+    assert errors["break"] == "ValueError: odd"
+    (found,) = resume(desk.runtime)
+    assert (found.after, service_states(desk, txn.txn)) == (
+        "unsettled",
+        [
+            EffectState.FIRED,
+            EffectState.UNKNOWN,
+            EffectState.FAILED,
+            EffectState.UNKNOWN,
+            EffectState.UNUSED,
+        ],
+    )
+    assert sorted(one[0] for one in desk.done) == ["break", "charge"]
+
+
+def test_what_was_left_running_has_no_effect_to_act_for(desk: Desk) -> None:
+    go_on, begun, said = threading.Event(), threading.Event(), []
+    press = pressing_tool(desk, go_on, 1, begun.is_set)
+
+    @tool("late", resource=("Order", "order_id"), registry=desk.registry)
+    def late(order_id: str) -> None:
+        """Ask for the effect when nobody waits any more."""
+        begun.set()
+        go_on.wait(SECONDS)
+        try:
+            current_effect()
+        except OutsideTransaction as refused:
+            said.append(str(refused))
+
+    desk.publish(late)
+    with pytest.raises(KeyboardInterrupt), transaction("t-1", runtime=desk.runtime) as txn, txn.parallel():
+        late("o-1")
+        press("o-1")
+    end(go_on)
+    assert len(said) == 1
+    assert "nobody waits for it any more" in said[0]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()], ids=repr)
+@pytest.mark.parametrize("first", [True, False])
+def test_a_tool_that_exits_is_carried_to_the_end_of_its_group(
+    desk: Desk, error: BaseException, first: bool
+) -> None:
+    exits, charge = failing_tool(desk, error), charge_tools(desk)
+    waits = threading.Barrier(2, timeout=SECONDS)
+    desk.before_fire = lambda _: waits.wait() and None  # both are under way
+    with pytest.raises(type(error)), transaction("t-1", runtime=desk.runtime) as txn:
+        with txn.parallel():
+            if first:
+                exits("o-1")
+            charged = charge("o-1", 10)
+            if not first:
+                exits("o-1")
+        charge("o-2", 20)
+    assert sorted(states(desk, "t-1").values()) == ["fired", "unknown", "unused"]
+    assert (charged.outcome, len(desk.done)) == ("fired", 2)
+    record = desk.runtime.journal.transactions.require(txn.txn)
+    (unknown,) = [row.error for row in desk.runtime.journal.transactions.effects(record) if row.error]
+    assert unknown.startswith(type(error).__name__), "it has ended, by its own word"
+    desk.before_fire = None
+    assert [one.after for one in resume(desk.runtime)] == ["unsettled"]
+    assert [one[0] for one in desk.done] != ["void"]
+
+
+def test_beside_a_tool_that_exits_nothing_is_tried_again(desk: Desk) -> None:
+    exits = failing_tool(desk, SystemExit(1))
+    flaky = failing_tool(desk, ConnectionError("once"), "flaky", idempotent=True)
+    with pytest.raises(SystemExit), transaction("t-1", runtime=desk.runtime) as txn, txn.parallel():
+        flaky("o-1")
+        exits("o-1")
+    assert states(desk, "t-1") == {"flaky#1": "unknown", "notify#2": "unknown"}
+    assert sorted(one[0] for one in desk.done) == ["flaky", "notify"]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()], ids=repr)
+def test_in_asyncio_a_tool_that_exits_ends_its_siblings_no_earlier(desk: Desk, error: BaseException) -> None:
+    there, done = asyncio.Event(), []
+
+    @tool("leave", resource=("Order", "order_id"), registry=desk.registry)
+    async def leave(order_id: str) -> None:
+        """Exit, with another under way."""
+        await there.wait()
+        raise error
+
+    @tool("stay", resource=("Order", "order_id"), registry=desk.registry)
+    async def stay(order_id: str) -> str:
+        """Go on after that."""
+        there.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        done.append(order_id)
+        return order_id
+
+    desk.publish(leave)
+    desk.publish(stay)
+    made: list[Any] = []
+
+    async def body() -> None:
+        async with transaction("t-1", runtime=desk.runtime) as txn:
+            with txn.parallel():
+                await leave("o-1")
+                made.append(await stay("o-2"))
+
+    with pytest.raises(type(error)):
+        asyncio.run(body())
+    assert (done, made[0].outcome) == (["o-2"], "fired")
+    assert states(desk, "t-1") == {"leave#1": "unknown", "stay#2": "fired"}
+
+
+def test_a_cancelled_step_writes_what_had_ended(desk: Desk) -> None:
+    under_way = asyncio.Event()
+
+    @tool("done", resource=("Order", "order_id"), registry=desk.registry)
+    async def done(order_id: str) -> str:
+        """Return at once."""
+        return order_id
+
+    @tool("hang", resource=("Order", "order_id"), registry=desk.registry)
+    async def hang(order_id: str) -> None:
+        """Never return."""
+        await asyncio.sleep(0)
+        under_way.set()
+        await asyncio.Event().wait()
+
+    desk.publish(done)
+    desk.publish(hang)
+
+    async def body() -> None:
+        async with transaction("t-1", runtime=desk.runtime) as txn:
+            with txn.parallel():
+                await done("o-1")
+                await hang("o-2")
+
+    async def main() -> None:
+        task = asyncio.create_task(body())
+        await under_way.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(main())
+    assert states(desk, "t-1") == {"done#1": "fired", "hang#2": "unknown"}
+
+
+# --------------------------------------------------------------------------------------------- waiting itself
+
+
+async def returning() -> object:
+    return 1
+
+
+async def exiting() -> object:
+    raise SystemExit(3)
+
+
+def test_each_way_to_wait_hands_over_what_is_no_exception_when_all_have_ended() -> None:
+    async def both(waits: Any) -> list[object]:
+        return await waits.together([exiting, returning])  # type: ignore[no-any-return]
+
+    coroutine = both(SyncWaits(lambda: None))  # type: ignore[arg-type, return-value]
+    with pytest.raises(StopIteration) as ended:
+        coroutine.send(None)
+    for first, second in (ended.value.value, asyncio.run(both(AsyncWaits(lambda: None)))):  # type: ignore[arg-type, return-value]
+        assert isinstance(first, Raised)
+        assert isinstance(first.error, SystemExit)
+        assert second == 1
+
+
+def test_a_cancelled_wait_tells_what_had_ended() -> None:
+    async def main() -> LeftEarlyError:
+        under_way = asyncio.Event()
+
+        async def hanging() -> object:
+            await asyncio.sleep(0)
+            under_way.set()
+            return await asyncio.Event().wait()
+
+        task = asyncio.create_task(AsyncWaits(lambda: None).together([returning, hanging]))  # type: ignore[arg-type, return-value]
+        await under_way.wait()
+        task.cancel()
+        with pytest.raises(LeftEarlyError) as left:
+            await task
+        return left.value
+
+    left = asyncio.run(main())
+    assert left.answers == (1, Unended())
+    assert isinstance(left.interrupt, asyncio.CancelledError)
+
+
+PROGRAM = """
+import signal, sys, threading
+from countersign.waiting import LeftEarlyError, SyncWaits, run
+
+async def returning():
+    return 1
+
+async def hanging():
+    while sum(one.name == "countersign-_in_thread" for one in threading.enumerate()) > 1:
+        threading.Event().wait(0.002)
+    print("under way", flush=True)
+    threading.Event().wait()
+
+try:
+    run(SyncWaits(lambda: None).together([returning, hanging]))
+except LeftEarlyError as left:
+    print(left.answers, type(left.interrupt).__name__)
+"""
+
+
+def test_a_signal_from_outside_ends_the_wait_and_the_program() -> None:
+    child = subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    assert child.stdout.readline() == "under way\n"
+    child.send_signal(signal.SIGINT)
+    said, _ = child.communicate(timeout=SECONDS)
+    assert (said, child.returncode) == ("(1, Unended()) KeyboardInterrupt\n", 0)
+
+
+def test_what_is_known_is_on_the_disk_before_a_probe_is_asked(desk: Desk) -> None:
+    refund, seen = refund_tool(desk), []
+    lost = failing_tool(desk, ConnectionError("lost"), "pay", probe="find_pay")
+
+    @probe("find_pay", registry=desk.registry)
+    def find_pay() -> ProbeAnswer:
+        """Tell what the journal says meanwhile."""
+        seen.append(states(desk, "t-1"))
+        return Happened()
+
+    with transaction("t-1", runtime=desk.runtime) as txn, txn.parallel():
+        refund("o-1", 1)
+        lost("o-2")
+    assert seen == [{"refund#1": "fired", "pay#2": "firing"}]
+    assert states(desk, "t-1") == {"refund#1": "fired", "pay#2": "fired"}
+
+
+def test_ctrl_c_while_a_probe_is_asked_loses_nothing_that_is_known(desk: Desk) -> None:
+    answer: list[ProbeAnswer | BaseException] = [KeyboardInterrupt()]
+    refused = failing_tool(desk, NotDone("no"), "refuse", acts=False)
+    lost = failing_tool(desk, ConnectionError("lost"), "pay", probe="find_pay")
+
+    @probe("find_pay", registry=desk.registry)
+    def find_pay() -> ProbeAnswer:
+        """Be interrupted, then know."""
+        said = answer[0]
+        if isinstance(said, BaseException):
+            raise said
+        return said
+
+    with pytest.raises(KeyboardInterrupt), transaction("t-1", runtime=desk.runtime) as txn, txn.parallel():
+        lost("o-1")
+        refused("o-2")
+    assert states(desk, "t-1") == {"pay#1": "unknown", "refuse#2": "failed"}
+    record = desk.runtime.journal.transactions.require(txn.txn)
+    errors = {row.tool: row.error for row in desk.runtime.journal.transactions.effects(record)}
+    assert errors["pay"] == "ConnectionError: lost"  # it had ended, so what its probe says counts
+    answer[0] = DidNotHappen(final=True)
+    resume(desk.runtime)
+    assert states(desk, "t-1")["pay#1"] == "failed"
+
+
+def test_a_cancelled_task_of_a_group_may_have_left_its_call_running(desk: Desk) -> None:
+    go_on, tasks = threading.Event(), []
+
+    @tool("late", resource=("Order", "order_id"), registry=desk.registry, probe="find_late")
+    def late(order_id: str) -> None:
+        """Act when nobody waits any more."""
+        tasks.append(order_id)
+        go_on.wait(SECONDS)
+
+    @probe("find_late", registry=desk.registry)
+    def find_late() -> ProbeAnswer:
+        """Not yet."""
+        return DidNotHappen(final=True)
+
+    refund = refund_tool(desk)
+    desk.publish(late)
+
+    async def body() -> None:
+        async with transaction("t-1", runtime=desk.runtime) as txn:
+            with txn.parallel():
+                late("o-1")
+                refund("o-2", 1)
+            asyncio.get_running_loop().create_task(cancel_the_child(asyncio.current_task()))
+
+    async def cancel_the_child(outer: asyncio.Task[Any] | None) -> None:
+        while not tasks:  # noqa: ASYNC110 - a thread says so
+            await asyncio.sleep(0.005)
+        me = asyncio.current_task()
+        for one in asyncio.all_tasks() - {outer, me}:
+            one.cancel()
+
+    with pytest.raises((OutcomeUnknown, asyncio.CancelledError)):
+        asyncio.run(body())
+    assert states(desk, "t-1")["late#1"] == "unknown"
+    resume(desk.runtime)
+    assert states(desk, "t-1")["late#1"] == "unknown"  # it may still act: no "no" counts
+    go_on.set()
+    end(go_on)

@@ -1,0 +1,363 @@
+"""One secret through everything that becomes of a call, and then a hunt for it: the journal's bytes, and all output.
+
+Nothing but the service and the tools themselves ever gets the value: the service, for it is what people sign; the
+tools, for they are fired with it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from typer.testing import CliRunner
+
+from countersign import (
+    EffectFailed,
+    MemoryAdapter,
+    NotDone,
+    OutcomeUnknown,
+    Placeholder,
+    PlaceholderUsed,
+    ReviewPending,
+    SQLiteAdapter,
+    ToolRaised,
+    llm_call,
+    replay,
+    resume,
+    tool,
+    tracing,
+    transaction,
+)
+from countersign.cli.app import app
+from countersign.commit.plan import plan_from_journal
+from countersign.contract import EffectState
+from countersign.contract.states import Outcome
+from countersign.journal import Done, Lease, LocalState, News
+from countersign.journal.place import JournalPlace, JournalUrl
+from countersign.journal.sealing import HIDDEN, Seals
+from countersign.journal.sealing_keys import add_key
+from countersign.journal.verifying import verify
+from tests.fakes.desk import Desk, make_desk, notes_database
+from tests.fakes.llm_answers import ANTHROPIC
+from tests.unit.sdk.hunting import CORE, SECRET, dresses, everything_of, found_in
+from tests.unit.sdk.journals import BOTH
+
+LARGE = 90_000
+PASSENGER = {"name": "ada", "passport": SECRET}
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+@dataclass
+class Airline:
+    """The tools of a travel agent, and everything that was ever said."""
+
+    desk: Desk
+    spans: InMemorySpanExporter
+    dies: list[BaseException] = field(default_factory=list)
+    heard: dict[str, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        desk, dies = self.desk, self.dies
+
+        @tool("release", resource=("Passport", "passport"), registry=desk.registry)
+        def release(passport: str, locator: str) -> str:
+            """Give a seat back. Nobody called these secret: they are what the booking was made with."""
+            desk.act("release", passport, locator)
+            if locator.startswith("bad"):
+                raise RuntimeError(f"no seat of {passport}")
+            return f"released for {passport}"
+
+        @tool(
+            "book",
+            resource=("Flight", "flight"),
+            secret=["/passenger/passport"],
+            compensate="release",
+            compensation_map={"passport": "args:/passenger/passport", "locator": "result:/locator"},
+            registry=desk.registry,
+        )
+        def book(flight: str, amount_cents: int, passenger: dict[str, str]) -> dict[str, str]:
+            """Book a seat. The airline repeats the passport in its answer."""
+            desk.act("book", flight, amount_cents, passenger["passport"])
+            return {"locator": f"{flight}-{passenger['passport']}"}
+
+        @tool("check_in", resource=("Passport", "passport"), idempotent=True, registry=desk.registry)
+        def check_in(passport: str) -> str:
+            """Check in: the resource itself is named by a secret."""
+            desk.act("check_in", passport)
+            if dies:
+                raise dies.pop()
+            return f"seat of {passport}"
+
+        @tool("pay", resource=("Order", "order_id"), secret=["card"], registry=desk.registry)
+        def pay(order_id: str, card: str) -> None:
+            """Pay, and say in a loud voice what was wrong with the card."""
+            if order_id == "refused":
+                try:
+                    raise ValueError(f"the bank does not like {card}")
+                except ValueError as error:
+                    raise NotDone(f"{card} was refused") from error
+            raise TimeoutError(f"no answer about {card}")
+
+        database = SQLiteAdapter(notes_database(desk.folder))
+
+        @tool("note", lane="live", adapter=database, secret=["passport"], registry=desk.registry)
+        def note(order_id: str, passport: str) -> int:
+            """Write that there is a passport, and not which."""
+            assert passport == SECRET
+            return database.connection.execute(
+                "INSERT OR REPLACE INTO notes VALUES (?, 'ok')", (order_id,)
+            ).rowcount
+
+        self.memory = MemoryAdapter()
+
+        self.book, self.check_in, self.pay, self.note = book, check_in, pay, note
+        desk.publish(release, book, pay)
+        desk.publish(check_in, secret=("/passport",))  # the code does not call it secret, its reviewers did
+
+    def hear(self, where: str, what: object) -> None:
+        """Something was said."""
+        text = what if isinstance(what, str) else repr(what)
+        self.heard[f"{len(self.heard)} {where}"] = text.encode("utf-8", "backslashreplace")
+
+    def raised(self, error: BaseException) -> None:
+        """An exception as its text, its repr and as a program prints it."""
+        self.hear("error", f"{error}\n{error!r}\n{error.args!r}")
+        self.hear("traceback", "".join(traceback.format_exception(error)))
+
+    def meets(self, kind: type[BaseException], step: Callable[[], object], key: str, **options: Any) -> Any:
+        """Run a step that does not go through."""
+        with pytest.raises(kind) as told, transaction(key, runtime=self.desk.runtime, **options):
+            step()
+        self.raised(told.value)
+        return told.value
+
+
+@pytest.fixture(params=BOTH)
+def engine(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture
+def spans() -> Iterator[InMemorySpanExporter]:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    with tracing.using(provider):
+        yield exporter
+    provider.shutdown()
+
+
+@pytest.fixture
+def airline(tmp_path: Path, place: JournalPlace, spans: InMemorySpanExporter) -> Iterator[Airline]:
+    keys = tmp_path / "keys"
+    add_key(keys)
+    desk = make_desk(tmp_path, journal_path=place, journal_key_path=keys)
+    yield Airline(desk, spans)
+    desk.runtime.close()
+    assert verify(place).sound  # without any key
+
+
+def flown(airline: Airline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything that can become of a call with a secret."""
+    desk, runtime = airline.desk, airline.desk.runtime
+    _reviewed_edited_fired(airline)
+    _taken_back(airline)
+    _unknown_and_settled(airline)
+    _crashed_and_resumed(airline, monkeypatch)
+    with transaction("live", runtime=runtime) as live:
+        airline.note("o-1", SECRET)
+        airline.check_in(SECRET)
+    airline.hear("transaction", live)
+    with transaction("dry", dry_run=True, runtime=runtime) as dry:
+        airline.note("o-2", SECRET)
+        airline.book("F1", 5, PASSENGER)
+    airline.hear("dry run", f"{dry.result}{dry.result!r}{dry.result.to_json()}")
+    with llm_call("m", reasoning=True, runtime=runtime) as call:
+        thought = {**ANTHROPIC, "content": [{"type": "thinking", "thinking": SECRET}]}
+        airline.hear("call", call.record(thought))
+    assert desk.done  # the tools had it in clear
+
+
+def _reviewed_edited_fired(airline: Airline) -> None:
+    desk, runtime = airline.desk, airline.desk.runtime
+    pending = airline.meets(ReviewPending, lambda: airline.book("F1", LARGE, PASSENGER), "reviewed")
+    edited = {"flight": "F1", "amount_cents": LARGE - 1, "passenger": PASSENGER}
+    desk.service.edit(pending.txn, 0, edited)
+    airline.meets(
+        Exception, lambda: airline.book("F1", LARGE, PASSENGER), "reviewed"
+    )  # nobody takes the change
+    taking = {"runtime": runtime, "accept_edits": True}
+    with pytest.raises(ReviewPending), transaction("reviewed", **taking):
+        airline.book("F1", LARGE, PASSENGER)
+    desk.service.approve(pending.txn)
+    with transaction("reviewed", **taking):
+        booked = airline.book("F1", LARGE, PASSENGER)
+    assert booked.result == {"locator": f"F1-{SECRET}"}
+    assert desk.done[-1] == ("book", "F1", LARGE - 1, SECRET)
+    airline.hear("placeholder", booked)
+    with transaction("reviewed", **taking):
+        again = airline.book("F1", LARGE, PASSENGER)
+    assert again.result == booked.result  # from the journal
+
+
+def _taken_back(airline: Airline) -> None:
+    desk = airline.desk
+
+    def step(flight: str, order: str) -> Callable[[], object]:
+        return lambda: (airline.book(flight, 5, PASSENGER), airline.pay(order, SECRET))
+
+    failed = airline.meets(EffectFailed, step("F2", "refused"), "taken back")
+    assert isinstance(failed.__cause__, ToolRaised)
+    assert failed.__cause__.kind == "NotDone"
+    assert desk.done[-1] == ("release", SECRET, f"F2-{SECRET}")
+    airline.meets(EffectFailed, step("bad", "refused"), "could not be taken back")
+    assert desk.done[-1] == ("release", SECRET, f"bad-{SECRET}")
+
+
+def _unknown_and_settled(airline: Airline) -> None:
+    desk, runtime = airline.desk, airline.desk.runtime
+    unknown = airline.meets(OutcomeUnknown, lambda: airline.pay("slow", SECRET), "settled")
+    assert unknown.__cause__.kind == "TimeoutError"
+    (row,) = runtime.journal.transactions.effects(runtime.journal.transactions.require(unknown.txn))
+    assert row.error == "TimeoutError"
+    lease = runtime.journal.leases.acquire(unknown.txn)
+    assert isinstance(lease, Lease)
+    settlements = json.dumps([{"answer": "fired", "name": "Maya", "person": "p", "result": SECRET}])
+    told = json.dumps(SECRET, ensure_ascii=False).encode()
+    news = News(row.effect_id, (LocalState.FIRED,), settlements.encode(), told)
+    runtime.journal.firing.learn(lease, row.staging, [news])
+    runtime.journal.leases.release(lease)
+    (row,) = runtime.journal.transactions.effects(runtime.journal.transactions.require(unknown.txn))
+    assert (row.result, row.said[0]["result"]) == (told, SECRET)
+    desk.service.settle(unknown.txn, row.effect_id, EffectState.FIRED)
+    airline.hear("records", (row, news, Done("e", Outcome.FIRED, "a", result=told)))
+
+
+def _crashed_and_resumed(airline: Airline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was firing when its process died; another one goes on from the journal alone."""
+    desk, runtime = airline.desk, airline.desk.runtime
+    airline.dies.append(Killed())
+    with monkeypatch.context() as patched:
+        patched.setattr(runtime.journal.firing, "write", lambda *_: None)  # the dead write nothing
+        with pytest.raises(Killed), transaction("crashed", runtime=runtime):
+            airline.check_in(SECRET)
+    parked = airline.meets(ReviewPending, lambda: airline.book("F3", LARGE, PASSENGER), "parked")
+    desk.service.approve(parked.txn)
+    with desk.another_process() as later:
+        found = resume(later)
+    airline.hear("resumed", found)
+    assert {one.run_key: one.after for one in found if one.run_key in {"crashed", "parked"}} == {
+        "crashed": "settled",
+        "parked": "settled",
+    }
+    assert ("check_in", SECRET) in desk.done
+    assert ("book", "F3", LARGE, SECRET) in desk.done
+    record = runtime.journal.transactions.find("parked")[0]
+    plan = plan_from_journal(record, runtime.journal, desk.registry)
+    airline.hear("plan", (plan, plan.calls, runtime.journal.transactions.effects(record)))
+    assert plan.calls[0].kwargs()["passenger"]["passport"] == SECRET
+
+
+def looked_at(airline: Airline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Every way to look at the journal afterwards; none of them needs the key but replays."""
+    settings = airline.desk.runtime.settings
+    place = settings.journal_path
+    named = place.secret if isinstance(place, JournalUrl) else str(place)
+    keys = [one.run_key for one in airline.desk.runtime.journal.transactions.newest(100)]
+    commands = [
+        ["list"],
+        ["list", "--json"],
+        ["stats"],
+        ["verify"],
+        ["verify", "--json"],
+        ["filter", "--tool", "book"],
+    ]
+    commands += [["export", "--format", form] for form in ("json", "csv", "md")]
+    commands += [["show", key, *more] for key in keys for more in ([], ["--json"])]
+    for command in commands:
+        told = CliRunner().invoke(app, ["journal", *command, "--journal", named], env={"COLUMNS": "250"})
+        assert told.exit_code == 0, told.output
+        airline.hear(" ".join(command), told.output)
+    assert HIDDEN in told.output or "(secret)" in str(airline.heard)
+    export = json.loads(CliRunner().invoke(app, ["journal", "export", "--journal", named]).output)
+    runtime = airline.desk.runtime
+
+    def step(passport: str) -> Callable[[Any], Placeholder[Any]]:
+        return lambda _: airline.book("F1", LARGE, {"name": "ada", "passport": passport})
+
+    same = replay("reviewed", step(SECRET), runtime=runtime)
+    assert (same.status, same.value.result) == ("same", {"locator": f"F1-{SECRET}"})
+    (differs,) = replay("reviewed", step("another"), runtime=runtime).divergences
+    assert "an argument that is hidden" in str(differs)
+    other = replay("reviewed", lambda _: airline.pay("o", SECRET), runtime=runtime)
+    exported = replay("reviewed", step(SECRET), export=export, runtime=runtime)
+    assert (exported.status, exported.value.outcome) == ("same", "not recorded")
+    with pytest.raises(PlaceholderUsed) as unused:
+        _ = exported.value.result
+    airline.raised(unused.value)
+
+    def raises(_: Any) -> None:
+        airline.book("F1", LARGE, PASSENGER)
+        raise ValueError(SECRET)
+
+    upset = replay("reviewed", raises, runtime=runtime)
+    assert upset.divergences[-1].kind == "raised"
+    for one in (same, other, exported, upset):
+        airline.hear("replay", f"{one}{one.to_json()}{[*one.outcomes]!r}{[*one.divergences]!r}")
+    with pytest.raises(Exception, match="differs") as diverged:
+        other.raise_on_divergence()
+    airline.raised(diverged.value)
+
+
+def test_a_secret_stands_nowhere_and_does_its_work_everywhere(
+    airline: Airline,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        flown(airline, monkeypatch)
+        looked_at(airline, monkeypatch, tmp_path)
+    printed = capfd.readouterr()
+    airline.hear("output", f"{printed.out}{printed.err}")
+    airline.hear("log", caplog.text)
+    airline.hear("records", str([vars(record) for record in caplog.records]))
+    finished = airline.spans.get_finished_spans()
+    airline.hear("spans", "".join(span.to_json() for span in finished))
+    assert len(finished) > 20
+    assert len(airline.heard) > 40
+    assert found_in(airline.heard) == []
+    assert found_in(everything_of(airline.desk.runtime.settings.journal_path)) == []
+
+
+@pytest.mark.parametrize("engine", BOTH, indirect=True)
+def test_the_hunt_finds_what_is_not_sealed(airline: Airline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same flight without seals: each place is looked at, so an empty bag says something."""
+    monkeypatch.setattr(Seals, "seal", lambda self, unit, about, raw, pointers: raw)
+    monkeypatch.setattr(Seals, "seal_text", lambda self, unit, about, text, *, secret: text)
+    flown(airline, monkeypatch)
+    found = found_in(everything_of(airline.desk.runtime.settings.journal_path))
+    if isinstance(airline.desk.runtime.settings.journal_path, Path):
+        assert any(one.startswith("journal.db-wal: plain") for one in found)
+    else:
+        assert {one.partition(":")[0] for one in found} == {"effects", "outbox", "llm_calls"}
+
+
+@pytest.mark.parametrize("dress", sorted(dict(dresses(CORE))))
+def test_the_hunt_knows_every_dress(dress: str) -> None:
+    worn = {name: form for part in (SECRET, CORE) for name, form in dresses(part)}[dress]
+    assert found_in({"a file": b"..." + worn + b"..."})
+    assert found_in({"a file": b"..." + worn[::-1] + b"..."}) == []

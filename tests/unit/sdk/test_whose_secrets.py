@@ -1,0 +1,345 @@
+"""Whoever calls an argument secret is heard: the code, the manifest beside it, the service; live calls and staged."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import (
+    EffectFailed,
+    LiveCommitFailed,
+    LiveSession,
+    MemoryAdapter,
+    NotDone,
+    SQLiteAdapter,
+    replay,
+    tool,
+    transaction,
+)
+from countersign.contract import Verdict
+from countersign.journal.records import ShownEffect
+from countersign.journal.sealing import HIDDEN
+from countersign.journal.telling import describe
+from countersign.manifests.drafting import manifest_json
+from countersign.tools.tool import tool_of
+from tests.fakes.desk import Desk, changed, charge_tools, failing_tool, notes_database
+from tests.unit.sdk.hunting import SECRET, everything_of, found_in
+
+
+def remember_tool(desk: Desk, adapter: Any = None, **options: Any) -> Callable[[str, str], None]:
+    """A live tool. Its code calls nothing secret, unless a test does."""
+    kept = MemoryAdapter(name="notes") if adapter is None else adapter
+
+    @tool(
+        "remember",
+        lane="live",
+        adapter=kept,
+        resource=("Note", "where"),
+        registry=desk.registry,
+        **options,
+    )
+    def remember(where: str, text: str) -> None:
+        """Remember something."""
+        if isinstance(kept, MemoryAdapter):
+            kept[where] = text
+        else:
+            kept.connection.execute("INSERT INTO notes VALUES (?, 'ok')", (where,))
+
+    return remember
+
+
+def pay_tool(desk: Desk, **options: Any) -> Callable[..., Any]:
+    """A staged tool that says its secret aloud. The code alone calls it one."""
+
+    @tool("pay", resource=("Order", "order_id"), secret=["pin"], registry=desk.registry, **options)
+    def pay(order_id: str, pin: str) -> str:
+        """Pay."""
+        if order_id == "refused":
+            raise NotDone(f"bad {pin}")
+        return f"paid with {pin}"
+
+    return pay
+
+
+def shown(desk: Desk, key: str, lane: str) -> tuple[ShownEffect, ...]:
+    journal = desk.runtime.journal
+    return journal.transactions.shown(journal.transactions.require(found(desk, key)), lane)
+
+
+def found(desk: Desk, key: str) -> str:
+    (record,) = desk.runtime.journal.transactions.find(key)
+    return record.txn
+
+
+def told_of(desk: Desk, key: str) -> str:
+    """What `countersign journal show` tells."""
+    (record,) = desk.runtime.journal.transactions.find(key)
+    return repr(describe(desk.runtime.journal, record))
+
+
+def in_journal(desk: Desk) -> list[str]:
+    return found_in(everything_of(desk.runtime.settings.journal_path))
+
+
+# ------------------------------------------------------------------------------------------------ live calls
+
+
+@pytest.mark.parametrize("ask", [None, "live"])
+def test_what_the_service_s_manifest_calls_secret_of_a_live_call_stands_nowhere(
+    desk: Desk, ask: str | None
+) -> None:
+    remember = remember_tool(desk)
+    desk.publish(remember, ask=ask, secret=("/text",))
+    with transaction("t-1", runtime=desk.runtime):
+        remember("here", SECRET)
+    (row,) = shown(desk, "t-1", "live")
+    assert (row.has_secrets, row.args) == (True, {"where": "here", "text": HIDDEN})
+    assert found_in({"show": told_of(desk, "t-1").encode()}) == []
+    assert in_journal(desk) == []
+
+
+def test_a_live_call_that_nobody_calls_secret_is_in_clear(desk: Desk) -> None:
+    """So the hunt above would have found it."""
+    remember = remember_tool(desk)
+    desk.publish(remember)
+    with transaction("t-1", runtime=desk.runtime):
+        remember("here", SECRET)
+    assert not shown(desk, "t-1", "live")[0].has_secrets
+    assert in_journal(desk) != []
+
+
+def test_what_code_file_and_service_call_secret_of_a_live_call_is_taken_together(
+    desk: Desk, tmp_path: Path
+) -> None:
+    beside = tmp_path / "remember.json"
+
+    @tool(
+        "remember",
+        lane="live",
+        adapter=MemoryAdapter(),
+        resource=("Note", "const:n"),
+        registry=desk.registry,
+        secret=["a"],
+        manifest=beside,
+    )
+    def remember(a: str, b: str, c: str, d: str) -> None:
+        """Remember something."""
+
+    draft = tool_of(remember).draft_manifest()
+    beside.write_bytes(manifest_json(changed(draft, secret=("/b",))))
+    desk.service.review([changed(draft, secret=("/c",))])
+    with transaction("t-1", runtime=desk.runtime):
+        remember("1", "2", "3", "4")
+    assert shown(desk, "t-1", "live")[0].args == {"a": HIDDEN, "b": HIDDEN, "c": HIDDEN, "d": "4"}
+
+
+def test_an_async_live_call_is_sealed_as_well(desk: Desk) -> None:
+    @tool("jot", lane="live", adapter=MemoryAdapter(), resource=("Note", "const:n"), registry=desk.registry)
+    async def jot(text: str) -> None:
+        """Remember something."""
+
+    desk.publish(jot, secret=("/text",))
+
+    async def body() -> None:
+        async with transaction("t-1", runtime=desk.runtime):
+            await jot(SECRET)
+
+    asyncio.run(body())
+    assert shown(desk, "t-1", "live")[0].args == {"text": HIDDEN}
+
+
+def test_a_denial_in_another_thread_does_not_make_a_released_call_s_secret_unknown(desk: Desk) -> None:
+    """A denial forgets the manifest, for it may have changed, while a call of another thread is about to run."""
+    remember = remember_tool(desk)
+    desk.publish(remember, ask="live", secret=("/text",))
+
+    def policy(*_: Any) -> Verdict:
+        desk.runtime.manifests.forget("remember")
+        return Verdict.RELEASE
+
+    desk.service.policy = policy
+    with transaction("t-1", runtime=desk.runtime):
+        remember("here", SECRET)
+    assert shown(desk, "t-1", "live")[0].args == {"where": "here", "text": HIDDEN}
+
+
+@pytest.mark.parametrize("then", ["called secret", "no longer called secret"])
+def test_what_is_secret_is_what_the_last_look_said(desk: Desk, then: str) -> None:
+    remember, lies = remember_tool(desk), ((), ("/text",))
+    before, after = lies if then == "called secret" else lies[::-1]
+    desk.publish(remember, secret=before)
+    with transaction("t-1", runtime=desk.runtime):
+        remember("here", "a")
+    desk.service.manifests.pop("remember")
+    desk.publish(remember, secret=after)
+    desk.clock.advance(60)
+    with transaction("t-2", runtime=desk.runtime):
+        remember("here", "b")
+    rows = [shown(desk, key, "live")[0].has_secrets for key in ("t-1", "t-2")]
+    assert rows == [bool(before), bool(after)]
+
+
+def test_what_a_database_says_is_not_told_where_the_service_called_it_secret(desk: Desk) -> None:
+    class Stubborn(SQLiteAdapter):
+        def begin(self, txn: str) -> LiveSession:
+            session = super().begin(txn)
+
+            def refuse(_: str) -> None:
+                session.undo()
+                raise ValueError(f"{SECRET} is there already")
+
+            session.commit = refuse  # type: ignore[method-assign]
+            return session
+
+    remember = remember_tool(desk, Stubborn(notes_database(desk.folder)))
+    desk.publish(remember, secret=("/text",))
+    with (
+        pytest.raises(LiveCommitFailed, match="ValueError") as failed,
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        remember("here", SECRET)
+    assert SECRET not in "".join(traceback.format_exception(failed.value))
+    assert in_journal(desk) == []
+
+
+def test_a_dry_run_hides_what_the_service_calls_secret_of_a_live_call(desk: Desk) -> None:
+    remember = remember_tool(desk)
+    desk.publish(remember, secret=("/text",))
+    with transaction("t-1", dry_run=True, runtime=desk.runtime) as trial:
+        remember("here", SECRET)
+    told = f"{trial.result}{trial.result!r}{trial.result.to_json()}"
+    assert found_in({"dry run": told.encode()}) == []
+    assert [one.args for one in trial.result.live] == [{"where": "here", "text": HIDDEN}]
+    assert [one.after for changes in trial.result.changes for one in changes.changes or ()] == [HIDDEN]
+
+
+@pytest.mark.parametrize("mode", ["verify", "reconstruct"])
+def test_a_replay_hides_what_this_process_has_looked_up_of_a_live_call(desk: Desk, mode: Any) -> None:
+    """The record has no such call, so nothing of it says what is secret."""
+    remember = remember_tool(desk)
+    pay = pay_tool(desk)
+    desk.publish(remember, secret=("/text",))
+    desk.publish(pay)
+    with transaction("seen", runtime=desk.runtime):
+        remember("here", SECRET)
+    with transaction("t-1", runtime=desk.runtime):
+        pay("o-1", SECRET)
+
+    def step(_: Any) -> None:
+        pay("o-1", SECRET)
+        remember("there", SECRET)
+
+    again = replay("t-1", step, mode=mode, runtime=desk.runtime)
+    assert [one.tool for one in again.divergences] == ["remember"]
+    told = f"{again}{again.to_json()}{[*again.divergences]!r}"
+    assert "there" in told and found_in({"replay": told.encode()}) == []
+
+
+@pytest.mark.parametrize("lane", ["live", "staged"])
+def test_a_replay_hides_what_the_manifest_beside_the_code_calls_secret(
+    desk: Desk, tmp_path: Path, lane: Any
+) -> None:
+    beside = tmp_path / "tell.json"
+    where = {"lane": "live", "adapter": MemoryAdapter()} if lane == "live" else {}
+
+    @tool("tell", resource=("Note", "who"), registry=desk.registry, manifest=beside, **where)
+    def tell(who: str, text: str) -> None:
+        """Tell somebody."""
+
+    reviewed = changed(tool_of(tell).draft_manifest(), secret=("/text",))
+    beside.write_bytes(manifest_json(reviewed))
+    pay = pay_tool(desk)
+    desk.publish(pay)
+    with transaction("t-1", runtime=desk.runtime):
+        pay("o-1", SECRET)
+
+    def step(_: Any) -> None:
+        pay("o-1", SECRET)
+        tell("ada", SECRET)
+
+    again = replay("t-1", step, runtime=desk.runtime)
+    told = f"{again}{again.to_json()}{[*again.divergences]!r}"
+    assert "ada" in told and found_in({"replay": told.encode()}) == []
+
+
+# ---------------------------------------------------------------------------------------------- staged calls
+
+
+@pytest.mark.parametrize("reviewed_by", ["the service", "a file beside it"])
+def test_what_the_code_alone_calls_secret_of_a_staged_call_stands_nowhere(
+    desk: Desk, tmp_path: Path, reviewed_by: str
+) -> None:
+    beside = tmp_path / "pay.json"
+    pay = pay_tool(desk, **({} if reviewed_by == "the service" else {"manifest": beside}))
+    reviewed = changed(tool_of(pay).draft_manifest(), secret=())
+    beside.write_bytes(manifest_json(reviewed))
+    desk.service.review([reviewed])
+    with transaction("t-1", runtime=desk.runtime):
+        pay("o-1", SECRET)
+    with transaction("t-2", runtime=desk.runtime):
+        pay("o-2", SECRET)
+    with pytest.raises(EffectFailed) as failed, transaction("t-3", runtime=desk.runtime):
+        pay("refused", SECRET)
+    assert [shown(desk, f"t-{n}", "staged")[0].args["pin"] for n in (1, 2, 3)] == [HIDDEN] * 3  # type: ignore[index,call-overload]
+    assert shown(desk, "t-3", "staged")[0].error == "NotDone"
+    assert found_in({"error": "".join(traceback.format_exception(failed.value)).encode()}) == []
+    assert in_journal(desk) == []
+
+
+def test_a_compensation_s_own_code_may_call_something_secret(desk: Desk) -> None:
+    @tool("void", resource=("Charge", "const:c"), secret=["charge_id"], registry=desk.registry)
+    def void(charge_id: str) -> None:
+        """Take a charge back."""
+        raise NotDone(f"{charge_id} cannot be given back")
+
+    @tool(
+        "charge",
+        resource=("Order", "order_id"),
+        compensate="void",
+        compensation_map={"charge_id": "result:/charge_id"},
+        registry=desk.registry,
+    )
+    def charge(order_id: str) -> dict[str, str]:
+        """Charge an order."""
+        return {"charge_id": "c-7"}
+
+    desk.publish(void, secret=())
+    desk.publish(charge)
+    fails = failing_tool(desk, NotDone("mailbox full"), acts=False)
+    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+        charge("o-1")
+        fails("o-1")
+    (row,) = shown(desk, "t-1", "compensate")
+    assert (row.args, row.error) == ({"charge_id": HIDDEN}, "NotDone")
+
+
+def test_a_compensation_that_nobody_calls_secret_says_why_it_failed(desk: Desk) -> None:
+    charge, fails = charge_tools(desk), failing_tool(desk, NotDone("mailbox full"), acts=False)
+    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+        charge("o-1", 5)
+        fails("o-1")
+    (row,) = shown(desk, "t-1", "compensate")
+    assert row.args == {"charge_id": "c-o-1", "amount_cents": 5}
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_dry_run_hides_what_the_code_alone_calls_secret_of_a_staged_call(
+    desk: Desk, tmp_path: Path, away: bool
+) -> None:
+    beside = tmp_path / "pay.json"
+    pay = pay_tool(desk, manifest=beside)
+    reviewed = changed(tool_of(pay).draft_manifest(), secret=())
+    beside.write_bytes(manifest_json(reviewed))
+    desk.service.review([reviewed])
+    if away:
+        desk.face.faults["/v1/"] = ["lost_request"] * 99
+    with transaction("t-1", dry_run=True, runtime=desk.runtime) as trial:
+        pay("o-1", SECRET)
+    (foreseen,) = trial.result.effects
+    assert foreseen.args == {"order_id": "o-1", "pin": HIDDEN}
+    assert found_in({"dry run": repr(trial.result.to_json()).encode()}) == []

@@ -1,0 +1,98 @@
+"""What the page of a task says will follow from an answer, never more than will."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import pytest
+
+from countersign.contract import TaskAnswer
+from policy_service.storage.tables import AgentRow, EffectRow, Row, TaskRow, TransactionRow
+from policy_service.workflow.records import Snapshot
+from policy_service.workflow.tasks.cases import TaskCase
+from policy_service.workflow.tasks.words import choices
+
+R = TypeVar("R", bound=Row)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A sibling of the effect that is not known."""
+
+    state: str
+    undo: str | None = None
+    may_fail: bool = False
+
+
+def told(answer: TaskAnswer, *beside: Beside, undo: str | None = None) -> str:
+    """What follows, where an unknown effect stands beside these."""
+    asked = _effect("refund", "unknown", undo=undo)
+    others = [_effect(f"tool_{n}", one.state, one.undo, one.may_fail) for n, one in enumerate(beside)]
+    snapshot = Snapshot(_row(TransactionRow, txn="t", rev=1), [asked, *others])
+    task = _row(TaskRow, kind="unknown", state="open")
+    case = TaskCase(task, snapshot, asked, _row(AgentRow, name="agent"))
+    (found,) = [choice.follows for choice in choices(case) if choice.answer is answer]
+    return found
+
+
+def _effect(tool: str, state: str, undo: str | None = None, may_fail: bool = False) -> EffectRow:
+    values: dict[str, Any] = {
+        "effect_id": tool,
+        "kind": "effect",
+        "tool": tool,
+        "state": state,
+        "redeemed_by": "a",
+    }
+    compensation = {"tool": undo} if undo else None
+    return _row(EffectRow, **values, compensation=compensation, may_fail=may_fail, settlements=[])
+
+
+def _row(table: type[R], /, **values: Any) -> R:
+    """A row that says only this; what else it needs is empty."""
+    empty = {name: "" for name, field in table.model_fields.items() if field.is_required()}
+    return table(**empty | values)
+
+
+FIRED, NOT_FIRED = TaskAnswer.FIRED, TaskAnswer.NOT_FIRED
+WENT_NOT = "The transaction did not go through."
+TABLE: dict[str, tuple[TaskAnswer, tuple[Beside, ...], str]] = {
+    "alone and fired": (FIRED, (), "The transaction is settled."),
+    "alone and not fired": (NOT_FIRED, (), "Nothing of its transaction stands."),
+    "fired beside one that fired": (FIRED, (Beside("fired"),), "The transaction is settled."),
+    "fired beside one that may fail and did": (
+        FIRED,
+        (Beside("failed", may_fail=True),),
+        "The transaction is settled.",
+    ),
+    "fired beside one that had to fire and did not": (FIRED, (Beside("unused"),), WENT_NOT),
+    "not fired beside one that fired": (NOT_FIRED, (Beside("fired", "undo_it"),), "undo_it is asked for"),
+    "not fired beside one that stands for good": (NOT_FIRED, (Beside("fired"),), "that becomes a task"),
+    "beside another that is not known": (FIRED, (Beside("unknown"),), "Another effect"),
+    "fired beside one nobody has told of yet": (FIRED, (Beside("redeemed"),), "still to be told"),
+    "and beside one that fired too": (
+        FIRED,
+        (Beside("fired", "undo_it"), Beside("redeemed")),
+        "still to be told",
+    ),
+    "and beside one that may fail": (
+        FIRED,
+        (Beside("failed", may_fail=True), Beside("redeemed")),
+        "still to be told",
+    ),
+}
+
+
+@pytest.mark.parametrize(("answer", "beside", "follows"), TABLE.values(), ids=TABLE.keys())
+def test_what_follows_for_the_transaction(
+    answer: TaskAnswer, beside: tuple[Beside, ...], follows: str
+) -> None:
+    text = told(answer, *beside, undo="take_back")
+    assert follows in text
+    torn = "did not go through" in text
+    assert torn == (follows in {WENT_NOT, "undo_it is asked for", "that becomes a task"})
+
+
+def test_nothing_is_taken_back_while_others_are_open() -> None:
+    text = told(FIRED, Beside("fired", "undo_it"), Beside("redeemed"), undo="take_back")
+    assert "is asked for" not in text
