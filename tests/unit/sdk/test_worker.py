@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,7 @@ import pytest
 
 from countersign import ReviewPending, Runtime, Settings, transaction
 from countersign.recovery.recovery import Resumed
-from countersign.recovery.worker import Told
+from countersign.recovery.worker import Told, _Stop
 from countersign.tools.registry import default_registry
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, changed
@@ -230,6 +232,29 @@ def test_a_stopped_worker_finishes_its_effect_and_the_next_one_goes_on_from_ther
     assert (yard.state("t-1"), yard.state("t-2")) == ("redeemed", "review")
     assert "t-1: redeemed -> settled" in said(yard.worker("--once"))
     yard.until("o-1", "o-2", "o-3")
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_that_comes_on_another_thread_is_heard_while_the_loop_waits(how: signal.Signals) -> None:
+    """The kernel may choose any thread; and one that comes just before the wait begins does not end it either."""
+    was, ended_the_wait = signal.getsignal(how), list[str]()
+
+    async def waiting() -> None:
+        stop = _Stop(asyncio.get_running_loop())
+
+        def on_a_thread() -> None:
+            time.sleep(0.1)
+            signal.pthread_kill(threading.get_ident(), how)
+
+        with stop.on_signals():
+            threading.Thread(target=on_a_thread).start()
+            late = asyncio.get_running_loop().call_later(_PATIENCE_S / 6, ended_the_wait.append, "a timer")
+            await stop.wait(_PATIENCE_S)
+            late.cancel()
+        assert (stop.asked, ended_the_wait) == (True, [])
+
+    asyncio.run(waiting())
+    assert signal.getsignal(how) is was
 
 
 def test_a_worker_without_tools_is_refused(yard: Yard) -> None:

@@ -62,7 +62,10 @@ class Told:
 
 
 class _Stop:
-    """Set by a signal at once, also while a plain tool keeps the event loop from running."""
+    """Set by a signal at once: also while a plain tool keeps the event loop from running, and also where the signal
+    comes just before the loop begins to wait or on another thread. Of such a one the loop would hear when its wait
+    ends, which is when the tool has timed out; so the interpreter is told to write to what the loop waits for.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.asked = False
@@ -78,14 +81,17 @@ class _Stop:
             for one in _SIGNALS:
                 signal.signal(one, before[one])
             os.write(2, _HEARD)  # a buffered stream may be the very thing the signal interrupted
-            self._loop.call_soon_threadsafe(self._wake.set)
 
         for one in _SIGNALS:
+            self._loop.add_signal_handler(
+                one, self._wake.set
+            )  # for its wake-up alone: `heard` takes its place
             signal.signal(one, heard)
         try:
             yield
         finally:
             for one in _SIGNALS:
+                self._loop.remove_signal_handler(one)
                 signal.signal(one, before[one])
 
     async def wait(self, seconds: float) -> None:
