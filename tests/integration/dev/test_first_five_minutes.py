@@ -90,6 +90,18 @@ def test_from_an_empty_folder_to_a_refund_that_a_person_let_go(tmp_path: Path) -
         pass
 
 
+def test_a_sitting_that_begins_again_tells_what_still_waits(tmp_path: Path) -> None:
+    (tmp_path / "my_agent.py").write_text(AGENT)
+    with Sitting(tmp_path) as sitting:
+        before = sitting.waits_for(r"refund waits for developers; decide here: (\S+)")[1]
+        sitting.waits_for(r"ended with exit status 1")
+    with Sitting(tmp_path) as sitting:
+        review = sitting.waits_for(r"refund waits for developers; decide here: (\S+)")[1]
+        assert review.rpartition("/")[2] == before.rpartition("/")[2]
+        sitting.waits_for(r"ended with exit status 1")
+    assert sitting.said.count("decide here") == 1
+
+
 @pytest.mark.long  # each of these starts a service, a person and a script
 def test_the_program_of_the_readme_is_let_go_here(tmp_path: Path) -> None:
     program = "\n".join(block.text for block in all_blocks("python") if block.document == "README.md")

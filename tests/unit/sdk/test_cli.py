@@ -103,6 +103,20 @@ def test_resume_fires_what_was_approved_since(served: Desk, module: Path) -> Non
     assert "nothing is left" in run("resume", "--tools", str(module)).output
 
 
+@pytest.mark.parametrize("verb", [("resume",), ("worker", "--once")], ids=" ".join)
+def test_what_only_somebody_else_can_finish_ends_with_2_and_what_waits_for_people_with_0(
+    served: Desk, module: Path, verb: tuple[str, ...]
+) -> None:
+    module.write_text(MODULE.replace('return f"r-{order_id}"', 'raise ConnectionError("no answer")'))
+    pending = park(module, served)
+    again = (*verb, "--tools", str(module))
+    assert run(*again).exit_code == 0
+    served.service.approve(pending.txn)
+    for _ in range(2):
+        ended = run(*again)
+        assert (ended.exit_code, "-> unsettled" in ended.stdout) == (2, True)
+
+
 def test_resume_follows_until_people_have_answered(served: Desk, module: Path) -> None:
     pending = park(module, served)
     looks = []
@@ -163,6 +177,31 @@ def test_export_writes_drafts_beside_the_module_and_keeps_what_is_there(module: 
     assert path.read_text() == "{}"
     run("tools", "export", "--tools", str(module), "--force")
     assert load_manifest(path.read_bytes()).tool == "cli_refund"
+
+
+def test_what_a_tool_names_and_nothing_defines_is_told(module: Path) -> None:
+    gaps = 'resource=("Order", "order_id"), compensate="cli_void", probe="cli_find", secret'
+    module.write_text(MODULE.replace('resource=("Order", "order_id"), secret', gaps))
+    says = ["its compensation 'cli_void' is defined nowhere here; add @tool('cli_void')"]
+    says.append("its probe 'cli_find' is defined nowhere here; add @probe('cli_find')")
+    listed = json.loads(run("tools", "list", "--tools", str(module), "--json").output)["tools"]
+    assert {one["tool"]: one["missing"] for one in listed} == {"cli_refund": says, "cli_send": []}
+    assert "; ".join(says)[:30] in run("tools", "list", "--tools", str(module)).output
+    exported = run("tools", "export", "--tools", str(module))
+    assert exported.stderr.splitlines() == [f"cli_refund: {one}" for one in says]
+    assert exported.exit_code == 0
+
+
+def test_what_a_tool_names_and_its_module_defines_is_not_missing(module: Path) -> None:
+    gaps = 'resource=("Order", "order_id"), compensate="cli_send", probe="cli_find", secret'
+    module.write_text(
+        MODULE.replace('resource=("Order", "order_id"), secret', gaps).replace(
+            "import tool", "import probe, tool"
+        )
+        + '\n\n@probe("cli_find")\ndef cli_find(order_id: str) -> None: ...\n'
+    )
+    listed = json.loads(run("tools", "list", "--tools", str(module), "--json").output)["tools"]
+    assert [one["missing"] for one in listed] == [[], []]
 
 
 def test_export_takes_a_folder_and_tells_in_json(module: Path, tmp_path: Path) -> None:

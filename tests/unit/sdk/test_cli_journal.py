@@ -16,8 +16,10 @@ from typer.testing import CliRunner, Result
 
 from countersign import ReviewPending, resume, tool, transaction
 from countersign.cli.app import app
+from countersign.journal import Journal
 from countersign.journal.exporting import COLUMNS, FORMAT, exported
 from countersign.journal.place import JournalUrl
+from countersign.journal.sealing_keys import add_key
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import Desk, refund_tool
 from tests.unit.sdk.journals import schema
@@ -285,3 +287,46 @@ def test_the_place_may_come_from_the_environment(
     monkeypatch.setenv("COUNTERSIGN_JOURNAL", at_postgres.secret)
     result = CliRunner().invoke(app, ["journal", "verify"], catch_exceptions=False)
     assert (result.exit_code, result.output) == (0, "sound: 7 transactions, 90 lines\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("journal", "list"), "the journal is empty"),
+        (("journal", "filter", "--tool", "nothing"), "no transaction is like that"),
+        (("budget", "list"), "no budget was asked"),
+        (("budget", "calls"), "no call to a language model"),
+    ],
+)
+def test_where_there_is_nothing_that_is_said(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
+    place = str(tmp_path / "journal.db")
+    Journal(Path(place)).transactions.newest(1)
+    said = CliRunner(env={"COUNTERSIGN_BUDGETS": ""}).invoke(app, [*words, "--journal", place])
+    assert (said.exit_code, said.output.startswith(says)) == (0, True), said.output
+    assert json.loads(CliRunner().invoke(app, [*words, "--journal", place, "--json"]).output) == []
+
+
+def test_a_word_the_catalogue_has_not_is_told() -> None:
+    said = CliRunner().invoke(app, ["tools", "catalogue", "zzz"])
+    assert (said.exit_code, "none of them has the word 'zzz'" in said.output) == (0, True)
+
+
+def new_key(file: Path, **env: str) -> str:
+    result = CliRunner(env={"COUNTERSIGN_JOURNAL_KEY": None, **env}).invoke(
+        app, ["journal", "new-key", str(file)]
+    )
+    assert result.exit_code == 0, result.output
+    return result.stderr
+
+
+def test_a_new_key_file_beside_one_that_has_sealed_is_warned_of(tmp_path: Path) -> None:
+    journal, other = tmp_path / "journal.db", tmp_path / "other.key"
+    here = {"COUNTERSIGN_JOURNAL": str(journal)}
+    assert new_key(tmp_path / "first.key", **here) == ""  # there is no other
+    add_key(tmp_path / "journal.db.key")
+    assert "journal.db.key' has sealed does not open with it" in new_key(other, **here)
+    assert new_key(other, **here) == ""  # it is in use by now, and another line of it takes nothing away
+    assert new_key(tmp_path / "journal.db.key", **here) == ""
+    named = {"COUNTERSIGN_JOURNAL": "postgresql://db.example/j", "COUNTERSIGN_JOURNAL_KEY": str(other)}
+    assert "other.key' has sealed" in new_key(tmp_path / "third.key", **named)
+    assert new_key(tmp_path / "fourth.key", COUNTERSIGN_JOURNAL="", COUNTERSIGN_AGENT="") == ""

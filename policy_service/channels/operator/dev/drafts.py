@@ -27,11 +27,14 @@ class ToolsError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """What the code declares: the draft of every tool's manifest, and the files that were imported for it."""
+    """What the code declares: the draft of every tool's manifest, what a tool names and nothing defines, and the files
+    that were imported for it.
+    """
 
     drafts: Mapping[str, str]
     reads: frozenset[str]
     files: tuple[Path, ...]
+    missing: tuple[str, ...] = ()
 
 
 async def read_tools(script: Path, env: Mapping[str, str]) -> Tools:
@@ -60,13 +63,14 @@ async def read_tools(script: Path, env: Mapping[str, str]) -> Tools:
         {tool["tool"]: tool["draft"] for tool in told["tools"]},
         frozenset(tool["tool"] for tool in told["tools"] if tool["kind"] == "read"),
         tuple(Path(file) for file in told["files"]),
+        tuple(f"{tool['tool']}: {lacking}" for tool in told["tools"] for lacking in tool["missing"]),
     )
 
 
 def merge(folder: DevFolder, tools: Tools) -> list[str]:
     """Bring the bundle's manifests up to the code, and say what was done or is to be done."""
     said = [line for name, draft in tools.drafts.items() for line in _merge_one(folder, tools, name, draft)]
-    return said + list(_gone(folder, tools))
+    return [*said, *tools.missing, *_gone(folder, tools)]
 
 
 def _merge_one(folder: DevFolder, tools: Tools, name: str, draft: str) -> Iterator[str]:

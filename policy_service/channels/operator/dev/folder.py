@@ -49,6 +49,9 @@ unless { action in Action::"read" };
 // forbid (principal, action == Action::"refund", resource)
 // when { context.input.amount_cents > 5000 };
 //
+// A tool with lane="live" and ask="live" asks these rules before it runs and cannot wait for people: take it out of the
+// gate, like the reads.   unless { action in Action::"read" || action == Action::"set_status" };
+//
 // And one that nobody can approve away:
 //
 // @id("never-to-strangers") @doc("Mail goes to example.com only. Ask for another address.")

@@ -40,6 +40,7 @@ Step = Callable[[], Awaitable[None]]
 _UNNAMED = "unnamed-"  # how the SDK begins a key that nobody named: another run of the script has another one
 _A_MOMENT_S = 3.0  # for a script that still runs to go on by itself with what was approved
 _FOLLOW_S = 60.0
+_WAITING = 5  # reviews that are told one by one as a sitting begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +94,7 @@ class Session:
 
     async def _work(self) -> None:
         await self._tell_bundle()
+        await self._tell_waiting()
         await self._take_script()
         while True:
             step = await self._todo.get()
@@ -197,6 +199,19 @@ class Session:
         person, settings = self._person, self._ctx.settings
         link = await self._ctx.db.write(lambda tx: mint_link(tx, settings, person.sub, person.name))
         say(f"sign in as {person.name}: {link}")
+
+    async def _tell_waiting(self) -> None:
+        """What an earlier sitting left to people: no event will tell of it again."""
+        reviews = await self._ctx.db.read(
+            lambda conn: records.open_reviews(conn, after=None, limit=_WAITING + 1)
+        )
+        for review in reviews[:_WAITING]:
+            await self._tell_review(review.review_id)
+        if len(reviews) > _WAITING:
+            say(f"and more of them wait: {self._ctx.settings.public_url}/queue")
+        tasks = await self._ctx.db.read(lambda conn: records.tasks(conn, state="open", limit=_WAITING))
+        for task in tasks:
+            await self._tell_task(task.task_id)
 
     async def _tell_review(self, review_id: str) -> None:
         review = await self._ctx.db.read(lambda conn: records.review_by_id(conn, review_id))

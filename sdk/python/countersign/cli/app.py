@@ -47,6 +47,7 @@ tools_app.command("catalogue")(show_catalogue)
 tools_app.command("take")(take)
 journal_app.command("replay")(replay_journal)
 
+_LEFT_OVER: Final = 2  # exit status
 _PROMPT_SECONDS: Final = 0.1  # the least time between two rounds of --follow
 
 _NEXT: Final = (
@@ -78,11 +79,15 @@ def resume(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Fire what was approved since it was parked, and finish what a crash interrupted."""
+    """Fire what was approved since it was parked, and finish what a crash interrupted.
+
+    Ends with 2 where something is left that time alone will not finish; what waits for people is no such thing.
+    """
     with errors_told():
         load_tools(tools)
         with Runtime.from_env() as runtime:
-            asyncio.run(_resume(runtime, follow, as_json))
+            found = asyncio.run(_resume(runtime, follow, as_json))
+    _end_by(found)
 
 
 @app.command()
@@ -94,14 +99,24 @@ def worker(
 ) -> None:
     """Fire what people approve, as they approve it, until it is told to stop.
 
-    Several may share one journal. SIGTERM or Ctrl-C lets the effect that is being fired end, and begins no other.
+    Several may share one journal. SIGTERM or Ctrl-C lets the effect that is being fired end, and begins no other. With
+    --once it ends as `resume` does.
     """
+    found: list[Resumed] = []
+    teller = _teller(as_json)
+
+    def tell(one: Resumed) -> None:
+        if once:
+            found.append(one)
+        teller(one)
+
     with errors_told():
         load_tools(tools)
         with Runtime.from_env() as runtime:
-            asyncio.run(work(runtime, _teller(as_json), every_seconds=None if once else every))
+            asyncio.run(work(runtime, tell, every_seconds=None if once else every))
     if not once:
         typer.echo("stopped")
+    _end_by(found)
 
 
 @app.command()
@@ -167,7 +182,11 @@ def export(
         if mcp is not None:
             _export_listing(mcp, out, force=force, as_json=as_json)
             return
-        exported = export_drafts(load_tools(tools or ""), out, force=force)
+        registry = load_tools(tools or "")
+        exported = export_drafts(registry, out, force=force)
+    for each in registry:
+        for lacking in registry.unmet(each):
+            typer.echo(f"{each.name}: {lacking}", err=True)
     if as_json:
         print_json([_exported_line(one) for one in exported])
         return
@@ -226,7 +245,8 @@ def list_tools(tools: ToolsOption, as_json: JsonOption = False) -> None:
     """Show every tool as its code declares it: what it acts on, whether it reads or writes, what is missing."""
     with errors_told():
         try:
-            told = [_tool_line(one) for one in load_tools(tools)]
+            registry = load_tools(tools)
+            told = [_tool_line(one) | {"missing": list(registry.unmet(one))} for one in registry]
         except Exception as error:
             if isinstance(error, CountersignError):
                 raise
@@ -235,7 +255,8 @@ def list_tools(tools: ToolsOption, as_json: JsonOption = False) -> None:
         beside = files_beside(Path(tools).resolve().parent)
         print_json({"tools": told, "files": [str(path) for path in beside]})
         return
-    print_table(("tool", "kind", "resource", "problem"), told)
+    rows = [one | {"problem": one["problem"] or "; ".join(one["missing"])} for one in told]
+    print_table(("tool", "kind", "resource", "problem"), rows)
 
 
 def _tool_line(one: Tool) -> dict[str, Any]:
@@ -255,13 +276,19 @@ def _tool_line(one: Tool) -> dict[str, Any]:
     return line | {"kind": kind, "resource": resource, "draft": manifest_json(draft).decode()}
 
 
-async def _resume(runtime: Runtime, follow: float | None, as_json: bool) -> None:
+async def _resume(runtime: Runtime, follow: float | None, as_json: bool) -> list[Resumed]:
     while True:
         found = await resume_async(runtime)
         _print_resumed(found, as_json)
         if follow is None or not any(one.waiting for one in found):
-            return
+            return found
         await asyncio.sleep(max(follow, _PROMPT_SECONDS))
+
+
+def _end_by(found: list[Resumed]) -> None:
+    """A timer that runs this hears of what it cannot finish."""
+    if any(one.needs_somebody for one in found):
+        raise typer.Exit(_LEFT_OVER)
 
 
 def _teller(as_json: bool) -> Callable[[Resumed], None]:

@@ -55,7 +55,10 @@ def list_budgets(
     now = SystemClock().wall()
     with errors_told(), the_journal(journal) as opened:
         rows = [line for budget in _budgets(opened, now) for line in _lines(opened, budget, limit, now)]
-    _print(("budget", "period", "measure", "limit", "spent", "reserved", "left", "renews"), rows, as_json)
+    columns = ("budget", "period", "measure", "limit", "spent", "reserved", "left", "renews")
+    _print(
+        columns, rows, as_json, none=f"no budget was asked on this journal, and {BUDGETS_VARIABLE} names none"
+    )
 
 
 @budget_app.command("calls")
@@ -67,7 +70,7 @@ def list_calls(
     """Show the calls themselves, newest first; an empty field is something nobody knows."""
     with errors_told(), the_journal(journal) as opened:
         rows = [_call(dict(row)) for row in opened.spending.calls(limit)]
-    _print(_CALL_COLUMNS, rows, as_json)
+    _print(_CALL_COLUMNS, rows, as_json, none="no call to a language model stands in this journal")
 
 
 @budget_app.command("settle")
@@ -161,8 +164,8 @@ def _call(row: dict[str, Any]) -> dict[str, Any]:
     return row | {"cost": known, "has_reasoning": reasoning is not None}
 
 
-def _print(columns: tuple[str, ...], rows: list[dict[str, Any]], as_json: bool) -> None:
+def _print(columns: tuple[str, ...], rows: list[dict[str, Any]], as_json: bool, *, none: str = "") -> None:
     if as_json:
         print_json(rows)
     else:
-        print_table(columns, rows)
+        print_table(columns, rows, none=none)

@@ -23,15 +23,16 @@ from countersign.cli.terminal import (
     print_table,
     the_journal,
 )
-from countersign.errors import MisuseError
+from countersign.errors import MisuseError, SettingsError
 from countersign.journal.counting import count
 from countersign.journal.damage import Verified
 from countersign.journal.exporting import Form, exported
+from countersign.journal.place import default_key_path
 from countersign.journal.sealing_keys import add_key
 from countersign.journal.searching import Wanted, moment
 from countersign.journal.telling import describe, summary, visible
 from countersign.journal.verifying import verify
-from countersign.settings import JOURNAL_KEY_VARIABLE
+from countersign.settings import JOURNAL_KEY_VARIABLE, journal_key_path_from_env
 
 journal_app: Final = typer.Typer(no_args_is_help=True, help="What was staged, asked, fired.")
 
@@ -56,7 +57,7 @@ def list_journal(
     """List transactions, newest first."""
     with errors_told(), the_journal(journal) as opened:
         rows = [summary(opened, record) for record in opened.transactions.newest(limit)]
-    _print_summaries(rows, as_json)
+    _print_summaries(rows, as_json, "the journal is empty")
 
 
 @journal_app.command("filter")
@@ -75,7 +76,7 @@ def filter_journal(
     with errors_told(), the_journal(journal) as opened:
         wanted = Wanted(state, tool, agent, text, moment(since), moment(until))
         rows = [summary(opened, record) for record in opened.transactions.matching(wanted, limit)]
-    _print_summaries(rows, as_json)
+    _print_summaries(rows, as_json, "no transaction is like that")
 
 
 @journal_app.command("show")
@@ -132,10 +133,17 @@ def new_key(
 ) -> None:
     """Put a new key at the end of a file of keys: secrets are sealed under it from now on, and the others open."""
     with errors_told():
+        other = _other_key_file(file)
         key = add_key(file)
     typer.echo(
         f"{file} seals under {key.id} from now on; name it in {JOURNAL_KEY_VARIABLE}, and lose none of them"
     )
+    if other is not None:
+        typer.echo(
+            f"but what {str(other)!r} has sealed does not open with it: add the new key there instead (`countersign "
+            f"journal new-key {other}`), or copy its lines to the front of this file",
+            err=True,
+        )
 
 
 @journal_app.command("stats")
@@ -206,11 +214,20 @@ def _print_verified(found: Verified) -> None:
     typer.echo("not sound: keep the file as it is, and compare with the service's log what it says of these")
 
 
-def _print_summaries(rows: list[dict[str, Any]], as_json: bool) -> None:
+def _print_summaries(rows: list[dict[str, Any]], as_json: bool, none: str) -> None:
     if as_json:
         print_json(rows)
         return
-    print_table(_SUMMARY, rows)
+    print_table(_SUMMARY, rows, none=none)
+
+
+def _other_key_file(file: Path) -> Path | None:
+    """The key file this environment's journal has so far, where a file that is not there yet would take its place."""
+    try:
+        known = journal_key_path_from_env() or default_key_path(place_of(None))
+    except SettingsError:
+        return None  # no journal is named here, so there is nothing to compare with
+    return known if known is not None and known.exists() and not file.exists() else None
 
 
 def _states(counts: dict[str, int]) -> str:

@@ -69,8 +69,11 @@ def print_json(value: Any) -> None:
     typer.echo(json_text(value, indent=2))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
-    """Print a table of these columns."""
+def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *, none: str = "") -> None:
+    """Print a table of these columns, or where it has no row what `none` says."""
+    if none and not rows:
+        typer.echo(none)
+        return
     table = Table(*(Column(name, overflow="fold") for name in columns))  # what is cut off cannot be copied
     for row in rows:
         table.add_row(*("" if row[name] is None else visible(str(row[name])) for name in columns))

@@ -64,9 +64,9 @@ class ReviewRequired(Stopped):
         self.key, self.txn, self.tool, self.effect_id, self.people = key, txn, tool, effect_id, tuple(people)
         asked = " and ".join(self.people) or "people"
         super().__init__(
-            f"{tool} did not run: {asked} would have to agree first, and a live effect cannot wait for them. Declare "
-            "the tool staged to ask them: leave out lane, adapter and ask in its code, and lane and ask in its "
-            "reviewed manifest."
+            f"{tool} did not run: {asked} would have to agree first, and a live effect cannot wait for them. Either "
+            "have the policy allow it without them, or declare the tool staged to ask them: leave out lane, adapter "
+            "and ask in its code, and lane and ask in its reviewed manifest."
         )
 
 

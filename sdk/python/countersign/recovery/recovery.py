@@ -52,10 +52,17 @@ class Resumed:
 
     txn: str
     run_key: str
-    before: str
-    after: str
+    before: LocalTxn
+    after: LocalTxn
     note: str
     waiting: bool = False  # people are still asked, or somebody else owns it: come back later
+
+    @property
+    def needs_somebody(self) -> bool:
+        """It is not finished, and time alone will not finish it: nobody knows an outcome, or an error stands in the
+        way.
+        """
+        return not self.waiting and self.after in OPEN_TXN
 
 
 async def resume_all(engine: Engine) -> list[Resumed]:

@@ -62,6 +62,18 @@ class ToolRegistry:
             )
         return found
 
+    def unmet(self, one: Tool) -> tuple[str, ...]:
+        """What the tool's code names and no code here defines: without it nothing takes the effect back, or tells
+        whether it happened.
+        """
+        back, probe = one.draft.compensate, one.draft.probe
+        lacking = []
+        if back is not None and self.get(back) is None:
+            lacking.append(f"its compensation {back!r} is defined nowhere here; add @tool({back!r})")
+        if probe is not None and self.probe(probe) is None:
+            lacking.append(f"its probe {probe!r} is defined nowhere here; add @probe({probe!r})")
+        return tuple(lacking)
+
     def __iter__(self) -> Iterator[Tool]:
         return iter(sorted(filter(_is_tool, self._tools.values()), key=lambda one: one.name))
 
