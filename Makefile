@@ -15,7 +15,7 @@ READY        := $(VENV)/.ready
 VECTORS := tests/unit/contract/test_third_party.py tests/properties/test_cedar_corpus.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo airline test test-long vectors check bench pages lock env counterparts
+.PHONY: help demo airline test test-long coverage vectors check bench pages lock env counterparts
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -29,8 +29,11 @@ airline: $(READY) ## 100 recorded agent runs through SDK and service; TAU_AIRLIN
 test: $(READY) counterparts ## the suite; what is missing on this machine is skipped and told
 	@$(PY) -m pytest -n $(JOBS) -m "not long" --randomly-seed=$(SEED) $(ARGS)
 
-test-long: $(READY) counterparts ## everything, with more examples, a fresh seed and coverage
-	@HYPOTHESIS_PROFILE=long $(PY) -m pytest -n $(JOBS) --timeout 1800 --cov --cov-report=term $(ARGS)
+test-long: $(READY) counterparts ## what `test` leaves out, and examples by the thousand, with a fresh seed
+	@HYPOTHESIS_PROFILE=long $(PY) -m pytest -n $(JOBS) --timeout 1800 -m "long or hypothesis" $(ARGS)
+
+coverage: $(READY) counterparts ## the suite once more, slower, with the lines and branches it runs
+	@$(PY) -m pytest -n $(JOBS) --timeout 1800 -m "not long" --randomly-seed=$(SEED) --cov --cov-report=term $(ARGS)
 
 vectors: $(READY) ## other people's vectors: JWS, Ed25519, JSON, RFC 8785 with a million numbers, Cedar's corpus
 	@COUNTERSIGN_CORPUS=whole $(PY) -m pytest -q $(VECTORS) $(ARGS)

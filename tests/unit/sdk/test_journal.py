@@ -111,6 +111,27 @@ def test_a_file_others_can_read_is_refused(tmp_path: Path) -> None:
         owned(Journal(path))
 
 
+def test_another_file_is_refused_as_what_it_is_and_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "shop.py"
+    path.write_text("print('a shop that is no journal')\n")
+    path.chmod(0o644)
+    with pytest.raises(JournalError, match=r"shop\.py' is another file and no journal"):
+        owned(Journal(path))
+    assert (path.read_text(), path.stat().st_mode & 0o777) == ("print('a shop that is no journal')\n", 0o644)
+
+
+@pytest.mark.parametrize("begun", [b"", bytes(512)], ids=["empty", "zeros"])
+def test_a_file_that_a_crash_left_without_content_is_taken(tmp_path: Path, begun: bytes) -> None:
+    path = tmp_path / "journal.db"
+    path.write_bytes(begun)
+    path.chmod(0o600)
+    if begun:
+        with pytest.raises(JournalError, match="not a database"):
+            owned(Journal(path))  # without SQLite's own rollback file, which says that it was never more
+    else:
+        owned(Journal(path))
+
+
 def test_another_programs_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     connection = sqlite3.connect(path)

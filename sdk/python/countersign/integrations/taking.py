@@ -167,13 +167,16 @@ class StepTaker:
         except CountersignError:
             raise
         except Exception as error:  # a live tool may raise anything; it is undone with its transaction
-            kind = type(error).__name__
+            kind, hidden = (
+                type(error).__name__,
+                step.hides_live(one.tool),
+            )  # its text may repeat the arguments
             log.warning(
                 "live tool %s raised %s; its step is undone and the model is told",
                 *(one.tool.name, kind),
-                exc_info=not step.hides_live(one.tool),  # it may repeat them
+                exc_info=not hidden,
             )
-            why = f"{kind}: {error}"[:_MAX_ERROR]
+            why = kind if hidden else f"{kind}: {error}"[:_MAX_ERROR]
             raise _NotTakenError(one.call, f"not done, and undone as far as it had come: {why}") from error
 
     def _read(self, call: ModelCall) -> _Meant | Answer:

@@ -23,6 +23,7 @@ from countersign.journal.schema import prepare
 
 _BUSY_MS: Final = 5_000  # other processes hold the lock for one short transaction
 _WAL_PAUSE_SECONDS: Final = 0.005
+_MAGIC: Final = b"SQLite format 3\0"  # how every database of SQLite begins that is not empty
 
 
 class SQLiteDatabase(Database):
@@ -118,7 +119,7 @@ def _make_private(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            mode = stat.S_IMODE(os.fstat(descriptor).st_mode)
+            mode, begins = stat.S_IMODE(os.fstat(descriptor).st_mode), os.read(descriptor, len(_MAGIC))
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -128,6 +129,13 @@ def _make_private(path: Path) -> None:
             f"the journal {str(path)!r} cannot be opened ({error.strerror}); nothing fires without it: make its folder "
             "writable, or set COUNTERSIGN_JOURNAL"
         ) from error
+    if begins.strip(b"\0") not in {
+        b"",
+        _MAGIC.strip(b"\0"),
+    }:  # zeros: a crash as it was made, which SQLite mends
+        raise JournalError(
+            f"{str(path)!r} is another file and no journal; name one that is, or is not there yet"
+        )
     if mode & 0o077:
         raise JournalError(
             f"the journal {str(path)!r} is open to others (mode {mode:04o}); run: chmod 600 {path}"

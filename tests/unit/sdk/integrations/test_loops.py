@@ -361,7 +361,7 @@ def test_a_live_tool_that_raises_undoes_the_step_and_the_model_reads_why(
 
 
 @pytest.mark.parametrize("by", ["the code", "the service"])
-def test_what_a_live_tool_with_secrets_raises_is_not_logged(
+def test_what_a_live_tool_with_secrets_raises_is_neither_logged_nor_told_the_model(
     desk: Desk, talk: Talk, caplog: pytest.LogCaptureFixture, by: str
 ) -> None:
     database = SQLiteAdapter(notes_database(desk.folder))
@@ -381,9 +381,10 @@ def test_what_a_live_tool_with_secrets_raises_is_not_logged(
     desk.publish(jot, secret=("/pin",) if by == "the service" else ())
     script = [talk.calls(("jot", {"order_id": "o-4", "pin": "4111"})), talk.says("No.")]
     with caplog.at_level("WARNING"):
-        talk.run(script, [jot], runtime=desk.runtime)
+        end = talk.run(script, [jot], runtime=desk.runtime)
     assert "live tool jot raised ValueError" in caplog.text
     assert "bad 4111" not in caplog.text
+    assert end.steps[0].answers[0].text.endswith("as far as it had come: ValueError")
 
 
 @pytest.mark.parametrize(
