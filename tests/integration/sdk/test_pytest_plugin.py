@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import subprocess
@@ -12,11 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from policy_service.channels.operator.dev.drafts import merge, read_tools
+from policy_service.channels.operator.dev.folder import prepare
 from tests.house.documents import all_blocks
 from tests.house.repository import ROOT
 
 PAGE = "docs/testing.md"
-(PROGRAM,) = (one.text for one in all_blocks("text") if one.document == PAGE)
+BEGUN, PROGRAM = (one.text for one in all_blocks("text") if one.document == PAGE)
 (SETTINGS,) = (one.text for one in all_blocks("toml") if one.document == PAGE)
 
 AGENT = '''
@@ -173,6 +176,16 @@ def test_the_page_runs_as_it_stands_and_so_does_all_it_promises(tmp_path: Path) 
     assert last(done) == "13 passed", done.stdout
     assert sorted(path.name for path in (ROOT / "policies").iterdir()) == before
     assert '"finance-1"' not in (ROOT / "policies" / "groups.toml").read_text()
+
+
+def test_the_first_of_the_page_holds_of_the_bundle_that_dev_makes(tmp_path: Path) -> None:
+    (tmp_path / "my_agent.py").write_text(AGENT)
+    folder = prepare(tmp_path / "my_agent.py", None)
+    merge(folder, asyncio.run(read_tools(folder.script, os.environ)))
+    done = pytest_in(
+        tmp_path, {"test_page.py": BEGUN}, '[tool.pytest.ini_options]\ncountersign_bundle = "policies"\n'
+    )
+    assert last(done) == "3 passed", done.stdout
 
 
 def test_a_failing_rule_fails_its_test(tmp_path: Path) -> None:
