@@ -1,12 +1,16 @@
 """Time that does not pass as it should, between the receipt and the fire: late is a question, never a fire."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
 from countersign import (
     CountersignError,
+    EffectFailed,
+    OutcomeUnknown,
     ReleaseRefused,
     Runtime,
     ServiceRefused,
@@ -14,7 +18,8 @@ from countersign import (
     resume,
     transaction,
 )
-from tests.fakes.desk import Desk, TickingClock, make_runtime, refund_tool
+from countersign.commit.renewing import TimeToFire
+from tests.fakes.desk import Desk, TickingClock, failing_tool, make_runtime, refund_tool
 
 HOUR = 3_600.0
 PAUSES = {"past fire_by": 60.0, "past the release too": 600.0}
@@ -90,6 +95,74 @@ def test_a_pause_past_the_release_is_gone_on_from_by_its_attempt(desk: Desk, mac
         assert desk.done == []
         assert [one.after for one in resume(runtime)] == ["settled"]
     assert desk.done == [("refund", "o-1", 100)]
+
+
+@contextmanager
+def standing_still(desk: Desk, *pauses: float) -> Iterator[None]:
+    """The process stands still once it has seen that there is time, and before it calls the tool."""
+    take, left = TimeToFire.take, [*pauses]
+
+    async def taken(self: TimeToFire, *calls: Any) -> None:
+        await take(self, *calls)
+        desk.clock.advance(left.pop(0) if left else 0.0)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TimeToFire, "take", taken)
+        yield
+
+
+def test_a_pause_between_firing_and_the_call_is_asked_about_and_then_fires(
+    desk: Desk, machine: Machine
+) -> None:
+    refund = refund_tool(desk)
+    with (
+        running(desk, machine) as runtime,
+        standing_still(desk, PAUSES["past fire_by"]),
+        transaction("t-1", runtime=runtime),
+    ):
+        refund("o-1", 100)
+    assert desk.face.asked("/v1/redemptions/") == 1
+    assert desk.done == [("refund", "o-1", 100)]
+
+
+def test_a_pause_between_firing_and_the_call_fires_nothing_where_no_more_time_is_given(
+    desk: Desk, machine: Machine
+) -> None:
+    """It is known not to have been called: so it failed, and is not unknown."""
+    refund = refund_tool(desk)
+    with running(desk, machine) as runtime, standing_still(desk, PAUSES["past fire_by"]):
+        desk.face.faults["/v1/redemptions/"] = ["lost_request"] * 20
+        with (
+            pytest.raises(EffectFailed, match="its time to fire was over"),
+            transaction("t-1", runtime=runtime),
+        ):
+            refund("o-1", 100)
+        assert desk.done == []
+        assert runtime.journal.transactions.find("t-1")[0].state == "ended"
+
+
+def test_what_an_earlier_call_left_in_doubt_stays_so_when_there_is_no_time_for_another(
+    desk: Desk, machine: Machine
+) -> None:
+    notify = failing_tool(desk, ConnectionError("no answer"), changes={"idempotent": True})
+    with running(desk, machine) as runtime, standing_still(desk, 0.0, PAUSES["past fire_by"]):
+        desk.face.faults["/v1/redemptions/"] = ["lost_request"] * 20
+        with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=runtime):
+            notify("o-1")
+    assert desk.done == [("notify", "o-1")]
+
+
+def test_a_process_that_never_has_time_gives_up(desk: Desk, machine: Machine) -> None:
+    refund = refund_tool(desk)
+    with (
+        running(desk, machine) as runtime,
+        standing_still(desk, *[PAUSES["past fire_by"]] * 20),
+        pytest.raises(EffectFailed, match="its time to fire was over"),
+        transaction("t-1", runtime=runtime),
+    ):
+        refund("o-1", 100)
+    assert desk.face.asked("/v1/redemptions/") == runtime.settings.idempotent_tries - 1
+    assert desk.done == []
 
 
 def test_a_short_wait_for_the_receipt_asks_nothing_again(desk: Desk, machine: Machine) -> None:

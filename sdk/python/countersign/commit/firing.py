@@ -27,7 +27,7 @@ from countersign import tracing
 from countersign.commit.plan import PlannedCall
 from countersign.commit.probing import LEFT_RUNNING, Doubt, Found, find_out_here, probe_of
 from countersign.commit.raised import MAX_ERROR, describe_error, exits, says_not_done, told_cause
-from countersign.commit.renewing import Authority, PermitRefused, TimeToFire
+from countersign.commit.renewing import Authority, PermitRefused, TimeToFire, TooLateError
 from countersign.contract.states import Outcome
 from countersign.engine import Engine
 from countersign.errors import (
@@ -170,6 +170,7 @@ class FireRun:
         self._under_way.append(firing)
         if self._is_over:
             raise NotDone("its run was interrupted before it began")
+        self._time.require_left()
         token = firing_effect.set(firing)
         outer = current_transaction.get()
         # A tool that calls another gated tool would fire it unasked: it is outside.
@@ -183,7 +184,11 @@ class FireRun:
             firing_effect.reset(token)
 
     def _may_repeat(self, call: PlannedCall, error: Exception, tried: int) -> bool:
-        """Whether an idempotent tool may be called once more with the same call key (I-3)."""
+        """Whether an idempotent tool may be called once more with the same call key (I-3), or another, that was not
+        called at all, when it has been given more time.
+        """
+        if isinstance(error, TooLateError):
+            return tried < self._engine.settings.idempotent_tries
         if not call.manifest.idempotent or isinstance(error, NotDone):
             return False  # NotDone is the tool's last word
         return tried < (call.tool.tries or self._engine.settings.idempotent_tries)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from countersign.commit.plan import Plan, PlannedCall
 from countersign.contract.release import Kind
 from countersign.engine import Engine
-from countersign.errors import ReleaseRefused, ServiceRefused, ServiceUnavailable
+from countersign.errors import NotDone, ReleaseRefused, ServiceRefused, ServiceUnavailable
 from countersign.service.enforcement import Permit
 
 
@@ -30,6 +30,10 @@ class Authority:
 
 class PermitRefused(Exception):
     """The service did not extend the permit."""
+
+
+class TooLateError(NotDone):
+    """A call was not made, because its permit had run out by then."""
 
 
 async def renew(engine: Engine, authority: Authority, calls: Sequence[PlannedCall]) -> Permit:
@@ -82,6 +86,15 @@ class TimeToFire:
 
     def _seconds_left(self) -> float:
         return 0.0 if self._permit is None else self._permit.seconds_left(self._engine.clock)
+
+    def require_left(self) -> None:
+        """The last look before a call: between the FIRING and here the process may have stood still.
+
+        Raises:
+            TooLateError: `fire_by` has passed.
+        """
+        if self._seconds_left() <= 0:
+            raise TooLateError("its time to fire was over before it was called")
 
     def lease_seconds(self, call: PlannedCall) -> float:
         """The lease outlasts fire_by and the tool: nobody takes over while a call may still be on its way."""
