@@ -196,7 +196,7 @@ AGENT_NEVER = {
     "journal.outbox:Outbox.tell_again": "only after a restore; a repeat does the same again",
     **dict.fromkeys(
         [f"journal.spending:Spending.{verb}" for verb in ("reserve", "settle", "record", "_end", "doubt")],
-        "no story calls a model; what a killed process had reserved is in tests/unit/sdk/test_llm_processes.py",
+        "no story calls a model; what a killed process had reserved is in tests/unit/sdk/llm/test_processes.py",
     ),
     "journal.conversations:Conversations.keep": (
         "no story talks with a model; tests/integration/sdk/test_loops.py kills one that does before each message"
@@ -204,7 +204,7 @@ AGENT_NEVER = {
     "journal.transactions:Transactions.relist": "no story nests; what was never frozen is forgotten",
     **dict.fromkeys(
         ["journal.claims:Claims.take", "journal.claims:Claims.drop"],
-        "no story serializes; that a killed holder is succeeded at once is in tests/unit/sdk/test_isolation.py",
+        "no story serializes; that a killed holder is succeeded at once is in tests/unit/sdk/live/test_isolation.py",
     ),
     f"{_SERVICE}.transactions": "a list to look at: it records nothing on either side",
     f"{_SERVICE}.evaluate": "a dry run: it records nothing on either side",

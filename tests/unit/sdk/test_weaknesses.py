@@ -45,7 +45,7 @@ from tests.fakes.desk import (
     notes_in,
     refund_tool,
 )
-from tests.unit.sdk.test_live_lane import lock_is_free
+from tests.unit.sdk.live.test_lane import lock_is_free
 
 
 def states(desk: Desk, key: str = "t-1") -> list[str]:

@@ -39,7 +39,7 @@ from countersign.recovery.recovery import resume_one
 from countersign.tools.tool import tool_of
 from countersign.waiting import SyncWaits, run
 from tests.fakes.desk import Desk, charge_tools, failing_tool, refund_tool
-from tests.unit.sdk.test_failure_path import service_states, states
+from tests.unit.sdk.commit.test_failure_path import service_states, states
 
 SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from countersign.contract.manifest import ToolManifest
 from countersign.tools.declaring import Draft
 
-PAGE = Path(__file__).resolve().parents[3] / "sdk/python/README.md"
+PAGE = Path(__file__).resolve().parents[4] / "sdk/python/README.md"
 
 
 def rows() -> dict[str, list[str]]:

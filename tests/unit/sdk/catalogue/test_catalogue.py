@@ -26,7 +26,7 @@ from countersign.manifests.drafting import manifest_json
 from countersign.manifests.reviewed import require_fits
 from countersign.tools.tool import tool_of
 
-FOLDER = Path(__file__).resolve().parents[3] / "sdk/python/countersign/catalogue"
+FOLDER = Path(__file__).resolve().parents[4] / "sdk/python/countersign/catalogue"
 EVERY = catalogue()
 ACTS = acts_without_compensation()
 

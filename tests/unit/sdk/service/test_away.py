@@ -14,7 +14,7 @@ from countersign import ReviewPending, SQLiteAdapter, Transaction, resume, run_t
 from countersign.commit.asking import pause_seconds
 from countersign.contract import txn_id
 from tests.fakes.desk import AGENT, Desk, note_tool, notes_database, notes_in, refund_tool
-from tests.unit.sdk.test_worker import Yard, said, yard
+from tests.unit.sdk.recovery.test_worker import Yard, said, yard
 
 __all__ = ["yard"]
 

@@ -24,7 +24,7 @@ from countersign import (
 )
 from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
 from tests.unit.sdk.adapters.resources import MemoryValues
-from tests.unit.sdk.test_parallel import meeting_tool
+from tests.unit.sdk.transactions.test_parallel import meeting_tool
 
 
 @pytest.fixture

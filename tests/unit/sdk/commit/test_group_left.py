@@ -28,7 +28,7 @@ from countersign import (
 from countersign.contract import EffectState
 from countersign.waiting import AsyncWaits, LeftEarlyError, Raised, SyncWaits, Unended
 from tests.fakes.desk import Desk, charge_tools, failing_tool, refund_tool
-from tests.unit.sdk.test_failure_path import service_states, states
+from tests.unit.sdk.commit.test_failure_path import service_states, states
 
 SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
 
