@@ -1,0 +1,108 @@
+"""A payment whose other side can be asked, for tests of probes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from countersign import (
+    NotDone,
+    Placeholder,
+    Unsure,
+    current_effect,
+    probe,
+    tool,
+)
+from countersign.waiting import SyncWaits
+from tests.fakes.desk import Desk, failing_tool
+
+SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
+
+
+@dataclass
+class Payment:
+    """A payment whose outcome its probe may know."""
+
+    desk: Desk
+    answer: Callable[[], Any]
+    asked: list[tuple[Any, ...]]
+    pay: Callable[[str, int], Placeholder[dict[str, int]]]
+
+
+def payment(
+    desk: Desk, answer: Any, error: BaseException | None = None, *, acts: bool = True, **options: Any
+) -> Payment:
+    """A tool that acts and raises, and its probe; `answer` is what that answers, or a function that does."""
+    asked: list[tuple[Any, ...]] = []
+    changes = options.pop("changes", {})
+
+    @tool("pay", resource=("Order", "order_id"), probe="find_pay", registry=desk.registry, **options)
+    def pay(order_id: str, cents: int) -> dict[str, int]:
+        """Pay."""
+        if acts:
+            desk.act("pay", order_id, cents)
+        raise error or ConnectionError("lost")
+
+    found = Payment(desk, answer if callable(answer) else lambda: answer, asked, pay)
+
+    @probe("find_pay", registry=desk.registry)
+    def find_pay(cents: int, order_id: str) -> Any:
+        asked.append((order_id, cents, current_effect()))
+        return found.answer()
+
+    desk.publish(pay, **changes)
+    return found
+
+
+def unsure() -> Unsure:
+    return Unsure()
+
+
+def sleeping(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, then: Callable[[], None] = lambda: None
+) -> list[float]:
+    """Time passes at once, and something may happen meanwhile."""
+    slept: list[float] = []
+
+    async def sleep(_: SyncWaits, seconds: float) -> None:
+        slept.append(seconds)
+        desk.clock.advance(seconds)
+        then()
+
+    monkeypatch.setattr(SyncWaits, "sleep", sleep)
+    return slept
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    def answer() -> Any:
+        raise error
+
+    return answer
+
+
+def probed_void(desk: Desk, answer: Callable[[], Any], **options: Any) -> tuple[Any, Any]:
+    """A charge whose `void` is lost, with a probe of its own; and what says that the charge is not wanted."""
+
+    @tool("void", resource=("Charge", "charge_id"), probe="voided", registry=desk.registry, **options)
+    def void(charge_id: str) -> None:
+        """Take back."""
+        desk.act("void", charge_id)
+        raise TimeoutError("slow")
+
+    probe("voided", registry=desk.registry)(answer)
+
+    @tool(
+        "charge",
+        resource=("Order", "order_id"),
+        compensate="void",
+        compensation_map={"charge_id": "result:/charge_id"},
+        registry=desk.registry,
+    )
+    def charge(order_id: str) -> dict[str, str]:
+        """Charge."""
+        desk.act("charge", order_id)
+        return {"charge_id": f"c-{order_id}"}
+
+    desk.publish(void, charge)
+    return charge, failing_tool(desk, NotDone("no"), acts=False)

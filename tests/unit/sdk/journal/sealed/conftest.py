@@ -1,0 +1,45 @@
+"""A journal on each engine with a key of its own; what a test leaves in it verifies without any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from countersign.journal.place import JournalPlace
+from countersign.journal.sealing_keys import add_key
+from countersign.journal.verifying import verify
+from tests.fakes.desk import (
+    Desk,
+    make_desk,
+)
+from tests.unit.sdk.journals import BOTH
+
+
+@pytest.fixture(params=BOTH)
+def engine(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    path = tmp_path / "keys"
+    add_key(path)
+    return path
+
+
+@pytest.fixture
+def desk(tmp_path: Path, place: JournalPlace, keys: Path, request: pytest.FixtureRequest) -> Iterator[Desk]:
+    made = make_desk(tmp_path, journal_path=place, journal_key_path=keys)
+    yield made
+    there = made.runtime.journal.database.is_there()
+    made.runtime.close()
+    if there:
+        _verified(place, request)
+
+
+def _verified(place: JournalPlace, request: pytest.FixtureRequest) -> None:
+    """Without any key."""
+    assert verify(place).sound is (request.node.get_closest_marker("tampers") is None)

@@ -1,0 +1,209 @@
+"""Journals with seals in use: who refuses without the key, what stays bound, what older journals hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from countersign import (
+    EffectFailed,
+    MemoryAdapter,
+    NotDone,
+    RegistrationError,
+    tool,
+    transaction,
+)
+from countersign.journal.reading import COMPENSATE_LANE, LIVE_LANE
+from countersign.journal.sealing import HIDDEN, is_sealed, sealed_pointers
+from countersign.journal.sealing_keys import read_keys
+from countersign.journal.telling import describe
+from countersign.manifests.drafting import manifest_json
+from countersign.tools.tool import tool_of
+from tests.fakes.desk import (
+    Desk,
+    changed,
+    charge_tools,
+    failing_tool,
+    make_desk,
+)
+from tests.unit.sdk.journal.sealed.paying import (
+    CARD,
+    columns,
+    found,
+    pay_tool,
+    rows,
+    without_key,
+)
+
+
+def test_before_anybody_has_said_what_is_secret_no_argument_is_written(desk: Desk) -> None:
+    """The reviewed manifest lies with the service alone, and is asked for when the list is frozen."""
+    pay = pay_tool(desk, secret=[])
+    desk.publish(pay, secret=("/card",))  # the code does not call it secret
+    with transaction("t-1", runtime=desk.runtime):
+        pay("o-1", 5, CARD)
+        (before,) = columns(desk)
+        assert before["args"] == b""
+        assert describe(desk.runtime.journal, found(desk, "t-1"))["effects"] == []
+    (after,) = columns(desk)
+    assert sealed_pointers(after["args"]) == ("/card",)
+    assert b'"order_id":"o-1"' in after["args"]
+    assert rows(desk, "t-1")[0].args == b'{"amount_cents":5,"card":"4111-9f1c7ab3","order_id":"o-1"}'
+
+
+def test_where_the_manifest_is_at_hand_a_call_is_sealed_as_it_is_staged(desk: Desk, tmp_path: Path) -> None:
+    pay = pay_tool(desk, manifest=tmp_path / "pay.json")
+    (tmp_path / "pay.json").write_bytes(manifest_json(tool_of(pay).draft_manifest()))
+    with transaction("t-1", runtime=desk.runtime):
+        pay("o-1", 5, CARD)
+        (staged,) = columns(desk)
+        assert sealed_pointers(staged["args"]) == ("/card",)
+    assert sealed_pointers(columns(desk)[0]["args"]) == ("/card",)
+    assert desk.done == [("pay", "o-1", 5, CARD)]
+
+
+def test_what_only_the_code_calls_secret_is_sealed_where_it_is_staged_and_stays_so(
+    desk: Desk, tmp_path: Path
+) -> None:
+    pay = pay_tool(desk, manifest=tmp_path / "pay.json", secret=["card", "order_id"])
+    reviewed = tool_of(pay).draft_manifest().model_copy(update={"secret": ()})
+    (tmp_path / "pay.json").write_bytes(manifest_json(reviewed))
+    desk.service.review([reviewed])
+    with transaction("t-1", runtime=desk.runtime):
+        pay("o-1", 5, CARD)
+    (row,) = columns(desk)
+    assert set(sealed_pointers(row["args"])) == {"/card", "/order_id"}
+    assert "o-1" not in row["resource_id"]
+    assert rows(desk, "t-1")[0].frozen().resource.id == "o-1"
+
+
+def test_a_call_without_its_secret_is_in_clear_with_its_result_and_needs_no_key(
+    desk: Desk, tmp_path: Path
+) -> None:
+    pay = pay_tool(desk)
+    with without_key(desk, tmp_path) as poor, transaction("t-1", runtime=poor):
+        paid = pay("o-1", 5)
+    (row,) = columns(desk)
+    assert (row["args"], row["result"]) == (b'{"amount_cents":5,"order_id":"o-1"}', b'"paid with None"')
+    assert paid.result == "paid with None"
+
+
+def test_a_tool_without_secrets_needs_no_key_and_leaves_no_key_file(tmp_path: Path) -> None:
+    desk = make_desk(tmp_path)
+    pay = pay_tool(desk, secret=[])
+    with transaction("t-1", runtime=desk.runtime):
+        pay("o-1", 5, CARD)
+    desk.runtime.close()
+    assert list(tmp_path.glob("*.key")) == []
+
+
+def test_the_key_beside_a_journal_file_is_made_with_the_first_secret(tmp_path: Path) -> None:
+    desk = make_desk(tmp_path)
+    pay = pay_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        pay("o-1", 5, CARD)
+    assert len(read_keys(tmp_path / "journal.db.key")) == 1
+    with desk.restarted() as later, transaction("t-1", runtime=later.runtime) as again:
+        paid = pay("o-1", 5, CARD)
+    assert (again.replayed, paid.result) == (True, f"paid with {CARD}")
+    desk.runtime.close()
+
+
+@pytest.mark.parametrize("by", ["the code", "a manifest beside it"])
+def test_a_live_call_is_sealed_by_what_its_code_or_a_manifest_beside_it_says(
+    desk: Desk, tmp_path: Path, by: str
+) -> None:
+    """It runs before anybody reviews it."""
+    path = tmp_path / "remember.json"
+
+    @tool(
+        "remember",
+        lane="live",
+        adapter=MemoryAdapter(),
+        resource=("Note", "where"),
+        registry=desk.registry,
+        secret=["card"] if by == "the code" else [],
+        manifest=None if by == "the code" else path,
+    )
+    def remember(where: str, card: str) -> None:
+        """Remember something."""
+
+    if by != "the code":
+        draft = tool_of(remember).draft_manifest()
+        path.write_bytes(manifest_json(draft.model_copy(update={"secret": ("/card",)})))
+    with transaction("t-1", runtime=desk.runtime):
+        remember("here", CARD)
+    (row,) = columns(desk, LIVE_LANE)
+    assert sealed_pointers(row["args"]) == ("/card",)
+    (told,) = describe(desk.runtime.journal, found(desk, "t-1"))["effects"]
+    assert told["args"] == f'{{"card":"{HIDDEN}","where":"here"}}'
+    assert rows(desk, "t-1", LIVE_LANE)[0].args == b'{"card":"4111-9f1c7ab3","where":"here"}'
+
+
+def test_a_manifest_beside_a_live_tool_that_is_another_lane_s_is_refused(desk: Desk, tmp_path: Path) -> None:
+    path = tmp_path / "remember.json"
+
+    @tool("remember", lane="live", adapter=MemoryAdapter(), resource=("Note", "card"), manifest=path,
+          registry=desk.registry)  # fmt: skip
+    def remember(card: str) -> None:
+        """Remember something."""
+
+    path.write_bytes(manifest_json(tool_of(remember).draft_manifest().model_copy(update={"lane": "staged"})))
+    with pytest.raises(RegistrationError, match="live in code"), transaction("t-1", runtime=desk.runtime):
+        remember(CARD)
+    assert columns(desk, LIVE_LANE) == []
+
+
+def test_a_compensation_takes_its_secrets_over_though_its_own_manifest_has_none(desk: Desk) -> None:
+    said: list[str] = []
+
+    @tool("void", resource=("Card", "card"), registry=desk.registry)
+    def void(card: str, cents: int) -> str:
+        """Take it back."""
+        said.append(card)
+        raise NotDone(f"{card} cannot be given back")
+
+    pay = pay_tool(
+        desk, compensate="void", compensation_map={"card": "args:/card", "cents": "args:/amount_cents"}
+    )
+    desk.publish(void)
+    fails = failing_tool(desk, NotDone("mailbox full"), acts=False)
+    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+        pay("o-1", 5, CARD)
+        fails("o-1")
+    (row,) = columns(desk, COMPENSATE_LANE)
+    assert sealed_pointers(row["args"]) == ("/card",)
+    assert is_sealed(row["args"])
+    assert CARD not in row["resource_id"]
+    assert row["error"] == "NotDone"
+    (read,) = rows(desk, "t-1", COMPENSATE_LANE)
+    assert read.frozen().resource.id == CARD == said[0]
+    (told,) = [
+        one for one in describe(desk.runtime.journal, found(desk, "t-1"))["effects"] if one["tool"] == "void"
+    ]
+    assert told["args"] == f'{{"card":"{HIDDEN}","cents":5}}'
+
+
+def test_a_compensation_has_secrets_of_its_own(desk: Desk) -> None:
+    charge, fails = charge_tools(desk), failing_tool(desk, NotDone("mailbox full"), acts=False)
+    desk.service.review([changed(desk.service.manifests["void"], secret=("/charge_id",))])
+    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+        charge("o-1", 5)
+        fails("o-1")
+    (row,) = columns(desk, COMPENSATE_LANE)
+    assert sealed_pointers(row["args"]) == ("/charge_id",)
+    assert ("void", "c-o-1", 5) in desk.done
+
+
+def test_a_compensation_of_a_call_without_secrets_is_in_clear(desk: Desk) -> None:
+    charge, fails = charge_tools(desk), failing_tool(desk, NotDone("mailbox full"), acts=False)
+    with (
+        pytest.raises(EffectFailed, match="mailbox full") as failed,
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        charge("o-1", 5)
+        fails("o-1")
+    assert isinstance(failed.value.__cause__, NotDone)
+    (row,) = columns(desk, COMPENSATE_LANE)
+    assert row["args"] == b'{"amount_cents":5,"charge_id":"c-o-1"}'

@@ -1,0 +1,377 @@
+"""What is secret in a journal, for those who have not its key or only look."""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from countersign import (
+    JournalSealed,
+    LiveCall,
+    LiveCommitFailed,
+    LiveSession,
+    MemoryAdapter,
+    NotDone,
+    Proposal,
+    ReviewPending,
+    SQLiteAdapter,
+    Usage,
+    llm_call,
+    replay,
+    resume,
+    tool,
+    transaction,
+)
+from countersign.cli.app import app
+from countersign.commit.firing import FireResult
+from countersign.commit.plan import StagedCall
+from countersign.contract.states import Outcome
+from countersign.contract.wire import EffectView, SubmittedEffect
+from countersign.journal import Done, Journal, News, Report, Staged
+from countersign.journal.place import JournalUrl
+from countersign.journal.sealing import HIDDEN
+from countersign.journal.sealing_keys import add_key, read_keys
+from countersign.journal.telling import describe, summary
+from countersign.live.remains import Recovered, recover
+from countersign.live.work import CommitFailed, LiveWork
+from countersign.rehearsal.divergences import CallNow
+from countersign.rehearsal.recorded import RecordedCall
+from countersign.rehearsal.replayed import ReplayedCall
+from countersign.tools.tool import tool_of
+from tests.fakes.desk import (
+    Desk,
+    charge_tools,
+    failing_tool,
+    make_runtime,
+    notes_database,
+    notes_in,
+    refund_tool,
+)
+from tests.fakes.llm_answers import ANTHROPIC
+from tests.unit.sdk.journal.sealed.paying import (
+    CARD,
+    LARGE,
+    columns,
+    found,
+    parked,
+    pay_tool,
+    tampered,
+    without_key,
+)
+
+
+def test_recovery_without_the_key_fires_nothing_names_the_setting_and_goes_on_with_it(
+    desk: Desk, tmp_path: Path
+) -> None:
+    parked(desk, pay_tool(desk))
+    with without_key(desk, tmp_path) as poor:
+        (seen,) = resume(poor)
+        assert "COUNTERSIGN_JOURNAL_KEY" in seen.note
+        assert (seen.before, seen.after, desk.done) == ("review", "review", [])
+    with desk.another_process() as rich:
+        (seen,) = resume(rich)
+    assert (seen.after, desk.done) == ("settled", [("pay", "o-1", LARGE, CARD)])
+
+
+def test_the_trouble_of_one_transaction_keeps_no_other_waiting(desk: Desk, tmp_path: Path) -> None:
+    parked(desk, pay_tool(desk))
+    plain = failing_tool(desk, NotDone("no"), acts=False)
+    desk.publish(plain)
+    with pytest.raises(ReviewPending) as pending, transaction("t-2", runtime=desk.runtime):
+        charge_tools(desk)("o-2", LARGE)
+    desk.service.approve(pending.value.txn)
+    with without_key(desk, tmp_path) as poor:
+        assert [one.after for one in resume(poor)] == ["review", "settled"]
+    assert desk.done == [("charge", "o-2", LARGE)]
+
+
+def test_a_rerun_without_the_key_asks_nobody_and_fires_nothing(desk: Desk, tmp_path: Path) -> None:
+    pay = pay_tool(desk)
+    asked = len(desk.face.log)
+    with without_key(desk, tmp_path) as poor:
+        with pytest.raises(JournalSealed, match="COUNTERSIGN_JOURNAL_KEY"), transaction("t-1", runtime=poor):
+            pay("o-1", 5, CARD)
+        assert poor.journal.transactions.require(found(desk, "t-1").txn).staging is None
+    assert desk.done == []
+    assert not any("transactions" in str(one) for one in desk.face.log[asked:])
+    with transaction("t-1", runtime=desk.runtime):
+        pay("o-1", 5, CARD)
+    assert desk.done == [("pay", "o-1", 5, CARD)]
+
+
+def test_a_second_run_without_the_key_reads_no_results(desk: Desk, tmp_path: Path) -> None:
+    pay = pay_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        pay("o-1", 5, CARD)
+    with (
+        without_key(desk, tmp_path) as poor,
+        pytest.raises(JournalSealed),
+        transaction("t-1", runtime=poor),
+    ):
+        pay("o-1", 5, CARD)
+    assert len(desk.done) == 1
+
+
+def test_a_replay_without_the_key_is_refused_and_with_a_wrong_one_too(
+    desk: Desk, tmp_path: Path, keys: Path
+) -> None:
+    pay = pay_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        pay("o-1", 5, CARD)
+    other = tmp_path / "other keys"
+    add_key(other)
+    for path in (tmp_path / "missing", other):
+        settings = replace(desk.runtime.settings, journal_key_path=path)
+        with (
+            make_runtime(settings, desk.face, desk.registry, desk.clock) as poor,
+            pytest.raises(JournalSealed, match=read_keys(keys)[0].id),
+        ):
+            replay("t-1", lambda _: pay("o-1", 5, CARD), runtime=poor)
+    assert replay("t-1", lambda _: pay("o-1", 5, CARD), runtime=desk.runtime).status == "same"
+
+
+def test_a_replay_of_another_journal_takes_the_key_from_the_environment(
+    desk: Desk, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pay = pay_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        pay("o-1", 5, CARD)
+    place = desk.runtime.settings.journal_path
+    step = lambda _: pay("o-1", 5, CARD)  # noqa: E731
+    monkeypatch.delenv("COUNTERSIGN_JOURNAL_KEY", raising=False)
+    with pytest.raises(JournalSealed):
+        replay("t-1", step, journal=place)
+    monkeypatch.setenv("COUNTERSIGN_JOURNAL_KEY", str(keys))
+    assert replay("t-1", step, journal=place).outcomes[0].result == f"paid with {CARD}"
+
+
+def test_whoever_reads_needs_no_key(desk: Desk) -> None:
+    pay = pay_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        pay("o-1", 5, CARD)
+    reader = Journal(desk.runtime.settings.journal_path, key_path=desk.folder / "missing")
+    (record,) = reader.transactions.find("t-1")
+    assert summary(reader, record)["effects"] == "pay fired"
+    (told,) = describe(reader, record)["effects"]
+    assert told["args"] == f'{{"amount_cents":5,"card":"{HIDDEN}","order_id":"o-1"}}'
+    assert told["result"] == HIDDEN
+    with pytest.raises(JournalSealed):
+        reader.transactions.effects(record)
+    reader.close()
+
+
+def test_what_is_still_to_be_reported_is_counted_without_the_key_and_sent_only_with_it(
+    desk: Desk, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    @tool("void", resource=("Payment", "payment"), registry=desk.registry)
+    def void(payment: str) -> None:
+        """Take it back."""
+
+    pay = pay_tool(desk, compensate="void", compensation_map={"payment": "result:"})
+    desk.publish(void)
+    desk.face.faults["/v1/outcomes"] = ["lost_request"] * 99
+    with transaction("t-1", runtime=desk.runtime):
+        pay("o-1", 5, CARD)
+    reader = Journal(desk.runtime.settings.journal_path, key_path=tmp_path / "missing")
+    record = found(desk, "t-1")
+    assert describe(reader, record)["unreported"] == 1
+    (pending,) = reader.outbox.pending()
+    with pytest.raises(JournalSealed):
+        reader.outbox.opened(pending)
+    reader.close()
+    report = desk.runtime.journal.outbox.opened(pending)
+    assert report.result == f'"paid with {CARD}"'.encode()
+    assert CARD not in repr(report)
+    desk.face.faults.clear()
+    refund = refund_tool(desk)
+    with without_key(desk, tmp_path) as poor:
+        with transaction("t-2", runtime=poor):  # a report that it cannot read keeps it from nothing else
+            refund("o-2", 5)
+        assert "COUNTERSIGN_JOURNAL_KEY" in caplog.text
+        resume(poor)
+    assert [one.txn for one in desk.runtime.journal.outbox.pending()] == [record.txn]
+    assert desk.done[-1] == ("refund", "o-2", 5)
+    resume(desk.runtime)
+    assert desk.runtime.journal.outbox.pending() == []
+
+
+def test_a_dry_run_does_not_tell_what_would_be_written_with_a_secret(desk: Desk) -> None:
+    notes, other = MemoryAdapter(name="notes"), MemoryAdapter(name="other")
+
+    @tool("keep", lane="live", adapter=notes, secret=["token"], registry=desk.registry)
+    def keep(name: str, token: str) -> None:
+        """Keep a token."""
+        notes[name] = token
+
+    @tool("remark", lane="live", adapter=other, registry=desk.registry)
+    def remark(name: str, text: str) -> None:
+        """Keep a remark."""
+        other[name] = text
+
+    with transaction("t-0", runtime=desk.runtime):
+        keep("old", CARD)
+    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
+        keep("old", f"{CARD}-2")
+        keep("new", CARD)
+        remark("why", "because")
+    told = {one.adapter: one.changes for one in txn.result.changes}
+    assert {one.key: (one.before, one.after) for one in told["notes"] or ()} == {
+        "old": (HIDDEN, HIDDEN),
+        "new": (None, HIDDEN),
+    }
+    assert [one.after for one in told["other"] or ()] == ["because"]
+    assert CARD not in f"{txn.result}{txn.result!r}{txn.result.to_json()}"
+
+
+def test_show_checks_a_sealed_row_where_the_key_is_named(
+    desk: Desk, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with transaction("t-1", runtime=desk.runtime):
+        pay_tool(desk)("o-1", 5, CARD)
+    place = desk.runtime.settings.journal_path
+    named = place.secret if isinstance(place, JournalUrl) else str(place)
+    (row,) = columns(desk)
+    forged = row["args"].replace(b'"o-1"', b'"o-9"')
+    tampered(desk, "UPDATE effects SET args = ?", forged)
+    show = ["journal", "show", "t-1", "--journal", named]
+    monkeypatch.delenv("COUNTERSIGN_JOURNAL_KEY", raising=False)
+    assert (
+        "o-9" in CliRunner().invoke(app, show, env={"COLUMNS": "250"}).output
+    )  # `verify` tells, without any key
+    assert CliRunner().invoke(app, ["journal", "verify", "--journal", named]).exit_code == 1
+    monkeypatch.setenv("COUNTERSIGN_JOURNAL_KEY", str(keys))
+    told = CliRunner().invoke(app, show)
+    assert (told.exit_code, "is damaged" in told.output) == (1, True)
+    tampered(desk, "UPDATE effects SET args = ?", row["args"])
+
+
+ARGS = {"card": CARD}
+
+
+RAW = json.dumps(ARGS).encode()
+
+
+SHOWN: dict[str, object] = {
+    "staged for the journal": Staged("e", "k", "pay", RAW, "staged", 1, ()),
+    "an outcome": Done("e", Outcome.FIRED, "a", result=RAW),
+    "news": News("e", (), settlements=RAW, result=RAW),
+    "a report": Report(1, "t", "a", "e", "fired", RAW, None),
+    "a call of a replay": CallNow("pay", "k", RAW, ()),
+    "a live call": LiveCall("pay", ARGS, "e"),
+    "a proposal": Proposal("p", "pay", "e", dict(ARGS), dict(ARGS), "why", "p", "Maya"),
+    "an effect on the wire": EffectView.model_construct(tool="pay", args=ARGS),
+    "a submission": SubmittedEffect.model_construct(tool="pay", args=ARGS),
+    "a run": FireResult(results={"e": CARD}),
+    "what a model said": Usage(provider=None, model="m", reasoning=CARD),
+    "a call of a record": RecordedCall.model_construct(tool="pay", opened=CARD),
+    "a replayed call": ReplayedCall("staged", 1, "pay", "e", "{}", "fired", CARD, HIDDEN, None),
+}
+
+
+@pytest.mark.parametrize("shown", SHOWN.values(), ids=SHOWN)
+def test_no_value_of_ours_shows_arguments_by_its_repr(shown: object) -> None:
+    """A failed assertion, a log line or a debugger prints it."""
+    assert CARD not in f"{shown!r}{shown}"
+
+
+def test_a_staged_call_shows_none_either(desk: Desk) -> None:
+    call = StagedCall.of("t" * 64, tool_of(pay_tool(desk)), RAW, 0, "c" * 64, 0, None)
+    assert CARD not in repr(call)
+
+
+class Stubborn(SQLiteAdapter):
+    """A database that says at the commit what it does not like, with the values, as some do."""
+
+    def begin(self, txn: str) -> LiveSession:
+        session = super().begin(txn)
+
+        def refuse(attempt_id: str) -> None:
+            session.undo()
+            raise ValueError(f"key (card)=({CARD}) is there already")
+
+        session.commit = refuse  # type: ignore[method-assign]
+        return session
+
+
+def remember_tool(desk: Desk, adapter: SQLiteAdapter, **options: Any) -> Callable[[str, str], None]:
+    @tool("remember", lane="live", adapter=adapter, registry=desk.registry, **options)
+    def remember(order_id: str, card: str) -> None:
+        """Remember something."""
+        adapter.connection.execute("INSERT INTO notes VALUES (?, 'ok')", (order_id,))
+
+    return remember
+
+
+@pytest.mark.parametrize("beside", ["nothing", "a charge"])
+def test_what_a_database_says_against_a_commit_is_not_told_where_it_was_given_a_secret(
+    desk: Desk, beside: str
+) -> None:
+    notes = notes_database(desk.folder)
+    remember, charge = remember_tool(desk, Stubborn(notes), secret=["card"]), charge_tools(desk)
+    with (
+        pytest.raises(LiveCommitFailed, match="ValueError") as failed,
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        remember("o-1", CARD)
+        if beside == "a charge":
+            charge("o-1", 5)
+    assert CARD not in "".join(traceback.format_exception(failed.value))
+    assert CARD not in str(found(desk, "t-1").note)
+    assert notes_in(notes) == []
+
+
+def test_what_it_says_is_told_where_it_was_given_none(desk: Desk) -> None:
+    remember = remember_tool(desk, Stubborn(notes_database(desk.folder)))
+    with pytest.raises(LiveCommitFailed, match=CARD) as failed, transaction("t-1", runtime=desk.runtime):
+        remember("o-1", CARD)
+    assert isinstance(failed.value.__cause__, ValueError)
+
+
+def test_recovery_knows_which_adapters_were_given_secrets_and_needs_no_key_for_that(
+    desk: Desk, tmp_path: Path
+) -> None:
+    adapter = Stubborn(notes_database(desk.folder))
+    remember = remember_tool(desk, adapter, secret=["card"])
+    with pytest.raises(LiveCommitFailed), transaction("t-1", runtime=desk.runtime):
+        remember("o-1", CARD)
+    with without_key(desk, tmp_path) as poor:
+        assert recover(poor.engine(poor.sync_waits()), found(desk, "t-1")).given_secrets == {adapter.name}
+    live = LiveWork("t")
+    live.adopt(Recovered({adapter.name: (adapter, adapter.begin("t"))}, {}, frozenset({adapter.name})))
+    with pytest.raises(CommitFailed) as failed:
+        live.commit("attempt")
+    assert str(failed.value) == "ValueError"
+
+
+def test_a_model_is_not_asked_where_its_reasoning_could_not_be_sealed(desk: Desk, tmp_path: Path) -> None:
+    asked: list[str] = []
+    with without_key(desk, tmp_path) as poor:
+        with pytest.raises(JournalSealed, match="COUNTERSIGN_JOURNAL_KEY"):  # noqa: SIM117 - the call is the block
+            with llm_call("m", reasoning=True, runtime=poor):
+                asked.append("m")
+        assert (asked, poor.journal.spending.calls(9)) == ([], [])
+        with llm_call("m", runtime=poor) as call:
+            call.record(ANTHROPIC)
+    assert [row["state"] for row in desk.runtime.journal.spending.calls(9)] == ["done"]
+
+
+def test_only_what_the_service_may_still_take_is_counted_as_unreported(desk: Desk) -> None:
+    desk.face.faults["/v1/outcomes"] = ["lost_request"] * 99
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        refund("o-1", 5)
+        refund("o-2", 5)
+    outbox = desk.runtime.journal.outbox
+    assert outbox.count(txn.txn) == 2
+    assert outbox.count("another") == 0
+    outbox.refused(outbox.pending()[:1], "it knows better")
+    assert outbox.count(txn.txn) == 1
+    outbox.reported(outbox.pending())
+    assert outbox.count(txn.txn) == 0
