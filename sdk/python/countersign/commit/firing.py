@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from countersign import tracing
+from countersign.commit.outcomes import Outcomes
 from countersign.commit.plan import PlannedCall
 from countersign.commit.probing import LEFT_RUNNING, Doubt, Found, find_out_here, probe_of
 from countersign.commit.raised import MAX_ERROR, describe_error, exits, says_not_done, told_cause
@@ -36,7 +37,7 @@ from countersign.errors import (
     NotStageable,
     WorkerStopping,
 )
-from countersign.journal import Done, Lease, LocalState
+from countersign.journal import Lease, LocalState
 from countersign.service.enforcement import Permit
 from countersign.threads import ToolTimeoutError
 from countersign.tools.current import FiringEffect, current_transaction, firing_effect
@@ -64,15 +65,13 @@ class FireRun:
 
     def __init__(self, engine: Engine, lease: Lease, authority: Authority, permit: Permit | None) -> None:
         self._engine = engine
-        self._lease = lease
         self._authority = authority
         self._time = TimeToFire(engine, authority, permit)
-        self._unwritten: list[Done] = []  # the last outcome, written together with the next FIRING
+        self._outcomes = Outcomes(engine, lease, authority)
         self._result = FireResult()
         self._under_way: list[FiringEffect] = []
         self._left_running: set[str] = set()  # a try of it was waited for in vain
         self._is_over = False
-        self._noted: set[str] = set()
         self._ended: dict[str, str] = {}  # why nobody knows what became of it, while its probe is asked
 
     async def run(self, calls: Sequence[PlannedCall]) -> FireResult:
@@ -92,7 +91,7 @@ class FireRun:
             if self._result.stopped is not None:
                 self._rest_unused(after)
                 break
-        self._write()
+        self._outcomes.write()
         return self._result
 
     def _stop_if_asked(self) -> None:
@@ -100,23 +99,18 @@ class FireRun:
         try:
             self._engine.require_going_on()
         except WorkerStopping:
-            self._write()
+            self._outcomes.write()
             raise
 
     async def _fire(self, group: Sequence[PlannedCall], after: Sequence[PlannedCall]) -> None:
         for call in group:
             call.kwargs()  # bytes that do not fit the signature are refused before FIRING
         # What an earlier run left FIRING may have happened already.
-        doubtful = {call.effect.effect_id for call in group if self._state_of(call) is LocalState.FIRING}
+        doubtful = {
+            call.effect.effect_id for call in group if self._outcomes.state_of(call) is LocalState.FIRING
+        }
         await self._time.take(group, after)
-        self._engine.journal.firing.begin(
-            self._lease,
-            self._authority.staging,
-            *(call.effect.effect_id for call in group),
-            before=self._unwritten,
-            lease_seconds=max(self._time.lease_seconds(call) for call in group),
-        )
-        self._unwritten = []
+        self._outcomes.begin(group, lease_seconds=max(self._time.lease_seconds(call) for call in group))
         waiting, tried = list(group), 0
         while waiting:
             tried += 1
@@ -153,7 +147,7 @@ class FireRun:
             for call, error in failed:
                 known = says_not_done(call, error) and call.effect.effect_id not in doubtful
                 outcome = Outcome.FAILED if known else Outcome.UNKNOWN
-                self._note(call, outcome, error=self._why(call, error))
+                self._outcomes.note(call, outcome, error=self._why(call, error))
             raise leaving
         return [(call, error) for call, error in failed if isinstance(error, Exception)]
 
@@ -208,7 +202,7 @@ class FireRun:
     def _fired(self, call: PlannedCall, returned: object) -> None:
         raw = call.tool.signature.dump_result(returned)
         self._result.results[call.effect.effect_id] = returned
-        self._note(call, Outcome.FIRED, result=raw)
+        self._outcomes.note(call, Outcome.FIRED, result=raw)
 
     async def _none_fired(self, failed: Sequence[tuple[PlannedCall, Exception]], doubtful: set[str]) -> None:
         """What is known is on the disk before a probe is asked about the rest: that may take its time."""
@@ -221,7 +215,7 @@ class FireRun:
                 asked.append((call, error))
         if asked:
             self._ended = {call.effect.effect_id: self._why(call, error) for call, error in asked}
-            self._write()
+            self._outcomes.write()
         for call, error in asked:
             await self._not_fired(call, error, not_done=False)
 
@@ -238,7 +232,7 @@ class FireRun:
                 log.warning("%s raised and has happened: %s", call.tool.name, why)
                 self._happened(call, found.result)
                 return
-        self._note(call, outcome, error=noted if outcome is Outcome.UNKNOWN else why)
+        self._outcomes.note(call, outcome, error=noted if outcome is Outcome.UNKNOWN else why)
         if outcome is Outcome.FAILED and call.manifest.may_fail and self._authority.kind == "effect":
             log.warning(
                 "%s did not happen (%s); its manifest lets it fail, and the others go on", call.tool.name, why
@@ -259,16 +253,16 @@ class FireRun:
         """As if it had returned this; what nobody can tell of its result is None."""
         typed = None if raw is None else call.tool.signature.load_result(raw)
         self._result.results[call.effect.effect_id] = typed
-        self._note(call, Outcome.FIRED, result=raw)
+        self._outcomes.note(call, Outcome.FIRED, result=raw)
 
     def _never_called(self, group: Sequence[PlannedCall], refused: Exception) -> None:
         """Not called in this run; an idempotent effect that an earlier run left FIRING may have happened all
         the same.
         """
         for call in group:
-            firing = self._state_of(call) is LocalState.FIRING
+            firing = self._outcomes.state_of(call) is LocalState.FIRING
             outcome = Outcome.UNKNOWN if firing else Outcome.UNUSED
-            self._note(call, outcome, error=str(refused)[:MAX_ERROR])
+            self._outcomes.note(call, outcome, error=str(refused)[:MAX_ERROR])
             self._stop(call, outcome, refused, str(refused))
 
     def _stop(
@@ -287,7 +281,7 @@ class FireRun:
 
     def _rest_unused(self, rest: Sequence[PlannedCall]) -> None:
         for call in rest:
-            self._note(call, Outcome.UNUSED)
+            self._outcomes.note(call, Outcome.UNUSED)
 
     def _interrupted(
         self, group: Sequence[PlannedCall], rest: Sequence[PlannedCall], interrupt: BaseException
@@ -301,41 +295,16 @@ class FireRun:
             one.over.set()
         try:
             for call in group:
-                if call.effect.effect_id not in self._noted:
-                    firing = self._state_of(call) is LocalState.FIRING
+                if not self._outcomes.knows(call):
+                    firing = self._outcomes.state_of(call) is LocalState.FIRING
                     outcome = Outcome.UNKNOWN if firing else Outcome.UNUSED
                     running = self._ended.get(call.effect.effect_id, f"{LEFT_RUNNING} ({why})")
-                    self._note(call, outcome, error=running if firing else why)
+                    self._outcomes.note(call, outcome, error=running if firing else why)
             self._rest_unused(rest)
-            self._write()
+            self._outcomes.write()
         except JournalError:
             # What was firing stays FIRING on disk, which recovery reads as unknown; the interrupt matters more.
             log.exception("the journal could not be written while %s was interrupted", group[0].tool.name)
-
-    def _state_of(self, call: PlannedCall) -> LocalState | None:
-        return self._engine.journal.transactions.state_of(
-            self._authority.txn, self._authority.staging, call.effect.effect_id
-        )
-
-    def _note(
-        self, call: PlannedCall, outcome: Outcome, *, result: bytes | None = None, error: str | None = None
-    ) -> None:
-        self._noted.add(call.effect.effect_id)
-        self._unwritten.append(
-            Done(
-                effect_id=call.effect.effect_id,
-                outcome=outcome,
-                attempt_id=self._authority.attempt_id,
-                result=result,
-                report_result=call.reports_result,
-                error=error,
-            )
-        )
-
-    def _write(self) -> None:
-        unwritten, self._unwritten = self._unwritten, []
-        if unwritten:
-            self._engine.journal.firing.write(self._lease, self._authority.staging, unwritten)
 
 
 def _groups(calls: Sequence[PlannedCall]) -> Iterator[tuple[PlannedCall, ...]]:
