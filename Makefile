@@ -30,7 +30,7 @@ test: $(READY) counterparts ## the suite; what is missing on this machine is ski
 	@$(PY) -m pytest -n $(JOBS) -m "not long" --randomly-seed=$(SEED) $(ARGS)
 
 test-long: $(READY) counterparts ## what `test` leaves out, and examples by the thousand, with a fresh seed
-	@HYPOTHESIS_PROFILE=long $(PY) -m pytest -n $(JOBS) --timeout 1800 -m "long or hypothesis" $(ARGS)
+	@HYPOTHESIS_PROFILE=long $(PY) -m pytest -n $(JOBS) --timeout 1800 -m "long or deep or hypothesis" $(ARGS)
 
 coverage: $(READY) counterparts ## the suite once more, slower, with the lines and branches it runs
 	@$(PY) -m pytest -n $(JOBS) --timeout 1800 -m "not long" --randomly-seed=$(SEED) --cov --cov-report=term $(ARGS)

@@ -207,6 +207,7 @@ def _act_of(name: str, args: dict[str, Any]) -> str:
     return f"{name}{amount}:{args['order_id']}"
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(3_600)
 def test_whatever_happens_each_resource_ends_all_done_all_undone_or_exactly_as_reported() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]

@@ -34,6 +34,7 @@ def databases(request: pytest.FixtureRequest, engine: str) -> Databases:
     return databases_on(request, engine)
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(3_600 if LONG else 600)
 @pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def test_the_service_does_what_the_model_does(engine: str, databases: Databases) -> None:

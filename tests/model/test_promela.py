@@ -123,6 +123,7 @@ def _run(command: list[str], folder: Path) -> str:
     return done.stdout + done.stderr
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "flags",
     [

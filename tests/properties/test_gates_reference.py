@@ -96,6 +96,7 @@ def agree(decision: Decision, reference: tuple[Verdict, frozenset[str], bool]) -
     return (decision.outcome, gates, decision.code == "policy_error") == (verdict, fired, erred)
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(1_200)
 def test_guards_and_gates_agree_with_standard_cedar(tmp_path: Path) -> None:
     seen: Counter[str] = Counter()

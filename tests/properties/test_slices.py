@@ -23,6 +23,7 @@ def whole_set(folder: BundleFolder) -> tuple[PolicySet, dict[str, Policy]]:
     return policy_set({name: policy.tree for name, policy in policies.items()}), policies
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(1_200)
 def test_leaving_out_policies_of_other_actions_changes_no_answer(tmp_path: Path) -> None:
     left_out = asked = 0

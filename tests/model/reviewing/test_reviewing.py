@@ -38,6 +38,7 @@ def test_each_rule_is_played_once(databases: Databases) -> None:
         teller.teardown()
 
 
+@pytest.mark.deep
 @pytest.mark.timeout(3_600 if LONG else 600)
 @pytest.mark.parametrize("engine", ["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])
 def test_reviews_go_as_the_model_says(engine: str, databases: Databases) -> None:

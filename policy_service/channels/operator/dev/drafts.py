@@ -63,7 +63,7 @@ async def read_tools(script: Path, env: Mapping[str, str]) -> Tools:
         {tool["tool"]: tool["draft"] for tool in told["tools"]},
         frozenset(tool["tool"] for tool in told["tools"] if tool["kind"] == "read"),
         tuple(Path(file) for file in told["files"]),
-        tuple(f"{tool['tool']}: {lacking}" for tool in told["tools"] for lacking in tool["missing"]),
+        tuple(f"{tool['tool']}: {lacking}" for tool in told["tools"] for lacking in tool.get("missing", ())),
     )
 
 

@@ -40,7 +40,7 @@ Step = Callable[[], Awaitable[None]]
 _UNNAMED = "unnamed-"  # how the SDK begins a key that nobody named: another run of the script has another one
 _A_MOMENT_S = 3.0  # for a script that still runs to go on by itself with what was approved
 _FOLLOW_S = 60.0
-_WAITING = 5  # reviews that are told one by one as a sitting begins
+_WAITING = 5  # reviews, and tasks, that are told one by one as a sitting begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,16 +202,16 @@ class Session:
 
     async def _tell_waiting(self) -> None:
         """What an earlier sitting left to people: no event will tell of it again."""
-        reviews = await self._ctx.db.read(
-            lambda conn: records.open_reviews(conn, after=None, limit=_WAITING + 1)
-        )
+        db, now = self._ctx.db, self._ctx.clock()
+        # Those that nobody can answer any more are over, though no job has ended them yet.
+        reviews = await db.read(lambda conn: records.open_reviews(conn, after=(now, ""), limit=_WAITING + 1))
+        tasks = await db.read(lambda conn: records.tasks(conn, state="open", limit=_WAITING + 1))
         for review in reviews[:_WAITING]:
             await self._tell_review(review.review_id)
-        if len(reviews) > _WAITING:
-            say(f"and more of them wait: {self._ctx.settings.public_url}/queue")
-        tasks = await self._ctx.db.read(lambda conn: records.tasks(conn, state="open", limit=_WAITING))
-        for task in tasks:
+        for task in tasks[:_WAITING]:
             await self._tell_task(task.task_id)
+        if max(len(reviews), len(tasks)) > _WAITING:
+            say(f"and more of them wait: {self._ctx.settings.public_url}/queue and /tasks")
 
     async def _tell_review(self, review_id: str) -> None:
         review = await self._ctx.db.read(lambda conn: records.review_by_id(conn, review_id))

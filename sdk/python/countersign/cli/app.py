@@ -47,7 +47,7 @@ tools_app.command("catalogue")(show_catalogue)
 tools_app.command("take")(take)
 journal_app.command("replay")(replay_journal)
 
-_LEFT_OVER: Final = 2  # exit status
+_KEPT_UP: Final = 3  # exit status; 2 is that of a word this program does not know
 _PROMPT_SECONDS: Final = 0.1  # the least time between two rounds of --follow
 
 _NEXT: Final = (
@@ -81,7 +81,8 @@ def resume(
 ) -> None:
     """Fire what was approved since it was parked, and finish what a crash interrupted.
 
-    Ends with 2 where something is left that time alone will not finish; what waits for people is no such thing.
+    Ends with 0 where all is finished or waits for people, with 3 where something else keeps it (an outcome nobody
+    knows, a service that is away), with 1 where nothing could be looked at.
     """
     with errors_told():
         load_tools(tools)
@@ -255,7 +256,7 @@ def list_tools(tools: ToolsOption, as_json: JsonOption = False) -> None:
         beside = files_beside(Path(tools).resolve().parent)
         print_json({"tools": told, "files": [str(path) for path in beside]})
         return
-    rows = [one | {"problem": one["problem"] or "; ".join(one["missing"])} for one in told]
+    rows = [one | {"problem": "; ".join(filter(None, (one["problem"], *one["missing"])))} for one in told]
     print_table(("tool", "kind", "resource", "problem"), rows)
 
 
@@ -287,19 +288,22 @@ async def _resume(runtime: Runtime, follow: float | None, as_json: bool) -> list
 
 def _end_by(found: list[Resumed]) -> None:
     """A timer that runs this hears of what it cannot finish."""
-    if any(one.needs_somebody for one in found):
-        raise typer.Exit(_LEFT_OVER)
+    if any(one.is_kept_up for one in found):
+        raise typer.Exit(_KEPT_UP)
 
 
 def _teller(as_json: bool) -> Callable[[Resumed], None]:
     """Prints a transaction when something about it is new: a line each, at once."""
 
     def tell(one: Resumed) -> None:
-        told = {name: getattr(one, name) for name in Resumed.__dataclass_fields__}
-        typer.echo(json_text(told) if as_json else _line(one))
+        typer.echo(json_text(_resumed(one)) if as_json else _line(one))
         sys.stdout.flush()
 
     return tell
+
+
+def _resumed(one: Resumed) -> dict[str, Any]:
+    return {name: getattr(one, name) for name in Resumed.__dataclass_fields__} | {"kept_up": one.is_kept_up}
 
 
 def _line(one: Resumed) -> str:
@@ -308,7 +312,7 @@ def _line(one: Resumed) -> str:
 
 def _print_resumed(found: list[Resumed], as_json: bool) -> None:
     if as_json:
-        print_json([{name: getattr(one, name) for name in Resumed.__dataclass_fields__} for one in found])
+        print_json([_resumed(one) for one in found])
         return
     if not found:
         typer.echo("nothing is left to finish")

@@ -7,6 +7,7 @@ secret are not shown at all.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -140,8 +141,8 @@ def new_key(
     )
     if other is not None:
         typer.echo(
-            f"but what {str(other)!r} has sealed does not open with it: add the new key there instead (`countersign "
-            f"journal new-key {other}`), or copy its lines to the front of this file",
+            f"but what {str(other)!r} has sealed does not open with it. Either delete {str(file)!r} and add a key "
+            f"there (`countersign journal new-key {shlex.quote(str(other))}`), or copy its lines to the front of this",
             err=True,
         )
 
@@ -226,7 +227,7 @@ def _other_key_file(file: Path) -> Path | None:
     try:
         known = journal_key_path_from_env() or default_key_path(place_of(None))
     except SettingsError:
-        return None  # no journal is named here, so there is nothing to compare with
+        return None  # no journal is named here, or none that could be, so there is nothing to compare with
     return known if known is not None and known.exists() and not file.exists() else None
 
 

@@ -3,8 +3,8 @@
 Rules: a tool is called only under a `Permit` for it that has time left; after FIRING is on disk; with arguments made
 from the approved bytes. What an exception means is decided by the tool, not by hope (raised.py): `NotDone` (or a tool
 declared failure_means="not_done") is failed, anything else is unknown, unless the reviewed manifest calls the tool
-idempotent, in which case the same call key is tried again while the permit lasts, or the tool's probe knows better
-(probing.py).
+idempotent, in which case the same call key is tried again while permits are given (tries.py), or the tool's probe knows
+better (probing.py). A call whose time was over before it began was not made: more time is asked for it.
 
 The first effect that did not fire ends the run, and the rest is unused; but one that failed, which its reviewed
 manifest lets it (`on_exhausted="tool"`), ends nothing. What is unknown ends every run. Calls of one group are marked
@@ -18,7 +18,6 @@ from __future__ import annotations
 import functools
 import itertools
 import logging
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -29,6 +28,7 @@ from countersign.commit.plan import PlannedCall
 from countersign.commit.probing import LEFT_RUNNING, Doubt, Found, find_out_here, probe_of
 from countersign.commit.raised import MAX_ERROR, describe_error, exits, says_not_done, told_cause
 from countersign.commit.renewing import Authority, PermitRefused, TimeToFire, TooLateError
+from countersign.commit.tries import Tries
 from countersign.contract.states import Outcome
 from countersign.engine import Engine
 from countersign.errors import (
@@ -44,8 +44,6 @@ from countersign.tools.current import FiringEffect, current_transaction, firing_
 from countersign.waiting import LeftEarlyError, Raised, Unended
 
 log: Final = logging.getLogger("countersign")
-
-_JITTER: Final = (0.5, 1.5)
 
 
 @dataclass(slots=True)
@@ -70,6 +68,7 @@ class FireRun:
         self._outcomes = Outcomes(engine, lease, authority)
         self._result = FireResult()
         self._under_way: list[FiringEffect] = []
+        self._tries = Tries(engine, self._time)
         self._left_running: set[str] = set()  # a try of it was waited for in vain
         self._is_over = False
         self._ended: dict[str, str] = {}  # why nobody knows what became of it, while its probe is asked
@@ -110,18 +109,25 @@ class FireRun:
             call.effect.effect_id for call in group if self._outcomes.state_of(call) is LocalState.FIRING
         }
         await self._time.take(group, after)
-        self._outcomes.begin(group, lease_seconds=max(self._time.lease_seconds(call) for call in group))
-        waiting, tried = list(group), 0
+        waiting = list(group)
         while waiting:
-            tried += 1
+            # Before every try, so that an owner who lost the lease meanwhile calls nothing more.
+            self._outcomes.begin(waiting, lease_seconds=max(map(self._time.lease_seconds, waiting)))
             # Made afresh for every try: a tool that changed its arguments must not be called with the changes.
             failed = await self._call_all(waiting, doubtful)
-            doubtful |= {call.effect.effect_id for call, error in failed if not says_not_done(call, error)}
-            again = {call.effect.effect_id for call, error in failed if self._may_repeat(call, error, tried)}
-            waiting = [call for call, _ in failed if call.effect.effect_id in again]
-            if waiting and not await self._have_time_again(waiting, after, tried):
+            ended = [one for one in failed if not isinstance(one[1], TooLateError)]
+            for call, error in ended:
+                self._tries.note(call, error)
+                if not says_not_done(call, error):
+                    doubtful.add(call.effect.effect_id)
+            again = [call for call, error in ended if self._tries.may_go_on(call, error)]
+            await self._none_fired([one for one in ended if one[0] not in again], doubtful)
+            late = [call for call, error in failed if isinstance(error, TooLateError)]
+            waiting = [*again, *late]
+            refused = await self._tries.more_time(again, late, after) if waiting else None
+            if refused is not None:
+                await self._given_up(waiting, refused, doubtful)
                 waiting = []
-            await self._none_fired([one for one in failed if one[0] not in waiting], doubtful)
 
     async def _call_all(
         self, calls: Sequence[PlannedCall], doubtful: set[str]
@@ -147,7 +153,8 @@ class FireRun:
             for call, error in failed:
                 known = says_not_done(call, error) and call.effect.effect_id not in doubtful
                 outcome = Outcome.FAILED if known else Outcome.UNKNOWN
-                self._outcomes.note(call, outcome, error=self._why(call, error))
+                told = self._tries.last(call) if isinstance(error, TooLateError) else None
+                self._outcomes.note(call, outcome, error=self._why(call, told or error))
             raise leaving
         return [(call, error) for call, error in failed if isinstance(error, Exception)]
 
@@ -177,27 +184,21 @@ class FireRun:
             current_transaction.set(outer)
             firing_effect.reset(token)
 
-    def _may_repeat(self, call: PlannedCall, error: Exception, tried: int) -> bool:
-        """Whether an idempotent tool may be called once more with the same call key (I-3), or another, that was not
-        called at all, when it has been given more time.
-        """
-        if isinstance(error, TooLateError):
-            return tried < self._engine.settings.idempotent_tries
-        if not call.manifest.idempotent or isinstance(error, NotDone):
-            return False  # NotDone is the tool's last word
-        return tried < (call.tool.tries or self._engine.settings.idempotent_tries)
-
-    async def _have_time_again(
-        self, calls: Sequence[PlannedCall], after: Sequence[PlannedCall], tried: int
-    ) -> bool:
-        """Wait longer each time, by chance a little more or less, so that many agents do not come back at once."""
-        base = self._engine.settings.retry_base_seconds * 2**tried
-        await self._engine.waits.sleep(base * random.uniform(*_JITTER))  # noqa: S311 - spread, not secrecy
-        try:
-            await self._time.take(calls, after)
-        except PermitRefused:
-            return False
-        return True
+    async def _given_up(
+        self, calls: Sequence[PlannedCall], refused: PermitRefused, doubtful: set[str]
+    ) -> None:
+        """There is no time for another try: what was tried stands as its last try ended, the rest was not called."""
+        tried = [(call, last) for call in calls if (last := self._tries.last(call)) is not None]
+        await self._none_fired(tried, doubtful)
+        for call in calls:
+            if self._tries.last(call) is not None:
+                continue
+            # What an earlier run left FIRING may have happened, whatever became of this try.
+            in_doubt = call.effect.effect_id in doubtful
+            why = f"an earlier run left it firing, and there is no time for another call: {refused}"
+            outcome, told = (Outcome.UNKNOWN, why) if in_doubt else (Outcome.FAILED, str(refused))
+            self._outcomes.note(call, outcome, error=told[:MAX_ERROR])
+            self._stop(call, outcome, refused, told)
 
     def _fired(self, call: PlannedCall, returned: object) -> None:
         raw = call.tool.signature.dump_result(returned)

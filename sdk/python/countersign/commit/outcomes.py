@@ -1,5 +1,5 @@
 """What a run knows of its effects and when it is on the disk: each outcome together with the FIRING of the next, the
-last at the end.
+last at the end, and before anything that may take its time.
 """
 
 from __future__ import annotations

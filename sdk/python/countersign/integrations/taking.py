@@ -162,15 +162,16 @@ class StepTaker:
         try:
             value = one.function(**one.args)
             return await value if one.tool.is_async else value
-        except (NotStageable, NotDone, Denied, ReviewRequired) as refused:  # the latter two of `ask: live`
+        except NotDone as refused:
+            why = NotDone.__name__ if step.hides_live(one.tool) else str(refused)
+            raise _NotTakenError(one.call, f"not done: {why}") from refused
+        except (NotStageable, Denied, ReviewRequired) as refused:  # the latter two of `ask: live`
             raise _NotTakenError(one.call, f"not done: {refused}") from refused
         except CountersignError:
             raise
         except Exception as error:  # a live tool may raise anything; it is undone with its transaction
-            kind, hidden = (
-                type(error).__name__,
-                step.hides_live(one.tool),
-            )  # its text may repeat the arguments
+            # Its text may repeat the arguments.
+            kind, hidden = type(error).__name__, step.hides_live(one.tool)
             log.warning(
                 "live tool %s raised %s; its step is undone and the model is told",
                 *(one.tool.name, kind),

@@ -119,8 +119,11 @@ def _make_private(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            mode, begins = stat.S_IMODE(os.fstat(descriptor).st_mode), os.read(descriptor, len(_MAGIC))
-            os.fsync(descriptor)
+            mode = os.fstat(descriptor).st_mode
+            begins = b"?"  # of a pipe, which may have nothing to read for ever
+            if stat.S_ISREG(mode):
+                begins = os.read(descriptor, len(_MAGIC))
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
         _sync_folder(path.parent)
@@ -129,16 +132,14 @@ def _make_private(path: Path) -> None:
             f"the journal {str(path)!r} cannot be opened ({error.strerror}); nothing fires without it: make its folder "
             "writable, or set COUNTERSIGN_JOURNAL"
         ) from error
-    if begins.strip(b"\0") not in {
-        b"",
-        _MAGIC.strip(b"\0"),
-    }:  # zeros: a crash as it was made, which SQLite mends
+    # Zeros may be what a crash left of a database that SQLite was making; its own file beside it tells.
+    if begins.strip(b"\0") not in {b"", _MAGIC.strip(b"\0")}:
         raise JournalError(
             f"{str(path)!r} is another file and no journal; name one that is, or is not there yet"
         )
     if mode & 0o077:
         raise JournalError(
-            f"the journal {str(path)!r} is open to others (mode {mode:04o}); run: chmod 600 {path}"
+            f"the journal {str(path)!r} is open to others (mode {stat.S_IMODE(mode):04o}); run: chmod 600 {path}"
         )
 
 

@@ -58,9 +58,9 @@ class Resumed:
     waiting: bool = False  # people are still asked, or somebody else owns it: come back later
 
     @property
-    def needs_somebody(self) -> bool:
-        """It is not finished, and time alone will not finish it: nobody knows an outcome, or an error stands in the
-        way.
+    def is_kept_up(self) -> bool:
+        """It is not finished, and neither people who are asked nor another owner keep it, but an outcome nobody knows,
+        a service that is away, or an error.
         """
         return not self.waiting and self.after in OPEN_TXN
 

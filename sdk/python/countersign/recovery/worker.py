@@ -82,17 +82,18 @@ class _Stop:
                 signal.signal(one, before[one])
             os.write(2, _HEARD)  # a buffered stream may be the very thing the signal interrupted
 
-        for one in _SIGNALS:
-            self._loop.add_signal_handler(
-                one, self._wake.set
-            )  # for its wake-up alone: `heard` takes its place
-            signal.signal(one, heard)
+        with _held_back():
+            for one in _SIGNALS:
+                # For its wake-up alone: `heard` takes its place.
+                self._loop.add_signal_handler(one, self._wake.set)
+                signal.signal(one, heard)
         try:
             yield
         finally:
-            for one in _SIGNALS:
-                self._loop.remove_signal_handler(one)
-                signal.signal(one, before[one])
+            with _held_back():
+                for one in _SIGNALS:
+                    self._loop.remove_signal_handler(one)
+                    signal.signal(one, before[one])
 
     async def wait(self, seconds: float) -> None:
         """Until it is asked to stop, at most so long."""
@@ -100,3 +101,17 @@ class _Stop:
             await asyncio.wait_for(self._wake.wait(), seconds)
         except TimeoutError:
             return
+        if not self.asked:
+            # A process that a tool forked writes its own signals to our loop: one look too many, and not one after
+            # the other from then on.
+            self._wake.clear()
+
+
+@contextmanager
+def _held_back() -> Iterator[None]:
+    """A signal that comes between two handlers waits for the second."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -104,7 +104,7 @@ def test_resume_fires_what_was_approved_since(served: Desk, module: Path) -> Non
 
 
 @pytest.mark.parametrize("verb", [("resume",), ("worker", "--once")], ids=" ".join)
-def test_what_only_somebody_else_can_finish_ends_with_2_and_what_waits_for_people_with_0(
+def test_what_waits_for_people_ends_with_0_and_what_something_else_keeps_with_3(
     served: Desk, module: Path, verb: tuple[str, ...]
 ) -> None:
     module.write_text(MODULE.replace('return f"r-{order_id}"', 'raise ConnectionError("no answer")'))
@@ -114,7 +114,8 @@ def test_what_only_somebody_else_can_finish_ends_with_2_and_what_waits_for_peopl
     served.service.approve(pending.txn)
     for _ in range(2):
         ended = run(*again)
-        assert (ended.exit_code, "-> unsettled" in ended.stdout) == (2, True)
+        assert (ended.exit_code, "-> unsettled" in ended.stdout) == (3, True)
+    assert '"kept_up": true' in run(*again, "--json").stdout
 
 
 def test_resume_follows_until_people_have_answered(served: Desk, module: Path) -> None:

@@ -9,8 +9,10 @@ import pytest
 
 from countersign import (
     CountersignError,
-    EffectFailed,
+    JournalError,
+    LeaseLost,
     OutcomeUnknown,
+    ReleaseLapsed,
     ReleaseRefused,
     Runtime,
     ServiceRefused,
@@ -18,8 +20,9 @@ from countersign import (
     resume,
     transaction,
 )
-from countersign.commit.renewing import TimeToFire
+from countersign.commit.outcomes import Outcomes
 from tests.fakes.desk import Desk, TickingClock, failing_tool, make_runtime, refund_tool
+from tests.unit.sdk.commit.test_failure_path import states
 
 HOUR = 3_600.0
 PAUSES = {"past fire_by": 60.0, "past the release too": 600.0}
@@ -97,17 +100,22 @@ def test_a_pause_past_the_release_is_gone_on_from_by_its_attempt(desk: Desk, mac
     assert desk.done == [("refund", "o-1", 100)]
 
 
-@contextmanager
-def standing_still(desk: Desk, *pauses: float) -> Iterator[None]:
-    """The process stands still once it has seen that there is time, and before it calls the tool."""
-    take, left = TimeToFire.take, [*pauses]
+LONG = PAUSES["past fire_by"]
 
-    async def taken(self: TimeToFire, *calls: Any) -> None:
-        await take(self, *calls)
-        desk.clock.advance(left.pop(0) if left else 0.0)
+
+@contextmanager
+def standing_still(desk: Desk, *pauses: float, then: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """The process stands still once FIRING is on the disk, before it calls the tool."""
+    begin, left = Outcomes.begin, [*pauses]
+
+    def begun(self: Outcomes, calls: Any, **more: Any) -> None:
+        begin(self, calls, **more)
+        if left:
+            desk.clock.advance(left.pop(0))
+            then()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TimeToFire, "take", taken)
+        patch.setattr(Outcomes, "begin", begun)
         yield
 
 
@@ -117,7 +125,7 @@ def test_a_pause_between_firing_and_the_call_is_asked_about_and_then_fires(
     refund = refund_tool(desk)
     with (
         running(desk, machine) as runtime,
-        standing_still(desk, PAUSES["past fire_by"]),
+        standing_still(desk, LONG),
         transaction("t-1", runtime=runtime),
     ):
         refund("o-1", 100)
@@ -125,43 +133,105 @@ def test_a_pause_between_firing_and_the_call_is_asked_about_and_then_fires(
     assert desk.done == [("refund", "o-1", 100)]
 
 
+def test_a_pause_before_the_calls_of_a_group_is_asked_about_once_for_all(
+    desk: Desk, machine: Machine
+) -> None:
+    refund = refund_tool(desk)
+    with (
+        running(desk, machine) as runtime,
+        standing_still(desk, LONG),
+        transaction("t-1", runtime=runtime) as txn,
+        txn.parallel(),
+    ):
+        refund("o-1", 100)
+        refund("o-2", 100)
+    assert desk.face.asked("/v1/redemptions/") == 1
+    assert sorted(desk.done) == [("refund", "o-1", 100), ("refund", "o-2", 100)]
+
+
 def test_a_pause_between_firing_and_the_call_fires_nothing_where_no_more_time_is_given(
     desk: Desk, machine: Machine
 ) -> None:
-    """It is known not to have been called: so it failed, and is not unknown."""
+    """It is known not to have been called: so it failed, is not unknown, and the service's reason is told."""
     refund = refund_tool(desk)
-    with running(desk, machine) as runtime, standing_still(desk, PAUSES["past fire_by"]):
+    with running(desk, machine) as runtime, standing_still(desk, LONG):
         desk.face.faults["/v1/redemptions/"] = ["lost_request"] * 20
-        with (
-            pytest.raises(EffectFailed, match="its time to fire was over"),
-            transaction("t-1", runtime=runtime),
-        ):
+        with pytest.raises(ReleaseLapsed, match="redemptions"), transaction("t-1", runtime=runtime):
             refund("o-1", 100)
         assert desk.done == []
-        assert runtime.journal.transactions.find("t-1")[0].state == "ended"
+        (record,) = runtime.journal.transactions.find("t-1")
+        assert (record.state, states(desk, "t-1")) == ("ended", {"refund#1": "failed"})
 
 
-def test_what_an_earlier_call_left_in_doubt_stays_so_when_there_is_no_time_for_another(
+def test_what_an_earlier_try_left_in_doubt_stays_as_it_was_told_when_there_is_no_time_for_another(
     desk: Desk, machine: Machine
 ) -> None:
     notify = failing_tool(desk, ConnectionError("no answer"), changes={"idempotent": True})
-    with running(desk, machine) as runtime, standing_still(desk, 0.0, PAUSES["past fire_by"]):
+    with running(desk, machine) as runtime, standing_still(desk, 0.0, LONG):
         desk.face.faults["/v1/redemptions/"] = ["lost_request"] * 20
-        with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=runtime):
+        with (
+            pytest.raises(OutcomeUnknown, match="ConnectionError: no answer") as unknown,
+            transaction("t-1", runtime=runtime),
+        ):
             notify("o-1")
     assert desk.done == [("notify", "o-1")]
+    assert "time to fire" not in str(unknown.value)
+
+
+def test_what_an_earlier_run_left_firing_stays_in_doubt_when_there_is_no_time_for_another_call(
+    desk: Desk, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refund = refund_tool(desk)
+    desk.publish(refund, idempotent=True)
+
+    def full(*_: Any) -> None:
+        raise JournalError("the disk is full")
+
+    with running(desk, machine) as runtime, monkeypatch.context() as broken:
+        broken.setattr(runtime.journal.firing, "write", full)
+        with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=runtime):
+            refund("o-1", 100)
+    desk.clock.advance(600)
+
+    def away() -> None:
+        desk.face.faults["/v1/redemptions/"] = ["lost_request"] * 20
+
+    with running(desk, machine) as runtime, standing_still(desk, LONG, then=away):
+        (found,) = resume(runtime)
+    assert (found.after, len(desk.done)) == ("unsettled", 1)
+    assert "an earlier run left it firing, and there is no time for another call" in found.note
 
 
 def test_a_process_that_never_has_time_gives_up(desk: Desk, machine: Machine) -> None:
     refund = refund_tool(desk)
     with (
         running(desk, machine) as runtime,
-        standing_still(desk, *[PAUSES["past fire_by"]] * 20),
-        pytest.raises(EffectFailed, match="its time to fire was over"),
+        standing_still(desk, *[LONG] * 20),
+        pytest.raises(ReleaseLapsed, match="before it was called, 4 times"),
         transaction("t-1", runtime=runtime),
     ):
         refund("o-1", 100)
-    assert desk.face.asked("/v1/redemptions/") == runtime.settings.idempotent_tries - 1
+    assert desk.face.asked("/v1/redemptions/") == 3
+    assert desk.done == []
+
+
+def test_an_owner_that_lost_its_lease_while_it_stood_still_calls_nothing(
+    desk: Desk, machine: Machine
+) -> None:
+    """It is given more time, for the service knows of no owner; the journal does."""
+    refund = refund_tool(desk)
+    with running(desk, machine) as runtime:
+
+        def taken_over() -> None:
+            with runtime.journal.database.unit(durable=True) as unit:
+                unit.execute("UPDATE transactions SET generation = generation + 1", ())
+
+        with (
+            standing_still(desk, LONG, then=taken_over),
+            pytest.raises(LeaseLost),
+            transaction("t-1", runtime=runtime),
+        ):
+            refund("o-1", 100)
     assert desk.done == []
 
 

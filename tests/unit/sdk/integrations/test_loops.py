@@ -360,9 +360,10 @@ def test_a_live_tool_that_raises_undoes_the_step_and_the_model_reads_why(
     assert "live tool note raised" in caplog.text and "ValueError: bad note" in caplog.text
 
 
+@pytest.mark.parametrize("raises", [ValueError, NotDone])
 @pytest.mark.parametrize("by", ["the code", "the service"])
 def test_what_a_live_tool_with_secrets_raises_is_neither_logged_nor_told_the_model(
-    desk: Desk, talk: Talk, caplog: pytest.LogCaptureFixture, by: str
+    desk: Desk, talk: Talk, caplog: pytest.LogCaptureFixture, by: str, raises: type[Exception]
 ) -> None:
     database = SQLiteAdapter(notes_database(desk.folder))
 
@@ -376,15 +377,16 @@ def test_what_a_live_tool_with_secrets_raises_is_neither_logged_nor_told_the_mod
     )
     def jot(order_id: str, pin: str) -> None:
         """Write a note."""
-        raise ValueError(f"bad {pin}")
+        raise raises(f"bad {pin}")
 
     desk.publish(jot, secret=("/pin",) if by == "the service" else ())
     script = [talk.calls(("jot", {"order_id": "o-4", "pin": "4111"})), talk.says("No.")]
     with caplog.at_level("WARNING"):
         end = talk.run(script, [jot], runtime=desk.runtime)
-    assert "live tool jot raised ValueError" in caplog.text
+    assert ("live tool jot raised ValueError" in caplog.text) is (raises is ValueError)
     assert "bad 4111" not in caplog.text
-    assert end.steps[0].answers[0].text.endswith("as far as it had come: ValueError")
+    told = end.steps[0].answers[0].text
+    assert told.startswith("not done") and told.endswith(f": {raises.__name__}")
 
 
 @pytest.mark.parametrize(

@@ -120,16 +120,24 @@ def test_another_file_is_refused_as_what_it_is_and_left_alone(tmp_path: Path) ->
     assert (path.read_text(), path.stat().st_mode & 0o777) == ("print('a shop that is no journal')\n", 0o644)
 
 
-@pytest.mark.parametrize("begun", [b"", bytes(512)], ids=["empty", "zeros"])
-def test_a_file_that_a_crash_left_without_content_is_taken(tmp_path: Path, begun: bytes) -> None:
+def test_an_empty_file_is_made_a_journal(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
-    path.write_bytes(begun)
+    path.touch(mode=0o600)
+    owned(Journal(path))
+
+
+def test_a_file_of_zeros_is_left_to_sqlite_which_knows_whether_a_crash_left_it(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    path.write_bytes(bytes(512))
     path.chmod(0o600)
-    if begun:
-        with pytest.raises(JournalError, match="not a database"):
-            owned(Journal(path))  # without SQLite's own rollback file, which says that it was never more
-    else:
+    with pytest.raises(JournalError, match="not a database"):
         owned(Journal(path))
+
+
+def test_what_is_no_file_is_refused_and_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "journal.db", 0o600)
+    with pytest.raises(JournalError, match="is another file and no journal"):
+        owned(Journal(tmp_path / "journal.db"))
 
 
 def test_another_programs_database_is_refused(tmp_path: Path) -> None:

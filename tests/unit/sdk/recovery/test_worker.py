@@ -207,7 +207,7 @@ def test_what_a_killed_worker_was_firing_is_unknown_unless_it_is_idempotent(
     killed.send_signal(signal.SIGKILL)
     said(killed, -signal.SIGKILL)
     yard.go()
-    said(yard.worker("--once"), 2 if state == "unsettled" else 0)
+    said(yard.worker("--once"), 3 if state == "unsettled" else 0)
     assert yard.state("t-1") == state
     # Again with the same call key, or not at all.
     assert (len(yard.lines()), len(set(yard.lines()))) == (calls, 1)
@@ -253,6 +253,19 @@ def test_a_signal_that_comes_on_another_thread_is_heard_while_the_loop_waits(how
 
     asyncio.run(waiting())
     assert signal.getsignal(how) is was
+
+
+def test_a_wake_up_by_no_signal_of_ours_ends_one_wait_and_stops_nothing() -> None:
+    """A process that a tool forked inherits what the interpreter writes its signals to: on Python 3.11, our loop."""
+
+    async def woken() -> None:
+        stop = _Stop(asyncio.get_running_loop())
+        stop._wake.set()
+        await stop.wait(_PATIENCE_S)
+        assert not stop._wake.is_set()
+        assert not stop.asked
+
+    asyncio.run(woken())
 
 
 def test_a_worker_without_tools_is_refused(yard: Yard) -> None:

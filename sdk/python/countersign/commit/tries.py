@@ -1,0 +1,61 @@
+"""When a call is made once more: of an idempotent tool with the same call key, and of one that was not called at all
+because its process stood still until its time was over.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Final
+
+from countersign.commit.plan import PlannedCall
+from countersign.commit.renewing import PermitRefused, TimeToFire
+from countersign.engine import Engine
+from countersign.errors import NotDone
+
+_JITTER: Final = (0.5, 1.5)
+_MOST_LATE: Final = 3  # times that a run gives more time to calls that came too late
+
+
+class Tries:
+    """How the calls of one run ended that did not fire, and how often they are given time."""
+
+    def __init__(self, engine: Engine, time: TimeToFire) -> None:
+        self._engine = engine
+        self._time = time
+        self._ended: dict[str, list[Exception]] = {}
+        self._late = 0
+
+    def note(self, call: PlannedCall, error: Exception) -> None:
+        """One try was made, and ended so."""
+        self._ended.setdefault(call.effect.effect_id, []).append(error)
+
+    def last(self, call: PlannedCall) -> Exception | None:
+        """How the last try of it ended; None where there was none."""
+        tries = self._ended.get(call.effect.effect_id)
+        return tries[-1] if tries else None
+
+    def may_go_on(self, call: PlannedCall, error: Exception) -> bool:
+        """Whether an idempotent tool may be called once more with the same call key (I-3)."""
+        if not call.manifest.idempotent or isinstance(error, NotDone):
+            return False  # NotDone is the tool's last word
+        most = call.tool.tries or self._engine.settings.idempotent_tries
+        return len(self._ended[call.effect.effect_id]) < most
+
+    async def more_time(
+        self, again: Sequence[PlannedCall], late: Sequence[PlannedCall], after: Sequence[PlannedCall]
+    ) -> PermitRefused | None:
+        """Time for those that may go on and for those that came too late; or why there is none."""
+        self._late += bool(late)
+        if self._late > _MOST_LATE:
+            return PermitRefused(f"its time to fire was over before it was called, {self._late} times")
+        if again:
+            # Longer each time, by chance a little more or less, so that many agents do not come back at once.
+            tried = max(len(self._ended[call.effect.effect_id]) for call in again)
+            base = self._engine.settings.retry_base_seconds * 2**tried
+            await self._engine.waits.sleep(base * random.uniform(*_JITTER))  # noqa: S311 - spread, not secrecy
+        try:
+            await self._time.take([*again, *late], after)
+        except PermitRefused as refused:
+            return refused
+        return None
