@@ -171,7 +171,7 @@ class FireRun:
         self._under_way.append(firing)
         if self._is_over:
             raise NotDone("its run was interrupted before it began")
-        self._time.require_left()
+        self._time.require_left(call)
         token = firing_effect.set(firing)
         outer = current_transaction.get()
         # A tool that calls another gated tool would fire it unasked: it is outside.

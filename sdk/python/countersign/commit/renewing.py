@@ -81,19 +81,21 @@ class TimeToFire:
             raise PermitRefused(f"too little time was left to start {late.tool.name}")
 
     def _covers(self, call: PlannedCall) -> bool:
-        covered = self._permit is not None and call.effect.effect_id in self._permit.effect_ids
-        return covered and self._seconds_left() >= self._engine.settings.fire_margin_seconds
+        return self._names(call) and self._seconds_left() >= self._engine.settings.fire_margin_seconds
+
+    def _names(self, call: PlannedCall) -> bool:
+        return self._permit is not None and call.effect.effect_id in self._permit.effect_ids
 
     def _seconds_left(self) -> float:
         return 0.0 if self._permit is None else self._permit.seconds_left(self._engine.clock)
 
-    def require_left(self) -> None:
+    def require_left(self, call: PlannedCall) -> None:
         """The last look before a call: between the FIRING and here the process may have stood still.
 
         Raises:
-            TooLateError: `fire_by` has passed.
+            TooLateError: `fire_by` has passed, or the permit is none for it.
         """
-        if self._seconds_left() <= 0:
+        if not self._names(call) or self._seconds_left() <= 0:
             raise TooLateError("its time to fire was over before it was called")
 
     def lease_seconds(self, call: PlannedCall) -> float:

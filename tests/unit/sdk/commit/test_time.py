@@ -21,6 +21,7 @@ from countersign import (
     transaction,
 )
 from countersign.commit.outcomes import Outcomes
+from countersign.commit.renewing import TimeToFire
 from tests.fakes.desk import Desk, TickingClock, failing_tool, make_runtime, refund_tool
 from tests.unit.sdk.commit.test_failure_path import states
 
@@ -213,6 +214,28 @@ def test_a_process_that_never_has_time_gives_up(desk: Desk, machine: Machine) ->
         refund("o-1", 100)
     assert desk.face.asked("/v1/redemptions/") == 3
     assert desk.done == []
+
+
+def test_no_call_is_made_on_more_time_that_was_given_to_another(
+    desk: Desk, machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refund, take, asked = refund_tool(desk), TimeToFire.take, list[int]()
+
+    async def for_the_first(self: TimeToFire, calls: Any, after: Any) -> None:
+        asked.append(len(calls))
+        await take(self, calls if len(asked) == 1 else calls[:1], after)
+
+    monkeypatch.setattr(TimeToFire, "take", for_the_first)
+    with (
+        running(desk, machine) as runtime,
+        standing_still(desk, LONG),
+        transaction("t-1", runtime=runtime) as txn,
+        txn.parallel(),
+    ):
+        refund("o-1", 100)
+        refund("o-2", 100)
+    assert asked == [2, 2, 1]  # the second waited until it was given time itself
+    assert desk.done == [("refund", "o-1", 100), ("refund", "o-2", 100)]
 
 
 def test_an_owner_that_lost_its_lease_while_it_stood_still_calls_nothing(
