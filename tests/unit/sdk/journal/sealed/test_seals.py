@@ -32,23 +32,9 @@ from countersign.journal.sealing import (
     shown,
 )
 from countersign.journal.sealing_keys import KeyFile, SealingKey, add_key, read_keys
-from tests.unit.sdk.journals import BOTH
 
 ABOUT = About("t" * 64, "e" * 64, "args")
 RAW = canonicalize({"amount": 5, "card": {"number": "4111", "cvv": "123"}, "to": ["a", "b"]})
-
-
-@pytest.fixture(params=BOTH)
-def engine(request: pytest.FixtureRequest) -> str:
-    chosen: str = request.param
-    return chosen
-
-
-@pytest.fixture
-def keys(tmp_path: Path) -> Path:
-    path = tmp_path / "keys"
-    add_key(path)
-    return path
 
 
 @pytest.fixture
