@@ -168,7 +168,7 @@ AGENT_WHERE: dict[str, Chapter] = {
     "transactions.step:Step._end": fires,
     "transactions.step:Step.open": fires,
     "journal.kept:KeptManifests.keep": fires,
-    "journal.kept:TakenEdits.keep": fires,
+    "journal.kept:TakenEdits.keep": edits,
     "journal.kept:TakenEdits.note": edits,
     "journal.leases:Leases.acquire": fires,
     "journal.leases:Leases.release": fires,

@@ -64,7 +64,7 @@ class RealReviews(Real):
 
     async def by(self, who: str, ask: Ask, *, revoked: bool = False) -> httpx2.Response:
         """Somebody asks; whose session has ended meanwhile signs in again."""
-        if LOST.get() is not None:
+        if LOST.get() is not None and not revoked:
             await self._look_in(who)
         answer = await ask(await self.visitor(who))
         if not revoked and (answer.status_code == 401 or "/sign-in" in answer.headers.get("location", "")):
