@@ -121,7 +121,8 @@ def test_what_people_would_have_to_agree_to_does_not_wait_for_them(
         "note", ("finance",), "review_required",
     )  # fmt: skip
     assert "finance would have to agree" in str(refused.value)
-    assert "Declare the tool staged" in str(refused.value)
+    assert "have the policy allow it without them" in str(refused.value)
+    assert "declare the tool staged" in str(refused.value)
     assert (notes_in(notes), asked_of_policy(desk)) == ([], [("POST", "/v1/evaluations")])
 
 
