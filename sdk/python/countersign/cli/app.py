@@ -303,7 +303,7 @@ def _teller(as_json: bool) -> Callable[[Resumed], None]:
 
 
 def _resumed(one: Resumed) -> dict[str, Any]:
-    return {name: getattr(one, name) for name in Resumed.__dataclass_fields__} | {"kept_up": one.is_kept_up}
+    return asdict(one) | {"kept_up": one.is_kept_up}
 
 
 def _line(one: Resumed) -> str:

@@ -190,9 +190,7 @@ class FireRun:
         """There is no time for another try: what was tried stands as its last try ended, the rest was not called."""
         tried = [(call, last) for call in calls if (last := self._tries.last(call)) is not None]
         await self._none_fired(tried, doubtful)
-        for call in calls:
-            if self._tries.last(call) is not None:
-                continue
+        for call in (one for one in calls if self._tries.last(one) is None):
             # What an earlier run left FIRING may have happened, whatever became of this try.
             in_doubt = call.effect.effect_id in doubtful
             why = f"an earlier run left it firing, and there is no time for another call: {refused}"
