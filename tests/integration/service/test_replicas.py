@@ -303,15 +303,17 @@ class Crowd:
         for n in itertools.count():
             view = await self._submitted(f"asked-{n}", 500)
             txn = view["txn"]
-            waiting = asyncio.create_task(
-                self._insist(
-                    lambda r, txn=txn: r.send("GET", f"/v1/transactions/{txn}", headers={"Prefer": "wait=5"})
+            async with asyncio.TaskGroup() as beside:  # ends with this task, before the doors close
+                beside.create_task(
+                    self._insist(
+                        lambda r, txn=txn: r.send(
+                            "GET", f"/v1/transactions/{txn}", headers={"Prefer": "wait=5"}
+                        )
+                    )
                 )
-            )
-            voted = await self._insist(lambda r, view=view: replace(maya, http=r.http).vote(view))
-            assert voted.json()["state"] == "met", voted.text
-            self.told.approved.add(txn)
-            await waiting
+                voted = await self._insist(lambda r, view=view: replace(maya, http=r.http).vote(view))
+                assert voted.json()["state"] == "met", voted.text
+                self.told.approved.add(txn)
 
 
 @pytest.mark.long
