@@ -10,10 +10,12 @@ import secrets
 from collections.abc import Callable
 
 from countersign.commit.answering import Answering
-from countersign.contract.states import TxnState
-from countersign.contract.wire import TransactionView
+from countersign.commit.edits import open_proposals
+from countersign.contract.states import EffectState, TxnState
+from countersign.contract.wire import EffectView, TransactionView
 from countersign.engine import Engine
-from countersign.errors import ServiceUnavailable
+from countersign.errors import ReviewPending, ServiceUnavailable
+from countersign.errors.reasons import PendingReview, open_questions
 from countersign.settings import Settings
 
 
@@ -61,3 +63,31 @@ def pause_seconds(settings: Settings, missed: int) -> float:
     """
     longest: float = settings.retry_base_seconds * 2.0 ** min(missed, 32)
     return min(longest, settings.poll_seconds) * (0.5 + secrets.randbelow(1001) / 2000)
+
+
+def pending_of(view: TransactionView, key: str, *, parked: bool, unreached: str = "") -> ReviewPending:
+    """What a program is told of a transaction in review: whom it waits for, what they propose and ask, as of `view`."""
+    return ReviewPending(
+        key,
+        view.txn,
+        [_pending_review(one) for one in view.effects if one.state is EffectState.REVIEW],
+        parked=parked,
+        unreached=unreached,
+        proposals=open_proposals(view),
+        questions=open_questions(view),
+    )
+
+
+def _pending_review(view: EffectView) -> PendingReview:
+    review = view.review
+    if review is None:
+        return PendingReview(view.effect_id, view.tool, None, None, None)
+    groups = tuple("|".join(need.groups) for need in review.needs)
+    return PendingReview(
+        view.effect_id,
+        view.tool,
+        review.review_id,
+        review.url,
+        review.answer_by.isoformat(timespec="minutes"),
+        groups,
+    )

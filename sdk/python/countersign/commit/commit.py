@@ -19,8 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from countersign.commit.asking import until_answered
-from countersign.commit.edits import Edits, edits_in_force, open_proposals
+from countersign.commit.asking import pending_of, until_answered
+from countersign.commit.edits import Edits, edits_in_force
 from countersign.commit.firing import FireRun
 from countersign.commit.lost_redemption import redeemed_by_us
 from countersign.commit.plan import Plan
@@ -29,9 +29,9 @@ from countersign.commit.reporting import tell_restored
 from countersign.commit.settling import Settlement
 from countersign.commit.terms import Terms
 from countersign.contract.codes import DenyCode, ErrorCode
-from countersign.contract.states import EffectState, TxnState
+from countersign.contract.states import TxnState
 from countersign.contract.verify import VerifiedRelease
-from countersign.contract.wire import EffectView, SubmitRequest, TransactionView
+from countersign.contract.wire import SubmitRequest, TransactionView
 from countersign.engine import Engine
 from countersign.errors import (
     AlreadyRedeemed,
@@ -42,7 +42,7 @@ from countersign.errors import (
     ServiceRefused,
     ServiceUnavailable,
 )
-from countersign.errors.reasons import PendingReview, open_questions, stopped_because
+from countersign.errors.reasons import stopped_because
 from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.live.work import LiveWork
 from countersign.service.enforcement import FIRE_BY_PASSED, Permit
@@ -198,16 +198,7 @@ class Commit:
         self._engine.journal.leases.renew(self._lease, at_least=self._engine.settings.look_seconds)
 
     def _pending(self, view: TransactionView, *, unreached: str = "") -> ReviewPending:
-        reviews = [_pending_review(one) for one in view.effects if one.state is EffectState.REVIEW]
-        return ReviewPending(
-            self._plan.run_key,
-            self._plan.txn,
-            reviews,
-            parked=self._parks(),
-            unreached=unreached,
-            proposals=open_proposals(view),
-            questions=open_questions(view),
-        )
+        return pending_of(view, self._plan.run_key, parked=self._parks(), unreached=unreached)
 
     def _parks(self) -> bool:
         """Whether another process may fire the list: not what was staged beside live effects, which only the body can
@@ -298,18 +289,3 @@ class Commit:
 def outcome_of(view: TransactionView) -> str:
     """What is known of a spent transaction, in one word per kind of outcome."""
     return ", ".join(sorted({one.state.value for one in view.effects}))
-
-
-def _pending_review(view: EffectView) -> PendingReview:
-    review = view.review
-    if review is None:
-        return PendingReview(view.effect_id, view.tool, None, None, None)
-    groups = tuple("|".join(need.groups) for need in review.needs)
-    return PendingReview(
-        view.effect_id,
-        view.tool,
-        review.review_id,
-        review.url,
-        review.answer_by.isoformat(timespec="minutes"),
-        groups,
-    )

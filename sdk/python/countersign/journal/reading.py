@@ -16,7 +16,7 @@ from countersign.journal.records import (
     shown_effect,
     transaction_record,
 )
-from countersign.journal.sealing import Seals
+from countersign.journal.sealing import Seals, is_sealed
 from countersign.journal.searching import WANTED, Wanted
 
 STAGED_LANE: Final = "staged"
@@ -112,6 +112,11 @@ class Reading:
             (txn, LIVE_LANE, LocalState.LIVE.value),
         )
         return tuple(row["tool"] for row in rows)
+
+    def has_secrets(self, txn: str) -> bool:
+        """Whether a call under this key, in whichever list, has something sealed."""
+        rows = self._database.rows("SELECT args FROM effects WHERE txn = ?", (txn,))
+        return any(is_sealed(row["args"]) for row in rows)
 
     def state_of(self, txn: str, staging: int, effect_id: str) -> LocalState | None:
         """Where one effect stands."""

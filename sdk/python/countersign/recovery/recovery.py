@@ -11,6 +11,7 @@ are still the ones it was staged with.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
@@ -103,11 +104,25 @@ async def resume_one(engine: Engine, record: TransactionRecord) -> Resumed:
         note, waiting = str(pending), True
     except CountersignError as error:
         note, waiting = str(error), False
-        engine.journal.transactions.note_if_open(lease, str(error))
+        engine.journal.transactions.note_if_open(lease, note)
+    except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and the transactions after this one wait
+        note, waiting = _told(engine, record, error), False
+        log.error("%s could not be finished: %s", record.txn[:12], note)
+        engine.journal.transactions.note_if_open(lease, note)
     finally:
         engine.journal.leases.release(lease)
     after = engine.journal.transactions.require(record.txn).state
     return Resumed(record.txn, record.run_key, record.state, after, note, waiting)
+
+
+def _told(engine: Engine, record: TransactionRecord, error: Exception) -> str:
+    """What is told of an error that is none of ours: where calls have secrets its kind alone, for a database quotes
+    the values that it refuses.
+    """
+    kind, frames = type(error).__name__, traceback.extract_tb(error.__traceback__)
+    at = f"{frames[-1].filename}:{frames[-1].lineno}"
+    text = "" if engine.journal.transactions.has_secrets(record.txn) else f": {error}"
+    return f"{kind}{text} (at {at})"
 
 
 async def _traced(engine: Engine, lease: Lease, record: TransactionRecord) -> str:

@@ -3,12 +3,13 @@
 Rules: the journal's lease decides who fires, so any number of workers may share one journal, beside agents that stage
 into it; a worker that is told to stop lets the effect being fired end, writes its outcome down and begins nothing
 more, neither a redemption nor another effect; one that is killed leaves what every crash leaves (recovery.py). A
-second signal acts as if no worker were here.
+second signal acts as if no worker were here. A journal that was there and is away is looked at again.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -16,9 +17,11 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Final
 
+from countersign.errors import JournalError
 from countersign.recovery.recovery import Resumed, resume_each
 from countersign.runtime import Runtime
 
+log: Final = logging.getLogger("countersign")
 _HEARD: Final = b"finishing the effect that is being fired; a second signal ends at once\n"
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
@@ -26,16 +29,26 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 async def work(runtime: Runtime, tell: Callable[[Resumed], None], *, every_seconds: float | None) -> None:
     """Finish what can be finished, every so many seconds until a signal comes, or once for None. Runs on the main
     thread. `tell` hears of every transaction when it is first seen and when its state or note is another.
+
+    Raises:
+        JournalError: in the first round; later ones are told to the log and followed by another.
     """
     stop, told = _Stop(asyncio.get_running_loop()), Told()
-    waits = runtime.async_waits()
+    waits, seen_through = runtime.async_waits(), False
     with stop.on_signals():
         async with waits.opened():
             while not stop.asked:
-                async for found in resume_each(runtime.engine(waits, lambda: stop.asked)):
-                    if told.is_new(found):
-                        tell(found)
-                told.end_of_round()
+                try:
+                    async for found in resume_each(runtime.engine(waits, lambda: stop.asked)):
+                        if told.is_new(found):
+                            tell(found)
+                except JournalError as error:
+                    if not seen_through:
+                        raise
+                    log.warning("looking at the journal again: %s", error)
+                else:
+                    seen_through = True
+                    told.end_of_round()
                 if every_seconds is None:
                     return
                 await stop.wait(every_seconds)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from countersign.commit.answering import Answering, OnQuestion
-from countersign.commit.asking import until_answered
+from countersign.commit.asking import pause_seconds, pending_of, until_answered
 from countersign.commit.edits import Edits
 from countersign.commit.terms import Terms
 from countersign.contract.states import EffectState, TxnState
@@ -227,7 +227,7 @@ class _Rerun:
         """Wait with nothing held open until people have answered, or the time is up.
 
         Raises:
-            ReviewPending: the time is up, and the service was away at the end.
+            ReviewPending: the time is up; what people propose and ask as of the last look, or why there was none.
         """
         engine = self._runtime.engine(self._waits)
         edits = Edits(engine, self._terms.accept_edits)
@@ -243,9 +243,12 @@ class _Rerun:
                 pending.reviews,
                 parked=False,
                 unreached=away.why,
+                proposals=pending.proposals,
                 questions=pending.questions,
             ) from away
-        return seen is not None and seen.state is not TxnState.REVIEW
+        if seen is not None and seen.state is TxnState.REVIEW:
+            raise pending_of(seen, pending.key, parked=False)
+        return seen is not None
 
     async def _look(self, engine: Engine, pending: ReviewPending, edits: Edits) -> TransactionView | None:
         return await until_answered(
@@ -258,7 +261,7 @@ class _Rerun:
         no doubt once more, nobody will settle it.
         """
         service = self._runtime.engine(self._waits).service
-        settings, asked = self._runtime.settings, False
+        settings, asked, missed = self._runtime.settings, False, 0
         while (left := self._until - self._runtime.clock.steady()) > 0:
             if unknown.probe_at is not None:
                 if (due := unknown.probe_at - self._runtime.clock.wall()) <= 0:
@@ -266,13 +269,16 @@ class _Rerun:
                 left = min(left, due)
             try:
                 view = await service.view(unknown.txn, wait=max(1, min(int(left), settings.poll_seconds)))
-            except ServiceUnavailable:
-                return False
-            if not _doubtful(view):
-                going_on, self._went_on = asked or not self._went_on, True
-                return going_on
-            asked = True
-            await self._waits.sleep(min(settings.retry_base_seconds, max(0.0, left)))
+            except (
+                ServiceUnavailable
+            ):  # away, which settles nothing: whoever waits for people waits for it too
+                missed += 1
+            else:
+                if not _doubtful(view):
+                    going_on, self._went_on = asked or not self._went_on, True
+                    return going_on
+                asked, missed = True, 0
+            await self._waits.sleep(min(pause_seconds(settings, missed), left))
         return False
 
 

@@ -6,12 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from countersign import (
     Denied,
     IndependentFailures,
     MisuseError,
+    OutcomeUnknown,
     RerunDiffers,
     ReviewPending,
     SQLiteAdapter,
@@ -22,7 +24,9 @@ from countersign import (
     transaction,
 )
 from countersign.contract import txn_id
-from tests.fakes.desk import AGENT, Desk, note_tool, notes_database, notes_in, refund_tool
+from countersign.contract.states import EffectState
+from countersign.contract.wire import QuestionView, TransactionView
+from tests.fakes.desk import AGENT, Desk, failing_tool, note_tool, notes_database, notes_in, refund_tool
 
 TXN = txn_id(agent=AGENT, run_key="t-1")
 
@@ -67,6 +71,63 @@ def test_with_live_effects_the_body_runs_again_after_the_answer(desk: Desk, tmp_
     on_view(desk, lambda: desk.service.approve(TXN))
     run_transaction(step, key="t-1", wait=60, runtime=desk.runtime)
     assert (notes_in(notes), len(runs), len(desk.done)) == ([("o-1", "run 2")], 2, 1)
+
+
+def test_with_live_effects_whoever_waited_in_vain_hears_what_people_asked_meanwhile(
+    desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
+    view_of = desk.service.view
+
+    def asked(revision: Any, **more: Any) -> TransactionView:
+        view = view_of(revision, **more)
+        asked_of = view.effects[0]
+        question = QuestionView(
+            question_id="q-1",
+            review_id="r-1",
+            effect_id=asked_of.effect_id,
+            text="which invoice?",
+            asked_by="Maya",
+            asked_at=view.submitted_at,
+        )
+        return view.model_copy(update={"questions": (question,)})
+
+    def step(_: Transaction) -> None:
+        note("o-1", "looked at")
+        refund("o-1", 90_000)
+
+    on_view(desk, lambda: monkeypatch.setattr(desk.service, "view", asked))
+    desk.face.faults[f"/v1/transactions/{TXN}"] += [lambda: desk.clock.advance(60)]
+    with pytest.raises(ReviewPending) as pending:
+        run_transaction(step, key="t-1", wait=30, runtime=desk.runtime)
+    assert [one.text for one in pending.value.questions] == ["which invoice?"]
+    assert "which invoice?" in str(pending.value) and not pending.value.parked
+
+
+def test_whoever_waits_for_a_person_to_settle_outlasts_a_service_that_is_away(desk: Desk) -> None:
+    notify = failing_tool(desk, TimeoutError("slow"))
+
+    def settle() -> None:
+        (held,) = desk.service.latest(TXN).held
+        desk.service.settle(TXN, held.effect.effect_id, EffectState.FIRED)
+
+    faults: list[Any] = [*(["lost_request"] * 20), settle]  # far more than the retries of one look
+    desk.face.faults[f"/v1/transactions/{TXN}"] = faults
+    run_transaction(lambda _: notify("o-1"), key="t-1", wait=60, runtime=desk.runtime)
+    assert (desk.done, faults) == ([("notify", "o-1")], [])
+
+
+def test_but_not_longer_than_it_was_told_to(desk: Desk) -> None:
+    notify = failing_tool(desk, TimeoutError("slow"))
+
+    def away() -> None:
+        desk.clock.advance(7)
+        raise httpx2.ConnectError("the wire was cut")
+
+    desk.face.faults[f"/v1/transactions/{TXN}"] = [away] * 100
+    with pytest.raises(OutcomeUnknown):
+        run_transaction(lambda _: notify("o-1"), key="t-1", wait=60, runtime=desk.runtime)
+    assert 60 <= desk.clock.time - 1_800_000_000 < 100
 
 
 def test_a_denial_while_waiting_is_told_at_once(desk: Desk) -> None:
