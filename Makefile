@@ -79,7 +79,7 @@ $(READY): $(REQUIREMENTS) pyproject.toml sdk/python/pyproject.toml
 	@mv .made-from.new $(VENV)/.made-from
 	@touch $@
 
-COMPILE := $(PY) -m uv pip compile --quiet --universal --generate-hashes --no-annotate --no-emit-index-url \
+COMPILE := $(PY) -m uv pip compile --quiet --universal --generate-hashes --no-annotate --no-strip-extras --no-emit-index-url \
   --no-emit-package countersign-sdk --no-emit-package countersign-service \
   --custom-compile-command "make lock"
 

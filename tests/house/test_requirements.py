@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import sys
-from importlib.metadata import version
+from importlib.metadata import requires, version
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.house.distributions import OURS, declared, distributions_of, extras, locked, pyproject
 from tests.house.imports import imports_of
@@ -117,14 +118,34 @@ def test_the_locks_agree_with_each_other() -> None:
     ] == []
 
 
-def test_the_environment_is_the_locked_one() -> None:
+def locked_here() -> list[Requirement]:
+    """The lines of the dev lock that hold on this machine."""
     lines = [
         re.sub(r" --hash.*| ?\\$", "", line)
         for line in (ROOT / "requirements/dev.txt").read_text().splitlines()
     ]
     wanted = [Requirement(line) for line in lines if re.match(r"[\w.-]+(\[.*\])?==", line)]
-    here = [one for one in wanted if one.marker is None or one.marker.evaluate()]
-    assert [str(one) for one in here if not one.specifier.contains(version(one.name))] == [], "run: make env"
+    return [one for one in wanted if one.marker is None or one.marker.evaluate()]
+
+
+def test_the_environment_is_the_locked_one() -> None:
+    assert [str(one) for one in locked_here() if not one.specifier.contains(version(one.name))] == [], (
+        "run: make env"
+    )
+
+
+def test_an_extra_that_a_locked_package_asks_of_another_is_locked_with_it() -> None:
+    # The pip of Python 3.11 looks for NAME[EXTRA] beside the lock's NAME==1.0, takes the newest there is, and
+    # then refuses it as not pinned: a lock without extras stops working at the next release of any of them.
+    extras_of = {canonicalize_name(one.name): one.extras for one in locked_here()}
+    asked = {
+        (canonicalize_name(one.name), frozenset(one.extras))
+        for name, chosen in extras_of.items()
+        for one in map(Requirement, requires(name) or [])
+        if one.extras and any(one.marker is None or one.marker.evaluate({"extra": e}) for e in ["", *chosen])
+    }
+    assert ("coverage", frozenset({"toml"})) in asked
+    assert [(name, wanted) for name, wanted in asked if not wanted <= extras_of[name]] == [], "run: make lock"
 
 
 def test_sdk_lock_is_small_and_free_of_the_service() -> None:
