@@ -218,7 +218,7 @@ class SlackServer:
             if body or post:
                 answer = await http.post(f"/_control/{path}", json=body)
             else:
-                answer = await http.get(f"/_control/{path}")
+                answer = await _read(http, f"/_control/{path}")
         assert answer.status_code == 200, answer.text
         told: Json = answer.json()
         return told
@@ -239,6 +239,14 @@ class SlackServer:
                     told: Json = await page.receive_json()
                     if until(told):
                         return told
+
+
+async def _read(http: httpx2.AsyncClient, path: str) -> httpx2.Response:
+    """Asks once more where the server, busy, closed the connection without a word: reading changes nothing."""
+    try:
+        return await http.get(path)
+    except httpx2.RemoteProtocolError:
+        return await http.get(path)
 
 
 def pressed(blocks: list[Json], action_id: str) -> Json:

@@ -22,6 +22,7 @@ from tests.crash.dying import Death
 from tests.crash.invariants import counted
 from tests.crash.story import SLOW, STRICTER, Story
 
+RENEWING = "workflow.releases.renew:"
 _STAGED = Death("journal.transactions:Transactions.stage", "after")
 _FIRING = Death("commit.firing:FireRun._call", "before")
 _PAYING = Death("commit.firing:FireRun._call", "after", 2)  # the charge goes before
@@ -34,7 +35,7 @@ def fires(story: Story) -> None:
     story.live("small", "small")
     story.live("two", "two")
     story.finish()
-    if story.death is not None and story.death.point.startswith("workflow.renew"):
+    if story.death is not None and story.death.point.startswith(RENEWING):
         happened(story, refund=2)  # nobody could be asked again: the invoice is unused, and the service knows
     else:
         happened(story, refund=2, invoice=1)

@@ -180,7 +180,9 @@ def killed_at_each(tmp_path: Path, flow: str, *, every: bool) -> Iterator[tuple[
 
 
 def chosen(points: list[str], every: bool) -> list[str]:
-    return points if every else [point for point in points if point.startswith(HERE_IT_MATTERS)]
+    mattering = points if every else [point for point in points if point.startswith(HERE_IT_MATTERS)]
+    assert mattering, f"no point of {points} is one where it matters: it has been renamed"
+    return mattering
 
 
 def require_honest(stage: Stage, point: str, said: dict[str, Any], before: list[str]) -> None:

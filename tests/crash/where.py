@@ -181,7 +181,7 @@ AGENT_WHERE: dict[str, Chapter] = {
     f"{_TXN}.end": fires,
     f"{_TXN}.end_live": works_live,
     f"{_TXN}.freeze": fires,
-    f"{_TXN}.note_if_open": takes_back,
+    f"{_TXN}.note": takes_back,
     f"{_TXN}.open": fires,
     f"{_TXN}.see": asks,
     f"{_TXN}.stage": fires,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import tomllib
 from functools import cache
 from typing import Any
@@ -82,6 +83,22 @@ def test_every_case_is_in_its_table_in_its_place(file: str) -> None:
 @pytest.mark.parametrize(("file", "name"), EVERY, ids=["/".join(one) for one in EVERY])
 def test_a_case_has_tests_that_exist_or_a_reason(file: str, name: str) -> None:
     assert faults(name, TABLES[file][name]) == []
+
+
+OF_PEOPLE = re.compile(r"approv|people|person|review|decid|deni|deny", re.IGNORECASE)
+WITH_THE_SERVICE = ("integration/", "crash/", "e2e/")
+
+
+@pytest.mark.parametrize("name", TABLES["scenarios.toml"])
+def test_where_a_scenario_speaks_of_an_approval_the_real_service_is_asked(name: str) -> None:
+    row = TABLES["scenarios.toml"][name]
+    if OF_PEOPLE.search(f"{row['case']} {row['must']}"):
+        assert [test for test in row["tests"] if test.startswith(WITH_THE_SERVICE)] != []
+
+
+def test_scenarios_do_speak_of_approvals() -> None:
+    rows = TABLES["scenarios.toml"].values()
+    assert sum(bool(OF_PEOPLE.search(f"{row['case']} {row['must']}")) for row in rows) > 20
 
 
 BAD = {

@@ -31,7 +31,7 @@ def _change(bundle: Bundle, before: DecisionRow, after: DecisionRow) -> RuleChan
         return None
     new, gone = _only_in(after.gates, before.gates), _only_in(before.gates, after.gates)
     if after.outcome == Verdict.DENY and before.outcome != Verdict.DENY:
-        text = f"It is forbidden now, by {_named(bundle, after.policies) or 'the rules as they stand'}"
+        text = f"It is forbidden now{_whence(bundle, after)}"
     elif before.outcome == Verdict.DENY and after.outcome != Verdict.DENY:
         text = "It is not forbidden any more"
     elif new:
@@ -41,6 +41,13 @@ def _change(bundle: Bundle, before: DecisionRow, after: DecisionRow) -> RuleChan
     else:
         return None
     return RuleChange(at=after.decided_at, before=before.commit, commit=after.commit, text=text)
+
+
+def _whence(bundle: Bundle, decision: DecisionRow) -> str:
+    """The rules that forbid it, or why none of them was even asked: another manifest of the tool is reviewed now."""
+    if decision.policies:
+        return f", by {_named(bundle, decision.policies)}"
+    return f": {'; '.join(reason['text'] for reason in decision.reasons)}"
 
 
 def _only_in(these: Sequence[str], those: Sequence[str]) -> list[str]:

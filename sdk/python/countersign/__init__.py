@@ -51,7 +51,7 @@ if TYPE_CHECKING:
         TransactionBusy,
         WorldError,
     )
-    from countersign.errors.reasons import DenyReason, PendingReview, Question
+    from countersign.errors.reasons import DenyReason, PendingReview, Proposal, Question
     from countersign.journal.place import JournalUrl
     from countersign.live.isolation import Abort, Retry, Serialize
     from countersign.llm.budgets import Budget
@@ -75,7 +75,8 @@ if TYPE_CHECKING:
     from countersign.tools.tool import Tool, tool, tool_of
     from countersign.transactions.opening import transaction
     from countersign.transactions.rerun import run_transaction
-    from countersign.transactions.run_steps import StepsRefused, run_steps
+    from countersign.transactions.run_steps import run_steps, run_steps_async, step_of
+    from countersign.transactions.schedule import StepsRefused
     from countersign.transactions.transaction import Transaction
 
 _HOMES = {
@@ -109,7 +110,8 @@ _HOMES = {
     "transactions.rerun": ("run_transaction",),
     "recovery.resuming": ("resume", "resume_async"),
     "tools.rest": ("RestAnswer", "RestApi", "RestUnknown"),
-    "transactions.run_steps": ("StepsRefused", "run_steps"),
+    "transactions.run_steps": ("run_steps", "run_steps_async", "step_of"),
+    "transactions.schedule": ("StepsRefused",),
     "runtime": ("Runtime", "default_runtime", "use_runtime"),
     "settings": ("Settings",),
     "tools.registry": ("ToolRegistry",),
@@ -210,7 +212,9 @@ __all__ = [
     "resume",
     "resume_async",
     "run_steps",
+    "run_steps_async",
     "run_transaction",
+    "step_of",
     "tool",
     "tool_of",
     "transaction",

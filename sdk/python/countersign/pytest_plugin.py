@@ -148,10 +148,12 @@ def countersign_people(
 
 @pytest.fixture
 def countersign_decide(countersign_runtime: Runtime) -> Callable[..., DecisionView]:
-    """`countersign_decide("refund", {...}).outcome`: `release`, `review` or `deny`; nothing is recorded."""
+    """`countersign_decide("refund", {...}).outcome`: `release`, `review` or `deny`; nothing is recorded. A tool that
+    the bundle does not hold is a mistake of the test, unless it says `unknown=True`.
+    """
     from countersign.testing.deciding import decide
 
-    def ask(tool: str, args: Mapping[str, Any]) -> DecisionView:
-        return decide(countersign_runtime, tool, args)
+    def ask(tool: str, args: Mapping[str, Any], *, unknown: bool = False) -> DecisionView:
+        return decide(countersign_runtime, tool, args, unknown=unknown)
 
     return ask

@@ -185,7 +185,8 @@ def _required(env: Mapping[str, str], name: str, meaning: str) -> str:
     if not value:
         raise SettingsError(
             f"{name} is not set; it is {meaning}. To try things out write `policy-service dev my_agent.py`, which sets "
-            "it; for a service of your own, `policy-service agent enroll NAME --key-out FILE` and export what that made"
+            "it; in a test take the fixture `countersign_runtime`; for a service of your own, `policy-service agent "
+            "enroll NAME --key-out FILE` and export what that made"
         )
     return value
 

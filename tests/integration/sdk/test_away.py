@@ -96,7 +96,7 @@ def test_a_service_that_comes_back_after_the_wait_fires_what_was_approved_by_res
         pending = asked(alone, key)
     waiter.ends()
     assert isinstance(waiter.raised, ReviewPending)
-    assert "could not be reached" in str(waiter.raised)
+    assert "could not be asked" in str(waiter.raised)
     with alone.service:
         alone.approve(pending)
         assert [one.after for one in resume(alone.runtime)] == ["settled"]

@@ -81,6 +81,8 @@ def test_a_group_that_is_not_asked(countersign_people):
         countersign_people.approve(waiting.value, by="admin-1")
     with pytest.raises(VoteRefused, match="'boss' is no group of this bundle; there are .*finance"):
         countersign_people.approve(waiting.value, by="boss")
+    with pytest.raises(MisuseError, match="agent has staged nothing as one under the key 'case-18'"):
+        countersign_people.approve("case-18", by="finance")
     with pytest.raises(MisuseError, match="is no question to people"):
         countersign_people.approve(7, by="finance")
 
@@ -90,7 +92,11 @@ def test_decisions(countersign_decide):
     assert countersign_decide("refund", args).outcome == "release"
     review = countersign_decide("refund", args | {"amount_cents": 5001})
     assert (review.outcome, review.gates) == ("review", ("refund-needs-finance",))
-    unknown = countersign_decide("transfer", {})
+    with pytest.raises(MisuseError, match="no tool 'refnud'; did you mean 'refund'"):
+        countersign_decide("refnud", args)
+    with pytest.raises(MisuseError, match="no tool 'transfer'; its reviewed manifest is missing"):
+        countersign_decide("transfer", {})
+    unknown = countersign_decide("transfer", {}, unknown=True)
     assert (unknown.outcome, unknown.reasons[0].code) == ("deny", "unknown_tool")
 
 

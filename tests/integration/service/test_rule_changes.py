@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.payments import ANYBODY, HUGE, LARGE, Payments, gate, plain_forbid
+from tests.fakes.payments import ANYBODY, HUGE, LARGE, PAY, Payments, gate, plain_forbid
 from tests.fakes.world import Agent, World
 from tests.integration.service.effects import pay
 
@@ -68,3 +68,16 @@ async def test_a_plain_forbid_that_came_is_named(bank: World, folder: Payments, 
     folder.policies(ANYBODY + LARGE + plain_forbid("stop"))
     await bank.activate()
     assert await told(bank, view) == ["It is forbidden now, by stop"]
+
+
+async def test_a_tool_that_is_another_one_now_is_named_and_not_the_rules(
+    bank: World, folder: Payments, robot: Agent
+) -> None:
+    view = await asked(bank, robot)
+    folder.write("tools/pay.json", PAY | {"title": "Pay them"})
+    await bank.activate()
+    (said,) = await told(bank, view)
+    assert re.fullmatch(
+        r"It is forbidden now: this effect was staged for the manifest \w{12} of 'pay'; the active one is \w{12}",
+        said,
+    )

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from countersign.contract import TxnState
+from countersign.contract import TxnState, Verdict
 from policy_service.audit.feed import Event
 from policy_service.channels.operator.dev import programs
 from policy_service.channels.operator.dev.drafts import Tools, ToolsError, merge, read_tools
@@ -30,6 +30,7 @@ from policy_service.channels.operator.dev.telling import (
 )
 from policy_service.identity.dev_signin import mint_link
 from policy_service.pdp.rules import UNKNOWN_TOOL
+from policy_service.storage.tables import EffectRow
 from policy_service.workflow import records
 from policy_service.workflow.context import Context
 from policy_service.workflow.effects.activate import activate
@@ -232,7 +233,8 @@ class Session:
     async def _tell_end(self, txn: str) -> None:
         snapshot = await self._ctx.db.read(lambda conn: records.require(conn, txn))
         self._approved.discard(txn)
-        key, states = snapshot.transaction.run_key, [f"{one.tool} {one.state}" for one in snapshot.effects]
+        key = snapshot.transaction.run_key
+        states = [f"{one.tool} {one.state}{_why(snapshot, one)}" for one in snapshot.effects]
         settled = snapshot.transaction.state == TxnState.SETTLED.value
         say(
             f"{key}: {', '.join(states)}" if settled else f"{key}: ended, nothing fired ({', '.join(states)})"
@@ -271,6 +273,14 @@ class Session:
     async def _is_ready(self, txn: str) -> bool:
         snapshot = await self._ctx.db.read(lambda conn: records.require(conn, txn))
         return snapshot.transaction.state == TxnState.READY.value
+
+
+def _why(snapshot: records.Snapshot, effect: EffectRow) -> str:
+    """What the rules say of an effect that they, and not a person, denied."""
+    decision = snapshot.decisions.get(effect.decision_id)
+    if decision is None or decision.outcome != Verdict.DENY:
+        return ""
+    return f": {decision.reasons[0]['text']}" if decision.reasons else ""
 
 
 _KEYED = 'write transaction(key="what-this-step-is-about")'

@@ -27,7 +27,6 @@ from countersign.adapters.examined import (
     equal,
     interrupt,
     raises,
-    text_of,
 )
 from countersign.adapters.protocol import LiveAdapter, LiveSession
 from countersign.errors import Moved, OutsideTransaction
@@ -181,12 +180,8 @@ class AdapterContract(Examined):
             resource.write(adapter, "made", "new")
             resource.remove(adapter, "made")
         changes = session.changes()
-        told = (
-            None
-            if changes is None
-            else {one.key: (text_of(one.before), text_of(one.after)) for one in changes}
-        )
-        expected = {"k": ("old", "new"), "gone": ("old", None)} if resource.tells_changes else None
+        told = None if changes is None else {key: both for key, *both in map(resource.told, changes)}
+        expected = {"k": ["old", "new"], "gone": ["old", None]} if resource.tells_changes else None
         equal(told, expected, "changes()")
         equal(resource.outside("k"), "old", "outside")
         session.undo()

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from countersign.adapters.protocol import LiveAdapter, LiveCall, LiveSession
+from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession
 from countersign.errors import NotStageable
 
 CALL: Final = LiveCall("exam", {}, "e-1")
@@ -54,6 +54,10 @@ class Resource(ABC):
     @abstractmethod
     def change_outside(self, key: str, value: str) -> bool:
         """Somebody else sets a key; False where the resource does not let them now."""
+
+    def told(self, change: Change) -> tuple[str, object, object]:
+        """A change in the words of the exam: key, value before, value after. For resources that tell of whole rows."""
+        return change.key, text_of(change.before), text_of(change.after)
 
     @abstractmethod
     def away(self) -> LiveAdapter | None:

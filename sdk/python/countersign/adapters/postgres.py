@@ -21,7 +21,8 @@ from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
-from countersign.adapters.protocol import LiveAdapter, LiveCall, LiveSession, Savepoint
+from countersign.adapters.postgres_changes import changes_of
+from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
 from countersign.errors import MisuseError, Moved, OutsideTransaction, SettingsError
 
 if TYPE_CHECKING:
@@ -86,12 +87,9 @@ class PostgresAdapter(LiveAdapter):
 
     def begin(self, txn: str) -> PostgresSession:
         """Open a connection of the transaction's own."""
-        connection = self._connect()
+        connection = self.connect()
         try:
-            if connection.execute("SELECT to_regclass('countersign_landed')").fetchone() == (None,):
-                # Two may make it at once; it is there before any attempt, so that `landed` can rely on it.
-                with suppress(self._driver.errors.UniqueViolation, self._driver.errors.DuplicateTable):
-                    connection.execute(_TABLE.encode())
+            self._make_table(connection)
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
             for table in self._locks:
                 named = self._driver.sql.Identifier(*table.split("."))
@@ -109,8 +107,8 @@ class PostgresAdapter(LiveAdapter):
         Writing the mark and taking it back waits for a COMMIT that is still under way; reading would guess.
         """
         try:
-            with self._connect() as connection:
-                if connection.execute("SELECT to_regclass('countersign_landed')").fetchone() == (None,):
+            with self.connect() as connection:
+                if not _has_table(connection):
                     return False
                 connection.execute("BEGIN")
                 done = connection.execute(
@@ -123,7 +121,21 @@ class PostgresAdapter(LiveAdapter):
         except self._driver.Error:
             return None
 
-    def _connect(self) -> psycopg.Connection[Any]:
+    def _make_table(self, connection: psycopg.Connection[Any]) -> None:
+        """It is there before any attempt, so that `landed` can rely on it. Of two who make it at once, the later meets
+        the other's table, its row type or their names, whichever the server looked at last.
+        """
+        if _has_table(connection):
+            return
+        errors = self._driver.errors
+        try:
+            connection.execute(_TABLE.encode())
+        except (errors.UniqueViolation, errors.DuplicateTable, errors.DuplicateObject):
+            if not _has_table(connection):
+                raise
+
+    def connect(self) -> psycopg.Connection[Any]:
+        """A connection beside the one of the transaction."""
         milliseconds = int(self._wait_seconds * 1000)
         connection: psycopg.Connection[Any] = self._driver.connect(
             self._conninfo, autocommit=True, connect_timeout=max(2, int(self._wait_seconds))
@@ -153,6 +165,9 @@ class PostgresSession(LiveSession):
             self._connection.execute("RELEASE SAVEPOINT countersign_effect")
         except BaseException as error:
             self._connection.execute("ROLLBACK TO SAVEPOINT countersign_effect")
+            self._connection.execute(
+                "RELEASE SAVEPOINT countersign_effect"
+            )  # else all that follows is inside it
             self._require_no_conflict(error, call.tool)
             raise
         finally:
@@ -169,6 +184,15 @@ class PostgresSession(LiveSession):
     def _rollback(self) -> None:
         self._connection.execute("ROLLBACK TO SAVEPOINT countersign_block")
         self._release()
+
+    def changes(self) -> tuple[Change, ...] | None:
+        """The rows that a commit would change, as `table[key]`, before and after. What is asked of the server may fail
+        the transaction, so it is only for one that is undone.
+        """
+        try:
+            return changes_of(self._connection, self._adapter.connect)
+        except _driver().Error:
+            return None
 
     def prepare(self, attempt_id: str) -> None:
         """Check what COMMIT would check, and write the mark."""
@@ -216,6 +240,10 @@ def _driver() -> Any:
             "PostgresAdapter needs psycopg: pip install 'countersign-sdk[postgres]'"
         ) from error
     return psycopg
+
+
+def _has_table(connection: psycopg.Connection[Any]) -> bool:
+    return connection.execute("SELECT to_regclass('countersign_landed')").fetchone() != (None,)
 
 
 def _require_stays(statement: str) -> None:

@@ -93,7 +93,9 @@ class LiveSession(Protocol):
         return ()
 
     def changes(self) -> tuple[Change, ...] | None:
-        """What a commit would change, for a dry run; None where the resource cannot tell."""
+        """What a commit would change, for a dry run; None where the resource cannot tell. Asked last: the session is
+        undone then.
+        """
         return None
 
     def verify_unmoved(self) -> None:

@@ -114,15 +114,10 @@ class Store:
             work = self.take(folder)
             if work is None:
                 continue
-            record = work.record()
-            if record is None or record.state == COMMITTED:
-                work.put_away()
-            elif record.state == COMMITTING:
-                work.apply(record)
-                work.put_away()
-            elif record.state == UNDOING:
-                work.restore(record)
-            work.let_go()
+            try:
+                work.finish()
+            finally:  # whatever is in the way: held by us it could be finished by nobody else, nor by us again
+                work.let_go()
 
     def records(self, but: Path) -> list[Record]:
         """Of all other sessions that are prepared."""
@@ -156,6 +151,17 @@ class Work:
         draft.rename(self.folder / _RECORD)
         sync(self.folder)
         return record
+
+    def finish(self) -> None:
+        """Do what was decided, and put away what nobody can use any more."""
+        record = self.record()
+        if record is None or record.state == COMMITTED:
+            self.put_away()
+        elif record.state == COMMITTING:
+            self.apply(record)
+            self.put_away()
+        elif record.state == UNDOING:
+            self.restore(record)
 
     def apply(self, record: Record) -> None:
         """Do what is decided, or what is left of it."""

@@ -18,7 +18,8 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Final
 
-from countersign.adapters.protocol import LiveAdapter, LiveCall, LiveSession, Savepoint
+from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
+from countersign.adapters.sqlite_changes import WRITES, changes_of
 from countersign.errors import OutsideTransaction
 
 _LANDED: Final = (
@@ -98,13 +99,14 @@ class SQLiteSession(LiveSession):
     ) -> None:
         self._connection = connection
         self._current = current
+        self._touched: set[tuple[str, str]] = set()
 
     @contextmanager
     def effect(self, call: LiveCall) -> Iterator[None]:
         """Run one effect in a savepoint."""
         self._connection.execute("SAVEPOINT countersign_effect")
         token = self._current.set(self._connection)
-        self._connection.set_authorizer(_keep_the_transaction)
+        self._connection.set_authorizer(self._authorize)
         try:
             yield
         except BaseException:
@@ -127,6 +129,22 @@ class SQLiteSession(LiveSession):
     def _rollback(self) -> None:
         self._connection.execute("ROLLBACK TO countersign_block")
         self._release()
+
+    def _authorize(
+        self, action: int, name: str | None, _: str | None, database: str | None, __: str | None
+    ) -> int:
+        """A live tool may not end the transaction it runs in (nor may `commit()` or `executescript`): it could not be
+        undone. What it may write to is noted.
+        """
+        if action == sqlite3.SQLITE_TRANSACTION:
+            return sqlite3.SQLITE_DENY
+        if action in WRITES and name is not None:
+            self._touched.add((database or "main", name))
+        return sqlite3.SQLITE_OK
+
+    def changes(self) -> tuple[Change, ...] | None:
+        """The rows that a commit would change, as `table[key]`, and definitions, before and after."""
+        return changes_of(self._connection, self._touched)
 
     def verify_unmoved(self) -> None:
         """Nothing can have moved: the session holds the write lock since before its first read."""
@@ -156,13 +174,6 @@ class SQLiteSession(LiveSession):
             self._connection.set_authorizer(None)  # of an effect that is still running in another thread
             self._connection.execute("ROLLBACK")
         self._connection.close()
-
-
-def _keep_the_transaction(action: int, *_: str | None) -> int:
-    """A live tool may not end the transaction it runs in (nor may `commit()` or `executescript`): it could
-    not be undone.
-    """
-    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_TRANSACTION else sqlite3.SQLITE_OK
 
 
 def _has_mark(connection: sqlite3.Connection, attempt_id: str) -> bool:

@@ -54,7 +54,7 @@ def list_budgets(
     """Show each budget: its limit, what is spent and reserved in each day (UTC) or run, and when it renews."""
     now = SystemClock().wall()
     with errors_told(), the_journal(journal) as opened:
-        rows = [line for budget in _budgets(opened, now) for line in _lines(opened, budget, limit, now)]
+        rows = [line for budget in _budgets(opened) for line in _lines(opened, budget, limit, now)]
     columns = ("budget", "period", "measure", "limit", "spent", "reserved", "left", "renews")
     _print(
         columns, rows, as_json, none=f"no budget was asked on this journal, and {BUDGETS_VARIABLE} names none"
@@ -117,7 +117,7 @@ def _open_call(opened: Journal, beginning: str, now: float) -> Row:
     return row
 
 
-def _budgets(opened: Journal, now: float) -> list[dict[str, Any]]:
+def _budgets(opened: Journal) -> list[dict[str, Any]]:
     """Those that were ever asked on this journal, and those of the file that were not yet."""
     known = {row["name"]: dict(row) for row in opened.spending.budgets()}
     path = os.environ.get(BUDGETS_VARIABLE)

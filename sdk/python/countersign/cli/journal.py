@@ -8,6 +8,7 @@ secret are not shown at all.
 from __future__ import annotations
 
 import shlex
+import time
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,7 @@ from countersign.cli.terminal import (
     errors_told,
     place_of,
     print_json,
+    print_members,
     print_table,
     the_journal,
 )
@@ -47,7 +49,9 @@ StateOption = Annotated[str | None, typer.Option(help="State of the transaction,
 ToolOption = Annotated[str | None, typer.Option("--tool", help="With a call of this tool.")]
 AgentOption = Annotated[str | None, typer.Option(help="Of this agent.")]
 TextOption = Annotated[str | None, typer.Option(help="With this in the run key, in either case.")]
-SinceOption = Annotated[str | None, typer.Option(help="Changed at this time or later, like 2026-11-23.")]
+SinceOption = Annotated[
+    str | None, typer.Option(help="Changed at this time or later, like 2026-11-23 or 2h (ago).")
+]
 UntilOption = Annotated[str | None, typer.Option(help="Changed before this time.")]
 
 
@@ -75,14 +79,14 @@ def filter_journal(
 ) -> None:
     """List the transactions that everything said here is true of, newest first."""
     with errors_told(), the_journal(journal) as opened:
-        wanted = Wanted(state, tool, agent, text, moment(since), moment(until))
+        wanted = _wanted(state, tool, agent, text, since, until)
         rows = [summary(opened, record) for record in opened.transactions.matching(wanted, limit)]
     _print_summaries(rows, as_json, "no transaction is like that")
 
 
 @journal_app.command("show")
 def show_journal(
-    name: Annotated[str, typer.Argument(help="A run key, a transaction id, or the beginning of one.")],
+    name: Annotated[str, typer.Argument(help="A run key, or a transaction id or its beginning.")],
     journal: JournalOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -99,9 +103,12 @@ def show_journal(
         return
     for one in shown:
         effects = one.pop("effects")
-        for key, value in one.items():
-            typer.echo(f"{key}: {visible(str(value))}")
-        print_table(("lane", "seq", "tool", "state", "args", "result", "error", "settled"), effects)
+        print_members(one)
+        for effect in effects:
+            lane, seq, tool, state = (effect.pop(name) for name in ("lane", "seq", "tool", "state"))
+            typer.echo(f"\n{lane} {seq}: {visible(tool)} {state}")
+            print_members(effect, indent="  ")
+        typer.echo()
 
 
 @journal_app.command("export")
@@ -118,7 +125,7 @@ def export_journal(
 ) -> None:
     """Write transactions with their effects into one document, secrets hidden; without a filter all of them."""
     with errors_told(), the_journal(journal) as opened:
-        wanted = Wanted(state, tool, agent, text, moment(since), moment(until))
+        wanted = _wanted(state, tool, agent, text, since, until)
         found = [describe(opened, record) for record in opened.transactions.matching(wanted)]
         written = exported(_form(form), found, datetime.now(UTC).isoformat(timespec="seconds"))
         if out is not None:
@@ -160,7 +167,7 @@ def stats(
 ) -> None:
     """Count transactions by state, calls by tool, what fired and was taken back, and how long people took."""
     with errors_told(), the_journal(journal) as opened:
-        wanted = Wanted(state, tool, agent, text, moment(since), moment(until))
+        wanted = _wanted(state, tool, agent, text, since, until)
         counted = count(opened.database, wanted)
     if as_json:
         print_json(counted)
@@ -180,7 +187,7 @@ def stats(
 def verify_journal(
     name: Annotated[
         str | None,
-        typer.Argument(help="A run key, a transaction id, or the beginning of one; else everything."),
+        typer.Argument(help="A run key, or a transaction id or its beginning; else everything."),
     ] = None,
     journal: JournalOption = None,
     as_json: JsonOption = False,
@@ -213,6 +220,18 @@ def _print_verified(found: Verified) -> None:
         ],
     )  # fmt: skip
     typer.echo("not sound: keep the file as it is, and compare with the service's log what it says of these")
+
+
+def _wanted(
+    state: str | None,
+    tool: str | None,
+    agent: str | None,
+    text: str | None,
+    since: str | None,
+    until: str | None,
+) -> Wanted:
+    now = time.time()
+    return Wanted(state, tool, agent, text, moment(since, now), moment(until, now))
 
 
 def _print_summaries(rows: list[dict[str, Any]], as_json: bool, none: str) -> None:

@@ -114,7 +114,7 @@ def _print(found: DryRun) -> None:
 
 
 def replay_journal(
-    key: Annotated[str, typer.Argument(help="A run key, a transaction id, or the beginning of one.")],
+    key: Annotated[str, typer.Argument(help="A run key, or a transaction id or its beginning.")],
     step: Annotated[str, typer.Option("--step", help="The step: MODULE:FUNCTION or FILE.py:FUNCTION.")],
     mode: Annotated[
         str, typer.Option(help="verify runs live calls again and undoes them; reconstruct runs nothing.")

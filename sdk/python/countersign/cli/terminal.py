@@ -69,6 +69,13 @@ def print_json(value: Any) -> None:
     typer.echo(json_text(value, indent=2))
 
 
+def print_members(members: Mapping[str, Any], *, indent: str = "") -> None:
+    """Print each member that says something on a line of its own, whole: a line may be copied, a cell may not."""
+    for name, value in members.items():
+        if value is not None:
+            typer.echo(f"{indent}{name}: {visible(str(value))}")
+
+
 def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *, none: str = "") -> None:
     """Print a table of these columns, or where it has no row what `none` says."""
     if none and not rows:

@@ -14,8 +14,9 @@ from countersign.commit.edits import open_proposals
 from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import EffectView, TransactionView
 from countersign.engine import Engine
-from countersign.errors import ReviewPending, ServiceUnavailable
+from countersign.errors import OverQuota, ReviewPending, ServiceUnavailable
 from countersign.errors.reasons import PendingReview, open_questions
+from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.settings import Settings
 
 
@@ -31,11 +32,11 @@ async def until_answered(
     None: there was no time to look. What people ask meanwhile is answered.
 
     Raises:
-        ServiceUnavailable: the time is up, and the last look got no answer.
+        ServiceUnavailable, OverQuota: the time is up, and the last look got no answer.
     """
     clock, settings = engine.clock, engine.settings
     view: TransactionView | None = None
-    away: ServiceUnavailable | None = None
+    away: ServiceUnavailable | OverQuota | None = None
     missed = 0
     while (left := until - clock.steady()) > 0:
         before_each()
@@ -44,25 +45,47 @@ async def until_answered(
             view = await engine.service.view(txn, wait=wait, asked_after=answering.last_seen)
             if view.state is TxnState.REVIEW:
                 await answering.answer(engine, view)
-        except ServiceUnavailable as error:
+        except (ServiceUnavailable, OverQuota) as error:
             away, missed = error, missed + 1
         else:
             away, missed = None, 0
             if view.state is not TxnState.REVIEW or concerns(view):
                 return view
         # Also after an answer: a service that answers a long poll at once must not be asked in a tight loop.
-        await engine.waits.sleep(max(0.0, min(until - clock.steady(), pause_seconds(settings, missed))))
+        pause = pause_seconds(settings, missed, away)
+        await engine.waits.sleep(max(0.0, min(until - clock.steady(), pause)))
     if away is not None:
         raise away
     return view
 
 
-def pause_seconds(settings: Settings, missed: int) -> float:
+def pause_seconds(
+    settings: Settings, missed: int, away: ServiceUnavailable | OverQuota | None = None
+) -> float:
     """Doubling with every look that got no answer, half of it random; no longer than a long poll may take, so that what
-    people answer is noticed as soon as ever.
+    people answer is noticed as soon as ever, but as long as the service says that a quota lasts.
     """
     longest: float = settings.retry_base_seconds * 2.0 ** min(missed, 32)
-    return min(longest, settings.poll_seconds) * (0.5 + secrets.randbelow(1001) / 2000)
+    pause = min(longest, settings.poll_seconds) * (0.5 + secrets.randbelow(1001) / 2000)
+    return max(pause, (away.retry_after or 0) if isinstance(away, OverQuota) else 0)
+
+
+def why_away(away: ServiceUnavailable | OverQuota) -> str:
+    """Why the last look got no answer, for whoever waits."""
+    return away.why if isinstance(away, ServiceUnavailable) else away.detail
+
+
+def note_where_it_stands(
+    engine: Engine, lease: Lease, view: TransactionView, *, parked: bool = False
+) -> None:
+    """Keep what the service answered before the redemption in the journal."""
+    engine.journal.transactions.see(
+        lease,
+        state=LocalTxn(view.state.value),
+        rev=view.rev,
+        effects={one.effect_id: LocalState(one.state.value) for one in view.effects},
+        parked=parked,
+    )
 
 
 def pending_of(view: TransactionView, key: str, *, parked: bool, unreached: str = "") -> ReviewPending:

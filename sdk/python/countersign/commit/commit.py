@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from countersign.commit.asking import pending_of, until_answered
+from countersign.commit.asking import note_where_it_stands, pending_of, until_answered, why_away
 from countersign.commit.edits import Edits, edits_in_force
 from countersign.commit.firing import FireRun
 from countersign.commit.lost_redemption import redeemed_by_us
@@ -36,6 +36,7 @@ from countersign.engine import Engine
 from countersign.errors import (
     AlreadyRedeemed,
     Denied,
+    OverQuota,
     ReleaseLapsed,
     ReleaseRefused,
     ReviewPending,
@@ -43,7 +44,7 @@ from countersign.errors import (
     ServiceUnavailable,
 )
 from countersign.errors.reasons import stopped_because
-from countersign.journal import Lease, LocalState, LocalTxn
+from countersign.journal import Lease
 from countersign.live.work import LiveWork
 from countersign.service.enforcement import FIRE_BY_PASSED, Permit
 
@@ -120,11 +121,13 @@ class Commit:
             return await self._engine.service.submit(self._submission())
         except ServiceRefused as refused:
             if refused.problem_code != ErrorCode.OTHER_EPOCH or not await tell_restored(self._engine):
-                raise self._spent_elsewhere(refused) from refused
+                self._require_unspent(refused)
+                raise
         try:
             return await self._engine.service.submit(self._submission())
         except ServiceRefused as refused:
-            raise self._spent_elsewhere(refused) from refused
+            self._require_unspent(refused)
+            raise
 
     def _submission(self) -> SubmitRequest:
         """The list, and which epoch of the service we have told all we know: a later one wants to hear it first."""
@@ -159,13 +162,8 @@ class Commit:
             self._see(view)
 
     def _see(self, view: TransactionView) -> None:
-        self._engine.journal.transactions.see(
-            self._lease,
-            state=LocalTxn(view.state.value),
-            rev=view.rev,
-            effects={one.effect_id: LocalState(one.state.value) for one in view.effects},
-            parked=view.state is TxnState.REVIEW and self._parks(),
-        )
+        parked = view.state is TxnState.REVIEW and self._parks()
+        note_where_it_stands(self._engine, self._lease, view, parked=parked)
 
     # ------------------------------------------------------------------------------------------------ 4
 
@@ -181,8 +179,8 @@ class Commit:
             seen = await until_answered(
                 self._engine, self._plan.txn, self._until, self._answering, self._keep_lease, self._concerns
             )
-        except ServiceUnavailable as away:
-            raise self._pending(view, unreached=away.why) from away
+        except (ServiceUnavailable, OverQuota) as away:
+            raise self._pending(view, unreached=why_away(away)) from away
         if seen is not None and (seen.state is not TxnState.REVIEW or self._concerns(seen)):
             return seen
         if seen is not None:
@@ -233,7 +231,8 @@ class Commit:
         except ServiceRefused as refused:
             if refused.problem_code in _LOOK_AGAIN:
                 return await self._engine.service.view(self._plan.txn)
-            raise self._spent_elsewhere(refused) from refused
+            self._require_unspent(refused)
+            raise
         if not answer.redeemed or answer.receipt is None:
             return answer.transaction
         return await self._permit(answer.receipt, asked_at, releases)
@@ -279,11 +278,13 @@ class Commit:
         run = FireRun(self._engine, self._lease, Authority.of(self._plan), permit)
         return await settlement.around(run, self._plan.calls)
 
-    def _spent_elsewhere(self, refused: ServiceRefused) -> Exception:
-        if refused.problem_code != ErrorCode.ALREADY_REDEEMED:
-            return refused
-        outcome = refused.extras.get("outcome") or refused.extras.get("state") or "redeemed"
-        return AlreadyRedeemed(self._plan.run_key, self._plan.txn, str(outcome), refused.detail)
+    def _require_unspent(self, refused: ServiceRefused) -> None:
+        """Tell a refusal that means "somebody else has redeemed it" as that."""
+        if refused.problem_code == ErrorCode.ALREADY_REDEEMED:
+            outcome = refused.extras.get("outcome") or refused.extras.get("state") or "redeemed"
+            raise AlreadyRedeemed(
+                self._plan.run_key, self._plan.txn, str(outcome), refused.detail
+            ) from refused
 
 
 def outcome_of(view: TransactionView) -> str:

@@ -20,7 +20,6 @@ from countersign.contract.states import Outcome
 from countersign.engine import Engine
 from countersign.errors import (
     EffectFailed,
-    FireError,
     JournalError,
     LeaseLost,
     LiveCommitFailed,
@@ -58,17 +57,26 @@ class Settlement:
         Raises:
             EffectFailed, PartlyFired, ReleaseLapsed, OutcomeUnknown, LiveCommitFailed: with what stands.
         """
-        try:
-            result = await run.run(calls)
-        except LeaseLost:
-            raise
-        except JournalError as error:
-            raise self._unwritten(error) from error
+        result = await self.fire(run, calls)
         if result.stopped is None:
             return await self.complete(result.results)
         if result.outcome is Outcome.UNKNOWN:
             await self.unknown(result.why, result.cause, result.probe_at)
         await self.failed(result)
+
+    async def fire(self, run: FireRun, calls: Sequence[PlannedCall]) -> FireResult:
+        """Fire and no more: what follows is for whoever asked.
+
+        Raises:
+            OutcomeUnknown: the journal could not be written while a call was under way.
+        """
+        try:
+            return await run.run(calls)
+        except LeaseLost:
+            raise
+        except JournalError as error:
+            self._require_none_firing(error)
+            raise
 
     async def complete(self, results: dict[str, object]) -> dict[str, object]:
         """Everything fired, but for what may fail and did: commit the live adapters, report. Where nothing of it stands
@@ -141,17 +149,16 @@ class Settlement:
             for row in rows
         }
 
-    def _unwritten(self, error: JournalError) -> FireError | JournalError:
+    def _require_none_firing(self, error: JournalError) -> None:
         """The journal failed: what is FIRING on disk may have happened; if nothing is, nothing was called."""
         try:
             states = self.states()
         except JournalError:
             states = {f"{call.tool.name}#{call.effect.seq}": LocalState.FIRING for call in self._plan.calls}
         firing = [name for name, state in states.items() if state is LocalState.FIRING]
-        if not firing:
-            return error
-        outcomes = {name: state.value for name, state in states.items()}
-        return OutcomeUnknown(self._plan.run_key, self._plan.txn, firing, outcomes, str(error))
+        if firing:
+            outcomes = {name: state.value for name, state in states.items()}
+            raise OutcomeUnknown(self._plan.run_key, self._plan.txn, firing, outcomes, str(error)) from error
 
     async def _commit_live(self) -> None:
         try:

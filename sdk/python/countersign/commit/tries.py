@@ -14,6 +14,7 @@ from countersign.engine import Engine
 from countersign.errors import NotDone
 
 _JITTER: Final = (0.5, 1.5)
+_LONGEST_PAUSE: Final = 30.0  # seconds; live effects hold their locks meanwhile
 _MOST_LATE: Final = 3  # times that a run gives more time to calls that came too late
 
 
@@ -52,8 +53,9 @@ class Tries:
         if again:
             # Longer each time, by chance a little more or less, so that many agents do not come back at once.
             tried = max(len(self._ended[call.effect.effect_id]) for call in again)
-            base = self._engine.settings.retry_base_seconds * 2**tried
-            await self._engine.waits.sleep(base * random.uniform(*_JITTER))  # noqa: S311 - spread, not secrecy
+            base: float = self._engine.settings.retry_base_seconds * 2**tried
+            pause = min(base, _LONGEST_PAUSE)
+            await self._engine.waits.sleep(pause * random.uniform(*_JITTER))  # noqa: S311 - spread, not secrecy
         try:
             await self._time.take([*again, *late], after)
         except PermitRefused as refused:

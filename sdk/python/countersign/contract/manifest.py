@@ -182,7 +182,9 @@ class ToolManifest(_Part):
         description="What will happen, for people: `Refund {amount_cents} to {customer}`, or `{/pointer}`.",
     )
     recheck: bool = Field(default=False, description="The SDK renews before every fire of this tool.")
-    probe: Name | None = Field(default=None, description="Tool that tells whether a call key has happened.")
+    probe: Name | None = Field(
+        default=None, description="Function (`@probe`) that finds out whether a call has happened."
+    )
 
     @field_validator("args")
     @classmethod

@@ -7,7 +7,10 @@
         PlaceholderUsed          a staged call's placeholder was used as if it were a result
         RegistrationError        a tool was declared in a way that cannot be kept
         RerunDiffers             the body stages another list of calls at every rerun
+        StepsRefused             a list of steps cannot be run as it stands; every fault is named, no step ran
         PriceUnknown             a budget counts money and the model has no price
+        NotRecorded              a reconstruction needs an answer that no journal holds
+        PackageMissing           an integration's own package is not installed
         SettingsError            an address, a key file or an environment variable is missing or unsafe
       Stopped                  somebody or something said no, or not yet; nothing more fires
         Denied                   the policy or a person refused
@@ -27,7 +30,7 @@
         LiveCommitFailed         staged effects fired, but a live adapter could not commit
       WorldError               the world's fault: try again later
         ServiceUnavailable       the service does not answer, or not sensibly
-        ServiceRefused           the service answered with a problem; `.code` is the problem's
+        ServiceRefused           the service answered with a problem, `.problem_code`
           OverQuota                more than this agent may ask for at once; `.retry_after` says when it may
         TransactionBusy          another process owns this transaction
         ResourceBusy             another Serialize transaction has a resource to itself
@@ -35,11 +38,17 @@
         JournalError             the journal cannot be read or written
           JournalSealed            what is secret in the journal cannot be read or written: its key is not here
           LeaseLost                somebody else took this transaction over
-    UsageUnknown               a call to a model was made, and its response does not say what it used
-    CallNotRecorded            the block of a call to a model ended, and nobody said what became of it
-    ReplayDiverged             a step does not do what was recorded of it; NotRecorded, a MisuseError: nobody can say
-    ToolRaised                 the cause of a FireError of a tool with secret arguments: its exception without the text
-    NotDone                    raised by tools: "I know that nothing happened"
+      UsageUnknown             a call to a model was made, and its response does not say what it used
+      CallNotRecorded          the block of a call to a model ended, and nobody said what became of it
+      ReplayDiverged           a step does not do what was recorded of it
+      ModelStopped             a model's message is no whole one: cut off, refused or filtered
+      TurnLimit                a model was asked as often as the program allows, and still called tools
+      ToolRaised               the cause of a FireError of a tool with secret arguments: its exception without the text
+      NotDone                  raised by tools: "I know that nothing happened"
+      RestUnknown              raised by RestApi: the call may have been carried out
+      McpToolError             an MCP server answered a call with an error; nobody can tell whether it had acted
+      ServiceFailed            raised by countersign.testing: its service did not begin, or not do what was asked
+      VoteRefused              raised by countersign.testing: the service did not take a person's vote
     IndependentFailures        an ExceptionGroup of the above, from transaction(independent=True)
 
 An agent reads these messages. They quote no argument values and no secrets, only names, ids and reasons.

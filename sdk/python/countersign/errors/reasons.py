@@ -141,12 +141,13 @@ def pending_text(
     """Who is asked, what they propose or ask back, and how it goes on, for the agent to read."""
     asked = "; ".join(map(str, asked_of)) or "people are being asked"
     if unreached:  # they may have answered by now, and nobody here knows
-        asked += f". The policy service could not be reached when the time was up ({unreached})"
+        asked += f". The policy service could not be asked when the time was up ({unreached})"
     after = (
         "It is parked: `countersign resume --tools MODULE` fires it once it is approved; do not repeat the calls "
         "under another key."
         if parked
-        else f"Its live effects were undone: run the same transaction again under key {key!r} once it is approved."
+        else f"Nothing of it stands: run the same transaction again under key {key!r} once it is approved, "
+        "or write it as run_transaction(step, key=..., wait=...), which waits and does so."
     )
     if questions:
         asked += f". Before they decide, {'; '.join(map(str, questions))}"

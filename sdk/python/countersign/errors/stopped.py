@@ -90,17 +90,16 @@ class ReleaseRefused(Stopped):
 
     code = "release_refused"
 
-    def __init__(self, txn: str, reason: str, *, step: int | None = None) -> None:
+    def __init__(self, txn: str, reason: str, *, step: int | None = None, advice: str = "") -> None:
         self.txn, self.reason, self.step = txn, reason, step
         at = f" at verification step {step}" if step is not None else ""
-        told = _REFUSALS.get(
-            reason, "Tell the operator: the service, its keys or this agent's settings do not fit."
-        )
+        told = advice or _REFUSALS.get(reason, _MISFIT)
         super().__init__(
             f"the release of transaction {txn[:12]} was refused{at}: {reason}. Nothing was fired. {told}"
         )
 
 
+_MISFIT = "Tell the operator: the service, its keys or this agent's settings do not fit."
 _REFUSALS = {
     "dev_assurance": "People approved it by the development sign-in, which this agent does not accept; for a trial set "
     "COUNTERSIGN_ALLOW_DEV=1."

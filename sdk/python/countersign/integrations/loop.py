@@ -27,6 +27,7 @@ from countersign.integrations.numbering import Numbering
 from countersign.integrations.taking import StepTaker
 from countersign.llm.calling import Calling, llm_call
 from countersign.runtime import default_runtime
+from countersign.transactions.saying import require_key as require_key_of
 
 if TYPE_CHECKING:
     from countersign.runtime import Runtime
@@ -184,15 +185,7 @@ def require_key(key: str) -> str:
     Raises:
         MisuseError: it is no text, or leaves no room for them.
     """
-    if not isinstance(key, str):
-        raise MisuseError(
-            f"the key of a conversation is text: write key={str(key)!r} in place of key={key!r}"
-        )
-    if not 0 < len(key) <= _MAX_KEY:
-        raise MisuseError(
-            f"the key of a conversation has 1 to {_MAX_KEY} characters, this has {len(key)}: its steps add their own"
-        )
-    return key
+    return require_key_of(key, "conversation", longest=_MAX_KEY, why=": its steps add their own")
 
 
 def chosen(runtime: Runtime | None) -> Runtime:

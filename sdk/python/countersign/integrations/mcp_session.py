@@ -25,8 +25,9 @@ from countersign.integrations.packages import require_package
 from countersign.manifests.drafting import written_out
 from countersign.manifests.mcp_drafts import McpDraft, mcp_drafts
 from countersign.tools.current import current_effect, current_transaction
+from countersign.tools.declaring import FailureMeans
 from countersign.tools.registry import ToolRegistry, default_registry
-from countersign.tools.tool import FailureMeans, tool
+from countersign.tools.tool import tool
 from countersign.transactions.opening import transaction
 
 if TYPE_CHECKING:

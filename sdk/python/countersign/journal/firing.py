@@ -137,6 +137,8 @@ class Firing:
             for one in news:
                 for to in one.way:
                     move(change, staging, one.effect_id, to, missing_ok=True)
+                if one.settlements is None or one.settlements == self._told(change, staging, one.effect_id):
+                    continue
                 settlements, result = self._as_told(change, staging, one)
                 change.run(
                     "effects",
@@ -218,6 +220,13 @@ class Firing:
                 ),
             )
 
+    def _told(self, change: Change, staging: int, effect_id: str) -> bytes | None:
+        """What people had settled as of the last look."""
+        found = _row(change.unit, change.txn, staging, effect_id)
+        if found is None or found["settlements"] is None:
+            return None
+        return self._seals.open(About(change.txn, effect_id, "settlements"), found["settlements"])
+
     def _as_told(self, change: Change, staging: int, news: News) -> tuple[bytes | None, bytes | None]:
         """What people settled, and the result they told; sealed as the tool's own would be."""
         if news.settlements is None or not _has_secrets(change, staging, news.effect_id):
@@ -244,7 +253,7 @@ def _has_secrets(change: Change, staging: int, effect_id: str) -> bool:
 
 def _row(unit: Unit, txn: str, staging: int, effect_id: str) -> Row | None:
     found: Row | None = unit.execute(
-        "SELECT args, compensation FROM effects WHERE txn = ? AND staging = ? AND effect_id = ?",
+        "SELECT args, compensation, settlements FROM effects WHERE txn = ? AND staging = ? AND effect_id = ?",
         (txn, staging, effect_id),
     ).fetchone()
     return found

@@ -81,10 +81,5 @@ SOURCES: Final[Mapping[LocalState, frozenset[LocalState]]] = MappingProxyType(
 )
 """From which states each state may be reached; the conditional UPDATE names exactly these."""
 
-SPENT: Final = frozenset({_S.REDEEMED, _S.FIRING, _S.FIRED, _S.FAILED, _S.UNKNOWN, _S.UNUSED}) | frozenset(
-    {_S.COMPENSATING, _S.COMPENSATED, _S.COMPENSATION_FAILED}
-)
-"""States after the redemption: the commit point is behind them."""
-
 OPEN_TXN: Final = frozenset(LocalTxn) - {LocalTxn.SETTLED, LocalTxn.ENDED}
 """Transactions that somebody still has to finish."""

@@ -113,9 +113,12 @@ class Reading:
         )
         return tuple(row["tool"] for row in rows)
 
-    def has_secrets(self, txn: str) -> bool:
-        """Whether a call under this key, in whichever list, has something sealed."""
-        rows = self._database.rows("SELECT args FROM effects WHERE txn = ?", (txn,))
+    def unfinished_has_secrets(self) -> bool:
+        """Whether a call of a transaction that somebody still has to finish has something sealed, in whichever list."""
+        rows = self._database.rows(
+            "SELECT e.args FROM effects e JOIN transactions t ON t.txn = e.txn "
+            "WHERE t.state NOT IN ('settled', 'ended')"
+        )
         return any(is_sealed(row["args"]) for row in rows)
 
     def state_of(self, txn: str, staging: int, effect_id: str) -> LocalState | None:

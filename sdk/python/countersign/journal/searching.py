@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -10,6 +11,8 @@ from countersign.errors import MisuseError
 from countersign.journal.moves import LocalState, LocalTxn
 
 PARKED: Final = "parked"
+_AGO: Final = re.compile(r"([0-9]{1,6})([mhd])")
+_SECONDS: Final = {"m": 60, "h": 3600, "d": 86_400}
 STATES: Final = (
     frozenset({PARKED}) | {state.value for state in LocalTxn} | {state.value for state in LocalState}
 )
@@ -51,16 +54,20 @@ class Wanted:
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
 
-def moment(text: str | None) -> float | None:
-    """A time as a person types it: a day or a time by ISO 8601, UTC where no zone is said.
+def moment(text: str | None, now: float) -> float | None:
+    """A time as a person types it: a day or a time by ISO 8601, UTC where no zone is said, or how long ago (`2h`).
 
     Raises:
         MisuseError: it is no such time.
     """
     if text is None:
         return None
+    if ago := _AGO.fullmatch(text):
+        return now - int(ago[1]) * _SECONDS[ago[2]]
     try:
         at = datetime.fromisoformat(text)
     except ValueError as error:
-        raise MisuseError(f"{text!r} is no time; write it like 2026-11-23 or 2026-11-23T08:00:00Z") from error
+        raise MisuseError(
+            f"{text!r} is no time; write it like 2026-11-23 or 2026-11-23T08:00:00Z, or how long ago, like 2h or 7d"
+        ) from error
     return (at if at.tzinfo is not None else at.replace(tzinfo=UTC)).timestamp()

@@ -189,7 +189,7 @@ class Transactions(Reading):
     ) -> None:
         """Note what the service answered before the redemption; effects only move where the table leads.
 
-        Parked stays parked: whoever resumes it may crash as well.
+        Parked stays parked: whoever resumes it may crash as well. A look that finds nothing new writes nothing.
         """
         with (
             self._database.unit(durable=False) as unit,
@@ -198,19 +198,31 @@ class Transactions(Reading):
             staging = _in_force(unit, lease.txn)
             for effect_id, to in effects.items():
                 move(change, staging, effect_id, to, missing_ok=True)
-            change.run(
-                "transactions",
-                "UPDATE transactions SET state = ?, rev = ?, parked = parked | ? WHERE txn = ?",
-                (state.value, rev, int(parked), lease.txn),
-                *("state", "rev", "parked"),
-            )
+            was = unit.execute(
+                "SELECT state, rev, parked FROM transactions WHERE txn = ?", (lease.txn,)
+            ).fetchone()
+            seen = (state.value, rev, was["parked"] | int(parked))
+            if (was["state"], was["rev"], was["parked"]) != seen:
+                change.run(
+                    "transactions",
+                    "UPDATE transactions SET state = ?, rev = ?, parked = ? WHERE txn = ?",
+                    (*seen, lease.txn),
+                    *("state", "rev", "parked"),
+                )
 
     def end(self, lease: Lease, state: LocalTxn, note: str | None = None) -> None:
-        """Note where the transaction stands now; not durable, for it follows from the outcomes, which are."""
+        """Note where the transaction stands now; not durable, for it follows from the outcomes, which are. Where it
+        stands already nothing is written, and without a `note` the one that is there stays.
+        """
         with (
             self._database.unit(durable=False) as unit,
             self._leases.changing(unit, lease, "stands") as change,
         ):
+            was = unit.execute(
+                "SELECT state, parked, note FROM transactions WHERE txn = ?", (lease.txn,)
+            ).fetchone()
+            if (was["state"], was["parked"]) == (state.value, 0) and note in {None, was["note"]}:
+                return
             change.run(
                 "transactions",
                 "UPDATE transactions SET state = ?, parked = 0, note = ? WHERE txn = ?",
@@ -241,8 +253,8 @@ class Transactions(Reading):
             self.abort(lease, staging, note)
         self.end(lease, LocalTxn.ENDED, note)
 
-    def note_if_open(self, lease: Lease, note: str) -> None:
-        """Leave word for people on a transaction that could not be finished."""
+    def note(self, lease: Lease, note: str | None) -> None:
+        """Leave word for people on a transaction that could not be finished; None takes it back."""
         with (
             self._database.unit(durable=False) as unit,
             changing(unit, lease.txn, "noted", self._clock.wall()) as change,

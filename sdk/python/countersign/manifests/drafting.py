@@ -8,6 +8,7 @@ without a resource, an argument that may hold anything (nobody can review it).
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 import orjson
@@ -28,6 +29,11 @@ READ_GROUP: Final = "read"
 """The action group of tools that change nothing. Whoever does not say so declares a write."""
 
 _CONST: Final = "const:"
+SAYS_NOTHING: Final = frozenset(
+    {"$schema", "$comment", "title", "default", "examples", "deprecated", "description"}
+)
+"""Keywords of JSON Schema that no value fails."""
+
 _NOISE: Final = ("title", "default")  # pydantic's decoration; the canonical args always hold the defaults
 
 
@@ -89,6 +95,7 @@ def args_schema(tool: Tool) -> dict[str, JSON]:
     )
     properties = written.get("properties", {})
     if isinstance(properties, dict):
+        _require_narrow(tool.name, properties)
         for name in tool.signature.optional & properties.keys():
             properties[name] = _without_null(properties[name])
     return written
@@ -104,11 +111,34 @@ def _require_annotated(tool: Tool) -> None:
         )
 
 
+def _require_narrow(tool: str, properties: dict[str, JSON]) -> None:
+    """Nor may a part of an argument hold anything: the items of a bare `list`, the values of a `dict[str, Any]`."""
+    wide = [place for name, part in properties.items() for place in _wide_places(part, f"/{name}")]
+    if wide:
+        raise RegistrationError(
+            f"tool {tool!r}: {', '.join(wide)} may hold anything, and what may hold anything nobody can review; say "
+            "what it holds, like `list[str]` or `dict[str, int]`"
+        )
+
+
+def _wide_places(node: Any, place: str) -> Iterator[str]:
+    if node is True or (isinstance(node, dict) and node.keys() <= SAYS_NOTHING):
+        yield place
+    elif isinstance(node, dict):
+        parts = [(f"/{key}", node[key]) for key in ("items", "additionalProperties") if key in node]
+        for key in ("allOf", "anyOf", "oneOf", "prefixItems"):
+            parts += [(f"/{key}/{position}", one) for position, one in enumerate(node.get(key, ()))]
+        for key in ("properties", "patternProperties"):
+            parts += [(f"/{key}/{name}", one) for name, one in node.get(key, {}).items()]
+        for where, part in parts:
+            yield from _wide_places(part, place + where)
+
+
 def written_out(node: Any, definitions: dict[str, Any], tool: str, within: tuple[str, ...] = ()) -> Any:
     """A schema with references replaced by what they name, without noise, objects closed.
 
     Raises:
-        RegistrationError: it contains itself, takes anything, or names what is not there.
+        RegistrationError: it contains itself, or names what is not there.
     """
     if isinstance(node, list):
         return [written_out(item, definitions, tool, within) for item in node]
@@ -130,8 +160,6 @@ def written_out(node: Any, definitions: dict[str, Any], tool: str, within: tuple
         for key, value in node.items()
         if key not in _NOISE
     }
-    if written.get("additionalProperties") is True:
-        raise RegistrationError(f"tool {tool!r} takes a dict of anything; annotate what its values are")
     if written.get("type") == "object":
         written.setdefault("additionalProperties", False)
     return written

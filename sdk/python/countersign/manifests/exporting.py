@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from countersign.contract.manifest import ToolManifest, manifest_file
-from countersign.errors import MisuseError
+from countersign.errors import MisuseError, RegistrationError
 from countersign.manifests.drafting import manifest_json
 from countersign.manifests.reviewed import MANIFEST_FOLDER, manifest_path
 from countersign.tools.tool import Tool
@@ -37,9 +37,17 @@ def export_drafts(tools: Iterable[Tool], out: Path | None = None, *, force: bool
 
     Raises:
         MisuseError: the file would stand where a reviewed manifest does, or no folder is known.
-        RegistrationError: a tool makes no sound manifest.
+        RegistrationError: tools make no sound manifest; each of them is named.
     """
-    planned = [(one.name, _draft_path(one, out), manifest_json(one.draft_manifest())) for one in tools]
+    planned: list[tuple[str, Path, bytes]] = []
+    unsound: list[str] = []
+    for one in tools:
+        try:
+            planned.append((one.name, _draft_path(one, out), manifest_json(one.draft_manifest())))
+        except RegistrationError as error:
+            unsound.append(str(error))
+    if unsound:
+        raise RegistrationError("; ".join(unsound))
     return [_write(name, path, raw, force=force) for name, path, raw in planned]
 
 

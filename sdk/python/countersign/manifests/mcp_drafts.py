@@ -22,14 +22,14 @@ from countersign.contract.patterns import found_by
 from countersign.contract.pointers import pointer_to
 from countersign.contract.schemas import names_definition
 from countersign.errors import MisuseError
+from countersign.manifests.drafting import SAYS_NOTHING
 
 MAX_LISTING_BYTES: Final = 4 * 1_048_576
 MAX_TOOLS: Final = 1_000
 _LIMITS: Final = Limits(max_bytes=MAX_LISTING_BYTES, max_depth=48, max_nodes=200_000)
 
 _HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", "openWorldHint")
-_NOISE: Final = frozenset({"$schema", "$comment", "title", "default", "examples", "deprecated"})
-_SAYS_NOTHING: Final = _NOISE | {"description"}
+_NOISE: Final = SAYS_NOTHING - {"description"}
 _MAPS: Final = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _SCHEMAS: Final = frozenset(
@@ -177,7 +177,7 @@ def _args(tool: Mapping[str, Any], told: _Told) -> dict[str, Any]:
 
 def _taken(node: Any, place: str, told: _Told, *, root: bool = False) -> Any:
     """One schema as ours: without decoration, every object closed."""
-    if isinstance(node, bool) or (isinstance(node, dict) and node.keys() <= _SAYS_NOTHING):
+    if isinstance(node, bool) or (isinstance(node, dict) and node.keys() <= SAYS_NOTHING):
         told.problems.append(f"{place}: may hold anything, and nobody can review that; say what it holds")
         return node
     if not isinstance(node, dict):

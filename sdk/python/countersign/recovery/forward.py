@@ -5,14 +5,15 @@ Rules: FIRING found on disk is unknown, unless the tool's probe can tell, or the
 idempotent: then the time to fire is renewed and the same call key is used again. The probe goes first: it fires
 nothing and needs nobody's leave; but people go before it, who may have settled it meanwhile. What was redeemed and
 never marked FIRING is renewed and fired, and live effects that their adapters had prepared are committed after it;
-where live effects were lost with their process it is unused and what fired is taken back. Unknown is asked of the
-service and of the probe, and never guessed. Running this twice changes nothing.
+where live effects were lost with their process it is unused and what fired is taken back, after what may have fired
+was called once more if it is idempotent and can be taken back. Unknown is asked of the service and of the probe, and
+never guessed. Running this twice changes nothing.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from countersign.commit.firing import FireRun
 from countersign.commit.plan import Plan, PlannedCall
@@ -22,14 +23,15 @@ from countersign.commit.renewing import Authority
 from countersign.commit.settling import Settlement
 from countersign.contract.states import Outcome
 from countersign.engine import Engine
-from countersign.errors import AlreadyRedeemed, EffectFailed
+from countersign.errors import AlreadyRedeemed, EffectFailed, LiveCommitFailed
 from countersign.journal import Done, EffectRecord, Lease, LocalState, LocalTxn, TransactionRecord
-from countersign.live.remains import Recovered, recover, undo_remains
-from countersign.live.work import CommitFailed, LiveWork
+from countersign.journal.reading import LIVE_LANE
+from countersign.live.remains import recover
+from countersign.live.work import LiveWork
 from countersign.recovery.learning import learn
 
 _CRASHED: Final = "its process ended while it was firing"
-_LOST: Final = "the live effects beside it were lost with their process"
+_LOST: Final = "the live effects were lost with their process"
 _IN_DOUBT: Final = frozenset({LocalState.FIRING, LocalState.UNKNOWN})
 _NOT_DONE: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})
 _ENDED_WELL: Final = frozenset({LocalTxn.SETTLED, LocalTxn.ENDED})  # ended: all of it may fail, and did
@@ -48,6 +50,7 @@ class Forward:
         self._live = live
         self._settlement = Settlement(engine, lease, plan, live)
         self._found: list[Found] = []  # what probes said and did not settle
+        self._not_there: list[Done] = []  # what did not happen, as their probes said, and may be called again
 
     async def run(self) -> dict[str, object]:
         """Go on from whatever the journal says.
@@ -59,56 +62,60 @@ class Forward:
         if self._unknown() or self._to_ask() or self._record().state is LocalTxn.UNSETTLED:
             await learn(self._engine, self._lease, self._plan)
         await self._ask_probes()
-        if self._did_not_go_through(self._states()):
-            self._give_up_firing()
-        states = self._states()
         if self._unknown():
-            self._leave_the_rest()
-            undo_remains(self._engine, self._plan.txn)
-            again = [found.again_at for found in self._found if found.again_at is not None]
-            await self._settlement.unknown(self._why_unknown(), None, min(again, default=None))
-        if self._did_not_go_through(states):
-            self._leave_the_rest()
-            return await self._failed(self._first_not_done(states), "an earlier run did not go through")
-        return await self._fire_the_rest(states)
-
-    def settle_live_only(self) -> str:
-        """A transaction without staged effects: the adapters know whether it landed."""
-        found = recover(self._engine, self._record())
-        if found.has_landed is None:
-            note, state = "it cannot be told whether its live effects were kept", LocalTxn.UNSETTLED
-        elif found.has_landed:
-            note, state = self._finish_live_only(found)
-        else:
-            found.undo()
-            note, state = "its live effects were undone", LocalTxn.ENDED
-            self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.UNDONE)
-        self._engine.journal.transactions.end(self._lease, state, note)
-        return note
-
-    def _finish_live_only(self, found: Recovered) -> tuple[str, LocalTxn]:
-        """One adapter has committed, so the others, which had all prepared, do as well."""
-        self._live.adopt(found)
-        try:
-            self._live.commit(self._plan.attempt_id)
-        except CommitFailed as failed:
-            return f"live adapter {failed.adapter!r} could not commit: {failed}", LocalTxn.UNSETTLED
-        self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.KEPT)
-        return "its live effects were kept", LocalTxn.SETTLED
-
-    async def _fire_the_rest(self, states: dict[str, LocalState]) -> dict[str, object]:
-        rest = [call for call in self._plan.calls if not call.lets_go_on(states[call.effect.effect_id])]
+            await self._stop_unknown()
+        if self._did_not_go_through():
+            return await self._go_back("an earlier run did not go through")
         landed = self._live_landed()
         if landed is None:
             await self._settlement.unknown("it cannot be told whether the live effects were kept", None)
-        if landed is False:
-            self._leave_the_rest(_LOST)
-            return await self._failed(rest[0] if rest else self._plan.calls[-1], _LOST)
+        return await (self._fire_the_rest() if landed else self._go_back(_LOST))
+
+    async def _fire_the_rest(self) -> dict[str, object]:
+        states = self._states()
+        rest = [call for call in self._plan.calls if not call.lets_go_on(states[call.effect.effect_id])]
         self._live.prepare(self._plan.attempt_id)
         if not rest:
             return await self._settlement.complete({})
-        run = FireRun(self._engine, self._lease, Authority.of(self._plan), None)
-        return await self._settlement.around(run, rest)
+        return await self._settlement.around(self._firing(), rest)
+
+    async def _go_back(self, why: str) -> NoReturn:
+        """The failure path: nothing more is begun, and what fired is taken back."""
+        self._leave_the_rest(why)
+        adapter = self._undo_live()
+        self._write(self._not_there)
+        await self._find_out_by_calling()
+        self._give_up_firing()
+        if self._unknown():
+            await self._stop_unknown()
+        await self._settlement.take_back()
+        key, txn, outcomes = self._plan.run_key, self._plan.txn, self._settlement.outcomes()
+        call = self._first_not_done()
+        if call is None:  # all of it had fired, so it was the live effects that could not be kept
+            raise LiveCommitFailed(key, txn, adapter, why, outcomes)
+        raise EffectFailed(key, txn, call.tool.name, call.effect.effect_id, why, outcomes)
+
+    async def _find_out_by_calling(self) -> None:
+        """What may be called again with its key and can be taken back is called again, for only what is known to have
+        fired is taken back. What nothing takes back is not: it would stand for certain where now it may not.
+        """
+        states = self._states()
+        again = [
+            call
+            for call in self._plan.calls
+            if states[call.effect.effect_id] is LocalState.FIRING
+            and call.manifest.idempotent
+            and call.effect.compensation is not None
+        ]
+        if again:
+            await self._settlement.fire(self._firing(), again)
+
+    async def _stop_unknown(self) -> NoReturn:
+        """Nothing is begun or taken back before somebody knows."""
+        self._leave_the_rest()
+        self._undo_live()
+        again = [found.again_at for found in self._found if found.again_at is not None]
+        await self._settlement.unknown(self._why_unknown(), None, min(again, default=None))
 
     def _settle_firing(self) -> None:
         """FIRING of a tool that may not be called twice, and has no probe to ask: nobody knows."""
@@ -141,25 +148,24 @@ class Forward:
     def _take(self, call: PlannedCall, row: EffectRecord, found: Found) -> None:
         """What did not happen and may be called again is called again; what is still unknown is said once."""
         firing = row.state is LocalState.FIRING
+        again = firing and call.manifest.idempotent
+        told = row.error or _CRASHED
+        done = Done(
+            call.effect.effect_id,
+            found.outcome,
+            self._plan.attempt_id,
+            result=found.result,
+            report_result=call.reports_result,
+            error=told if found.outcome is Outcome.UNKNOWN else f"{told}; {found.why}"[:MAX_ERROR],
+        )
         if found.outcome is Outcome.UNKNOWN:
             self._found.append(found)
-        if found.outcome is not Outcome.FIRED and firing and call.manifest.idempotent:
-            return
-        if found.outcome is Outcome.UNKNOWN and not firing:
-            return
-        told = row.error or _CRASHED
-        self._write(
-            [
-                Done(
-                    call.effect.effect_id,
-                    found.outcome,
-                    self._plan.attempt_id,
-                    result=found.result,
-                    report_result=call.reports_result,
-                    error=told if found.outcome is Outcome.UNKNOWN else f"{told}; {found.why}"[:MAX_ERROR],
-                )
-            ]
-        )
+            if firing and not again:
+                self._write([done])
+        elif again and found.outcome is not Outcome.FIRED:
+            self._not_there.append(done)
+        else:
+            self._write([done])
 
     def _write(self, done: Sequence[Done]) -> None:
         if done:
@@ -184,17 +190,18 @@ class Forward:
         ]
         self._write(done)
 
-    async def _failed(self, call: PlannedCall, why: str) -> dict[str, object]:
-        undo_remains(self._engine, self._plan.txn)
-        await self._settlement.take_back()
-        raise EffectFailed(
-            self._plan.run_key,
-            self._plan.txn,
-            call.tool.name,
-            call.effect.effect_id,
-            why,
-            self._settlement.outcomes(),
-        )
+    def _firing(self) -> FireRun:
+        return FireRun(self._engine, self._lease, Authority.of(self._plan), None)
+
+    def _undo_live(self) -> str:
+        """Undo what is left of live effects; the adapter that had them, if any had."""
+        record = self._record()
+        found = recover(self._engine, record)
+        found.undo()
+        rows = self._engine.journal.transactions.shown(record, LIVE_LANE)
+        if found.has_landed is False and any(row.state is LocalState.LIVE for row in rows):
+            self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.UNDONE)
+        return next(iter(sorted({*found.prepared, *found.landed})), "")
 
     def _live_landed(self) -> bool | None:
         """Whether the live effects of the redeemed run stand or can be finished, or a rerun has brought them back."""
@@ -218,22 +225,18 @@ class Forward:
             )
         return True
 
-    def _did_not_go_through(self, states: dict[str, LocalState]) -> bool:
+    def _did_not_go_through(self) -> bool:
         """Whether something was taken back, or is not done that had to be."""
-        return any(
-            state in _NOT_DONE | _TAKEN_BACK and not call.lets_go_on(state)
-            for call in self._plan.calls
-            for state in (states[call.effect.effect_id],)
-        )
+        taken_back = not _TAKEN_BACK.isdisjoint(self._states().values())
+        return taken_back or self._first_not_done() is not None
 
-    def _first_not_done(self, states: dict[str, LocalState]) -> PlannedCall:
-        not_done = [
-            call
-            for call in self._plan.calls
-            for state in (states[call.effect.effect_id],)
-            if state in _NOT_DONE and not call.lets_go_on(state)
-        ]
-        return not_done[0] if not_done else self._plan.calls[-1]
+    def _first_not_done(self) -> PlannedCall | None:
+        states = self._states()
+        for call in self._plan.calls:
+            state = states[call.effect.effect_id]
+            if state in _NOT_DONE and not call.lets_go_on(state):
+                return call
+        return None
 
     def _unknown(self) -> set[str]:
         return {effect_id for effect_id, state in self._states().items() if state is LocalState.UNKNOWN}

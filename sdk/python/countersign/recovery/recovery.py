@@ -11,22 +11,26 @@ are still the ones it was staged with.
 from __future__ import annotations
 
 import logging
-import traceback
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Final
 
 from countersign import tracing
+from countersign.commit.asking import note_where_it_stands, pending_of
 from countersign.commit.commit import Commit
 from countersign.commit.lost_redemption import adopt, is_of_list, look
 from countersign.commit.plan import Plan, plan_from_journal
 from countersign.commit.reporting import flush, tell_restored
 from countersign.commit.terms import Terms
+from countersign.contract.states import TxnState
+from countersign.contract.wire import TransactionView
 from countersign.engine import Engine
 from countersign.errors import (
+    UNNAMED,
     AlreadyRedeemed,
     CountersignError,
     Denied,
+    OutcomeUnknown,
     ReleaseRefused,
     ReviewPending,
     ServiceRefused,
@@ -38,10 +42,14 @@ from countersign.journal.moves import OPEN_TXN
 from countersign.live.remains import undo_remains
 from countersign.live.work import LiveWork
 from countersign.recovery.forward import Forward
+from countersign.recovery.live_only import settle_live_only
+from countersign.recovery.trouble import leave_word, told_of
 
 log: Final = logging.getLogger("countersign")
 _NEVER_SENT: Final = "its process ended before it was submitted; run it again"
+_UNSPENT: Final = frozenset({TxnState.REVIEW, TxnState.READY})
 _RUN_AGAIN: Final = "it ended before anything was redeemed; run it again under its key"
+_NAMELESS: Final = "it ended before anything was redeemed, and without a key no other run can find it again"
 _SUPERSEDED: Final = "another list was staged under its key since"
 _BY_ANOTHER: Final = "another process has finished it"
 _BODY_DIED: Final = "its process ended inside the body"
@@ -100,29 +108,21 @@ async def resume_one(engine: Engine, record: TransactionRecord) -> Resumed:
         record = engine.journal.transactions.require(record.txn)  # as it is now that it is ours
         note = await _traced(engine, lease, record) if record.state in OPEN_TXN else _BY_ANOTHER
         waiting = False
-    except (ReviewPending, WorkerStopping) as pending:
+    except ReviewPending as pending:
         note, waiting = str(pending), True
-    except CountersignError as error:
-        note, waiting = str(error), False
-        engine.journal.transactions.note_if_open(lease, note)
+        leave_word(engine, lease, None)  # what kept it up before is over
+    except WorkerStopping as stopping:
+        note, waiting = str(stopping), True
     except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and the transactions after this one wait
-        note, waiting = _told(engine, record, error), False
-        log.error("%s could not be finished: %s", record.txn[:12], note)
-        engine.journal.transactions.note_if_open(lease, note)
+        note, waiting = told_of(engine, error), False
+        if not isinstance(error, CountersignError):
+            log.error("%s could not be finished: %s", record.txn[:12], note)
+        if not isinstance(error, OutcomeUnknown):  # who found it out has left word of what is not known
+            leave_word(engine, lease, note)
     finally:
         engine.journal.leases.release(lease)
     after = engine.journal.transactions.require(record.txn).state
     return Resumed(record.txn, record.run_key, record.state, after, note, waiting)
-
-
-def _told(engine: Engine, record: TransactionRecord, error: Exception) -> str:
-    """What is told of an error that is none of ours: where calls have secrets its kind alone, for a database quotes
-    the values that it refuses.
-    """
-    kind, frames = type(error).__name__, traceback.extract_tb(error.__traceback__)
-    at = f"{frames[-1].filename}:{frames[-1].lineno}"
-    text = "" if engine.journal.transactions.has_secrets(record.txn) else f": {error}"
-    return f"{kind}{text} (at {at})"
 
 
 async def _traced(engine: Engine, lease: Lease, record: TransactionRecord) -> str:
@@ -143,7 +143,7 @@ async def _finish(engine: Engine, lease: Lease, record: TransactionRecord) -> st
         return _BODY_DIED
     plan = plan_from_journal(record, engine.journal, engine.registry)
     if not plan.calls:
-        return Forward(engine, lease, plan, LiveWork(record.txn)).settle_live_only()
+        return settle_live_only(engine, lease, plan)
     if record.redeemed:
         await Forward(engine, lease, plan, LiveWork(record.txn)).run()
         return "finished"
@@ -151,18 +151,23 @@ async def _finish(engine: Engine, lease: Lease, record: TransactionRecord) -> st
 
 
 async def _before_redemption(engine: Engine, lease: Lease, record: TransactionRecord, plan: Plan) -> str:
-    """Only what was parked is fired from here; everything else before the commit point is left to a rerun."""
+    """Only what was parked is fired from here: the rest is for its own program to run again, and stays open for as long
+    as people are asked or have agreed.
+    """
     asked_at = engine.clock.steady()
     view = await look(engine, plan.txn)
     if view is not None and await adopt(engine, lease, plan, view):
         await Forward(engine, lease, plan, LiveWork(plan.txn)).run()
         return "finished"
     undo_remains(engine, plan.txn)
-    if view is None or not record.parked or not is_of_list(view, plan):
-        note = _NEVER_SENT if view is None else _RUN_AGAIN if is_of_list(view, plan) else _SUPERSEDED
+    if view is None or not is_of_list(view, plan):
+        note = _NEVER_SENT if view is None else _SUPERSEDED
         engine.journal.transactions.end(lease, LocalTxn.ENDED, note)
         return note
-    await _require_unchanged(engine, plan)
+    if view.state in _UNSPENT:
+        if not record.parked:
+            return _left_to_its_program(engine, lease, record, view)
+        await _require_unchanged(engine, plan)
     try:
         takes = engine.journal.edits.of(plan.txn)
         await Commit(engine, lease, plan, LiveWork(plan.txn), Terms(accept_edits=takes)).go_on(view, asked_at)
@@ -172,6 +177,29 @@ async def _before_redemption(engine: Engine, lease: Lease, record: TransactionRe
     return "fired"
 
 
+def _left_to_its_program(
+    engine: Engine, lease: Lease, record: TransactionRecord, view: TransactionView
+) -> str:
+    """What was staged beside live effects only the body can bring back, and of a step that died as it was submitted
+    nobody was told that it is parked. It stays open for the sake of the people who were asked: where nobody was, or no
+    other run can find it again, it ends, and another run is decided anew.
+
+    Raises:
+        ReviewPending: people are still asked.
+    """
+    if record.run_key.startswith(UNNAMED) or all(one.review is None for one in view.effects):
+        note = _NAMELESS if record.run_key.startswith(UNNAMED) else _RUN_AGAIN
+        engine.journal.transactions.end(lease, LocalTxn.ENDED, note)
+        return note
+    if (record.state.value, record.rev) != (view.state.value, view.rev):
+        note_where_it_stands(engine, lease, view)
+    if view.state is TxnState.REVIEW:
+        raise pending_of(view, record.run_key, parked=False)
+    note = f"it is approved, and only its own program can fire it: run it again under key {record.run_key!r}"
+    leave_word(engine, lease, note)
+    return note
+
+
 async def _require_unchanged(engine: Engine, plan: Plan) -> None:
     """The tool that would fire must be the tool that was reviewed (design section 3, tool_digest)."""
     for call in plan.calls:
@@ -179,5 +207,6 @@ async def _require_unchanged(engine: Engine, plan: Plan) -> None:
         if now.digest != call.effect.tool_digest:
             raise ReleaseRefused(
                 plan.txn,
-                f"the reviewed manifest of {call.tool.name!r} has changed since it was staged; run it again",
+                f"the reviewed manifest of {call.tool.name!r} has changed since it was staged",
+                advice="Run it again under its key: it is decided anew, by what the manifest says now.",
             )

@@ -152,13 +152,13 @@ def rehearse(
     """
     txn = Transaction(runtime, key, Terms(claimed=claimed), rehearsal=DryRehearsal(key))
     if inspect.iscoroutinefunction(fn):
-        return _rehearse_async(fn, txn, runtime)
+        return _rehearse_async(fn, txn)
     with txn:
         run(runtime.sync_waits().call(functools.partial(fn, txn), {}, None))
     return txn.result
 
 
-async def _rehearse_async(fn: Callable[[Transaction], Any], txn: Transaction, runtime: Runtime) -> DryRun:
+async def _rehearse_async(fn: Callable[[Transaction], Any], txn: Transaction) -> DryRun:
     async with txn:
         await fn(txn)
     return txn.result
@@ -193,12 +193,12 @@ def _unknown(engine: Engine, call: StagedCall, why: str) -> ForeseenEffect:
 
 
 def _hidden(changes: tuple[Change, ...] | None) -> tuple[Change, ...] | None:
-    """What would change, without the values: which of them are secret nobody can tell."""
+    """What would change, without names and values: which of them are secret nobody can tell."""
     if changes is None:
         return None
     return tuple(
         Change(
-            change.key,
+            HIDDEN,
             None if change.before is None else HIDDEN,
             None if change.after is None else HIDDEN,
         )

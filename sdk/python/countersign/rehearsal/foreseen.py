@@ -7,7 +7,7 @@ could be asked, never a guess.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -87,7 +87,7 @@ class AdapterChanges:
     def __str__(self) -> str:
         if self.changes is None:
             return f"{self.adapter}: cannot tell what would change"
-        return f"{self.adapter}: {', '.join(map(_change, self.changes)) or 'nothing would change'}"
+        return f"{self.adapter}: {', '.join(map(_change, self.changes)) or 'no change found'}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,18 @@ class DryRun:
 
 
 def _change(change: Change) -> str:
-    return f"{change.key} {_what(change)}"
+    columns = ", ".join(_columns_that_differ(change))
+    return f"{change.key} {_what(change)}{columns and f' ({columns})'}"
+
+
+def _columns_that_differ(change: Change) -> Iterator[str]:
+    """Of a row, each with its value before and after; nothing of what is no row."""
+    before, after = change.before, change.after
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for column in dict.fromkeys((*before, *after)):
+            was, is_now = repr(before.get(column)), repr(after.get(column))
+            if was != is_now:  # as they are told: 1 and 1.0 are equal and no longer the same
+                yield f"{column}: {_short(was)} -> {_short(is_now)}"
 
 
 def _what(change: Change) -> str:

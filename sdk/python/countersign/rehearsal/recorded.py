@@ -27,6 +27,7 @@ from countersign.journal.verifying import verify
 
 _EXPORT_LIMITS: Final = Limits(max_bytes=256 * 1024 * 1024, max_depth=16, max_nodes=5_000_000)
 _SHOWN: Final = "`countersign journal list` shows what there is"
+_WRITE_ONE: Final = "write one with `countersign journal export --format json`"
 
 
 class _Read(BaseModel):
@@ -133,12 +134,12 @@ def _export(document: Path | Mapping[str, Any]) -> Sequence[RecordedTransaction]
     except OSError as error:
         raise MisuseError(f"{told} cannot be read: {error.strerror}") from error
     except AdmissionError as error:
-        raise MisuseError(f"{told} is no export of a journal: {error}") from error
+        raise MisuseError(f"{told} is no export of a journal: {error}; {_WRITE_ONE}") from error
     except ValidationError as error:
         first = error.errors(include_input=False, include_url=False)[0]
         where = "/".join(map(str, first["loc"])) or "the whole"
         raise MisuseError(
-            f"{told} is no export of a journal: {where}: {first['msg']}; write one with `countersign journal export`"
+            f"{told} is no export of a journal: {where}: {first['msg']}; {_WRITE_ONE}"
         ) from error
     if read.format != FORMAT:
         raise MisuseError(f"{told} is of the form {read.format!r}; this SDK reads {FORMAT!r}")

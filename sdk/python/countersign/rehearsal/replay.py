@@ -247,7 +247,8 @@ class _Replay:
             return None
         raise NotRecorded(
             f"what {tool.name} returned is in no journal, for live calls are undone and done again, not recorded; "
-            f"replay with mode='verify', which runs it again, or say what answers for it: live={{{tool.name!r}: ...}}"
+            "mode 'verify' (`--mode verify`) runs it again; in Python you may say what answers for it: "
+            f"replay(..., live={{{tool.name!r}: ...}})"
         )
 
     def _transaction(self) -> Transaction:

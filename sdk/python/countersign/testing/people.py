@@ -12,7 +12,7 @@ import httpx2
 
 from countersign.contract.names import txn_id
 from countersign.contract.wire import ReviewSummary, ReviewView, TransactionView, VoteRequest, dump, parse
-from countersign.errors import CountersignError, MisuseError, ReviewPending
+from countersign.errors import CountersignError, MisuseError, ReviewPending, ServiceRefused
 from countersign.runtime import Runtime
 from countersign.testing.service import TestedService
 
@@ -81,7 +81,7 @@ class People:
         self._vote("deny", asked, by, reason)
 
     def _vote(self, verdict: str, asked: Any, by: str, reason: str) -> None:
-        view = self._runtime.client().view(self._txn_of(asked))
+        view = self._view_of(asked)
         waiting = [
             one.review for one in view.effects if one.review is not None and one.review.state == "open"
         ]
@@ -98,6 +98,17 @@ class People:
                 raise
             groups = ", ".join(people)
             raise VoteRefused(f"{refused} ({by!r} is no group of this bundle; there are {groups})") from None
+
+    def _view_of(self, asked: Any) -> TransactionView:
+        try:
+            return self._runtime.client().view(self._txn_of(asked))
+        except ServiceRefused as refused:
+            if refused.status != httpx2.codes.NOT_FOUND or not isinstance(asked, str):
+                raise
+            raise MisuseError(
+                f"this agent has staged nothing as one under the key {asked!r}; where each call stands alone "
+                "(independent=True), give the ReviewPending"
+            ) from None
 
     def _txn_of(self, asked: Any) -> str:
         if isinstance(asked, str):

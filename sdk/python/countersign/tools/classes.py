@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from countersign.errors import RegistrationError
-from countersign.tools.declaring import Lane
+from countersign.tools.declaring import Lane, argument_of, require_resource
 from countersign.tools.probes import Probe
 from countersign.tools.signature import Signature
 
@@ -95,7 +95,7 @@ def _compensation_map(forward: Signature, back: Signature) -> dict[str, str]:
     return mapping
 
 
-def _compensation_draft(back: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
+def _compensation_draft(forward: Signature, back: Signature, given: Mapping[str, Any]) -> dict[str, Any]:
     """What the class says of its compensation: it acts on the same resource.
 
     Raises:
@@ -104,10 +104,12 @@ def _compensation_draft(back: Signature, given: Mapping[str, Any]) -> dict[str, 
     resource = given.get("resource")
     if resource is None:
         return {}
-    if resource[1] in back.names or resource[1].startswith("const:"):
+    require_resource(forward.tool, resource, forward)
+    names_it = argument_of(resource[1])
+    if names_it in back.names or resource[1].startswith("const:"):
         return {"resource": resource}
     raise RegistrationError(
-        f"{back.tool!r} does not say what it acts on: take the argument {resource[1]!r} as well, which names the "
+        f"{back.tool!r} does not say what it acts on: take the argument {names_it!r} as well, which names the "
         f"{resource[0]}"
     )
 
@@ -136,8 +138,9 @@ def compensation_of(
         )
         raise RegistrationError(f"tool {called!r} has a method `compensate`, and {other}; keep one of them")
     back = Signature(methods.compensate, _compensation_name(called))
-    mapping = _compensation_map(Signature(methods.execute, called), back)
-    given = _compensation_draft(back, said)
+    forward = Signature(methods.execute, called)
+    mapping = _compensation_map(forward, back)
+    given = _compensation_draft(forward, back, said)
     said |= {"compensate": back.tool, "compensation_map": mapping}
     return back.tool, given
 

@@ -2,20 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any, Final, Literal, get_args
 
 from countersign.adapters.protocol import LiveAdapter
-from countersign.contract.errors import ContractError
+from countersign.contract.errors import ContractError, PointerError
 from countersign.contract.manifest import require_tool_name
+from countersign.contract.pointers import pointer_tokens
 from countersign.errors import RegistrationError
 from countersign.tools.signature import Signature, resource_for
 
 Lane = Literal["staged", "live"]
+FailureMeans = Literal["unknown", "not_done"]
 
+MOST_TRIES: Final = 20
 _ADAPTER_VERBS: Final = ("begin", "landed", "recover")
 _ENDS: Final = ("transaction", "tool")
+_LANES: Final = get_args(Lane)
+_MEANINGS: Final = get_args(FailureMeans)
+_CALLING: Final = {"repeat": False, "failure_means": "unknown", "own_thread": True, "tries": None}
+OPTIONS: Final = ("lane", "adapter", *_CALLING, "manifest", "registry")
+"""What `@tool` takes beside the members of a draft."""
+
+_STAGED_ONLY: Final = (
+    *_CALLING,
+    *("idempotent", "on_exhausted", "compensate", "compensation_map", "timeout_seconds"),
+)
+_RISKS: Final = ("low", "medium", "high")
 _MANY: Final = ("groups", "money", "recipients", "secret")
 
 
@@ -41,19 +56,21 @@ class Draft:
 
 
 def require_sound(name: str, lane: str, adapter: LiveAdapter | None, said: Mapping[str, Any]) -> None:
-    """Lane, adapter and what is said of the lane fit each other (W14).
+    """Lane, adapter and what is said of the lane fit each other (W14): nothing is said that has no effect there.
 
     Raises:
         RegistrationError: they do not.
     """
+    _require_one_of(name, "lane", lane, _LANES)
     try:
         require_tool_name(name)
     except ContractError as error:
         raise RegistrationError(str(error)) from error
-    if adapter is not None and not all(callable(getattr(adapter, one, None)) for one in _ADAPTER_VERBS):
+    undoes = all(callable(getattr(adapter, one, None)) for one in _ADAPTER_VERBS)
+    if adapter is not None and (not undoes or isinstance(adapter, type)):
         raise RegistrationError(
             f"tool {name!r} says adapter={adapter!r}, which cannot undo: it is no LiveAdapter (`begin`, `landed`, "
-            "`recover`); stage the tool, or give it one of countersign.adapters"
+            "`recover`); stage the tool, or give it one made of countersign.adapters"
         )
     if (lane == "live") != (adapter is not None):
         raise RegistrationError(
@@ -63,6 +80,13 @@ def require_sound(name: str, lane: str, adapter: LiveAdapter | None, said: Mappi
         raise RegistrationError(
             f"tool {name!r} is live and says probe={said['probe']!r}; its adapter knows what landed, leave it out"
         )
+    usual = {**_CALLING, **{one.name: one.default for one in fields(Draft)}, "compensation_map": {}}
+    idle = [one for one in _STAGED_ONLY if one in said and said[one] != usual[one]]
+    if lane == "live" and idle:
+        raise RegistrationError(
+            f"tool {name!r} is live and says {idle[0]}={said[idle[0]]!r}, which is for staged tools: a live one runs "
+            "once, where it is called, and its adapter undoes it; leave it out"
+        )
     ask = said.get("ask")
     if ask is not None and lane != "live":
         raise RegistrationError(
@@ -71,53 +95,126 @@ def require_sound(name: str, lane: str, adapter: LiveAdapter | None, said: Mappi
         )
 
 
+def require_calling(name: str, calling: Mapping[str, Any]) -> None:
+    """How often a tool is called at most, and what its failure means.
+
+    Raises:
+        RegistrationError: it is nothing of the kind.
+    """
+    _require_one_of(name, "failure_means", calling["failure_means"], _MEANINGS)
+    tries = calling["tries"]
+    if tries is not None and not (type(tries) is int and 1 <= tries <= MOST_TRIES):
+        raise RegistrationError(f"tool {name!r} says tries={tries!r}; write a number from 1 to {MOST_TRIES}")
+
+
+def _require_one_of(name: str, what: str, said: object, known: tuple[str, ...]) -> None:
+    if said not in known:
+        raise RegistrationError(f"tool {name!r} says {what}={said!r}; write {' or '.join(map(repr, known))}")
+
+
 def draft_of(name: str, given: dict[str, Any], signature: Signature) -> Draft:
     """What was said, as a draft of the manifest.
 
     Raises:
         RegistrationError: something is not known, or cannot be.
     """
-    unknown = set(given) - set(Draft.__dataclass_fields__)
+    unknown = sorted(set(given) - set(Draft.__dataclass_fields__))
     if unknown:
+        known = (*OPTIONS, *Draft.__dataclass_fields__)
+        close = [match for one in unknown for match in get_close_matches(one, known, n=1)]
         called = "; the name comes first and bare: @tool(NAME, ...)" if "name" in unknown else ""
+        meant = f"; did you mean {', '.join(close)}?" if close and not called else ""
         raise RegistrationError(
-            f"@tool({name!r}) does not know {', '.join(sorted(unknown))}{called}; it takes "
-            f"{', '.join(Draft.__dataclass_fields__)}"
+            f"@tool({name!r}) does not know {', '.join(unknown)}{called}{meant}; it takes {', '.join(known)}"
         )
+    _require_shapes(name, given)
     alone = [key for key in _MANY if isinstance(given.get(key), str)]
     if alone:
         raise RegistrationError(
             f"tool {name!r} says {alone[0]}={given[alone[0]]!r}, a text where there may be several; write "
             f"{alone[0]}=[{given[alone[0]]!r}]"
         )
-    ends = given.get("on_exhausted", "transaction")
-    if ends not in _ENDS:
-        raise RegistrationError(
-            f"tool {name!r} says on_exhausted={ends!r}; write 'transaction' or 'tool': what ends when it is known "
-            "not to have acted"
-        )
+    _require_one_of(name, "on_exhausted", given.get("on_exhausted", "transaction"), _ENDS)
     if given.get("ask") not in (None, "live"):
         raise RegistrationError(
             f"tool {name!r} says ask={given['ask']!r}; write ask='live', of a live tool about which the policy is "
             "asked before it runs"
         )
     if given.get("resource") is not None:
-        _require_resource(name, given["resource"], signature)
-    fields: dict[str, Any] = {
+        require_resource(name, given["resource"], signature)
+    said: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in given.items()
     }
-    return Draft(**fields)
+    return Draft(**said)
 
 
-def _require_resource(name: str, given: Any, signature: Signature) -> None:
-    """A type and where its id is found: an argument, a pointer into one, or a constant."""
+def _require_shapes(name: str, given: Mapping[str, Any]) -> None:
+    """Each member is what the manifest will hold: lists hold what they name, a map maps texts to texts."""
+    for key, (shape, holds) in _SHAPES.items():
+        value = given.get(key)
+        alone = key in _MANY and isinstance(value, str)  # which has words of its own
+        if key in given and not alone and not shape(value):
+            raise RegistrationError(f"tool {name!r} says {key}={value!r}; write {holds}")
+
+
+def _is_texts(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(one, str) for one in value)
+
+
+def _is_map(value: Any) -> bool:
+    return isinstance(value, Mapping) and _is_texts([*value, *value.values()])
+
+
+def _is_maps(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(_is_map(one) for one in value)
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+_SHAPES: Final[Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "title": (_is_text, "a text"),
+    "sentence": (_is_text, "a text, like 'Refund {amount_cents} to {customer}'"),
+    "compensate": (_is_text, "a tool's name"),
+    "probe": (_is_text, "a probe's name"),
+    "risk": (lambda value: value in _RISKS, "'low', 'medium' or 'high'"),
+    "idempotent": (lambda value: type(value) is bool, "True or False"),
+    "timeout_seconds": (
+        lambda value: type(value) is int and 1 <= value <= 3600,
+        "whole seconds, 3600 at most",
+    ),
+    "groups": (_is_texts, 'a list of names, like ["read"]'),
+    "recipients": (_is_texts, 'a list of arguments, like ["to"]'),
+    "secret": (_is_texts, 'a list of arguments, like ["token"]'),
+    "money": (_is_maps, 'a list like [{"amount": "amount_cents", "currency": "const:USD"}]'),
+    "compensation_map": (_is_map, 'a map like {"charge_id": "result:/id"}'),
+}
+
+
+def require_resource(name: str, given: Any, signature: Signature) -> None:
+    """A type and where its id is found: an argument, a pointer into one, or a constant.
+
+    Raises:
+        RegistrationError: it is no such pair, or no argument is called so.
+    """
     is_pair = (
         isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(one, str) for one in given)
     )
-    if is_pair and (given[1] in signature.names or given[1].startswith(("/", "const:"))):
+    if is_pair and (given[1].startswith("const:") or argument_of(given[1]) in signature.names):
         return
     takes = ", ".join(signature.parameters) or "no arguments"
     raise RegistrationError(
         f"tool {name!r} says resource={given!r}, which is no type with the argument that names one of them; {name} "
         f"takes {takes}: write resource={resource_for(signature)}"
     )
+
+
+def argument_of(names_it: str) -> str:
+    """The argument that a name, or a pointer into the arguments (RFC 6901), begins at; `""` where it is neither."""
+    if not names_it.startswith("/"):
+        return names_it
+    try:
+        return pointer_tokens(names_it)[0]
+    except PointerError:
+        return ""

@@ -9,11 +9,31 @@ raise `PlaceholderUsed`, because every one of them would let a program go on as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Generic, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 
 from countersign.errors import PlaceholderUsed
 
 R_co = TypeVar("R_co", covariant=True)
+
+_WHY_NONE: Final = {
+    "staged": "it was never submitted",
+    "review": "people are asked about it, and it has not fired",
+    "released": "it was released, and has not fired",
+    "denied": "it was denied",
+    "expired": "nobody answered in time",
+    "withdrawn": "it was withdrawn",
+    "revoked": "its release was revoked",
+    "redeemed": "it was redeemed, and has not fired",
+    "firing": "it is not known whether it happened",
+    "unknown": "it is not known whether it happened",
+    "failed": "it did not happen",
+    "unused": "it was not called",
+    "compensating": "it happened and is to be taken back",
+    "compensated": "it happened and was taken back",
+    "compensation_failed": "it happened, and could not be taken back",
+    "relisted": "another list took its place",
+}
+"""By outcome, why there is no result. What else an outcome may be is told as it is."""
 
 
 class Placeholder(Generic[R_co]):
@@ -46,13 +66,14 @@ class Placeholder(Generic[R_co]):
         Raises:
             PlaceholderUsed: the effect has not fired.
         """
-        if self._outcome != "fired":
-            state = (
-                f"it {self._outcome}"
-                if self._outcome
-                else "it is staged and happens only when the block commits"
+        if self._outcome is None:
+            raise PlaceholderUsed(
+                f"{self.tool} has no result: it is staged and happens only when the block commits. Read .result after "
+                "the transaction"
             )
-            why = f": {self._error}" if self._error else ". Read .result after the transaction"
+        if self._outcome != "fired":
+            state = _WHY_NONE.get(self._outcome, f"it is {self._outcome}")
+            why = f": {self._error}" if self._error else ""
             raise PlaceholderUsed(f"{self.tool} has no result: {state}{why}")
         return cast("R_co", self._result)
 
@@ -70,11 +91,13 @@ class Placeholder(Generic[R_co]):
             "later transaction."
         )
 
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AttributeError(
-            f"the placeholder of {self.tool} has no attribute {name!r}: the call is staged, its result exists only "
-            "after the commit, as .result"
-        )
+    if not TYPE_CHECKING:  # who has it passes for everything that is told by its methods, a coroutine too
+
+        def __getattr__(self, name: str) -> NoReturn:
+            raise AttributeError(
+                f"the placeholder of {self.tool} has no attribute {name!r}: the call is staged, its result exists only "
+                "after the commit, as .result"
+            )
 
     def __bool__(self) -> bool:  # noqa: PLE0304 - it never returns
         self._refuse()

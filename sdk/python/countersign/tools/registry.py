@@ -63,8 +63,8 @@ class ToolRegistry:
         return found
 
     def unmet(self, one: Tool) -> tuple[str, ...]:
-        """What the tool's code names and no code here defines: without it nothing takes the effect back, or tells
-        whether it happened.
+        """What the tool's code counts on and does not say, or names and no code here defines: without it nothing takes
+        the effect back, or tells whether it happened.
         """
         back, probe = one.draft.compensate, one.draft.probe
         lacking = []
@@ -72,6 +72,10 @@ class ToolRegistry:
             lacking.append(f"its compensation {back!r} is defined nowhere here; add @tool({back!r})")
         if probe is not None and self.probe(probe) is None:
             lacking.append(f"its probe {probe!r} is defined nowhere here; add @probe({probe!r})")
+        if one.tries is not None and one.tries > 1 and not one.draft.idempotent:
+            lacking.append(
+                f"it says tries={one.tries}, which only an idempotent tool may; add idempotent=True"
+            )
         return tuple(lacking)
 
     def __iter__(self) -> Iterator[Tool]:

@@ -16,7 +16,8 @@ from __future__ import annotations
 import datetime as dt
 import inspect
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from functools import cached_property
 from typing import Any, Final, NotRequired
@@ -121,8 +122,13 @@ class Signature:
 
     @cached_property
     def schema(self) -> dict[str, JSON]:
-        """JSON Schema of the args: one closed object, references written out."""
-        return self._adapter.json_schema(mode="validation")
+        """JSON Schema of the args: one closed object, references written out.
+
+        Raises:
+            RegistrationError: an argument is of a kind that has none.
+        """
+        with self._described():
+            return self._adapter.json_schema(mode="validation")
 
     def dump_result(self, value: object) -> bytes | None:
         """A result as canonical bytes, or None where it has no JSON form (the effect has fired all the same)."""
@@ -160,11 +166,16 @@ class Signature:
         fields = {name: self._field(name) for name in self._signature.parameters}
         shape = _typed_dict(f"{self.tool}_args", fields)
         shape.__pydantic_config__ = ConfigDict(extra="forbid")
-        try:
+        with self._described():
             return TypeAdapter(shape)
+
+    @contextmanager
+    def _described(self) -> Iterator[None]:
+        try:
+            yield
         except PydanticUserError as error:
             raise RegistrationError(
-                f"tool {self.tool!r} has an argument that no schema describes: {error}"
+                f"tool {self.tool!r} has an argument that no schema describes: {error.message}"
             ) from error
 
     def _field(self, name: str) -> Any:
@@ -175,9 +186,19 @@ class Signature:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise NotStageable(f"{self.tool!r} cannot be called like this: {error}") from error
+            why = self._missing(args, kwargs) or str(error)
+            raise NotStageable(f"{self.tool!r} cannot be called like this: {why}") from error
         bound.apply_defaults()
         return {n: v for n, v in bound.arguments.items() if not (v is None and n in self.optional)}
+
+    def _missing(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> str:
+        """All that a call leaves out, where that is what is wrong with it: Python names the first alone."""
+        try:
+            given = self._signature.bind_partial(*args, **kwargs).arguments
+        except TypeError:
+            return ""
+        needed = [name for name, one in self._signature.parameters.items() if one.default is one.empty]
+        return f"missing {', '.join(repr(name) for name in needed if name not in given)}"
 
     def _require_value(self, name: str, value: object) -> None:
         found = find_placeholder(value)

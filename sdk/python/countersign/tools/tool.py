@@ -25,7 +25,7 @@ from countersign.contract.pointers import pointer_to
 from countersign.errors import OutsideTransaction, RegistrationError
 from countersign.tools.classes import compensation_of, methods_of, probe_of
 from countersign.tools.current import current_transaction
-from countersign.tools.declaring import Draft, Lane, draft_of, require_sound
+from countersign.tools.declaring import Draft, FailureMeans, Lane, draft_of, require_calling, require_sound
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.probes import Probe
 from countersign.tools.registry import ToolRegistry, default_registry
@@ -33,8 +33,6 @@ from countersign.tools.signature import Signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
-FailureMeans = Literal["unknown", "not_done"]
-
 _ATTRIBUTE: Final = "__countersign_tool__"
 
 
@@ -140,12 +138,14 @@ def tool(
     """Register a function as a tool and gate it; or a class with `execute` and perhaps
     `compensate` and `probe` (classes.py).
 
-    `repeat`: equal calls in one transaction are each meant. `failure_means`: what an exception of the tool
-    says about the world; "not_done" only for a tool that never raises after it may have acted. `own_thread`: a plain
-    function is called in a thread of its own, so that its manifest's timeout ends the wait; False for one that is bound
-    to the caller's thread and has a timeout itself. `tries`: how often it is called at most, with the same call key, if
-    its reviewed manifest says idempotent. `manifest`: the reviewed manifest, if it is not `tools/<name>.json` beside
-    the module. `draft`: the fields of `Draft`, for the exported manifest.
+    Of staged tools: `repeat`: equal calls in one transaction are each meant. `failure_means`: what an exception of the
+    tool says about the world; "not_done" only for a tool that never raises after it may have acted. `own_thread`: a
+    plain function is called in a thread of its own, so that its manifest's timeout ends the wait; False for one that is
+    bound to the caller's thread and has a timeout itself. `tries`: how often it is called at most, with the same call
+    key, if its reviewed manifest says idempotent; 20 at most.
+
+    `manifest`: the reviewed manifest, if it is not `tools/<name>.json` beside the module. `draft`: the fields of
+    `Draft`, for the exported manifest.
 
     Raises:
         RegistrationError: the name is taken or malformed, a live tool lacks its adapter, an argument has no
@@ -154,11 +154,11 @@ def tool(
     if callable(name):
         return tool()(cast("Callable[..., Any]", name))
 
-    if tries is not None and tries < 1:
-        raise RegistrationError(f"a tool says tries={tries!r}; it is called at least once")
+    calling = {"repeat": repeat, "failure_means": failure_means, "own_thread": own_thread, "tries": tries}
 
     def made(fn: Callable[..., Any], called: str, said: dict[str, Any]) -> Tool:
-        require_sound(called, lane, adapter, said)
+        require_sound(called, lane, adapter, said | calling)
+        require_calling(called, calling)
         signature = Signature(fn, called)
         return Tool(
             name=called,
@@ -166,10 +166,10 @@ def tool(
             signature=signature,
             lane=lane,
             adapter=adapter,
-            repeat=repeat,
-            failure_means=failure_means,
             manifest_path=manifest,
             draft=draft_of(called, said, signature),
+            repeat=repeat,
+            failure_means=failure_means,
             own_thread=own_thread,
             tries=tries,
         )
@@ -231,6 +231,7 @@ def _watching(one: Tool) -> Any:
     if txn is None:
         raise OutsideTransaction(
             f"{one.name} was called outside a transaction, where nobody would be asked and nothing recorded; call it "
-            "inside `with transaction(...)` (a new thread starts outside)"
+            "inside `with transaction(...)` (a new thread starts outside, one of a pool too: inside `with "
+            "txn.parallel():` hand it `contextvars.copy_context().run`)"
         )
     return txn

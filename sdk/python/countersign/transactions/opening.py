@@ -13,13 +13,13 @@ from countersign.errors import UNNAMED, MisuseError
 from countersign.errors.reasons import Proposal
 from countersign.live.isolation import Abort, Serialize, require_isolation
 from countersign.tools.current import current_transaction, require_running
+from countersign.transactions.saying import require_key, require_wait
 from countersign.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
     from countersign.rehearsal.stage import Rehearsal
     from countersign.runtime import Runtime
 
-_MAX_KEY: Final = 200
 _KEY_BYTES: Final = 16
 _ABORT: Final = Abort()
 
@@ -57,19 +57,15 @@ def transaction(
     `Moved` if they changed what live effects saw; `Serialize(timeout_seconds=30)` first waits for other such blocks.
 
     Raises:
-        MisuseError: the key is too long, `on_question` is no function, or `isolation` is none of a block.
+        MisuseError: the key is no text or too long, `wait` is no number of seconds, `on_question` is no function, or
+            `isolation` is none of a block.
         SettingsError: no runtime was given and the environment describes none.
     """
     from countersign.runtime import default_runtime
 
     require_running()
-    named = f"{UNNAMED}{secrets.token_urlsafe(_KEY_BYTES)}" if key is None else key
-    if not isinstance(named, str):
-        raise MisuseError(
-            f"the key of a transaction is text: write key={str(named)!r} in place of key={named!r}"
-        )
-    if not 0 < len(named) <= _MAX_KEY:
-        raise MisuseError(f"a transaction key has 1 to {_MAX_KEY} characters, this has {len(named)}")
+    named = f"{UNNAMED}{secrets.token_urlsafe(_KEY_BYTES)}" if key is None else require_key(key)
+    require_wait(wait)
     require_isolation(isolation, reruns=False)
     if independent and isinstance(isolation, Serialize):
         raise MisuseError(

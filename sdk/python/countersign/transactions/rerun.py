@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from countersign.commit.answering import Answering, OnQuestion
-from countersign.commit.asking import pause_seconds, pending_of, until_answered
+from countersign.commit.asking import pause_seconds, pending_of, until_answered, why_away
 from countersign.commit.edits import Edits
 from countersign.commit.terms import Terms
 from countersign.contract.states import EffectState, TxnState
@@ -25,14 +25,18 @@ from countersign.errors import (
     MisuseError,
     Moved,
     OutcomeUnknown,
+    OverQuota,
     ReviewPending,
+    ServiceRefused,
     ServiceUnavailable,
+    TransactionBusy,
 )
 from countersign.errors.reasons import Proposal
 from countersign.live.isolation import Abort, Attempts, Isolation, require_isolation
 from countersign.runtime import Runtime, default_runtime
 from countersign.tools.current import require_running
 from countersign.transactions.list_guard import ListGuard
+from countersign.transactions.saying import require_key, require_wait
 from countersign.transactions.transaction import Transaction
 from countersign.waiting import AsyncWaits, Waits, run
 
@@ -117,9 +121,12 @@ def run_transaction(
         OutcomeUnknown: nor settled in time what nobody else can tell.
         RerunDiffers: `fn` stages another list every time.
         Moved: somebody else changed what live effects saw, in each run that `isolation` allows.
+        MisuseError: `key`, `wait`, `isolation` or `fn` is none; nothing has run.
         CountersignError: as leaving a transaction does.
     """
     require_running()
+    require_key(key)
+    require_wait(wait)
     require_step(fn, "run_transaction", "run_transaction(step, key=...) without calling step")
     require_isolation(isolation, reruns=True)
     chosen = runtime or default_runtime()
@@ -187,9 +194,9 @@ class _Rerun:
         self._attempts = Attempts.of(isolation)
         self._guard = ListGuard(key)
         self._until = runtime.clock.steady() + terms.wait
-        self._went_on = (
-            False  # after a doubt that was over before we asked: that happens once, not again and again
-        )
+        self._ran = False  # once; who is in our way then is a worker that looks, and soon gone
+        # After a doubt that was over before we asked: that happens once, not again and again.
+        self._went_on = False
 
     async def run(self) -> Any:
         """Run, wait, run again."""
@@ -197,22 +204,42 @@ class _Rerun:
             try:
                 return await self._once()
             except ReviewPending as pending:
+                self._ran = True
                 if pending.parked or not await self._answered(pending):
                     raise
+            except (TransactionBusy, OverQuota) as in_the_way:
+                if not self._ran:
+                    raise
+                await self._outlast(in_the_way)
             except Moved as moved:
                 pause = self._attempts.pause_after(moved)
                 self._guard.forget()
                 await self._waits.sleep(pause)
             except OutcomeUnknown as unknown:
+                self._ran = True
                 if not await self._settled(unknown):
                     raise
 
+    def _left(self) -> float:
+        """Seconds that people, probes and workers may still take."""
+        return max(0.0, self._until - self._runtime.clock.steady())
+
+    async def _outlast(self, in_the_way: TransactionBusy | OverQuota) -> None:
+        """Wait until a worker may have looked, or for as long as the service says that a quota lasts.
+
+        Raises:
+            TransactionBusy, OverQuota: the time is up.
+        """
+        if not self._left():
+            raise in_the_way
+        lasts = (in_the_way.retry_after or 0) if isinstance(in_the_way, OverQuota) else 0
+        await self._waits.sleep(min(max(self._runtime.settings.retry_base_seconds, lasts), self._left()))
+
     async def _once(self) -> Any:
-        left = max(0.0, self._until - self._runtime.clock.steady())
         txn = Transaction(
             self._runtime,
             self._key,
-            replace(self._terms, wait=left),
+            replace(self._terms, wait=self._left()),
             guard=self._guard,
             isolation=self._isolation,
         )
@@ -232,17 +259,18 @@ class _Rerun:
         engine = self._runtime.engine(self._waits)
         edits = Edits(engine, self._terms.accept_edits)
         try:
-            seen = await self._look(engine, pending, edits)
-            while seen is not None and edits.concerns(seen):
-                await edits.answer(seen)
-                seen = await self._look(engine, pending, edits)
-        except ServiceUnavailable as away:
+            while (seen := await self._look(engine, pending, edits)) is not None and edits.concerns(seen):
+                try:
+                    await edits.answer(seen)
+                except OverQuota as over:
+                    await self._outlast(over)
+        except (ServiceUnavailable, OverQuota) as away:
             raise ReviewPending(
                 pending.key,
                 pending.txn,
                 pending.reviews,
                 parked=False,
-                unreached=away.why,
+                unreached=why_away(away),
                 proposals=pending.proposals,
                 questions=pending.questions,
             ) from away
@@ -262,23 +290,25 @@ class _Rerun:
         """
         service = self._runtime.engine(self._waits).service
         settings, asked, missed = self._runtime.settings, False, 0
-        while (left := self._until - self._runtime.clock.steady()) > 0:
+        away: ServiceUnavailable | OverQuota | None = None
+        while (left := self._left()) > 0:
             if unknown.probe_at is not None:
                 if (due := unknown.probe_at - self._runtime.clock.wall()) <= 0:
                     return True
                 left = min(left, due)
             try:
                 view = await service.view(unknown.txn, wait=max(1, min(int(left), settings.poll_seconds)))
-            except (
-                ServiceUnavailable
-            ):  # away, which settles nothing: whoever waits for people waits for it too
-                missed += 1
+            except (ServiceUnavailable, OverQuota) as error:
+                # Which settles nothing: who waits for people waits for it too.
+                away, missed = error, missed + 1
+            except ServiceRefused as refused:
+                raise unknown from refused  # nothing of what it refuses is known any better
             else:
                 if not _doubtful(view):
                     going_on, self._went_on = asked or not self._went_on, True
                     return going_on
-                asked, missed = True, 0
-            await self._waits.sleep(min(pause_seconds(settings, missed), left))
+                asked, missed, away = True, 0, None
+            await self._waits.sleep(min(pause_seconds(settings, missed, away), left, self._left()))
         return False
 
 

@@ -32,6 +32,7 @@ from countersign.live.isolation import Serialize, claim
 from countersign.live.remains import undo_remains
 from countersign.live.work import LiveWork
 from countersign.recovery.forward import Forward, results_in_journal
+from countersign.recovery.live_only import settle_live_only
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.tool import Tool
 from countersign.transactions.listing import Listing
@@ -269,7 +270,7 @@ class Step:
         if view is not None:
             await adopt(engine, self._lease, before, view)
         elif before.live and not before.calls:
-            Forward(engine, self._lease, before, LiveWork(self.txn)).settle_live_only()
+            settle_live_only(engine, self._lease, before)
         return self._journal.transactions.require(self.txn)
 
     async def _replay(self, engine: Engine, earlier: TransactionRecord, plan: Plan) -> dict[str, object]:

@@ -14,10 +14,13 @@ from countersign.adapters.contract import Resource
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.memory import MemoryAdapter
 from countersign.adapters.postgres import PostgresAdapter
+from countersign.adapters.protocol import Change
 
 
 class SQLiteRows(Resource):
     """A table of keys and values. A transaction holds the write lock, so nobody else writes meanwhile."""
+
+    tells_changes = True
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "rows.db"
@@ -39,6 +42,9 @@ class SQLiteRows(Resource):
     def outside(self, key: str) -> str | None:
         with closing(sqlite3.connect(self._path)) as connection:
             return _value(connection, key)
+
+    def told(self, change: Change) -> tuple[str, object, object]:
+        return _told_of_row(change)
 
     def change_outside(self, key: str, value: str) -> bool:
         with closing(sqlite3.connect(self._path, timeout=0, isolation_level=None)) as connection:
@@ -137,6 +143,8 @@ class MemoryValues(Resource):
 class PostgresRows(Resource):
     """A table of keys and values that nobody else writes to while a transaction is open."""
 
+    tells_changes = True
+
     def __init__(self, conninfo: str) -> None:
         self._conninfo = conninfo
         self._say("DROP TABLE IF EXISTS rows, countersign_landed")
@@ -156,6 +164,9 @@ class PostgresRows(Resource):
 
     def outside(self, key: str) -> str | None:
         return _first(self._say("SELECT value FROM rows WHERE key = %s", key))
+
+    def told(self, change: Change) -> tuple[str, object, object]:
+        return _told_of_row(change)
 
     def change_outside(self, key: str, value: str) -> bool:
         try:
@@ -191,3 +202,9 @@ def _postgres(adapter: LiveAdapter) -> PostgresAdapter:
 
 def _first(row: Any) -> str | None:
     return None if row is None else str(row[0])
+
+
+def _told_of_row(change: Change) -> tuple[str, object, object]:
+    """`rows[k]`, with the row before and after."""
+    values = [None if row is None else row["value"] for row in (change.before, change.after)]
+    return change.key.removeprefix("rows[").removesuffix("]"), *values

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import pytest
 
 from countersign.adapters import LiveCall
 from countersign.adapters.files import FilesAdapter
+from countersign.adapters.redo import COMMITTING, Work
 
 CALL = LiveCall("exam", {}, "e-1")
 ACTS = ("rename", "link", "unlink", "fsync", "mkdir", "rmdir", "write", "open")
@@ -257,3 +259,30 @@ def half_done(folder: Path, at: int) -> bool:
 def records(root: Path) -> list[str]:
     paths = (root / ".countersign" / "sessions").glob("*/record.json")
     return [path.read_text() for path in paths]
+
+
+def test_who_cannot_finish_what_a_dead_process_decided_does_not_keep_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker goes on after an error, and must find what it could not finish free at the next round."""
+    root = standing(tmp_path)
+    files = FilesAdapter(root)
+    session = files.begin("t-1")
+    with session.effect(CALL):
+        files.write("a", "new a")
+    session.prepare("a-1")
+    record = session._work.record()
+    assert record is not None
+    session._work.write(replace(record, state=COMMITTING))
+    session._work.let_go()  # as its process ends
+
+    def in_the_way(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Work, "_apply", in_the_way)
+    for _ in range(2):
+        with pytest.raises(PermissionError):
+            files.begin("t-2")
+    monkeypatch.undo()
+    files.begin("t-2").undo()
+    assert (files.landed("a-1"), (root / "a").read_text(), left(root)) == (True, "new a", [])

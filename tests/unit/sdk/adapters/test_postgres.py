@@ -28,19 +28,11 @@ from countersign import (
 from countersign.adapters import LiveCall
 from countersign.adapters.contract import AdapterContract, Resource
 from countersign.adapters.postgres import PostgresAdapter, PostgresSession
-from tests.counterparts import postgres, require
 from tests.fakes.desk import Desk, make_desk
 from tests.unit.sdk.adapters.resources import PostgresRows
 
 pytestmark = pytest.mark.xdist_group("postgresql")
 CALL = LiveCall("exam", {}, "e-1")
-
-
-@pytest.fixture(scope="module")
-def conninfo() -> Iterator[str]:
-    require("PostgreSQL", postgres.is_at_hand(), postgres.WAY_TO_GET)
-    with postgres.server() as server, postgres.database(server) as url:
-        yield re.sub(r"\+psycopg", "", url)
 
 
 class TestPostgres(AdapterContract):
@@ -238,6 +230,33 @@ def test_without_its_driver_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(builtins, "__import__", missing)
     with pytest.raises(SettingsError, match=r"countersign-sdk\[postgres\]"):
         PostgresAdapter("dbname=x")
+
+
+@pytest.mark.parametrize("round_", range(10))
+def test_many_that_come_first_at_once_all_begin(conninfo: str, rows: PostgresRows, round_: int) -> None:
+    """Scenario of a first deployment: every process makes the table of marks, and each finds another's half made."""
+    together = threading.Barrier(6)
+
+    def begin(_: int) -> None:
+        adapter = PostgresAdapter(conninfo, name="rows")
+        adapter.connect().close()
+        together.wait(10)
+        adapter.begin("t" * 64).undo()
+
+    with ThreadPoolExecutor(6) as pool:
+        list(pool.map(begin, range(6)))
+
+
+def test_a_name_that_something_else_has_is_told_before_anything_ran(
+    conninfo: str, rows: PostgresRows
+) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("CREATE DOMAIN countersign_landed AS text")
+        try:
+            with pytest.raises(psycopg.errors.DuplicateObject):
+                PostgresAdapter(conninfo, name="rows").begin("t" * 64)
+        finally:
+            connection.execute("DROP DOMAIN countersign_landed")
 
 
 # ------------------------------------------------------------------------------ others who write meanwhile

@@ -154,7 +154,8 @@ def test_the_journal_shows_no_secret_and_no_control_character(served: Desk, modu
         assert result.exit_code == 0
         assert "4111" not in result.output
     assert "parked" in listed.output
-    assert "(secret)" in shown.output
+    line = '  args: {"amount_cents":90000,"card":"(secret)","order_id":"o-1"}'
+    assert line in shown.output.splitlines()  # whole, however narrow the terminal
     document = json.loads(run("journal", "show", "ticket 1", "--json").output)
     assert document[0]["effects"][0]["args"] == '{"amount_cents":90000,"card":"(secret)","order_id":"o-1"}'
     assert json.loads(run("journal", "list", "--json").output)[0]["state"] == "parked"
@@ -191,6 +192,29 @@ def test_what_a_tool_names_and_nothing_defines_is_told(module: Path) -> None:
     exported = run("tools", "export", "--tools", str(module))
     assert exported.stderr.splitlines() == [f"cli_refund: {one}" for one in says]
     assert exported.exit_code == 0
+
+
+def test_more_tries_of_a_tool_that_is_not_idempotent_are_told_before_anybody_reviews_it(module: Path) -> None:
+    module.write_text(MODULE.replace("secret=", "tries=3, secret=", 1))
+    exported = run("tools", "export", "--tools", str(module))
+    assert exported.stderr == (
+        "cli_refund: it says tries=3, which only an idempotent tool may; add idempotent=True\n"
+    )
+    module.write_text(MODULE.replace("secret=", "tries=3, idempotent=True, secret=", 1))
+    assert run("tools", "export", "--tools", str(module)).stderr == ""
+
+
+def test_an_export_names_every_tool_that_makes_no_sound_manifest_and_writes_none(module: Path) -> None:
+    more = "\n\n@tool('cli_nowhere')\ndef cli_nowhere(order_id: str) -> None: ...\n"
+    more += (
+        "\n\n@tool('cli_wide', resource=('Order', 'order_id'))\ndef cli_wide(order_id: list) -> None: ...\n"
+    )
+    module.write_text(MODULE + more)
+    exported = run("tools", "export", "--tools", str(module))
+    assert exported.exit_code == 1
+    assert "'cli_nowhere' does not say what it acts on" in exported.stderr
+    assert "'cli_wide': /order_id/items may hold anything" in exported.stderr
+    assert not (module.parent / "drafts").exists()
 
 
 def test_what_a_tool_names_and_its_module_defines_is_not_missing(module: Path) -> None:

@@ -76,7 +76,7 @@ def test_scenario_39_what_may_fail_stays_failed_and_the_rest_goes_on(
     assert (first.result, last.result) == ({"charge_id": "c-o-1"}, {"charge_id": "c-o-2"})
     assert [one.effect_id for one in txn.failed] == [placed.effect_id]
     assert (placed.outcome, placed.error) == ("failed", "NotDone: mailbox full")
-    with pytest.raises(PlaceholderUsed, match="mail has no result: it failed: NotDone: mailbox full"):
+    with pytest.raises(PlaceholderUsed, match="mail has no result: it did not happen: NotDone: mailbox full"):
         placed.result  # noqa: B018 - it raises
     assert "mail did not happen" in caplog.text
     assert resume(desk.runtime) == [], "nothing is left to do"

@@ -275,9 +275,13 @@ def test_a_machine_whose_clock_is_wrong_fires_nothing_until_it_is_set(
     refund = refund_tool(desk)
     machine.off = off
     with running(desk, machine) as runtime:
-        with pytest.raises(ServiceRefused, match="bad_proof"), transaction("t-1", runtime=runtime):
+        with (
+            pytest.raises(ServiceRefused, match="bad_proof") as refused,
+            transaction("t-1", runtime=runtime),
+        ):
             refund("o-1", 100)
         assert desk.done == []
+        assert refused.value.__cause__ is not refused.value
         machine.off = 0.0
         with transaction("t-1", runtime=runtime):
             refund("o-1", 100)

@@ -27,7 +27,7 @@ from countersign.contract import EffectState, Outcome, names
 from countersign.contract.effect import Effect, Resource
 from countersign.journal import Done, Journal, Lease, LocalState, LocalTxn, Staged
 from countersign.journal.leases import fate_of, new_holder
-from countersign.journal.moves import MOVES, SOURCES, SPENT
+from countersign.journal.moves import MOVES, SOURCES
 from countersign.journal.place import JournalPlace, JournalUrl
 from tests.fakes.desk import AGENT, Desk, TickingClock, failing_tool, refund_tool
 from tests.unit.sdk.journals import BOTH
@@ -428,7 +428,6 @@ def test_every_state_has_moves_and_the_service_names_them_the_same() -> None:
     assert not any(to is LocalState.STAGED for moves in MOVES.values() for to in moves)
     assert all(frm in MOVES and to in MOVES[frm] for to in LocalState for frm in SOURCES[to])
     assert LocalState.FIRED not in SOURCES[LocalState.FAILED]
-    assert LocalState.RELEASED not in SPENT
 
 
 def test_a_forked_child_uses_a_connection_of_its_own(journal: Journal) -> None:

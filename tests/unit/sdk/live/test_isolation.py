@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from countersign.journal import Claim, Lease
 from countersign.manifests.drafting import manifest_json
 from countersign.tools.tool import tool_of
 from tests.fakes.desk import Desk, refund_tool
+from tests.fakes.operated import free_port
 from tests.unit.sdk.adapters.resources import FilesBelow, MemoryValues
 from tests.unit.sdk.journals import BOTH
 
@@ -262,7 +264,9 @@ def elsewhere(desk: Desk, tmp_path: Path) -> Any:
     """A process that holds the folder, the pipe that ends it, and our tools on the same folder."""
     (tmp_path / "root").mkdir()
     ours, theirs = SPAWN.Pipe()
-    child = SPAWN.Process(target=hold, args=(desk.runtime.settings, tmp_path / "root", theirs))
+    # Where really nobody answers: a developer's own service may.
+    settings = replace(desk.runtime.settings, url=f"http://127.0.0.1:{free_port()}")
+    child = SPAWN.Process(target=hold, args=(settings, tmp_path / "root", theirs))
     child.start()
     assert ours.poll(_PATIENCE_S) and ours.recv() == "writing"
     files = FilesAdapter(tmp_path / "root", name="files")

@@ -10,14 +10,19 @@ import os
 import signal
 import sqlite3
 from collections.abc import AsyncIterator, Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from countersign import (
+    CountersignError,
     FilesAdapter,
     JournalError,
+    MisuseError,
+    NotDone,
+    NotStageable,
     ReviewPending,
     resume,
     tool,
@@ -27,6 +32,7 @@ from countersign.adapters.overlay import FilesSession
 from countersign.engine import Engine
 from countersign.recovery import worker
 from countersign.recovery.recovery import Resumed
+from countersign.tools.rest import RestUnknown
 from tests.fakes.desk import Desk, refund_tool
 
 SAID = "row (4111 1111) violates a rule"
@@ -93,6 +99,92 @@ def test_what_it_says_of_a_transaction_with_secrets_is_told_nowhere(
     assert told(found) == [("t-1", "staging", True), ("t-2", "settled", False)]
     assert found[0].note.startswith("IntegrityError (at ")
     assert SAID not in caplog.text
+
+
+class Untold(Exception):
+    """An exception of somebody's own."""
+
+    def __str__(self) -> str:
+        raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (RuntimeError("caf\udce9.txt\nand more"), r"RuntimeError: caf\udce9.txt and more (at "),
+        (Untold(), "Untold (at "),
+        (RuntimeError("x" * 100_000), f"RuntimeError: {'x' * 500} (at "),
+        (PermissionError(13, "Permission denied", "/of/another"), "PermissionError: Permission denied (at "),
+    ],
+    ids=["bytes that are no text", "nothing to tell", "long", "the name of a file"],
+)
+def test_whatever_it_says_the_others_are_finished(
+    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch, error: Exception, said: str
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(FilesSession, "undo", _fails)
+    monkeypatch.setattr(FilesAdapter, "recover", fails)
+    left_live(desk, save_tool(desk, files))
+    found = resume(desk.runtime)
+    assert told(found) == [("t-1", "staging", True), ("t-2", "settled", False)]
+    assert found[0].note.startswith(said)
+
+
+def test_secrets_of_another_transaction_are_not_told_either(
+    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an adapter finishes, whichever transaction it is asked about, may be another's."""
+    save = save_tool(desk, files)
+
+    @tool("hide", lane="live", adapter=files, secret=["text"], registry=desk.registry)
+    def hide(name: str, text: str) -> None:
+        """Save a secret."""
+        files.write(name, text)
+
+    monkeypatch.setattr(FilesSession, "undo", _fails)
+    monkeypatch.setattr(FilesAdapter, "recover", _fails)
+    for key, write in (("t-1", save), ("t-2", hide)):
+        with pytest.raises(sqlite3.IntegrityError), transaction(key, runtime=desk.runtime):
+            write("a", "new")
+            raise ZeroDivisionError
+    assert [SAID in one.note for one in resume(desk.runtime)] == [False, False]
+
+
+@pytest.mark.parametrize("kind", [NotStageable, NotDone, RestUnknown, MisuseError, CountersignError])
+def test_a_refusal_that_names_what_a_call_was_about_is_not_told_where_there_are_secrets(
+    desk: Desk, files: FilesAdapter, monkeypatch: pytest.MonkeyPatch, kind: type[CountersignError]
+) -> None:
+    def refuses(*_: object) -> None:
+        raise kind("'4111' leads through a symbolic link")
+
+    monkeypatch.setattr(FilesSession, "undo", _fails)
+    monkeypatch.setattr(FilesAdapter, "recover", refuses)
+    left_live(desk, save_tool(desk, files, secret=["name"]))
+    found = resume(desk.runtime)
+    assert found[0].note.startswith(f"{kind.__name__} (at ")
+
+
+def test_a_journal_that_refuses_one_transaction_keeps_no_other_up(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    refund = refund_tool(desk)
+    for key in ("t-1", "t-2"):
+        with pytest.raises(ReviewPending) as pending, transaction(key, runtime=desk.runtime):
+            refund(f"o-{key}", 90_000)
+        desk.service.approve(pending.value.txn)
+    txn = desk.runtime.journal.transactions.find("t-1")[0].txn
+    with closing(
+        sqlite3.connect(desk.runtime.settings.journal_path)
+    ) as behind:  # its chain cannot be gone on with
+        behind.execute("UPDATE transactions SET chain_n = chain_n - 1 WHERE txn = ?", (txn,))
+        behind.commit()
+    assert told(resume(desk.runtime)) == [("t-1", "review", True), ("t-2", "settled", False)]
+    assert desk.done == [("refund", "o-t-2", 90_000)]
+    assert "takes no note" in caplog.text
+    with closing(sqlite3.connect(desk.runtime.settings.journal_path, isolation_level=None)) as behind:
+        behind.execute("UPDATE transactions SET chain_n = chain_n + 1 WHERE txn = ?", (txn,))
 
 
 class Rounds:

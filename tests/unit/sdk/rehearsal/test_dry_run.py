@@ -111,7 +111,7 @@ def test_scenario_56_a_dry_run_leaves_sql_and_files_byte_identical(desk: Desk, t
     assert (bytes_below(root), notes.read_bytes()) == (before, database)
     assert (notes_in(notes), desk.done) == ([("o-0", "here")], [])
     sql, folder = txn.result.changes
-    assert sql.changes is None
+    assert sql.changes == (Change("notes[o-1]", None, {"order_id": "o-1", "note": "x" * 200_000}),)
     assert folder.changes == (
         Change("deep/gone.txt", b"gone", None),
         Change("made.txt", None, b"made"),
@@ -443,6 +443,9 @@ def test_what_was_found_reads_as_text_and_moves_no_cursor() -> None:
                     "files", (Change("a\x07.txt", None, b"1"), Change("b", b"1", None), Change("c", 1, 2))
                 ),
                 AdapterChanges("memory", ()),
+                AdapterChanges(
+                    "rows", (Change("t[1]", {"id": 1, "n": 1, "s": "a\x1b"}, {"id": 1, "n": 1.0, "s": "b"}),)
+                ),
             ),
         )
     )
@@ -454,5 +457,6 @@ def test_what_was_found_reads_as_text_and_moves_no_cursor() -> None:
         '  live  note {"text":"x"}: ran and was undone',
         "  changes  sql: cannot tell what would change",
         r"  changes  files: a\x07.txt new, b removed, c changed",
-        "  changes  memory: nothing would change",
+        "  changes  memory: no change found",
+        r"  changes  rows: t[1] changed (n: 1 -> 1.0, s: 'a\x1b' -> 'b')",
     ]

@@ -419,7 +419,12 @@ def test_what_is_no_export_is_refused(
 
 def test_files_that_are_no_export_are_refused(desk: Desk, tmp_path: Path) -> None:
     (bad := tmp_path / "bad.json").write_text('{"format": 1, "format": 2}')
-    for path, said in ((tmp_path / "gone.json", "cannot be read"), (bad, "is no export of a journal")):
+    (table := tmp_path / "journal.csv").write_text("txn,key\n")
+    for path, said in (
+        (tmp_path / "gone.json", "cannot be read"),
+        (bad, "is no export of a journal"),
+        (table, "is no export of a journal: .*; write one with `countersign journal export --format json`"),
+    ):
         with pytest.raises(MisuseError, match=said):
             replay("t-1", lambda txn: None, export=path, runtime=desk.runtime)
 

@@ -52,7 +52,7 @@ def test_a_service_that_is_still_away_when_the_time_is_up_is_said_and_what_waits
     with pytest.raises(ReviewPending) as pending, transaction("t-1", wait=60, runtime=desk.runtime):
         refund("o-1", 90_000)
     assert pending.value.parked
-    assert "could not be reached when the time was up" in str(pending.value)
+    assert "could not be asked when the time was up" in str(pending.value)
     assert "nobody listens" in str(pending.value)
     assert "countersign resume" in str(pending.value)
     desk.face.faults.clear()
@@ -91,7 +91,7 @@ def test_a_rerun_that_ends_during_an_outage_says_so_and_how_to_go_on(desk: Desk,
         refund("o-1", 90_000)
 
     away(desk, seconds=10)
-    with pytest.raises(ReviewPending, match="could not be reached") as pending:
+    with pytest.raises(ReviewPending, match="could not be asked") as pending:
         run_transaction(step, key="t-1", wait=60, runtime=desk.runtime)
     assert not pending.value.parked
     assert pending.value.reviews[0].tool == "refund"

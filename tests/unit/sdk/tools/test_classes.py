@@ -115,6 +115,26 @@ def test_classes_that_cannot_be_kept_are_refused_when_they_are_declared(
     assert [*desk.registry] == []
 
 
+class Cancels:
+    def execute(self, order: dict[str, str], why: str) -> None: ...
+    def compensate(self, order: dict[str, str]) -> None: ...
+
+
+@pytest.mark.parametrize("resource", [("Order", "order"), ("Order", "/order/id"), ("Order", "const:shop")])
+def test_a_compensation_acts_on_what_its_class_does_however_that_is_named(
+    desk: Desk, resource: tuple[str, str]
+) -> None:
+    tool("cancel", resource=resource, registry=desk.registry)(Cancels)
+    assert desk.registry.require("cancel.compensate", "").draft.resource == resource
+
+
+@pytest.mark.parametrize("resource", ["Order", ("Order", "/why~2"), ("Order", "/nobody"), ("Order", "/")])
+def test_a_resource_that_names_nothing_is_told_as_of_any_tool(desk: Desk, resource: Any) -> None:
+    with pytest.raises(RegistrationError, match="no type with the argument"):
+        tool("cancel", resource=resource, registry=desk.registry)(Cancels)
+    assert [*desk.registry] == []
+
+
 def test_a_live_class_is_undone_by_its_adapter_and_not_twice(desk: Desk) -> None:
     with pytest.raises(RegistrationError, match="its adapter undoes it"):
         tool("note", lane="live", adapter=MemoryAdapter(), registry=desk.registry)(Sound)

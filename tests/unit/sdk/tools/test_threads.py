@@ -24,6 +24,7 @@ from countersign import (
 from countersign.manifests.reviewed import require_fits
 from countersign.threads import Threaded, ToolTimeoutError
 from countersign.tools.tool import tool_of
+from countersign.waiting import SyncWaits
 from tests.fakes.desk import Desk, changed, failing_tool, refund_tool
 
 
@@ -141,6 +142,22 @@ def test_a_tool_says_how_often_it_is_tried(desk: Desk, tries: int) -> None:
     assert (len(desk.keys), len(set(desk.keys))) == (tries, 1)
 
 
+def test_the_pauses_between_tries_grow_and_have_an_upper_end(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+
+    async def sleep(_: object, seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(SyncWaits, "sleep", sleep)
+    notify = failing_tool(desk, ConnectionError("away"), idempotent=True, tries=20)
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+        notify("o-1")
+    assert len(pauses) == 19
+    assert pauses[0] < pauses[5] < pauses[10] and max(pauses) <= 45
+
+
 def test_tries_are_for_tools_whose_reviewed_manifest_says_idempotent(desk: Desk) -> None:
     notify = failing_tool(desk, ConnectionError("away"), tries=2)
     with pytest.raises(RegistrationError, match="tries=2"), transaction("t-1", runtime=desk.runtime):
@@ -150,9 +167,9 @@ def test_tries_are_for_tools_whose_reviewed_manifest_says_idempotent(desk: Desk)
     require_fits(mine, changed(mine.draft_manifest(), idempotent=True))
 
 
-@pytest.mark.parametrize("tries", [0, -1])
-def test_no_tries_at_all_are_refused(desk: Desk, tries: int) -> None:
-    with pytest.raises(RegistrationError, match="at least once"):
+@pytest.mark.parametrize("tries", [0, -1, 21, "3", 2.0, True])
+def test_what_is_no_sensible_number_of_tries_is_refused(desk: Desk, tries: Any) -> None:
+    with pytest.raises(RegistrationError, match="write a number from 1 to 20"):
         failing_tool(desk, ValueError(), tries=tries)
 
 

@@ -2,18 +2,15 @@
 
 import asyncio
 import itertools
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from countersign import (
     Denied,
     IndependentFailures,
     MisuseError,
-    OutcomeUnknown,
     RerunDiffers,
     ReviewPending,
     SQLiteAdapter,
@@ -23,25 +20,9 @@ from countersign import (
     tool,
     transaction,
 )
-from countersign.contract import txn_id
-from countersign.contract.states import EffectState
 from countersign.contract.wire import QuestionView, TransactionView
-from tests.fakes.desk import AGENT, Desk, failing_tool, note_tool, notes_database, notes_in, refund_tool
-
-TXN = txn_id(agent=AGENT, run_key="t-1")
-
-
-def on_view(desk: Desk, act: Callable[[], Any], *, after: int = 1) -> None:
-    """Somebody acts while the agent is waiting: after this many looks at the transaction."""
-    looks = itertools.count(1)
-
-    def fault() -> None:
-        if next(looks) == after:
-            act()
-
-    desk.face.faults[f"/v1/transactions/{TXN}"] = [fault] * 50
-    wait = desk.service.wait
-    desk.service.wait = lambda txn, seconds: wait(txn, 0)  # type: ignore[method-assign]
+from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.unit.sdk.transactions.looks import TXN, on_view
 
 
 def test_without_live_effects_waiting_is_enough_and_the_body_runs_once(desk: Desk) -> None:
@@ -102,32 +83,6 @@ def test_with_live_effects_whoever_waited_in_vain_hears_what_people_asked_meanwh
         run_transaction(step, key="t-1", wait=30, runtime=desk.runtime)
     assert [one.text for one in pending.value.questions] == ["which invoice?"]
     assert "which invoice?" in str(pending.value) and not pending.value.parked
-
-
-def test_whoever_waits_for_a_person_to_settle_outlasts_a_service_that_is_away(desk: Desk) -> None:
-    notify = failing_tool(desk, TimeoutError("slow"))
-
-    def settle() -> None:
-        (held,) = desk.service.latest(TXN).held
-        desk.service.settle(TXN, held.effect.effect_id, EffectState.FIRED)
-
-    faults: list[Any] = [*(["lost_request"] * 20), settle]  # far more than the retries of one look
-    desk.face.faults[f"/v1/transactions/{TXN}"] = faults
-    run_transaction(lambda _: notify("o-1"), key="t-1", wait=60, runtime=desk.runtime)
-    assert (desk.done, faults) == ([("notify", "o-1")], [])
-
-
-def test_but_not_longer_than_it_was_told_to(desk: Desk) -> None:
-    notify = failing_tool(desk, TimeoutError("slow"))
-
-    def away() -> None:
-        desk.clock.advance(7)
-        raise httpx2.ConnectError("the wire was cut")
-
-    desk.face.faults[f"/v1/transactions/{TXN}"] = [away] * 100
-    with pytest.raises(OutcomeUnknown):
-        run_transaction(lambda _: notify("o-1"), key="t-1", wait=60, runtime=desk.runtime)
-    assert 60 <= desk.clock.time - 1_800_000_000 < 100
 
 
 def test_a_denial_while_waiting_is_told_at_once(desk: Desk) -> None:

@@ -19,7 +19,11 @@ from countersign import (
     ReviewPending,
     SQLiteAdapter,
     StepsRefused,
+    replay,
     run_steps,
+    run_steps_async,
+    run_transaction,
+    step_of,
     tool,
 )
 from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
@@ -119,10 +123,39 @@ def test_a_step_takes_what_a_live_one_before_it_answered(desk: Desk) -> None:
 def test_with_an_async_tool_the_answer_is_awaited(desk: Desk) -> None:
     look = {"tool": "look", "id": "look", "args": {"order_id": "o-9"}}
     steps = [look, {"tool": "mail", "id": "mail", "take": {"order_id": "look:/order"}}, refund("o-2")]
-    running = run_steps(steps, key="t-1", runtime=desk.runtime)
-    assert inspect.iscoroutine(running)
-    assert asyncio.run(running)["mail"] == "sent"
+    with pytest.raises(StepsRefused, match="step 'mail': 'mail' is async; write await run_steps_async"):
+        run_steps(steps, key="t-1", runtime=desk.runtime)
+    assert asyncio.run(run_steps_async(steps, key="t-1", runtime=desk.runtime))["mail"] == "sent"
     assert desk.done == [("mail", "o-9"), ("refund", "o-2", 100)]
+
+
+@pytest.mark.usefixtures("tools")
+def test_plain_tools_run_in_an_event_loop_too(desk: Desk) -> None:
+    answers = asyncio.run(run_steps_async([refund("o-1"), refund("o-2")], key="t-1", runtime=desk.runtime))
+    assert answers["2"] == {"refund_id": "r-o-2-100"}
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("last", [refund("o-2", 20_000), {"tool": "mail", "args": {"order_id": "o-1"}}])
+def test_steps_are_tried_before_they_run(desk: Desk, notes: Path, last: dict[str, Any]) -> None:
+    step = step_of([note("o-1"), refund("o-1"), last], registry=desk.registry)
+    trial = run_transaction(step, key="t-1", dry_run=True, runtime=desk.runtime)
+    found = asyncio.run(trial) if inspect.iscoroutine(trial) else trial
+    asked = "review" if last["tool"] == "refund" else "release"
+    assert [(one.tool, one.decision) for one in found.effects] == [
+        ("refund", "release"),
+        (last["tool"], asked),
+    ]
+    assert (desk.done, notes_in(notes), desk.runtime.journal.transactions.newest(9)) == ([], [], [])
+
+
+@pytest.mark.usefixtures("tools")
+def test_a_step_of_steps_runs_and_is_replayed(desk: Desk) -> None:
+    step = step_of([refund("o-1"), refund("o-2")], only=["refund"], registry=desk.registry)
+    run_transaction(step, key="t-1", runtime=desk.runtime)
+    assert replay("t-1", step, runtime=desk.runtime).divergences == ()
+    with pytest.raises(StepsRefused, match="not among the tools"):
+        step_of([refund("o-1")], only=["note"], registry=desk.registry)
 
 
 @pytest.mark.usefixtures("tools")
@@ -143,15 +176,29 @@ WRONG: dict[str, tuple[Any, list[str]]] = {
         [note("o-1"), {"tool": "nope"}, {"tool": "nada"}, refund("o-1", "x")],  # type: ignore[arg-type]
         ["'nope'", "'nada'", "amount_cents"],
     ),
-    "an argument that is missing": ([{"tool": "refund", "args": {"order_id": "o"}}], ["amount_cents"]),
+    "an argument that is missing": (
+        [{"tool": "refund", "args": {"order_id": "o"}}],
+        ["missing 'amount_cents'"],
+    ),
+    "all arguments": ([{"tool": "refund"}], ["missing 'order_id', 'amount_cents'"]),
     "an argument too many": ([refund("o-1") | {"args": {"x": 1}}], ["cannot be called"]),
     "an argument too few beside one it takes": (
         [LOOK, {"tool": "refund", "take": {"order_id": "look:/order"}}],
         ["amount_cents"],
     ),
-    "a member that is none": ([note("o-1", when="now")], ["when"]),
-    "no tool": ([{"args": {}}], ["tool"]),
+    "a member that is none": ([note("o-1", when="now")], ["step '1' is none: it knows no 'when'"]),
+    "no tool": ([{"args": {}}], ["it has no 'tool'"]),
+    "a model's own words": (
+        [note("o-1"), {"name": "note", "arguments": {}}],
+        ["step '2' is none: it has no 'tool'", "knows no 'arguments'", 'write [{"tool":'],
+    ),
+    "its shape and its tools": (
+        [[note("o-1"), {"tool": "nope"}], 5, {"tool": "nada"}, refund("o-1", typo=1)],
+        ["step '3' is none", "step '5' is none: it knows no 'typo'", "step '2': no tool 'nope'", "step '4'"],
+    ),
     "no steps": ([], ["there are 0"]),
+    "no steps in a group": ([[], []], ["there are 0"]),
+    "too many in groups": ([[note(f"o-{n}") for n in range(501)]] * 2, ["there are 1002"]),
     "too many": ([note(f"o-{n}") for n in range(1001)], ["between 1 and 1000"]),
     "a name twice": ([note("o-1", id="a"), note("o-2", id="a")], ["two steps are called 'a'"]),
     "a name that hides a place": ([note("o-1", id="2"), note("o-2")], ["two steps are called '2'"]),
@@ -183,6 +230,10 @@ WRONG: dict[str, tuple[Any, list[str]]] = {
     "taking by no pointer": (
         [LOOK, {"tool": "refund", "args": {"amount_cents": 1}, "take": {"order_id": "look"}}],
         ["a colon and a JSON pointer"],
+    ),
+    "taking a member without a name": (
+        [LOOK, {"tool": "refund", "args": {"amount_cents": 1}, "take": {"order_id": "look:/"}}],
+        ["all that 'look' answered is 'look:'"],
     ),
     "giving and taking": (
         [LOOK, refund("o-1", take={"order_id": "look:/order"})],
@@ -277,9 +328,11 @@ MAIL = {"tool": "mail", "args": {"order_id": "o-1"}}
 @pytest.mark.parametrize("steps", [[ADD, refund("o-1")], [ADD, MAIL]], ids=["plain", "async"])
 def test_with_retry_all_steps_run_again_when_somebody_came_in_between(desk: Desk, steps: list[Any]) -> None:
     values = counting_tool(desk, spoilt=2)
-    answers = run_steps(steps, key="t-1", isolation=Retry(3), runtime=desk.runtime)
-    answers = asyncio.run(answers) if inspect.iscoroutine(answers) else answers
-    assert isinstance(answers, dict) and answers["1"] == 21
+    if MAIL in steps:
+        answers = asyncio.run(run_steps_async(steps, key="t-1", isolation=Retry(3), runtime=desk.runtime))
+    else:
+        answers = run_steps(steps, key="t-1", isolation=Retry(3), runtime=desk.runtime)
+    assert answers["1"] == 21
     assert values.outside("n") == "21" and len(desk.done) == 1
 
 

@@ -210,6 +210,11 @@ def test_a_dry_run_does_not_tell_what_would_be_written_with_a_secret(desk: Desk)
         """Keep a token."""
         notes[name] = token
 
+    @tool("index", lane="live", adapter=notes, secret=["token"], registry=desk.registry)
+    def index(name: str, token: str) -> None:
+        """Find the name by its token."""
+        notes[token] = name
+
     @tool("remark", lane="live", adapter=other, registry=desk.registry)
     def remark(name: str, text: str) -> None:
         """Keep a remark."""
@@ -220,11 +225,12 @@ def test_a_dry_run_does_not_tell_what_would_be_written_with_a_secret(desk: Desk)
     with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
         keep("old", f"{CARD}-2")
         keep("new", CARD)
+        index("old", CARD)
         remark("why", "because")
     told = {one.adapter: one.changes for one in txn.result.changes}
-    assert {one.key: (one.before, one.after) for one in told["notes"] or ()} == {
-        "old": (HIDDEN, HIDDEN),
-        "new": (None, HIDDEN),
+    assert {(one.key, one.before, one.after) for one in told["notes"] or ()} == {
+        (HIDDEN, HIDDEN, HIDDEN),
+        (HIDDEN, None, HIDDEN),
     }
     assert [one.after for one in told["other"] or ()] == ["because"]
     assert CARD not in f"{txn.result}{txn.result!r}{txn.result.to_json()}"

@@ -1,0 +1,171 @@
+"""The rows that a transaction on PostgreSQL would change.
+
+Which tables it has written to is told by its locks. What stood in them before is read over a second connection with the
+transaction's own snapshot; which rows are its own is told by their `xmin` and `xmax`, that are no older than its id: of
+others only what is older can be seen in that snapshot. Grants, functions and large objects are no rows of tables, and
+nothing is told of them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from decimal import Decimal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+from countersign.adapters.protocol import Change
+from countersign.adapters.row_changes import LONGEST_S, MOST_ROWS, Row, changed_rows
+
+if TYPE_CHECKING:
+    import psycopg
+
+    Connection = psycopg.Connection[Any]
+
+_WRITTEN: Final = (
+    "SELECT DISTINCT c.oid, c.oid::regclass::text, format('%I.%I', n.nspname, c.relname), c.relkind::text,"
+    " row_security_active(c.oid)"
+    " FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace"
+    " WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation' AND l.mode = 'RowExclusiveLock'"
+    " AND c.oid >= 16384 AND c.relpersistence <> 't' AND c.relkind IN ('r', 'm', 'f') ORDER BY 2"
+)
+_SHAPED: Final = (
+    "SELECT 1 FROM pg_locks l LEFT JOIN pg_class c ON c.oid = l.relation"
+    " WHERE l.pid = pg_backend_pid() AND l.locktype = 'relation' AND l.mode = 'AccessExclusiveLock'"
+    " AND l.relation >= 16384 AND c.relpersistence IS DISTINCT FROM 't' LIMIT 1"
+)
+"""Anything made, reshaped, emptied or dropped. What was dropped is in `pg_class` no longer, and only its lock tells."""
+_KEY: Final = (
+    "SELECT quote_ident(a.attname) FROM pg_index i"
+    " JOIN LATERAL unnest(i.indkey::int2[]) WITH ORDINALITY AS k (attnum, place) ON k.place <= i.indnkeyatts"
+    " JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum"
+    " WHERE i.indrelid = %s AND i.indisprimary ORDER BY k.place"
+)
+_WRITING: Final = ("TimeZone", "DateStyle", "IntervalStyle", "bytea_output")
+"""Settings that say how a value is written: both sides have to write it the same."""
+
+
+class _CannotTell(Exception):
+    """What would change is not to be found out, or too much."""
+
+
+class _Side:
+    """One connection, for as long as comparing may take."""
+
+    def __init__(self, connection: Connection, ends: float) -> None:
+        self.connection, self._ends = connection, ends
+
+    def ask(self, statement: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        left = int((self._ends - time.monotonic()) * 1000)
+        if left <= 0:
+            raise _CannotTell
+        plain = import_module("psycopg.rows").tuple_row  # whatever the tools have set
+        with self.connection.cursor(row_factory=plain) as cursor:
+            cursor.execute(f"SET LOCAL statement_timeout = {left}".encode())
+            cursor.execute(statement.encode(), params or None)
+            return [] if cursor.description is None else cursor.fetchall()
+
+
+def changes_of(mine: Connection, connect: Callable[[], Connection]) -> tuple[Change, ...] | None:
+    """What this transaction would change; None where that cannot be told: it made, reshaped, emptied or dropped one,
+    one that it wrote to has no primary key, is foreign or guarded by row security, or it is too much. Only for a
+    transaction that is undone then.
+
+    Raises:
+        psycopg.Error: the server refuses a question; nothing of the transaction can be used after that.
+    """
+    try:
+        return _changes(_Side(mine, ends := time.monotonic() + LONGEST_S), connect, ends)
+    except _CannotTell:
+        return None
+
+
+def _changes(mine: _Side, connect: Callable[[], Connection], ends: float) -> tuple[Change, ...]:
+    mine.ask("SET CONSTRAINTS ALL IMMEDIATE")  # deferred triggers write as well
+    tables = mine.ask(_WRITTEN)
+    if any(kind != "r" or guarded for *_, kind, guarded in tables) or mine.ask(_SHAPED):
+        raise _CannotTell
+    if not tables:
+        return ()
+    ((own, snapshot),) = mine.ask("SELECT (txid_current() % (2^32)::bigint)::text, pg_export_snapshot()")
+    changes: list[Change] = []
+    with closing(connect()) as connection:
+        others = _Side(connection, ends)
+        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        others.ask(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
+        for name in _WRITING:
+            ((value,),) = mine.ask("SELECT current_setting(%s)", (name,))
+            others.ask("SELECT set_config(%s, %s, true)", (name, value))
+        for side in (mine, others):
+            side.ask("SET LOCAL extra_float_digits = 1")  # all digits there are
+        for number, shown, named, *_ in tables:
+            changes += _Table(number, shown, named, own).changes(mine, others)
+            if len(changes) > MOST_ROWS:
+                raise _CannotTell
+    return tuple(changes)
+
+
+class _Table:
+    """One table that the transaction has written to. `named` is quoted already."""
+
+    def __init__(self, number: int, shown: str, named: str, own: str) -> None:
+        self._number, self._shown, self._own = number, shown, own
+        self._from = f"FROM ONLY {named.replace('%', '%%')} AS whole_row"
+        self._key: list[str] = []
+
+    def changes(self, mine: _Side, others: _Side) -> list[Change]:
+        """The rows that differ between the two sides.
+
+        A row may be locked and as it was, or ours and new, so each side is asked about what the other has found. A
+        lock that others share hides an `xmax`: then the numbers of rows do not agree.
+        """
+        self._key = [
+            f"whole_row.{column}".replace("%", "%%") for (column,) in mine.ask(_KEY, (self._number,))
+        ]
+        guarded = others.ask("SELECT row_security_active(%s::oid)", (self._number,))  # of another role, maybe
+        if not self._key or guarded != [(False,)]:
+            raise _CannotTell
+        after = self._rows(mine, "age(whole_row.xmin) <= age(%s::xid)", (self._own,))
+        before = self._rows(others, "age(whole_row.xmax) <= age(%s::xid)", (self._own,))
+        ours, theirs = dict(after), dict(before)
+        before |= self._named(others, [ours[key] for key in ours.keys() - theirs.keys()])
+        after |= self._named(mine, [theirs[key] for key in theirs.keys() - ours.keys()])
+        told = changed_rows(self._shown, before, after)
+        grown = sum(one.before is None for one in told) - sum(one.after is None for one in told)
+        if self._count(mine) - self._count(others) != grown:
+            raise _CannotTell
+        return told
+
+    def _named(self, side: _Side, rows: Sequence[Row]) -> dict[str, Row]:
+        """The rows of the same keys on this side, where there are any."""
+        if not rows:
+            return {}
+        columns = ", ".join(f"{column}::text" for column in self._key)
+        lists = ", ".join("%s::text[]" for _ in self._key)
+        same = f"({columns}) IN (SELECT * FROM unnest({lists}))"  # noqa: S608 - quoted by the server
+        return self._rows(side, same, [[row.key[place] for row in rows] for place in range(len(self._key))])
+
+    def _rows(self, side: _Side, where: str, params: Sequence[Any]) -> dict[str, Row]:
+        columns = ", ".join(f"{column}::text" for column in self._key)
+        found = side.ask(
+            f"SELECT ROW(whole_row.*)::text, to_jsonb(whole_row.*)::text, {columns} {self._from}"
+            f" WHERE {where} LIMIT {MOST_ROWS + 1}",
+            params,
+        )
+        if len(found) > MOST_ROWS:
+            raise _CannotTell
+        return {json.dumps(key): Row(tuple(key), exact, _read(values)) for exact, values, *key in found}
+
+    def _count(self, side: _Side) -> int:
+        ((number,),) = side.ask(f"SELECT count(*) {self._from}".replace("%%", "%"))
+        return int(number)
+
+
+def _read(values: str) -> dict[str, Any]:
+    try:
+        read: dict[str, Any] = json.loads(values, parse_float=Decimal)
+    except (ValueError, RecursionError):  # a number too long, or a value too deep, for Python
+        raise _CannotTell from None
+    return read

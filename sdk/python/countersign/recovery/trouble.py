@@ -1,0 +1,61 @@
+"""What recovery tells of an error that keeps a transaction up: in its note, in the log and to whoever looks."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import Final
+
+from countersign.commit.raised import MAX_ERROR
+from countersign.engine import Engine
+from countersign.errors import (
+    FireError,
+    JournalError,
+    MisuseError,
+    Moved,
+    NotStageable,
+    Stopped,
+    WorldError,
+)
+from countersign.journal import Lease
+
+log: Final = logging.getLogger("countersign")
+
+_OURS: Final = (MisuseError, Stopped, FireError, WorldError)
+_QUOTING: Final = (NotStageable, Moved)
+"""Errors of ours that name what a call was about. What tools and adapters raise themselves (`NotDone`, a bare
+`MisuseError`) may as well; the others hold no argument."""
+
+
+def told_of(engine: Engine, error: Exception) -> str:
+    """The text of an error of ours. Of any other, which may quote the values that it refuses (a database does), the
+    kind and place, and its text where no unfinished transaction has secrets: what an adapter finishes may be another's.
+    """
+    quotes = isinstance(error, _QUOTING) or type(error) is MisuseError
+    if isinstance(error, _OURS) and not quotes:
+        return str(error)
+    frames = traceback.extract_tb(error.__traceback__)
+    at = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
+    text = "" if engine.journal.transactions.unfinished_has_secrets() else _text_of(error)
+    return f"{type(error).__name__}{text and f': {text}'} (at {at})"
+
+
+def leave_word(engine: Engine, lease: Lease, note: str | None) -> None:
+    """Write it to the transaction, where it is not there already. A journal that does not take it keeps nobody else
+    up.
+    """
+    journal = engine.journal.transactions
+    try:
+        if journal.require(lease.txn).note != note:
+            journal.note(lease, note)
+    except JournalError as error:
+        log.warning("%s: the journal takes no note of it: %s", lease.txn[:12], error)
+
+
+def _text_of(error: Exception) -> str:
+    """In one line, whatever it holds. An OSError without the file's name, which may be of another transaction."""
+    try:
+        text = (error.strerror or "") if isinstance(error, OSError) else str(error)
+    except Exception:  # noqa: BLE001 - an exception of somebody's own that cannot even be told
+        return ""
+    return " ".join(text.encode("utf-8", "backslashreplace").decode().split())[:MAX_ERROR]

@@ -1,0 +1,267 @@
+"""Steps as data: a list, or a graph, that is checked whole before its first step.
+
+A step names a tool and its arguments. Steps run in order, those of an inner list at the same time. Where a step says
+`after`, the order is the graph's instead: each step waits for those it names, and what may go at the same time does. A
+step may `take` arguments from what a *live* step before it answered; a staged one has no result before people have
+approved the whole, so a plan that needs one is two transactions.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
+from graphlib import CycleError, TopologicalSorter
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from countersign.contract.admission import JSON, admit, load
+from countersign.contract.errors import ContractError
+from countersign.contract.pointers import resolve_pointer
+from countersign.errors import MisuseError, NotStageable
+from countersign.tools.registry import ToolRegistry
+from countersign.tools.tool import Tool
+from countersign.transactions.transaction import Transaction
+
+_MAX_STEPS: Final = 1000
+_MAX_TOLD: Final = 20  # of what is wrong with them
+
+
+class StepsRefused(MisuseError):
+    """A plan that cannot run as it is written; none of its steps has. `problems` says each of them."""
+
+    code = "steps_refused"
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__(f"these steps were not begun: {'; '.join(self.problems)}")
+
+
+class StepSpec(BaseModel):
+    """One step. `take` fills arguments from results: `{"amount_cents": "look:/total"}` is what step `look` answered, at
+    that JSON pointer (RFC 6901).
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    tool: str
+    id: str = Field(default="", pattern=r"\A[A-Za-z0-9_.-]{0,64}\z")
+    args: dict[str, Any] = Field(default_factory=dict)
+    take: dict[str, str] = Field(default_factory=dict)
+    after: tuple[str, ...] = ()
+
+
+_EXAMPLE: Final = '[{"tool": "refund", "args": {"order_id": "o-4"}}]'
+Steps = Sequence[Any] | str | bytes
+
+
+class Schedule:
+    """Steps that were checked: what runs, in which order.
+
+    Raises:
+        StepsRefused: with everything that is wrong with them.
+    """
+
+    def __init__(self, steps: Steps, registry: ToolRegistry, only: Collection[str] | None = None) -> None:
+        listed, self._problems = _read(steps)
+        whole = not self._problems
+        self._only = only
+        self._steps: dict[str, StepSpec] = {}
+        self._tools: dict[str, Tool] = {}
+        groups = [self._named(entry) for entry in listed]
+        self.groups: Final = self._in_order(groups) if whole else ()
+        for name, step in self._steps.items():
+            self._check_tool(name, step, registry)
+        self._check_takes()
+        if self._problems:
+            raise StepsRefused(self._problems[:_MAX_TOLD])
+
+    @property
+    def is_async(self) -> bool:
+        """Whether one of its tools must be awaited."""
+        return any(tool.is_async for tool in self._tools.values())
+
+    def require_plain(self) -> None:
+        """Refuse steps that only an event loop can run.
+
+        Raises:
+            StepsRefused: naming each step whose tool must be awaited.
+        """
+        awaited = [
+            f"step {name!r}: {tool.name!r} is async; write await run_steps_async(...)"
+            for name, tool in self._tools.items()
+            if tool.is_async
+        ]
+        if awaited:
+            raise StepsRefused(awaited[:_MAX_TOLD])
+
+    def run(self, txn: Transaction) -> dict[str, Any]:
+        """Call everything, in order; the answers by the ids of the steps."""
+        answers: dict[str, Any] = {}
+        self._require_stageable(txn)
+        for group in self.groups:
+            with self._together(txn, group):
+                for name in group:
+                    answers[name] = txn.accept(self._tools[name], (), self._args(name, answers))
+        return answers
+
+    async def run_async(self, txn: Transaction) -> dict[str, Any]:
+        """The same in an event loop."""
+        answers: dict[str, Any] = {}
+        self._require_stageable(txn)
+        for group in self.groups:
+            with self._together(txn, group):
+                for name in group:
+                    answer = txn.accept(self._tools[name], (), self._args(name, answers))
+                    answers[name] = await answer if inspect.isawaitable(answer) else answer
+        return answers
+
+    def _require_stageable(self, txn: Transaction) -> None:
+        """What manifests and their compensations lack is found before a live step has run."""
+        for tool in self._tools.values():
+            if tool.lane == "staged":
+                txn.require_stageable(tool)
+
+    def _together(self, txn: Transaction, group: Sequence[str]) -> Any:
+        return txn.parallel() if len(group) > 1 else nullcontext()
+
+    def _args(self, name: str, answers: Mapping[str, Any]) -> dict[str, Any]:
+        step = self._steps[name]
+        return step.args | {arg: self._taken(source, answers) for arg, source in step.take.items()}
+
+    def _taken(self, source: str, answers: Mapping[str, Any]) -> JSON:
+        giver, _, pointer = source.partition(":")
+        raw = self._tools[giver].signature.dump_result(answers[giver])
+        if raw is None:
+            raise NotStageable(f"what {giver!r} answered cannot be written as JSON, so nothing takes it")
+        try:
+            return resolve_pointer(load(raw), pointer)
+        except ContractError as error:
+            raise NotStageable(f"there is no {source!r}: {error}") from error
+
+    # ------------------------------------------------------------------------------------------------ checks
+
+    def _named(self, entry: list[tuple[int, StepSpec]]) -> list[str]:
+        """The names of an entry; a step without an id is called after its place."""
+        names = []
+        for place, step in entry:
+            name = step.id or str(place)
+            if name in self._steps:
+                self._problems.append(f"two steps are called {name!r}")
+            self._steps[name] = step
+            names.append(name)
+        return names
+
+    def _in_order(self, groups: list[list[str]]) -> tuple[tuple[str, ...], ...]:
+        graph = {name: step.after for name, step in self._steps.items()}
+        if not any(graph.values()):
+            return tuple(tuple(group) for group in groups)
+        if any(len(group) > 1 for group in groups):
+            self._problems.append(
+                "inner lists and `after` are two ways to say one thing; keep to one of them"
+            )
+        unknown = sorted({other for after in graph.values() for other in after} - graph.keys())
+        if unknown:
+            self._problems.append(f"`after` names {', '.join(map(repr, unknown))}, which is no step")
+            return ()
+        sorter = TopologicalSorter(graph)
+        try:
+            sorter.prepare()
+        except CycleError as error:
+            self._problems.append(f"steps wait for each other: {' -> '.join(error.args[1])}")
+            return ()
+        levels = []
+        while sorter.is_active():
+            level = sorted(sorter.get_ready(), key=[*graph].index)
+            sorter.done(*level)
+            levels.append(tuple(level))
+        return tuple(levels)
+
+    def _check_tool(self, name: str, step: StepSpec, registry: ToolRegistry) -> None:
+        found = registry.get(step.tool)
+        if found is not None and self._only is not None and step.tool not in self._only:
+            self._problems.append(f"step {name!r}: {step.tool!r} is not among the tools it may name")
+            return
+        if found is None:
+            self._problems.append(
+                f"step {name!r}: no tool {step.tool!r} is registered; import the module that defines it"
+            )
+            return
+        self._tools[name] = found
+        twice = sorted(step.args.keys() & step.take.keys())
+        if twice:
+            self._problems.append(f"step {name!r} gives and takes {', '.join(twice)}; keep one")
+        try:
+            if step.take:
+                found.signature.require_names(step.args.keys() | step.take.keys())
+            else:
+                found.signature.freeze((), step.args)
+        except NotStageable as error:
+            self._problems.append(f"step {name!r}: {error}")
+
+    def _check_takes(self) -> None:
+        before: set[str] = set()
+        for group in self.groups:
+            for name in group:
+                for source in self._steps[name].take.values():
+                    self._check_take(name, source, before)
+            before.update(group)
+
+    def _check_take(self, name: str, source: str, before: set[str]) -> None:
+        giver, colon, pointer = source.partition(":")
+        if not colon or not (pointer == "" or pointer.startswith("/")):
+            self._problems.append(
+                f"step {name!r} takes {source!r}; write the step, a colon and a JSON pointer, like 'look:/total'"
+            )
+        elif pointer == "/":
+            self._problems.append(
+                f"step {name!r} takes {source!r}, a member without a name; all that {giver!r} answered is '{giver}:'"
+            )
+        elif giver not in before:
+            self._problems.append(f"step {name!r} takes from {giver!r}, which does not run before it")
+        elif giver in self._tools and self._tools[giver].lane != "live":
+            self._problems.append(
+                f"step {name!r} takes from {giver!r}, which is staged and has no result before the whole is approved; "
+                "make two transactions of it"
+            )
+
+
+def _read(steps: Steps) -> tuple[list[list[tuple[int, StepSpec]]], list[str]]:
+    """The shape alone: entries of steps with their places, counted through from 1, and what is wrong with the others;
+    whoever wrote them may be a model.
+    """
+    try:
+        raw = steps.encode() if isinstance(steps, str) else steps
+        value: JSON = load(raw) if isinstance(raw, bytes) else admit([*raw])
+    except (ContractError, UnicodeEncodeError, TypeError) as error:
+        raise StepsRefused([f"they are no JSON: {error}"]) from error
+    if not isinstance(value, list):
+        raise StepsRefused([f"they are no list; write {_EXAMPLE}"])
+    entries = [one if isinstance(one, list) else [one] for one in value]
+    number = sum(map(len, entries))
+    if not 0 < number <= _MAX_STEPS:
+        raise StepsRefused([f"there are {number}; between 1 and {_MAX_STEPS} can run"])
+    places, problems = itertools.count(1), list[str]()
+    listed = [
+        [(place, step) for one in entry if (step := _shaped(place := next(places), one, problems))]
+        for entry in entries
+    ]
+    return listed, problems
+
+
+def _shaped(place: int, said: JSON, problems: list[str]) -> StepSpec | None:
+    try:
+        return StepSpec.model_validate(said)
+    except ValidationError as error:
+        told = "; ".join(_wrong(one) for one in error.errors(include_input=False, include_url=False))
+        problems.append(f"step '{place}' is none: {told}; write {_EXAMPLE}")
+        return None
+
+
+def _wrong(found: ErrorDetails) -> str:
+    where = ".".join(map(str, found["loc"]))
+    told = {"missing": f"it has no {where!r}", "extra_forbidden": f"it knows no {where!r}"}
+    return told.get(found["type"], f"{where}: {found['msg']}" if where else found["msg"])

@@ -1,0 +1,83 @@
+"""Databases with orders and lines, and what a transaction on one is told to change."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import psycopg
+
+from countersign.adapters import LiveCall, SQLiteAdapter
+from countersign.adapters.postgres import PostgresAdapter
+from countersign.adapters.protocol import LiveSession
+
+CALL = LiveCall("exam", {}, "e-1")
+
+Say = Callable[[str], object]
+
+TABLES = (
+    "CREATE TABLE orders (id integer PRIMARY KEY, state text)",
+    "CREATE TABLE lines (order_id integer REFERENCES orders ON DELETE CASCADE, sku text, n integer,"
+    " PRIMARY KEY (order_id, sku))",
+    "INSERT INTO orders VALUES (1, 'new'), (2, 'new'), (3, 'new')",
+    "INSERT INTO lines VALUES (1, 'a', 1), (1, 'b', 2), (2, 'a', 3)",
+)
+
+
+class Database:
+    """One database, what the transaction says to it, and what everybody else does."""
+
+    def __init__(self, outside: Say, adapter: SQLiteAdapter | PostgresAdapter, say: Say) -> None:
+        self.outside, self.adapter, self.say = outside, adapter, say
+        for statement in TABLES:
+            outside(statement)
+
+    @contextmanager
+    def session(self) -> Iterator[LiveSession]:
+        session = self.adapter.begin("t-1")
+        try:
+            yield session
+        finally:
+            session.undo()
+
+
+def on_sqlite(folder: Path) -> Database:
+    path = folder / "rows.db"
+    adapter = SQLiteAdapter(path)
+
+    def outside(statement: str) -> None:
+        with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            connection.execute(statement)
+
+    def say(statement: str) -> None:
+        adapter.connection.execute(statement)
+
+    return Database(outside, adapter, say)
+
+
+def on_postgres(conninfo: str) -> Database:
+    adapter = PostgresAdapter(conninfo)
+
+    def outside(statement: str) -> None:
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            connection.execute(statement.encode())
+
+    outside("DROP SCHEMA public CASCADE")
+    outside("CREATE SCHEMA public")
+    return Database(outside, adapter, adapter.execute)
+
+
+def told(database: Database, *statements: str) -> dict[str, tuple[Any, Any]] | None:
+    with database.session() as session:
+        for statement in statements:
+            with session.effect(CALL):
+                database.say(statement)
+        changes = session.changes()
+        return None if changes is None else {one.key: (one.before, one.after) for one in changes}
+
+
+def order(number: int, state: str) -> dict[str, Any]:
+    return {"id": number, "state": state}

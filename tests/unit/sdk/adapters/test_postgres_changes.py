@@ -1,0 +1,235 @@
+"""The state diff of PostgreSQL: values exactly, whatever the transaction has set, and what cannot be told."""
+
+from __future__ import annotations
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from countersign.adapters.postgres import PostgresAdapter
+from tests.unit.sdk.adapters.rows import CALL, Database, order, told
+
+pytestmark = pytest.mark.xdist_group("postgresql")
+
+
+def test_cascades_of_postgresql_are_told(server: Database) -> None:
+    found = told(server, "DELETE FROM orders WHERE id = 1")
+    assert found is not None and found.keys() == {"orders[1]", "lines[1,a]", "lines[1,b]"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "after"),
+    [
+        ("numeric(38,18)", "1.000000000000000001", "1.000000000000000002"),
+        ("numeric", "1.0", "1.00"),
+        ("jsonb", "'{\"paid\": 1}'", "'{\"paid\": true}'"),
+        ("timestamptz", "'2026-01-01 00:00Z'", "'2026-01-01 00:00:00.000001Z'"),
+        ("bytea", "'\\x00'", "'\\x0000'"),
+        ("json", '\'{"a": 1, "a": 2}\'', "'{\"a\": 2}'"),
+        ("double precision", "'0.0'", "'-0.0'"),
+        ("double precision", "0.1", "0.10000000000000002"),
+    ],
+)
+def test_exactly_what_postgresql_holds_is_compared(
+    server: Database, kind: str, before: str, after: str
+) -> None:
+    server.outside(f"CREATE TABLE words (id integer PRIMARY KEY, t {kind})")
+    server.outside(f"INSERT INTO words VALUES (1, {before}), (2, {before})")
+    found = told(
+        server,
+        "SET LOCAL extra_float_digits = -13",
+        f"UPDATE words SET t = {after} WHERE id = 1",
+        f"UPDATE words SET t = {before} WHERE id = 2",
+    )
+    assert found is not None and found.keys() == {"words[1]"}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "SET LOCAL search_path = tenant",
+        "SET LOCAL timezone = 'Asia/Tokyo'",
+        "SET LOCAL bytea_output = 'escape'",
+    ],
+)
+def test_what_the_transaction_has_set_is_the_same_on_both_sides(server: Database, said: str) -> None:
+    server.outside("CREATE SCHEMA IF NOT EXISTS tenant")
+    server.outside(
+        "CREATE TABLE tenant.orders (id integer PRIMARY KEY, state text, at timestamptz, raw bytea)"
+    )
+    server.outside("INSERT INTO tenant.orders VALUES (1, 'tenant', now(), 'x'), (2, 'tenant', now(), 'x')")
+    try:
+        found = told(
+            server,
+            said,
+            "UPDATE tenant.orders SET state = 'paid' WHERE id = 1",
+            "UPDATE tenant.orders SET state = state WHERE id = 2",
+        )
+    finally:
+        server.outside("DROP SCHEMA tenant CASCADE")
+    assert found is not None
+    ((key, (before, after)),) = found.items()
+    assert key in {"orders[1]", "tenant.orders[1]"}
+    assert (before["state"], after["state"]) == ("tenant", "paid")
+
+
+def test_rows_that_others_may_not_see_cannot_be_told(server: Database) -> None:
+    server.outside("DROP ROLE IF EXISTS tenant_agent")
+    server.outside("ALTER TABLE orders ENABLE ROW LEVEL SECURITY")
+    server.outside("ALTER TABLE orders FORCE ROW LEVEL SECURITY")
+    server.outside("CREATE POLICY mine ON orders USING (state = current_setting('app.tenant', true))")
+    server.outside("CREATE ROLE tenant_agent NOLOGIN")
+    server.outside("GRANT USAGE ON SCHEMA public TO tenant_agent")
+    server.outside("GRANT ALL ON orders TO tenant_agent")
+    try:
+        said = ["SET LOCAL ROLE tenant_agent", "SELECT set_config('app.tenant', 'new', true)"]
+        assert told(server, *said, "UPDATE orders SET state = 'new' WHERE id = 1") is None
+    finally:
+        server.outside("DROP OWNED BY tenant_agent")
+        server.outside("DROP ROLE tenant_agent")
+
+
+def test_rows_of_a_table_that_inherits_are_told_once(server: Database) -> None:
+    server.outside("CREATE TABLE base (id integer PRIMARY KEY, v text)")
+    server.outside("CREATE TABLE kid (PRIMARY KEY (id)) INHERITS (base)")
+    server.outside("INSERT INTO base VALUES (1, 'base')")
+    server.outside("INSERT INTO kid VALUES (1, 'kid'), (2, 'kid')")
+    found = told(server, "UPDATE base SET v = 'new'")
+    assert found is not None
+    assert {key: row[0]["v"] for key, row in found.items()} == {
+        "base[1]": "base",
+        "kid[1]": "kid",
+        "kid[2]": "kid",
+    }
+
+
+def test_what_deferred_triggers_would_write_is_told(server: Database) -> None:
+    server.outside("CREATE TABLE log (id integer PRIMARY KEY)")
+    server.outside(
+        "CREATE OR REPLACE FUNCTION logs() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN INSERT INTO log VALUES (NEW.id); RETURN NULL; END'"
+    )
+    server.outside(
+        "CREATE CONSTRAINT TRIGGER t AFTER UPDATE ON orders DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION logs()"
+    )
+    found = told(server, "UPDATE orders SET state = 'paid' WHERE id = 1")
+    assert found is not None and found.keys() == {"orders[1]", "log[1]"}
+
+
+def test_only_what_is_the_key_names_a_row(server: Database) -> None:
+    server.outside('CREATE TABLE "a.b%s" (id integer, "k%" text, v text, PRIMARY KEY ("k%", id) INCLUDE (v))')
+    server.outside("INSERT INTO \"a.b%s\" VALUES (1, 'x', 'a')")
+    found = told(server, "UPDATE \"a.b%%s\" SET v = 'b'")
+    assert found is not None and [*found] == ['"a.b%s"[x,1]']
+
+
+def test_without_the_servers_counters_it_is_told_all_the_same(server: Database) -> None:
+    found = told(server, "SET LOCAL track_counts = off", "DELETE FROM orders WHERE id = 3")
+    assert found is not None and found.keys() == {"orders[3]"}
+
+
+@pytest.mark.parametrize("key", ["integer[]", "jsonb"])
+def test_a_key_of_any_kind_names_its_row(server: Database, key: str) -> None:
+    server.outside(f"CREATE TABLE odd (k {key} PRIMARY KEY, v text)")
+    value = "'{1,2}'" if key == "integer[]" else "'[1, 2]'"
+    server.outside(f"INSERT INTO odd VALUES ({value}, 'a')")
+    found = told(server, "UPDATE odd SET v = 'b'")
+    assert found is not None and len(found) == 1
+
+
+def test_a_partition_is_told_by_its_own_name(server: Database) -> None:
+    server.outside("CREATE TABLE parts (id integer PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+    server.outside("CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)")
+    found = told(server, "INSERT INTO parts VALUES (1, 'a')")
+    assert found is not None and found.keys() == {"parts_1[1]"}
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE made (x integer)",
+        "TRUNCATE orders CASCADE",
+        "ALTER TABLE orders ADD COLUMN more text",
+        "DROP TABLE lines",
+        "DROP SCHEMA public CASCADE",
+        "DROP TABLE parts_1",
+        "DROP VIEW seen",
+        "DROP INDEX by_state",
+        "CREATE INDEX more ON orders (id)",
+    ],
+)
+def test_what_postgresql_counts_no_rows_of_cannot_be_told(server: Database, statement: str) -> None:
+    server.outside("CREATE TABLE parts (id integer PRIMARY KEY, v text) PARTITION BY RANGE (id)")
+    server.outside("CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)")
+    server.outside("CREATE VIEW seen AS SELECT 1")
+    server.outside("CREATE INDEX by_state ON orders (state)")
+    assert told(server, statement) is None
+    assert told(server, "DELETE FROM orders WHERE id = 3", statement) is None
+
+
+@pytest.mark.parametrize("number", ["repeat('9', 5001)::numeric", "repeat('[', 3000) || repeat(']', 3000)"])
+def test_what_python_cannot_hold_cannot_be_told(server: Database, number: str) -> None:
+    server.outside("CREATE TABLE big (id integer PRIMARY KEY, v jsonb)")
+    value = f"to_jsonb({number})" if "numeric" in number else f"({number})::jsonb"
+    assert told(server, f"INSERT INTO big VALUES (1, {value})") is None
+
+
+def test_rows_that_the_login_may_not_see_cannot_be_told(server: Database, conninfo: str) -> None:
+    """The tool takes a role that sees them all; the second connection has the login's."""
+    for statement in (
+        "DROP ROLE IF EXISTS rows_owner",
+        "DROP ROLE IF EXISTS rows_login",
+        "CREATE ROLE rows_owner NOLOGIN",
+        "CREATE ROLE rows_login LOGIN NOINHERIT",
+        "GRANT rows_owner TO rows_login",
+        "GRANT ALL ON SCHEMA public TO rows_owner, rows_login",
+        "ALTER TABLE lines OWNER TO rows_owner",
+        "GRANT ALL ON lines TO rows_login",
+        "ALTER TABLE lines ENABLE ROW LEVEL SECURITY",
+    ):
+        server.outside(statement)
+    adapter = PostgresAdapter(make_conninfo(conninfo, user="rows_login"))
+    server.adapter, server.say = adapter, adapter.execute
+    try:
+        for statement in ("UPDATE lines SET n = n + 1", "DELETE FROM lines"):
+            assert told(server, "SET LOCAL ROLE rows_owner", statement) is None
+    finally:
+        for role in ("rows_login", "rows_owner"):
+            server.outside(f"DROP OWNED BY {role} CASCADE")
+            server.outside(f"DROP ROLE {role}")
+
+
+def test_rows_without_a_key_cannot_be_told_on_postgresql(server: Database) -> None:
+    server.outside("CREATE TABLE bag (x integer)")
+    assert told(server, "INSERT INTO bag VALUES (1)") is None
+
+
+def test_what_others_do_meanwhile_is_not_ours(server: Database) -> None:
+    with server.session() as session:
+        with session.effect(CALL):
+            server.say("UPDATE orders SET state = 'paid' WHERE id = 1")
+        server.outside("UPDATE orders SET state = 'theirs' WHERE id = 2")
+        server.outside("INSERT INTO orders VALUES (99, 'theirs')")
+        with psycopg.connect(server.adapter._conninfo) as other:  # type: ignore[union-attr]
+            other.execute("DELETE FROM orders WHERE id = 3")
+            other.execute("INSERT INTO lines VALUES (2, 'c', 1)")  # it holds the row of order 2
+            changes = session.changes()
+            other.rollback()
+    assert changes is not None
+    assert [(one.key, one.before, one.after) for one in changes] == [
+        ("orders[1]", order(1, "new"), order(1, "paid"))
+    ]
+
+
+def test_a_lock_that_hides_a_removal_is_no_lie(server: Database) -> None:
+    """Others hold the row as we change it: its `xmax` is then no transaction's id, and the numbers tell."""
+    with server.session() as session:
+        with psycopg.connect(server.adapter._conninfo) as other:  # type: ignore[union-attr]
+            other.execute("SELECT 1 FROM orders WHERE id = 3 FOR KEY SHARE")
+            with session.effect(CALL):
+                server.say("UPDATE orders SET state = 'paid' WHERE id = 3")
+            other.commit()
+        with session.effect(CALL):
+            server.say("DELETE FROM orders WHERE id = 3")
+        assert session.changes() is None

@@ -1,0 +1,95 @@
+"""The state diff of a database: every row that a commit would change and no other, or the word that it cannot tell."""
+
+from __future__ import annotations
+
+import pytest
+
+from countersign.adapters import postgres_changes as of_postgres
+from countersign.adapters import row_changes
+from countersign.adapters import sqlite_changes as of_sqlite
+from tests.unit.sdk.adapters.rows import CALL, Database, order, told
+
+pytestmark = pytest.mark.xdist_group("postgresql")
+
+
+def test_new_changed_and_removed_rows_are_told_by_their_keys(database: Database) -> None:
+    assert told(
+        database,
+        "INSERT INTO orders VALUES (7, 'made')",
+        "UPDATE orders SET state = 'paid' WHERE id = 2",
+        "DELETE FROM lines WHERE order_id = 1 AND sku = 'b'",
+    ) == {
+        "orders[7]": (None, order(7, "made")),
+        "orders[2]": (order(2, "new"), order(2, "paid")),
+        "lines[1,b]": ({"order_id": 1, "sku": "b", "n": 2}, None),
+    }
+
+
+def test_what_is_as_it_was_in_the_end_is_no_change(database: Database) -> None:
+    assert told(database) == {}
+    assert told(database, "SELECT * FROM orders") == {}
+    assert (
+        told(
+            database,
+            "UPDATE orders SET state = 'new'",
+            "INSERT INTO orders VALUES (8, 'made')",
+            "DELETE FROM orders WHERE id = 8",
+            "UPDATE lines SET n = n + 1",
+            "UPDATE lines SET n = n - 1",
+        )
+        == {}
+    )
+
+
+def test_a_key_that_changes_is_one_row_less_and_one_more(database: Database) -> None:
+    assert told(database, "UPDATE orders SET id = 9 WHERE id = 3") == {
+        "orders[3]": (order(3, "new"), None),
+        "orders[9]": (None, order(9, "new")),
+    }
+
+
+def test_an_effect_that_failed_has_changed_nothing(database: Database) -> None:
+    with database.session() as session:
+        with session.effect(CALL):
+            database.say("UPDATE orders SET state = 'paid' WHERE id = 1")
+        with pytest.raises(ZeroDivisionError), session.effect(CALL):
+            database.say("DELETE FROM orders WHERE id = 3")
+            raise ZeroDivisionError
+        block = session.savepoint()
+        with session.effect(CALL):
+            database.say("INSERT INTO orders VALUES (7, 'made')")
+        block.rollback()
+        changes = session.changes()
+    assert changes is not None
+    assert [one.key for one in changes] == ["orders[1]"]
+
+
+def test_a_database_is_as_it_was_after_the_diff(database: Database) -> None:
+    assert told(database, "DELETE FROM orders WHERE id = 3") is not None
+    assert told(database, "DELETE FROM orders WHERE id = 3") == {"orders[3]": (order(3, "new"), None)}
+
+
+def test_more_than_is_told_row_by_row_cannot_be_told(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (row_changes, of_sqlite, of_postgres):
+        monkeypatch.setattr(module, "MOST_ROWS", 2)
+    assert told(database, "DELETE FROM orders WHERE id > 2") is not None
+    assert told(database, "UPDATE orders SET state = 'paid'") is None
+
+
+def test_keys_that_would_read_the_same_are_told_apart(database: Database) -> None:
+    database.outside("CREATE TABLE pairs (a text, b text, v integer, PRIMARY KEY (a, b))")
+    database.outside("INSERT INTO pairs VALUES ('x,y', 'z', 1), ('x', 'y,z', 1), ('', '\"]', 1)")
+    found = told(database, "UPDATE pairs SET v = 2")
+    assert found is not None
+    assert found.keys() == {'pairs["x,y",z]', 'pairs[x,"y,z"]', r'pairs["","\"]"]'}
+
+
+def test_what_takes_too_long_cannot_be_told(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = ", ".join(f"({number}, 'x')" for number in range(100, 9_000))
+    database.outside(f"INSERT INTO orders VALUES {values}")
+    assert told(database, "UPDATE orders SET state = 'y' WHERE id > 100") is not None
+    for module in (of_sqlite, of_postgres):
+        monkeypatch.setattr(module, "LONGEST_S", 0.0)
+    assert told(database, "UPDATE orders SET state = 'y' WHERE id > 100") is None

@@ -1,0 +1,151 @@
+"""The state diff of SQLite: values exactly, rows without a key, definitions, and what cannot be told."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign.adapters import SQLiteAdapter
+from tests.unit.sdk.adapters.rows import CALL, Database, on_sqlite, order, told
+
+
+def test_what_triggers_and_cascades_write_is_told(sqlite: Database) -> None:
+    sqlite.outside("CREATE TABLE log (what text)")
+    sqlite.outside("CREATE TRIGGER t AFTER DELETE ON orders BEGIN INSERT INTO log VALUES (OLD.id); END")
+    with sqlite.session() as session:
+        with session.effect(CALL):
+            sqlite.say("UPDATE orders SET id = 10 WHERE id = 3")
+            sqlite.say("DELETE FROM orders WHERE id = 10")
+        changes = session.changes()
+    assert changes is not None
+    assert {one.key for one in changes} == {"orders[3]", "log[1]"}
+
+
+EXACTLY = {
+    "upper case": ("word", "'a'", "'A'"),
+    "a number as text": ("n", "1", "'1'"),
+    "an integer as a float": ("n", "1", "1.0"),
+    "the last digit of a float": ("n", "0.1", "0.10000000000000002"),
+    "behind a NUL": ("n", "CAST(x'610062' AS TEXT)", "CAST(x'610063' AS TEXT)"),
+    "text as bytes": ("n", "'a'", "x'61'"),
+    "nothing as a zero": ("n", "NULL", "0"),
+}
+
+
+@pytest.mark.parametrize(("column", "before", "after"), EXACTLY.values(), ids=EXACTLY)
+def test_what_compares_equal_and_is_another_value_is_a_change(
+    sqlite: Database, column: str, before: str, after: str
+) -> None:
+    sqlite.outside("CREATE TABLE words (id integer PRIMARY KEY, word text COLLATE NOCASE, n)")
+    sqlite.outside(f"INSERT INTO words (id, {column}) VALUES (1, {before}), (2, {before})")
+    found = told(sqlite, f"UPDATE words SET {column} = {after} WHERE id = 1")
+    assert found is not None and found.keys() == {"words[1]"}
+
+
+def test_whatever_a_tool_sets_on_the_connection_it_is_told(sqlite: Database) -> None:
+    def rows_as_dicts(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
+        return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
+
+    with sqlite.session() as session:
+        with session.effect(CALL):
+            assert isinstance(sqlite.adapter, SQLiteAdapter)
+            sqlite.adapter.connection.row_factory = rows_as_dicts
+            sqlite.adapter.connection.text_factory = bytes
+            sqlite.say("DELETE FROM orders WHERE id = 3")
+        changes = session.changes()
+    assert changes is not None and [one.before for one in changes] == [order(3, "new")]
+
+
+def test_a_row_without_a_key_of_its_own_is_told_by_its_number(sqlite: Database) -> None:
+    sqlite.outside("CREATE TABLE bag (rowid text, x)")
+    sqlite.outside("INSERT INTO bag VALUES ('same', 1), ('same', 2)")
+    found = told(sqlite, "UPDATE bag SET x = x + 10")
+    assert found is not None and found.keys() == {"bag[1]", "bag[2]"}
+
+
+@pytest.mark.parametrize("key", ["INT PRIMARY KEY", "INTEGER PRIMARY KEY DESC", "text PRIMARY KEY"])
+@pytest.mark.parametrize(
+    ("statement", "numbers"),
+    [
+        ("INSERT INTO bag (x) VALUES ('pay')", {4}),
+        ("INSERT INTO bag (x) VALUES ('pay'), ('pay'), ('pay')", {4, 5, 6}),
+        ("DELETE FROM bag WHERE rowid = 1", {1}),
+        ("UPDATE bag SET x = 'paid' WHERE x = 'pay'", {1, 2}),
+        ("UPDATE bag SET k = NULL WHERE k = 7", {3}),
+        ("UPDATE bag SET k = rowid", {1, 2, 3}),
+    ],
+)
+def test_rows_whose_key_is_nothing_are_told_by_their_numbers(
+    sqlite: Database, key: str, statement: str, numbers: set[int]
+) -> None:
+    sqlite.outside(f"CREATE TABLE bag (k {key}, x)")
+    sqlite.outside("INSERT INTO bag VALUES (NULL, 'pay'), (NULL, 'pay'), (7, 'other')")
+    found = told(sqlite, statement)
+    assert found is not None and found.keys() == {f"bag[{number}]" for number in numbers}
+
+
+def test_a_key_that_is_nothing_only_in_this_transaction_is_told_by_its_number(sqlite: Database) -> None:
+    sqlite.outside("CREATE TABLE bag (k INT PRIMARY KEY, x)")
+    found = told(sqlite, "INSERT INTO bag (x) VALUES ('pay'), ('pay')")
+    assert found is not None and found.keys() == {"bag[1]", "bag[2]"}
+
+
+def test_views_and_temporary_tables_are_no_rows_that_stay(sqlite: Database) -> None:
+    sqlite.outside("CREATE VIEW w AS SELECT * FROM orders")
+    sqlite.outside(
+        "CREATE TRIGGER v INSTEAD OF INSERT ON w BEGIN INSERT INTO orders VALUES (NEW.id, NEW.state); END"
+    )
+    found = told(
+        sqlite,
+        "INSERT INTO w VALUES (7, 'made')",
+        "CREATE TEMP TABLE mine (x)",
+        "INSERT INTO mine VALUES (1)",
+    )
+    assert found is not None and found.keys() == {"orders[7]"}
+
+
+def test_definitions_that_hold_no_rows_are_told(sqlite: Database) -> None:
+    found = told(sqlite, "CREATE UNIQUE INDEX one ON orders (state, id)", "CREATE VIEW w AS SELECT 1")
+    assert found is not None and found.keys() == {"index one", "view w"}
+
+
+def test_another_database_that_a_tool_attached_cannot_be_told(sqlite: Database, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "other.db", isolation_level=None)) as other:
+        other.execute("CREATE TABLE orders (id integer PRIMARY KEY, state text)")
+    with sqlite.session() as session:
+        with session.effect(CALL):
+            sqlite.say(f"ATTACH '{tmp_path / 'other.db'}' AS other")
+            sqlite.say("INSERT INTO other.orders VALUES (1, 'x')")
+        assert session.changes() is None
+
+
+def test_a_folder_that_is_left_makes_no_other_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    database = on_sqlite(Path())
+    (tmp_path / "elsewhere").mkdir()
+    with database.session() as session:
+        with session.effect(CALL):
+            database.say("DELETE FROM orders WHERE id = 3")
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        changes = session.changes()
+    assert changes is not None and [one.key for one in changes] == ["orders[3]"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_tables_that_are_made_or_dropped_are_told_with_their_rows(sqlite: Database) -> None:
+    found = told(sqlite, 'CREATE TABLE "a ""b" (x)', 'INSERT INTO "a ""b" VALUES (5)', "DROP TABLE lines")
+    assert found is not None
+    assert found['table a "b'] == (None, 'CREATE TABLE "a ""b" (x)')
+    assert found["table lines"][1] is None
+    assert found['a "b[1]'] == (None, {"x": 5})
+    assert found["lines[1,a]"] == ({"order_id": 1, "sku": "a", "n": 1}, None)
+
+
+def test_a_table_of_another_shape_cannot_be_told(sqlite: Database) -> None:
+    assert told(sqlite, "ALTER TABLE orders ADD COLUMN more text") is None

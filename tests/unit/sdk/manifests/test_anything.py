@@ -1,0 +1,83 @@
+"""An argument that may hold anything, or has a part that may, is drafted nowhere: nobody could review it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import Field, StringConstraints
+from typing_extensions import TypedDict
+
+from countersign import RegistrationError, ToolRegistry, tool
+from countersign.tools.tool import tool_of
+
+
+class Line(TypedDict):
+    """An open member, below."""
+
+    sku: str
+    more: list[Any]
+
+
+def drafted(hint: object) -> Mapping[str, Any]:
+    def send(what: Any) -> None:
+        """Send it."""
+
+    send.__annotations__["what"] = hint
+    made = tool("send", resource=("Box", "const:one"), registry=ToolRegistry())(send)
+    schema = tool_of(made).draft_manifest().args
+    properties = schema["properties"]
+    assert isinstance(properties, dict)
+    found = properties["what"]
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("hint", "place"),
+    [
+        (list, "/what/items"),
+        (list[Any], "/what/items"),
+        (list[object], "/what/items"),
+        (tuple, "/what/items"),
+        (tuple[Any, ...], "/what/items"),
+        (tuple[int, Any], "/what/prefixItems/1"),
+        (Sequence, "/what/items"),
+        (list[list[Any]], "/what/items/items"),
+        (dict, "/what/additionalProperties"),
+        (dict[str, Any], "/what/additionalProperties"),
+        (dict[str, list[Any]], "/what/additionalProperties/items"),
+        (list[Line], "/what/items/properties/more/items"),
+        (list[str | list[Any]], "/what/items/anyOf/1/items"),
+        (Any | None, "/what/anyOf/0"),
+        (Annotated[Any, Field(description="whatever")], "/what"),
+        (list[Annotated[Any, Field(examples=[1])]], "/what/items"),
+        (dict[Annotated[str, StringConstraints(pattern="^a")], Any], r"/what/patternProperties/\^a"),
+    ],
+)
+def test_a_part_that_may_hold_anything_is_named(hint: object, place: str) -> None:
+    with pytest.raises(RegistrationError, match=f"tool 'send': {place} may hold anything"):
+        drafted(hint)
+
+
+@pytest.mark.parametrize("hint", [Callable[[int], int], type])
+def test_an_argument_that_no_schema_describes_is_told_with_its_tool(hint: object) -> None:
+    with pytest.raises(RegistrationError, match="tool 'send' has an argument that no schema describes"):
+        drafted(hint)
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        list[str],
+        tuple[int, str],
+        tuple[()],
+        Sequence[int],
+        dict[str, list[int]],
+        Literal["a", "b"],
+        str | None,
+    ],
+)
+def test_what_says_what_it_holds_is_drafted(hint: object) -> None:
+    assert drafted(hint)

@@ -1,0 +1,197 @@
+"""What recovery says and does of a transaction that has not been redeemed: whom it waits for, and what ended it."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+
+import pytest
+
+from countersign import FilesAdapter, ReviewPending, ServiceUnavailable, resume, tool, transaction
+from countersign.contract import EffectState
+from countersign.recovery.recovery import Resumed
+from tests.fakes.desk import Desk, make_runtime, refund_tool
+
+
+@pytest.fixture
+def files(desk: Desk) -> FilesAdapter:
+    (desk.folder / "root").mkdir()
+    return FilesAdapter(desk.folder / "root")
+
+
+@pytest.fixture
+def refund(desk: Desk) -> Callable[..., object]:
+    return refund_tool(desk)
+
+
+@pytest.fixture
+def step(desk: Desk, files: FilesAdapter, refund: Callable[..., object]) -> Callable[[], None]:
+    """A step with a live effect, which waits for people and is therefore never parked."""
+
+    @tool("save", lane="live", adapter=files, resource=("File", "name"), registry=desk.registry)
+    def save(name: str, text: str) -> None:
+        """Save a file."""
+        files.write(name, text)
+
+    def run() -> None:
+        with transaction("t-1", runtime=desk.runtime):
+            save("a", "new")
+            refund("o-1", 90_000)
+
+    return run
+
+
+def waits(step: Callable[[], None]) -> ReviewPending:
+    with pytest.raises(ReviewPending) as pending:
+        step()
+    return pending.value
+
+
+def told(found: list[Resumed]) -> list[tuple[str, bool, bool]]:
+    return [(one.after, one.waiting, one.is_kept_up) for one in found]
+
+
+def test_a_step_with_live_work_waits_for_people_and_says_what_it_needs_then(
+    desk: Desk, step: Callable[[], None]
+) -> None:
+    waits(step)
+    for _ in range(2):
+        found = resume(desk.runtime)
+        assert told(found) == [("review", True, False)]
+        assert found[0].note.startswith("not done yet: refund waits for")
+        assert "run the same transaction again under key 't-1'" in found[0].note
+    assert not (desk.folder / "root" / "a").exists()
+
+
+def test_once_it_is_approved_its_own_program_is_what_is_missing(desk: Desk, step: Callable[[], None]) -> None:
+    desk.service.approve(waits(step).txn)
+    for _ in range(2):
+        found = resume(desk.runtime)
+        assert told(found) == [("ready", False, True)]
+        assert "approved" in found[0].note and "run it again under key 't-1'" in found[0].note
+    assert desk.runtime.journal.transactions.require(found[0].txn).note == found[0].note
+    assert desk.done == []
+    step()
+    assert (len(desk.done), (desk.folder / "root" / "a").read_text()) == (1, "new")
+    assert resume(desk.runtime) == []
+
+
+def test_it_ends_with_what_people_said(desk: Desk, step: Callable[[], None]) -> None:
+    desk.service.deny(waits(step).txn, "the customer was paid already")
+    found = resume(desk.runtime)
+    assert told(found) == [("ended", False, False)]
+    assert "the customer was paid already" in found[0].note
+    assert resume(desk.runtime) == []
+
+
+@pytest.mark.parametrize("parked", [True, False], ids=["parked", "with live work"])
+def test_what_the_service_ended_has_ended_here_though_its_tool_has_changed_since(
+    desk: Desk, refund: Callable[..., object], step: Callable[[], None], *, parked: bool
+) -> None:
+    if parked:
+        with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+            refund("o-1", 90_000)
+        txn = pending.value.txn
+    else:
+        txn = waits(step).txn
+    desk.publish(refund, title="New")
+    with desk.another_process() as runtime:
+        if parked:
+            assert told(resume(runtime)) == [("review", False, True)]
+        desk.service.deny(txn, "refund is another one now")
+        found = resume(runtime)
+        assert told(found) == [("ended", False, False)]
+        assert "refund is another one now" in found[0].note
+        assert resume(runtime) == []
+    assert desk.done == []
+
+
+def test_what_has_changed_is_told_with_one_advice(desk: Desk, refund: Callable[..., object]) -> None:
+    with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 90_000)
+    desk.publish(refund, title="New")
+    with desk.another_process() as runtime:
+        (found,) = resume(runtime)
+    assert "has changed since it was staged" in found.note
+    assert "run it again" in found.note.lower()
+    assert "operator" not in found.note
+
+
+def test_what_another_journal_of_the_same_agent_redeemed_is_told_as_that(
+    desk: Desk, refund: Callable[..., object], step: Callable[[], None]
+) -> None:
+    desk.service.approve(waits(step).txn)
+    with (
+        make_runtime(
+            replace(desk.runtime.settings, journal_path=desk.folder / "other.db"),
+            desk.face,
+            desk.registry,
+            desk.clock,
+        ) as elsewhere,
+        transaction("t-1", runtime=elsewhere),
+    ):
+        refund("o-1", 90_000)
+    assert len(desk.done) == 1
+    found = resume(desk.runtime)
+    assert told(found) == [("ended", False, False)]
+    assert "already redeemed" in found[0].note
+
+
+def lines(desk: Desk) -> int:
+    with closing(sqlite3.connect(desk.runtime.settings.journal_path)) as journal:
+        (number,) = journal.execute("SELECT count(*) FROM chain").fetchone()
+    return int(number)
+
+
+def test_looking_again_changes_nothing_and_what_is_over_is_not_said_any_more(
+    desk: Desk, step: Callable[[], None]
+) -> None:
+    txn = waits(step).txn
+    resume(desk.runtime)
+    asked = lines(desk)
+    resume(desk.runtime)
+    assert lines(desk) == asked
+    desk.service.approve(txn)
+    resume(desk.runtime)
+    approved = lines(desk)
+    resume(desk.runtime)
+    assert lines(desk) == approved
+    (held,) = desk.service.latest(txn).held
+    held.state, held.votes = EffectState.REVIEW, ()  # the rules ask once more
+    assert told(resume(desk.runtime)) == [("review", True, False)]
+    assert desk.runtime.journal.transactions.require(txn).note is None
+
+
+def test_a_step_without_a_key_that_no_other_run_can_find_again_ends(
+    desk: Desk, files: FilesAdapter, refund: Callable[..., object]
+) -> None:
+    @tool("jot", lane="live", adapter=files, resource=("File", "name"), registry=desk.registry)
+    def jot(name: str) -> None:
+        """Write a file."""
+        files.write(name, "new")
+
+    with pytest.raises(ReviewPending), transaction(runtime=desk.runtime):
+        jot("b")
+        refund("o-1", 90_000)
+    found = resume(desk.runtime)
+    assert told(found) == [("ended", False, False)]
+    assert "without a key" in found[0].note
+
+
+def test_a_step_that_died_as_it_was_submitted_stands_as_the_service_says(
+    desk: Desk, refund: Callable[..., object]
+) -> None:
+    """Its program stages nothing the next time: what people are asked is taken back."""
+    desk.face.faults["/v1/transactions"] = ["lost_answer"] * 10
+    with pytest.raises(ServiceUnavailable), transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 90_000)
+    desk.face.faults.clear()
+    assert told(resume(desk.runtime)) == [("review", True, False)]
+    (record,) = desk.runtime.journal.transactions.find("t-1")
+    assert (record.state, record.parked) == ("review", False)
+    with transaction("t-1", runtime=desk.runtime):
+        pass
+    assert desk.service.latest(record.txn).state == "ended"
+    assert (resume(desk.runtime), desk.done) == ([], [])

@@ -1,0 +1,212 @@
+"""The live work beside staged effects was lost with its process: what fired is taken back, and only what is known to
+have fired. What may be called again tells so by being called again, if something takes it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from countersign import (
+    DidNotHappen,
+    Happened,
+    JournalError,
+    OutcomeUnknown,
+    SQLiteAdapter,
+    Unsure,
+    probe,
+    resume,
+    tool,
+    transaction,
+)
+from countersign.contract import EffectState
+from countersign.journal.reading import LIVE_LANE
+from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in, refund_tool
+from tests.unit.sdk.commit.test_failure_path import states
+
+Body = Callable[[], None]
+Die = Callable[..., Callable[[str, str], int]]
+
+
+def pay_tool(desk: Desk, *, taken_back: bool = True, **options: Any) -> Callable[[str], Any]:
+    """An idempotent tool that `repay` takes back, or that nothing does."""
+
+    @tool("repay", resource=("Order", "order_id"), registry=desk.registry)
+    def repay(order_id: str) -> None:
+        """Pay back."""
+        desk.act("repay", order_id)
+
+    if taken_back:
+        options |= {"compensate": "repay", "compensation_map": {"order_id": "args:/order_id"}}
+
+    @tool("pay", resource=("Order", "order_id"), idempotent=True, registry=desk.registry, **options)
+    def pay(order_id: str) -> str:
+        """Pay."""
+        desk.act("pay", order_id)
+        return "paid"
+
+    desk.publish(repay, pay)
+    return pay
+
+
+@pytest.fixture
+def died(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Die:
+    """A step with live work on SQLite, and a disk that takes nothing more once `begun` calls are under way."""
+    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
+
+    def die(body: Body, *, begun: int = 1) -> Callable[[str, str], int]:
+        firing = desk.runtime.journal.firing
+        begin, left = firing.begin, [begun]
+
+        def begin_some(*args: Any, **options: Any) -> None:
+            if not left[0]:
+                raise JournalError("the disk is full")
+            left[0] -= 1
+            begin(*args, **options)
+
+        def full(*_: Any, **__: Any) -> None:
+            raise JournalError("the disk is full")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(firing, "begin", begin_some)
+            broken.setattr(firing, "write", full)
+            broken.setattr(desk.runtime.journal.transactions, "end_live", full)
+            with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+                note("o-1", "paying")
+                body()
+        assert notes_in(desk.folder / "notes.db") == []
+        return note
+
+    return die
+
+
+def live_states(desk: Desk) -> list[str]:
+    record = desk.runtime.journal.transactions.find("t-1")[0]
+    return [row.state.value for row in desk.runtime.journal.transactions.effects(record, LIVE_LANE)]
+
+
+def service_states(desk: Desk) -> list[EffectState]:
+    ((_, revisions),) = desk.service.revisions.items()
+    return [one.state for one in revisions[-1].held]
+
+
+def test_what_may_be_called_again_and_can_be_taken_back_is_called_and_taken_back(
+    desk: Desk, died: Die
+) -> None:
+    pay = pay_tool(desk)
+    died(lambda: pay("o-1"))
+    assert (states(desk, "t-1"), live_states(desk)) == ({"pay#1": "firing"}, ["live"])
+    (found,) = resume(desk.runtime)
+    assert found.after == "settled"
+    assert [one[0] for one in desk.done] == ["pay", "pay", "repay"]
+    assert desk.keys[0] == desk.keys[1] != desk.keys[2]
+    assert states(desk, "t-1") == {"pay#1": "compensated"}
+    assert service_states(desk) == [EffectState.COMPENSATED]
+    assert live_states(desk) == ["undone"]
+    assert resume(desk.runtime) == []
+
+
+def test_what_nothing_takes_back_is_not_called_again_and_a_person_is_asked(desk: Desk, died: Die) -> None:
+    """Called again it would stand for certain, where it may not stand now."""
+    pay = pay_tool(desk, taken_back=False)
+    died(lambda: pay("o-1"))
+    (found,) = resume(desk.runtime)
+    assert (found.after, states(desk, "t-1")) == ("unsettled", {"pay#1": "unknown"})
+    assert ([one[0] for one in desk.done], live_states(desk)) == (["pay"], ["undone"])
+
+
+def test_what_fired_before_it_stands_until_it_is_known(desk: Desk, died: Die) -> None:
+    """Nothing is taken back while something beside it is in doubt."""
+    charge, pay = charge_tools(desk), pay_tool(desk, taken_back=False)
+
+    def body() -> None:
+        charge("o-1", 100)
+        pay("o-1")
+
+    died(body, begun=2)
+    resume(desk.runtime)
+    assert states(desk, "t-1") == {"charge#1": "fired", "pay#2": "unknown"}
+    ((txn, (revision,)),) = desk.service.revisions.items()
+    desk.service.settle(txn, revision.held[1].effect.effect_id, EffectState.FAILED)
+    resume(desk.runtime)
+    assert states(desk, "t-1") == {"charge#1": "compensated", "pay#2": "failed"}
+
+
+def test_what_was_not_begun_stays_so(desk: Desk, died: Die) -> None:
+    pay, refund = pay_tool(desk), refund_tool(desk)
+
+    def body() -> None:
+        pay("o-1")
+        refund("o-1", 100)
+
+    died(body)
+    (found,) = resume(desk.runtime)
+    assert "refund did not happen: the live effects were lost with their process." in found.note
+    assert states(desk, "t-1") == {"pay#1": "compensated", "refund#2": "unused"}
+    assert [one[0] for one in desk.done] == ["pay", "pay", "repay"]
+
+
+def test_where_all_of_it_had_fired_nobody_says_that_a_call_did_not_happen(desk: Desk, died: Die) -> None:
+    pay = pay_tool(desk)
+    died(lambda: pay("o-1"))
+    (found,) = resume(desk.runtime)
+    assert "did not happen" not in found.note
+    assert (
+        "live adapter 'notes' could not commit: the live effects were lost with their process." in found.note
+    )
+    assert "Nothing of this transaction stands" in found.note
+
+
+@pytest.mark.parametrize(
+    ("answer", "calls", "state"),
+    [
+        (Happened("paid"), ["pay", "repay"], "compensated"),
+        (DidNotHappen(final=True), ["pay"], "failed"),
+        (DidNotHappen(), ["pay", "pay", "repay"], "compensated"),
+        (Unsure("busy"), ["pay", "pay", "repay"], "compensated"),
+    ],
+    ids=repr,
+)
+def test_its_probe_is_asked_before_it_is_called(
+    desk: Desk, died: Die, answer: Any, calls: list[str], state: str
+) -> None:
+    probe("find_pay", registry=desk.registry)(lambda: answer)
+    pay = pay_tool(desk, probe="find_pay")
+    died(lambda: pay("o-1"))
+    resume(desk.runtime)
+    assert ([one[0] for one in desk.done], states(desk, "t-1")) == (calls, {"pay#1": state})
+
+
+def test_a_service_that_gives_no_time_leaves_it_unknown(desk: Desk, died: Die) -> None:
+    pay = pay_tool(desk)
+    died(lambda: pay("o-1"))
+    desk.face.faults["/v1/redemptions/"] = ["lost_request"] * 20
+    (found,) = resume(desk.runtime)
+    assert (found.after, states(desk, "t-1")) == ("unsettled", {"pay#1": "unknown"})
+    assert [one[0] for one in desk.done] == ["pay"]
+
+
+def test_a_call_that_ends_in_doubt_again_leaves_it_unknown(desk: Desk, died: Die) -> None:
+    pay = pay_tool(desk)
+    died(lambda: pay("o-1"))
+
+    def slow(_: str) -> None:
+        raise TimeoutError("slow")
+
+    desk.before_fire = slow
+    (found,) = resume(desk.runtime)
+    assert (found.after, states(desk, "t-1")) == ("unsettled", {"pay#1": "unknown"})
+    assert "slow" in found.note
+    assert [one[0] for one in desk.done] == ["pay"]
+
+
+def test_a_rerun_of_the_program_brings_the_live_work_back_and_goes_on(desk: Desk, died: Die) -> None:
+    pay = pay_tool(desk)
+    note = died(lambda: pay("o-1"))
+    with transaction("t-1", runtime=desk.runtime):
+        note("o-1", "paying")
+        pay("o-1")
+    assert (states(desk, "t-1"), live_states(desk)) == ({"pay#1": "fired"}, ["kept"])
+    assert notes_in(desk.folder / "notes.db") == [("o-1", "paying")]

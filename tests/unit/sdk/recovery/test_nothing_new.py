@@ -1,0 +1,103 @@
+"""A look that finds nothing new writes nothing: a worker looks every few seconds, for as long as people take."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+
+from countersign import (
+    CountersignError,
+    NotDone,
+    OutcomeUnknown,
+    ReviewPending,
+    SQLiteAdapter,
+    resume,
+    tool,
+    transaction,
+)
+from countersign.contract import txn_id
+from tests.fakes.desk import (
+    AGENT,
+    Desk,
+    failing_tool,
+    note_tool,
+    notes_database,
+    refund_tool,
+)
+
+TXN = txn_id(agent=AGENT, run_key="t-1")
+
+
+def written(desk: Desk) -> list[tuple[object, ...]]:
+    with closing(sqlite3.connect(desk.runtime.settings.journal_path)) as journal:
+        lines = journal.execute("SELECT id, kind FROM chain ORDER BY id").fetchall()
+        return [*lines, *journal.execute("SELECT state, note FROM transactions").fetchall()]
+
+
+def unknown(desk: Desk) -> None:
+    failing_tool(desk, TimeoutError("slow"))("o-1")
+
+
+def parked(desk: Desk) -> None:
+    refund_tool(desk)("o-1", 90_000)
+
+
+def beside_live_work(desk: Desk) -> None:
+    note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))("o-1", "x")
+    refund_tool(desk)("o-1", 90_000)
+
+
+def not_taken_back(desk: Desk) -> None:
+    fails: list[Exception] = [ValueError("refused")] * 100
+
+    @tool("void", resource=("Charge", "charge_id"), registry=desk.registry)
+    def void(charge_id: str) -> None:
+        """Take a charge back."""
+        raise fails.pop()
+
+    @tool(
+        "charge",
+        resource=("Order", "order_id"),
+        compensate="void",
+        compensation_map={"charge_id": "result:/charge_id"},
+        registry=desk.registry,
+    )
+    def charge(order_id: str) -> dict[str, str]:
+        """Charge an order."""
+        return {"charge_id": f"c-{order_id}"}
+
+    desk.publish(void)
+    desk.publish(charge)
+    charge("o-1")
+    failing_tool(desk, NotDone("no"), acts=False)("o-1")
+
+
+@pytest.mark.parametrize("body", [unknown, parked, beside_live_work, not_taken_back])
+def test_looking_again_writes_nothing(desk: Desk, body: Callable[[Desk], None]) -> None:
+    with pytest.raises(CountersignError), transaction("t-1", runtime=desk.runtime):
+        body(desk)
+    first = resume(desk.runtime)
+    before = written(desk)
+    for _ in range(3):
+        assert resume(desk.runtime) == first
+    assert (len(first), written(desk)) == (1, before)
+
+
+def test_nor_where_people_have_approved_what_only_its_program_can_fire(desk: Desk) -> None:
+    with pytest.raises(ReviewPending), transaction("t-1", runtime=desk.runtime):
+        beside_live_work(desk)
+    desk.service.approve(TXN)
+    first = resume(desk.runtime)
+    before = written(desk)
+    assert (resume(desk.runtime)[0].note, written(desk)) == (first[0].note, before)
+
+
+def test_what_is_not_known_is_noted_in_the_words_of_whoever_found_out(desk: Desk) -> None:
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+        unknown(desk)
+    (found,) = resume(desk.runtime)
+    assert desk.runtime.journal.transactions.require(TXN).note == "TimeoutError: slow"
+    assert "is not known whether notify#1 happened (TimeoutError: slow)" in found.note

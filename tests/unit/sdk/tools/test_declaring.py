@@ -1,0 +1,134 @@
+"""What `@tool` refuses where it is written: words that nothing knows, and those that have no effect."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import pytest
+
+from countersign import MemoryAdapter, RegistrationError, tool
+from countersign.tools.declaring import OPTIONS
+from tests.fakes.desk import Desk
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"tries": 5},
+        {"failure_means": "not_done"},
+        {"own_thread": False},
+        {"repeat": True},
+        {"idempotent": True},
+        {"on_exhausted": "tool"},
+        {"timeout_seconds": 1},
+        {"compensate": "void"},
+        {"compensation_map": {"id": "result:/id"}},
+    ],
+    ids=lambda said: next(iter(said)),
+)
+def test_w14_a_live_tool_says_nothing_that_has_no_effect_on_it(desk: Desk, said: dict[str, Any]) -> None:
+    (option,) = said
+    with pytest.raises(RegistrationError, match=f"says {option}=.*for staged tools.*leave it out"):
+
+        @tool("note", lane="live", adapter=MemoryAdapter(), registry=desk.registry, **said)
+        def note(text: str) -> None:
+            """Note."""
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"lane": "Live"}, "says lane='Live'; write 'staged' or 'live'"),
+        ({"failure_means": "nothing"}, "says failure_means='nothing'; write 'unknown' or 'not_done'"),
+    ],
+)
+def test_a_word_that_no_tool_knows_is_refused(desk: Desk, said: dict[str, Any], told: str) -> None:
+    with pytest.raises(RegistrationError, match=told):
+
+        @tool("note", registry=desk.registry, **said)
+        def note(text: str) -> None:
+            """Note."""
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"idempotant": True}, "does not know idempotant; did you mean idempotent"),
+        ({"lanes": "live"}, "does not know lanes; did you mean lane"),
+        ({"retries": 3}, "does not know retries; did you mean tries"),
+        ({"name": "note"}, "the name comes first and bare"),
+        ({"x": 1}, "does not know x; it takes lane, adapter, "),
+    ],
+    ids=lambda said: next(iter(said)),
+)
+def test_an_option_that_is_none_is_told_with_the_one_that_was_meant(
+    desk: Desk, said: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(RegistrationError, match=told):
+
+        @tool("note", registry=desk.registry, **said)
+        def note(text: str) -> None:
+            """Note."""
+
+
+def test_every_option_of_a_tool_is_among_those_that_are_told() -> None:
+    taken = [one for one in inspect.signature(tool).parameters if one not in {"name", "draft"}]
+    assert sorted(taken) == sorted(OPTIONS)
+
+
+@pytest.mark.parametrize("adapter", [MemoryAdapter, object(), "sqlite"])
+def test_what_cannot_undo_is_no_adapter(desk: Desk, adapter: Any) -> None:
+    with pytest.raises(RegistrationError, match="which cannot undo"):
+        tool("note", lane="live", adapter=adapter, registry=desk.registry)(lambda: None)
+
+
+def test_a_live_tool_may_say_what_holds_of_every_tool(desk: Desk) -> None:
+    @tool(
+        "note",
+        lane="live",
+        adapter=MemoryAdapter(),
+        registry=desk.registry,
+        idempotent=False,
+        on_exhausted="transaction",
+        timeout_seconds=60,
+        compensation_map={},
+        tries=None,
+        repeat=False,
+    )
+    def note(text: str) -> None:
+        """Note."""
+
+    assert "note" in [one.name for one in desk.registry]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"money": [5]},
+        {"money": [{"amount": 5}]},
+        {"money": 5},
+        {"recipients": [5]},
+        {"secret": [None]},
+        {"groups": None},
+        {"compensation_map": "x", "compensate": "void"},
+        {"compensation_map": {"id": 5}, "compensate": "void"},
+        {"timeout_seconds": "x"},
+        {"timeout_seconds": True},
+        {"timeout_seconds": 3601},
+        {"risk": "huge"},
+        {"title": 5},
+        {"sentence": 5},
+        {"compensate": 5},
+        {"probe": 5},
+        {"idempotent": 1},
+    ],
+    ids=str,
+)
+def test_a_member_of_another_shape_is_refused_with_one_to_write(desk: Desk, said: dict[str, Any]) -> None:
+    option = next(iter(said))
+    with pytest.raises(RegistrationError, match=rf"says {option}=.*; write "):
+
+        @tool("note", resource=("Note", "text"), registry=desk.registry, **said)
+        def note(text: str) -> None:
+            """Note."""

@@ -1,0 +1,23 @@
+"""Somebody who acts while an agent waits."""
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+from countersign.contract import txn_id
+from tests.fakes.desk import AGENT, Desk
+
+TXN = txn_id(agent=AGENT, run_key="t-1")
+
+
+def on_view(desk: Desk, act: Callable[[], Any], *, after: int = 1) -> None:
+    """Somebody acts while the agent is waiting: after this many looks at the transaction."""
+    looks = itertools.count(1)
+
+    def fault() -> None:
+        if next(looks) == after:
+            act()
+
+    desk.face.faults[f"/v1/transactions/{TXN}"] = [fault] * 50
+    wait = desk.service.wait
+    desk.service.wait = lambda txn, seconds: wait(txn, 0)  # type: ignore[method-assign]

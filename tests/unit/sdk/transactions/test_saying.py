@@ -1,0 +1,71 @@
+"""The key of a run and how long it may wait are checked before anything of it is begun."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from countersign import MisuseError, Transaction, run_steps, run_transaction, transaction
+from tests.fakes.desk import Desk, refund_tool
+
+Run = Callable[..., Any]
+
+
+def block(desk: Desk, step: Callable[[Transaction], object], **said: Any) -> None:
+    with transaction(runtime=desk.runtime, **said) as txn:
+        step(txn)
+
+
+def again(desk: Desk, step: Callable[[Transaction], object], **said: Any) -> None:
+    run_transaction(step, runtime=desk.runtime, **said)
+
+
+def as_data(desk: Desk, _: object, **said: Any) -> None:
+    run_steps(
+        [{"tool": "refund", "args": {"order_id": "o-1", "amount_cents": 5}}], runtime=desk.runtime, **said
+    )
+
+
+def begins_nothing(desk: Desk, run: Run, match: str, **said: Any) -> None:
+    refund = refund_tool(desk)
+    ran: list[int] = []
+
+    def step(_: Transaction) -> None:
+        ran.append(1)
+        refund("o-1", 5)
+
+    with pytest.raises(MisuseError, match=match):
+        run(desk, step, **said)
+    assert (ran, desk.done, desk.runtime.journal.transactions.newest(9)) == ([], [], [])
+
+
+@pytest.mark.parametrize("run", [block, again, as_data])
+@pytest.mark.parametrize(
+    ("key", "match"),
+    [
+        (4711, "write key='4711' in place of key=4711"),
+        (True, "is text"),
+        (b"t", "is text"),
+        ("", "1 to 200 characters"),
+        ("x" * 201, "this has 201"),
+    ],
+)
+def test_a_key_is_text_of_some_length(desk: Desk, run: Run, key: object, match: str) -> None:
+    begins_nothing(desk, run, match, key=key)
+
+
+@pytest.mark.parametrize("run", [again, as_data])
+def test_what_may_run_again_needs_a_key(desk: Desk, run: Run) -> None:
+    begins_nothing(desk, run, "needs a key that is the same at each run", key=None)
+
+
+def test_a_dry_run_needs_the_same(desk: Desk) -> None:
+    begins_nothing(desk, again, "write key='4711'", key=4711, dry_run=True)
+
+
+@pytest.mark.parametrize("run", [block, again, as_data])
+@pytest.mark.parametrize("wait", ["10m", None, -1, True, float("nan"), float("inf")])
+def test_wait_is_a_number_of_seconds(desk: Desk, run: Run, wait: object) -> None:
+    begins_nothing(desk, run, "is no number of seconds; ten minutes are wait=600", key="t-1", wait=wait)
