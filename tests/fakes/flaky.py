@@ -33,6 +33,9 @@ class Flaky:
         self.service = ""  # host:port, known once the service has been started behind us
         self.faults: dict[str, Fault] = {}
         self.asked: list[str] = []
+        self.broken: list[
+            str
+        ] = []  # what a fault happened to; where it forwards, the service has answered by then
         self.rewrite: Callable[[str, bytes], bytes] = lambda _, body: body
         self._lifted = threading.Event()
         self._server = _Server(("127.0.0.1", 0), _handler(self))
@@ -93,6 +96,7 @@ def _handler(proxy: Flaky) -> type[BaseHTTPRequestHandler]:
                 self._send(status, headers, answer)
             else:
                 self.close_connection = True
+                proxy.broken.append(f"{self.command} {self.path}")
                 with suppress(OSError):
                     _FAULTS[fault.how](self, proxy)
 

@@ -2,7 +2,8 @@
 
 `face.transport` serves httpx2 clients in this process, blocking and async; `serving(face)` serves other
 processes over a loopback socket. `face.faults` maps a path's beginning to what goes wrong there:
-"lost_request", "lost_answer", a status, a refusal with its seconds, or a callable.
+"lost_request", "lost_answer", a status, a refusal with its seconds, an interrupt that comes before the request has
+arrived, or a callable, which runs before the answer leaves.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from countersign.contract.wire import (
 )
 from tests.fakes.service import FakeService, Refused
 
-Fault = str | int | Refused | Callable[[], None]
+Fault = str | int | Refused | BaseException | Callable[[], object]
 
 
 class Face:
@@ -63,6 +64,8 @@ class Face:
             raise httpx2.ConnectError("the wire was cut")
         if isinstance(fault, Refused):
             return self._refused(fault, {"Retry-After": str(fault.extras["retry_after_seconds"])})
+        if isinstance(fault, BaseException):
+            raise fault
         if isinstance(fault, int):
             return httpx2.Response(
                 fault, json={"code": "storage_unavailable", "detail": "disk full"}, headers=self._problem()

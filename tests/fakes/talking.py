@@ -26,7 +26,7 @@ from tests.fakes.model_vendors import (
 )
 
 # Plain http on loopback: a TLS context that trusts nobody costs nothing, those of the clients read every authority.
-_NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 ALL = ("openai", "openai-async", "anthropic", "anthropic-async")
 ASK = [{"role": "user", "content": "Refund order o-4, please."}]
@@ -92,5 +92,5 @@ class Talk:
         url = f"{self.vendor.url}/v1" if self.is_openai else self.vendor.url
         package: Any = openai if self.is_openai else anthropic
         transport = package.DefaultAsyncHttpxClient if self.is_async else package.DefaultHttpxClient
-        http = transport(verify=_NOBODY)
+        http = transport(verify=NOBODY)
         return {"api_key": "none", "base_url": url, "max_retries": 0, "http_client": http, **settings}

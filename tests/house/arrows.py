@@ -23,7 +23,7 @@ SDK = "countersign"
 # The rooms of the SDK, from the ground up: a room may name those of the lines before its own, and itself.
 SDK_FLOORS = (
     ("contract", "clock", "threads", "tracing"),
-    ("errors",),
+    ("errors", "tasks"),
     ("waiting", "adapters", "journal", "catalogue"),
     ("settings",),
     ("service", "tools"),
@@ -46,7 +46,10 @@ SDK_UPWARD = {
         "countersign.runtime.default_runtime",
     },
     "countersign.tools.tool": {"countersign.manifests.drafting.draft_manifest"},  # Tool.draft_manifest()
-    "countersign.tools.current": {"countersign.transactions.transaction.Transaction"},  # who is watching
+    "countersign.tools.current": {
+        "countersign.llm.ledger.Ledger",  # who counts
+        "countersign.transactions.transaction.Transaction",  # who is watching
+    },
     "countersign.transactions.opening": {  # transaction(dry_run=True)
         "countersign.rehearsal.dry_run.DryRehearsal",
         "countersign.rehearsal.stage.Rehearsal",

@@ -64,6 +64,7 @@ SAYS = {
     ],
     "sdk/python/README.md": [
         "1240 USD for pay_7",
+        "2",
         "refund waits for finance",
         "900 USD for pay_9",
         "sent to ada@example.com",

@@ -45,6 +45,7 @@ if TYPE_CHECKING:
         SavepointLost,
         ServiceRefused,
         ServiceUnavailable,
+        SessionLost,
         SettingsError,
         Stopped,
         ToolRaised,
@@ -90,7 +91,7 @@ _HOMES = {
         "JournalSealed LeaseLost LiveCommitFailed MisuseError Moved NotDone NotStageable OutcomeUnknown "
         "OutsideTransaction OverQuota PartlyFired PlaceholderUsed RegistrationError ReleaseLapsed ReleaseRefused "
         "RerunDiffers ResourceBusy ReviewPending ReviewRequired SavepointLost ServiceRefused ServiceUnavailable "
-        "SettingsError Stopped ToolRaised TransactionBusy WorldError".split()
+        "SessionLost SettingsError Stopped ToolRaised TransactionBusy WorldError".split()
     ),
     "live.isolation": ("Abort", "Retry", "Serialize"),
     "journal.place": ("JournalUrl",),
@@ -190,6 +191,7 @@ __all__ = [
     "Serialize",
     "ServiceRefused",
     "ServiceUnavailable",
+    "SessionLost",
     "Settings",
     "SettingsError",
     "StepsRefused",

@@ -11,6 +11,7 @@ from typing import Protocol
 from countersign.clock import Clock
 from countersign.errors import WorkerStopping
 from countersign.journal import Journal
+from countersign.llm.ledger import Ledger
 from countersign.manifests.reviewed import Manifests
 from countersign.service.client import Service
 from countersign.service.enforcement import Enforcer
@@ -31,6 +32,7 @@ class Engine:
     service: Service
     waits: Waits
     clock: Clock
+    ledger: Ledger
     stopping: Callable[[], bool] = lambda: False
 
     def require_going_on(self) -> None:
@@ -54,6 +56,11 @@ class Host(Protocol):
     @property
     def registry(self) -> ToolRegistry:
         """The tools."""
+        ...
+
+    @property
+    def ledger(self) -> Ledger:
+        """What counts its calls to models."""
         ...
 
     def engine(self, waits: Waits) -> Engine:

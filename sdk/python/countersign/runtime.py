@@ -104,6 +104,7 @@ class Runtime:
             service=self._service(waits),
             waits=waits,
             clock=self.clock,
+            ledger=self.ledger,
             stopping=stopping,
         )
 

@@ -14,8 +14,8 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future, wait
+from collections.abc import Callable, Iterable
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from queue import SimpleQueue
 from typing import Any, Final
 
@@ -87,6 +87,13 @@ class Threaded:
     def ended(self) -> asyncio.Future[Any]:
         """The same, to be awaited."""
         return asyncio.wrap_future(self._future)
+
+
+def wait_for_one(calls: Iterable[Threaded]) -> None:
+    """Block until one of them has ended."""
+    futures = [call._future for call in calls]
+    while not wait(futures, _SLICE_SECONDS, FIRST_COMPLETED).done:
+        pass
 
 
 class _Worker:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -19,7 +19,8 @@ from typing import Any, Protocol, TypeVar
 import httpx2
 
 from countersign.errors import MisuseError, ServiceUnavailable
-from countersign.threads import Threaded, timed_out
+from countersign.tasks import ended_within
+from countersign.threads import Threaded, wait_for_one
 
 T = TypeVar("T")
 
@@ -48,6 +49,13 @@ class Answered:
 
 Part = Callable[[], Coroutine[Any, Any, object]]
 """One of several things to be done at the same time."""
+
+Meanwhile = Callable[[Sequence[tuple[int, object]]], None]
+"""Hears which of several have ended, by their places, and how, while others still go on."""
+
+
+def _no_matter(_: Sequence[tuple[int, object]]) -> None:
+    """Whoever waits wants to hear of all of them at the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,13 +99,15 @@ class Waits(Protocol):
         thread of its own; without, in the caller's.
 
         Raises:
-            ToolTimeoutError: it has not ended in that time. A thread goes on, and what it does is not known.
+            ToolTimeoutError: it has not ended in that time. A thread goes on, so does a task that will not be
+                cancelled, and what it does is not known.
         """
         ...
 
-    async def together(self, parts: Sequence[Part]) -> list[object]:
+    async def together(self, parts: Sequence[Part], meanwhile: Meanwhile = _no_matter) -> list[object]:
         """Run all of them at the same time and wait until each has ended; the results in order, `Raised` for an
-        exception. Of one alone, what is no `Exception` goes on its way.
+        exception. Of one alone, what is no `Exception` goes on its way. `meanwhile` hears of each that ends before the
+        last, where this waits.
 
         Raises:
             LeftEarlyError: the wait for several was interrupted; those that had not ended go on, or were cancelled.
@@ -138,15 +148,21 @@ class SyncWaits:
             raise MisuseError(f"{fn!r} is async; use `async with transaction(...)`")
         return result
 
-    async def together(self, parts: Sequence[Part]) -> list[object]:
+    async def together(self, parts: Sequence[Part], meanwhile: Meanwhile = _no_matter) -> list[object]:
         """One by one if it is one, else each in a thread."""
         if len(parts) == 1:
             return [await _caught(parts[0])]
         threads: list[Threaded] = []
         try:
             threads.extend(Threaded(_in_thread, {"part": part}) for part in parts)
-            for thread in threads:
-                thread.wait()
+            left = dict(enumerate(threads))
+            while left:
+                wait_for_one(left.values())
+                ended = [(place, thread.result(None)) for place, thread in left.items() if thread.has_ended]
+                for place, _ in ended:
+                    del left[place]
+                if left:
+                    meanwhile(ended)
         except BaseException as interrupt:
             known = [thread.result(None) if thread.has_ended else Unended() for thread in threads]
             never_begun = [Unended()] * (len(parts) - len(threads))
@@ -198,24 +214,19 @@ class AsyncWaits:
     async def call(
         self, fn: Callable[..., object], kwargs: dict[str, Any], timeout_seconds: float | None
     ) -> object:
-        """Call an async tool on the event loop, where it is cancelled after its timeout, a plain one beside it."""
+        """Call an async tool on the event loop, where it is cancelled after its timeout, a plain one beside it. With a
+        timeout it has a task of its own.
+        """
         if timeout_seconds is None or inspect.iscoroutinefunction(fn):
             result = fn(**kwargs)
         else:
             result = Threaded(fn, kwargs).ended()
         if not inspect.isawaitable(result):
             return result
-        scope = asyncio.timeout(timeout_seconds)
-        try:
-            async with scope:
-                result = await result
-                return await result if inspect.isawaitable(result) else result
-        except TimeoutError as error:
-            if scope.expired():
-                raise timed_out(timeout_seconds) from error
-            raise  # the tool's own word
+        answer = _answer(result)
+        return await (answer if timeout_seconds is None else ended_within(timeout_seconds, answer))
 
-    async def together(self, parts: Sequence[Part]) -> list[object]:
+    async def together(self, parts: Sequence[Part], meanwhile: Meanwhile = _no_matter) -> list[object]:
         """Each in a task, with a context of its own; cancelled together. One may end itself by a cancellation."""
         if len(parts) == 1:
             return [await _caught(parts[0])]
@@ -223,6 +234,11 @@ class AsyncWaits:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks.extend(group.create_task(_in_task(part)) for part in parts)
+                left = set(tasks)
+                while left:
+                    ended, left = await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
+                    if left:
+                        meanwhile([(tasks.index(one), one.result()) for one in ended if not one.cancelled()])
         except BaseException as interrupt:
             answers = [Unended() if task.cancelled() or not task.done() else task.result() for task in tasks]
             raise LeftEarlyError(answers, interrupt) from interrupt
@@ -230,6 +246,11 @@ class AsyncWaits:
             Raised(asyncio.CancelledError(), left=True) if task.cancelled() else task.result()
             for task in tasks
         ]
+
+
+async def _answer(result: Awaitable[object]) -> object:
+    answer = await result
+    return await answer if inspect.isawaitable(answer) else answer
 
 
 async def _caught(part: Part) -> object:

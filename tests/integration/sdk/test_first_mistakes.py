@@ -1,6 +1,6 @@
-"""The ten likeliest first mistakes, made as a new user makes them: each answer names the thing and what to write.
+"""The likeliest first mistakes, made as a new user makes them: each answer names the thing and what to write.
 
-The README of the SDK lists the same ten; the last test compares.
+The README of the SDK lists the same; the last test compares. One of them is no error, and has no answer.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Mistake:
 RESUME = ("-m", "countersign.cli", "resume", "--tools", "my_agent.py")
 EXPORT = ("-m", "countersign.cli", "tools", "export", "--tools", "my_agent.py")
 
-TEN = {
+FIRST = {
     "outside": Mistake(
         TOOLS + 'refund("pay_7", 1240)\n',
         r"refund was called outside a transaction.*call it inside `with transaction\(\.\.\.\)`",
@@ -116,6 +116,15 @@ TEN = {
         "raise ValueError(...) in a tool",
         "raise NotDone(...)",
     ),
+    "not awaited": Mistake(
+        "import asyncio\n"
+        + TOOLS.replace("def send_mail", "async def send_mail")
+        + "async def main():\n    async with transaction(key='s'):\n"
+        + '        send_mail("ada@example.com", "hello")\nasyncio.run(main())\n',
+        r"send_mail was called in transaction 's' and not awaited.*[Ww]rite `await send_mail\(\.\.\.\)`",
+        'send_mail("ada@example.com", "hello")',
+        'await send_mail("ada@example.com", "hello")',
+    ),
     "variables": Mistake(
         TOOLS + 'with transaction(key="j"):\n    refund("pay_7", 1240)\n',
         r"COUNTERSIGN_\w+ is not set.*write `policy-service dev my_agent\.py`, which sets it",
@@ -124,6 +133,13 @@ TEN = {
     ),
 }
 UNSET = {"variables"}
+QUIET = Mistake(
+    TOOLS + 'with transaction(key="t") as txn:\n    for _ in range(2):\n        refund("pay_7", 1240)\n'
+    '    with txn.repeat():\n        refund("pay_7", 1240)\nprint(len(txn.effects))\n',
+    r"^2$",
+    'for _ in range(2): refund("pay_7", 1240)',
+    "with txn.repeat():",
+)
 
 MORE = {
     "the service is not there": (
@@ -145,7 +161,7 @@ MORE = {
         TOOLS + "import threading\nwith transaction(key='n'):\n"
         '    t = threading.Thread(target=refund, args=("pay_7", 1240)); t.start(); t.join()\n',
         {},
-        r"refund was called outside a transaction.*\(a new thread starts outside\)",
+        r"refund was called outside a transaction.*\(a new thread starts outside, one of a pool too",
     ),
     "a key that is no text": (
         TOOLS + "with transaction(key=4711):\n    pass\n",
@@ -234,15 +250,21 @@ def run(folder: Path, words: tuple[str, ...], env: dict[str, str]) -> subprocess
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TEN)
+@pytest.mark.parametrize("name", FIRST)
 def test_the_answer_names_the_thing_and_what_to_write(
     name: str, user: dict[str, str], tmp_path: Path
 ) -> None:
-    mistake = TEN[name]
+    mistake = FIRST[name]
     (tmp_path / "my_agent.py").write_text(mistake.script)
     done = run(tmp_path, mistake.command, {} if name in UNSET else user)
     assert done.returncode == 1
     assert re.search(mistake.says, done.stderr.strip().splitlines()[-1]), done.stderr
+
+
+def test_equal_calls_are_one_and_a_repeat_is_another(user: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "my_agent.py").write_text(QUIET.script)
+    done = run(tmp_path, QUIET.command, user)
+    assert (done.returncode, bool(re.search(QUIET.says, done.stdout))) == (0, True), done.stderr
 
 
 @pytest.mark.parametrize(("script", "env", "says"), MORE.values(), ids=MORE)
@@ -254,11 +276,11 @@ def test_so_do_the_next_ones(
     assert re.search(says, done.stderr), done.stderr
 
 
-def test_the_readme_lists_these_ten_and_no_others() -> None:
-    section = README.read_text().partition("## Ten first mistakes")[2].partition("\n## ")[0]
+def test_the_readme_lists_these_and_no_others() -> None:
+    section = README.read_text().partition("## First mistakes")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
-    assert len(rows) == len(TEN) == 10
-    for mistake in TEN.values():
+    assert len(rows) == len(FIRST) + 1
+    for mistake in (*FIRST.values(), QUIET):
         assert any(f"`{mistake.wrote}`" in row and f"`{mistake.instead}`" in row for row in rows), (
             mistake.wrote
         )

@@ -142,7 +142,7 @@ async def test_only_the_transaction_one_waits_for_wakes(store: Database, feed: F
 async def test_who_shows_pages_is_woken_by_what_people_are_asked_and_by_who_leaves(
     store: Database, feed: Feed, body: dict[str, str], kind: str, wakes: bool
 ) -> None:
-    page = asyncio.create_task(feed.follow(0, 0.2, PEOPLE))
+    page = asyncio.create_task(feed.follow(0, 1.0, PEOPLE))
     await asyncio.sleep(0)
     await store.write(lambda tx: append(tx, kind, actor="system", body=body))
     await Sequencer(store, holder="a").number()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -289,6 +290,50 @@ def test_what_the_code_alone_calls_secret_of_a_staged_call_stands_nowhere(
     assert shown(desk, "t-3", "staged")[0].error == "NotDone"
     assert found_in({"error": "".join(traceback.format_exception(failed.value)).encode()}) == []
     assert in_journal(desk) == []
+
+
+EXITS: dict[str, tuple[Callable[[str], SystemExit], object]] = {
+    "with a text": (lambda pin: SystemExit(f"bad {pin}"), 1),
+    "with something else": (lambda pin: SystemExit((2, pin)), 1),
+    "with a code": (lambda pin: SystemExit(3), 3),
+    "with none": (lambda pin: SystemExit(), None),
+}
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["alone", "beside another"])
+@pytest.mark.parametrize(("ending", "code"), EXITS.values(), ids=EXITS.keys())
+def test_a_tool_with_secrets_ends_the_program_by_its_code_and_without_its_text(
+    desk: Desk, ending: Callable[[str], SystemExit], code: object, at_once: bool
+) -> None:
+    @tool("leave", resource=("Order", "order_id"), secret=["pin"], registry=desk.registry)
+    def leave(order_id: str, pin: str) -> None:
+        """Pay, or leave."""
+        try:
+            raise KeyError(pin)
+        except KeyError as error:
+            raise ending(pin) from error
+
+    desk.publish(leave)
+    charge = charge_tools(desk)
+    with (
+        pytest.raises(SystemExit) as left,
+        transaction("t-1", runtime=desk.runtime) as txn,
+        txn.parallel() if at_once else nullcontext(),
+    ):
+        leave("o-1", SECRET)
+        if at_once:
+            charge("o-1", 5)
+    assert left.value.code == code
+    held = [left.value, left.value.__cause__, left.value.__context__]
+    told = f"{held!r}{''.join(traceback.format_exception(left.value))}"
+    assert found_in({"exit": told.encode()}) == []
+    assert (shown(desk, "t-1", "staged")[0].state.value, in_journal(desk)) == ("unknown", [])
+
+
+def test_the_exit_of_a_tool_without_secrets_is_its_own(desk: Desk) -> None:
+    exits = failing_tool(desk, SystemExit("the disk is full"))
+    with pytest.raises(SystemExit, match="the disk is full"), transaction("t-1", runtime=desk.runtime):
+        exits("o-1")
 
 
 def test_a_compensation_s_own_code_may_call_something_secret(desk: Desk) -> None:

@@ -20,21 +20,19 @@ from countersign.adapters.examined import (
     CALL,
     TXN,
     A,
-    Examined,
     Resource,
-    block,
     commit,
     equal,
-    interrupt,
     raises,
 )
+from countersign.adapters.nesting import Nesting
 from countersign.adapters.protocol import LiveAdapter, LiveSession
-from countersign.errors import Moved, OutsideTransaction
+from countersign.errors import Moved, OutsideTransaction, SessionLost
 
 __all__ = ["AdapterContract", "Resource"]
 
 
-class AdapterContract(Examined):
+class AdapterContract(Nesting):
     """Everything the SDK relies on. One method for each fact."""
 
     # ------------------------------------------------------------------------------------ what it does
@@ -95,47 +93,6 @@ class AdapterContract(Examined):
         commit(session)
         seen = [resource.outside(key) for key in ("k", "more", "kept")]
         equal(seen, ["old", None, "new"], "after the commit")
-
-    def test_a_block_of_effects_that_raises_leaves_nothing_of_them_and_all_of_the_others(
-        self, tmp_path: Path
-    ) -> None:
-        resource, adapter, session = self.begun(tmp_path, k="old")
-        if not self.has_savepoints(session):
-            session.undo()
-            return
-        with session.effect(CALL):
-            resource.write(adapter, "kept", "new")
-        with block(session):
-            with session.effect(CALL):
-                resource.write(adapter, "outer", "new")
-            with raises(KeyboardInterrupt), block(session):
-                with session.effect(CALL):
-                    resource.write(adapter, "k", "half")
-                with session.effect(CALL):
-                    resource.write(adapter, "outer", "half")
-                    resource.remove(adapter, "kept")
-                interrupt(KeyboardInterrupt)
-            with session.effect(CALL):
-                seen = [resource.read(adapter, key) for key in ("k", "outer", "kept")]
-                equal(seen, ["old", "new", "new"], "after the inner block")
-        session.prepare(A)
-        commit(session)
-        seen = [resource.outside(key) for key in ("k", "outer", "kept")]
-        equal(seen, ["old", "new", "new"], "after the commit")
-
-    def test_blocks_that_all_raise_leave_the_session_as_it_was(self, tmp_path: Path) -> None:
-        resource, adapter, session = self.begun(tmp_path, k="old")
-        if self.has_savepoints(session):
-            with session.effect(CALL):
-                resource.write(adapter, "kept", "new")
-            with raises(ZeroDivisionError), block(session), block(session):
-                with session.effect(CALL):
-                    resource.write(adapter, "k", "half")
-                interrupt(ZeroDivisionError)
-            session.prepare(A)
-            commit(session)
-            equal((resource.outside("k"), resource.outside("kept")), ("old", "new"), "after the commit")
-        session.undo()
 
     def test_prepare_may_be_said_again(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
@@ -241,6 +198,29 @@ class AdapterContract(Examined):
         with raises(OutsideTransaction):
             resource.write(adapter, "k", "new")
         equal(resource.outside("k"), None, "outside")
+
+    def test_a_session_whose_transaction_something_else_ended_keeps_nothing_and_says_so(
+        self, tmp_path: Path
+    ) -> None:
+        resource, adapter, session = self.begun(tmp_path, k="old")
+        with session.effect(CALL):
+            resource.write(adapter, "more", "new")
+        try:
+            with session.effect(CALL):
+                ended = resource.end(adapter)
+            equal(ended, False, "it is told to whoever swallowed it")
+            session.undo()
+            return
+        except SessionLost:
+            for refused in (session.verify_unmoved, session.changes, lambda: session.prepare(A)):
+                with raises(SessionLost):
+                    refused()
+        with raises(SessionLost), session.effect(CALL):
+            resource.write(adapter, "k", "alone")
+        session.undo()
+        equal((resource.outside("k"), resource.outside("more")), ("old", None), "after undo")
+        equal(adapter.landed(A), False, "landed")
+        self.another_can_commit(resource)
 
     def test_a_session_that_was_undone_commits_nothing(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)

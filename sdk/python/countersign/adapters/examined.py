@@ -55,6 +55,12 @@ class Resource(ABC):
     def change_outside(self, key: str, value: str) -> bool:
         """Somebody else sets a key; False where the resource does not let them now."""
 
+    def end(self, adapter: LiveAdapter) -> bool:
+        """What a tool or somebody else does to end the transaction that the session is; inside an effect, and without
+        raising. False where there is no such thing.
+        """
+        return False
+
     def told(self, change: Change) -> tuple[str, object, object]:
         """A change in the words of the exam: key, value before, value after. For resources that tell of whole rows."""
         return change.key, text_of(change.before), text_of(change.after)

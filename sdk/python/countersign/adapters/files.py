@@ -8,8 +8,9 @@ what cannot be snapshotted is refused while the tool runs. `prepare` makes every
 it into place with before-images beside it (redo.py).
 
 Not kept apart: programs that write below the folder without this adapter between `prepare` and `commit`; their
-change is then the before-image. Folders are made as files need them and are not removed. A file is replaced,
-never written in place: other names of it (hard links) keep the old content. For POSIX systems.
+change is then the before-image. What they write after it is theirs: then the commit cannot be taken back, and says
+so. Folders are made as files need them and are not removed. A file is replaced, never written in place: other names
+of it (hard links) keep the old content. For POSIX systems.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pathlib import Path
 from countersign.adapters.jail import parts_of
 from countersign.adapters.overlay import FilesSession
 from countersign.adapters.protocol import LiveAdapter
-from countersign.adapters.redo import Store, read_record
+from countersign.adapters.redo import Store
+from countersign.adapters.redo_record import read_record
 from countersign.errors import NotStageable, OutsideTransaction, TransactionBusy
 
 
@@ -96,13 +98,15 @@ class FilesAdapter(LiveAdapter):
     # --------------------------------------------------------------------------- what the live lane calls
 
     def begin(self, txn: str) -> FilesSession:
-        """Make room for the session, and finish what dead processes had decided."""
+        """Make room for the session, and finish what dead processes had decided. What cannot be finished keeps up those
+        who touch its files.
+        """
         if not self._root.is_dir():
             raise NotStageable(f"the root of {self.name!r} is not there: {str(self._root)!r}")
         self._store.create()
         with self._store.locked():
-            self._store.tidy()
-            return FilesSession(self.name, txn, self._store.new(txn), self._current)
+            unfinished = self._store.tidy()
+            return FilesSession(self.name, txn, self._store.new(txn), self._current, unfinished)
 
     def landed(self, attempt_id: str) -> bool | None:
         """Whether the attempt's mark is there; None while the folder itself is away."""
@@ -113,11 +117,14 @@ class FilesAdapter(LiveAdapter):
 
         Raises:
             TransactionBusy: a living process has prepared a session of it.
+            JournalError: what was decided about it cannot be done, or somebody else has changed its files since.
         """
         if not self._store.sessions.is_dir():
             return None
         with self._store.locked():
-            self._store.tidy()
+            for one in self._store.tidy():
+                if one.record.txn == txn:
+                    raise one.error
             found = None
             for folder in self._store.folders(txn):
                 record, work = read_record(folder), self._store.take(folder)

@@ -17,7 +17,8 @@ from typing import Final
 
 from countersign.adapters.jail import Jail, Parts, parts_of, version_of
 from countersign.adapters.protocol import Change, LiveCall, LiveSession, Savepoint, Seen
-from countersign.adapters.redo import COMMITTING, PREPARED, UNDOING, Op, Record, Work, sync
+from countersign.adapters.redo import Work, sync
+from countersign.adapters.redo_record import COMMITTING, PREPARED, UNDOING, Op, Record, Unfinished
 from countersign.errors import Moved, NotStageable
 
 _FOLDER_VERSION: Final = "folder"
@@ -26,8 +27,16 @@ _FOLDER_VERSION: Final = "folder"
 class FilesSession(LiveSession):
     """What one transaction has changed below the folder; on disk beside it until the commit."""
 
-    def __init__(self, name: str, txn: str, work: Work, current: ContextVar[FilesSession | None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        txn: str,
+        work: Work,
+        current: ContextVar[FilesSession | None],
+        unfinished: tuple[Unfinished, ...] = (),
+    ) -> None:
         self._name, self._txn, self._work, self._current = name, txn, work, current
+        self._unfinished = unfinished  # of other processes; what they touch is in doubt
         self._jail: Jail = work.store.jail
         self._over: dict[Parts, str | None] = {}  # the number of the new content; None: removed
         self._seen: dict[str, Seen] = {}
@@ -123,7 +132,13 @@ class FilesSession(LiveSession):
         return tuple(one for one in found if one.before != one.after)
 
     def verify_unmoved(self) -> None:
-        """Compare every version with what is there now."""
+        """Compare every version with what is there now.
+
+        Raises:
+            Moved: one is another.
+            JournalError: it is of a session that could not be finished.
+        """
+        self._require_none_in_doubt()
         for seen in self._seen.values():
             now = self._version(seen.key)
             if now != seen.version:
@@ -135,9 +150,9 @@ class FilesSession(LiveSession):
             done = self._work.record()
             if done is not None and done.attempt_id == attempt_id:
                 return  # at an earlier round, or by the process that died
-            self._work.store.tidy()
-            self._put_away_earlier()
+            self._unfinished = self._work.store.tidy()
             self.verify_unmoved()
+            self._put_away_earlier()
             self._require_undisputed()
             for number in self._over.values():
                 if number is not None:
@@ -161,16 +176,20 @@ class FilesSession(LiveSession):
                 raise
 
     def undo(self) -> None:
-        """Take back what was committed, and put everything away."""
+        """Take back what was committed, and put everything away.
+
+        Raises:
+            JournalError: somebody else has changed some of it since, so it is not undone.
+        """
         if self._ended:
             return
         with self._work.store.locked():
             record = self._work.record()
             if record is None or record.state == PREPARED:
-                self._ended = True
                 self._work.put_away()
             else:
                 self._take_back(record)
+            self._ended = True
 
     def close(self) -> None:
         """Drop the before-images."""
@@ -182,7 +201,6 @@ class FilesSession(LiveSession):
     # --------------------------------------------------------------------------------------- inside
 
     def _take_back(self, record: Record) -> None:
-        self._ended = True
         try:
             self._work.restore(self._work.write(replace(record, state=UNDOING)))
         finally:
@@ -195,6 +213,14 @@ class FilesSession(LiveSession):
             earlier = store.take(folder) if folder != self._work.folder else None
             if earlier is not None:
                 earlier.put_away()
+
+    def _require_none_in_doubt(self) -> None:
+        """What a session that could not be finished touches is half done; and of our own transaction nothing may be
+        replaced before it is.
+        """
+        for one in self._unfinished:
+            if one.record.txn == self._txn or _disputed(self._record(""), one.record):
+                raise one.error
 
     def _require_undisputed(self) -> None:
         mine = self._record("")
@@ -214,8 +240,9 @@ class FilesSession(LiveSession):
             there = self._jail.stat(parts) is not None
             if number is None and not there:
                 continue  # made and removed within the transaction
-            inode = 0 if number is None else (self._work.new / number).stat().st_ino
-            ops.append(Op("/".join(parts), number, inode))
+            new = None if number is None else (self._work.new / number).stat()
+            written_as = (0, 0) if new is None else (new.st_ino, new.st_mtime_ns)
+            ops.append(Op("/".join(parts), number, *written_as))
             written.append("/".join(parts))
             if number is None or not there:
                 written.append(_listed(parts[:-1]))

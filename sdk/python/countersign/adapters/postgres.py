@@ -1,29 +1,31 @@
 """The PostgreSQL adapter: live effects run in one database transaction, each in a savepoint.
 
-It needs the extra `postgres`. Undo is ROLLBACK, and the server does it when the process dies. The transaction
-is REPEATABLE READ: rows that it changes are its own until the end, and a row somebody else changed meanwhile
-is `Moved` at once, and so is a deadlock that the server ends. What it only reads may move, unless the statement says
-FOR SHARE or the table is one of `locks`: nobody else writes to those while a transaction is open. SERIALIZABLE is not
-used: the server may find only at COMMIT that what was read has moved, and by then staged effects have fired; these two
-keep others out before anything is asked. PREPARE TRANSACTION is not used (servers
-have it switched off): `prepare` checks the deferred constraints and writes the mark, and a COMMIT can still
-fail; when its answer is lost, the mark tells.
+It needs the extra `postgres`. Undo is ROLLBACK, and the server does it when the process dies. The transaction is
+REPEATABLE READ: rows that it changes are its own until the end, and a row somebody else changed meanwhile is `Moved`
+at once, and so are a deadlock that the server ends and a lock that others kept for all of `wait_seconds`. What it
+only reads may move, unless the statement says FOR SHARE or the table is one of `locks`: nobody else writes to those
+while a transaction is open. SERIALIZABLE is not used: the server may find only at COMMIT that what was read has
+moved, and by then staged effects have fired; these two keep others out before anything is asked. PREPARE TRANSACTION
+is not used (servers have it switched off): `prepare` checks the deferred constraints and writes the mark, and a
+COMMIT can still fail; when its answer is lost, the mark tells.
 
-The mark stands in `countersign_landed`, a table made at the first use. A tool gets one statement at a time and
-may not end the transaction it runs in.
+The mark stands in `countersign_landed`, a table made at the first use; where it is, is found before any tool can move
+the search path. A tool gets one statement at a time and may not end the transaction it runs in
+(`postgres_statements.py`). Should it have ended all the same, the session is lost: nothing more runs, and it says
+whether what was written until then may stand.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
 from countersign.adapters.postgres_changes import changes_of
+from countersign.adapters.postgres_statements import Rows, require_stays
 from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
-from countersign.errors import MisuseError, Moved, OutsideTransaction, SettingsError
+from countersign.errors import Moved, OutsideTransaction, SessionLost, SettingsError
 
 if TYPE_CHECKING:
     import psycopg
@@ -32,18 +34,22 @@ _TABLE: Final = (
     "CREATE TABLE IF NOT EXISTS countersign_landed"
     " (attempt_id text PRIMARY KEY, landed_at timestamptz NOT NULL DEFAULT now())"
 )
+_TABLES: Final = (
+    "SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+    " JOIN unnest(current_schemas(false)) WITH ORDINALITY AS s (name, place) ON s.name = n.nspname"
+    " WHERE c.relname = 'countersign_landed' AND c.relkind IN ('r', 'p') ORDER BY s.place"
+)
 _MARK: Final = (
-    "INSERT INTO countersign_landed (attempt_id) VALUES (%s)"
-    " ON CONFLICT (attempt_id) DO UPDATE SET landed_at = now()"
+    "INSERT INTO {} (attempt_id) VALUES (%s) ON CONFLICT (attempt_id) DO UPDATE SET landed_at = now()"
 )
-_ENDS_IT: Final = frozenset(
-    "abort begin commit deallocate discard end prepare release rollback savepoint start".split()
-)
+_LOOK: Final = "INSERT INTO {} (attempt_id) VALUES (%s) ON CONFLICT DO NOTHING"
+_EFFECT: Final = "countersign_effect"
+_BLOCK: Final = "countersign_block"
+_LOCKED: Final = "55P03"  # SQLSTATE: others kept a lock for too long
 _CONFLICTS: Final = frozenset(
-    {"40001", "40P01"}
+    {"40001", "40P01", _LOCKED}
 )  # SQLSTATE: a row was changed meanwhile; a circle of waiting
-_NOT_YET: Final = re.compile(r"[\s;]+|--[^\n]*")
-_WORD: Final = re.compile(r"[a-z]*", re.IGNORECASE)
+_NO_LONGER_THERE: Final = frozenset({"25P01", "3B001"})  # SQLSTATE: no transaction; not our savepoint
 
 
 class PostgresAdapter(LiveAdapter):
@@ -60,7 +66,7 @@ class PostgresAdapter(LiveAdapter):
         self._driver = _driver()
         self._conninfo, self._locks, self._wait_seconds = conninfo, tuple(locks), wait_seconds
         self._name = name or str(self._driver.conninfo.conninfo_to_dict(conninfo).get("dbname") or "postgres")
-        self._current: ContextVar[psycopg.Connection[Any] | None] = ContextVar(
+        self._current: ContextVar[PostgresSession | None] = ContextVar(
             f"countersign_{self._name}", default=None
         )
 
@@ -69,70 +75,86 @@ class PostgresAdapter(LiveAdapter):
         """Its name in the journal and in errors."""
         return self._name
 
-    def execute(self, statement: str, params: Sequence[Any] = ()) -> psycopg.Cursor[Any]:
+    def execute(self, statement: str, params: Sequence[Any] = ()) -> Rows:
         """Run one statement in the live effect that is running.
 
         Raises:
             OutsideTransaction: none is running here; open your own connection to read.
             MisuseError: the statement would end the transaction.
+            SessionLost: the transaction has been ended, and this would stand by itself.
         """
-        connection = self._current.get()
-        if connection is None:
+        session = self._current.get()
+        if session is None:
             raise OutsideTransaction(
                 f"{self.name}.execute was used outside a live tool; only there is its work undone on failure"
             )
-        _require_stays(statement)
-        # A prepared statement is one statement: the server refuses a second one behind a semicolon.
-        return connection.execute(statement.encode(), params, prepare=True)
+        require_stays(statement)
+        return session.run(statement, params)
 
     def begin(self, txn: str) -> PostgresSession:
-        """Open a connection of the transaction's own."""
+        """Open a connection of the transaction's own.
+
+        Raises:
+            Moved: others kept one of `locks` for all of `wait_seconds`.
+        """
         connection = self.connect()
         try:
-            self._make_table(connection)
+            table = self._table(connection)
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
-            for table in self._locks:
-                named = self._driver.sql.Identifier(*table.split("."))
-                connection.execute(
-                    self._driver.sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(named)
-                )
+            for locked in self._locks:
+                self._lock(connection, locked)
         except BaseException:
             connection.close()
             raise
-        return PostgresSession(self, connection, self._current)
+        return PostgresSession(self, connection, self._current, table)
+
+    def _lock(self, connection: psycopg.Connection[Any], table: str) -> None:
+        sql = self._driver.sql
+        named = sql.Identifier(*table.split("."))
+        try:
+            connection.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(named))
+        except self._driver.Error as error:
+            self.require_no_conflict(error, table)
+            raise
+
+    def require_no_conflict(self, error: BaseException, key: str) -> None:
+        """The server's word that somebody else came in between is what other adapters find by versions."""
+        if not isinstance(error, self._driver.Error) or error.sqlstate not in _CONFLICTS:
+            return
+        said = error.diag.message_primary or error.sqlstate
+        if error.sqlstate == _LOCKED:
+            said += (
+                f", wait_seconds={self._wait_seconds:g}; have it run again by isolation=Retry(), or give "
+                "PostgresAdapter more wait_seconds"
+            )
+        raise Moved(self.name, key, read=False, expected=None, now=None, said=said) from error
 
     def landed(self, attempt_id: str) -> bool | None:
         """Whether the attempt's mark is in the database; None if the server cannot be asked.
 
-        Writing the mark and taking it back waits for a COMMIT that is still under way; reading would guess.
+        Writing the mark and taking it back waits for a COMMIT that is still under way; reading would guess. Where a
+        schema with another such table was put before the one that was there, all of them are asked.
         """
         try:
             with self.connect() as connection:
-                if not _has_table(connection):
-                    return False
-                connection.execute("BEGIN")
-                done = connection.execute(
-                    "INSERT INTO countersign_landed (attempt_id) VALUES (%s) ON CONFLICT DO NOTHING",
-                    (attempt_id,),
-                )
-                found = done.rowcount == 0
-                connection.execute("ROLLBACK")
-                return found
+                return any(_has_mark(connection, table, attempt_id) for table in _tables(connection))
         except self._driver.Error:
             return None
 
-    def _make_table(self, connection: psycopg.Connection[Any]) -> None:
-        """It is there before any attempt, so that `landed` can rely on it. Of two who make it at once, the later meets
-        the other's table, its row type or their names, whichever the server looked at last.
+    def _table(self, connection: psycopg.Connection[Any]) -> str:
+        """The table of marks, with its schema. It is there before any attempt, so that `landed` can rely on it. Of two
+        who make it at once, the later meets the other's table, its row type or their names, whichever the server looked
+        at last.
         """
-        if _has_table(connection):
-            return
+        if found := _tables(connection):
+            return found[0]
         errors = self._driver.errors
         try:
             connection.execute(_TABLE.encode())
         except (errors.UniqueViolation, errors.DuplicateTable, errors.DuplicateObject):
-            if not _has_table(connection):
+            if not _tables(connection):
                 raise
+        return _tables(connection)[0]
 
     def connect(self) -> psycopg.Connection[Any]:
         """A connection beside the one of the transaction."""
@@ -145,50 +167,92 @@ class PostgresAdapter(LiveAdapter):
 
 
 class PostgresSession(LiveSession):
-    """One open database transaction."""
+    """One open database transaction; `table` is where its mark goes."""
 
     def __init__(
         self,
         adapter: PostgresAdapter,
         connection: psycopg.Connection[Any],
-        current: ContextVar[psycopg.Connection[Any] | None],
+        current: ContextVar[PostgresSession | None],
+        table: str,
     ) -> None:
         self._adapter, self._connection, self._current = adapter, connection, current
+        self._table = table
+        self._lost: SessionLost | None = None
+
+    def run(self, statement: str, params: Sequence[Any]) -> Rows:
+        """A statement of a tool's."""
+        self._require_whole()
+        # A prepared statement is one statement: the server refuses a second one behind a semicolon.
+        return Rows(self._connection.execute(statement.encode(), params, prepare=True))
 
     @contextmanager
     def effect(self, call: LiveCall) -> Iterator[None]:
         """Run one effect in a savepoint. A tool that swallows an error of the database has failed all the same."""
-        self._connection.execute("SAVEPOINT countersign_effect")
-        token = self._current.set(self._connection)
+        self._require_whole()
+        self._connection.execute(f"SAVEPOINT {_EFFECT}")
+        token = self._current.set(self)
         try:
             yield
-            self._connection.execute("RELEASE SAVEPOINT countersign_effect")
+            self._connection.execute(f"RELEASE SAVEPOINT {_EFFECT}")
         except BaseException as error:
-            self._connection.execute("ROLLBACK TO SAVEPOINT countersign_effect")
-            self._connection.execute(
-                "RELEASE SAVEPOINT countersign_effect"
-            )  # else all that follows is inside it
-            self._require_no_conflict(error, call.tool)
+            self._take_back(_EFFECT)
+            if self._lost is not None and isinstance(error, Exception):
+                raise self._lost from (None if error is self._lost else error)
+            self._adapter.require_no_conflict(error, call.tool)
             raise
         finally:
             self._current.reset(token)
 
     def savepoint(self) -> Savepoint:
         """A savepoint around those of the effects."""
-        self._connection.execute("SAVEPOINT countersign_block")
+        self._require_whole()
+        self._connection.execute(f"SAVEPOINT {_BLOCK}")
         return Savepoint(self._release, self._rollback)
 
     def _release(self) -> None:
-        self._connection.execute("RELEASE SAVEPOINT countersign_block")
+        self._require_whole()
+        self._connection.execute(f"RELEASE SAVEPOINT {_BLOCK}")
 
     def _rollback(self) -> None:
-        self._connection.execute("ROLLBACK TO SAVEPOINT countersign_block")
-        self._release()
+        self._take_back(_BLOCK)
+        self._require_whole()
+
+    def _take_back(self, savepoint: str) -> None:
+        """Or lose the session: a server that knows the savepoint no longer has ended the transaction it was in."""
+        try:
+            self._connection.execute(f"ROLLBACK TO SAVEPOINT {savepoint}")
+            self._connection.execute(f"RELEASE SAVEPOINT {savepoint}")  # else all that follows is inside it
+        except _driver().Error as error:
+            self._lose(str(error), ended=error.sqlstate in _NO_LONGER_THERE)
+
+    def _require_whole(self) -> None:
+        """Refuse whatever would come after the transaction.
+
+        Raises:
+            SessionLost: it is over.
+        """
+        if self._connection.closed:
+            self._lose("its connection is closed", ended=False)
+        elif self._connection.info.transaction_status == _driver().pq.TransactionStatus.IDLE:
+            self._lose("no transaction is open", ended=True)
+        if self._lost is not None:
+            raise self._lost
+
+    def _lose(self, why: str, *, ended: bool) -> None:
+        """`ended`: by a COMMIT, for all we know. Else the server takes everything back with the connection."""
+        said = f"a tool has ended its transaction ({why})" if ended else f"its transaction broke off ({why})"
+        self._lost = self._lost or SessionLost(self._adapter.name, said, may_stand=ended)
+
+    def verify_unmoved(self) -> None:
+        """What was read may move, as far as the server lets it; the transaction has to go on."""
+        self._require_whole()
 
     def changes(self) -> tuple[Change, ...] | None:
-        """The rows that a commit would change, as `table[key]`, before and after. What is asked of the server may fail
-        the transaction, so it is only for one that is undone.
+        """The rows that a commit would change, as `table[key]`, before and after; what it would refuse is raised, as
+        `prepare` does. What is asked of the server may fail the transaction, so it is only for one that is undone.
         """
+        self._check_deferred()
         try:
             return changes_of(self._connection, self._adapter.connect)
         except _driver().Error:
@@ -196,18 +260,17 @@ class PostgresSession(LiveSession):
 
     def prepare(self, attempt_id: str) -> None:
         """Check what COMMIT would check, and write the mark."""
+        self._check_deferred()
+        self._connection.execute(_MARK.format(self._table).encode(), (attempt_id,))
+
+    def _check_deferred(self) -> None:
+        """What waits for the COMMIT is checked, and what deferred triggers write is written, now."""
+        self._require_whole()
         try:
             self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         except _driver().Error as error:
-            self._require_no_conflict(error, "a deferred constraint")
+            self._adapter.require_no_conflict(error, "a deferred constraint")
             raise
-        self._connection.execute(_MARK.encode(), (attempt_id,))
-
-    def _require_no_conflict(self, error: BaseException, key: str) -> None:
-        """The server's word that somebody else came in between is what other adapters find by versions."""
-        if isinstance(error, _driver().Error) and error.sqlstate in _CONFLICTS:
-            said = error.diag.message_primary or error.sqlstate
-            raise Moved(self._adapter.name, key, read=False, expected=None, now=None, said=said) from error
 
     def commit(self, attempt_id: str) -> None:
         """Make it permanent. A lost answer is looked up; a COMMIT that the server turns into a ROLLBACK is an error."""
@@ -215,7 +278,7 @@ class PostgresSession(LiveSession):
         try:
             done = self._connection.execute("COMMIT")
         except driver.Error:
-            self.undo()
+            self._end()
             if self._adapter.landed(attempt_id):
                 return
             raise
@@ -224,8 +287,21 @@ class PostgresSession(LiveSession):
             raise driver.InterfaceError(f"the server answered COMMIT with {done.statusmessage}")
 
     def undo(self) -> None:
-        """Roll back, so that no lock outlives this call, and close."""
-        with suppress(_driver().Error):
+        """Roll back, so that no lock outlives this call, and close.
+
+        Raises:
+            SessionLost: what was written before its transaction was ended may stand.
+        """
+        if self._connection.closed:
+            return
+        with suppress(SessionLost):
+            self._require_whole()
+        self._end()
+        if self._lost is not None and self._lost.may_stand:
+            raise self._lost
+
+    def _end(self) -> None:
+        with suppress(_driver().Error):  # a line that broke: the server rolls back
             self._connection.execute("ROLLBACK")
         self._connection.close()
 
@@ -242,34 +318,13 @@ def _driver() -> Any:
     return psycopg
 
 
-def _has_table(connection: psycopg.Connection[Any]) -> bool:
-    return connection.execute("SELECT to_regclass('countersign_landed')").fetchone() != (None,)
+def _tables(connection: psycopg.Connection[Any]) -> list[str]:
+    """The tables of marks that this connection finds by name, the first one first; quoted, with their schemas."""
+    return [str(name) for (name,) in connection.execute(_TABLES.encode())]
 
 
-def _require_stays(statement: str) -> None:
-    """A live tool may not end the transaction it runs in: it could not be undone."""
-    word = _first_word(statement)
-    if word in _ENDS_IT:
-        raise MisuseError(f"a live tool may not say {word.upper()}: its transaction decides that")
-
-
-def _first_word(statement: str) -> str:
-    """Behind empty statements and comments, which may be nested."""
-    at = 0
-    while True:
-        if statement.startswith("/*", at):
-            at = _behind_comment(statement, at)
-        elif (skipped := _NOT_YET.match(statement, at)) is not None:
-            at = skipped.end()
-        else:
-            found = _WORD.match(statement, at)
-            return "" if found is None else found[0].lower()
-
-
-def _behind_comment(statement: str, at: int) -> int:
-    depth = 0
-    for mark in re.finditer(r"/\*|\*/", statement[at:]):
-        depth += 1 if mark[0] == "/*" else -1
-        if depth == 0:
-            return at + mark.end()
-    return len(statement)
+def _has_mark(connection: psycopg.Connection[Any], table: str, attempt_id: str) -> bool:
+    connection.execute("BEGIN")
+    done = connection.execute(_LOOK.format(table).encode(), (attempt_id,))
+    connection.execute("ROLLBACK")
+    return done.rowcount == 0

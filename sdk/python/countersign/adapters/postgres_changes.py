@@ -9,15 +9,14 @@ nothing is told of them.
 from __future__ import annotations
 
 import json
-import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
 from decimal import Decimal
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from countersign.adapters.protocol import Change
-from countersign.adapters.row_changes import LONGEST_S, MOST_ROWS, Row, changed_rows
+from countersign.adapters.row_changes import Allowance, CannotTell, Row, changed_rows, require_few
 
 if TYPE_CHECKING:
     import psycopg
@@ -47,53 +46,60 @@ _WRITING: Final = ("TimeZone", "DateStyle", "IntervalStyle", "bytea_output")
 """Settings that say how a value is written: both sides have to write it the same."""
 
 
-class _CannotTell(Exception):
-    """What would change is not to be found out, or too much."""
-
-
 class _Side:
     """One connection, for as long as comparing may take."""
 
-    def __init__(self, connection: Connection, ends: float) -> None:
-        self.connection, self._ends = connection, ends
+    def __init__(self, connection: Connection, allowance: Allowance) -> None:
+        self.connection, self._allowance = connection, allowance
 
     def ask(self, statement: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        left = int((self._ends - time.monotonic()) * 1000)
-        if left <= 0:
-            raise _CannotTell
-        plain = import_module("psycopg.rows").tuple_row  # whatever the tools have set
-        with self.connection.cursor(row_factory=plain) as cursor:
-            cursor.execute(f"SET LOCAL statement_timeout = {left}".encode())
+        with self._cursor() as cursor:
             cursor.execute(statement.encode(), params or None)
             return [] if cursor.description is None else cursor.fetchall()
+
+    def rows(self, statement: str, params: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """What may be large: row by row, and cut off where it is too much."""
+        with self._cursor() as cursor:
+            answer = cast("Generator[tuple[Any, ...]]", cursor.stream(statement.encode(), params))
+            with closing(answer):  # else the rest of it would still come
+                return list(self._allowance.rows(answer))
+
+    @contextmanager
+    def _cursor(self) -> Iterator[psycopg.Cursor[tuple[Any, ...]]]:
+        plain = import_module("psycopg.rows").tuple_row  # whatever the tools have set
+        with self.connection.cursor(row_factory=plain) as cursor:
+            cursor.execute(f"SET LOCAL statement_timeout = {self._allowance.milliseconds()}".encode())
+            yield cursor
 
 
 def changes_of(mine: Connection, connect: Callable[[], Connection]) -> tuple[Change, ...] | None:
     """What this transaction would change; None where that cannot be told: it made, reshaped, emptied or dropped one,
     one that it wrote to has no primary key, is foreign or guarded by row security, or it is too much. Only for a
-    transaction that is undone then.
+    transaction that is undone then, and whose deferred triggers have run: they write as well.
 
     Raises:
         psycopg.Error: the server refuses a question; nothing of the transaction can be used after that.
     """
     try:
-        return _changes(_Side(mine, ends := time.monotonic() + LONGEST_S), connect, ends)
-    except _CannotTell:
+        return _changes(mine, connect, Allowance())
+    except CannotTell:
         return None
 
 
-def _changes(mine: _Side, connect: Callable[[], Connection], ends: float) -> tuple[Change, ...]:
-    mine.ask("SET CONSTRAINTS ALL IMMEDIATE")  # deferred triggers write as well
+def _changes(
+    connection: Connection, connect: Callable[[], Connection], allowance: Allowance
+) -> tuple[Change, ...]:
+    mine = _Side(connection, allowance)
     tables = mine.ask(_WRITTEN)
     if any(kind != "r" or guarded for *_, kind, guarded in tables) or mine.ask(_SHAPED):
-        raise _CannotTell
+        raise CannotTell
     if not tables:
         return ()
     ((own, snapshot),) = mine.ask("SELECT (txid_current() % (2^32)::bigint)::text, pg_export_snapshot()")
     changes: list[Change] = []
-    with closing(connect()) as connection:
-        others = _Side(connection, ends)
-        connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    with closing(connect()) as second:
+        others = _Side(second, allowance)
+        second.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         others.ask(f"SET TRANSACTION SNAPSHOT '{snapshot}'")
         for name in _WRITING:
             ((value,),) = mine.ask("SELECT current_setting(%s)", (name,))
@@ -102,8 +108,7 @@ def _changes(mine: _Side, connect: Callable[[], Connection], ends: float) -> tup
             side.ask("SET LOCAL extra_float_digits = 1")  # all digits there are
         for number, shown, named, *_ in tables:
             changes += _Table(number, shown, named, own).changes(mine, others)
-            if len(changes) > MOST_ROWS:
-                raise _CannotTell
+            require_few(changes)
     return tuple(changes)
 
 
@@ -126,7 +131,7 @@ class _Table:
         ]
         guarded = others.ask("SELECT row_security_active(%s::oid)", (self._number,))  # of another role, maybe
         if not self._key or guarded != [(False,)]:
-            raise _CannotTell
+            raise CannotTell
         after = self._rows(mine, "age(whole_row.xmin) <= age(%s::xid)", (self._own,))
         before = self._rows(others, "age(whole_row.xmax) <= age(%s::xid)", (self._own,))
         ours, theirs = dict(after), dict(before)
@@ -135,7 +140,7 @@ class _Table:
         told = changed_rows(self._shown, before, after)
         grown = sum(one.before is None for one in told) - sum(one.after is None for one in told)
         if self._count(mine) - self._count(others) != grown:
-            raise _CannotTell
+            raise CannotTell
         return told
 
     def _named(self, side: _Side, rows: Sequence[Row]) -> dict[str, Row]:
@@ -149,13 +154,10 @@ class _Table:
 
     def _rows(self, side: _Side, where: str, params: Sequence[Any]) -> dict[str, Row]:
         columns = ", ".join(f"{column}::text" for column in self._key)
-        found = side.ask(
-            f"SELECT ROW(whole_row.*)::text, to_jsonb(whole_row.*)::text, {columns} {self._from}"
-            f" WHERE {where} LIMIT {MOST_ROWS + 1}",
+        found = side.rows(
+            f"SELECT ROW(whole_row.*)::text, to_jsonb(whole_row.*)::text, {columns} {self._from} WHERE {where}",
             params,
         )
-        if len(found) > MOST_ROWS:
-            raise _CannotTell
         return {json.dumps(key): Row(tuple(key), exact, _read(values)) for exact, values, *key in found}
 
     def _count(self, side: _Side) -> int:
@@ -167,5 +169,5 @@ def _read(values: str) -> dict[str, Any]:
     try:
         read: dict[str, Any] = json.loads(values, parse_float=Decimal)
     except (ValueError, RecursionError):  # a number too long, or a value too deep, for Python
-        raise _CannotTell from None
+        raise CannotTell from None
     return read

@@ -7,8 +7,9 @@ opens one session, runs each live effect inside `session.effect(...)`, and ends 
                                  \\-> undo                     \\-> undo                          \\-> undo
 
 Rules: an effect that raises leaves nothing behind of itself; what cannot be undone is refused with
-`NotStageable` while the effect runs; after `undo` nothing of the session is visible; no session is open while
-people decide; `landed` and `recover` never guess. After a crash `recover` is asked first, then `landed`.
+`NotStageable` while the effect runs; after `undo` nothing of the session is visible; a session whose transaction was
+ended by something else keeps nothing, runs nothing more and answers all but `undo` with `SessionLost`; no session is
+open while people decide; `landed` and `recover` never guess. After a crash `recover` is asked first, then `landed`.
 
 Whoever writes an adapter inherits from the two classes below: what has a default is optional, and the default
 is what a database does whose open transaction ends with its process. `contract.py` is the exam.

@@ -3,7 +3,9 @@
 Rules: nothing below the root changes before the record is durable; whatever the record says is decided is done
 again from the record as often as need be, with the same result; before-images are linked and durable before
 the first rename, and stay until the session is closed; the record goes first when a session is put away. So a
-process may die anywhere, and whoever comes next finishes what was decided.
+process may die anywhere, and whoever comes next finishes what was decided. What somebody else has changed since is not
+overwritten when a session is taken back: its before-image stays, and it is not undone before somebody has settled that.
+A session that cannot be finished keeps up those alone who touch its files.
 
     (no record) -> prepared -> committing -> committed -> (gone)
                        \\--------> undoing <----/----------> (gone)
@@ -15,45 +17,33 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from countersign.adapters.jail import PRIVATE, Jail, Parts, parts_of
+from countersign.adapters.redo_record import (
+    COMMITTED,
+    COMMITTING,
+    RECORD,
+    UNDOING,
+    Op,
+    Record,
+    Unfinished,
+    not_finished,
+    not_taken_back,
+    read_record,
+)
 from countersign.errors import JournalError, NotStageable, TransactionBusy
 
-PREPARED: Final = "prepared"
-COMMITTING: Final = "committing"
-COMMITTED: Final = "committed"
-UNDOING: Final = "undoing"
-_RECORD: Final = "record.json"
+log: Final = logging.getLogger("countersign")
+
 _NAME_LENGTH: Final = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Op:
-    """One file as the session leaves it: the number of its new content, or None where it is removed."""
-
-    path: str
-    new: str | None
-    inode: int  # of the new content: tells ours from what somebody else put there since
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """What is to be done, and how far that is decided."""
-
-    txn: str
-    attempt_id: str
-    state: str
-    ops: tuple[Op, ...]
-    folders: tuple[str, ...]  # that have to be made, outermost first
-    read: tuple[str, ...] = field(default=())
-    written: tuple[str, ...] = field(default=())
 
 
 class Store:
@@ -108,16 +98,24 @@ class Store:
         start = "" if txn is None else f"{name_of(txn)}."
         return sorted(one for one in self.sessions.iterdir() if one.name.startswith(start))
 
-    def tidy(self) -> None:
-        """Finish what is decided and put away what nobody can use any more. Called while locked."""
+    def tidy(self) -> tuple[Unfinished, ...]:
+        """Finish what is decided and put away what nobody can use any more; what could not be finished is answered, for
+        its files alone are in doubt. Called while locked.
+
+        Raises:
+            JournalError: a record is damaged, so that nobody knows which files those are.
+        """
+        left = []
         for folder in self.folders():
             work = self.take(folder)
             if work is None:
                 continue
             try:
-                work.finish()
+                record = work.record()
+                left += _unfinished(work, record)
             finally:  # whatever is in the way: held by us it could be finished by nobody else, nor by us again
                 work.let_go()
+        return tuple(left)
 
     def records(self, but: Path) -> list[Record]:
         """Of all other sessions that are prepared."""
@@ -143,18 +141,17 @@ class Work:
     def write(self, record: Record) -> Record:
         """Make it durable, whole or not at all."""
         raw = json.dumps(asdict(record)).encode()
-        draft = self.folder / f"{_RECORD}.draft"
+        draft = self.folder / f"{RECORD}.draft"
         with draft.open("wb") as file:
             file.write(raw)
             file.flush()
             os.fsync(file.fileno())
-        draft.rename(self.folder / _RECORD)
+        draft.rename(self.folder / RECORD)
         sync(self.folder)
         return record
 
-    def finish(self) -> None:
+    def finish(self, record: Record | None) -> None:
         """Do what was decided, and put away what nobody can use any more."""
-        record = self.record()
         if record is None or record.state == COMMITTED:
             self.put_away()
         elif record.state == COMMITTING:
@@ -179,23 +176,28 @@ class Work:
         self.write(replace(record, state=COMMITTED))
 
     def restore(self, record: Record) -> None:
-        """Take back what was done of it, newest first, and put it away."""
+        """Take back what was done of it, newest first, and put it away.
+
+        Raises:
+            JournalError: somebody else has changed some of it since. All the rest is taken back.
+        """
         if record.state != UNDOING:
             self.write(replace(record, state=UNDOING))
         self.store.mark(record.attempt_id).unlink(missing_ok=True)
         sync(self.store.marks)
-        for number, op in reversed(list(enumerate(record.ops))):
-            self._restore(number, op)
+        newest_first = reversed(list(enumerate(record.ops)))
+        theirs = [number for number, op in newest_first if not self._restored(number, op)]
         for path in reversed(record.folders):
             self._remove_folder(parts_of(path))
-        self._sync_parents(record)
+        if theirs:
+            raise not_taken_back(self.folder, theirs)
         self.put_away()
 
     def put_away(self) -> None:
         """Nothing more will be asked of it. The record goes first: half of a session must not look like one."""
         try:
             if self.folder.is_dir():
-                (self.folder / _RECORD).unlink(missing_ok=True)
+                (self.folder / RECORD).unlink(missing_ok=True)
                 sync(self.folder)
                 shutil.rmtree(self.folder)
         finally:
@@ -246,18 +248,17 @@ class Work:
                     raise FileNotFoundError(f"the folder of {op.path!r} is gone")
                 os.rename(self.new / op.new, parts[-1], dst_dir_fd=parent)
 
-    def _restore(self, number: int, op: Op) -> None:
-        parts, kept = parts_of(op.path), self.before / str(number)
-        if op.new is not None and (self.new / op.new).exists():
-            return  # it was never put in place
-        with self.store.jail.folder(parts[:-1]) as parent:
-            if parent is None:
-                return
-            now = _inode(parts[-1], parent)
-            if kept.exists() and (op.new is not None or now is None):
-                os.rename(kept, parts[-1], dst_dir_fd=parent)
-            elif op.new is not None and now == op.inode:
-                os.unlink(parts[-1], dir_fd=parent)
+    def _restored(self, number: int, op: Op) -> bool:
+        """Take one file back; False where it is not as this session left it, so that it is somebody else's now."""
+        kept = self.before / str(number)
+        before = _inode(kept)
+        if (before is None) if op.new is None else (self.new / op.new).exists():
+            return True  # it was never removed, or never put in place
+        try:
+            with self.store.jail.folder(parts_of(op.path)[:-1]) as parent:
+                return _put_back(kept if before is not None else None, op, parent)
+        except NotStageable:
+            return False  # the way leads through a link now, so nobody can look
 
     def _make_folder(self, parts: Parts) -> None:
         with self.store.jail.folder(parts[:-1]) as parent:
@@ -268,10 +269,9 @@ class Work:
 
     def _remove_folder(self, parts: Parts) -> None:
         """If it is still empty: what somebody else has put there meanwhile keeps it."""
-        with self.store.jail.folder(parts[:-1]) as parent:
+        with contextlib.suppress(OSError, NotStageable), self.store.jail.folder(parts[:-1]) as parent:
             if parent is not None:
-                with contextlib.suppress(OSError):
-                    os.rmdir(parts[-1], dir_fd=parent)
+                os.rmdir(parts[-1], dir_fd=parent)
 
     def _sync_parents(self, record: Record) -> None:
         for parts in {parts_of(op.path)[:-1] for op in record.ops}:
@@ -280,31 +280,36 @@ class Work:
                     os.fsync(parent)
 
 
+def _unfinished(work: Work, record: Record | None) -> list[Unfinished]:
+    """Finish it, or say what is in the way. One that only could not be put away is in nobody's."""
+    try:
+        work.finish(record)
+    except (OSError, NotStageable, JournalError) as error:
+        if record is not None and record.state in {COMMITTING, UNDOING}:
+            return [Unfinished(record, not_finished(work.folder, error))]
+        log.warning("%s could not be put away: %s", work.folder, error)
+    return []
+
+
+def _put_back(kept: Path | None, op: Op, parent: int | None) -> bool:
+    """Put the before-image in the place of what we have put there, or remove that where there was nothing before."""
+    name = parts_of(op.path)[-1]
+    now, before = _found(name, parent), None if kept is None else _inode(kept)
+    if now is not None and not op.wrote(now):
+        return now.st_ino == before or (before is None and now.st_ino != op.inode)
+    if parent is None:
+        return kept is None
+    if kept is not None:
+        os.rename(kept, name, dst_dir_fd=parent)
+    elif now is not None:
+        os.unlink(name, dir_fd=parent)
+    os.fsync(parent)
+    return True
+
+
 def name_of(anything: str) -> str:
     """A file name for any id."""
     return hashlib.sha256(anything.encode()).hexdigest()[:_NAME_LENGTH]
-
-
-def read_record(folder: Path) -> Record | None:
-    """The record in that folder.
-
-    Raises:
-        JournalError: it is not one that this version writes.
-    """
-    try:
-        found: dict[str, Any] = json.loads((folder / _RECORD).read_bytes())
-        ops = tuple(Op(**one) for one in found.pop("ops"))
-        for name in ("folders", "read", "written"):
-            found[name] = tuple(found[name])
-        return Record(ops=ops, **found)
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise JournalError(
-            f"the redo record in {str(folder)!r} is damaged ({error}), so nobody can tell which of its files were "
-            "written: compare them with what lies beside the record, then move that folder out of the way; nothing "
-            "else below this root begins before"
-        ) from error
 
 
 def sync(folder: Path) -> None:
@@ -319,6 +324,13 @@ def sync(folder: Path) -> None:
 def _inode(name: str | Path, parent: int | None = None) -> int | None:
     try:
         return os.stat(name, dir_fd=parent, follow_symlinks=False).st_ino
+    except FileNotFoundError:
+        return None
+
+
+def _found(name: str, parent: int | None) -> os.stat_result | None:
+    try:
+        return None if parent is None else os.stat(name, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:
         return None
 

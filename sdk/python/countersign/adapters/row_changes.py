@@ -1,24 +1,79 @@
 """What a database transaction would change, row by row: the state diff of a dry run, the same for every database.
 
 A database answers the rows of the tables that were touched as they are for everybody else and as the transaction sees
-them; here they become changes, named by table and primary key: `orders[7]`, `lines[7,2]`. Rows are compared as exact
-text, for values that compare equal (1 and 1.0, 'a' and 'A' under a collation) may still be a change.
+them; here they become changes, named by table and primary key: `orders[7]`, `lines[7,2]`. Rows are compared exactly,
+for values that compare equal (1 and 1.0, 'a' and 'A' under a collation) may still be a change. Comparing holds the
+locks of the transaction and all that it finds in memory, so it has an `Allowance` of seconds, rows and bytes; what
+would take more cannot be told.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from countersign.adapters.protocol import Change
 
 MOST_ROWS: Final = 10_000
-"""More changed rows than this are not told one by one: the adapter then says that it cannot tell."""
+"""Rows of one answer, and changes of all tables: nobody reads more of them one by one."""
+
+MOST_BYTES: Final = 32 * 1024 * 1024
+"""Of all values that are read; in Python's memory they take a few times as much."""
 
 LONGEST_S: Final = 10.0
 """Seconds that comparing may take in all."""
+
+
+class CannotTell(Exception):
+    """What would change is not to be found out, or too much."""
+
+
+class Allowance:
+    """What comparing may still take for one transaction, over all its tables."""
+
+    def __init__(self, at_most_s: float = LONGEST_S) -> None:
+        self._ends, self._bytes = time.monotonic() + min(at_most_s, LONGEST_S), MOST_BYTES
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its time is."""
+        return time.monotonic() >= self._ends
+
+    def milliseconds(self) -> int:
+        """The time that is left, never 0: a server takes that for no limit.
+
+        Raises:
+            CannotTell: there is none.
+        """
+        left = int((self._ends - time.monotonic()) * 1000)
+        if left <= 0:
+            raise CannotTell
+        return left
+
+    def rows(self, answer: Iterable[tuple[Any, ...]]) -> Iterator[tuple[Any, ...]]:
+        """The rows of one answer, as they come.
+
+        Raises:
+            CannotTell: they are too many, or too large together with those before.
+        """
+        for number, row in enumerate(answer, start=1):
+            self._bytes -= sum(map(_size, row))
+            if number > MOST_ROWS or self._bytes < 0:
+                raise CannotTell
+            yield row
+
+
+def require_few(changes: Sequence[Change]) -> None:
+    """Refuse more than can be told one by one, of all tables together.
+
+    Raises:
+        CannotTell: there are more.
+    """
+    if len(changes) > MOST_ROWS:
+        raise CannotTell
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +98,17 @@ def changed_rows(table: str, before: Rows, after: Rows) -> list[Change]:
     ]
 
 
+def row_named(table: str, key: Iterable[Any]) -> str:
+    """A row as people read it."""
+    return f"{table}[{','.join(map(_part, key))}]"
+
+
 def _change(table: str, before: Row | None, after: Row | None) -> Change:
     named = before or after
-    key = "" if named is None else ",".join(map(_part, named.key))
     return Change(
-        f"{table}[{key}]", None if before is None else before.values, None if after is None else after.values
+        row_named(table, () if named is None else named.key),
+        None if before is None else before.values,
+        None if after is None else after.values,
     )
 
 
@@ -59,3 +120,8 @@ def _part(value: Any) -> str:
 
 def _exact(row: Row | None) -> str | None:
     return None if row is None else row.exact
+
+
+def _size(value: Any) -> int:
+    """Of text its characters, which is near enough for a bound; of a number about as much as it is written with."""
+    return len(value) if isinstance(value, str | bytes) else 8

@@ -2,8 +2,15 @@
 
 Undo is ROLLBACK, and it happens by itself when the process dies. The transaction takes the write lock at its
 first effect, so what it read cannot move; it is ended before anybody is asked. SQLite has no prepare: a
-COMMIT can still fail (disk full), and the SDK then treats the staged effects that fired as its failure path
-says.
+COMMIT can still fail (disk full; outside WAL mode a reader who stays), and the SDK then treats the staged
+effects that fired as its failure path says.
+
+The file has to be there: a live tool works on what others have too, and a mistyped path would be made. References are
+looked at as SQLite does by itself, that is not, or with `foreign_keys=True`; then `prepare` looks at those that wait
+for the COMMIT (sqlite_references.py).
+
+SQLite also ends transactions by itself, and takes them back then. `sqlite_connection.py` sees to it that nothing runs
+afterwards; the session is lost, says so to whoever goes on with it, and keeps nothing.
 
 `prepare` writes the attempt's id into `countersign_landed` in the same transaction, so that after a crash
 `landed` knows whether the data is permanent.
@@ -13,28 +20,45 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Final
 
 from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
-from countersign.adapters.sqlite_changes import WRITES, changes_of
-from countersign.errors import OutsideTransaction
+from countersign.adapters.sqlite_changes import changes_of
+from countersign.adapters.sqlite_connection import OURS, LiveConnection
+from countersign.adapters.sqlite_references import require_references
+from countersign.errors import MisuseError, Moved, NotStageable, OutsideTransaction, SessionLost
 
 _LANDED: Final = (
     "CREATE TABLE IF NOT EXISTS countersign_landed (attempt_id TEXT PRIMARY KEY, landed_at TEXT NOT NULL)"
 )
+_MARK: Final = "INSERT OR REPLACE INTO countersign_landed VALUES (?, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))"
+_EFFECT: Final = f"{OURS}effect"
+_BLOCK: Final = f"{OURS}block"
+_BUSY: Final = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_PRIMARY: Final = 0xFF  # the part of a result code that says what it is; the rest says where
 
 
 class SQLiteAdapter(LiveAdapter):
     """One SQLite database as a resource. Inside a live tool, `adapter.connection` is the transaction's
     connection.
+
+    `busy_seconds` is how long it waits for others who write; then `Moved`. `foreign_keys` has SQLite keep references,
+    as `PRAGMA foreign_keys = ON` would: inside a transaction that has no effect, so say it here.
     """
 
-    def __init__(self, path: str | Path, *, name: str | None = None, busy_seconds: float = 5.0) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        name: str | None = None,
+        busy_seconds: float = 5.0,
+        foreign_keys: bool = False,
+    ) -> None:
         self._path = str(path)
-        self._busy_seconds = busy_seconds
+        self._busy_seconds, self._foreign_keys = busy_seconds, foreign_keys
         self._name = name or Path(path).stem
         self._current: ContextVar[sqlite3.Connection | None] = ContextVar(
             f"countersign_{self._name}", default=None
@@ -60,21 +84,34 @@ class SQLiteAdapter(LiveAdapter):
         return current
 
     def begin(self, txn: str) -> SQLiteSession:
-        """Open a connection of the transaction's own and take the write lock."""
-        connection = self._connect()
+        """Open a connection of the transaction's own and take the write lock.
+
+        Raises:
+            NotStageable: there is no such file.
+            Moved: others kept it locked for all of `busy_seconds`. Once the lock is taken, nobody can be in the way
+                before the COMMIT.
+        """
+        if not Path(self._path).is_file():
+            raise NotStageable(f"the database of {self.name!r} is not there: {self._path!r}; make it first")
         try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error:
-            connection.close()
-            raise
-        return SQLiteSession(connection, self._current)
+            connection = LiveConnection(self._uri("rw"), self._busy_seconds, foreign_keys=self._foreign_keys)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & _PRIMARY not in _BUSY:
+                raise
+            said = (
+                f"{error} for longer than busy_seconds={self._busy_seconds:g}; have it run again by "
+                "isolation=Retry(), or give SQLiteAdapter more busy_seconds"
+            )
+            raise Moved(self.name, "BEGIN", read=False, expected=None, now=None, said=said) from error
+        return SQLiteSession(self.name, connection, self._current)
+
+    def _uri(self, mode: str) -> str:
+        return f"{Path(self._path).resolve().as_uri()}?mode={mode}"
 
     def landed(self, attempt_id: str) -> bool | None:
         """Whether the attempt's mark is in the database; read only, and None for a file that cannot be read."""
         try:
-            connection = sqlite3.connect(
-                f"{Path(self._path).resolve().as_uri()}?mode=ro", uri=True, timeout=self._busy_seconds
-            )
+            connection = sqlite3.connect(self._uri("ro"), uri=True, timeout=self._busy_seconds)
         except sqlite3.Error:
             return None
         try:
@@ -84,96 +121,136 @@ class SQLiteAdapter(LiveAdapter):
         finally:
             connection.close()
 
-    def _connect(self) -> sqlite3.Connection:
-        # A session may end on another thread than it began on (an event loop's executor); never two at once.
-        return sqlite3.connect(
-            self._path, timeout=self._busy_seconds, isolation_level=None, check_same_thread=False
-        )
-
 
 class SQLiteSession(LiveSession):
     """One open database transaction."""
 
     def __init__(
-        self, connection: sqlite3.Connection, current: ContextVar[sqlite3.Connection | None]
+        self, name: str, connection: LiveConnection, current: ContextVar[sqlite3.Connection | None]
     ) -> None:
-        self._connection = connection
-        self._current = current
-        self._touched: set[tuple[str, str]] = set()
+        self._name, self._connection, self._current = name, connection, current
+        self._lost: SessionLost | None = None
 
     @contextmanager
     def effect(self, call: LiveCall) -> Iterator[None]:
-        """Run one effect in a savepoint."""
-        self._connection.execute("SAVEPOINT countersign_effect")
+        """Run one effect in a savepoint. A tool that swallows the end of its transaction has failed all the same."""
+        self._require_whole()
+        self._connection.say(f"SAVEPOINT {_EFFECT}")
         token = self._current.set(self._connection)
-        self._connection.set_authorizer(self._authorize)
         try:
-            yield
-        except BaseException:
-            self._connection.set_authorizer(None)
-            self._connection.execute("ROLLBACK TO countersign_effect")
+            with self._connection.effect():
+                yield
+            self._connection.say(f"RELEASE {_EFFECT}")
+        except BaseException as error:
+            self._take_back(_EFFECT)
+            if self._lost is not None and isinstance(error, Exception):
+                raise self._lost from (None if error is self._lost else error)
+            self._require_heeded(error)
             raise
         finally:
-            self._connection.set_authorizer(None)
             self._current.reset(token)
-            self._connection.execute("RELEASE countersign_effect")
+
+    def _require_heeded(self, error: BaseException) -> None:
+        """SQLite has no words of its own for why the guard refused a statement."""
+        said, self._connection.unheeded = self._connection.unheeded, ""
+        if (
+            said
+            and isinstance(error, sqlite3.DatabaseError)
+            and error.sqlite_errorcode == sqlite3.SQLITE_AUTH
+        ):
+            raise MisuseError(
+                f"{said} has no effect inside a transaction, and a live tool is always in one; write "
+                "SQLiteAdapter(..., foreign_keys=True) instead"
+            ) from error
 
     def savepoint(self) -> Savepoint:
         """A savepoint around those of the effects."""
-        self._connection.execute("SAVEPOINT countersign_block")
+        self._require_whole()
+        self._connection.say(f"SAVEPOINT {_BLOCK}")
         return Savepoint(self._release, self._rollback)
 
     def _release(self) -> None:
-        self._connection.execute("RELEASE countersign_block")
+        self._require_whole()
+        self._connection.say(f"RELEASE {_BLOCK}")
 
     def _rollback(self) -> None:
-        self._connection.execute("ROLLBACK TO countersign_block")
-        self._release()
+        self._take_back(_BLOCK)
+        self._require_whole()
 
-    def _authorize(
-        self, action: int, name: str | None, _: str | None, database: str | None, __: str | None
-    ) -> int:
-        """A live tool may not end the transaction it runs in (nor may `commit()` or `executescript`): it could not be
-        undone. What it may write to is noted.
+    def _take_back(self, savepoint: str) -> None:
+        """Or lose the session: what was to be taken back must not be committed."""
+        try:
+            self._connection.say(f"ROLLBACK TO {savepoint}")
+            self._connection.say(f"RELEASE {savepoint}")
+        except sqlite3.Error as error:
+            self._lose(f"what had failed could not be taken back alone ({error})")
+
+    def _require_whole(self) -> None:
+        """Refuse whatever would come after the transaction.
+
+        Raises:
+            SessionLost: it is over, or holds what should have been taken back.
         """
-        if action == sqlite3.SQLITE_TRANSACTION:
-            return sqlite3.SQLITE_DENY
-        if action in WRITES and name is not None:
-            self._touched.add((database or "main", name))
-        return sqlite3.SQLITE_OK
+        if not self._connection.goes_on:
+            self._lose()
+        if self._lost is not None:
+            raise self._lost
+
+    def _lose(self, why: str = "") -> None:
+        if not self._connection.goes_on:
+            why = (
+                "something ended its transaction, as SQLite does for ON CONFLICT ROLLBACK, RAISE(ROLLBACK), an "
+                "interrupt or a full disk"
+            )
+        self._lost = self._lost or SessionLost(self._name, why)
 
     def changes(self) -> tuple[Change, ...] | None:
-        """The rows that a commit would change, as `table[key]`, and definitions, before and after."""
-        return changes_of(self._connection, self._touched)
+        """The rows that a commit would change, as `table[key]`, and definitions, before and after; what it would refuse
+        is raised, as `prepare` does.
+        """
+        self._check_references()
+        with self._connection.ours():
+            return changes_of(self._connection, self._connection.touched)
 
     def verify_unmoved(self) -> None:
-        """Nothing can have moved: the session holds the write lock since before its first read."""
+        """Nothing can have moved: the session holds the write lock since before its first read, as long as its
+        transaction goes on.
+        """
+        self._require_whole()
 
     def prepare(self, attempt_id: str) -> None:
-        """Write the mark, so that at least a full disk is noticed before anything is redeemed."""
-        self._connection.execute(_LANDED)
-        self._connection.execute(
-            "INSERT OR REPLACE INTO countersign_landed VALUES (?, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))",
-            (attempt_id,),
-        )
+        """Write the mark, so that at least a full disk is noticed before anything is redeemed; and check what COMMIT
+        would check.
+        """
+        self._check_references()
+        self._connection.say(_LANDED)
+        self._connection.say(_MARK, (attempt_id,))
+
+    def _check_references(self) -> None:
+        self._require_whole()
+        with self._connection.ours():
+            require_references(self._connection, self._connection.touched, all_wait=self._connection.defers)
 
     def commit(self, attempt_id: str) -> None:
         """Make it permanent. SQL says COMMIT, so that a transaction that is gone is an error, not a silent
         success.
         """
         try:
-            self._connection.execute("COMMIT")
+            self._connection.say("COMMIT")
         except sqlite3.Error:
             self.undo()
             raise
         self._connection.close()
 
     def undo(self) -> None:
-        """Roll back and close."""
-        with suppress(sqlite3.Error):
-            self._connection.set_authorizer(None)  # of an effect that is still running in another thread
-            self._connection.execute("ROLLBACK")
-        self._connection.close()
+        """Roll back and close. Of a transaction that is over nothing stands: it cannot have been a COMMIT, and nothing
+        ran after it.
+        """
+        try:
+            if self._connection.goes_on:
+                self._connection.say("ROLLBACK")
+        finally:
+            self._connection.close()
 
 
 def _has_mark(connection: sqlite3.Connection, attempt_id: str) -> bool:

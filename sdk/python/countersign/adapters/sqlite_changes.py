@@ -1,18 +1,22 @@
 """The rows and definitions that a transaction on SQLite would change.
 
 Which tables it touched the authorizer has heard, of triggers and cascades too, as each statement was compiled; what
-stood in them before is read from the same file, where everybody else still sees it.
+stood in them before is read from the same file, where everybody else still sees it. Rows are paired by key and compared
+by SQLite itself, one after the other, so nothing is kept of those that are the same.
+
+The transaction holds the write lock meanwhile. So comparing takes at most half the time for which its adapter would
+wait for that lock itself, and waits for none: what could be in its way is only the transaction, once it has outgrown
+SQLite's page cache outside WAL mode, for then nobody can read the file.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from countersign.adapters.protocol import Change
-from countersign.adapters.row_changes import LONGEST_S, MOST_ROWS, Row, changed_rows
+from countersign.adapters.row_changes import Allowance, CannotTell, require_few, row_named
 
 WRITES: Final = frozenset({sqlite3.SQLITE_INSERT, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DELETE})
 """What the authorizer hears of a statement that may change a table."""
@@ -23,34 +27,37 @@ Touched = Iterable[tuple[str, str]]
 _BEFORE: Final = "countersign_before"
 _AFTER: Final = "main"
 _SCHEMAS: Final = (_BEFORE, _AFTER)
-_STEPS: Final = 10_000  # of SQLite's machine between two looks at the clock
+_STEPS: Final = 1_000  # of SQLite's machine between two looks at the clock: one may read megabytes
 _NUMBERS: Final = ("rowid", "oid", "_rowid_")
-
-
-class _CannotTell(Exception):
-    """What would change is not to be found out, or too much."""
 
 
 def changes_of(connection: sqlite3.Connection, touched: Touched) -> tuple[Change, ...] | None:
     """What this transaction would change; None where that cannot be told: a table has another shape now or belongs to
     another database, the other state cannot be read, or it is too much. Only for a transaction that is undone then.
     """
-    ends = time.monotonic() + LONGEST_S
     connection.row_factory, connection.text_factory = None, str  # whatever the tools have set
-    connection.set_progress_handler(lambda: time.monotonic() > ends, _STEPS)
     try:
-        return _changes(connection, touched)
-    except (sqlite3.Error, _CannotTell):
+        allowance = Allowance(_patience_s(connection) / 2)
+        connection.execute("PRAGMA busy_timeout = 0")
+        connection.set_progress_handler(lambda: allowance.is_over, _STEPS)
+        return _changes(connection, touched, allowance)
+    except (sqlite3.Error, CannotTell):
         return None
     finally:
         connection.set_progress_handler(None, _STEPS)
 
 
-def _changes(connection: sqlite3.Connection, touched: Touched) -> tuple[Change, ...]:
+def _patience_s(connection: sqlite3.Connection) -> float:
+    """For how long it waits for a lock, and others who use the same adapter do as well."""
+    ((milliseconds,),) = connection.execute("PRAGMA busy_timeout")
+    return float(milliseconds) / 1000
+
+
+def _changes(connection: sqlite3.Connection, touched: Touched, allowance: Allowance) -> tuple[Change, ...]:
     databases = {name: file for _, name, file in connection.execute("PRAGMA database_list")}
     names = {name for _, name in touched}
     if {database for database, _ in touched} - {_AFTER, "temp"} or not databases[_AFTER]:
-        raise _CannotTell
+        raise CannotTell
     connection.execute(f"ATTACH ? AS {_BEFORE}", (databases[_AFTER],))
     before, after = (_definitions(connection, schema) for schema in _SCHEMAS)
     changes = [
@@ -64,10 +71,9 @@ def _changes(connection: sqlite3.Connection, touched: Touched) -> tuple[Change, 
         if sql is None:
             continue  # a view, whose triggers write to tables, or a table of SQLite's own
         if sql[:14].upper() == "CREATE VIRTUAL":
-            raise _CannotTell
-        changes += _rows_of(connection, name)
-        if len(changes) > MOST_ROWS:
-            raise _CannotTell
+            raise CannotTell
+        changes += _Table(connection, name, allowance).changes()
+        require_few(changes)
     return tuple(changes)
 
 
@@ -77,21 +83,81 @@ def _definitions(connection: sqlite3.Connection, schema: str) -> dict[tuple[str,
     return {(kind, name): sql for kind, name, sql in found if not name.startswith("sqlite_")}
 
 
-def _rows_of(connection: sqlite3.Connection, table: str) -> list[Change]:
-    columns = {schema: _columns(connection, schema, table) for schema in _SCHEMAS}
-    shapes = [shape for shape in columns.values() if shape]
-    if not shapes or any(shape != shapes[0] for shape in shapes):
-        raise _CannotTell
-    names, key = shapes[0]
-    if any(_has_nulls(connection, schema, table, key) for schema in _SCHEMAS if columns[schema]):
-        key = _number(names)  # SQLite lets most keys be NULL, and as often as they like
-    before, after = (
-        _only_in(connection, schema, other if columns[other] else None, table, names, key)
-        if columns[schema]
-        else {}
-        for schema, other in ((_BEFORE, _AFTER), (_AFTER, _BEFORE))
+class _Table:
+    """One table that was touched; `a` and `b` are the two sides that a question is about."""
+
+    def __init__(self, connection: sqlite3.Connection, name: str, allowance: Allowance) -> None:
+        self._connection, self._name, self._allowance = connection, name, allowance
+        columns = {schema: _columns(connection, schema, name) for schema in _SCHEMAS}
+        shapes = [shape for shape in columns.values() if shape]
+        if not shapes or any(shape != shapes[0] for shape in shapes):
+            raise CannotTell
+        self._stands_in = [schema for schema, shape in columns.items() if shape]
+        self._names, self._key = shapes[0]
+        if any(_has_nulls(connection, schema, name, self._key) for schema in self._stands_in):
+            self._key = _number(self._names)  # SQLite lets most keys be NULL, and as often as they like
+
+    def changes(self) -> Iterator[Change]:
+        """Rows that went, that are others now, that came."""
+        for key, before in self._only_in(_BEFORE, _AFTER):
+            yield Change(row_named(self._name, key), before, None)
+        for key, before, after in self._in_both():
+            yield Change(row_named(self._name, key), before, after)
+        for key, after in self._only_in(_AFTER, _BEFORE):
+            yield Change(row_named(self._name, key), None, after)
+
+    def _only_in(self, schema: str, other: str) -> Iterator[tuple[tuple[Any, ...], dict[str, Any]]]:
+        if schema not in self._stands_in:
+            return
+        asked = f"{_listed('a', self._key)}, {_listed('a', self._names)} FROM {self._side(schema, 'a')}"
+        if other in self._stands_in:
+            nothing = f"b.{_quoted(self._key[0])} IS NULL"
+            asked += f" LEFT JOIN {self._side(other, 'b')} ON {_same_key(self._key)} WHERE {nothing}"
+        for key, values in self._asked(asked):
+            yield key, dict(zip(self._names, values, strict=True))
+
+    def _in_both(self) -> Iterator[tuple[tuple[Any, ...], dict[str, Any], dict[str, Any]]]:
+        """Rows of the same key that are not the same in all."""
+        if len(self._stands_in) < len(_SCHEMAS):
+            return
+        asked = (
+            f"{_listed('a', self._key)}, {_listed('a', self._names)}, {_listed('b', self._names)}"
+            f" FROM {self._side(_BEFORE, 'a')} JOIN {self._side(_AFTER, 'b')} ON {_same_key(self._key)}"
+            f" WHERE {_differs(self._names)}"
+        )
+        for key, values in self._asked(asked):
+            before, after = values[: len(self._names)], values[len(self._names) :]
+            yield key, dict(zip(self._names, before, strict=True)), dict(zip(self._names, after, strict=True))
+
+    def _asked(self, wanted: str) -> Iterator[tuple[tuple[Any, ...], tuple[Any, ...]]]:
+        """Keys, and the values behind them."""
+        answer = self._connection.execute(f"SELECT {wanted}")  # of names from the schema, quoted
+        for row in self._allowance.rows(answer):
+            yield row[: len(self._key)], row[len(self._key) :]
+
+    def _side(self, schema: str, alias: str) -> str:
+        return f"{schema}.{_quoted(self._name)} AS {alias}"
+
+
+def _listed(alias: str, names: Sequence[str]) -> str:
+    return ", ".join(f"{alias}.{_quoted(name)}" for name in names)
+
+
+def _same_key(key: Sequence[str]) -> str:
+    """First as the column compares, for the index that is most likely there; then exactly: a key that is another value
+    now is one row less and one more, though the column may find the two equal.
+    """
+    return " AND ".join(
+        f"a.{one} = b.{one} AND a.{one} = b.{one} COLLATE BINARY AND typeof(a.{one}) = typeof(b.{one})"
+        for one in map(_quoted, key)
     )
-    return changed_rows(table, before, after)
+
+
+def _differs(names: Sequence[str]) -> str:
+    """Row values, for an OR of so many columns would be too deep for SQLite."""
+    before = ", ".join(f"a.{one} COLLATE BINARY, typeof(a.{one})" for one in map(_quoted, names))
+    after = ", ".join(f"b.{one}, typeof(b.{one})" for one in map(_quoted, names))
+    return f"({before}) IS NOT ({after})"
 
 
 def _columns(
@@ -110,43 +176,14 @@ def _number(names: Sequence[str]) -> tuple[str]:
     """What SQLite calls the number of a row, where no column is called so."""
     number = next((one for one in _NUMBERS if one not in {name.lower() for name in names}), None)
     if number is None:
-        raise _CannotTell
+        raise CannotTell
     return (number,)
 
 
 def _has_nulls(connection: sqlite3.Connection, schema: str, table: str, key: Sequence[str]) -> bool:
     nothing = " OR ".join(f"{_quoted(one)} IS NULL" for one in key)
-    found = connection.execute(f"SELECT 1 FROM {schema}.{_quoted(table)} WHERE {nothing} LIMIT 1")  # noqa: S608 - as below
+    found = connection.execute(f"SELECT 1 FROM {schema}.{_quoted(table)} WHERE {nothing} LIMIT 1")  # noqa: S608 - quoted
     return found.fetchone() is not None
-
-
-def _only_in(
-    connection: sqlite3.Connection,
-    schema: str,
-    other: str | None,
-    table: str,
-    names: Sequence[str],
-    key: Sequence[str],
-) -> dict[str, Row]:
-    """The rows that stand here and not there, or not like this."""
-    columns = [_quoted(name) for name in (*key, *names)]
-    wanted = ", ".join([_exact(columns[: len(key)]), _exact(columns[len(key) :]), *columns])
-    here = f"SELECT {wanted} FROM {schema}.{_quoted(table)}"  # noqa: S608 - names from the schema, quoted
-    there = f" EXCEPT SELECT {wanted} FROM {other}.{_quoted(table)}" if other else ""  # noqa: S608 - as above
-    found: list[tuple[Any, ...]] = connection.execute(f"{here}{there} LIMIT {MOST_ROWS + 1}").fetchall()
-    return {
-        exact_key: Row(tuple(rest[: len(key)]), exact, dict(zip(names, rest[len(key) :], strict=True)))
-        for exact_key, exact, *rest in found
-    }
-
-
-def _exact(columns: Sequence[str]) -> str:
-    """An expression for the exact text of these columns: with their types, and what stands behind a NUL."""
-    return " || ',' || ".join(
-        f"CASE typeof({one}) WHEN 'text' THEN 't' || hex(CAST({one} AS BLOB)) WHEN 'blob' THEN 'b' || hex({one}) "
-        f"WHEN 'real' THEN printf('r%!.17g', {one}) ELSE quote({one}) END"
-        for one in columns
-    )
 
 
 def _quoted(name: str) -> str:

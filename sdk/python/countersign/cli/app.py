@@ -307,7 +307,8 @@ def _resumed(one: Resumed) -> dict[str, Any]:
 
 
 def _line(one: Resumed) -> str:
-    return f"{visible(one.run_key)}: {one.before} -> {one.after}: {visible(one.note)}"
+    before, after = one.before or "damaged", one.after or "damaged"
+    return f"{visible(one.run_key or one.txn[:12])}: {before} -> {after}: {visible(one.note)}"
 
 
 def _print_resumed(found: list[Resumed], as_json: bool) -> None:

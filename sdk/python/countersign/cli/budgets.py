@@ -22,6 +22,7 @@ from countersign.cli.terminal import (
     print_json,
     print_table,
     the_journal,
+    to_the_minute,
 )
 from countersign.clock import SystemClock
 from countersign.errors import MisuseError
@@ -35,9 +36,7 @@ budget_app: Final = typer.Typer(no_args_is_help=True, help="What calls to langua
 _PERIODS: Final = 20
 _CALLS: Final = 50
 _MAX_LISTED: Final = 1000
-_CALL_COLUMNS: Final = (
-    *("call_id", "began", "run", "model", "state", "input_tokens", "output_tokens", "cost", "note"),
-)
+_CALL_COLUMNS: Final = ("call", "began", "run", "model", "state", "in", "out", "cost", "note")
 _OPEN: Final = frozenset({"reserved", "unknown"})
 _SHORTEST_ID: Final = 8
 _UNDER_WAY_SECONDS: Final = 3600
@@ -70,7 +69,7 @@ def list_calls(
     """Show the calls themselves, newest first; an empty field is something nobody knows."""
     with errors_told(), the_journal(journal) as opened:
         rows = [_call(dict(row)) for row in opened.spending.calls(limit)]
-    _print(_CALL_COLUMNS, rows, as_json, none="no call to a language model stands in this journal")
+    _print_calls(rows, as_json)
 
 
 @budget_app.command("settle")
@@ -94,7 +93,7 @@ def settle(
         else:
             opened.spending.release(row["call_id"], "not made, a person says")
         told = _call(dict(opened.spending.calls_named(row["call_id"])[0]))
-    _print(_CALL_COLUMNS, [told], as_json)
+    _print_calls([told], as_json)
 
 
 def _open_call(opened: Journal, beginning: str, now: float) -> Row:
@@ -162,6 +161,25 @@ def _call(row: dict[str, Any]) -> dict[str, Any]:
         row[name] = None if at is None else datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds")
     known = None if cost is None else f"{shown('money', cost):f} {currency}"
     return row | {"cost": known, "has_reasoning": reasoning is not None}
+
+
+def _print_calls(rows: list[dict[str, Any]], as_json: bool) -> None:
+    """In a table as much of an id as `settle` takes, and the tokens in and out."""
+    short = [
+        {"call": row["call_id"][:_SHORTEST_ID], "in": row["input_tokens"], "out": row["output_tokens"]}
+        | row
+        | {"began": to_the_minute(row["began"])}
+        for row in rows
+    ]
+    if as_json:
+        print_json(rows)
+    else:
+        print_table(
+            _CALL_COLUMNS,
+            short,
+            none="no call to a language model stands in this journal",
+            whole={"call", "began", "state"},
+        )
 
 
 def _print(columns: tuple[str, ...], rows: list[dict[str, Any]], as_json: bool, *, none: str = "") -> None:

@@ -25,6 +25,7 @@ from countersign.cli.terminal import (
     print_members,
     print_table,
     the_journal,
+    to_the_minute,
 )
 from countersign.errors import MisuseError, SettingsError
 from countersign.journal.counting import count
@@ -33,7 +34,7 @@ from countersign.journal.exporting import Form, exported
 from countersign.journal.place import default_key_path
 from countersign.journal.sealing_keys import add_key
 from countersign.journal.searching import Wanted, moment
-from countersign.journal.telling import describe, summary, visible
+from countersign.journal.telling import describe, summary, summary_of, visible
 from countersign.journal.verifying import verify
 from countersign.settings import JOURNAL_KEY_VARIABLE, journal_key_path_from_env
 
@@ -61,7 +62,7 @@ def list_journal(
 ) -> None:
     """List transactions, newest first."""
     with errors_told(), the_journal(journal) as opened:
-        rows = [summary(opened, record) for record in opened.transactions.newest(limit)]
+        rows = [summary_of(opened, txn) for txn in opened.transactions.newest_ids(limit)]
     _print_summaries(rows, as_json, "the journal is empty")
 
 
@@ -238,7 +239,8 @@ def _print_summaries(rows: list[dict[str, Any]], as_json: bool, none: str) -> No
     if as_json:
         print_json(rows)
         return
-    print_table(_SUMMARY, rows, none=none)
+    short = [row | {"changed": to_the_minute(row["changed"])} for row in rows]
+    print_table(_SUMMARY, short, none=none, whole={"state", "changed"})
 
 
 def _other_key_file(file: Path) -> Path | None:

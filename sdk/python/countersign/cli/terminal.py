@@ -6,7 +6,7 @@ cursor of whoever reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -76,12 +76,20 @@ def print_members(members: Mapping[str, Any], *, indent: str = "") -> None:
             typer.echo(f"{indent}{name}: {visible(str(value))}")
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *, none: str = "") -> None:
-    """Print a table of these columns, or where it has no row what `none` says."""
+def to_the_minute(moment: str | None) -> str | None:
+    """A time as a table has it: `2026-11-24 23:30`, in UTC. JSON has all of it."""
+    return moment and moment[:16].replace("T", " ")
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Mapping[str, Any]], *, none: str = "", whole: Collection[str] = ()
+) -> None:
+    """Print a table of these columns, or where it has no row what `none` says. `whole` ones are never broken."""
     if none and not rows:
         typer.echo(none)
         return
-    table = Table(*(Column(name, overflow="fold") for name in columns))  # what is cut off cannot be copied
+    # What is cut off cannot be copied.
+    table = Table(*(Column(name, overflow="fold", no_wrap=name in whole) for name in columns))
     for row in rows:
         table.add_row(*("" if row[name] is None else visible(str(row[name])) for name in columns))
     Console(markup=False, highlight=False).print(table)

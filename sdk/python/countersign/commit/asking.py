@@ -93,7 +93,7 @@ def pending_of(view: TransactionView, key: str, *, parked: bool, unreached: str 
     return ReviewPending(
         key,
         view.txn,
-        [_pending_review(one) for one in view.effects if one.state is EffectState.REVIEW],
+        [pending_review(one) for one in view.effects if one.state is EffectState.REVIEW],
         parked=parked,
         unreached=unreached,
         proposals=open_proposals(view),
@@ -101,7 +101,8 @@ def pending_of(view: TransactionView, key: str, *, parked: bool, unreached: str 
     )
 
 
-def _pending_review(view: EffectView) -> PendingReview:
+def pending_review(view: EffectView) -> PendingReview:
+    """Who is asked about one effect, until when and where."""
     review = view.review
     if review is None:
         return PendingReview(view.effect_id, view.tool, None, None, None)

@@ -10,7 +10,7 @@ The first effect that did not fire ends the run, and the rest is unused; but one
 manifest lets it (`on_exhausted="tool"`), ends nothing. What is unknown ends every run. Calls of one group are marked
 FIRING in one commit and called at the same time; all of them have ended before anything is decided. A tool that exits
 (`sys.exit`) is unknown, and goes on its way then; where the wait is interrupted, what had ended is written as it ended,
-and what had not was left running.
+and what had not was left running. What is known of one is on the disk while others still run (outcomes.py).
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from countersign import tracing
 from countersign.commit.outcomes import Outcomes
 from countersign.commit.plan import PlannedCall
 from countersign.commit.probing import LEFT_RUNNING, Doubt, Found, find_out_here, probe_of
-from countersign.commit.raised import MAX_ERROR, describe_error, exits, says_not_done, told_cause
+from countersign.commit.raised import MAX_ERROR, describe_error, exits, says_not_done, silenced, told_cause
 from countersign.commit.renewing import Authority, PermitRefused, TimeToFire, TooLateError
-from countersign.commit.tries import Tries
+from countersign.commit.tries import Tries, is_last_word
 from countersign.contract.states import Outcome
 from countersign.engine import Engine
 from countersign.errors import (
@@ -71,7 +71,7 @@ class FireRun:
         self._tries = Tries(engine, self._time)
         self._left_running: set[str] = set()  # a try of it was waited for in vain
         self._is_over = False
-        self._ended: dict[str, str] = {}  # why nobody knows what became of it, while its probe is asked
+        self._ended: dict[str, str] = {}  # how the last try of what is not being called now has ended
 
     async def run(self, calls: Sequence[PlannedCall]) -> FireResult:
         """Fire these calls, in order; those of one group at the same time. On return every outcome is on disk."""
@@ -108,6 +108,8 @@ class FireRun:
         doubtful = {
             call.effect.effect_id for call in group if self._outcomes.state_of(call) is LocalState.FIRING
         }
+        if not self._time.is_enough_for(group):
+            self._outcomes.write()
         await self._time.take(group, after)
         waiting = list(group)
         while waiting:
@@ -120,10 +122,16 @@ class FireRun:
                 self._tries.note(call, error)
                 if not says_not_done(call, error):
                     doubtful.add(call.effect.effect_id)
+            self._ended = {
+                call.effect.effect_id: self._why(call, self._tries.last(call) or error)
+                for call, error in failed
+            }
             again = [call for call, error in ended if self._tries.may_go_on(call, error)]
             await self._none_fired([one for one in ended if one[0] not in again], doubtful)
             late = [call for call, error in failed if isinstance(error, TooLateError)]
             waiting = [*again, *late]
+            if waiting:
+                self._outcomes.write()
             refused = await self._tries.more_time(again, late, after) if waiting else None
             if refused is not None:
                 await self._given_up(waiting, refused, doubtful)
@@ -135,9 +143,19 @@ class FireRun:
         """Call them at the same time; those that raised. What is no exception ends the run, once what is known is
         noted.
         """
-        parts = [functools.partial(self._traced, call, call.kwargs()) for call in calls]
+        parts = [
+            functools.partial(self._traced, call, call.kwargs(), call.effect.effect_id in doubtful)
+            for call in calls
+        ]
+        self._ended = {}
+
+        def meanwhile(ended: Sequence[tuple[int, object]]) -> None:
+            for place, answer in ended:
+                self._note_last_word(calls[place], answer, doubtful)
+            self._outcomes.write_meanwhile()
+
         try:
-            answers: Sequence[object] = await self._engine.waits.together(parts)
+            answers: Sequence[object] = await self._engine.waits.together(parts, meanwhile)
             leaving = next((one.error for one in answers if exits(one)), None)
         except LeftEarlyError as left:
             answers, leaving = left.answers, left.interrupt
@@ -158,15 +176,29 @@ class FireRun:
             raise leaving
         return [(call, error) for call, error in failed if isinstance(error, Exception)]
 
-    async def _traced(self, call: PlannedCall, kwargs: dict[str, Any]) -> object:
+    def _note_last_word(self, call: PlannedCall, answer: object, doubtful: set[str]) -> None:
+        """What nothing later says otherwise: that it returned, or knows that it did nothing and is not tried again."""
+        if not isinstance(answer, Raised):
+            self._fired(call, answer)
+        elif is_last_word(call, answer.error) and call.effect.effect_id not in doubtful:
+            self._outcomes.note(call, Outcome.FAILED, error=self._why(call, answer.error))
+
+    async def _traced(self, call: PlannedCall, kwargs: dict[str, Any], in_doubt: bool) -> object:
         facts = {"txn": call.effect.txn, "effect_id": call.effect.effect_id, "tool": call.effect.tool}
         with tracing.span("countersign fire", kind=self._authority.kind, **facts):
-            return await self._call(call, kwargs)
+            return await self._call(call, kwargs, in_doubt)
 
-    async def _call(self, call: PlannedCall, kwargs: dict[str, Any]) -> object:
+    async def _call(self, call: PlannedCall, kwargs: dict[str, Any], in_doubt: bool) -> object:
         effect = call.effect
         firing = FiringEffect(
-            effect.effect_id, effect.call_key, effect.txn, effect.tool, self._authority.attempt_id
+            effect.effect_id,
+            effect.call_key,
+            effect.txn,
+            effect.tool,
+            self._authority.attempt_id,
+            self._authority.run_key,
+            self._engine.ledger,
+            in_doubt=in_doubt,
         )
         self._under_way.append(firing)
         if self._is_over:
@@ -179,10 +211,13 @@ class FireRun:
         try:
             seconds = call.manifest.timeout_seconds if call.tool.own_thread or call.tool.is_async else None
             return await self._engine.waits.call(call.tool.fn, kwargs, seconds)
+        except SystemExit as exit_:
+            leaving = silenced(call, exit_)
         finally:
             firing.over.set()
             current_transaction.set(outer)
             firing_effect.reset(token)
+        raise leaving  # out here, or it would keep what it hides as its context
 
     async def _given_up(
         self, calls: Sequence[PlannedCall], refused: PermitRefused, doubtful: set[str]
@@ -213,7 +248,6 @@ class FireRun:
             else:
                 asked.append((call, error))
         if asked:
-            self._ended = {call.effect.effect_id: self._why(call, error) for call, error in asked}
             self._outcomes.write()
         for call, error in asked:
             await self._not_fired(call, error, not_done=False)

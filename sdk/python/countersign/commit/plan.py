@@ -136,6 +136,19 @@ class Plan:
         """By what two lists are the same list (design section 6): call keys and tool digests, in order."""
         return tuple((effect.call_key, effect.tool_digest) for effect in self.effects)
 
+    @property
+    def call_keys(self) -> tuple[str, ...]:
+        """By what two lists ask for the same, whatever has become of the manifests."""
+        return tuple(effect.call_key for effect in self.effects)
+
+    def changed_in(self, later: Plan) -> tuple[str, ...]:
+        """Of the same calls as they are planned later: the tools whose manifests have changed, by name."""
+        now = {effect.call_key: effect.tool_digest for effect in later.effects}
+        changed = (
+            one.tool for one in self.effects if now.get(one.call_key, one.tool_digest) != one.tool_digest
+        )
+        return tuple(dict.fromkeys(changed))
+
     def require_callable(self) -> None:
         """Refuse bytes that do not fit the tools' signatures, while nothing has been redeemed.
 

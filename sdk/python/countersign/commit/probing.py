@@ -97,7 +97,14 @@ async def find_out_here(engine: Engine, call: PlannedCall, doubt: Doubt, attempt
 async def _asked(engine: Engine, call: PlannedCall, asked: Probe, attempt_id: str) -> ProbeAnswer:
     effect = call.effect
     about = FiringEffect(
-        effect.effect_id, effect.call_key, effect.txn, effect.tool, attempt_id, is_probe=True
+        effect.effect_id,
+        effect.call_key,
+        effect.txn,
+        effect.tool,
+        attempt_id,
+        engine.journal.transactions.require(effect.txn).run_key,
+        engine.ledger,
+        is_probe=True,
     )
     token, outer = firing_effect.set(about), current_transaction.get()
     current_transaction.set(None)  # a tool it calls is outside, and refuses

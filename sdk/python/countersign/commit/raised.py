@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from typing import Final
 
 from typing_extensions import TypeIs
@@ -10,6 +9,7 @@ from typing_extensions import TypeIs
 from countersign.commit.plan import PlannedCall
 from countersign.errors import NotDone, ToolRaised
 from countersign.threads import ToolTimeoutError
+from countersign.tools.rest import RestUnknown
 from countersign.waiting import Raised
 
 MAX_ERROR: Final = 500  # characters of a tool's exception that people get to read
@@ -26,11 +26,16 @@ def told_cause(call: PlannedCall, error: Exception) -> Exception:
     """The tool's exception, as the one that is raised names its cause. Where the tool has secret arguments its place
     alone: a traceback prints its text, and the text of what it was raised from.
     """
+    return ToolRaised.of(call.tool.name, error) if call.has_secrets else error
+
+
+def silenced(call: PlannedCall, leaving: SystemExit) -> SystemExit:
+    """A tool's exit, as the program ends by it: Python prints its text. Where the tool has secret arguments its code
+    alone, which is 1 of an exit with a text.
+    """
     if not call.has_secrets:
-        return error
-    frames = traceback.extract_tb(error.__traceback__)
-    at = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
-    return ToolRaised(call.tool.name, type(error).__name__, at)
+        return leaving
+    return SystemExit(leaving.code if isinstance(leaving.code, int | None) else 1)
 
 
 def exits(answer: object) -> TypeIs[Raised]:
@@ -39,7 +44,9 @@ def exits(answer: object) -> TypeIs[Raised]:
 
 
 def says_not_done(call: PlannedCall, error: BaseException) -> bool:
-    """Whether the tool itself says that nothing happened, by `NotDone` or by how it was declared."""
-    if isinstance(error, ToolTimeoutError) or not isinstance(error, Exception):
-        return False  # ours, not the tool's; or it ends the program: the call may have landed
+    """Whether the tool itself says that nothing happened, by `NotDone` or by how it was declared. `RestApi` knows
+    better, where it says that something may have been done.
+    """
+    if isinstance(error, ToolTimeoutError | RestUnknown) or not isinstance(error, Exception):
+        return False  # not the tool's word; or it ends the program: the call may have landed
     return isinstance(error, NotDone) or call.tool.failure_means == "not_done"

@@ -20,12 +20,13 @@ class Authority:
     staging: int
     attempt_id: str
     txn_digest: str
+    run_key: str
     kind: Kind = "effect"
 
     @classmethod
     def of(cls, plan: Plan) -> Authority:
         """The redemption of a plan."""
-        return cls(plan.txn, plan.staging, plan.attempt_id, plan.txn_digest)
+        return cls(plan.txn, plan.staging, plan.attempt_id, plan.txn_digest, plan.run_key)
 
 
 class PermitRefused(Exception):
@@ -73,12 +74,16 @@ class TimeToFire:
         """Renew where too little time is left, or where the manifest wants the policy asked before every
         fire.
         """
-        if all(self._covers(call) and not call.manifest.recheck for call in calls):
+        if self.is_enough_for(calls):
             return
         self._permit = await renew(self._engine, self._authority, [*calls, *after])
         late = next((call for call in calls if not self._covers(call)), None)
         if late is not None:
             raise PermitRefused(f"too little time was left to start {late.tool.name}")
+
+    def is_enough_for(self, calls: Sequence[PlannedCall]) -> bool:
+        """Whether nothing has to be asked of the service first."""
+        return all(self._covers(call) and not call.manifest.recheck for call in calls)
 
     def _covers(self, call: PlannedCall) -> bool:
         return self._names(call) and self._seconds_left() >= self._engine.settings.fire_margin_seconds

@@ -27,6 +27,7 @@ from countersign.errors import (
     PartlyFired,
     ReleaseLapsed,
 )
+from countersign.errors.reasons import PendingReview
 from countersign.errors.standing import COMPENSATION_UNKNOWN, STANDING
 from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.journal.reading import COMPENSATE_LANE
@@ -106,25 +107,28 @@ class Settlement:
 
     async def failed(self, result: FireResult) -> NoReturn:
         """An effect is known not to have happened: take back what fired, undo the live lane."""
-        await self.take_back()
+        reviews = await self.take_back()
         call, outcomes = result.stopped, self.outcomes()
         key, txn = self._plan.run_key, self._plan.txn
         if call is None or isinstance(result.cause, PermitRefused):
             if STANDING.intersection(outcomes.values()):
-                raise PartlyFired(key, txn, result.why, outcomes) from result.cause
+                raise PartlyFired(key, txn, result.why, outcomes, reviews) from result.cause
             raise ReleaseLapsed(key, txn, result.why) from result.cause
         raise EffectFailed(
-            key, txn, call.tool.name, call.effect.effect_id, result.why, outcomes
+            key, txn, call.tool.name, call.effect.effect_id, result.why, outcomes, reviews
         ) from result.cause
 
-    async def take_back(self) -> None:
-        """Compensate newest first, undo the live lane, and write down where that leaves the transaction."""
+    async def take_back(self) -> tuple[PendingReview, ...]:
+        """Compensate newest first, undo the live lane, and write down where that leaves the transaction. Answers what
+        people are asked first.
+        """
         try:
-            await Unwinding(self._engine, self._lease, self._plan).run()
+            reviews = await Unwinding(self._engine, self._lease, self._plan).run()
         finally:
             self.undo_live()
         await flush(self._engine, self._plan.txn)
         self._engine.journal.transactions.end(self._lease, self._end_state(), None)
+        return reviews
 
     def undo_live(self) -> None:
         """Undo the live lane and note it."""
@@ -164,7 +168,9 @@ class Settlement:
         try:
             self._live.commit(self._plan.attempt_id)
         except CommitFailed as failed:
-            await self.take_back()
+            if not failed.committed:  # else what stands stays `live` in the journal, beside what does not
+                self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.UNDONE)
+            reviews = await self.take_back()
             raise LiveCommitFailed(
                 self._plan.run_key,
                 self._plan.txn,
@@ -172,6 +178,7 @@ class Settlement:
                 str(failed),
                 self.outcomes(),
                 committed=failed.committed,
+                reviews=reviews,
             ) from failed.__cause__
         self._engine.journal.transactions.end_live(
             self._lease, self._plan.staging, LocalState.KEPT, durable=True
@@ -179,11 +186,14 @@ class Settlement:
 
     def _end_state(self) -> LocalTxn:
         """Of a transaction that did not go through: what fired and was not taken back needs a person, until one has
-        settled that it stays.
+        settled that it stays. So does live work of which a part stands.
         """
         record = self._engine.journal.transactions.require(self._plan.txn)
         rows = self._engine.journal.transactions.effects(record)
-        if any(row.state in _OPEN and not row.left_standing for row in rows):
+        live = self._engine.journal.transactions.live(record)
+        if any(row.state in _OPEN and not row.left_standing for row in rows) or any(
+            row.state is LocalState.LIVE for row in live
+        ):
             return LocalTxn.UNSETTLED
         stood = any(row.state is LocalState.COMPENSATED or row.left_standing for row in rows)
         return LocalTxn.SETTLED if stood else LocalTxn.ENDED

@@ -9,13 +9,21 @@ from collections.abc import Sequence
 from typing import Final
 
 from countersign.commit.plan import PlannedCall
-from countersign.commit.renewing import PermitRefused, TimeToFire
+from countersign.commit.raised import says_not_done
+from countersign.commit.renewing import PermitRefused, TimeToFire, TooLateError
 from countersign.engine import Engine
 from countersign.errors import NotDone
 
 _JITTER: Final = (0.5, 1.5)
 _LONGEST_PAUSE: Final = 30.0  # seconds; live effects hold their locks meanwhile
 _MOST_LATE: Final = 3  # times that a run gives more time to calls that came too late
+
+
+def is_last_word(call: PlannedCall, error: BaseException) -> bool:
+    """Whether it says that nothing happened, and no other try follows that could say otherwise."""
+    if isinstance(error, TooLateError) or not says_not_done(call, error):
+        return False
+    return isinstance(error, NotDone) or not call.manifest.idempotent
 
 
 class Tries:

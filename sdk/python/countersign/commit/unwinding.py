@@ -3,8 +3,8 @@
 Rules: an outcome is reported before its compensation is asked for, for the service builds the arguments from
 it; a compensation is journaled before it is redeemed and redeemed once, whatever crashes; its arguments are
 computed here as well and must have the digest the service signed. Where people are asked first, or the
-service is away, it stays `compensating` and `countersign resume` goes on. What has no compensation stands,
-and is a task for a person.
+service is away, it stays `compensating` and `countersign resume` goes on; whom it waits for is told. What has
+no compensation stands, and is a task for a person.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import logging
 import secrets
 from typing import Final
 
+from countersign.commit.asking import pending_review
 from countersign.commit.firing import FireRun
 from countersign.commit.plan import Plan, PlannedCall
 from countersign.commit.probing import Doubt, find_out
@@ -29,6 +30,7 @@ from countersign.contract.states import EffectState, Outcome
 from countersign.contract.wire import CompensationView
 from countersign.engine import Engine
 from countersign.errors import CountersignError, JournalError, ReleaseRefused
+from countersign.errors.reasons import PendingReview
 from countersign.journal import Done, EffectRecord, Lease, LocalState
 from countersign.journal.reading import COMPENSATE_LANE, STAGED_LANE
 from countersign.service.enforcement import Permit
@@ -52,9 +54,12 @@ class Unwinding:
         self._engine = engine
         self._lease = lease
         self._plan = plan
+        self._reviews: list[PendingReview] = []
 
-    async def run(self) -> None:
-        """Compensate newest first. One that cannot be finished now does not keep the others waiting."""
+    async def run(self) -> tuple[PendingReview, ...]:
+        """Compensate newest first. One that cannot be finished now does not keep the others waiting. Answers which
+        people are asked about first.
+        """
         states = self._rows()
         for call in reversed(self._plan.calls):
             row = states.get(call.effect.effect_id)
@@ -66,6 +71,7 @@ class Unwinding:
                 raise
             except CountersignError as error:
                 log.warning("the compensation of %s is not finished: %s", call.tool.name, error)
+        return tuple(self._reviews)
 
     async def _take_back(self, call: PlannedCall, rule: Compensation, row: EffectRecord) -> None:
         if not await flush(self._engine, self._plan.txn):
@@ -141,6 +147,8 @@ class Unwinding:
             ]
             answer = await self._engine.service.redeem([releases[0].token], attempt_id)
         else:
+            if view.effect.state is EffectState.REVIEW:
+                self._reviews.append(pending_review(view.effect))
             return None
         if not answer.redeemed or answer.receipt is None:
             return None
@@ -165,6 +173,7 @@ class Unwinding:
             staging=self._plan.staging,
             attempt_id=permit.attempt_id,
             txn_digest=self._plan.txn_digest,
+            run_key=self._plan.run_key,
             kind="compensate",
         )
         done = await FireRun(self._engine, self._lease, authority, permit).run([planned])

@@ -22,6 +22,7 @@
         Moved                    what live effects read was changed by somebody else
         BudgetExceeded           a budget has no room for a call to a model; it was not made
         SavepointLost            an inner block could not be taken back alone; nothing of the outer stands
+        SessionLost              something else ended the database transaction of live work; nothing of it is kept
         Edited                   other arguments are in force than this agent staged, and it did not say it takes them
       FireError                firing began and did not end well (this family: fired.py)
         EffectFailed             a tool failed and is known not to have acted
@@ -37,13 +38,13 @@
         WorkerStopping           this process was asked to stop and begins nothing more
         JournalError             the journal cannot be read or written
           JournalSealed            what is secret in the journal cannot be read or written: its key is not here
-          LeaseLost                somebody else took this transaction over
+          LeaseLost                this run does not own its transaction any more
       UsageUnknown             a call to a model was made, and its response does not say what it used
       CallNotRecorded          the block of a call to a model ended, and nobody said what became of it
       ReplayDiverged           a step does not do what was recorded of it
       ModelStopped             a model's message is no whole one: cut off, refused or filtered
       TurnLimit                a model was asked as often as the program allows, and still called tools
-      ToolRaised               the cause of a FireError of a tool with secret arguments: its exception without the text
+      ToolRaised               what a tool or live adapter raised that was given secrets, without the text
       NotDone                  raised by tools: "I know that nothing happened"
       RestUnknown              raised by RestApi: the call may have been carried out
       McpToolError             an MCP server answered a call with an error; nobody can tell whether it had acted
@@ -84,6 +85,7 @@ from countersign.errors.stopped import (
     ReviewPending,
     ReviewRequired,
     SavepointLost,
+    SessionLost,
 )
 from countersign.errors.world import (
     JournalError,
@@ -129,6 +131,7 @@ __all__ = [
     "SavepointLost",
     "ServiceRefused",
     "ServiceUnavailable",
+    "SessionLost",
     "SettingsError",
     "Stopped",
     "ToolRaised",

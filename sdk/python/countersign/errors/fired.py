@@ -5,23 +5,43 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from typing import Any
 
+from countersign.errors.reasons import PendingReview
 from countersign.errors.roots import CountersignError
-from countersign.errors.standing import what_stands, what_to_repeat
+from countersign.errors.standing import (
+    NOTHING_STANDS,
+    only_people_are_left,
+    what_stands,
+    what_to_repeat,
+)
 
 
 class FireError(CountersignError):
     """Firing began and did not end well. `outcomes` tells what is known of each effect: the journal's states, and
-    `compensation_unknown`.
+    `compensation_unknown`. `reviews` are open: people are asked whether something may be taken back.
     """
 
     code = "fire_error"
 
-    def __init__(self, text: str, *, key: str, txn: str, outcomes: dict[str, str]) -> None:
-        self.key, self.txn, self.outcomes = key, txn, dict(outcomes)
+    def __init__(
+        self,
+        text: str,
+        *,
+        key: str,
+        txn: str,
+        outcomes: dict[str, str],
+        reviews: Sequence[PendingReview] = (),
+    ) -> None:
+        self.key, self.txn, self.outcomes, self.reviews = key, txn, dict(outcomes), tuple(reviews)
         super().__init__(text)
+
+    @property
+    def waits_for_people(self) -> bool:
+        """Whether nothing else keeps it open than people who are asked what may be taken back."""
+        return only_people_are_left(self.outcomes, self.reviews)
 
 
 class EffectFailed(FireError):
@@ -30,11 +50,18 @@ class EffectFailed(FireError):
     code = "effect_failed"
 
     def __init__(
-        self, key: str, txn: str, tool: str, effect_id: str, why: str, outcomes: dict[str, str]
+        self,
+        key: str,
+        txn: str,
+        tool: str,
+        effect_id: str,
+        why: str,
+        outcomes: dict[str, str],
+        reviews: Sequence[PendingReview] = (),
     ) -> None:
         self.tool, self.effect_id = tool, effect_id
-        told = f"{tool} did not happen: {why}. {what_stands(outcomes)} {what_to_repeat(outcomes)}"
-        super().__init__(told, key=key, txn=txn, outcomes=outcomes)
+        told = f"{tool} did not happen: {why}. {what_stands(outcomes, reviews)} {what_to_repeat(outcomes)}"
+        super().__init__(told, key=key, txn=txn, outcomes=outcomes, reviews=reviews)
 
 
 class PartlyFired(FireError):
@@ -42,10 +69,12 @@ class PartlyFired(FireError):
 
     code = "partly_fired"
 
-    def __init__(self, key: str, txn: str, why: str, outcomes: dict[str, str]) -> None:
-        rest = f"{what_stands(outcomes)} {what_to_repeat(outcomes)}"
+    def __init__(
+        self, key: str, txn: str, why: str, outcomes: dict[str, str], reviews: Sequence[PendingReview] = ()
+    ) -> None:
+        rest = f"{what_stands(outcomes, reviews)} {what_to_repeat(outcomes)}"
         told = f"permission to act ran out before everything was done: {why}. {rest}"
-        super().__init__(told, key=key, txn=txn, outcomes=outcomes)
+        super().__init__(told, key=key, txn=txn, outcomes=outcomes, reviews=reviews)
 
 
 class OutcomeUnknown(FireError):
@@ -70,8 +99,9 @@ class OutcomeUnknown(FireError):
         who = "a person settles it first, in the service's queue"
         if probe_at is not None:
             who = f"its probe is asked again, or {who}"
+        what = f"{', '.join(self.effects)} happened" if self.effects else "all of its live work was kept"
         super().__init__(
-            f"it is not known whether {', '.join(self.effects)} happened{because}. Nothing after it was started and "
+            f"it is not known whether {what}{because}. Nothing after it was started and "
             f"nothing was compensated. Do not repeat it: {who}; "
             "`countersign resume --tools MODULE` or the next run of this key takes that over. (For its author: a tool "
             "that knows that nothing happened says so by `raise NotDone(...)`; any other exception may mean that it "
@@ -96,14 +126,19 @@ class LiveCommitFailed(FireError):
         outcomes: dict[str, str],
         *,
         committed: Sequence[str] = (),
+        reviews: Sequence[PendingReview] = (),
     ) -> None:
         self.adapter, self.committed = adapter, tuple(committed)
         partly = f"; already committed and standing: {', '.join(self.committed)}" if self.committed else ""
+        staged = what_stands(outcomes, reviews)
+        if self.committed and staged == NOTHING_STANDS:
+            staged = "None of its staged effects stands." if outcomes else "It had no staged effects."
         super().__init__(
-            f"live adapter {adapter!r} could not commit: {why}{partly}. {what_stands(outcomes)} Tell the operator.",
+            f"live adapter {adapter!r} could not commit: {why}{partly}. {staged} Tell the operator.",
             key=key,
             txn=txn,
             outcomes=outcomes,
+            reviews=reviews,
         )
 
 
@@ -123,8 +158,8 @@ class IndependentFailures(ExceptionGroup[CountersignError]):
 
 
 class ToolRaised(CountersignError):
-    """The cause of an error above, where the tool has secret arguments: its exception may repeat them, so only the kind
-    and the place of it are told.
+    """What a tool or a live adapter raised that was given secret arguments: it may repeat them, so only the kind and
+    the place are told. Of a staged tool it is the cause of an error above. `tool`: the tool's name, or the adapter's.
     """
 
     code = "tool_raised"
@@ -132,5 +167,12 @@ class ToolRaised(CountersignError):
     def __init__(self, tool: str, kind: str, at: str) -> None:
         self.tool, self.kind, self.at = tool, kind, at
         super().__init__(
-            f"{tool} raised {kind} at {at}; its text is not told, for {tool} has secret arguments"
+            f"{tool} raised {kind} at {at}; its text is not told, for it may repeat secret arguments"
         )
+
+    @classmethod
+    def of(cls, tool: str, error: BaseException) -> ToolRaised:
+        """In place of this exception."""
+        frames = traceback.extract_tb(error.__traceback__)
+        at = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
+        return cls(tool, type(error).__name__, at)

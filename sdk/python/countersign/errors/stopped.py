@@ -71,18 +71,29 @@ class ReviewRequired(Stopped):
 
 
 class AlreadyRedeemed(Stopped):
-    """This run key has been spent, by an earlier run or by somebody else with the same agent name."""
+    """This run key has been spent, by an earlier run or by somebody else with the same agent name. `finished`: whether
+    all that was to be done under it has come to an end, as far as is known here.
+    """
 
     code = "already_redeemed"
 
-    def __init__(self, key: str, txn: str, outcome: str, detail: str = "") -> None:
-        self.key, self.txn, self.outcome = key, txn, outcome
+    def __init__(self, key: str, txn: str, outcome: str, detail: str = "", *, finished: bool = True) -> None:
+        self.key, self.txn, self.outcome, self.finished = key, txn, outcome, finished
         more = f": {detail}" if detail else ""
         super().__init__(
             f"transaction {key!r} was already redeemed (outcome {outcome}){more}; nothing was fired now. "
-            "If you mean to act once more, use another key (one for each intent, like "
-            'key=f"refund-{order_id}"); if not, there is nothing left to do.'
+            f"{_SPENT if finished else _NOT_FINISHED}"
         )
+
+
+_SPENT: Final = (
+    "If you mean to act once more, use another key (one for each intent, like "
+    'key=f"refund-{order_id}"); if not, there is nothing left to do.'
+)
+_NOT_FINISHED: Final = (
+    "It is not finished: `countersign resume --tools MODULE`, or the same calls under this key, bring it to its end or "
+    "say what nobody knows. Ask for none of it under another key: it might happen twice."
+)
 
 
 class ReleaseRefused(Stopped):
@@ -163,6 +174,25 @@ class SavepointLost(Stopped):
             f"the effects of an inner block could not be taken back alone ({why}), so the whole transaction is undone; "
             "nothing was fired. Run it again."
         )
+
+
+class SessionLost(Stopped):
+    """Something else than its adapter ended the database transaction of live work, so nothing of it may be kept.
+
+    `may_stand`: what it had written by then is perhaps permanent, and can be undone only by hand.
+    """
+
+    code = "session_lost"
+
+    def __init__(self, adapter: str, why: str, *, may_stand: bool = False) -> None:
+        self.adapter, self.may_stand = adapter, may_stand
+        stands = (
+            "What it had written until then may stand and cannot be undone from here: look there before you run it "
+            "again."
+            if may_stand
+            else "Nothing of it stands."
+        )
+        super().__init__(f"the live work in {adapter!r} is lost: {why}. {stands} Nothing was fired.")
 
 
 class Edited(Stopped):

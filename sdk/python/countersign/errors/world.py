@@ -109,6 +109,8 @@ class JournalSealed(JournalError):
 
 
 class LeaseLost(JournalError):
-    """Another process took this transaction over; this one may not fire any more."""
+    """This run does not own its transaction any more, so it may not fire: another process took it over, or the journal
+    lost what it was told last.
+    """
 
     code = "lease_lost"

@@ -14,7 +14,15 @@ from countersign.commit.answering import OnQuestion
 from countersign.errors import MisuseError
 from countersign.integrations.conversation import Answer, Conversation, Message, ModelCall, ModelTurn
 from countersign.integrations.definitions import anthropic_definitions
-from countersign.integrations.loop import MAX_TURNS, Asking, Loop, OnMessage, chosen, require_key
+from countersign.integrations.loop import (
+    MAX_TURNS,
+    Asking,
+    InputTokens,
+    Loop,
+    OnMessage,
+    chosen,
+    require_key,
+)
 from countersign.integrations.naming import OfferedTools
 from countersign.integrations.numbering import Numbering
 from countersign.integrations.packages import require_package
@@ -119,6 +127,7 @@ def run_anthropic(
     wait: float = 0.0,
     max_turns: int = MAX_TURNS,
     purpose: str | None = None,
+    input_tokens: InputTokens | None = None,
     on_message: OnMessage | None = None,
     on_question: OnQuestion | None = None,
     isolation: Abort | Serialize = ABORT,
@@ -137,6 +146,7 @@ def run_anthropic(
     wait: float = 0.0,
     max_turns: int = MAX_TURNS,
     purpose: str | None = None,
+    input_tokens: InputTokens | None = None,
     on_message: OnMessage | None = None,
     on_question: OnQuestion | None = None,
     isolation: Abort | Serialize = ABORT,
@@ -154,6 +164,7 @@ def run_anthropic(
     wait: float = 0.0,
     max_turns: int = MAX_TURNS,
     purpose: str | None = None,
+    input_tokens: InputTokens | None = None,
     on_message: OnMessage | None = None,
     on_question: OnQuestion | None = None,
     isolation: Abort | Serialize = ABORT,
@@ -187,6 +198,7 @@ def run_anthropic(
             require_key(key),
             runtime,
             max_tokens=max_tokens,
+            input_tokens=input_tokens,
             not_made=tuple(getattr(vendor, name) for name in _REFUSALS) if client.max_retries == 0 else (),
         ),
         StepTaker(offered, awaits, wait, purpose, on_question, runtime, isolation),

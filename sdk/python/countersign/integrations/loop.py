@@ -24,6 +24,7 @@ from countersign.integrations.conversation import (
 from countersign.integrations.errors import ModelStopped, TurnLimit
 from countersign.integrations.going_on import OpenTurn, in_order, new_turn, open_turn
 from countersign.integrations.numbering import Numbering
+from countersign.integrations.sending import sent_text
 from countersign.integrations.taking import StepTaker
 from countersign.llm.calling import Calling, llm_call
 from countersign.runtime import default_runtime
@@ -39,6 +40,8 @@ _MAX_KEY: Final = 180  # leaves room for the turn in the key of a transaction
 _OURS: Final = ("messages", "model", "n", "stream", "tools")
 
 OnMessage = Callable[[Message], object]
+InputTokens = Callable[[list[Message]], int]
+"""Of messages that hold more than text: the most tokens that they, the tools and the options send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,7 @@ class Asking:
     run: str
     runtime: Runtime
     max_tokens: int | None = None
+    input_tokens: InputTokens | None = None
     not_made: tuple[type[BaseException], ...] = ()
 
     def __post_init__(self) -> None:
@@ -81,10 +85,12 @@ class Asking:
 
     def _counted(self, messages: list[Message]) -> Calling:
         timeout = self.options.get("timeout")
+        said = self.input_tokens
         return llm_call(
             self.model,
             max_tokens=self.max_tokens,
-            prompt=[messages, self.tools, self.options.get("system")],
+            input_tokens=None if said is None else said(messages),
+            prompt=sent_text(messages, self.tools, self.options) if said is None else None,
             timeout=timeout if isinstance(timeout, int | float) else None,
             run=self.run,
             unknown_tokens=not self.runtime.ledger.declared(),  # where nothing is counted, nothing need be known
@@ -158,9 +164,8 @@ class Loop:
         Raises:
             MisuseError: that.
         """
-        if turn.is_new:
-            return self.numbering.assign(self.messages[: turn.at], message)
-        known = self.numbering.known(message)
+        before = self.messages[: turn.at]
+        known = None if turn.is_new else self.numbering.known(before, message)
         if known is None and turn.is_partly_answered:
             open_call = turn.calls[turn.missing[0]]
             raise MisuseError(
@@ -168,7 +173,7 @@ class Loop:
                 "and this journal knows of neither: calls of one message go together, so give answers to all of them "
                 "or to none, or the journal of the run that began"
             )
-        return self.numbering.assign(self.messages[: turn.at], message) if known is None else known
+        return self.numbering.assign(before, message, known)
 
     def _tell(self, messages: Iterable[Message]) -> None:
         for message in messages:

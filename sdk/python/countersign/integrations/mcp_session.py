@@ -24,7 +24,7 @@ from countersign.errors import CountersignError, MisuseError, RegistrationError
 from countersign.integrations.packages import require_package
 from countersign.manifests.drafting import written_out
 from countersign.manifests.mcp_drafts import McpDraft, mcp_drafts
-from countersign.tools.current import current_effect, current_transaction
+from countersign.tools.current import current_effect, open_transaction
 from countersign.tools.declaring import FailureMeans
 from countersign.tools.registry import ToolRegistry, default_registry
 from countersign.tools.tool import tool
@@ -76,7 +76,7 @@ class GatedSession:
         """
         if name not in self._tools:
             raise MisuseError(f"there is no tool {name!r}; there are {', '.join(self._tools) or 'none'}")
-        if current_transaction.get() is not None:
+        if open_transaction() is not None:
             if key is not None:
                 raise MisuseError("inside a transaction a call has that one's key; leave key= out")
             return await self._tools[name](**(arguments or {}))

@@ -13,7 +13,15 @@ from countersign.commit.answering import OnQuestion
 from countersign.errors import MisuseError
 from countersign.integrations.conversation import Answer, Conversation, Message, ModelCall, ModelTurn
 from countersign.integrations.definitions import openai_definitions
-from countersign.integrations.loop import MAX_TURNS, Asking, Loop, OnMessage, chosen, require_key
+from countersign.integrations.loop import (
+    MAX_TURNS,
+    Asking,
+    InputTokens,
+    Loop,
+    OnMessage,
+    chosen,
+    require_key,
+)
 from countersign.integrations.naming import OfferedTools
 from countersign.integrations.numbering import Numbering
 from countersign.integrations.packages import require_package
@@ -110,6 +118,7 @@ def run_openai(
     wait: float = 0.0,
     max_turns: int = MAX_TURNS,
     purpose: str | None = None,
+    input_tokens: InputTokens | None = None,
     on_message: OnMessage | None = None,
     on_question: OnQuestion | None = None,
     isolation: Abort | Serialize = ABORT,
@@ -127,6 +136,7 @@ def run_openai(
     wait: float = 0.0,
     max_turns: int = MAX_TURNS,
     purpose: str | None = None,
+    input_tokens: InputTokens | None = None,
     on_message: OnMessage | None = None,
     on_question: OnQuestion | None = None,
     isolation: Abort | Serialize = ABORT,
@@ -143,6 +153,7 @@ def run_openai(
     wait: float = 0.0,
     max_turns: int = MAX_TURNS,
     purpose: str | None = None,
+    input_tokens: InputTokens | None = None,
     on_message: OnMessage | None = None,
     on_question: OnQuestion | None = None,
     isolation: Abort | Serialize = ABORT,
@@ -156,7 +167,9 @@ def run_openai(
     people are asked, the run ends with `.pending`: give its `messages` and the same key again when they have answered,
     or say `wait=` seconds. `on_message(message)` hears each message as it is added, to keep the conversation of a run
     that may be killed. `isolation` is as for `transaction`, for each message. `options` go to the client with each call
-    (`temperature`, `max_completion_tokens`, ...). An `AsyncOpenAI` gives a coroutine to await.
+    (`temperature`, `max_completion_tokens`, ...). `input_tokens(messages)` answers the most tokens that a call sends:
+    budgets of tokens or money ask for it where a message holds pictures, sound or files.
+    An `AsyncOpenAI` gives a coroutine to await.
 
     Raises:
         ModelStopped, TurnLimit: no answer came of it.
@@ -180,6 +193,7 @@ def run_openai(
             require_key(key),
             runtime,
             max_tokens=options.get("max_completion_tokens", options.get("max_tokens")),
+            input_tokens=input_tokens,
             not_made=tuple(getattr(vendor, name) for name in _REFUSALS) if client.max_retries == 0 else (),
         ),
         StepTaker(offered, awaits, wait, purpose, on_question, runtime, isolation),

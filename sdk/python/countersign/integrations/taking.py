@@ -240,7 +240,13 @@ def _in_its_words(failed: EffectFailed, step: Transaction) -> EffectFailed:
     if stopped is None or stopped.error is None:
         return failed
     return EffectFailed(
-        failed.key, failed.txn, stopped.tool, stopped.effect_id, stopped.error, failed.outcomes
+        failed.key,
+        failed.txn,
+        stopped.tool,
+        stopped.effect_id,
+        stopped.error,
+        failed.outcomes,
+        failed.reviews,
     )
 
 

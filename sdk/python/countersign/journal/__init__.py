@@ -22,6 +22,7 @@ from countersign.journal.records import EffectRecord, Report, TransactionRecord
 from countersign.journal.sealing import Seals
 from countersign.journal.sealing_keys import KeptKey, KeyFile
 from countersign.journal.spending import Spending
+from countersign.journal.stopping import Stops
 from countersign.journal.transactions import Staged, Transactions
 
 __all__ = [
@@ -59,6 +60,7 @@ class Journal:
         self.claims = Claims(self.database, self.leases, when)
         self.transactions = Transactions(self.database, self.leases, when, self.seals)
         self.firing = Firing(self.database, self.leases, when, self.seals)
+        self.stops = Stops(self.database, self.leases, when)
         self.outbox = Outbox(self.database, when, self.seals)
         self.manifests = KeptManifests(self.database, when)
         self.receipts = Receipts(self.database, when)

@@ -61,7 +61,8 @@ class Firing:
         self._seals = seals
 
     def redeemed(self, lease: Lease, staging: int, effect_ids: Sequence[str]) -> None:
-        """Note a verified receipt: the commit point is passed. Effects already past it stay as they are.
+        """Note a verified receipt: the commit point is passed. Effects already past it stay as they are, and a program
+        that was stopped stays so.
 
         Not durable by itself: the FIRING that follows is, and carries this with it; until then the service
         knows.
@@ -74,8 +75,9 @@ class Firing:
                 move(change, staging, effect_id, LocalState.REDEEMED, missing_ok=True)
             change.run(
                 "transactions",
-                "UPDATE transactions SET redeemed = 1, state = ?, parked = 0 WHERE txn = ?",
-                (LocalTxn.REDEEMED.value, lease.txn),
+                "UPDATE transactions SET redeemed = 1, state = CASE WHEN state = ? THEN state ELSE ? END, parked = 0 "
+                "WHERE txn = ?",
+                (LocalTxn.STOPPED.value, LocalTxn.REDEEMED.value, lease.txn),
                 *("redeemed", "state", "parked"),
             )
 

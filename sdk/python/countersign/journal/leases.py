@@ -5,6 +5,7 @@ lease over raises the generation first, so the former owner cannot mark anything
 up. A lease is renewed by every write and by a heartbeat (heartbeat.py), and a fire extends it past `fire_by` and the
 tool's timeout. The time of a lease decides only about owners we cannot see: one that lives on this machine is left
 alone, one that is gone is succeeded at once. Hosts that share a journal need clocks that agree within a third of it.
+One that could not be given up, for the journal was away, is given up by the heartbeat as soon as that answers again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final, Literal
 from weakref import WeakValueDictionary
 
 from countersign.clock import Clock
-from countersign.errors import LeaseLost
+from countersign.errors import JournalError, LeaseLost
 from countersign.journal.chain import Change, changing
 from countersign.journal.database import Database, Unit
 from countersign.journal.heartbeat import Heartbeat
@@ -53,7 +54,9 @@ class Leases:
     def __init__(self, database: Database, clock: Clock, seconds: float) -> None:
         self._database = database
         self._clock = clock
-        self._heart = Heartbeat(self.renew, seconds * _BEAT)
+        self._heart = Heartbeat(self._keep, seconds * _BEAT)
+        self._given_up: set[Lease] = set()  # and the journal does not know it yet
+        self._closed = False
         self.seconds = seconds
 
     def acquire(self, txn: str) -> Lease | str:
@@ -86,24 +89,44 @@ class Leases:
         return fate == "alive" or (fate == "unknown" and until > self._clock.wall())
 
     def release(self, lease: Lease) -> None:
-        """Give it up. Somebody else's lease is left alone."""
+        """Give it up. Somebody else's lease is left alone.
+
+        Raises:
+            JournalError: the journal does not know it yet. Nothing is renewed any more, this process may take it
+            again, and the others may once the heartbeat could write it.
+        """
         self._heart.end(lease)
         _OURS.pop(lease.holder, None)
-        with self._database.unit(durable=False) as unit:
-            unit.execute(
-                "UPDATE transactions SET holder = NULL, lease_until = 0 WHERE txn = ? AND generation = ?",
-                (lease.txn, lease.generation),
-            )
+        try:
+            with self._database.unit(durable=False) as unit:
+                unit.execute(
+                    "UPDATE transactions SET holder = NULL, lease_until = 0 WHERE txn = ? AND generation = ?",
+                    (lease.txn, lease.generation),
+                )
+        except JournalError:
+            if not self._closed:
+                self._given_up.add(lease)
+                self._heart.begin(lease)
+            raise
+        self._given_up.discard(lease)
 
     def close(self) -> None:
         """Renew nothing more in the background."""
+        self._closed = True
         self._heart.stop()
+
+    def _keep(self, lease: Lease) -> None:
+        """One beat."""
+        if lease in self._given_up:
+            self.release(lease)
+        else:
+            self.renew(lease)
 
     def renew(self, lease: Lease, *, at_least: float = 0.0) -> None:
         """Keep it for another while, or for `at_least` seconds if that is longer.
 
         Raises:
-            LeaseLost: somebody took it over.
+            LeaseLost: it is not ours any more.
         """
         with self._database.unit(durable=False) as unit:
             self.require(unit, lease, at_least=at_least)
@@ -112,7 +135,7 @@ class Leases:
         """Inside a unit: go on only as the current owner; this also renews the lease.
 
         Raises:
-            LeaseLost: somebody took it over; nothing of the unit is written.
+            LeaseLost: it is not ours any more; nothing of the unit is written.
         """
         now = self._clock.wall()
         until = now + max(self.seconds, at_least)
@@ -124,7 +147,9 @@ class Leases:
         )
         if moved.rowcount != 1:
             raise LeaseLost(
-                f"transaction {lease.txn[:12]} was taken over by another process; this one fires nothing more"
+                f"transaction {lease.txn[:12]} is not this run's any more: another process took it over, or the "
+                "journal lost what it was told last, as a server may that was restarted or restored. This run fires "
+                "nothing more. Run it again under its key"
             )
 
     @contextmanager
@@ -132,7 +157,7 @@ class Leases:
         """Inside a unit: what the current owner changes here becomes one line of the transaction's chain.
 
         Raises:
-            LeaseLost: somebody took it over; nothing of the unit is written.
+            LeaseLost: it is not ours any more; nothing of the unit is written.
         """
         self.require(unit, lease, at_least=at_least)
         with changing(unit, lease.txn, kind, self._clock.wall()) as change:

@@ -46,6 +46,7 @@ class LocalTxn(StrEnum):
     REVIEW = "review"
     READY = "ready"
     REDEEMED = "redeemed"
+    STOPPED = "stopped"  # its program was, before all of it was begun (stopping.py)
     SETTLED = "settled"
     UNSETTLED = "unsettled"
     ENDED = "ended"

@@ -7,7 +7,7 @@ from typing import Final
 
 from countersign.errors import JournalError, JournalSealed
 from countersign.journal.database import Database, Row
-from countersign.journal.moves import OPEN_TXN, LocalState
+from countersign.journal.moves import LocalState
 from countersign.journal.records import (
     EffectRecord,
     ShownEffect,
@@ -16,7 +16,7 @@ from countersign.journal.records import (
     shown_effect,
     transaction_record,
 )
-from countersign.journal.sealing import Seals, is_sealed
+from countersign.journal.sealing import MARK, Seals
 from countersign.journal.searching import WANTED, Wanted
 
 STAGED_LANE: Final = "staged"
@@ -49,12 +49,32 @@ class Reading:
         return found
 
     def find(self, name: str) -> list[TransactionRecord]:
-        """Transactions by run key, by id, or by the beginning of an id."""
+        """Transactions by run key, by id, or by the beginning of an id. Nothing is the beginning of none."""
         rows = self._database.rows(
-            "SELECT * FROM transactions WHERE run_key = :name OR substr(txn, 1, length(:name)) = :name ORDER BY txn",
+            "SELECT * FROM transactions "
+            "WHERE :name <> '' AND (run_key = :name OR substr(txn, 1, length(:name)) = :name) ORDER BY txn",
             {"name": name},
         )
         return [transaction_record(row) for row in rows]
+
+    def key_of(self, txn: str) -> str:
+        """The run key of a transaction whose row may hold nothing else that can be read; nothing where not even that.
+
+        Raises:
+            JournalError: the journal is away, which is no trouble of one transaction.
+        """
+        self._database.row("SELECT 1")
+        with suppress(JournalError):
+            row = self._database.row("SELECT run_key FROM transactions WHERE txn = ?", (txn,))
+            return "" if row is None else str(row["run_key"])
+        return ""
+
+    def newest_ids(self, limit: int) -> list[str]:
+        """The latest transactions by id, newest first: one that cannot be read hides no other."""
+        rows = self._database.rows(
+            "SELECT txn FROM transactions ORDER BY updated_at DESC, txn LIMIT ?", (limit,)
+        )
+        return [row["txn"] for row in rows]
 
     def newest(self, limit: int) -> list[TransactionRecord]:
         """The latest transactions, newest first."""
@@ -72,13 +92,14 @@ class Reading:
         )
         return [transaction_record(row) for row in rows]
 
-    def unfinished(self) -> list[TransactionRecord]:
-        """Transactions that somebody still has to finish, oldest first."""
+    def unfinished(self) -> list[str]:
+        """Transactions that somebody still has to finish, by id, oldest first: one that cannot be read keeps no other
+        from being finished.
+        """
         rows = self._database.rows(
-            "SELECT * FROM transactions WHERE state NOT IN ('settled', 'ended') ORDER BY created_at, txn"
+            "SELECT txn FROM transactions WHERE state NOT IN ('settled', 'ended') ORDER BY created_at, txn"
         )
-        found = [transaction_record(row) for row in rows]
-        return [record for record in found if record.state in OPEN_TXN]
+        return [row["txn"] for row in rows]
 
     def effects(self, record: TransactionRecord, lane: str = STAGED_LANE) -> tuple[EffectRecord, ...]:
         """The effects of the list in force, in order.
@@ -99,6 +120,10 @@ class Reading:
             found.append(shown_effect(row))
         return tuple(found)
 
+    def live(self, record: TransactionRecord) -> tuple[ShownEffect, ...]:
+        """The live effects of the list in force, which are kept or undone with it: one that raised is none of them."""
+        return tuple(row for row in self.shown(record, LIVE_LANE) if row.error is None)
+
     def _rows(self, record: TransactionRecord, lane: str) -> list[Row]:
         return self._database.rows(
             "SELECT * FROM effects WHERE txn = ? AND staging = ? AND lane = ? ORDER BY seq",
@@ -106,20 +131,24 @@ class Reading:
         )
 
     def live_tools(self, txn: str) -> tuple[str, ...]:
-        """The tools whose effects under this key were neither kept nor undone, in whichever list: a process died."""
+        """The tools whose effects under this key were neither kept nor undone, in whichever list: a process died. Those
+        of effects that raised as well: nothing of them stands, but a session may that they had opened.
+        """
         rows = self._database.rows(
-            "SELECT DISTINCT tool FROM effects WHERE txn = ? AND lane = ? AND state = ? ORDER BY tool",
+            "SELECT DISTINCT tool FROM effects WHERE txn = ? AND lane = ? AND (state = ? OR error IS NOT NULL) "
+            "ORDER BY tool",
             (txn, LIVE_LANE, LocalState.LIVE.value),
         )
         return tuple(row["tool"] for row in rows)
 
     def unfinished_has_secrets(self) -> bool:
         """Whether a call of a transaction that somebody still has to finish has something sealed, in whichever list."""
-        rows = self._database.rows(
-            "SELECT e.args FROM effects e JOIN transactions t ON t.txn = e.txn "
-            "WHERE t.state NOT IN ('settled', 'ended')"
+        found = self._database.row(
+            "SELECT 1 FROM transactions t JOIN effects e ON e.txn = t.txn "
+            "WHERE t.state NOT IN ('settled', 'ended') AND substr(e.args, 1, ?) = ? LIMIT 1",
+            (len(MARK), MARK),
         )
-        return any(is_sealed(row["args"]) for row in rows)
+        return found is not None
 
     def state_of(self, txn: str, staging: int, effect_id: str) -> LocalState | None:
         """Where one effect stands."""

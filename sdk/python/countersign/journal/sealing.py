@@ -35,7 +35,8 @@ HIDDEN: Final = "(secret)"
 """What stands in place of a value that nobody is shown."""
 
 _VERSION: Final = "countersign/sealed/v1"
-_MARK: Final = f"{_VERSION}\n".encode()
+MARK: Final = f"{_VERSION}\n".encode()
+"""How a column of bytes begins that is sealed."""
 _TEXT_MARK: Final = f"{_VERSION} "
 _UNDER: Final = "sealed_under:"  # in `meta`: each key that has sealed in this journal
 _NONCE_BYTES: Final = 12
@@ -77,7 +78,7 @@ class Seals:
         for pointer in places:
             value, taken = _swapped(value, pointer, None)
             sealed.append([pointer, key.id, _encrypted(key, about, pointer, taken)])
-        return _MARK + canonicalize({"open": value, "sealed": sealed})
+        return MARK + canonicalize({"open": value, "sealed": sealed})
 
     def open(self, about: About, stored: bytes) -> bytes:
         """The canonical bytes that were written.
@@ -153,7 +154,7 @@ class Seals:
 
 def is_sealed(stored: bytes | None) -> bool:
     """Whether something in this column is sealed."""
-    return stored is not None and stored.startswith(_MARK)
+    return stored is not None and stored.startswith(MARK)
 
 
 def sealed_pointers(stored: bytes | None) -> tuple[str, ...]:
@@ -253,7 +254,7 @@ def _parts(stored: bytes) -> tuple[Any, list[tuple[str, str, str]]]:
     Raises:
         ValueError: no version of this SDK wrote that.
     """
-    document = orjson.loads(stored[len(_MARK) :])
+    document = orjson.loads(stored[len(MARK) :])
     try:
         return document["open"], [
             (str(at), str(key_id), str(text)) for at, key_id, text in document["sealed"]

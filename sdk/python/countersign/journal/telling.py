@@ -28,7 +28,8 @@ def visible(text: str) -> str:
 
 def summary(journal: Journal, record: TransactionRecord) -> dict[str, Any]:
     """One transaction in a line."""
-    rows = journal.transactions.shown(record) if record.staging is not None else ()
+    lanes = (LIVE_LANE, STAGED_LANE) if record.staging is not None else ()
+    rows = [row for lane in lanes for row in journal.transactions.shown(record, lane)]
     return {
         "txn": record.txn,
         "key": record.run_key,
@@ -38,6 +39,20 @@ def summary(journal: Journal, record: TransactionRecord) -> dict[str, Any]:
         "changed": _moment(record.updated_at),
         "note": record.note,
     }
+
+
+def summary_of(journal: Journal, txn: str) -> dict[str, Any]:
+    """The same by its id. One that cannot be read is named as damaged and hides no other.
+
+    Raises:
+        JournalError: the journal is away.
+    """
+    try:
+        return summary(journal, journal.transactions.require(txn))
+    except JournalError as error:
+        key = journal.transactions.key_of(txn)
+        told = dict.fromkeys(("agent", "effects", "changed"))
+        return {"txn": txn, "key": key, "state": "damaged", "note": str(error), **told}
 
 
 def describe(journal: Journal, record: TransactionRecord) -> dict[str, Any]:

@@ -266,6 +266,17 @@ class Transactions(Reading):
                 "note",
             )
 
+    def undone_alone(self, lease: Lease, staging: int, effect_ids: Sequence[str], why: str) -> None:
+        """Note that nothing stands of these live effects, for one raised. Its list goes on without them: `why` tells
+        them from those that are undone with it.
+        """
+        with (
+            self._database.unit(durable=False) as unit,
+            self._leases.changing(unit, lease, "raised") as change,
+        ):
+            for effect_id in effect_ids:
+                move(change, staging, effect_id, LocalState.UNDONE, error=why)
+
     def end_live(self, lease: Lease, staging: int, to: LocalState, *, durable: bool = False) -> None:
         """Note that the live effects of a list were kept or undone; kept also says that the attempt landed."""
         with (

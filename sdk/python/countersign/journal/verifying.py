@@ -10,6 +10,10 @@ Read only: the journal is opened as it is, damaged or not, and nothing in it is 
     5  each row: there, known to the chain, and every bound column (chain.UNBOUND lists the others) as stated last
 
 What this cannot show stands in chain.py.
+
+Whoever goes on with a transaction asks `damage_of` it first: steps 3 to 5 of it alone, in the journal that is open.
+There is no index by transaction to find lines with, so its chain is read from the head backwards, and rows beside its
+own by the keys its lines name: lines behind the head, and rows no line speaks of there, only the whole look finds.
 """
 
 from __future__ import annotations
@@ -22,16 +26,18 @@ from typing import Any, Final, Protocol, overload
 
 import orjson
 
-from countersign.errors import MisuseError
+from countersign.errors import JournalError, MisuseError
 from countersign.journal.chain import KEYS, OWN, line_hash, stated
 from countersign.journal.damage import Chain, Damage, Finding, Look, Verified
-from countersign.journal.database import Row, Unit
+from countersign.journal.database import Database, Row, Unit
 from countersign.journal.kept import txn_of
 from countersign.journal.place import JournalPlace, JournalUrl
 from countersign.journal.verifying_postgres import PostgresStore
 from countersign.journal.verifying_sqlite import SQLiteStore
 
 _PLACE: Final = ("id", "txn", "n", "kind", "prev")
+_OWN_ROWS: Final = ("transactions", "effects")
+_FROM_HEAD: Final = "SELECT * FROM chain WHERE txn = ? AND id <= ? ORDER BY id DESC LIMIT ?"
 _Key = tuple[Any, ...]
 _Told = dict[tuple[str, _Key], dict[str, tuple[Any, int]]]
 
@@ -48,6 +54,34 @@ def verify(place: JournalPlace, name: str | None = None) -> Verified:
     with store.errors_found(look), store.opened() as db:
         look.at(db, store, name)
     return Verified(tuple(look.chains), tuple(look.findings), look.lines)
+
+
+def damage_of(database: Database, txn: str) -> str | None:
+    """What shows that the record of a transaction is not as the SDK wrote it, in words; None where nothing does.
+
+    Raises:
+        JournalError: the database cannot be asked.
+    """
+    look = _Look()
+    with database.unit(durable=False) as unit:  # nobody writes meanwhile
+        look.alone(unit, txn)
+    if not look.findings:
+        return None
+    return (
+        f"the journal's record of transaction {txn[:12]} is not as the SDK wrote it: {look.findings[0].what}. Nothing "
+        "is done with it; `countersign journal verify` names everything"
+    )
+
+
+def require_as_written(database: Database, txn: str) -> None:
+    """The same, raised.
+
+    Raises:
+        JournalError: the record is damaged, or the database cannot be asked.
+    """
+    damage = damage_of(database, txn)
+    if damage is not None:
+        raise JournalError(damage)
 
 
 class Store(Protocol):
@@ -98,6 +132,14 @@ class _Look(Look):
             self._transaction(txn, [], heads.get(txn), left)
         if wanted is None:
             self._numbers(db)
+
+    def alone(self, db: Unit, txn: str) -> None:
+        """Look at one transaction that is there, without looking through the others."""
+        row = db.execute("SELECT * FROM transactions WHERE txn = ?", (txn,)).fetchone()
+        lines = db.execute(_FROM_HEAD, (txn, row["chain_id"], max(row["chain_n"], 0))).fetchall()[::-1]
+        told = self._chain(txn, lines)
+        self._head(row, lines)
+        self._compare(txn, told, _rows_of(db, txn, told))
 
     def _transaction(self, txn: str, lines: Sequence[Row], row: Row | None, rows: _Rows) -> None:
         """Steps 3 to 5 for one chain."""
@@ -210,6 +252,18 @@ def _rows(db: Unit, wanted: Sequence[str] | None) -> defaultdict[str, _Rows]:
             if wanted is None or txn in wanted:
                 key, says = stated(table, row)
                 found[txn][table, tuple(key)] = says
+    return found
+
+
+def _rows_of(db: Unit, txn: str, told: _Told) -> _Rows:
+    """The same of one transaction: its own rows, and those beside them that its lines speak of."""
+    asked = [(table, "txn", txn) for table in _OWN_ROWS]
+    asked += [(table, KEYS[table][0], key[0]) for table, key in told if table not in _OWN_ROWS]
+    found = {}
+    for table, column, value in asked:
+        for row in db.execute(f"SELECT * FROM {table} WHERE {column} = ?", (value,)):  # noqa: S608 - words of ours
+            key, says = stated(table, row)
+            found[table, tuple(key)] = says
     return found
 
 

@@ -2,11 +2,13 @@
 
 Rules: of a transaction that was not redeemed nothing is left standing; of one that was, what every adapter has
 either made permanent or prepared can be finished, and it is told apart from what was lost with its process.
-Nothing is guessed: where an adapter cannot tell, or some landed and some were lost, nobody decides here.
+Nothing is guessed: where an adapter cannot tell, or some landed and some were lost, nobody decides here. What an
+adapter raises that was given secrets is told without them (telling.py).
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
@@ -14,7 +16,7 @@ from countersign.adapters.protocol import LiveAdapter, LiveSession
 from countersign.engine import Engine
 from countersign.errors import RegistrationError
 from countersign.journal import TransactionRecord
-from countersign.journal.reading import LIVE_LANE
+from countersign.live.telling import heard
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,26 +44,35 @@ class Recovered:
             return None
         return True in self.landed.values()
 
+    @property
+    def doubt(self) -> str:
+        """Why nobody decides here: a part stands and a part is lost, or an adapter cannot tell."""
+        stand = [name for name, landed in self.landed.items() if landed]
+        lost = [name for name, landed in self.landed.items() if landed is False]
+        if None in self.landed.values() or not (stand and lost):
+            return "it cannot be told whether its live effects were kept"
+        return f"its live effects in {', '.join(stand)} stand, and those in {', '.join(lost)} do not"
+
     def undo(self) -> None:
         """Leave nothing of what was prepared."""
-        for _, session in self.prepared.values():
-            session.undo()
+        for name, (_, session) in self.prepared.items():
+            heard(name, session.undo, hidden=name in self.given_secrets)
 
 
 def recover(engine: Engine, record: TransactionRecord) -> Recovered:
     """Ask every adapter of the list in force what it has of that attempt; what other lists left is undone."""
     attempt_id = record.attempt_id or ""
-    rows = engine.journal.transactions.shown(record, LIVE_LANE)
+    rows = engine.journal.transactions.live(record)
     adapters = _adapters(engine, {row.tool for row in rows})
     given_secrets = frozenset(_adapters(engine, {row.tool for row in rows if row.has_secrets}))
     prepared: dict[str, tuple[LiveAdapter, LiveSession]] = {}
     landed: dict[str, bool | None] = {}
-    for adapter in adapters.values():
-        session = adapter.recover(record.txn, attempt_id)
+    for name, adapter in adapters.items():
+        session = _recovered(engine, adapter, record.txn, attempt_id)
         if session is None:
-            landed[adapter.name] = adapter.landed(attempt_id)
+            landed[name] = adapter.landed(attempt_id)
         else:
-            prepared[adapter.name] = adapter, session
+            prepared[name] = adapter, session
     undo_remains(engine, record.txn, but=adapters)
     return Recovered(prepared, landed, given_secrets)
 
@@ -71,7 +82,13 @@ def undo_remains(engine: Engine, txn: str, *, but: Container[str] = ()) -> None:
     tools = engine.journal.transactions.live_tools(txn)
     for name, adapter in _adapters(engine, tools).items():
         if name not in but:
-            adapter.recover(txn, None)
+            _recovered(engine, adapter, txn, None)
+
+
+def _recovered(engine: Engine, adapter: LiveAdapter, txn: str, attempt_id: str | None) -> LiveSession | None:
+    """What an adapter finishes may be another transaction's, and so may the secret that it quotes."""
+    hidden = engine.journal.transactions.unfinished_has_secrets()
+    return heard(adapter.name, functools.partial(adapter.recover, txn, attempt_id), hidden=hidden)
 
 
 def _adapters(engine: Engine, tools: Iterable[str]) -> dict[str, LiveAdapter]:

@@ -1,36 +1,39 @@
 """The live lane of one transaction: adapters' sessions, opened when first needed, ended together.
 
 Rules: an effect is in the journal before it runs; after `undo` nothing of it stands; a commit that fails says
-which adapters had already committed. No session is open while people decide: the commit calls `undo` first.
-Effects take turns (turns.py); a block among them can be taken back alone (`savepoint`).
+which adapters had already committed; what could not be undone is never said to be. No session is open while people
+decide: the commit calls `undo` first. What an adapter raises that was given secrets is told without them (telling.py);
+what a tool raises itself is its caller's. Effects take turns (turns.py); a block among them can be taken back alone
+(`savepoint`).
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import logging
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
-from countersign.errors import MisuseError, NotStageable, SavepointLost
+from countersign.errors import MisuseError, NotStageable, SavepointLost, ToolRaised
 from countersign.live.remains import Recovered
+from countersign.live.telling import heard
 from countersign.live.turns import Turns
 from countersign.tools.tool import Tool
+
+T = TypeVar("T")
 
 log: Final = logging.getLogger("countersign")
 
 
 class CommitFailed(Exception):
-    """An adapter could not commit; `committed` names those that had before it. What its error says is not told where it
-    was given secrets: a database quotes the values that it refuses.
-    """
+    """An adapter could not commit; `committed` names those that had before it."""
 
-    def __init__(
-        self, adapter: str, cause: Exception, committed: tuple[str, ...], *, hidden: bool = False
-    ) -> None:
-        super().__init__(type(cause).__name__ if hidden else f"{type(cause).__name__}: {cause}")
+    def __init__(self, adapter: str, cause: Exception, committed: tuple[str, ...]) -> None:
+        super().__init__(cause.kind if isinstance(cause, ToolRaised) else f"{type(cause).__name__}: {cause}")
         self.adapter, self.committed = adapter, committed
 
 
@@ -44,6 +47,8 @@ class LiveWork:
         self._turns = Turns()
         self._given_secrets: set[str] = set()  # adapters, by name
         self._lost: SavepointLost | None = None
+        self._not_undone: BaseException | None = None  # why; the journal says so until recovery has done it
+        self.stands: tuple[str, ...] = ()  # adapters whose commit is final, where another's failed
         self.claimed: frozenset[str] | None = None  # with Serialize: the adapters it may use
 
     def __bool__(self) -> bool:
@@ -95,17 +100,17 @@ class LiveWork:
 
     def verify_unmoved(self) -> None:
         """Design section 7, step 2."""
-        for _, session in self._sessions.values():
-            session.verify_unmoved()
+        for name, (_, session) in self._sessions.items():
+            self.heard(name, session.verify_unmoved)
 
     def changes(self) -> dict[str, tuple[Change, ...] | None]:
         """What each adapter would change by its name; None of one that cannot tell."""
-        return {name: session.changes() for name, (_, session) in self._sessions.items()}
+        return {name: self.heard(name, session.changes) for name, (_, session) in self._sessions.items()}
 
     def prepare(self, attempt_id: str) -> None:
         """Let what can fail about a commit fail before the redemption."""
-        for _, session in self._sessions.values():
-            session.prepare(attempt_id)
+        for name, (_, session) in self._sessions.items():
+            self.heard(name, functools.partial(session.prepare, attempt_id))
 
     def commit(self, attempt_id: str) -> None:
         """Commit every adapter, in the order they were first used; last those that can take a commit back.
@@ -116,13 +121,12 @@ class LiveWork:
         final: list[str] = []
         for adapter, session in sorted(self._sessions.values(), key=lambda one: one[0].commits_last):
             try:
-                session.commit(attempt_id)
-            except Exception as error:  # noqa: BLE001 - an adapter may raise anything; its name must reach the caller
+                self.heard(adapter.name, functools.partial(session.commit, attempt_id))
+            except Exception as error:
                 self._forget(final)
+                self.stands = tuple(final)
                 self.undo()
-                hidden = adapter.name in self._given_secrets
-                cause = None if hidden else error
-                raise CommitFailed(adapter.name, error, tuple(final), hidden=hidden) from cause
+                raise CommitFailed(adapter.name, error, tuple(final)) from error
             if not adapter.commits_last:
                 final.append(adapter.name)
         self._close()
@@ -134,12 +138,24 @@ class LiveWork:
         self._given_secrets |= found.given_secrets
 
     def undo(self) -> None:
-        """Leave nothing behind. One adapter's trouble does not keep the others from being undone."""
+        """Leave nothing behind. One adapter's trouble does not keep the others from being undone; it is raised again
+        when this is said again, for silence would be taken for "undone".
+        """
         self._turns.end_block()
         sessions, self._sessions = self._sessions, {}
-        with ExitStack() as stack:
-            for _, session in sessions.values():
-                stack.callback(session.undo)
+        try:
+            with ExitStack() as stack:
+                for name, (_, session) in sessions.items():
+                    stack.callback(self.heard, name, session.undo)
+        except BaseException as error:
+            self._not_undone = error
+            raise
+        if self._not_undone is not None:
+            raise self._not_undone
+
+    def heard(self, adapter: str, act: Callable[[], T]) -> T:
+        """What an adapter answers; what it raises without what is secret, where it was given that."""
+        return heard(adapter, act, hidden=adapter in self._given_secrets)
 
     def _session(self, adapter: LiveAdapter) -> LiveSession:
         known = self._sessions.get(adapter.name)
@@ -150,7 +166,7 @@ class LiveWork:
                 known  # from here on it is undone with the others, whatever follows
             )
             for block in self._blocks:
-                block.begin(known[1])
+                block.begin(adapter.name, known[1])
         elif known[0] is not adapter:
             raise MisuseError(f"two live adapters are called {adapter.name!r}; give one another name")
         return known[1]
@@ -167,8 +183,8 @@ class LiveWork:
         sessions, self._sessions = self._sessions, {}
         for adapter, session in sessions.values():
             try:
-                session.close()
-            except Exception as error:  # noqa: BLE001 - as above; and it must not hide that everything stands
+                self.heard(adapter.name, session.close)
+            except Exception as error:  # noqa: BLE001 - an adapter may raise anything; everything stands all the same
                 log.warning("live adapter %s could not tidy up: %s", adapter.name, error)
 
     def _forget(self, names: list[str]) -> None:
@@ -191,18 +207,18 @@ class Block:
 
     def __init__(self, live: LiveWork) -> None:
         self._live = live
-        self._savepoints: list[Savepoint] = []
+        self._savepoints: list[tuple[str, Savepoint]] = []  # with the names of their adapters
         self._pid = os.getpid()
 
-    def begin(self, session: LiveSession) -> None:
+    def begin(self, adapter: str, session: LiveSession) -> None:
         """Take a session in: one that was open before, or begins inside."""
-        self._savepoints.append(session.savepoint())
+        self._savepoints.append((adapter, self._live.heard(adapter, session.savepoint)))
 
     def __enter__(self) -> None:
         self._live._blocks.append(self)
         try:
-            for _, session in self._live._sessions.values():
-                self.begin(session)
+            for name, (_, session) in self._live._sessions.items():
+                self.begin(name, session)
         except BaseException:
             self._end(keep=False)
             raise
@@ -214,8 +230,8 @@ class Block:
     def _end(self, *, keep: bool) -> None:
         self._live._blocks.remove(self)
         try:
-            for one in reversed(self._savepoints):
-                (one.release if keep else one.rollback)()
+            for name, one in reversed(self._savepoints):
+                self._live.heard(name, one.release if keep else one.rollback)
         except Exception as error:
             lost = SavepointLost(str(error) or type(error).__name__)
             self._live._lost = lost

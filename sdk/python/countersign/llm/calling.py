@@ -26,11 +26,11 @@ from countersign.errors import MisuseError, NotDone
 from countersign.llm.bounds import Bounds, input_bound
 from countersign.llm.budgets import Budget
 from countersign.llm.errors import CallNotRecorded, UsageUnknown
-from countersign.llm.ledger import LlmRecord
+from countersign.llm.ledger import Ledger, LlmRecord
 from countersign.llm.shapes import read_usage
 from countersign.llm.spans import answered, asked
 from countersign.llm.tables import is_name
-from countersign.tools.current import current_transaction
+from countersign.tools.current import current_transaction, firing_effect
 
 if TYPE_CHECKING:
     from countersign.runtime import Runtime
@@ -53,11 +53,20 @@ class Asking:
     not_made: tuple[type[BaseException], ...] = ()
     runtime: Runtime | None = None
 
-    def resolved(self) -> tuple[Runtime, str | None]:
-        """The runtime that counts it, and the run it belongs to: the one it names, or the transaction around it."""
-        around = current_transaction.get()
-        run = self.run if self.run is not None or around is None else around.key
-        return self.runtime or _default(), run
+    def resolved(self) -> tuple[Ledger, str | None]:
+        """What counts it, and the run it belongs to: as it says itself, or as the transaction or the firing tool around
+        it.
+        """
+        around, firing = current_transaction.get(), firing_effect.get()
+        if around is not None:
+            counting, run = around.ledger, around.counted_as
+        elif firing is not None:
+            counting, run = firing.ledger, firing.run_key
+        else:
+            counting, run = None, None
+        if self.runtime is not None:
+            counting = self.runtime.ledger
+        return counting or _default().ledger, run if self.run is None else self.run
 
 
 class LlmCall:
@@ -66,8 +75,7 @@ class LlmCall:
     def __init__(self, asking: Asking, tell: Callable[[Mapping[str, object]], None]) -> None:
         self._asking = asking
         self._tell = tell
-        self._runtime, self.run = asking.resolved()
-        self._ledger = self._runtime.ledger
+        self._ledger, self.run = asking.resolved()
         self.ended = False
         self._reserved = self._ledger.reserve(
             asking.model, self.run, asking.bounds, asking.budgets, keeps_reasoning=asking.reasoning
@@ -262,9 +270,9 @@ def record_llm(
         budgets=tuple(budgets),
         runtime=runtime,
     )
-    counted_by, of_run = asking.resolved()
+    ledger, of_run = asking.resolved()
     with tracing.calling_model(f"chat {named}", asked(asking)) as tell:
-        record = counted_by.ledger.record(of_run, named, usage, asking.bounds.milliseconds, asking.budgets)
+        record = ledger.record(of_run, named, usage, asking.bounds.milliseconds, asking.budgets)
         tell(answered(record))
     return record
 

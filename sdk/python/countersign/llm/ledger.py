@@ -15,7 +15,7 @@ from decimal import Decimal
 from typing import Any, Final
 
 from countersign.clock import Clock
-from countersign.errors import MisuseError
+from countersign.errors import JournalSealed, MisuseError
 from countersign.journal import Journal
 from countersign.journal.spending import Hold, Shortage
 from countersign.llm.bounds import Bounds
@@ -101,16 +101,29 @@ class Ledger:
         return reservation
 
     def settle(self, reserved: Reservation, usage: Usage, milliseconds: int) -> LlmRecord:
-        """Write down what a reserved call took."""
+        """Write down what a reserved call took.
+
+        Raises:
+            JournalSealed: its reasoning cannot be kept any more. What it took is written down.
+        """
         price, cost = self._cost(reserved.model, usage, reserved.began_at)
         charges = {one.name: _took(one, usage, price, cost, milliseconds) for one in reserved.budgets}
-        over = self._spending.settle(reserved.call_id, _outcome(usage, price, cost, milliseconds), charges)
+        outcome = _outcome(usage, price, cost, milliseconds)
+        try:
+            over = self._spending.settle(reserved.call_id, outcome, charges)
+        except JournalSealed:
+            self._spending.settle(reserved.call_id, {**outcome, "reasoning": None}, charges)
+            raise
         return _record(reserved.call_id, reserved.run, reserved.model, usage, price, cost, milliseconds, over)
 
     def record(
         self, run: str | None, model: str, usage: Usage, milliseconds: int | None, more: Sequence[Budget]
     ) -> LlmRecord:
-        """Write down a call that was made without a reservation, whatever its budgets say."""
+        """Write down a call that was made without a reservation, whatever its budgets say.
+
+        Raises:
+            JournalSealed: its reasoning cannot be kept. The call itself is written down: it was made.
+        """
         now = self.clock.wall()
         price, cost = self._cost(model, usage, now)
         applying = [one for one in self.declared(more) if one.applies_to(model)]
@@ -118,7 +131,12 @@ class Ledger:
         counting = [one for one in applying if took[one.name] is not None and (one.per == "day" or run)]
         holds = [_hold(one, took[one.name] or 0, run, now) for one in counting]
         call_id = secrets.token_hex(_ID_BYTES)
-        over = self._spending.record(call_id, run, model, _outcome(usage, price, cost, milliseconds), holds)
+        outcome = _outcome(usage, price, cost, milliseconds)
+        try:
+            over = self._spending.record(call_id, run, model, outcome, holds)
+        except JournalSealed:
+            self._spending.record(call_id, run, model, {**outcome, "reasoning": None}, holds)
+            raise
         uncounted = tuple(one.name for one in applying if one not in counting)
         return _record(call_id, run, model, usage, price, cost, milliseconds, over, uncounted)
 

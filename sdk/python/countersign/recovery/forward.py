@@ -6,8 +6,9 @@ idempotent: then the time to fire is renewed and the same call key is used again
 nothing and needs nobody's leave; but people go before it, who may have settled it meanwhile. What was redeemed and
 never marked FIRING is renewed and fired, and live effects that their adapters had prepared are committed after it;
 where live effects were lost with their process it is unused and what fired is taken back, after what may have fired
-was called once more if it is idempotent and can be taken back. Unknown is asked of the service and of the probe, and
-never guessed. Running this twice changes nothing.
+was called once more if it is idempotent and can be taken back. Where its program was stopped it is unused too, unless
+that runs it again under its key. Unknown is asked of the service and of the probe, and never guessed. Running this
+twice changes nothing.
 """
 
 from __future__ import annotations
@@ -26,11 +27,12 @@ from countersign.engine import Engine
 from countersign.errors import AlreadyRedeemed, EffectFailed, LiveCommitFailed
 from countersign.journal import Done, EffectRecord, Lease, LocalState, LocalTxn, TransactionRecord
 from countersign.journal.reading import LIVE_LANE
-from countersign.live.remains import recover
+from countersign.live.remains import Recovered, recover, undo_remains
 from countersign.live.work import LiveWork
 from countersign.recovery.learning import learn
 
 _CRASHED: Final = "its process ended while it was firing"
+_STOPPED: Final = "its program was stopped before it was begun"
 _LOST: Final = "the live effects were lost with their process"
 _IN_DOUBT: Final = frozenset({LocalState.FIRING, LocalState.UNKNOWN})
 _NOT_DONE: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})
@@ -66,10 +68,12 @@ class Forward:
             await self._stop_unknown()
         if self._did_not_go_through():
             return await self._go_back("an earlier run did not go through")
-        landed = self._live_landed()
-        if landed is None:
-            await self._settlement.unknown("it cannot be told whether the live effects were kept", None)
-        return await (self._fire_the_rest() if landed else self._go_back(_LOST))
+        if self._record().state is LocalTxn.STOPPED:
+            return await self._go_back(_STOPPED)
+        found = self._live_landed()
+        if isinstance(found, Recovered):
+            await self._settlement.unknown(found.doubt, None)
+        return await (self._fire_the_rest() if found else self._go_back(_LOST))
 
     async def _fire_the_rest(self) -> dict[str, object]:
         states = self._states()
@@ -88,12 +92,12 @@ class Forward:
         self._give_up_firing()
         if self._unknown():
             await self._stop_unknown()
-        await self._settlement.take_back()
+        reviews = await self._settlement.take_back()
         key, txn, outcomes = self._plan.run_key, self._plan.txn, self._settlement.outcomes()
         call = self._first_not_done()
         if call is None:  # all of it had fired, so it was the live effects that could not be kept
             raise LiveCommitFailed(key, txn, adapter, why, outcomes)
-        raise EffectFailed(key, txn, call.tool.name, call.effect.effect_id, why, outcomes)
+        raise EffectFailed(key, txn, call.tool.name, call.effect.effect_id, why, outcomes, reviews)
 
     async def _find_out_by_calling(self) -> None:
         """What may be called again with its key and can be taken back is called again, for only what is known to have
@@ -203,17 +207,20 @@ class Forward:
             self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.UNDONE)
         return next(iter(sorted({*found.prepared, *found.landed})), "")
 
-    def _live_landed(self) -> bool | None:
-        """Whether the live effects of the redeemed run stand or can be finished, or a rerun has brought them back."""
+    def _live_landed(self) -> bool | Recovered:
+        """Whether the live effects of the redeemed run stand or can be finished, or a rerun has brought them back; what
+        was found where that is in doubt.
+        """
         record = self._record()
         if self._plan.live == 0:
+            undo_remains(self._engine, self._plan.txn)
             return True
         if record.landed:
             self._settlement.undo_live()  # a rerun's: the first run's are permanent
             return True
         found = recover(self._engine, record)
         if found.can_be_finished is None:
-            return None
+            return found
         if not found.can_be_finished:
             found.undo()
             return bool(self._live)

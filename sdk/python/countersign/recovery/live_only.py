@@ -13,7 +13,7 @@ def settle_live_only(engine: Engine, lease: Lease, plan: Plan) -> str:
     """Finish what an adapter has begun to commit, undo the rest; in words how it ended."""
     found = recover(engine, engine.journal.transactions.require(plan.txn))
     if found.has_landed is None:
-        note, state = "it cannot be told whether its live effects were kept", LocalTxn.UNSETTLED
+        note, state = found.doubt, LocalTxn.UNSETTLED
     elif found.has_landed:
         note, state = _finish(engine, lease, plan, found)
     else:

@@ -5,7 +5,8 @@ Rules: a living owner is left alone (its lease says so); before the redemption n
 people or policy released, and what was never submitted ends; after it things go forward (forward.py); one
 transaction's trouble does not keep the others waiting; doing it again changes nothing. A transaction is fired
 only from the journal that staged it, with the tools its module defines, and only if their reviewed manifests
-are still the ones it was staged with.
+are still the ones it was staged with. With a record that is not as the SDK wrote it, or cannot be read, nothing is
+done, and nothing is written to it: somebody has to look at it as it is.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from countersign.errors import (
     AlreadyRedeemed,
     CountersignError,
     Denied,
+    FireError,
+    JournalError,
     OutcomeUnknown,
     ReleaseRefused,
     ReviewPending,
@@ -39,6 +42,7 @@ from countersign.errors import (
 )
 from countersign.journal import Lease, LocalTxn, TransactionRecord
 from countersign.journal.moves import OPEN_TXN
+from countersign.journal.verifying import damage_of
 from countersign.live.remains import undo_remains
 from countersign.live.work import LiveWork
 from countersign.recovery.forward import Forward
@@ -57,12 +61,14 @@ _BODY_DIED: Final = "its process ended inside the body"
 
 @dataclass(frozen=True, slots=True)
 class Resumed:
-    """What recovery found and did with one transaction."""
+    """What recovery found and did with one transaction. Where its record cannot be read, nobody knows where it stands:
+    `before` and `after` are None.
+    """
 
     txn: str
     run_key: str
-    before: LocalTxn
-    after: LocalTxn
+    before: LocalTxn | None
+    after: LocalTxn | None
     note: str
     waiting: bool = False  # people are still asked, or somebody else owns it: come back later
 
@@ -71,7 +77,7 @@ class Resumed:
         """It is not finished, and neither people who are asked nor another owner keep it, but an outcome nobody knows,
         a service that is away, or an error.
         """
-        return not self.waiting and self.after in OPEN_TXN
+        return not self.waiting and (self.after is None or self.after in OPEN_TXN)
 
 
 async def resume_all(engine: Engine) -> list[Resumed]:
@@ -82,10 +88,10 @@ async def resume_all(engine: Engine) -> list[Resumed]:
 async def resume_each(engine: Engine) -> AsyncIterator[Resumed]:
     """The same, one by one as they are finished; the rest is left alone once the engine is stopping."""
     await _tell_restored(engine)
-    for record in engine.journal.transactions.unfinished():
+    for txn in engine.journal.transactions.unfinished():
         if engine.stopping():
             break
-        yield await resume_one(engine, record)
+        yield await resume_one(engine, txn)
     await flush(engine)
 
 
@@ -97,8 +103,12 @@ async def _tell_restored(engine: Engine) -> None:
         log.warning("the service could not be asked whether it was restored: %s", error)
 
 
-async def resume_one(engine: Engine, record: TransactionRecord) -> Resumed:
+async def resume_one(engine: Engine, txn: str) -> Resumed:
     """Finish one transaction as far as that goes now."""
+    try:
+        record = engine.journal.transactions.require(txn)
+    except JournalError as damaged:
+        return Resumed(txn, engine.journal.transactions.key_of(txn), None, None, str(damaged))
     lease = engine.journal.leases.acquire(record.txn)
     if isinstance(lease, str):
         return Resumed(
@@ -106,7 +116,10 @@ async def resume_one(engine: Engine, record: TransactionRecord) -> Resumed:
         )
     try:
         record = engine.journal.transactions.require(record.txn)  # as it is now that it is ours
-        note = await _traced(engine, lease, record) if record.state in OPEN_TXN else _BY_ANOTHER
+        if record.state not in OPEN_TXN:
+            note = _BY_ANOTHER
+        else:
+            note = damage_of(engine.journal.database, txn) or await _traced(engine, lease, record)
         waiting = False
     except ReviewPending as pending:
         note, waiting = str(pending), True
@@ -114,7 +127,8 @@ async def resume_one(engine: Engine, record: TransactionRecord) -> Resumed:
     except WorkerStopping as stopping:
         note, waiting = str(stopping), True
     except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and the transactions after this one wait
-        note, waiting = told_of(engine, error), False
+        note = told_of(engine, error)
+        waiting = isinstance(error, FireError) and error.waits_for_people
         if not isinstance(error, CountersignError):
             log.error("%s could not be finished: %s", record.txn[:12], note)
         if not isinstance(error, OutcomeUnknown):  # who found it out has left word of what is not known
@@ -191,7 +205,8 @@ def _left_to_its_program(
         note = _NAMELESS if record.run_key.startswith(UNNAMED) else _RUN_AGAIN
         engine.journal.transactions.end(lease, LocalTxn.ENDED, note)
         return note
-    if (record.state.value, record.rev) != (view.state.value, view.rev):
+    stopped = record.state is LocalTxn.STOPPED  # and stays so: its last request may still be on its way
+    if not stopped and (record.state.value, record.rev) != (view.state.value, view.rev):
         note_where_it_stands(engine, lease, view)
     if view.state is TxnState.REVIEW:
         raise pending_of(view, record.run_key, parked=False)

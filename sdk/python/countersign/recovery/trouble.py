@@ -8,31 +8,18 @@ from typing import Final
 
 from countersign.commit.raised import MAX_ERROR
 from countersign.engine import Engine
-from countersign.errors import (
-    FireError,
-    JournalError,
-    MisuseError,
-    Moved,
-    NotStageable,
-    Stopped,
-    WorldError,
-)
+from countersign.errors import JournalError, ToolRaised
 from countersign.journal import Lease
+from countersign.live.telling import holds_no_argument
 
 log: Final = logging.getLogger("countersign")
-
-_OURS: Final = (MisuseError, Stopped, FireError, WorldError)
-_QUOTING: Final = (NotStageable, Moved)
-"""Errors of ours that name what a call was about. What tools and adapters raise themselves (`NotDone`, a bare
-`MisuseError`) may as well; the others hold no argument."""
 
 
 def told_of(engine: Engine, error: Exception) -> str:
     """The text of an error of ours. Of any other, which may quote the values that it refuses (a database does), the
     kind and place, and its text where no unfinished transaction has secrets: what an adapter finishes may be another's.
     """
-    quotes = isinstance(error, _QUOTING) or type(error) is MisuseError
-    if isinstance(error, _OURS) and not quotes:
+    if isinstance(error, ToolRaised) or holds_no_argument(error):
         return str(error)
     frames = traceback.extract_tb(error.__traceback__)
     at = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"

@@ -58,8 +58,8 @@ class Told:
     """What was said of each transaction at the last round; one that is finished is forgotten."""
 
     def __init__(self) -> None:
-        self._before: dict[str, tuple[str, str]] = {}
-        self._now: dict[str, tuple[str, str]] = {}
+        self._before: dict[str, tuple[str | None, str]] = {}
+        self._now: dict[str, tuple[str | None, str]] = {}
 
     def __len__(self) -> int:
         return len(self._before) + len(self._now)

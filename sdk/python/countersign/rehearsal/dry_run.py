@@ -21,7 +21,6 @@ from countersign.contract.wire import Claimed, EvaluatedEffect, EvaluationReques
 from countersign.engine import Engine
 from countersign.errors import MisuseError, ServiceUnavailable
 from countersign.errors.reasons import DenyReason
-from countersign.journal.reading import LIVE_LANE
 from countersign.journal.records import ShownEffect
 from countersign.journal.sealing import HIDDEN
 from countersign.journal.telling import without_secrets
@@ -86,7 +85,7 @@ class DryStep(RehearsedStep):
 
     def _live_rows(self) -> tuple[ShownEffect, ...]:
         record = replace(self._journal.transactions.require(self.txn), staging=self._list.staging)
-        return self._journal.transactions.shown(record, LIVE_LANE)
+        return self._journal.transactions.live(record)
 
     async def _foresee(self, engine: Engine, claimed: Claimed | None) -> tuple[ForeseenEffect, ...]:
         if not self._list.calls:

@@ -2,11 +2,13 @@
 
 Values only. What a reviewed manifest calls secret is hidden before it gets here; where nobody could say what is secret,
 all the arguments are. A decision is what the policy said at that moment and promises nothing: `unknown` where nobody
-could be asked, never a guess.
+could be asked, never a guess. Of a row that would change people read each column that matters, as text and as JSON.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -21,6 +23,7 @@ from countersign.journal.telling import visible
 
 Foresight = Literal["release", "review", "deny", "unknown"]
 _LONGEST: Final = 120  # characters of one value in a line for people; `changes` has all of it
+_EXACT: Final = 2**53 - 1  # the largest whole number that every reader of JSON takes for what it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +117,7 @@ class DryRun:
         return tuple(one for one in self.effects if one.decision == decision)
 
     def to_json(self) -> dict[str, Any]:
-        """The same as plain values; a changed value is told by its kind and how it begins."""
+        """The same as plain values; what would change is told by its kind and how it begins, a row column by column."""
         return {
             "key": self.key,
             "clean": self.is_clean,
@@ -141,17 +144,7 @@ class DryRun:
             "changes": [
                 {
                     "adapter": one.adapter,
-                    "changes": None
-                    if one.changes is None
-                    else [
-                        {
-                            "key": change.key,
-                            "what": _what(change),
-                            "before": _short(change.before),
-                            "after": _short(change.after),
-                        }
-                        for change in one.changes
-                    ],
+                    "changes": None if one.changes is None else [_plain(change) for change in one.changes],
                 }
                 for one in self.changes
             ],
@@ -171,18 +164,67 @@ class DryRun:
 
 
 def _change(change: Change) -> str:
-    columns = ", ".join(_columns_that_differ(change))
+    columns = ", ".join(_columns(change))
     return f"{change.key} {_what(change)}{columns and f' ({columns})'}"
 
 
-def _columns_that_differ(change: Change) -> Iterator[str]:
-    """Of a row, each with its value before and after; nothing of what is no row."""
+def _columns(change: Change) -> Iterator[str]:
+    """Of a row each column with its value, of a changed one those that differ; nothing of what is no row."""
+    match change.before, change.after:
+        case Mapping() as before, Mapping() as after:
+            for column in _columns_that_differ(before, after):
+                yield f"{column}: {_short(repr(before.get(column)))} -> {_short(repr(after.get(column)))}"
+        case (Mapping() as row, None) | (None, Mapping() as row):
+            yield from (f"{column}: {_short(repr(value))}" for column, value in row.items())
+
+
+def _columns_that_differ(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
+    """As they are told: 1 and 1.0 are equal and no longer the same."""
+    return [
+        column
+        for column in dict.fromkeys((*before, *after))
+        if repr(before.get(column)) != repr(after.get(column))
+    ]
+
+
+def _plain(change: Change) -> dict[str, Any]:
     before, after = change.before, change.after
+    told: dict[str, Any] = {"key": change.key, "what": _what(change)}
     if isinstance(before, Mapping) and isinstance(after, Mapping):
-        for column in dict.fromkeys((*before, *after)):
-            was, is_now = repr(before.get(column)), repr(after.get(column))
-            if was != is_now:  # as they are told: 1 and 1.0 are equal and no longer the same
-                yield f"{column}: {_short(was)} -> {_short(is_now)}"
+        told["columns"] = [
+            str(one) for one in _columns_that_differ(before, after)
+        ]  # which cut values may not show
+    return told | {"before": _plain_side(before), "after": _plain_side(after)}
+
+
+def _plain_side(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(column): _plain_value(one) for column, one in value.items()}
+    return _short(value)
+
+
+def _plain_value(value: Any) -> Any:
+    """As it is where JSON holds just that, else the beginning of its text."""
+    match value:
+        case bool() | None:
+            return value
+        case int():
+            return value if abs(value) <= _EXACT else str(value)
+        case float():
+            return value if math.isfinite(value) else str(value)
+        case dict() | list():
+            return _short(_json_of(value))
+    return _short(value)
+
+
+def _json_of(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except (
+        TypeError,
+        ValueError,
+    ):  # what stands in a program's memory may have keys that are no text, or hold itself
+        return str(value)
 
 
 def _what(change: Change) -> str:

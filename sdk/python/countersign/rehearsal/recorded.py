@@ -98,8 +98,14 @@ class RecordedRun(_Read):
         return any(call.opened is not None or f'"{HIDDEN}"' in call.args for call in self.calls())
 
     def lane(self, lane: str) -> list[RecordedCall]:
-        """The calls of one lane, in order. Independent effects are recorded in no order: each stands alone."""
-        return [call for call in self.calls() if call.lane == lane]
+        """The calls of one lane, in order; of live ones not those that raised. Independent effects are recorded in no
+        order: each stands alone.
+        """
+        return [
+            call
+            for call in self.calls()
+            if call.lane == lane and not (lane == LIVE_LANE and call.error is not None)
+        ]
 
 
 def from_journal(journal: Journal, name: str, place: JournalPlace) -> RecordedRun:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal, overload
 
+from countersign.adapters.protocol import LiveCall
 from countersign.commit.terms import Terms
 from countersign.contract.wire import Claimed
 from countersign.engine import Engine
@@ -25,7 +26,6 @@ from countersign.journal import Journal
 from countersign.journal.place import JournalPlace
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE
 from countersign.live.asking import LiveCallAsked
-from countersign.manifests.reviewed import Manifests
 from countersign.rehearsal.alone import Alone
 from countersign.rehearsal.divergences import CallNow, Divergence, compared, require_mode
 from countersign.rehearsal.errors import NotRecorded
@@ -99,8 +99,7 @@ def replay(
         runtime = default_runtime()
     registry = default_registry if runtime is None else runtime.registry
     recorded = _recorded(key, export, journal, runtime)
-    known = None if runtime is None else runtime.manifests
-    again = _Replay(recorded, registry, mode, live or {}, known)
+    again = _Replay(recorded, registry, mode, live or {}, runtime)
     return again.run_async(fn) if inspect.iscoroutinefunction(fn) else again.run(fn)
 
 
@@ -128,23 +127,13 @@ class ReplayStep(RehearsedStep):
     async def require_released(self, engine: Engine, call: LiveCallAsked, claimed: Claimed | None) -> None:
         """A replay asks nobody: what runs again is undone, and was asked about when it was recorded."""
 
-    def begin_live(self, tool: Tool, raw: bytes, call_key: str, secret: tuple[str, ...]) -> Callable[[], Any]:
+    def _run_live(self, tool: Tool, call: LiveCall) -> Any:
         """Run it, to be undone; or answer without the world."""
-        self.again.saw_live(tool, raw, call_key, secret)
-        if self.again.mode == "verify":
-            return super().begin_live(tool, raw, call_key, secret)
-        return functools.partial(self.again.live_answer, tool, raw)
-
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """What an inner block took back is not in the record either."""
-        seen = self.again.live_seen
-        try:
-            with super().savepoint():
-                yield
-        except BaseException:
-            self.again.forget_live_after(seen)
-            raise
+        return (
+            super()._run_live(tool, call)
+            if self.again.mode == "verify"
+            else self.again.live_answer(tool, call)
+        )
 
     async def commit(self, engine: Engine, terms: Terms) -> None:
         """Undo the live work, and tell every placeholder what became of its call then.
@@ -200,15 +189,14 @@ class _Replay:
         registry: ToolRegistry,
         mode: Mode,
         live: Mapping[str, Callable[..., Any]],
-        known: Manifests | None,
+        runtime: Runtime | None,
     ) -> None:
         self.mode = mode
         self._recorded = recorded
         self._registry = registry
         self._stand_ins = live
-        self._live_now: list[CallNow] = []
         self._rehearsal = _Rehearsal(self)
-        self._alone = Alone(recorded.agent, registry, self._rehearsal.journal, known)
+        self._alone = Alone(recorded.agent, registry, self._rehearsal.journal, runtime)
         self._outcomes = tuple(ReplayedCall.of(call, registry) for call in recorded.calls())
         self.outcomes_by_id = {one.effect_id: one for one in self._outcomes}
 
@@ -225,24 +213,11 @@ class _Replay:
                 ran.value = await fn(txn)
         return self._result(ran)
 
-    def saw_live(self, tool: Tool, raw: bytes, call_key: str, secret: tuple[str, ...]) -> None:
-        """Note a live call of now."""
-        self._live_now.append(CallNow(tool.name, call_key, raw, secret))
-
-    @property
-    def live_seen(self) -> int:
-        """How many live calls there were until now."""
-        return len(self._live_now)
-
-    def forget_live_after(self, seen: int) -> None:
-        """An inner block was taken back."""
-        del self._live_now[seen:]
-
-    def live_answer(self, tool: Tool, raw: bytes) -> Any:
+    def live_answer(self, tool: Tool, call: LiveCall) -> Any:
         """What a reconstruction answers in place of a live call."""
         stand_in = self._stand_ins.get(tool.name)
         if stand_in is not None:
-            return stand_in(**tool.signature.retype(raw))
+            return stand_in(**call.args)
         if tool.signature.answers_nothing:
             return None
         raise NotRecorded(
@@ -275,16 +250,21 @@ class _Replay:
             for step in self._rehearsal.steps
             for call in step.calls
         ]
+        live = [
+            CallNow(row.tool, row.call_key, row.args, row.secret or ())
+            for step in self._rehearsal.steps
+            for row in step.ran
+        ]
         recorded = self._recorded.lane(STAGED_LANE)
         if self._recorded.independent:  # they are recorded in no order: take the one they have now
             order = {one.call_key: position for position, one in enumerate(staged)}
             recorded.sort(key=lambda one: order.get(one.call_key, len(order)))
         yield from compared(STAGED_LANE, recorded, staged)
-        yield from compared(LIVE_LANE, self._recorded.lane(LIVE_LANE), self._live_now)
+        yield from compared(LIVE_LANE, self._recorded.lane(LIVE_LANE), live)
         yield from (one.misfit for one in self._outcomes if one.misfit is not None)
         if ran.raised is not None:
             name, text = type(ran.raised).__name__, f" ({ran.raised})"
-            if any(one.secrets for one in [*staged, *self._live_now]) or self._recorded.hides:
+            if any(one.secrets for one in [*staged, *live]) or self._recorded.hides:
                 text = ""  # it may repeat what a call was given
             told = f"the step raised {name}{text}, and did not when it was recorded"
             yield Divergence("raised", STAGED_LANE, len(staged), name, None, None, told)

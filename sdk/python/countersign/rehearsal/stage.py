@@ -7,6 +7,7 @@ same words. Only leaving the block differs: a rehearsed step undoes its live wor
 
 from __future__ import annotations
 
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,7 +18,7 @@ from countersign.engine import Engine
 from countersign.errors import MisuseError
 from countersign.journal import Journal, LocalTxn
 from countersign.manifests.reviewed import Manifests, require_fits
-from countersign.tools.current import current_transaction
+from countersign.tools.current import open_transaction
 from countersign.tools.tool import Tool
 from countersign.transactions.step import Step
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from countersign.rehearsal.foreseen import DryRun
 
 _IN_MEMORY: Final = ":memory:"
+_MAX_KEY: Final = 150  # of a key, in the name of a run
 
 
 def require_no_transaction() -> None:
@@ -33,7 +35,7 @@ def require_no_transaction() -> None:
     Raises:
         MisuseError: it was to begin inside one.
     """
-    outer = current_transaction.get()
+    outer = open_transaction()
     if outer is not None:
         raise MisuseError(
             f"a dry run or replay was begun inside transaction {outer.key!r}; begin it before or after that block"
@@ -72,6 +74,7 @@ class Rehearsal(ABC, Generic[S]):
     def __init__(self, kind: type[S]) -> None:
         require_no_transaction()
         self._kind = kind
+        self._number = f"rehearsal {secrets.token_hex(4)}"
         self.journal = Journal(_IN_MEMORY)
         self._steps: list[S] = []
 
@@ -83,6 +86,10 @@ class Rehearsal(ABC, Generic[S]):
         Raises:
             MisuseError: this is none, or its block has not ended.
         """
+
+    def counted_as(self, key: str) -> str:
+        """The run of its calls to models: they are made and paid for; what the key may take is for what is to come."""
+        return f"{key[:_MAX_KEY]} ({self._number})"
 
     @property
     def steps(self) -> Sequence[S]:

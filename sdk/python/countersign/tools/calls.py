@@ -19,16 +19,15 @@ class CallNames:
     """The calls of one transaction so far."""
 
     def __init__(self, agent: str, run_key: str) -> None:
-        self.repeating = False
         self._agent = agent
         self._run_key = run_key
         self._first: dict[tuple[str, bytes], Placeholder[Any]] = {}
         self._times: Counter[tuple[str, bytes]] = Counter()
         self._free: dict[tuple[str, bytes], set[int]] = {}  # of live calls that were refused
 
-    def known(self, tool: Tool, raw: bytes) -> Placeholder[Any] | None:
+    def known(self, tool: Tool, raw: bytes, *, repeating: bool) -> Placeholder[Any] | None:
         """The placeholder of an equal call, where this one is not meant as a repeat."""
-        return None if tool.repeat or self.repeating else self._first.get((tool.name, raw))
+        return None if tool.repeat or repeating else self._first.get((tool.name, raw))
 
     def next(self, tool: Tool, raw: bytes) -> tuple[int, str]:
         """`n` and the call key of the next call with these bytes."""
@@ -49,7 +48,7 @@ class CallNames:
     def copy(self) -> CallNames:
         """The calls so far, to go back to when what follows is taken back."""
         other = CallNames(self._agent, self._run_key)
-        other.repeating, other._first, other._times = self.repeating, dict(self._first), self._times.copy()
+        other._first, other._times = dict(self._first), self._times.copy()
         other._free = {call: set(free) for call, free in self._free.items()}
         return other
 

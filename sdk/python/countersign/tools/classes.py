@@ -75,22 +75,31 @@ def _probe_name(name: str) -> str:
     return f"{name}.{PROBE}"
 
 
-def _compensation_map(forward: Signature, back: Signature) -> dict[str, str]:
-    """Where each argument of a compensation comes from, as manifests write it.
+def _compensation_map(forward: Signature, back: Signature, given: Mapping[str, str]) -> dict[str, str]:
+    """Where each argument of a compensation comes from, as manifests write it: as is said, or by its name.
 
     Raises:
-        RegistrationError: naming one that comes from nowhere.
+        RegistrationError: naming one that comes from nowhere, or that there is not.
     """
+    strange = [name for name in given if name not in back.names]
+    if strange:
+        raise RegistrationError(
+            f"compensation_map of {forward.tool!r} says where {strange[0]!r} comes from, which is no argument of "
+            f"{back.tool!r}; it takes {', '.join(back.parameters) or 'none'}"
+        )
     mapping = {}
     for argument in back.parameters:
-        if argument == _RESULT:
+        if argument in given:
+            mapping[argument] = given[argument]
+        elif argument == _RESULT:
             mapping[argument] = "result:"
         elif argument in forward.names:
             mapping[argument] = f"args:/{argument}"
         else:
             raise RegistrationError(
                 f"{back.tool!r} takes {argument!r}, which is neither an argument of {forward.tool!r} nor `result`; "
-                "name it like one of those"
+                f"name it like one of those, or say where it comes from: compensation_map={{{argument!r}: "
+                "'result:/id'}"
             )
     return mapping
 
@@ -115,9 +124,9 @@ def _compensation_draft(forward: Signature, back: Signature, given: Mapping[str,
 
 
 def doc_of(fn: Callable[..., Any]) -> str:
-    """What a function says of itself, or the class it is a method of."""
+    """What a function says of itself, or the class it is a method of. A compensation is not what its class does."""
     text = inspect.getdoc(fn)
-    if text is None and inspect.ismethod(fn):
+    if text is None and inspect.ismethod(fn) and fn.__name__ != COMPENSATE:
         text = inspect.getdoc(type(fn.__self__))
     return text or ""
 
@@ -139,8 +148,11 @@ def compensation_of(
         raise RegistrationError(f"tool {called!r} has a method `compensate`, and {other}; keep one of them")
     back = Signature(methods.compensate, _compensation_name(called))
     forward = Signature(methods.execute, called)
-    mapping = _compensation_map(forward, back)
+    mapping = _compensation_map(forward, back, said.get("compensation_map") or {})
     given = _compensation_draft(forward, back, said)
+    if inspect.getdoc(methods.compensate) is None:
+        done = said.get("title") or doc_of(methods.execute).partition("\n")[0].rstrip(".") or called
+        given["title"] = f"Take back: {done}"
     said |= {"compensate": back.tool, "compensation_map": mapping}
     return back.tool, given
 

@@ -15,14 +15,24 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from countersign.errors import MisuseError, OutsideTransaction
+from countersign.tools.sending import Requests
 
 if TYPE_CHECKING:
+    from countersign.llm.ledger import Ledger
     from countersign.transactions.transaction import Transaction
 
+_PLACE: Final = 4  # characters at the end of a call key that give way to a request's place
+
 current_transaction: ContextVar[Transaction | None] = ContextVar("countersign_transaction", default=None)
+
+
+def open_transaction() -> Transaction | None:
+    """The one that this code is inside of. A task outlives the block that it was begun in, and is inside none then."""
+    txn = current_transaction.get()
+    return None if txn is None or txn.has_ended else txn
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +44,27 @@ class FiringEffect:
     txn: str
     tool: str
     attempt_id: str
+    run_key: str
+    ledger: Ledger = field(compare=False, repr=False)  # counts what the tool asks of models
     is_probe: bool = False  # nothing fires: somebody asks whether it has happened
+    in_doubt: bool = (
+        False  # an earlier call for it may have acted: that this one did not says nothing about that
+    )
+    requests: Requests = field(default_factory=Requests, compare=False, repr=False)
+    """With which the tool changes something by `RestApi`, in this call for it."""
     over: threading.Event = field(default_factory=threading.Event, compare=False, repr=False)
     """Set once nobody waits for the tool any more: what it still does, it does not do for this effect."""
+
+    def request_key(self, place: int) -> str:
+        """The idempotency key of a request with which the tool changes something, by its place among them: the call key
+        of the first, and its first 60 characters with `-002` of the second. Some services take no longer ones.
+
+        Raises:
+            MisuseError: there is no such place.
+        """
+        if place < 1:
+            raise MisuseError(f"there is no request {place} of a call: they are counted from 1")
+        return self.call_key if place == 1 else f"{self.call_key[:-_PLACE]}-{place:0{_PLACE - 1}}"
 
 
 firing_effect: ContextVar[FiringEffect | None] = ContextVar("countersign_firing_effect", default=None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from typing import Any, Final, Literal, get_args
@@ -31,6 +31,7 @@ _STAGED_ONLY: Final = (
     *("idempotent", "on_exhausted", "compensate", "compensation_map", "timeout_seconds"),
 )
 _RISKS: Final = ("low", "medium", "high")
+_FROM_ARGS: Final = "args:"
 _MANY: Final = ("groups", "money", "recipients", "secret")
 
 
@@ -142,6 +143,7 @@ def draft_of(name: str, given: dict[str, Any], signature: Signature) -> Draft:
         )
     if given.get("resource") is not None:
         require_resource(name, given["resource"], signature)
+    _require_arguments(name, given, signature)
     said: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in given.items()
     }
@@ -155,6 +157,33 @@ def _require_shapes(name: str, given: Mapping[str, Any]) -> None:
         alone = key in _MANY and isinstance(value, str)  # which has words of its own
         if key in given and not alone and not shape(value):
             raise RegistrationError(f"tool {name!r} says {key}={value!r}; write {holds}")
+
+
+def _require_arguments(name: str, given: Mapping[str, Any], signature: Signature) -> None:
+    """What is named is there: a secret that is misspelt would stand in the journal in clear."""
+    for key, said, names_it in _named_in(given):
+        if argument_of(names_it) not in signature.names:
+            takes = ", ".join(signature.parameters) or "no arguments"
+            raise RegistrationError(
+                f"tool {name!r} says {key}={said!r}, and {names_it!r} is no argument of it, nor a pointer into one; "
+                f"{name} takes {takes}"
+            )
+
+
+def _named_in(given: Mapping[str, Any]) -> Iterator[tuple[str, Any, str]]:
+    """Each argument that a member names: the member, what it says, the name or pointer."""
+    for key in ("secret", "recipients"):
+        yield from ((key, given[key], one) for one in given.get(key, ()))
+    for one in given.get("money", ()):
+        yield from (
+            ("money", given["money"], place) for place in one.values() if not place.startswith("const:")
+        )
+    mapped = given.get("compensation_map") or {}
+    yield from (
+        ("compensation_map", mapped, source.removeprefix(_FROM_ARGS))
+        for source in mapped.values()
+        if source.startswith(_FROM_ARGS)
+    )
 
 
 def _is_texts(value: Any) -> bool:

@@ -6,23 +6,24 @@
     def charge(order_id: str, amount_cents: int) -> dict[str, Any]:
         return bank.post("/orders/{order_id}/charges", {"order_id": order_id}, json={"cents": amount_cents}).json
 
-Rules: what changes something is sent only while an effect fires, under its call key as the idempotency key; an answer
-that says that nothing happened is `NotDone`, one that does not say is `RestUnknown`, and a guess is never made; the
-status alone says it, so a body that is too large, too slow or broken off takes nothing back; no redirect is followed;
-headers (credentials) are asked for at each call and stand in no journal and in no error. In a probe nothing but reading
-is allowed, and a refusal to read says nothing about what has happened.
+Rules: what changes something is sent only while an effect fires, under its call key as the idempotency key, and what
+else the same call changes under a key of its own (sending.py); an answer that says that nothing happened is `NotDone`,
+but only while nothing else of the call may have been done; one that does not say is `RestUnknown`, and a guess is never
+made; the status alone says it, so a body that is too large, too slow or broken off takes nothing back; no redirect is
+followed; headers (credentials) are asked for at each request and stand in no journal and in no error, also where an
+answer repeats them (credentials.py). In a probe nothing but reading is allowed, and a refusal to read says nothing
+about what has happened.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, Self
-from urllib.parse import quote, urlsplit
 
 import httpx2
 import orjson
@@ -30,17 +31,16 @@ import orjson
 from countersign.contract.admission import JSON, load
 from countersign.contract.canonical import canonicalize
 from countersign.contract.errors import ContractError
-from countersign.errors import CountersignError, MisuseError, NotDone, SettingsError
-from countersign.settings import is_loopback
-from countersign.tools.current import current_effect, require_no_probe
+from countersign.errors import CountersignError, NotDone
+from countersign.tools.addresses import filled, sound
+from countersign.tools.credentials import told, unsendable
+from countersign.tools.current import current_effect, firing_effect, require_no_probe
 from countersign.tools.probes import DidNotHappen, Happened, ProbeAnswer, Unsure
 
 Headers = Mapping[str, str] | Callable[[], Mapping[str, str]]
 
 _PLAIN: Final = {"Accept-Encoding": "identity"}  # compression is an answer of any size in a few bytes
 _SAFE: Final = frozenset({"GET", "HEAD", "OPTIONS"})  # RFC 9110 section 9.2.1: they ask for no change
-_NAME: Final = re.compile(r"\{([a-z_][a-z0-9_]*)\}")
-_MAX_TOLD: Final = 300  # characters of an answer that people and agents get to read
 
 _UNDECIDED: Final = frozenset({408, 409})
 """Of the 4xx: the server gave up waiting for the rest of a request, or (as providers answer to an idempotency key)
@@ -63,7 +63,9 @@ _NOT_SENT: Final = (
 
 
 class RestUnknown(CountersignError):
-    """The service was asked and it is not known what it did: no answer, or one that does not say."""
+    """The service was asked and it is not known what it did: no answer, or one that does not say. Where it refused this
+    request and another one of the same call may have been done, that refusal (`NotDone`) is the cause.
+    """
 
     code = "rest_unknown"
 
@@ -80,21 +82,33 @@ class RestAnswer:
     whole: bool = True
 
 
+class _Request(NamedTuple):
+    """What is asked. Two of one call that are equal are one."""
+
+    what: str  # as people read it: without values
+    method: str
+    url: httpx2.URL
+    content: bytes | None
+
+
 class _Heard(NamedTuple):
-    """The status of an answer, as much of its text as we keep, and whether that is all of it."""
+    """The status of an answer, as much of its text as we keep, whether that is all, and what may be told of it."""
 
     status: int
     text: str
     whole: bool
+    told: str
 
 
 class RestApi:
     """One service. Connections are kept; any number of threads may use it.
 
-    `headers` are added to every request; a function is asked each time, so that a token may be renewed.
-    `idempotency_header` is the name under which the call key is sent. `accepted_is_done`: of this service, 202 and 207
-    mean that it has happened; without it they are unknown. `timeout_seconds` is how long it may be silent, and how long
-    all of its body may take; whoever lets a status drip is bounded by the timeout of the tool's manifest.
+    `headers` are added to every request; a function is asked each time, so that a token may be renewed (but not by a
+    `RestApi` that changes something). `idempotency_header` is the name under which the call key is sent, or
+    `current_effect().request_key(2)` with the second change of one call, and so on. `accepted_is_done`: of this
+    service, 202 and 207 mean that it has happened; without it they are unknown. `timeout_seconds` is how long it may be
+    silent, and how long all of its body may take; whoever lets a status drip is bounded by the timeout of the tool's
+    manifest.
 
     Raises:
         SettingsError: the address is none, or plain http to another machine.
@@ -111,7 +125,7 @@ class RestApi:
         accepted_is_done: bool = False,
         transport: httpx2.BaseTransport | None = None,
     ) -> None:
-        self._url = _sound(url)
+        self._url = sound(url)
         self._accepted_is_done = accepted_is_done
         self._headers = headers
         self._idempotency_header = idempotency_header
@@ -142,8 +156,10 @@ class RestApi:
         Raises:
             NotDone, RestUnknown: it was not asked, or did not answer: a probe that raises is unsure as well.
         """
-        what = f"GET {path}"
-        status, text, whole = self._send("GET", path, values, query=query, json=None)
+        request = self._request("GET", path, values, query, None)
+        what = request.what
+        with _of_the_call():
+            status, text, whole, _ = self._send(request, {})
         if not (200 <= status < 300 or status == _NOT_THERE):
             return Unsure(f"{what} was answered {status}")
         says = _json(text) if whole else None
@@ -184,41 +200,50 @@ class RestApi:
         """Send one request. `{name}` in the path is replaced by that value, quoted: it never becomes another path.
 
         Raises:
-            NotDone: nothing was sent, or the service refused.
+            NotDone: nothing was sent, or the service refused; and nothing else of this call may have been done.
             RestUnknown: anything else but success.
             OutsideTransaction: it would change something, and no effect is firing.
-            MisuseError: path and values do not fit.
+            MisuseError: path and values do not fit, or another change of the same call is under way.
         """
-        heard = self._send(method, path, values, query=query, json=json)
-        return _judged(f"{method} {path}", heard, accepted_is_done=self._accepted_is_done)
+        request = self._request(method, path, values, query, json)
+        with _of_the_call():
+            if method in _SAFE:
+                return self._answer(request, {})
+            require_no_probe(f"sends {request.what}")
+            effect = current_effect()
+            with effect.requests.sending(request, request.what) as place:
+                return self._answer(request, {self._idempotency_header: effect.request_key(place)})
 
-    def _send(
+    def _request(
         self,
         method: str,
         path: str,
         values: Mapping[str, str | int],
-        *,
         query: Mapping[str, str],
         json: JSON,
-    ) -> _Heard:
-        what = f"{method} {path}"
-        headers = dict(self._headers() if callable(self._headers) else self._headers)
-        if method not in _SAFE:
-            require_no_probe(f"sends {what}")
-            headers[self._idempotency_header] = current_effect().call_key
-        content = None if json is None else canonicalize(json)
-        if content is not None:
-            headers["Content-Type"] = "application/json"
+    ) -> _Request:
+        url = httpx2.URL(self._url + filled(path, values)).copy_merge_params(dict(query))
+        return _Request(f"{method} {path}", method, url, None if json is None else canonicalize(json))
+
+    def _answer(self, request: _Request, ours: Mapping[str, str]) -> RestAnswer:
+        return _judged(request.what, self._send(request, ours), accepted_is_done=self._accepted_is_done)
+
+    def _send(self, request: _Request, ours: Mapping[str, str]) -> _Heard:
+        what = request.what
+        given = dict(self._headers() if callable(self._headers) else self._headers)
+        if name := unsendable(given):
+            raise NotDone(f"{what} was not sent: the header {name!r} has a value that no request can carry")
+        json = {} if request.content is None else {"Content-Type": "application/json"}
         until = time.monotonic() + self._timeout
         try:
             with self._client().stream(
-                method,
-                self._url + _filled(path, values),
-                params=dict(query),
-                headers=headers,
-                content=content,
+                request.method,
+                request.url,
+                headers={**given, **ours, **json},
+                content=request.content,
             ) as response:
-                return _Heard(response.status_code, *self._read(response, until))
+                text, whole = self._read(response, until)
+                return _Heard(response.status_code, text, whole, told(text, given))
         except _NOT_SENT as error:
             raise NotDone(f"{what} was not sent: {type(error).__name__}") from None
         except httpx2.HTTPError as error:
@@ -265,14 +290,26 @@ class RestApi:
         return read[: self._max_bytes].decode("utf-8", "replace"), whole
 
 
+@contextmanager
+def _of_the_call() -> Iterator[None]:
+    """A refusal says of its own request that nothing happened; of the call only while no other one may have acted."""
+    try:
+        yield
+    except NotDone as refused:
+        effect = firing_effect.get()
+        if effect is None or not (effect.in_doubt or effect.requests.may_have_acted):
+            raise
+        raise RestUnknown(f"{refused}; and something else of this call may have been done") from refused
+
+
 def _judged(what: str, heard: _Heard, *, accepted_is_done: bool) -> RestAnswer:
-    status, text, whole = heard
+    status, text, whole, begins = heard
     if 200 <= status < 300 and (accepted_is_done or status not in _NOT_COMPLETE):
         return RestAnswer(status, _json(text) if whole else None, text, whole)
-    told = f"{what} was answered {status}: {text[:_MAX_TOLD]}".rstrip(": ")
+    answered = f"{what} was answered {status}: {begins}".rstrip(": ")
     if 400 <= status < 500 and status not in _UNDECIDED:
-        raise NotDone(told)
-    raise RestUnknown(told)
+        raise NotDone(answered)
+    raise RestUnknown(answered)
 
 
 def _json(text: str) -> Any:
@@ -285,41 +322,3 @@ def _json(text: str) -> Any:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
-
-
-def _filled(path: str, values: Mapping[str, str | int]) -> str:
-    named = _NAME.findall(path)
-    if not path.startswith("/") or path.startswith("//") or set(named) != set(values):
-        raise MisuseError(
-            f"the path {path!r} names {sorted(set(named))} and was given {sorted(values)}; it begins with / and each "
-            "{name} in it has one value"
-        )
-    return _NAME.sub(lambda found: _segment(found[1], values[found[1]]), path)
-
-
-def _segment(name: str, value: str | int) -> str:
-    written = str(value)
-    if written in {"", ".", ".."}:
-        raise MisuseError(f"{name}={written!r} cannot be a part of a path: it would be another path")
-    return quote(written, safe="")
-
-
-def _sound(url: str) -> str:
-    parts = urlsplit(url)
-    host = parts.hostname or ""
-    if (
-        parts.scheme not in {"http", "https"}
-        or not host
-        or parts.query
-        or parts.fragment
-        or "@" in parts.netloc
-    ):
-        raise SettingsError(
-            f"{parts.scheme}://{host} is not the address of a service; write it like https://bank.example/v1, and "
-            "credentials as headers"
-        )
-    if parts.scheme == "http" and not is_loopback(host):
-        raise SettingsError(
-            f"{url!r} is plain http to another machine, where anybody on the way could read and change what is sent"
-        )
-    return url.rstrip("/")

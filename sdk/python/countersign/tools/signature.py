@@ -221,19 +221,20 @@ class Signature:
             problems = "; ".join(
                 _problem(item) for item in error.errors(include_input=False, include_url=False)
             )
-            raise NotStageable(
-                f"the args of {self.tool!r} do not fit its signature: {problems}"
-            ) from None  # the error itself quotes every value given, secrets too
+        # Out here: the error itself holds every value given, secrets too, and would be the context of this one.
+        raise NotStageable(f"the args of {self.tool!r} do not fit its signature: {problems}")
 
     def _canonical(self, typed: dict[str, Any]) -> bytes:
         written: dict[str, object] = {}
         for name, value in typed.items():
             try:
                 written[name] = admit(self._written(name, value))
+                continue
             except (AdmissionError, PydanticSerializationError) as error:
-                raise NotStageable(
-                    f"argument {name!r} of {self.tool!r} cannot be written as JSON: {error}"
-                ) from error
+                why = str(error)
+            raise NotStageable(
+                f"argument {name!r} of {self.tool!r} cannot be written as JSON: {why}"
+            )  # as below
         return canonicalize(admit(written))
 
     def _written(self, name: str, value: object) -> object:

@@ -17,6 +17,7 @@ import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from types import CoroutineType
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, cast, overload
 
 from countersign.adapters.protocol import LiveAdapter
@@ -24,7 +25,7 @@ from countersign.contract.manifest import ToolManifest
 from countersign.contract.pointers import pointer_to
 from countersign.errors import OutsideTransaction, RegistrationError
 from countersign.tools.classes import compensation_of, methods_of, probe_of
-from countersign.tools.current import current_transaction
+from countersign.tools.current import current_transaction, open_transaction
 from countersign.tools.declaring import Draft, FailureMeans, Lane, draft_of, require_calling, require_sound
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.probes import Probe
@@ -33,6 +34,7 @@ from countersign.tools.signature import Signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
 _ATTRIBUTE: Final = "__countersign_tool__"
 
 
@@ -73,9 +75,23 @@ class Tool:
         return draft_manifest(self)
 
 
-class ToolDecorator(Protocol):
-    """What `tool(...)` returns for a staged tool."""
+class _Class(Protocol[P, R_co]):
+    """A tool that is a class."""
 
+    def execute(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+
+class ToolDecorator(Protocol):
+    """What `tool(...)` returns for a staged tool. Type checkers that take no decorator's word for what a class becomes
+    (mypy) read `book_seat = tool("book_seat")(BookSeat)`.
+    """
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # as below, and a class is a callable as well
+        self, fn: type[_Class[P, Coroutine[Any, Any, R]]], /
+    ) -> Callable[P, Coroutine[Any, Any, Placeholder[R]]]: ...
+    @overload
+    def __call__(self, fn: type[_Class[P, R]], /) -> Callable[P, Placeholder[R]]: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]  # the narrower async form comes first on purpose
         self, fn: Callable[P, Coroutine[Any, Any, R]], /
@@ -207,14 +223,9 @@ def tool_of(fn: Callable[..., Any]) -> Tool:
 
 def _gate(one: Tool) -> Callable[..., Any]:
     """The function callers get: it stages (or runs live) in the transaction that is watching, or refuses."""
+    gated: Callable[..., Any]
     if one.is_async:
-
-        @functools.wraps(one.fn)
-        async def gated_async(*args: Any, **kwargs: Any) -> Any:
-            answer = _watching(one).accept(one, args, kwargs)
-            return await answer if inspect.isawaitable(answer) else answer
-
-        gated: Callable[..., Any] = gated_async
+        gated = _GatedAsync(one)
     else:
 
         @functools.wraps(one.fn)
@@ -224,6 +235,31 @@ def _gate(one: Tool) -> Callable[..., Any]:
         gated = gated_plain
     setattr(gated, _ATTRIBUTE, one)
     return gated
+
+
+class _GatedAsync:
+    """The same of an async tool. Nothing of a call happens before it is awaited, so the transaction is told that it was
+    made: a plain function that returns a coroutine could do that, but would be taken for a plain tool (Python 3.11 goes
+    by `__code__` alone).
+    """
+
+    def __init__(self, one: Tool) -> None:
+        functools.update_wrapper(self, one.fn)
+        self._tool = one
+        self.__code__ = one.fn.__code__
+        self.__defaults__, self.__kwdefaults__ = one.fn.__defaults__, one.fn.__kwdefaults__
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        call = cast("CoroutineType[Any, Any, Any]", self._call(args, kwargs))
+        call.__name__ = call.__qualname__ = self._tool.name  # as Python names it where nobody awaits it
+        txn = open_transaction()
+        if txn is not None:
+            txn.made(self._tool, call)
+        return call
+
+    async def _call(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        answer = _watching(self._tool).accept(self._tool, args, kwargs)
+        return await answer if inspect.isawaitable(answer) else answer
 
 
 def _watching(one: Tool) -> Any:

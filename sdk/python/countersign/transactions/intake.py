@@ -2,8 +2,12 @@
 
 A transaction watches the process, the thread and the task that entered it and no other: a tool called from elsewhere
 refuses, for the list of calls is what people approve, and an order that changes with every run could never be
-approved. Inside `parallel()` calls may come from other threads and tasks as well; they have no order among them, so the
-list gets one that does not depend on time.
+approved. Inside `parallel()` calls may come from other threads and tasks as well, that were begun inside it: one that
+outlives its block is refused in every later one. Such calls have no order among them, so the list gets one that does
+not depend on time.
+
+What is said by a block, `repeat()` too, is said to the code inside it and to what that begins, and to no other task or
+thread.
 """
 
 from __future__ import annotations
@@ -11,9 +15,10 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 from countersign.commit.plan import require_fires_here
 from countersign.contract import names
@@ -45,6 +50,24 @@ class _Group:
     from_elsewhere: bool = False  # a call came from another thread or task
 
 
+_group_here: ContextVar[_Group | None] = ContextVar("countersign_parallel_block", default=None)
+_repeating_here: ContextVar[Intake | None] = ContextVar("countersign_repeating", default=None)
+
+
+T = TypeVar("T")
+
+
+@contextmanager
+def _said(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """It is so in this context, and in those that are copied from it meanwhile; both may outlive the block."""
+    before = variable.get()
+    variable.set(value)
+    try:
+        yield
+    finally:
+        variable.set(before)
+
+
 class Intake:
     """The calls of one transaction, from where it is known."""
 
@@ -61,6 +84,7 @@ class Intake:
         self.steps: list[Step] = []
         self.placeholders: list[Placeholder[Any]] = []
         self.calls = CallNames(engine.settings.agent, key)
+        self.made: list[tuple[str, Coroutine[Any, Any, Any]]] = []  # calls of async tools, awaited or not
         self.owner: Final[Place] = here()
         self.is_open = True
         self._open_step = open_step
@@ -72,6 +96,15 @@ class Intake:
         self._lock = threading.RLock()
         self._group: _Group | None = None
         self._groups = 0
+
+    def end(self) -> tuple[str, ...]:
+        """Let nothing in any more. Answers the tools that were called and never awaited; a call that was closed, or
+        cancelled before it began, was given up on purpose.
+        """
+        self.is_open = False
+        made, self.made = self.made, []
+        forgotten = [name for name, call in made if inspect.getcoroutinestate(call) == inspect.CORO_CREATED]
+        return tuple(dict.fromkeys(forgotten))
 
     # --------------------------------------------------------------------------------------- what tools call
 
@@ -94,7 +127,7 @@ class Intake:
             return self._stage(tool, raw)
 
     def _stage(self, tool: Tool, raw: bytes) -> Placeholder[Any]:
-        known = self.calls.known(tool, raw)
+        known = self.calls.known(tool, raw, repeating=_repeating_here.get() is self)
         if known is not None:
             return known
         if len(self.placeholders) >= MAX_EFFECTS:
@@ -186,6 +219,7 @@ class Intake:
         """
         self._require_own_block("a nested transaction")
         staged, steps, calls = len(self.placeholders), len(self.steps), self.calls.copy()
+        made = len(self.made)
         try:
             if self._independent:
                 yield
@@ -196,11 +230,15 @@ class Intake:
             if here().pid != self.owner.pid:
                 raise
             self.calls = calls
-            del self.placeholders[staged:]
+            del self.placeholders[staged:], self.made[made:]
             for step in self.steps[steps:]:
                 step.abort(f"the inner block raised {type(error).__name__}")
             del self.steps[steps:]
             raise
+
+    def repeat(self) -> AbstractContextManager[None]:
+        """A block in which an equal call is meant once more."""
+        return _said(_repeating_here, self)
 
     @contextmanager
     def parallel(self) -> Iterator[None]:
@@ -218,7 +256,8 @@ class Intake:
         self._groups += 1
         group = self._group = _Group(self._groups, len(self.placeholders))
         try:
-            yield
+            with _said(_group_here, group):
+                yield
         finally:
             with self._lock:
                 self._group = None
@@ -244,6 +283,12 @@ class Intake:
         if place == self.owner:
             return
         if group is not None and place.pid == self.owner.pid:
+            if _group_here.get() is not group:
+                raise OutsideTransaction(
+                    f"{tool.name} was called by a thread or task that was begun before the parallel block of "
+                    f"{self._key!r} that is open now; begin it inside that `with txn.parallel():`, and wait for it "
+                    "there"
+                )
             group.from_elsewhere = True
             return
         raise OutsideTransaction(

@@ -1,14 +1,15 @@
 """The calls of one run, in the journal and in order: what a block has asked for so far.
 
 A list in the journal only grows. Where a nested transaction is taken back, or calls that came from several tasks are
-put in their order, the run begins another list with the calls that stay.
+put in their order, the run begins another list with the calls that stay. A live call that raised stays where it is, as
+undone, and is no part of the list any more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from countersign.commit.plan import StagedCall
 from countersign.contract import names
@@ -16,6 +17,13 @@ from countersign.journal import Journal, Lease, LocalState, Staged
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE
 from countersign.tools.placeholder import Placeholder, settle
 from countersign.tools.tool import Tool
+
+
+class LiveKeys(NamedTuple):
+    """The call keys of the live effects of one run: of those that stand so far, and of those that raised."""
+
+    stand: tuple[str, ...]
+    raised: tuple[str, ...]
 
 
 class Listing:
@@ -26,6 +34,8 @@ class Listing:
         self._lease = lease
         self._calls: list[StagedCall] = []
         self._ran: list[Staged] = []
+        self._raised: list[Staged] = []
+        self._live_seq = 0
         self._placeholders: dict[str, Placeholder[Any]] = {}
         self.staging = journal.transactions.begin_staging(lease)
         self.is_first = self.staging == 1  # nobody has run this key before
@@ -37,13 +47,18 @@ class Listing:
 
     @property
     def live(self) -> int:
-        """How many live effects there are."""
+        """How many live effects there are; those that raised are none."""
         return len(self._ran)
 
     @property
-    def live_keys(self) -> tuple[str, ...]:
-        """Their call keys, in order."""
-        return tuple(one.call_key for one in self._ran)
+    def ran(self) -> tuple[Staged, ...]:
+        """They themselves, in order."""
+        return tuple(self._ran)
+
+    @property
+    def live_keys(self) -> LiveKeys:
+        """Their call keys, and those of what raised."""
+        return LiveKeys(tuple(one.call_key for one in self._ran), tuple(one.call_key for one in self._raised))
 
     def stage(self, call: StagedCall) -> Placeholder[Any]:
         """Write one call down and answer its placeholder."""
@@ -53,13 +68,23 @@ class Listing:
         self._placeholders[call.effect_id] = placeholder
         return placeholder
 
-    def run(self, tool: Tool, raw: bytes, call_key: str, secret: tuple[str, ...]) -> str:
-        """Write one live effect down, before it runs, and answer its id."""
+    def run(self, tool: Tool, raw: bytes, call_key: str, secret: tuple[str, ...]) -> Staged:
+        """Write one live effect down, before it runs."""
         effect_id = names.effect_id(txn=self._lease.txn, call_key=call_key)
-        row = Staged(effect_id, call_key, tool.name, raw, LIVE_LANE, len(self._ran) + 1, secret)
+        row = Staged(effect_id, call_key, tool.name, raw, LIVE_LANE, self._live_seq + 1, secret)
         self._journal.transactions.stage(self._lease, self.staging, row)
+        self._live_seq += 1
         self._ran.append(row)
-        return effect_id
+        return row
+
+    def leave_out(self, rows: Sequence[Staged], why: str) -> None:
+        """Go on without these live effects: one raised, and its savepoint has taken all of them back."""
+        standing = [row for row in rows if row in self._ran]
+        ids = [row.effect_id for row in standing]
+        self._journal.transactions.undone_alone(self._lease, self.staging, ids, why)
+        for row in standing:  # one by one: another thread may write its own down meanwhile
+            self._ran.remove(row)
+            self._raised.append(row)
 
     def take_back(self, staged: int, live: int) -> None:
         """Go on without what came after so many staged calls and so many live effects."""

@@ -1,38 +1,46 @@
-"""A step that staged nothing: nobody is asked and nothing is redeemed, its live work commits, once under its key."""
+"""A step that staged nothing: nobody is asked and nothing is redeemed, its live work commits, once under its key.
+
+One that did no live work either has done nothing, so it spends no key: whoever asks for something under it later is not
+told that it was done.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Final
 
 from countersign.commit.plan import Plan
 from countersign.errors import AlreadyRedeemed, LiveCommitFailed
 from countersign.journal import Journal, Lease, LocalState, LocalTxn, TransactionRecord
-from countersign.journal.reading import LIVE_LANE
 from countersign.live.work import CommitFailed, LiveWork
+from countersign.transactions.listing import LiveKeys
+
+_NOTHING: Final = "its block asked for nothing"
 
 
-def require_same_live_work(
-    journal: Journal, earlier: TransactionRecord, plan: Plan, live_keys: Sequence[str]
-) -> None:
-    """Live work alone was committed under this key, so this step has been done, as with a redemption.
+def require_same_live_work(journal: Journal, earlier: TransactionRecord, plan: Plan, ran: LiveKeys) -> None:
+    """Live work alone was committed under this key, so this step has been done, as with a redemption. What raises now
+    may have been done then: a row that is there already is not put in twice.
 
     Raises:
         AlreadyRedeemed: what was committed is other work than this run's, or nobody knows what stands of it.
     """
-    rows = journal.transactions.effects(earlier, LIVE_LANE)
-    same = not plan.calls and sorted(row.call_key for row in rows) == sorted(live_keys)
+    done = {row.call_key for row in journal.transactions.live(earlier)}
+    same = not plan.calls and {*ran.stand} <= done <= {*ran.stand, *ran.raised}
     if not (earlier.landed and same):
         why = "another list of calls was committed" if earlier.landed else earlier.note or ""
-        raise AlreadyRedeemed(plan.run_key, plan.txn, earlier.state.value, why)
+        raise AlreadyRedeemed(plan.run_key, plan.txn, earlier.state.value, why, finished=earlier.landed)
 
 
 def commit_live_only(journal: Journal, lease: Lease, live: LiveWork, plan: Plan, attempt_id: str) -> None:
-    """Commit the live adapters, and note that their work stands.
+    """Commit the live adapters, and note that their work stands, if there is any.
 
     Raises:
         Moved: what they saw was changed by somebody else.
         LiveCommitFailed: one of them could not, with those that had.
     """
+    if not plan.live:
+        journal.transactions.end(lease, LocalTxn.ENDED, _NOTHING)
+        return
     live.verify_unmoved()
     live.prepare(attempt_id)
     try:

@@ -12,7 +12,7 @@ from countersign.contract.wire import Claimed
 from countersign.errors import UNNAMED, MisuseError
 from countersign.errors.reasons import Proposal
 from countersign.live.isolation import Abort, Serialize, require_isolation
-from countersign.tools.current import current_transaction, require_running
+from countersign.tools.current import open_transaction, require_running
 from countersign.transactions.saying import require_key, require_wait
 from countersign.transactions.transaction import Transaction
 
@@ -74,7 +74,7 @@ def transaction(
     claims = {"purpose": purpose, "reasoning": reasoning, "on_behalf_of": on_behalf_of}
     claimed = Claimed(**claims) if any(claims.values()) else None
     said = (key, wait, independent, claimed, accept_edits, on_question, dry_run, isolation != _ABORT)
-    outer = current_transaction.get()  # whose runtime an inner block has, also where that is a replay's
+    outer = open_transaction()  # whose runtime an inner block has, also where that is a replay's
     return Transaction(
         runtime or (default_runtime() if outer is None else outer._runtime),
         named,

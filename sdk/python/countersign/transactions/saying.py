@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from countersign.errors import MisuseError
+from countersign.errors import UNNAMED, MisuseError
 
 MAX_KEY: Final = 200  # characters
 
@@ -25,6 +25,13 @@ def require_key(key: object, of: str = "transaction", *, longest: int = MAX_KEY,
         raise MisuseError(f"the key of a {of} is text: write key={str(key)!r} in place of key={key!r}")
     if not 0 < len(key) <= longest:
         raise MisuseError(f"the key of a {of} has 1 to {longest} characters, this has {len(key)}{why}")
+    if key.startswith(UNNAMED):
+        raise MisuseError(
+            f"a key that begins with {UNNAMED!r} is one that nobody gave, and no other run may find it: write another "
+            f"than {key!r}"
+        )
+    if any("\ud800" <= one <= "\udfff" for one in key):  # half a surrogate pair can be neither sent nor kept
+        raise MisuseError(f"the key of a {of} is text that can be written as UTF-8, and {key!r} is not")
     return key
 
 

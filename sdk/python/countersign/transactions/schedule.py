@@ -1,9 +1,10 @@
 """Steps as data: a list, or a graph, that is checked whole before its first step.
 
 A step names a tool and its arguments. Steps run in order, those of an inner list at the same time. Where a step says
-`after`, the order is the graph's instead: each step waits for those it names, and what may go at the same time does. A
-step may `take` arguments from what a *live* step before it answered; a staged one has no result before people have
-approved the whole, so a plan that needs one is two transactions.
+`after`, the order is the graph's instead, in levels: a step is of the level after the last of those it names, the steps
+of a level go at the same time, and the next level begins once all of it has ended. A step may `take` arguments from
+what a *live* step before it answered; a staged one has no result before people have approved the whole, so a plan that
+needs one is two transactions. Equal staged steps would be one call, so the later one says `repeat` or is refused.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 
@@ -22,8 +23,10 @@ from countersign.contract.admission import JSON, admit, load
 from countersign.contract.errors import ContractError
 from countersign.contract.pointers import resolve_pointer
 from countersign.errors import MisuseError, NotStageable
+from countersign.tools.placeholder import Placeholder
 from countersign.tools.registry import ToolRegistry
 from countersign.tools.tool import Tool
+from countersign.transactions.intake import MAX_EFFECTS
 from countersign.transactions.transaction import Transaction
 
 _MAX_STEPS: Final = 1000
@@ -52,6 +55,7 @@ class StepSpec(BaseModel):
     args: dict[str, Any] = Field(default_factory=dict)
     take: dict[str, str] = Field(default_factory=dict)
     after: tuple[str, ...] = ()
+    repeat: bool = Field(default=False, strict=True)  # an equal step before it is another one
 
 
 _EXAMPLE: Final = '[{"tool": "refund", "args": {"order_id": "o-4"}}]'
@@ -72,10 +76,12 @@ class Schedule:
         self._steps: dict[str, StepSpec] = {}
         self._tools: dict[str, Tool] = {}
         groups = [self._named(entry) for entry in listed]
-        self.groups: Final = self._in_order(groups) if whole else ()
         for name, step in self._steps.items():
             self._check_tool(name, step, registry)
+        self.groups: Final = self._in_order(groups) if whole else ()
         self._check_takes()
+        self._check_repeats()
+        self._check_together()
         if self._problems:
             raise StepsRefused(self._problems[:_MAX_TOLD])
 
@@ -105,7 +111,7 @@ class Schedule:
         for group in self.groups:
             with self._together(txn, group):
                 for name in group:
-                    answers[name] = txn.accept(self._tools[name], (), self._args(name, answers))
+                    answers[name] = self._call(txn, name, answers)
         return answers
 
     async def run_async(self, txn: Transaction) -> dict[str, Any]:
@@ -115,7 +121,7 @@ class Schedule:
         for group in self.groups:
             with self._together(txn, group):
                 for name in group:
-                    answer = txn.accept(self._tools[name], (), self._args(name, answers))
+                    answer = self._call(txn, name, answers)
                     answers[name] = await answer if inspect.isawaitable(answer) else answer
         return answers
 
@@ -127,6 +133,15 @@ class Schedule:
 
     def _together(self, txn: Transaction, group: Sequence[str]) -> Any:
         return txn.parallel() if len(group) > 1 else nullcontext()
+
+    def _call(self, txn: Transaction, name: str, answers: Mapping[str, Any]) -> Any:
+        """What a step takes is known only now, so now it may turn out to be equal to another."""
+        with txn.repeat() if self._steps[name].repeat else nullcontext():
+            answer = txn.accept(self._tools[name], (), self._args(name, answers))
+        for other, known in answers.items():
+            if isinstance(answer, Placeholder) and known is answer:
+                raise NotStageable(_equal(name, other))
+        return answer
 
     def _args(self, name: str, answers: Mapping[str, Any]) -> dict[str, Any]:
         step = self._steps[name]
@@ -173,12 +188,18 @@ class Schedule:
         except CycleError as error:
             self._problems.append(f"steps wait for each other: {' -> '.join(error.args[1])}")
             return ()
-        levels = []
+        levels = list[tuple[str, ...]]()
         while sorter.is_active():
             level = sorted(sorter.get_ready(), key=[*graph].index)
             sorter.done(*level)
-            levels.append(tuple(level))
-        return tuple(levels)
+            alone = [name for name in level if self._fires_alone(name)]
+            levels.append(tuple(name for name in level if name not in alone))
+            levels.extend((name,) for name in alone)
+        return tuple(filter(None, levels))
+
+    def _fires_alone(self, name: str) -> bool:
+        tool = self._tools.get(name)
+        return tool is not None and tool.lane == "staged" and not (tool.own_thread or tool.is_async)
 
     def _check_tool(self, name: str, step: StepSpec, registry: ToolRegistry) -> None:
         found = registry.get(step.tool)
@@ -201,6 +222,34 @@ class Schedule:
                 found.signature.freeze((), step.args)
         except NotStageable as error:
             self._problems.append(f"step {name!r}: {error}")
+
+    def _check_repeats(self) -> None:
+        first: dict[tuple[str, bytes], str] = {}
+        for name in itertools.chain.from_iterable(self.groups):
+            step, tool = self._steps[name], self._tools.get(name)
+            if tool is not None and tool.lane == "live" and step.repeat:
+                self._problems.append(
+                    f"step {name!r}: {tool.name!r} is live and runs each time; leave `repeat` out"
+                )
+            elif tool is not None and tool.lane == "staged" and not (tool.repeat or step.take):
+                with suppress(NotStageable):  # which was told above
+                    other = first.setdefault((tool.name, tool.signature.freeze((), step.args)), name)
+                    if other != name and not step.repeat:
+                        self._problems.append(_equal(name, other))
+
+    def _check_together(self) -> None:
+        """What a transaction refuses of them is refused before the first: their number, and who fires beside whom."""
+        staged = sum(tool.lane == "staged" for tool in self._tools.values())
+        if staged > MAX_EFFECTS:
+            self._problems.append(
+                f"{staged} of them are staged, and a transaction holds at most {MAX_EFFECTS}; make several of them"
+            )
+        for name in itertools.chain.from_iterable(group for group in self.groups if len(group) > 1):
+            if self._fires_alone(name):
+                self._problems.append(
+                    f"step {name!r}: {self._tools[name].name!r} is bound to one thread (own_thread=False), so nothing "
+                    "fires at the same time; take it out of the inner list"
+                )
 
     def _check_takes(self) -> None:
         before: set[str] = set()
@@ -227,6 +276,13 @@ class Schedule:
                 f"step {name!r} takes from {giver!r}, which is staged and has no result before the whole is approved; "
                 "make two transactions of it"
             )
+
+
+def _equal(name: str, other: str) -> str:
+    return (
+        f"step {name!r} asks for the same as step {other!r}, and equal calls of one transaction are one; where both "
+        f'are meant, write "repeat": true in step {name!r}'
+    )
 
 
 def _read(steps: Steps) -> tuple[list[list[tuple[int, StepSpec]]], list[str]]:
@@ -263,5 +319,8 @@ def _shaped(place: int, said: JSON, problems: list[str]) -> StepSpec | None:
 
 def _wrong(found: ErrorDetails) -> str:
     where = ".".join(map(str, found["loc"]))
-    told = {"missing": f"it has no {where!r}", "extra_forbidden": f"it knows no {where!r}"}
+    told = {
+        "missing": f"it has no {where!r}",
+        "extra_forbidden": f"it knows no {where!r}, only {', '.join(StepSpec.model_fields)}",
+    }
     return told.get(found["type"], f"{where}: {found['msg']}" if where else found["msg"])

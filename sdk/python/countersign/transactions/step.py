@@ -26,10 +26,13 @@ from countersign.commit.terms import Terms
 from countersign.contract.wire import Claimed
 from countersign.engine import Engine
 from countersign.errors import AlreadyRedeemed, JournalError, SavepointLost, TransactionBusy
-from countersign.journal import Journal, Lease, LocalState, LocalTxn, TransactionRecord
+from countersign.journal import Journal, Lease, LocalState, LocalTxn, Staged, TransactionRecord
+from countersign.journal.moves import OPEN_TXN
+from countersign.journal.verifying import require_as_written
 from countersign.live.asking import LiveCallAsked, require_released
 from countersign.live.isolation import Serialize, claim
 from countersign.live.remains import undo_remains
+from countersign.live.running import Running
 from countersign.live.work import LiveWork
 from countersign.recovery.forward import Forward, results_in_journal
 from countersign.recovery.live_only import settle_live_only
@@ -40,7 +43,7 @@ from countersign.transactions.live_only import commit_live_only, require_same_li
 
 log: Final = logging.getLogger("countersign")
 
-_MAYBE_REDEEMED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.READY})
+_MAYBE_REDEEMED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.READY, LocalTxn.STOPPED})
 _LEASE_POLL_SECONDS: Final = 0.05
 
 
@@ -70,6 +73,7 @@ class Step:
 
         Raises:
             TransactionBusy: somebody alive owns it.
+            JournalError: what an earlier run left of it is not as the SDK wrote it.
         """
         agent, journal = engine.settings.agent, engine.journal
         waited, until = 0.0, engine.settings.lease_wait_seconds if patient else 0.0
@@ -78,6 +82,7 @@ class Step:
                 journal.transactions.open(txn=txn, agent=agent, run_key=run_key, independent=independent)
                 lease = journal.leases.acquire(txn)
                 if isinstance(lease, Lease):
+                    require_as_written(journal.database, txn)
                     return cls(journal, lease, agent=agent, run_key=run_key, independent=independent)
             if waited >= until:
                 raise TransactionBusy(run_key, lease, waited)
@@ -88,6 +93,11 @@ class Step:
     def calls(self) -> tuple[StagedCall, ...]:
         """The staged calls, in order."""
         return self._list.calls
+
+    @property
+    def ran(self) -> tuple[Staged, ...]:
+        """The live effects that stand so far, in order."""
+        return self._list.ran
 
     def stage(
         self,
@@ -133,11 +143,32 @@ class Step:
 
     def begin_live(self, tool: Tool, raw: bytes, call_key: str, secret: tuple[str, ...]) -> Callable[[], Any]:
         """Write one live effect down and answer how to run it."""
-        effect_id = self._list.run(tool, raw, call_key, secret)
+        if tool.adapter is None:
+            raise AssertionError("registration refuses a live tool without an adapter")
+        args = tool.signature.retype(raw)
+        row = self._list.run(tool, raw, call_key, secret)
         if secret:
             self._live.hide(tool)
-        call = LiveCall(tool.name, tool.signature.retype(raw), effect_id)
-        return functools.partial(self._live.run, tool, call)
+        call, running = LiveCall(tool.name, args, row.effect_id), Running(row, tool.adapter.name)
+        return functools.partial(
+            running.run, functools.partial(self._run_live, tool, call), self._leave_out, awaited=tool.is_async
+        )
+
+    def _run_live(self, tool: Tool, call: LiveCall) -> Any:
+        return self._live.run(tool, call)
+
+    def _leave_out(self, rows: Sequence[Staged], why: str) -> None:
+        """What the journal could not be told would be kept there, so the whole must not be committed; what the effect
+        raised goes on its way.
+        """
+        if self._pid != os.getpid():
+            return  # a fork inside the effect: its rows stay the parent's, for which it goes on
+        try:
+            self._list.leave_out(rows, why)
+        except BaseException as error:
+            self._live.lose(f"{why}, and the journal could not be told: {str(error) or type(error).__name__}")
+            if not isinstance(error, Exception):
+                raise
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
@@ -168,9 +199,12 @@ class Step:
 
     def abort(self, note: str) -> None:
         """The body raised: nothing of it stands."""
-        with self._undone_live(), self._no_journal_trouble():
-            self._journal.transactions.abort(self._lease, self._list.staging, note)
-            self._journal.leases.release(self._lease)
+        with self._undone_live():
+            try:
+                self._forget(note)
+            finally:
+                with self._no_journal_trouble():
+                    self._journal.leases.release(self._lease)
 
     async def commit(self, engine: Engine, terms: Terms) -> None:
         """Commit what was staged and settle the placeholders.
@@ -183,6 +217,12 @@ class Step:
                 results = await self._commit(engine, terms)
                 self._settle(results)
             except BaseException as error:
+                if not isinstance(error, Exception):
+                    # On the disk first: nobody is to begin later what its caller was told has not happened.
+                    with self._no_journal_trouble():
+                        self._journal.stops.stop(
+                            self._lease, f"its program was stopped ({type(error).__name__})"
+                        )
                 if not self._in_force:
                     self._forget(f"{type(error).__name__} before it was submitted")
                 self._settle({})
@@ -274,16 +314,31 @@ class Step:
         return self._journal.transactions.require(self.txn)
 
     async def _replay(self, engine: Engine, earlier: TransactionRecord, plan: Plan) -> dict[str, object]:
-        """This key was redeemed before: bring that to its end if need be, and answer what it answered."""
+        """This key was redeemed before: bring that to its end if need be, and answer what it answered. Manifests that
+        have changed since make no other step of the same calls; what is not finished goes by those people agreed to,
+        and the service decides by the ones of now whenever it gives more time to fire.
+
+        Raises:
+            AlreadyRedeemed: other calls were committed, or these did not end well.
+        """
         before = plan_from_journal(earlier, self._journal, engine.registry)
-        if before.list_key != plan.list_key:
-            raise AlreadyRedeemed(
-                self.run_key, self.txn, earlier.state.value, "another list of calls was committed"
-            )
-        if earlier.state in {LocalTxn.REDEEMED, LocalTxn.UNSETTLED}:
+        unfinished = earlier.state in OPEN_TXN
+        if before.call_keys != plan.call_keys:
+            why = "another list of calls was committed"
+            raise AlreadyRedeemed(self.run_key, self.txn, earlier.state.value, why, finished=not unfinished)
+        if unfinished:
+            self._tell_changed(before, plan)
+            self._journal.stops.go_on(self._lease)  # whoever runs it again under its key means it
             return await Forward(engine, self._lease, before, self._live).run() | self._known(engine, before)
         self._live.undo()
         return self._known(engine, before)
+
+    def _tell_changed(self, before: Plan, plan: Plan) -> None:
+        for name in before.changed_in(plan):
+            log.warning(
+                "the manifest of %s has changed since transaction %r was committed; that goes on with the one of then",
+                *(name, self.run_key),
+            )
 
     def _known(self, engine: Engine, before: Plan) -> dict[str, object]:
         self.replayed = True
@@ -300,11 +355,16 @@ class Step:
             self._list.settle(row.effect_id, row.state.value, results.get(row.effect_id), row.error)
 
     def _end(self) -> None:
-        """Whatever happened: no session stays open, no live row stays undecided, the lease is free."""
+        """Whatever happened: no session stays open, no live row stays undecided but where a part stands, the lease is
+        free.
+        """
         with self._undone_live():
             try:
                 with self._journal.database.unit(durable=False):
-                    self._journal.transactions.end_live(self._lease, self._list.staging, LocalState.UNDONE)
+                    if not self._live.stands:
+                        self._journal.transactions.end_live(
+                            self._lease, self._list.staging, LocalState.UNDONE
+                        )
                     self._journal.leases.release(self._lease)
             except JournalError as error:
                 self._warn(error)

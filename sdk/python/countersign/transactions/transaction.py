@@ -10,8 +10,8 @@ A forked child that leaves the block neither commits nor undoes what is its pare
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, contextmanager
+from collections.abc import Coroutine, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -25,7 +25,7 @@ from countersign.errors import (
     Stopped,
 )
 from countersign.live.isolation import Abort, Isolation, Serialize
-from countersign.tools.current import current_transaction
+from countersign.tools.current import current_transaction, open_transaction
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.tool import Tool
 from countersign.transactions.intake import Intake, OpenStep
@@ -34,6 +34,7 @@ from countersign.waiting import SyncWaits, Waits, run
 
 if TYPE_CHECKING:
     from countersign.engine import Engine, Host
+    from countersign.llm.ledger import Ledger
     from countersign.rehearsal.foreseen import DryRun
     from countersign.rehearsal.stage import Rehearsal
     from countersign.transactions.list_guard import ListGuard
@@ -81,6 +82,16 @@ class Transaction:
         return names.txn_id(agent=self._runtime.settings.agent, run_key=self.key)
 
     @property
+    def ledger(self) -> Ledger:
+        """What counts the calls to models inside."""
+        return self._runtime.ledger
+
+    @property
+    def counted_as(self) -> str:
+        """The run that they belong to: the key; in a rehearsal, which must leave the key as it is, one of its own."""
+        return self.key if self._rehearsal is None else self._rehearsal.counted_as(self.key)
+
+    @property
     def effects(self) -> tuple[Placeholder[Any], ...]:
         """The placeholders of the staged calls, in order."""
         return () if self._intake is None else tuple(self._intake.placeholders)
@@ -103,6 +114,11 @@ class Transaction:
         )
 
     @property
+    def has_ended(self) -> bool:
+        """Whether its block was left: what still runs of that is inside it no more."""
+        return self._phase == _CLOSED
+
+    @property
     def replayed(self) -> bool:
         """Whether an earlier run of this key had done it already: nothing fired now, results are that run's."""
         return any(step.replayed for step in self._steps())
@@ -120,23 +136,19 @@ class Transaction:
             )
         return self._rehearsal.result
 
-    @contextmanager
-    def repeat(self) -> Iterator[None]:
-        """Inside, an equal call is meant once more and not taken for the same one."""
-        calls = self._entered().calls
-        before, calls.repeating = calls.repeating, True
-        try:
-            yield
-        finally:
-            self._entered().calls.repeating = before
+    def repeat(self) -> AbstractContextManager[None]:
+        """Inside, an equal call is meant once more and not taken for the same one: one of this code, or of a task or
+        thread that was begun inside.
+        """
+        return self._entered().repeat()
 
     def parallel(self) -> AbstractContextManager[None]:
-        """Inside, calls may come from any thread or task of this transaction's context, and the staged ones fire at the
-        same time; all of them have ended, one way or another, before anything after them fires. Live effects still take
+        """Inside, calls may come from any thread or task that was begun inside, and the staged ones fire at the same
+        time; all of them have ended, one way or another, before anything after them fires. Live effects still take
         turns.
 
-        `asyncio` tasks and `asyncio.to_thread` have that context; for a thread of your own, call
-        `contextvars.copy_context().run` in it.
+        `asyncio` tasks and `asyncio.to_thread` know where they were begun; a thread of your own does if it is handed
+        `contextvars.copy_context().run`, copied inside the block.
 
         Raises:
             OutsideTransaction: not where the transaction was opened.
@@ -176,7 +188,7 @@ class Transaction:
             await self._opened.aclose()
 
     async def _enter(self, waits: Waits) -> None:
-        self._outer = current_transaction.get()
+        self._outer = open_transaction()
         if self._phase != _NEW:
             raise MisuseError(
                 f"transaction {self.key!r} was used already; make another with transaction(...)"
@@ -223,7 +235,7 @@ class Transaction:
             self._inner.__exit__(None if error is None else type(error), error, None)
             return
         current_transaction.set(None)
-        intake.is_open = False
+        forgotten = intake.end()
         if intake.owner.pid != os.getpid():
             self._leave_to_parent(error)
             return
@@ -231,6 +243,7 @@ class Transaction:
             self._abort(f"the body raised {type(error).__name__}")
             return
         try:
+            self._require_awaited(forgotten)
             if self._guard is not None:
                 self._guard.require_same([call for step in intake.steps for call in step.calls])
         except BaseException as differs:
@@ -240,6 +253,17 @@ class Transaction:
             await self._commit_each()
         else:
             await self._commit(intake.steps[0])
+
+    def _require_awaited(self, forgotten: Sequence[str]) -> None:
+        """What the block is not known to have wanted is not committed without it: the key would be spent on a list that
+        lacks it.
+        """
+        if forgotten:
+            raise MisuseError(
+                f"{', '.join(forgotten)} was called in transaction {self.key!r} and not awaited, so nobody was asked "
+                f"about it; nothing of the block was done. Write `await {forgotten[0]}(...)`, in "
+                "`async with transaction(...)`"
+            )
 
     def _leave_to_parent(self, error: BaseException | None) -> None:
         """A fork copied the block, the lease and the open database sessions; all of them stay the parent's."""
@@ -286,6 +310,10 @@ class Transaction:
             NotStageable: the call cannot be described as bytes.
         """
         return self._entered().accept(tool, args, kwargs)
+
+    def made(self, tool: Tool, call: Coroutine[Any, Any, Any]) -> None:
+        """An async tool was called; whether that is awaited too is looked at when the block ends."""
+        self._entered().made.append((tool.name, call))
 
     def require_stageable(self, tool: Tool) -> None:
         """Refuse a tool that could not be staged here, before anything is called.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -53,6 +53,11 @@ class SQLiteRows(Resource):
             except sqlite3.OperationalError:
                 return False
             return True
+
+    def end(self, adapter: LiveAdapter) -> bool:
+        with suppress(sqlite3.IntegrityError):
+            _connection(adapter).execute("INSERT OR ROLLBACK INTO rows SELECT * FROM rows")
+        return True
 
     def away(self) -> LiveAdapter:
         return SQLiteAdapter(self._path.parent / "gone" / "rows.db")
@@ -173,6 +178,12 @@ class PostgresRows(Resource):
             self._say(_UPSERT, key, value)
         except psycopg.errors.LockNotAvailable:
             return False
+        return True
+
+    def end(self, adapter: LiveAdapter) -> bool:
+        (mine,) = _postgres(adapter).execute("SELECT pg_backend_pid()").fetchone()
+        with psycopg.connect(self._conninfo) as connection:
+            connection.execute("SELECT pg_terminate_backend(%s, 5000)", (mine,))
         return True
 
     def away(self) -> LiveAdapter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +13,10 @@ import pytest
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.overlay import FilesSession
 from countersign.adapters.redo import Work
+from countersign.adapters.sqlite import SQLiteSession
 from countersign.errors import CountersignError
 from tests.unit.sdk.adapters.test_contract import TestFiles as Exam
+from tests.unit.sdk.adapters.test_contract import TestSQLite as DatabaseExam
 
 Fault = Callable[[pytest.MonkeyPatch], None]
 
@@ -91,6 +94,23 @@ FAULTS: dict[str, tuple[Fault, str]] = {
         "test_a_commit_makes_all_of_it_permanent_and_is_marked_with_it",
     ),
 }
+
+
+OF_A_DATABASE: dict[str, Fault] = {
+    "a lost transaction is not noticed": _instead(SQLiteSession, "_require_whole", lambda self: None),
+    "it is noticed once": _instead(SQLiteSession, "verify_unmoved", lambda self: None),
+}
+
+
+@pytest.mark.parametrize("fault", OF_A_DATABASE.values(), ids=OF_A_DATABASE)
+def test_a_database_that_keeps_quiet_about_a_lost_transaction_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    fault(monkeypatch)
+    with pytest.raises((AssertionError, sqlite3.Error)):
+        DatabaseExam().test_a_session_whose_transaction_something_else_ended_keeps_nothing_and_says_so(
+            tmp_path
+        )
 
 
 @pytest.mark.parametrize(("fault", "chapter"), FAULTS.values(), ids=FAULTS.keys())

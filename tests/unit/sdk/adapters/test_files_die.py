@@ -18,7 +18,9 @@ import pytest
 
 from countersign.adapters import LiveCall
 from countersign.adapters.files import FilesAdapter
-from countersign.adapters.redo import COMMITTING, Work
+from countersign.adapters.redo import Work
+from countersign.adapters.redo_record import COMMITTING
+from countersign.errors import JournalError
 
 CALL = LiveCall("exam", {}, "e-1")
 ACTS = ("rename", "link", "unlink", "fsync", "mkdir", "rmdir", "write", "open")
@@ -281,8 +283,8 @@ def test_who_cannot_finish_what_a_dead_process_decided_does_not_keep_it(
 
     monkeypatch.setattr(Work, "_apply", in_the_way)
     for _ in range(2):
-        with pytest.raises(PermissionError):
-            files.begin("t-2")
+        with pytest.raises(JournalError, match="Permission denied"):
+            files.recover("t-1", "a-1")
     monkeypatch.undo()
     files.begin("t-2").undo()
     assert (files.landed("a-1"), (root / "a").read_text(), left(root)) == (True, "new a", [])

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from countersign import (
     Moved,
     OutsideTransaction,
     Retry,
+    SessionLost,
     SettingsError,
     Transaction,
     run_transaction,
@@ -97,6 +99,9 @@ def begun(rows: PostgresRows) -> Iterator[tuple[PostgresAdapter, PostgresSession
             "commit",
             " ;; COMMIT",
             "-- so\nCOMMIT",
+            "-- so\rCOMMIT",
+            "-- so\r\nCOMMIT AND CHAIN",
+            "--\r--\r\n/**/ROLLBACK AND CHAIN",
             "/* a /* b */ */ End",
             "ROLLBACK",
             "ABORT",
@@ -122,6 +127,194 @@ def test_a_tool_may_not_end_the_transaction_it_runs_in(
     assert rows.outside("k") is None
     with session.effect(CALL):
         assert rows.read(adapter, "k") is None
+
+
+RESULT_OF_A_TOOL = {"fetchone", "fetchmany", "fetchall", "rowcount", "description", "statusmessage"}
+
+
+def test_what_a_statement_returns_can_be_read_and_nothing_else(
+    begun: tuple[PostgresAdapter, PostgresSession], rows: PostgresRows
+) -> None:
+    adapter, session = begun
+    with session.effect(CALL):
+        rows.write(adapter, "a", "1")
+        rows.write(adapter, "b", "2")
+        found = adapter.execute("SELECT key, value FROM rows ORDER BY key")
+    assert {name for name in dir(found) if not name.startswith("_")} == RESULT_OF_A_TOOL
+    assert (found.rowcount, found.statusmessage) == (2, "SELECT 2")
+    assert found.description is not None and [one.name for one in found.description] == ["key", "value"]
+    assert (found.fetchone(), found.fetchmany(1), found.fetchone()) == (("a", "1"), [("b", "2")], None)
+    with session.effect(CALL):
+        assert list(adapter.execute("SELECT key FROM rows ORDER BY key")) == [("a",), ("b",)]
+        assert adapter.execute("SELECT key FROM rows ORDER BY key").fetchall() == [("a",), ("b",)]
+
+
+def _says(statement: str) -> Callable[[PostgresAdapter, PostgresSession], None]:
+    """Past the adapter's check, as whatever it does not know would be."""
+
+    def end(adapter: PostgresAdapter, session: PostgresSession) -> None:
+        session._connection.execute(statement.encode())
+
+    return end
+
+
+def _is_terminated(adapter: PostgresAdapter, session: PostgresSession) -> None:
+    with adapter.connect() as other:
+        other.execute("SELECT pg_terminate_backend(%s, 5000)", (session._connection.info.backend_pid,))
+
+
+def _fails_to_copy(adapter: PostgresAdapter, session: PostgresSession) -> None:
+    adapter.execute("COPY rows FROM STDIN")
+
+
+End = Callable[[PostgresAdapter, PostgresSession], None]
+ENDS: dict[str, tuple[End, bool]] = {
+    "COMMIT": (_says("COMMIT"), True),
+    "COMMIT AND CHAIN": (_says("COMMIT AND CHAIN"), True),
+    "ROLLBACK": (_says("ROLLBACK"), True),
+    "ROLLBACK AND CHAIN": (_says("ROLLBACK AND CHAIN"), True),
+    "COMMIT and another one": (_says("COMMIT; BEGIN"), True),
+    "the server ends the connection": (_is_terminated, False),
+    "a COPY that nobody answers": (_fails_to_copy, False),
+}
+
+
+@pytest.mark.parametrize(("end", "may_stand"), ENDS.values(), ids=ENDS)
+def test_an_effect_in_which_the_transaction_was_ended_is_told_and_nothing_runs_after_it(
+    begun: tuple[PostgresAdapter, PostgresSession], rows: PostgresRows, end: End, may_stand: bool
+) -> None:
+    adapter, session = begun
+    stands = "may stand and cannot be undone" if may_stand else "Nothing of it stands"
+    with pytest.raises(SessionLost, match=stands), session.effect(CALL):
+        rows.write(adapter, "k", "until then")
+        with suppress(psycopg.Error):
+            end(adapter, session)
+    for refused in (
+        lambda: session.effect(CALL).__enter__(),
+        session.savepoint,
+        session.verify_unmoved,
+        session.changes,
+        lambda: session.prepare("a-1"),
+    ):
+        with pytest.raises(SessionLost, match=stands):
+            refused()
+    if may_stand:
+        with pytest.raises(SessionLost, match=stands):
+            session.undo()
+    session.undo()
+    assert adapter.landed("a-1") is False
+    if not may_stand:
+        assert rows.outside("k") is None
+
+
+@pytest.mark.parametrize("statement", ["COMMIT", "ROLLBACK"])
+def test_a_tool_whose_transaction_was_ended_writes_nothing_more(
+    begun: tuple[PostgresAdapter, PostgresSession], rows: PostgresRows, statement: str
+) -> None:
+    adapter, session = begun
+    with pytest.raises(SessionLost), session.effect(CALL):
+        _says(statement)(adapter, session)
+        with suppress(SessionLost):
+            rows.write(adapter, "k", "alone")
+    assert rows.outside("k") is None
+    with pytest.raises(SessionLost):
+        session.undo()
+
+
+def test_a_session_that_lost_its_transaction_between_effects_does_not_commit(
+    begun: tuple[PostgresAdapter, PostgresSession], rows: PostgresRows
+) -> None:
+    adapter, session = begun
+    with session.effect(CALL):
+        rows.write(adapter, "k", "until then")
+    _is_terminated(adapter, session)
+    with pytest.raises(psycopg.OperationalError):
+        session.prepare("a-1")
+    with pytest.raises(SessionLost, match="Nothing of it stands"):
+        session.prepare("a-1")
+    session.undo()
+    assert (rows.outside("k"), adapter.landed("a-1")) == (None, False)
+
+
+def test_who_interrupts_the_program_is_not_answered_with_another_error(
+    begun: tuple[PostgresAdapter, PostgresSession],
+) -> None:
+    adapter, session = begun
+    with pytest.raises(KeyboardInterrupt), session.effect(CALL):
+        _says("COMMIT")(adapter, session)
+        raise KeyboardInterrupt
+    with pytest.raises(SessionLost):
+        session.undo()
+
+
+def test_a_block_in_which_it_was_lost_cannot_be_ended(rows: PostgresRows) -> None:
+    adapter = rows.adapter()
+    assert isinstance(adapter, PostgresAdapter)
+    for end in ("release", "rollback"):
+        session = adapter.begin("t-1")
+        block = session.savepoint()
+        with suppress(SessionLost), session.effect(CALL):
+            _is_terminated(adapter, session)
+        with pytest.raises(SessionLost):
+            getattr(block, end)()
+        session.undo()
+
+
+# --------------------------------------------------------------------------------------- where the mark stands
+
+MOVES = {
+    "the search path": ["SET LOCAL search_path TO tenant_7"],
+    "the search path for good": ["SET search_path TO tenant_7"],
+    "a temporary table": [
+        "CREATE TEMP TABLE countersign_landed (attempt_id text PRIMARY KEY, landed_at text)"
+    ],
+    "a schema that comes first": [
+        "CREATE SCHEMA AUTHORIZATION CURRENT_USER"
+        " CREATE TABLE countersign_landed (attempt_id text PRIMARY KEY, landed_at text)",
+    ],
+}
+
+
+@pytest.mark.parametrize("moves", [*MOVES.values(), ["SELECT 1"]], ids=[*MOVES, "nothing"])
+def test_whatever_a_tool_does_to_names_the_mark_stands_where_landed_looks(
+    begun: tuple[PostgresAdapter, PostgresSession], rows: PostgresRows, conninfo: str, moves: list[str]
+) -> None:
+    adapter, session = begun
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("CREATE SCHEMA tenant_7")
+        connection.execute("CREATE TABLE tenant_7.countersign_landed (LIKE countersign_landed INCLUDING ALL)")
+        try:
+            with session.effect(CALL):
+                rows.write(adapter, "k", "new")
+                for statement in moves:
+                    adapter.execute(statement)
+            session.prepare("a-1")
+            session.commit("a-1")
+            assert rows.adapter().landed("a-1") is True
+            assert connection.execute("SELECT attempt_id FROM public.countersign_landed").fetchall() == [
+                ("a-1",)
+            ]
+            assert connection.execute("SELECT * FROM tenant_7.countersign_landed").fetchall() == []
+        finally:
+            connection.execute("DROP SCHEMA tenant_7 CASCADE")
+            connection.execute(f'DROP SCHEMA IF EXISTS "{connection.info.user}" CASCADE'.encode())
+
+
+def test_the_mark_of_an_agent_with_a_schema_of_its_own_stands_there(
+    conninfo: str, rows: PostgresRows
+) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute('CREATE SCHEMA "Ten ant"')
+        try:
+            adapter = PostgresAdapter(f"{conninfo}?options=-csearch_path%3D%22Ten%5C%20ant%22", name="rows")
+            session = adapter.begin("t-1")
+            session.prepare("a-1")
+            session.commit("a-1")
+            assert adapter.landed("a-1") is True
+            found = connection.execute('SELECT attempt_id FROM "Ten ant".countersign_landed').fetchall()
+            assert found == [("a-1",)]
+        finally:
+            connection.execute('DROP SCHEMA "Ten ant" CASCADE')
 
 
 def test_a_tool_that_swallows_an_error_of_the_database_has_failed(
@@ -371,3 +564,106 @@ def test_scenario_47_a_row_that_moved_is_looked_at_again(
 
     run_transaction(step, key="t-1", isolation=Retry(), runtime=desk.runtime)
     assert (seen, rows.outside("n")) == ([5, 15], "16")
+
+
+def test_an_outer_effect_may_end_nothing_and_is_told_of_whole_once_an_inner_one_has_ended(
+    begun: tuple[PostgresAdapter, PostgresSession], rows: PostgresRows
+) -> None:
+    adapter, session = begun
+    with session.effect(CALL):
+        with suppress(ZeroDivisionError), session.effect(CALL):
+            rows.write(adapter, "inner", "half")
+            raise ZeroDivisionError
+        with pytest.raises(MisuseError):
+            adapter.execute("COMMIT")
+        rows.write(adapter, "after", "new")
+    assert [rows.told(one)[0] for one in session.changes() or ()] == ["after"]
+    session.undo()
+    assert (rows.outside("inner"), rows.outside("after")) == (None, None)
+
+
+# ------------------------------------------------------------------------------------------ others are at it
+
+
+@pytest.fixture
+def busy(conninfo: str, rows: PostgresRows) -> Iterator[psycopg.Connection[Any]]:
+    """Somebody else has written to the table and not said yet whether that stands."""
+    rows.change_outside("k", "old")
+    with psycopg.connect(conninfo, autocommit=True) as other:
+        other.execute("BEGIN")
+        other.execute("UPDATE rows SET value = 'theirs'")
+        yield other
+
+
+WAITED = r"lock timeout, wait_seconds=0\.1.*Retry"
+
+
+def test_a_table_that_others_keep_locked_is_a_conflict_that_says_for_how_long_it_waited_and_what_to_do(
+    conninfo: str, busy: psycopg.Connection[Any]
+) -> None:
+    adapter = PostgresAdapter(conninfo, name="bank", locks=("public.rows",), wait_seconds=0.1)
+    with pytest.raises(Moved, match=WAITED) as told:
+        adapter.begin("t-1")
+    assert (told.value.adapter, told.value.key) == ("bank", "public.rows")
+    busy.execute("ROLLBACK")
+    adapter.begin("t-1").undo()
+
+
+def test_a_row_that_others_keep_locked_is_one_as_well_and_the_session_goes_on(
+    conninfo: str, busy: psycopg.Connection[Any], rows: PostgresRows
+) -> None:
+    adapter = PostgresAdapter(conninfo, name="bank", wait_seconds=0.1)
+    session = adapter.begin("t-1")
+    with pytest.raises(Moved, match=WAITED) as told, session.effect(CALL):
+        rows.write(adapter, "k", "mine")
+    assert told.value.key == CALL.tool
+    with session.effect(CALL):
+        rows.write(adapter, "other", "mine")
+    session.prepare("a-1")
+    session.commit("a-1")
+    assert rows.outside("other") == "mine"
+
+
+def test_a_table_that_is_not_there_is_told_as_the_server_does(conninfo: str, rows: PostgresRows) -> None:
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        PostgresAdapter(conninfo, locks=("nowhere",)).begin("t-1")
+
+
+def test_retry_outlasts_a_locked_table(
+    conninfo: str, busy: psycopg.Connection[Any], rows: PostgresRows, desk: Desk
+) -> None:
+    adapter = PostgresAdapter(conninfo, name="bank", locks=("rows",), wait_seconds=0.1)
+    runs: list[int] = []
+
+    @tool("put", lane="live", adapter=adapter, registry=desk.registry)
+    def put(key: str) -> None:
+        rows.write(adapter, key, "mine")
+
+    def step(txn: Transaction) -> None:
+        runs.append(len(runs))
+        if len(runs) == 2:
+            busy.execute("ROLLBACK")
+        put("k")
+
+    run_transaction(step, key="t-1", isolation=Retry(20), runtime=desk.runtime)
+    assert (rows.outside("k"), len(runs)) == ("mine", 2)
+
+
+def test_a_sequence_goes_on_from_where_an_undone_tool_left_it_and_a_large_object_does_not_stand(
+    conninfo: str, rows: PostgresRows
+) -> None:
+    """As the README says of what no transaction undoes."""
+    adapter = PostgresAdapter(conninfo)
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("CREATE SEQUENCE numbers")
+        try:
+            session = adapter.begin("t-1")
+            with session.effect(CALL):
+                adapter.execute("SELECT setval('numbers', 500)")
+                adapter.execute("SELECT lo_create(4711)")
+            session.undo()
+            assert connection.execute("SELECT nextval('numbers')").fetchone() == (501,)
+            found = connection.execute("SELECT 1 FROM pg_largeobject_metadata WHERE oid = 4711")
+            assert found.fetchone() is None
+        finally:
+            connection.execute("DROP SEQUENCE numbers")

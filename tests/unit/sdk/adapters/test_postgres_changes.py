@@ -6,7 +6,10 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from countersign import Moved
+from countersign.adapters import row_changes
 from countersign.adapters.postgres import PostgresAdapter
+from countersign.adapters.postgres_changes import changes_of
 from tests.unit.sdk.adapters.rows import CALL, Database, order, told
 
 pytestmark = pytest.mark.xdist_group("postgresql")
@@ -233,3 +236,65 @@ def test_a_lock_that_hides_a_removal_is_no_lie(server: Database) -> None:
         with session.effect(CALL):
             server.say("DELETE FROM orders WHERE id = 3")
         assert session.changes() is None
+
+
+def deferred_reference(server: Database) -> None:
+    server.outside(
+        "CREATE TABLE child (id integer PRIMARY KEY, order_id integer REFERENCES orders"
+        " DEFERRABLE INITIALLY DEFERRED)"
+    )
+
+
+def test_what_a_commit_would_refuse_is_raised_as_preparing_one_does(server: Database) -> None:
+    deferred_reference(server)
+    for ends in (lambda session: session.changes(), lambda session: session.prepare("a-1")):
+        with server.session() as session:
+            with session.effect(CALL):
+                server.say("INSERT INTO child VALUES (1, 99)")
+            with pytest.raises(psycopg.errors.ForeignKeyViolation, match="child"):
+                ends(session)
+
+
+def test_what_is_right_in_the_end_is_told(server: Database) -> None:
+    deferred_reference(server)
+    found = told(server, "INSERT INTO child VALUES (1, 99)", "INSERT INTO orders VALUES (99, 'late')")
+    assert found is not None and found.keys() == {"child[1]", "orders[99]"}
+
+
+def test_a_deferred_trigger_that_meets_a_conflict_is_moved(server: Database) -> None:
+    server.outside(
+        "CREATE OR REPLACE FUNCTION closes() RETURNS trigger LANGUAGE plpgsql AS "
+        "'BEGIN UPDATE orders SET state = ''closed'' WHERE id = 2; RETURN NULL; END'"
+    )
+    server.outside(
+        "CREATE CONSTRAINT TRIGGER t AFTER UPDATE ON lines DEFERRABLE INITIALLY DEFERRED "
+        "FOR EACH ROW EXECUTE FUNCTION closes()"
+    )
+    with server.session() as session:
+        with session.effect(CALL):
+            server.say("UPDATE lines SET n = 9 WHERE order_id = 1")
+        server.outside("UPDATE orders SET state = 'theirs' WHERE id = 2")
+        with pytest.raises(Moved, match="a deferred constraint"):
+            session.changes()
+
+
+def test_what_has_no_time_left_is_not_asked_at_all(
+    server: Database, conninfo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time of 0 is none to the server, and less than 0 an error."""
+    for seconds in (0.0, -5.0):
+        monkeypatch.setattr(row_changes, "LONGEST_S", seconds)
+        with psycopg.connect(conninfo) as connection:
+            connection.execute("DELETE FROM orders WHERE id = 3")
+            assert changes_of(connection, lambda: psycopg.connect(conninfo, autocommit=True)) is None
+            connection.rollback()
+
+
+def test_what_is_too_large_is_cut_off_where_it_is_read(
+    server: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the answer is neither kept nor waited for, and the session is undone as ever."""
+    server.outside("INSERT INTO orders SELECT n, repeat('x', 1000) FROM generate_series(10, 9000) AS n")
+    monkeypatch.setattr(row_changes, "MOST_BYTES", 10_000)
+    assert told(server, "DELETE FROM orders WHERE id > 9") is None
+    assert told(server, "DELETE FROM orders WHERE id = 10") is not None

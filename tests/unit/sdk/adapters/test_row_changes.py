@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import count, repeat
+
 import pytest
 
-from countersign.adapters import postgres_changes as of_postgres
 from countersign.adapters import row_changes
-from countersign.adapters import sqlite_changes as of_sqlite
+from countersign.adapters.row_changes import Allowance, CannotTell
 from tests.unit.sdk.adapters.rows import CALL, Database, order, told
 
 pytestmark = pytest.mark.xdist_group("postgresql")
@@ -72,10 +73,47 @@ def test_a_database_is_as_it_was_after_the_diff(database: Database) -> None:
 def test_more_than_is_told_row_by_row_cannot_be_told(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (row_changes, of_sqlite, of_postgres):
-        monkeypatch.setattr(module, "MOST_ROWS", 2)
-    assert told(database, "DELETE FROM orders WHERE id > 2") is not None
+    monkeypatch.setattr(row_changes, "MOST_ROWS", 2)
+    assert told(database, "UPDATE orders SET state = 'paid' WHERE id < 3") is not None
     assert told(database, "UPDATE orders SET state = 'paid'") is None
+
+
+def test_rows_are_counted_over_all_tables(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_changes, "MOST_ROWS", 2)
+    one, other = "UPDATE orders SET state = 'paid' WHERE id < 3", "UPDATE lines SET n = 7 WHERE order_id = 2"
+    assert told(database, one) is not None
+    assert told(database, other) is not None
+    assert told(database, one, other) is None
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE orders SET state = 'paid' WHERE id > 9",
+        "DELETE FROM orders WHERE id > 9",
+        "INSERT INTO orders SELECT id + 90, state FROM orders WHERE id > 9",
+    ],
+)
+def test_rows_that_are_too_large_together_cannot_be_told(
+    database: Database, monkeypatch: pytest.MonkeyPatch, statement: str
+) -> None:
+    text = "x" * 1_000
+    database.outside(f"INSERT INTO orders VALUES (10, '{text}'), (11, '{text}')")
+    monkeypatch.setattr(row_changes, "MOST_BYTES", 8_000)
+    assert told(database, statement) is not None
+    monkeypatch.setattr(row_changes, "MOST_BYTES", 1_500)
+    assert told(database, statement) is None
+
+
+def test_bytes_are_counted_over_all_tables(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    database.outside("CREATE TABLE more (id integer PRIMARY KEY, state text)")
+    text = "x" * 1_000
+    one, other = (f"INSERT INTO {table} VALUES (10, '{text}')" for table in ("orders", "more"))
+    monkeypatch.setattr(row_changes, "MOST_BYTES", 3_000)
+    assert told(database, one) is not None
+    assert told(database, other) is not None
+    monkeypatch.setattr(row_changes, "MOST_BYTES", 3_000)
+    assert told(database, one, other, f"UPDATE orders SET state = '{text}' WHERE id = 1") is None
 
 
 def test_keys_that_would_read_the_same_are_told_apart(database: Database) -> None:
@@ -90,6 +128,24 @@ def test_what_takes_too_long_cannot_be_told(database: Database, monkeypatch: pyt
     values = ", ".join(f"({number}, 'x')" for number in range(100, 9_000))
     database.outside(f"INSERT INTO orders VALUES {values}")
     assert told(database, "UPDATE orders SET state = 'y' WHERE id > 100") is not None
-    for module in (of_sqlite, of_postgres):
-        monkeypatch.setattr(module, "LONGEST_S", 0.0)
+    monkeypatch.setattr(row_changes, "LONGEST_S", 0.0)
     assert told(database, "UPDATE orders SET state = 'y' WHERE id > 100") is None
+
+
+def test_without_time_nothing_is_asked() -> None:
+    for seconds in (0.0, -1.0, 0.000_1):
+        with pytest.raises(CannotTell):
+            Allowance(seconds).milliseconds()
+    assert Allowance(0.0).is_over
+    assert 0 < Allowance(5.0).milliseconds() <= 5_000
+    assert 0 < Allowance(60.0).milliseconds() <= 10_000
+    assert not Allowance(5.0).is_over
+
+
+def test_an_answer_is_read_no_further_than_it_can_be_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_changes, "MOST_ROWS", 3)
+    assert len(list(Allowance().rows(repeat((1, "a"), 3)))) == 3
+    numbers = count(start=1)
+    with pytest.raises(CannotTell):
+        list(Allowance().rows(zip(numbers, strict=True)))
+    assert next(numbers) == 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -149,3 +150,132 @@ def test_tables_that_are_made_or_dropped_are_told_with_their_rows(sqlite: Databa
 
 def test_a_table_of_another_shape_cannot_be_told(sqlite: Database) -> None:
     assert told(sqlite, "ALTER TABLE orders ADD COLUMN more text") is None
+
+
+KEYS = {
+    "another case": ("k text COLLATE NOCASE PRIMARY KEY", "'a'", "'A'"),
+    "another case, in an index of its own": ("k text, PRIMARY KEY (k COLLATE NOCASE)", "'a'", "'A'"),
+    "a number as text": ("k PRIMARY KEY", "1", "'1'"),
+    "an integer as a float": ("k PRIMARY KEY", "1", "1.0"),
+    "text as bytes": ("k PRIMARY KEY", "'a'", "x'61'"),
+    "without a rowid": ("k text COLLATE NOCASE PRIMARY KEY) WITHOUT ROWID --", "'a'", "'A'"),
+}
+
+
+@pytest.mark.parametrize(("declared", "before", "after"), KEYS.values(), ids=KEYS)
+def test_a_key_that_compares_equal_and_is_another_value_is_another_row(
+    sqlite: Database, declared: str, before: str, after: str
+) -> None:
+    sqlite.outside(f"CREATE TABLE named ({declared})")
+    sqlite.outside(f"INSERT INTO named VALUES ({before}), ('other')")
+    with sqlite.session() as session:
+        with session.effect(CALL):
+            sqlite.say(f"UPDATE named SET k = {after} WHERE k = {before}")
+        changes = session.changes()
+    assert changes is not None
+    assert [(one.before is None, one.after is None) for one in changes] == [(False, True), (True, False)]
+
+
+def test_keys_that_only_the_column_finds_equal_are_rows_of_their_own(sqlite: Database) -> None:
+    sqlite.outside("CREATE TABLE named (k text COLLATE NOCASE, n, PRIMARY KEY (k COLLATE BINARY))")
+    sqlite.outside("INSERT INTO named VALUES ('a', 1), ('A', 1)")
+    assert told(sqlite, "UPDATE named SET n = 2 WHERE k = 'a' COLLATE BINARY") == {
+        "named[a]": ({"k": "a", "n": 1}, {"k": "a", "n": 2})
+    }
+
+
+def test_columns_that_follow_from_others_are_not_told_twice(sqlite: Database) -> None:
+    sqlite.outside("CREATE TABLE sums (id integer PRIMARY KEY, a, b AS (a * 2), c AS (a * 3) STORED)")
+    sqlite.outside("INSERT INTO sums (id, a) VALUES (1, 1), (2, 1)")
+    assert told(sqlite, "UPDATE sums SET a = 5 WHERE id = 1") == {
+        "sums[1]": ({"id": 1, "a": 1}, {"id": 1, "a": 5})
+    }
+
+
+def test_numbers_of_rows_that_are_given_again_name_what_stands_there(sqlite: Database) -> None:
+    sqlite.outside("CREATE TABLE bag (x)")
+    sqlite.outside("INSERT INTO bag VALUES ('a'), ('b')")
+    assert told(sqlite, "DELETE FROM bag", "INSERT INTO bag VALUES ('a'), ('c'), ('d')") == {
+        "bag[2]": ({"x": "b"}, {"x": "c"}),
+        "bag[3]": (None, {"x": "d"}),
+    }
+
+
+def test_a_table_of_many_columns_is_told(sqlite: Database) -> None:
+    sqlite.outside(f"CREATE TABLE wide (id integer PRIMARY KEY, {', '.join(f'c{n}' for n in range(900))})")
+    sqlite.outside("INSERT INTO wide (id) VALUES (1), (2), (3)")
+    found = told(sqlite, "UPDATE wide SET c899 = 1 WHERE id = 2", "DELETE FROM wide WHERE id = 3")
+    assert found is not None and found.keys() == {"wide[2]", "wide[3]"}
+
+
+@pytest.mark.parametrize(
+    "declared",
+    [
+        "k integer PRIMARY KEY, x text)",
+        "k text PRIMARY KEY, x text)",
+        "k text COLLATE NOCASE PRIMARY KEY, x text)",
+        "k, x text)",
+        "k text, x text, PRIMARY KEY (x, k)) WITHOUT ROWID",
+    ],
+)
+def test_every_row_is_found_by_its_key_and_none_is_kept(
+    sqlite: Database, tmp_path: Path, declared: str
+) -> None:
+    """Whatever would sort or gather rows that are the same takes the memory and the time of the whole table."""
+    sqlite.outside(f"CREATE TABLE big ({declared}")
+    asked: list[str] = []
+    with sqlite.session() as session:
+        with session.effect(CALL):
+            assert isinstance(sqlite.adapter, SQLiteAdapter)
+            sqlite.say("INSERT INTO big VALUES (1, 'a')")
+            sqlite.adapter.connection.set_trace_callback(asked.append)
+        assert session.changes() is not None
+    with closing(sqlite3.connect(tmp_path / "rows.db")) as other:
+        other.execute("ATTACH ? AS countersign_before", (str(tmp_path / "rows.db"),))
+        plans = [
+            [step for *_, step in other.execute(f"EXPLAIN QUERY PLAN {one}")]
+            for one in asked
+            if " JOIN " in one
+        ]
+    assert len(plans) == 3
+    for plan in plans:
+        first, second = plan
+        assert (first[:4], second[:6]) == ("SCAN", "SEARCH"), plan
+        assert "AUTOMATIC" not in second
+
+
+def fill(database: Database, rows: int) -> None:
+    numbers = f"WITH RECURSIVE n (i) AS (SELECT 10 UNION ALL SELECT i + 1 FROM n LIMIT {rows})"
+    database.outside(f"INSERT INTO orders {numbers} SELECT i, printf('%0200d', i) FROM n")
+
+
+def test_comparing_leaves_others_half_of_the_time_that_they_wait(sqlite: Database, tmp_path: Path) -> None:
+    fill(sqlite, 100_000)
+    patient, hasty = (SQLiteAdapter(tmp_path / "rows.db", busy_seconds=s) for s in (60.0, 0.02))
+    for adapter, can_tell in ((patient, True), (hasty, False)):
+        session = adapter.begin("t-1")
+        with session.effect(CALL):
+            adapter.connection.execute("UPDATE orders SET state = 'paid' WHERE id = 7000")
+        changes = session.changes()
+        session.undo()
+        assert (changes is not None) == can_tell
+
+
+def test_a_transaction_that_outgrew_the_page_cache_does_not_wait_for_itself(sqlite: Database) -> None:
+    """SQLite has then written pages out, and nobody can read the file any more: not even we."""
+    fill(sqlite, 30_000)
+    with sqlite.session() as session:
+        with session.effect(CALL):
+            sqlite.say("UPDATE orders SET state = 'paid'")
+        began = time.monotonic()
+        assert session.changes() is None
+        assert time.monotonic() - began < 2.5  # of the five seconds for which it would wait for others
+
+
+def test_a_transaction_that_outgrew_the_page_cache_is_told_in_wal_mode(sqlite: Database) -> None:
+    sqlite.outside("PRAGMA journal_mode = wal")
+    fill(sqlite, 30_000)
+    there, back = "state || 'x'", "substr(state, 1, length(state) - 1)"
+    everywhere = [f"UPDATE orders SET state = {one}" for one in (there, back)]
+    found = told(sqlite, *everywhere, "UPDATE orders SET state = 'paid' WHERE id = 1")
+    assert found == {"orders[1]": (order(1, "new"), order(1, "paid"))}

@@ -173,6 +173,23 @@ def test_nothing_an_agent_wrote_is_markup(text: str, shown: str) -> None:
     assert told.splitlines()[-1] == f"|  |  |  |  | {shown} |  |  |  |"
 
 
+def test_a_list_fits_a_terminal_and_tells_of_live_calls(whole: Path) -> None:
+    """What is broken over lines cannot be read, nor copied."""
+    command = ["journal", "list", "--journal", str(whole)]
+    told = CliRunner().invoke(app, command, catch_exceptions=False, env={"COLUMNS": "80"}).output
+    times = {one["changed"][:16].replace("T", " ") for one in json.loads(run(whole, "list", "--json").output)}
+    assert {len(line) for line in told.splitlines()} == {80}
+    assert all(time in told for time in times) and "note kept" in " ".join(run(whole, "list").output.split())
+
+
+def test_the_empty_name_is_no_transactions(whole: Path) -> None:
+    """A shell's variable that is not set names none, and not all."""
+    said = run(whole, "show", "")
+    assert (said.exit_code, "has no transaction ''" in " ".join(said.output.split())) == (1, True), (
+        said.output
+    )
+
+
 def test_stats_count_what_happened(whole: Path) -> None:
     told = json.loads(run(whole, "stats", "--json").output)
     assert told["transactions"] == {"ended": 2, "parked": 1, "settled": 3, "unsettled": 1}

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -18,6 +19,7 @@ from countersign.contract.codes import DenyCode
 from countersign.contract.wire import Reason
 from countersign.rehearsal.steps import load_step
 from countersign.tools.tool import default_registry
+from tests.counterparts import postgres, require
 from tests.fakes.desk import Desk
 from tests.fakes.service_http import serving
 
@@ -242,6 +244,47 @@ def test_a_step_that_raises_is_a_sentence_and_not_taken_for_a_denial(served: Des
     assert "the step raised ValueError: no vault" in result.stderr
     assert "raising.py:3" in result.stderr
     assert "tok_SECRET" not in result.stderr
+
+
+BANK = '''
+from countersign import PostgresAdapter, tool
+
+bank = PostgresAdapter("{conninfo}", name="bank")
+
+
+@tool("rehearsed_adopt", lane="live", adapter=bank, secret={secret})
+def adopt(parent: str) -> None:
+    """A child of a parent that is not there."""
+    bank.execute("INSERT INTO child VALUES (%s)", (parent,))
+
+
+def step(txn):
+    adopt("n0b0dy")
+'''
+
+
+@pytest.mark.xdist_group("postgresql")
+@pytest.mark.parametrize(
+    ("secret", "said"),
+    [("[]", "Key (p)=(n0b0dy) is not present"), ('["/parent"]', "'bank' raised ForeignKeyViolation")],
+)
+def test_what_a_database_would_refuse_at_the_commit_ends_a_plan_with_two(
+    served: Desk, agent: Path, secret: str, said: str
+) -> None:
+    require("PostgreSQL", postgres.is_at_hand(), postgres.WAY_TO_GET)
+    with postgres.server() as server, postgres.database(server) as url:
+        conninfo = url.replace("+psycopg", "")
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            connection.execute("CREATE TABLE parent (id text PRIMARY KEY)")
+            connection.execute(
+                "CREATE TABLE child (p text PRIMARY KEY REFERENCES parent DEFERRABLE INITIALLY DEFERRED)"
+            )
+        agent.write_text(BANK.format(conninfo=conninfo, secret=secret))
+        sys.modules.pop("rehearsed_agent", None)
+        result = run("plan", f"{agent}:step")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert said in result.stderr
+    assert ("n0b0dy" in result.stderr) == (secret == "[]")
 
 
 def record(agent: Path, step: str, key: str = "case-1") -> None:

@@ -301,13 +301,80 @@ def test_a_compensation_that_people_must_allow_waits_and_resume_finishes_it(desk
     with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
         placed = charge("o-1", 100)
         notify("o-1")
-    assert "Still standing" in str(failed.value)
+    assert "Still standing" not in str(failed.value)
     (waiting,) = resume(desk.runtime)
-    assert waiting.after == "unsettled"
+    assert (waiting.after, waiting.waiting, waiting.is_kept_up) == ("unsettled", True, False)
     desk.service.approve_compensation(txn.txn, placed.effect_id)
     (found,) = resume(desk.runtime)
     assert found.after == "settled"
     assert [what for what, *_ in desk.done] == ["charge", "void"]
+
+
+def test_what_people_are_asked_to_take_back_is_told_with_whom_and_where_and_nothing_is_to_be_repeated(
+    desk: Desk,
+) -> None:
+    """Whoever told the customer again would have told of a charge that is voided a minute later."""
+    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
+    desk.service.policy = lambda name, _: Verdict.REVIEW if name == "void" else Verdict.RELEASE
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+        charge("o-1", 100)
+        charge("o-2", 200)
+        notify("o-1")
+    said = str(failed.value)
+    for review in failed.value.reviews:
+        assert (review.tool, str(review) in said, str(review.url) in said) == ("void", True, True)
+    assert len(failed.value.reviews) == 2
+    assert "To be taken back, and not yet: charge#1, charge#2" in said
+    assert "another key" not in said and "notify#3" not in said
+    assert said.endswith("Stage nothing of it again before that is decided.")
+    (found,) = resume(desk.runtime)
+    assert str(failed.value.reviews[0]) in found.note
+    desk.service.approve_compensation(txn.txn, txn.effects[0].effect_id)
+    (found,) = resume(desk.runtime)
+    assert (found.waiting, "To be taken back, and not yet: charge#2: " in found.note) == (True, True)
+
+
+def test_what_is_kept_up_by_more_than_people_is_not_said_to_wait_for_them(desk: Desk) -> None:
+    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
+    refund = refund_tool(desk)
+    desk.service.policy = lambda name, _: Verdict.REVIEW if name == "void" else Verdict.RELEASE
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime):
+        charge("o-1", 100)
+        refund("o-1", 100)
+        notify("o-1")
+    assert "Still standing and not undone: refund#2; a person has been told." in str(failed.value)
+    assert "another key" not in str(failed.value)
+    (found,) = resume(desk.runtime)
+    assert (found.waiting, found.is_kept_up) == (False, True)
+
+
+def test_a_compensation_the_service_could_not_be_asked_about_waits_for_nobody(desk: Desk) -> None:
+    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
+    desk.face.faults["/v1/redemptions"] = ["lost_request"] * 20
+    desk.service.policy = lambda name, _: Verdict.RELEASE
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime):
+        charge("o-1", 100)
+        notify("o-1")
+    assert (failed.value.reviews, failed.value.outcomes["charge#1"]) == ((), "compensating")
+    assert "another key" not in str(failed.value)
+    (found,) = resume(desk.runtime)
+    assert (found.waiting, found.is_kept_up) == (False, True)
+
+
+def test_time_that_ran_out_with_people_asked_tells_them_as_well(desk: Desk) -> None:
+    charge = charge_tools(desk)
+    denied = (Verdict.DENY, Reason(code="no_permit", text="no longer"))
+
+    def late(_: str) -> None:
+        desk.clock.advance(40)
+        desk.service.policy = lambda name, _: Verdict.REVIEW if name == "void" else denied
+
+    desk.before_fire = late
+    with pytest.raises(PartlyFired) as partly, transaction("t-1", runtime=desk.runtime):
+        charge("o-1", 100)
+        charge("o-2", 200)
+    assert [one.tool for one in partly.value.reviews] == ["void"]
+    assert "another key" not in str(partly.value)
 
 
 def test_a_denied_compensation_is_told_as_failed_not_as_rolled_back(desk: Desk) -> None:

@@ -332,6 +332,7 @@ def test_what_a_dead_process_left_behind_it_is_brought_to_its_end(
 
     with monkeypatch.context() as patched:
         patched.setattr(desk.runtime.journal.firing, "write", lambda *_: None)  # the dead write nothing
+        patched.setattr(desk.runtime.journal.stops, "stop", lambda *_: None)
         with pytest.raises(Killed), transaction("t-1", runtime=desk.runtime):
             body()
     assert states(desk, "t-1") == {"mail#1": "failed", "upsert#2": "firing", "refund#3": "redeemed"}

@@ -101,7 +101,7 @@ def test_a_worker_that_is_to_stop_asks_no_probe(desk: Desk) -> None:
         payments.pay("o-1", 100)
     before = len(payments.asked)
     engine = desk.runtime.engine(desk.runtime.sync_waits(), lambda: True)
-    found = run(resume_one(engine, desk.runtime.journal.transactions.require(txn.txn)))
+    found = run(resume_one(engine, txn.txn))
     assert (found.waiting, len(payments.asked)) == (True, before)
     assert states(desk, "t-1") == {"pay#1": "unknown"}
 

@@ -25,7 +25,7 @@ from countersign import (
 )
 from countersign.contract import EffectState, Outcome, names
 from countersign.contract.effect import Effect, Resource
-from countersign.journal import Done, Journal, Lease, LocalState, LocalTxn, Staged
+from countersign.journal import Done, Journal, Lease, LocalState, LocalTxn, News, Staged
 from countersign.journal.leases import fate_of, new_holder
 from countersign.journal.moves import MOVES, SOURCES
 from countersign.journal.place import JournalPlace, JournalUrl
@@ -33,6 +33,7 @@ from tests.fakes.desk import AGENT, Desk, TickingClock, failing_tool, refund_too
 from tests.unit.sdk.journals import BOTH
 
 TXN = names.txn_id(agent=AGENT, run_key="t-1")
+AS_WRITTEN = "not as the SDK wrote it"
 IN_A_FILE = pytest.mark.parametrize("engine", ["sqlite"])
 
 
@@ -183,20 +184,27 @@ def test_a_damaged_file_is_an_error_and_nothing_fires(desk: Desk, damage: str) -
 
 @pytest.mark.tampers
 @pytest.mark.parametrize(
-    ("change", "says"),
+    ("change", "says", "alone"),
     [
-        ('UPDATE effects SET args = CAST(\'{"amount_cents":1,"order_id":"o-9"}\' AS BLOB)', "digest"),
-        ("UPDATE effects SET args = CAST('null' AS BLOB)", "damaged"),
-        ("UPDATE effects SET tool = 'wipe'", "digest"),
-        ("UPDATE effects SET resource_id = 'o-9'", "digest"),
-        ("UPDATE effects SET state = 'approved'", "damaged"),
-        ("UPDATE effects SET effect_id = substr(effect_id, 2) || '0'", "damaged"),
-        ("UPDATE transactions SET state = 'whatever'", "unknown state"),
-        ("UPDATE manifests SET body = CAST('{}' AS BLOB)", "manifest"),
-        ("DELETE FROM manifests", "manifest"),
+        (
+            'UPDATE effects SET args = CAST(\'{"amount_cents":1,"order_id":"o-9"}\' AS BLOB)',
+            AS_WRITTEN,
+            "digest",
+        ),
+        ("UPDATE effects SET args = CAST('null' AS BLOB)", AS_WRITTEN, "damaged"),
+        ("UPDATE effects SET tool = 'wipe'", AS_WRITTEN, "digest"),
+        ("UPDATE effects SET resource_id = 'o-9'", AS_WRITTEN, "digest"),
+        ("UPDATE effects SET state = 'approved'", AS_WRITTEN, "damaged"),
+        ("UPDATE effects SET effect_id = substr(effect_id, 2) || '0'", AS_WRITTEN, "damaged"),
+        ("UPDATE transactions SET state = 'whatever'", "unknown state", "unknown state"),
+        ("UPDATE manifests SET body = CAST('{}' AS BLOB)", "manifest", None),
+        ("DELETE FROM manifests", "manifest", None),
     ],
 )
-def test_a_row_that_was_changed_is_found_and_nothing_fires(desk: Desk, change: str, says: str) -> None:
+def test_a_row_that_was_changed_is_found_and_nothing_fires(
+    desk: Desk, change: str, says: str, alone: str | None
+) -> None:
+    """By its chain before anything is done with it, and by itself whoever reads it."""
     refund = refund_tool(desk)
     with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
         refund("o-1", 90_000)
@@ -206,10 +214,12 @@ def test_a_row_that_was_changed_is_found_and_nothing_fires(desk: Desk, change: s
     with desk.runtime.journal.database.unit(durable=True) as unit:
         unit.execute(change)
     with desk.restarted() as restarted:
-        try:
-            notes = [one.note for one in resume(restarted.runtime)]
-        except JournalError as error:
-            notes = [str(error)]
+        notes = [one.note for one in resume(restarted.runtime)]
+        if alone is not None:
+            with pytest.raises(JournalError, match=alone):
+                restarted.runtime.journal.transactions.effects(
+                    restarted.runtime.journal.transactions.find("t-1")[0]
+                )
     assert any(says in note for note in notes), notes
     assert desk.done == []
 
@@ -490,3 +500,15 @@ def test_settled_transactions_are_not_looked_at_again(desk: Desk) -> None:
     with transaction("t-1", runtime=desk.runtime):
         refund("o-1", 100)
     assert desk.runtime.journal.transactions.unfinished() == []
+
+
+def test_what_people_said_is_written_once_however_often_it_is_looked_at(journal: Journal) -> None:
+    lease, effect = owned(journal), an_effect()
+    frozen(journal, lease, effect)
+    for said in (b'[{"answer":"fired"}]', b'[{"answer":"fired"},{"answer":"left_standing"}]'):
+        for _ in range(3):
+            journal.firing.learn(lease, 1, [News(effect.effect_id, (), settlements=said)])
+    (row,) = journal.transactions.effects(journal.transactions.require(TXN))
+    assert row.left_standing
+    lines = journal.database.rows("SELECT body FROM chain WHERE kind = 'learned'")
+    assert len(lines) == 2, "the chain would grow at every look"

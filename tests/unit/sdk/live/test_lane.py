@@ -29,6 +29,7 @@ from countersign import (
 )
 from countersign.adapters.files import FilesAdapter
 from countersign.adapters.overlay import FilesSession
+from countersign.journal.chain import changing
 from tests.fakes.desk import (
     Desk,
     asked_of_policy,
@@ -214,17 +215,22 @@ def test_a_live_commit_that_fails_takes_back_what_fired_and_shows_the_error(desk
     assert (notes_in(notes), [what for what, *_ in desk.done]) == ([], ["charge", "void"])
 
 
+@pytest.mark.parametrize(("staged", "told"), [(False, "It had no staged"), (True, "None of its staged")])
 def test_two_databases_of_which_the_second_cannot_commit_are_told_as_partly_done(
-    desk: Desk, notes: Path, database: SQLiteAdapter, tmp_path: Path
+    desk: Desk, notes: Path, database: SQLiteAdapter, tmp_path: Path, staged: bool, told: str
 ) -> None:
     (tmp_path / "other").mkdir()
     other = notes_database(tmp_path / "other")
     first = note_tool(desk, database)
     second = note_tool(desk, Stubborn(other, name="other"), name="other_note")
+    charge = charge_tools(desk)
     with pytest.raises(LiveCommitFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
         first("o-1", "hello")
         second("o-1", "hello")
+        if staged:
+            charge("o-1", 100)
     assert failed.value.committed == ("notes",)
+    assert f"standing: notes. {told}" in str(failed.value) and "Nothing" not in str(failed.value)
     assert (notes_in(notes), notes_in(other)) == ([("o-1", "hello")], [])
     assert txn.state == "unsettled"
 
@@ -378,7 +384,6 @@ def test_a_refusal_because_something_moved_names_it_and_fires_nothing(desk: Desk
     assert [asked for asked in desk.face.log if asked[0] == "POST"] == []
 
 
-@pytest.mark.tampers
 def test_what_a_dead_run_had_prepared_is_undone_although_the_rerun_does_not_touch_it(desk: Desk) -> None:
     root = desk.folder / "root"
     root.mkdir()
@@ -396,8 +401,12 @@ def test_what_a_dead_run_had_prepared_is_undone_although_the_rerun_does_not_touc
         session.prepare("a-1")
         os._exit(0)
     os.waitpid(child, 0)
-    with desk.runtime.journal.database.unit(durable=False) as unit:
-        unit.execute("UPDATE effects SET state = 'live' WHERE lane = 'live'")  # as its journal would say
+    txn = pending.value.txn
+    with (
+        desk.runtime.journal.database.unit(durable=False) as unit,
+        changing(unit, txn, "live", 0.0) as change,  # as its journal would say
+    ):
+        change.run("effects", "UPDATE effects SET state = 'live' WHERE lane = 'live'", (), "state")
     left = root / ".countersign" / "sessions"
     assert len(list(left.iterdir())) == 1
     with transaction("t-1", runtime=desk.runtime):

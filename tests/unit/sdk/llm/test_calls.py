@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -28,81 +27,16 @@ from countersign import (
     record_llm,
     transaction,
 )
-from tests.fakes.desk import Desk, make_desk, refund_tool
+from tests.fakes.desk import make_desk, refund_tool
 from tests.fakes.llm_answers import ANTHROPIC, OLLAMA, OPENAI_CHAT, SECRET, as_object, with_count, without
+from tests.unit.sdk.llm.asking import MODEL, PRICES, Make, Vendor, ask, calls, stands
 
-PRICES = """
-[[price]]
-models = "example-*"
-currency = "USD"
-valid_from = 2026-01-01
-input = 1
-output = 10
-cached_input = 0.1
-cache_write = 2
-
-[[price]]
-models = "euro"
-currency = "EUR"
-valid_from = 2026-01-01
-input = 1
-output = 10
-"""
-MODEL = "example-small"
 TOKENS = Budget("tokens", "tokens", 10_000, "day")
 CALLS = Budget("calls", "calls", 2, "day")
 MONEY = Budget("money", "money", "0.02", "day", "USD")
 NOTHING = OPENAI_CHAT | {"usage": {"prompt_tokens": 0, "completion_tokens": 0}}
 DENIED = 500_001  # in cents: the fake service's policy says no
 SECONDS = Budget("seconds", "seconds", 60, "day")
-
-
-class Vendor:
-    """A model behind an API: counts how often it was called, and answers what it is given."""
-
-    def __init__(self, answer: Any = OPENAI_CHAT, error: BaseException | None = None) -> None:
-        self.answer, self.error, self.calls = answer, error, 0
-
-    def create(self, **_: Any) -> Any:
-        self.calls += 1
-        if self.error is not None:
-            raise self.error
-        return self.answer
-
-
-Make = Callable[..., Desk]
-
-
-@pytest.fixture
-def make(tmp_path: Path, request: pytest.FixtureRequest) -> Make:
-    """A desk whose agent has these budgets, and a price file."""
-
-    def made(*budgets: Budget, **changes: Any) -> Desk:
-        prices = tmp_path / "prices.toml"
-        prices.write_text(PRICES)
-        desk = make_desk(tmp_path, **{"budgets": budgets, "prices_path": prices} | changes)
-        request.addfinalizer(desk.runtime.close)
-        return desk
-
-    return made
-
-
-def ask(desk: Desk, vendor: Vendor, model: str = MODEL, **changes: Any) -> Any:
-    """One call, as a program makes it."""
-    given = {"max_tokens": 1000, "input_tokens": 2000, "timeout": 30, "runtime": desk.runtime} | changes
-    with llm_call(model, **given) as call:
-        return call.record(vendor.create())
-
-
-def stands(desk: Desk, budget: str, period: str | None = None) -> tuple[int, int]:
-    """What is spent and reserved of a budget."""
-    rows = desk.runtime.journal.spending.periods(budget, 100)
-    found = [row for row in rows if period is None or row["period"] == period]
-    return (found[0]["spent"], found[0]["reserved"]) if found else (0, 0)
-
-
-def calls(desk: Desk) -> list[dict[str, Any]]:
-    return [dict(row) for row in reversed(desk.runtime.journal.spending.calls(100))]
 
 
 # --------------------------------------------------------------------------------------------------- recording

@@ -94,6 +94,13 @@ def test_calls_are_listed_newest_first_with_what_became_of_them(told: Desk) -> N
     assert [row["state"] for row in said("calls", "--limit", "1")] == ["unknown"]
 
 
+def test_a_table_of_calls_fits_a_terminal_and_gives_the_ids_that_settle_takes(told: Desk) -> None:
+    shown = CliRunner().invoke(app, ["budget", "calls"], env={"COLUMNS": "80"}).output
+    for row in said("calls"):
+        assert row["call_id"][:8] in shown and row["began"][:16].replace("T", " ") in shown
+    assert {len(line) for line in shown.splitlines()} == {80}
+
+
 @pytest.mark.parametrize("verb", ["list", "calls"])
 def test_tables_show_no_control_characters_and_no_reasoning(told: Desk, verb: str) -> None:
     result = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["budget", verb])

@@ -24,6 +24,7 @@ from countersign import (
     NotDone,
     NotStageable,
     ReviewPending,
+    ToolRaised,
     resume,
     tool,
     transaction,
@@ -59,7 +60,7 @@ def files(desk: Desk) -> FilesAdapter:
 
 def left_live(desk: Desk, save: Callable[[str, str], None]) -> None:
     """A transaction that its adapter cannot undo, and after it one that is approved."""
-    with pytest.raises(sqlite3.IntegrityError), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises((sqlite3.IntegrityError, ToolRaised)), transaction("t-1", runtime=desk.runtime):
         save("a", "new")
         raise ZeroDivisionError
     refund = refund_tool(desk)
@@ -97,7 +98,7 @@ def test_what_it_says_of_a_transaction_with_secrets_is_told_nowhere(
     left_live(desk, save_tool(desk, files, secret=["text"]))
     found = resume(desk.runtime)
     assert told(found) == [("t-1", "staging", True), ("t-2", "settled", False)]
-    assert found[0].note.startswith("IntegrityError (at ")
+    assert "'root' raised IntegrityError at " in found[0].note
     assert SAID not in caplog.text
 
 
@@ -146,7 +147,7 @@ def test_secrets_of_another_transaction_are_not_told_either(
     monkeypatch.setattr(FilesSession, "undo", _fails)
     monkeypatch.setattr(FilesAdapter, "recover", _fails)
     for key, write in (("t-1", save), ("t-2", hide)):
-        with pytest.raises(sqlite3.IntegrityError), transaction(key, runtime=desk.runtime):
+        with pytest.raises((sqlite3.IntegrityError, ToolRaised)), transaction(key, runtime=desk.runtime):
             write("a", "new")
             raise ZeroDivisionError
     assert [SAID in one.note for one in resume(desk.runtime)] == [False, False]
@@ -163,7 +164,8 @@ def test_a_refusal_that_names_what_a_call_was_about_is_not_told_where_there_are_
     monkeypatch.setattr(FilesAdapter, "recover", refuses)
     left_live(desk, save_tool(desk, files, secret=["name"]))
     found = resume(desk.runtime)
-    assert found[0].note.startswith(f"{kind.__name__} (at ")
+    assert found[0].note.startswith(f"live adapter 'root' raised {kind.__name__} at {Path(__file__)}:")
+    assert "4111" not in found[0].note
 
 
 def test_a_journal_that_refuses_one_transaction_keeps_no_other_up(
@@ -180,9 +182,11 @@ def test_a_journal_that_refuses_one_transaction_keeps_no_other_up(
     ) as behind:  # its chain cannot be gone on with
         behind.execute("UPDATE transactions SET chain_n = chain_n - 1 WHERE txn = ?", (txn,))
         behind.commit()
-    assert told(resume(desk.runtime)) == [("t-1", "review", True), ("t-2", "settled", False)]
+    found = resume(desk.runtime)
+    assert told(found) == [("t-1", "review", True), ("t-2", "settled", False)]
+    assert "is not as the SDK wrote it" in found[0].note
     assert desk.done == [("refund", "o-t-2", 90_000)]
-    assert "takes no note" in caplog.text
+    assert "takes no note" not in caplog.text, "nobody has tried to write one on top of it"
     with closing(sqlite3.connect(desk.runtime.settings.journal_path, isolation_level=None)) as behind:
         behind.execute("UPDATE transactions SET chain_n = chain_n + 1 WHERE txn = ?", (txn,))
 

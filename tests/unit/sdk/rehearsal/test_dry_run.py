@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
 import os
 import signal
 import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import closing
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +38,7 @@ from countersign.adapters.protocol import Change
 from countersign.contract import Verdict
 from countersign.contract.codes import DenyCode
 from countersign.contract.wire import Reason
+from countersign.journal.telling import json_text
 from countersign.rehearsal.foreseen import AdapterChanges, Asks, ForeseenEffect, RehearsedLive
 from tests.fakes.desk import (
     Desk,
@@ -444,7 +447,12 @@ def test_what_was_found_reads_as_text_and_moves_no_cursor() -> None:
                 ),
                 AdapterChanges("memory", ()),
                 AdapterChanges(
-                    "rows", (Change("t[1]", {"id": 1, "n": 1, "s": "a\x1b"}, {"id": 1, "n": 1.0, "s": "b"}),)
+                    "rows",
+                    (
+                        Change("t[1]", {"id": 1, "n": 1, "s": "a\x1b"}, {"id": 1, "n": 1.0, "s": "b"}),
+                        Change("t[2]", None, {"id": 2, "n": 500, "s": "x" * 130}),
+                        Change("t[3]", {"id": 3, "n": None}, None),
+                    ),
                 ),
             ),
         )
@@ -458,5 +466,94 @@ def test_what_was_found_reads_as_text_and_moves_no_cursor() -> None:
         "  changes  sql: cannot tell what would change",
         r"  changes  files: a\x07.txt new, b removed, c changed",
         "  changes  memory: no change found",
-        r"  changes  rows: t[1] changed (n: 1 -> 1.0, s: 'a\x1b' -> 'b')",
+        r"  changes  rows: t[1] changed (n: 1 -> 1.0, s: 'a\x1b' -> 'b')"
+        f", t[2] new (id: 2, n: 500, s: '{'x' * 119}... (132 characters)), t[3] removed (id: 3, n: None)",
     ]
+
+
+def test_a_row_in_json_is_an_object_whose_values_are_cut_each_alone() -> None:
+    long, longer = "x" * 500, "x" * 499 + "y"
+    before = {"id": 1, "note": long, "raw": b"\x00a", "amount": 1.5, "ok": True, "n": None, "last": "new"}
+    after = before | {"note": longer, "last": "paid"}
+    told = changed_in_json(Change("t[1]", before, after))
+    cut = f"{'x' * 120}... (500 characters)"
+    shown = {"id": 1, "note": cut, "raw": "\x00a", "amount": 1.5, "ok": True, "n": None, "last": "new"}
+    assert told == {
+        "key": "t[1]",
+        "what": "changed",
+        "columns": ["note", "last"],
+        "before": shown,
+        "after": shown | {"last": "paid"},
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        (2**53 - 1, 2**53 - 1),
+        (2**53, "9007199254740992"),
+        (10**30, "1" + "0" * 30),
+        (float("inf"), "inf"),
+        (Decimal("1.00"), "1.00"),
+        ({"a": [1, None], "b": Decimal("0.5")}, '{"a": [1, null], "b": "0.5"}'),
+        ([1, "ü"], '[1, "ü"]'),
+        ({(1, 2): 3}, "{(1, 2): 3}"),
+        ({"deep": "x" * 500}, f'{{"deep": "{"x" * 110}... (512 characters)'),
+        (b"\xff", r"\xff"),
+    ],
+)
+def test_what_json_does_not_hold_exactly_is_its_text(value: Any, told: Any) -> None:
+    change = changed_in_json(Change("t[1]", None, {"v": value}))
+    assert change == {"key": "t[1]", "what": "new", "before": None, "after": {"v": told}}
+    assert json.loads(json_text(change)) == change
+
+
+def test_what_is_no_row_is_told_in_json_by_how_it_begins() -> None:
+    assert changed_in_json(Change("a.txt", b"old", b"n" * 500)) == {
+        "key": "a.txt",
+        "what": "changed",
+        "before": "old",
+        "after": f"{'n' * 120}... (500 characters)",
+    }
+
+
+def changed_in_json(change: Change) -> dict[str, Any]:
+    (adapter,) = DryRun("k", (), (), (AdapterChanges("a", (change,)),)).to_json()["changes"]
+    (told,) = adapter["changes"]
+    return dict(told)
+
+
+def test_where_a_live_tool_has_secrets_keys_and_values_of_what_it_changes_are_hidden(
+    desk: Desk, tmp_path: Path
+) -> None:
+    notes = notes_database(tmp_path)
+    with closing(sqlite3.connect(notes, isolation_level=None)) as connection:
+        connection.execute("INSERT INTO notes VALUES ('o-0', 'here'), ('o-9', 'there')")
+    adapter, memory = SQLiteAdapter(notes), AgentMemory()
+
+    @tool("swap", lane="live", adapter=adapter, secret=["/token"], registry=desk.registry)
+    def swap(token: str) -> None:
+        """One comes, one goes, one is changed."""
+        adapter.connection.execute("INSERT INTO notes VALUES (?, 'made')", (token,))
+        adapter.connection.execute("DELETE FROM notes WHERE order_id = 'o-0'")
+        adapter.connection.execute("UPDATE notes SET note = 'other' WHERE order_id = 'o-9'")
+
+    @tool("learn", lane="live", adapter=memory.adapter, registry=desk.registry)
+    def learn(fact: str) -> None:
+        """Remember a fact."""
+        memory.remember(fact)
+
+    with transaction("t-1", dry_run=True, runtime=desk.runtime) as txn:
+        swap("t0ps3cret")
+        learn("blue")
+    hidden, open_to_all = txn.result.changes
+    assert hidden.changes is not None and open_to_all.changes is not None
+    assert {(one.key, one.before, one.after) for one in hidden.changes} == {
+        ("(secret)", None, "(secret)"),
+        ("(secret)", "(secret)", None),
+        ("(secret)", "(secret)", "(secret)"),
+    }
+    assert "(secret)" not in {one.key for one in open_to_all.changes}
+    told = f"{txn.result}{txn.result.to_json()}"
+    for word in ("t0ps3cret", "notes[", "o-0", "o-9", "here"):
+        assert word not in told

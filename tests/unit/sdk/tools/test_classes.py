@@ -56,6 +56,46 @@ def test_people_read_where_each_argument_comes_from(desk: Desk) -> None:
     assert (back.description, back.resource.type) == ("Take the charge back.", "Order")
 
 
+def test_a_compensation_may_take_a_part_of_the_result_by_its_name(desk: Desk) -> None:
+    """What Cedar can weigh: a map of free keys asks people of the group `unseen`."""
+
+    @tool(
+        "charge",
+        resource=("Order", "order_id"),
+        registry=desk.registry,
+        compensation_map={"charge_id": "result:/charge_id"},
+    )
+    class Charge:
+        """Charge an order."""
+
+        def execute(self, order_id: str) -> dict[str, str]:
+            return {"charge_id": f"c-{order_id}"}
+
+        def compensate(self, order_id: str, charge_id: str) -> None:
+            desk.act("void", order_id, charge_id)
+
+    back = desk.registry.require("charge.compensate", "of its class").draft_manifest()
+    assert back.title == "Take back: Charge an order"
+    assert "Charge an order." not in (back.description, back.sentence)
+    desk.service.review([back])
+    desk.publish(Charge)
+    notify = failing_tool(desk, NotDone("no"), acts=False)
+    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+        Charge("o-1")
+        notify("o-1")
+    assert desk.done == [("void", "o-1", "c-o-1")]
+
+
+def test_what_a_map_names_is_an_argument_of_the_compensation(desk: Desk) -> None:
+    with pytest.raises(RegistrationError, match=r"where 'charge' comes from.*it takes order_id, charge_id"):
+
+        @tool("charge", registry=desk.registry, compensation_map={"charge": "result:/charge_id"})
+        class Charge:
+            def execute(self, order_id: str) -> dict[str, str]: ...
+
+            def compensate(self, order_id: str, charge_id: str) -> None: ...
+
+
 def test_a_class_without_compensate_needs_none(desk: Desk) -> None:
     @tool(resource=("Order", "order_id"), registry=desk.registry)
     class Mail:

@@ -132,3 +132,43 @@ def test_a_member_of_another_shape_is_refused_with_one_to_write(desk: Desk, said
         @tool("note", resource=("Note", "text"), registry=desk.registry, **said)
         def note(text: str) -> None:
             """Note."""
+
+
+@pytest.mark.parametrize(
+    ("said", "named"),
+    [
+        ({"secret": ["tokn"]}, "tokn"),
+        ({"secret": ["/tokn/0"]}, "/tokn/0"),
+        ({"secret": ["no/pointer"]}, "no/pointer"),
+        ({"recipients": ["to"]}, "to"),
+        ({"money": [{"amount": "cents", "currency": "const:USD"}]}, "cents"),
+        ({"money": [{"amount": "amount", "currency": "currency"}]}, "currency"),
+        ({"compensate": "void", "compensation_map": {"customer": "args:/client"}}, "/client"),
+    ],
+)
+def test_what_a_member_names_is_an_argument(desk: Desk, said: dict[str, Any], named: str) -> None:
+    """A secret that is misspelt would stand in the journal in clear."""
+    with pytest.raises(
+        RegistrationError, match=r"is no argument of it.*takes customer, token, amount"
+    ) as told:
+
+        @tool("hide", registry=desk.registry, **said)
+        def hide(customer: str, token: str, amount: int) -> None: ...
+
+    assert repr(named) in str(told.value)
+    assert desk.registry.get("hide") is None
+
+
+def test_arguments_and_pointers_into_them_may_be_named(desk: Desk) -> None:
+    said: dict[str, Any] = {
+        "secret": ["token"],
+        "recipients": ["/to/0"],
+        "money": [{"amount": "amount", "currency": "const:USD"}],
+        "compensate": "void",
+        "compensation_map": {"charge": "result:/id", "customer": "args:/customer", "why": 'const:"late"'},
+    }
+
+    @tool("show", registry=desk.registry, **said)
+    def show(customer: str, token: str, amount: int, to: list[str]) -> dict[str, str]: ...
+
+    assert desk.registry.get("show") is not None

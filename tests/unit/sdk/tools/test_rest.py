@@ -4,13 +4,7 @@ import gzip
 import json
 import os
 import socket
-import struct
-import threading
 import tracemalloc
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -23,7 +17,6 @@ from countersign import (
     NotDone,
     OutcomeUnknown,
     OutsideTransaction,
-    Placeholder,
     ProbeAnswer,
     RestAnswer,
     RestApi,
@@ -37,76 +30,7 @@ from countersign import (
     transaction,
 )
 from tests.fakes.desk import Desk, refund_tool
-
-_PATIENCE_S = 30.0
-SECRET = "Bearer s3cr3t-t0ken"
-
-
-@dataclass
-class Bank:
-    """A server that answers what it is told to."""
-
-    url: str = ""
-    status: int = 201
-    statuses: list[int] = field(default_factory=list)  # of the first answers
-    body: bytes = b'{"charge_id": "c-1"}'
-    headers: dict[str, str] = field(default_factory=dict)
-    hang_up: bool = False
-    asked: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
-    keeps_connections: bool = False
-    connections: list[tuple[int, str]] = field(default_factory=list)  # by the port of whoever asked
-
-
-@pytest.fixture
-def bank() -> Iterator[Bank]:
-    world = Bank()
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = property(lambda _: "HTTP/1.1" if world.keeps_connections else "HTTP/1.0")  # type: ignore[assignment]
-
-        def answer(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            world.connections.append((self.client_address[1], self.path))
-            world.asked.append((self.command, self.path, dict(self.headers), self.rfile.read(length)))
-            if world.hang_up:
-                self.close_connection = True
-                return
-            self.send_response(world.statuses.pop(0) if world.statuses else world.status)
-            for name, value in world.headers.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(world.body)))
-            self.end_headers()
-            self.wfile.write(world.body)
-
-        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer  # noqa: N815 - the names of http.server
-
-        def log_message(self, *_: Any) -> None:
-            """Silent."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    world.url = f"http://127.0.0.1:{server.server_port}/v1"
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield world
-    server.shutdown()
-    server.server_close()
-
-
-@pytest.fixture
-def api(bank: Bank) -> Iterator[RestApi]:
-    with RestApi(bank.url, headers=lambda: {"Authorization": SECRET}) as opened:
-        yield opened
-
-
-def charge_tool(desk: Desk, api: RestApi, **changes: Any) -> Callable[[str, int], Placeholder[Any]]:
-    @tool("charge", resource=("Order", "order_id"), registry=desk.registry, **changes)
-    def charge(order_id: str, amount_cents: int) -> Any:
-        """Charge an order."""
-        return api.post(
-            "/orders/{order_id}/charges", {"order_id": order_id}, json={"cents": amount_cents}
-        ).json
-
-    desk.publish(charge)
-    return charge
+from tests.unit.sdk.tools.banks import SECRET, Bank, charge_tool, head, speaking
 
 
 def test_a_staged_tool_calls_out_once_under_its_call_key(desk: Desk, bank: Bank, api: RestApi) -> None:
@@ -185,7 +109,7 @@ def test_an_idempotent_one_is_sent_again_under_the_same_key_and_a_later_no_prove
     with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
         charge("o-1", 100)
     assert len({headers["Idempotency-Key"] for _, _, headers, _ in bank.asked}) == 1
-    assert len(bank.asked) == 2
+    assert len(bank.asked) == 3
 
 
 @pytest.mark.parametrize("method", ["post", "put", "patch", "delete"])
@@ -269,42 +193,6 @@ def test_a_body_without_an_end_is_cut_and_the_effect_has_fired(desk: Desk, bank:
     with transaction("t-1", runtime=desk.runtime) as txn:
         charge("o-1", 100)
     assert txn.state == "settled"
-
-
-@contextmanager
-def speaking(*parts: bytes, drips: bytes = b"", resets: bool = False) -> Iterator[tuple[str, list[bytes]]]:
-    """A server that sends these bytes to whoever asks, then these without end, and hangs up; with what it was asked."""
-    asked: list[bytes] = []
-
-    def answer(line: socket.socket) -> None:
-        asked.append(line.recv(65536))
-        for part in parts:
-            line.sendall(part)
-        try:
-            while drips:
-                line.sendall(drips)
-                over.wait(0.01)
-        except OSError:  # whoever asked has heard enough
-            asked.append(b"hung up")
-        if resets:
-            line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-    def serve() -> None:
-        line, _ = listening.accept()
-        with line:
-            answer(line)
-
-    over = threading.Event()
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = threading.Thread(target=serve, daemon=True)
-        server.start()
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}", asked
-        server.join(_PATIENCE_S)
-    assert not server.is_alive()
-
-
-def head(status: int, *lines: str) -> bytes:
-    return "\r\n".join([f"HTTP/1.1 {status} Said", *lines, "", ""]).encode()
 
 
 CHUNKED = "Transfer-Encoding: chunked"

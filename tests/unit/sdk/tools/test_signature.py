@@ -163,13 +163,25 @@ def test_the_trace_of_a_refusal_quotes_none_either(
 ) -> None:
     with pytest.raises(NotStageable) as refused:
         frozen(fn, *args)
-    assert str(SECRET) not in "".join(traceback.format_exception(refused.value))
+    assert str(SECRET) not in told_by(refused.value)
+
+
+def told_by(error: BaseException) -> str:
+    """What a program prints of it, and what it could look at."""
+    held = [error, error.__cause__, error.__context__]
+    return "".join([*traceback.format_exception(error), *map(str, held), *map(repr, held)])
 
 
 def test_nor_does_that_of_bytes_which_do_not_fit() -> None:
     with pytest.raises(NotStageable) as refused:
         Signature(plain, "act").retype(b'{"order_id":"o-1","amount":"x%d"}' % SECRET)
-    assert str(SECRET) not in "".join(traceback.format_exception(refused.value))
+    assert str(SECRET) not in told_by(refused.value)
+
+
+def test_nor_does_that_of_a_text_which_is_no_sound_json() -> None:
+    with pytest.raises(NotStageable, match="half of a surrogate pair") as refused:
+        frozen(plain, f"{SECRET}\ud800", 5)
+    assert str(SECRET) not in told_by(refused.value)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -316,7 +317,7 @@ def test_a_block_that_cannot_be_taken_back_undoes_the_whole_even_if_nobody_minds
     @tool("break", lane="live", adapter=database, registry=desk.registry)
     def lose_the_savepoint() -> None:
         """End the block behind the adapter's back."""
-        database.connection.set_authorizer(None)
+        sqlite3.Connection.set_authorizer(database.connection, None)
         database.connection.execute("RELEASE countersign_block")
 
     with pytest.raises(SavepointLost), transaction("t-1", runtime=desk.runtime) as txn:

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import json
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from countersign import (
     step_of,
     tool,
 )
+from countersign.transactions.schedule import Schedule
 from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
 from tests.unit.sdk.adapters.resources import MemoryValues
 from tests.unit.sdk.transactions.test_parallel import meeting_tool
@@ -52,7 +54,13 @@ def tools(desk: Desk, notes: Path) -> None:
         desk.act("mail", order_id)
         return "sent"
 
-    desk.publish(mail)
+    @tool("stamp", resource=("Order", "order_id"), own_thread=False, registry=desk.registry)
+    def stamp(order_id: str) -> int:
+        """Stamp an order."""
+        desk.act("stamp", order_id)
+        return threading.get_ident()
+
+    desk.publish(mail, stamp)
 
 
 def note(order: str, **more: Any) -> dict[str, Any]:
@@ -109,6 +117,78 @@ def test_a_graph_runs_each_step_after_those_it_names_and_the_rest_at_the_same_ti
     ]
     go(desk, steps)
     assert [one[1] for one in desk.done[:1] + desk.done[-1:]] == ["first", "last"]
+
+
+@pytest.mark.usefixtures("tools")
+def test_the_next_level_of_a_graph_begins_once_all_of_the_one_before_has_ended(desk: Desk) -> None:
+    steps = [
+        refund("first", id="a"),
+        refund("beside", id="b"),
+        refund(
+            "second", id="c", after=["a"]
+        ),  # which needs only `a`, and is of the second level all the same
+    ]
+    assert step_groups(desk, steps) == (("a", "b"), ("c",))
+
+
+def step_groups(desk: Desk, steps: Any) -> tuple[tuple[str, ...], ...]:
+    return Schedule(steps, desk.registry).groups
+
+
+@pytest.mark.usefixtures("tools")
+def test_in_a_graph_what_is_bound_to_one_thread_has_a_level_of_its_own(desk: Desk) -> None:
+    stamp = {"tool": "stamp", "args": {"order_id": "o-1"}}
+    steps = [
+        note("o-1", id="n"),
+        {**stamp, "id": "s"},
+        refund("o-1", id="a"),
+        refund("o-2", id="b"),
+        refund("o-3", id="c", after=["n"]),
+    ]
+    assert step_groups(desk, steps) == (("n", "a", "b"), ("s",), ("c",))
+    assert go(desk, steps)["s"] == threading.get_ident()
+    assert [one[1] for one in desk.done[2:]] == ["o-1", "o-3"]
+
+
+@pytest.mark.usefixtures("tools")
+def test_an_equal_step_that_says_so_is_another_call_in_every_run(desk: Desk) -> None:
+    steps = [
+        refund("o-1", id="a"),
+        refund("o-1", id="b", repeat=True),
+        [refund("o-1", repeat=True), refund("o-2")],
+    ]
+    for _ in range(2):
+        assert [*go(desk, steps)] == ["a", "b", "3", "4"]
+    assert sorted(desk.done) == [("refund", "o-1", 100)] * 3 + [("refund", "o-2", 100)]
+    assert len(set(desk.keys)) == 4
+
+
+def test_equal_steps_of_a_tool_whose_every_call_is_meant_need_not_say_so(desk: Desk) -> None:
+    refund_tool(desk, repeat=True)
+    go(desk, [refund("o-1"), refund("o-1")])
+    assert len(desk.done) == 2
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize("repeat", [False, True])
+def test_steps_that_turn_out_equal_by_what_they_take_are_not_one_in_silence(
+    desk: Desk, notes: Path, repeat: bool
+) -> None:
+    taken = {"tool": "refund", "args": {"amount_cents": 100}, "take": {"order_id": "look:/order"}, "id": "b"}
+    steps = [note("o-1"), LOOK, refund("o-1", id="a"), taken | ({"repeat": True} if repeat else {})]
+    if repeat:
+        go(desk, steps)
+        assert len(desk.done) == 2
+        return
+    with pytest.raises(NotStageable, match="step 'b' asks for the same as step 'a'"):
+        go(desk, steps)
+    assert (desk.done, notes_in(notes)) == ([], [])
+
+
+@pytest.mark.usefixtures("tools")
+def test_as_many_staged_steps_as_a_transaction_holds_run_beside_live_ones(desk: Desk) -> None:
+    go(desk, [note("o-1"), *(refund(f"o-{n}") for n in range(100))])
+    assert len(desk.done) == 100
 
 
 @pytest.mark.usefixtures("tools")
@@ -186,7 +266,43 @@ WRONG: dict[str, tuple[Any, list[str]]] = {
         [LOOK, {"tool": "refund", "take": {"order_id": "look:/order"}}],
         ["amount_cents"],
     ),
-    "a member that is none": ([note("o-1", when="now")], ["step '1' is none: it knows no 'when'"]),
+    "a member that is none": (
+        [note("o-1", when="now")],
+        ["step '1' is none: it knows no 'when', only tool, id, args, take, after, repeat"],
+    ),
+    "equal steps": (
+        [note("o-1"), refund("o-1", id="a"), refund("o-1", id="b")],
+        ["step 'b' asks for the same as step 'a'", """write "repeat": true in step 'b'"""],
+    ),
+    "equal steps of one group": (
+        [note("o-1"), [refund("o-1"), refund("o-1")]],
+        ["step '3' asks for the same"],
+    ),
+    "equal steps by a default": (
+        [refund("o-1"), refund("o-1") | {"args": {"order_id": "o-1", "amount_cents": 100, "tags": None}}],
+        ["step '2' asks for the same"],
+    ),
+    "equal steps of which only the first says so": (
+        [refund("o-1", repeat=True), refund("o-1")],
+        ["step '2' asks for the same"],
+    ),
+    "equal steps of a graph, in its order": (
+        [refund("o-1", id="a", after=["b"]), refund("o-1", id="b", repeat=True)],
+        ["step 'a' asks for the same as step 'b'"],
+    ),
+    "a repeat of what is live": (
+        [note("o-1"), note("o-1", repeat=True)],
+        ["'note' is live and runs each time"],
+    ),
+    "a repeat that is no word for it": ([refund("o-1"), refund("o-1", repeat="yes")], ["repeat: "]),
+    "more than a transaction holds": (
+        [note("o-1"), *(refund(f"o-{n}") for n in range(101))],
+        ["101 of them are staged, and a transaction holds at most 100"],
+    ),
+    "one thread beside others": (
+        [note("o-1"), [{"tool": "stamp", "args": {"order_id": "o-1"}}, refund("o-1")]],
+        ["step '2': 'stamp' is bound to one thread", "take it out of the inner list"],
+    ),
     "no tool": ([{"args": {}}], ["it has no 'tool'"]),
     "a model's own words": (
         [note("o-1"), {"name": "note", "arguments": {}}],

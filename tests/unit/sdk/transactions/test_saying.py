@@ -50,6 +50,8 @@ def begins_nothing(desk: Desk, run: Run, match: str, **said: Any) -> None:
         (b"t", "is text"),
         ("", "1 to 200 characters"),
         ("x" * 201, "this has 201"),
+        ("unnamed-refund", "one that nobody gave"),
+        ("half a \ud800 pair", "written as UTF-8"),
     ],
 )
 def test_a_key_is_text_of_some_length(desk: Desk, run: Run, key: object, match: str) -> None:

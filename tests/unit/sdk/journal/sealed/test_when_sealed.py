@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,8 @@ from countersign import (
     MemoryAdapter,
     NotDone,
     RegistrationError,
+    ReviewPending,
+    resume,
     tool,
     transaction,
 )
@@ -29,6 +32,7 @@ from tests.fakes.desk import (
 )
 from tests.unit.sdk.journal.sealed.paying import (
     CARD,
+    LARGE,
     columns,
     found,
     pay_tool,
@@ -207,3 +211,27 @@ def test_a_compensation_of_a_call_without_secrets_is_in_clear(desk: Desk) -> Non
     assert isinstance(failed.value.__cause__, NotDone)
     (row,) = columns(desk, COMPENSATE_LANE)
     assert row["args"] == b'{"amount_cents":5,"charge_id":"c-o-1"}'
+
+
+@pytest.mark.parametrize("card", [None, CARD], ids=["none", "some"])
+def test_whether_a_secret_is_left_to_finish_is_answered_by_one_row(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, card: str | None
+) -> None:
+    """It is asked for each transaction that fails, and there may be many of either."""
+    pay, journal = pay_tool(desk), desk.runtime.journal
+    read, answered = journal.database.rows, list[Any]()
+
+    def counted(*asked: Any) -> list[Any]:
+        answered.extend(found := read(*asked))
+        return found
+
+    for key in ("t-1", "t-2"):
+        with pytest.raises(ReviewPending) as pending, transaction(key, runtime=desk.runtime):
+            pay("o-1", LARGE, card)
+        desk.service.approve(pending.value.txn)
+    with monkeypatch.context() as watched:
+        watched.setattr(journal.database, "rows", counted)
+        assert journal.transactions.unfinished_has_secrets() is (card is not None)
+    assert len(answered) <= 1
+    resume(desk.runtime)
+    assert not journal.transactions.unfinished_has_secrets(), "what has ended is nobody's trouble"

@@ -1,0 +1,422 @@
+"""Somebody else came between a prepared session of files and its end: theirs is not overwritten, what could not be
+taken back is never told as undone, and nobody waits for it who does not touch it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from countersign import resume, tool, transaction
+from countersign.adapters.files import FilesAdapter
+from countersign.adapters.overlay import FilesSession
+from countersign.adapters.protocol import LiveCall
+from countersign.adapters.redo import Work
+from countersign.adapters.redo_record import COMMITTING, UNDOING
+from countersign.errors import JournalError, NotStageable
+from tests.fakes.desk import Desk
+
+CALL = LiveCall("exam", {}, "e-1")
+Deed = Callable[[FilesAdapter], object]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "root"
+    (folder / "d").mkdir(parents=True)
+    (folder / "a").write_text("old a")
+    (folder / "d" / "b").write_text("old b")
+    (tmp_path / "outside").mkdir()
+    return folder
+
+
+@pytest.fixture
+def files(root: Path) -> FilesAdapter:
+    return FilesAdapter(root)
+
+
+def prepared(files: FilesAdapter, act: Deed) -> FilesSession:
+    session = files.begin("t-1")
+    with session.effect(CALL):
+        act(files)
+    session.prepare("a-1")
+    return session
+
+
+def committed(files: FilesAdapter, act: Deed) -> FilesSession:
+    session = prepared(files, act)
+    session.commit("a-1")
+    return session
+
+
+def another(files: FilesAdapter, act: Deed, txn: str = "t-2") -> None:
+    session = files.begin(txn)
+    try:
+        with session.effect(CALL):
+            act(files)
+        session.verify_unmoved()
+        session.prepare("a-2")
+        session.commit("a-2")
+        session.close()
+    finally:
+        session.undo()
+
+
+def sessions(root: Path) -> list[Path]:
+    return sorted((root / ".countersign" / "sessions").iterdir())
+
+
+def made_a_link(root: Path) -> None:
+    (root / "d").rename(root.parent / "was_d")
+    (root / "d").symlink_to(root.parent / "outside")
+
+
+# --------------------------------------------------------------------- a folder became a link before the commit
+
+ACTS: dict[str, Deed] = {
+    "a file replaced": lambda files: files.write("d/b", "mine"),
+    "a file made": lambda files: files.write("d/new", "mine"),
+    "a file removed": lambda files: files.remove("d/b"),
+    "folders made": lambda files: files.write("d/e/f/new", "mine"),
+    "another one as well": lambda files: (files.write("a", "mine"), files.write("d/b", "mine")),
+}
+
+
+@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS.keys())
+def test_a_commit_that_met_a_link_is_taken_back_whole_and_keeps_nobody_waiting(
+    files: FilesAdapter, root: Path, act: Deed
+) -> None:
+    session = prepared(files, act)
+    made_a_link(root)
+    with pytest.raises(NotStageable, match="symbolic link"):
+        session.commit("a-1")
+    session.undo()
+    assert (sessions(root), files.landed("a-1"), (root / "a").read_text()) == ([], False, "old a")
+    assert list((root.parent / "outside").iterdir()) == []
+    assert (root.parent / "was_d" / "b").read_text() == "old b"
+    another(files, lambda files: files.write("other", "theirs"))
+    assert (root / "other").read_text() == "theirs"
+
+
+# ------------------------------------------------------------------------- somebody changed it after the commit
+
+
+def replaced(path: Path) -> None:
+    path.with_name("draft").write_text("theirs")
+    path.with_name("draft").rename(path)
+
+
+def made_anew(path: Path) -> None:
+    """An operating system gives the number of the file that is gone to the next one."""
+    path.unlink()
+    path.write_text("theirs")
+
+
+def changed_in_place(path: Path) -> None:
+    before = path.stat().st_mtime_ns
+    path.write_text("theirs")
+    os.utime(path, ns=(before, before + 1))  # the clock of a file system is coarse
+
+
+def made_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+CHANGES: dict[str, Callable[[Path], None]] = {
+    "replaced": replaced,
+    "made anew": made_anew,
+    "changed in place": changed_in_place,
+    "made a folder": made_a_folder,
+}
+
+
+def seen(path: Path) -> str:
+    return "a folder" if path.is_dir() else path.read_text()
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_what_somebody_has_put_in_the_place_of_a_replaced_file_is_not_overwritten_by_an_undo(
+    files: FilesAdapter, root: Path, change: Callable[[Path], None]
+) -> None:
+    session = committed(files, lambda files: (files.write("a", "mine"), files.write("d/b", "mine")))
+    change(root / "a")
+    theirs = seen(root / "a")
+    for _ in range(2):  # who asks again is not told that it is undone
+        with pytest.raises(JournalError, match="was not taken back"):
+            session.undo()
+    assert (seen(root / "a"), (root / "d" / "b").read_text()) == (theirs, "old b")
+    assert files.landed("a-1") is False
+    (folder,) = sessions(root)
+    assert (folder / "before" / "0").read_text() == "old a"
+    for attempt_id in (None, "a-1"):
+        with pytest.raises(JournalError, match="was not taken back"):
+            FilesAdapter(root).recover("t-1", attempt_id)
+    assert seen(root / "a") == theirs
+
+
+def test_what_somebody_has_put_in_the_place_of_a_removed_file_is_not_overwritten(
+    files: FilesAdapter, root: Path
+) -> None:
+    session = committed(files, lambda files: files.remove("a"))
+    (root / "a").write_text("theirs")
+    with pytest.raises(JournalError, match="was not taken back"):
+        session.undo()
+    assert (root / "a").read_text() == "theirs"
+
+
+@pytest.mark.parametrize("act", ["a file replaced", "a file removed"])
+@pytest.mark.parametrize("way", [made_a_link, lambda root: shutil.rmtree(root / "d")], ids=["link", "gone"])
+def test_a_before_image_whose_folder_is_gone_is_kept(
+    files: FilesAdapter, root: Path, act: str, way: Callable[[Path], None]
+) -> None:
+    session = committed(files, ACTS[act])
+    way(root)
+    with pytest.raises(JournalError, match="was not taken back"):
+        session.undo()
+    (folder,) = sessions(root)
+    assert (folder / "before" / "0").read_text() == "old b"
+    assert list((root.parent / "outside").iterdir()) == []
+
+
+def test_a_file_of_our_own_that_somebody_has_replaced_since_is_theirs_and_nothing_is_missing(
+    files: FilesAdapter, root: Path
+) -> None:
+    session = committed(files, lambda files: files.write("new", "mine"))
+    replaced(root / "new")
+    session.undo()
+    assert ((root / "new").read_text(), sessions(root)) == ("theirs", [])
+
+
+def test_a_file_of_our_own_that_somebody_has_changed_in_place_is_not_removed(
+    files: FilesAdapter, root: Path
+) -> None:
+    session = committed(files, lambda files: files.write("new", "mine"))
+    changed_in_place(root / "new")
+    with pytest.raises(JournalError, match="was not taken back"):
+        session.undo()
+    assert (root / "new").read_text() == "theirs"
+
+
+def test_a_file_that_somebody_has_only_removed_comes_back(files: FilesAdapter, root: Path) -> None:
+    session = committed(files, lambda files: files.write("a", "mine"))
+    (root / "a").unlink()
+    session.undo()
+    assert ((root / "a").read_text(), sessions(root)) == ("old a", [])
+
+
+def test_the_error_names_the_folder_and_what_to_do_and_no_file(files: FilesAdapter, root: Path) -> None:
+    """A file may be named by a secret. The record beside the before-image names it."""
+    session = committed(files, lambda files: (files.write("a", "mine"), files.write("d/b", "mine")))
+    replaced(root / "d" / "b")
+    with pytest.raises(JournalError) as told:
+        session.undo()
+    (folder,) = sessions(root)
+    assert str(folder) in str(told.value) and "d/b" not in str(told.value)
+    assert "before/1" in str(told.value) and "before/0" not in str(told.value)
+    assert json.loads((folder / "record.json").read_bytes())["ops"][1]["path"] == "d/b"
+
+
+SETTLED: dict[str, tuple[Callable[[Path, Path], object], str]] = {
+    "by keeping theirs": (lambda folder, path: (folder / "before" / "0").unlink(), "theirs"),
+    "by taking theirs away": (lambda folder, path: path.unlink(), "old a"),
+    "by putting the old one back": (lambda folder, path: (folder / "before" / "0").rename(path), "old a"),
+    "by linking the old one back": (
+        lambda folder, path: (path.unlink(), path.hardlink_to(folder / "before" / "0")),
+        "old a",
+    ),
+    "by moving the folder away": (lambda folder, path: folder.rename(folder.parents[3] / "kept"), "theirs"),
+}
+
+
+@pytest.mark.parametrize(("settle", "then"), SETTLED.values(), ids=SETTLED.keys())
+def test_a_person_settles_it_and_the_next_to_come_ends_it(
+    files: FilesAdapter, root: Path, settle: Callable[[Path, Path], object], then: str
+) -> None:
+    session = committed(files, lambda files: files.write("a", "mine"))
+    replaced(root / "a")
+    with pytest.raises(JournalError):
+        session.undo()
+    (folder,) = sessions(root)
+    settle(folder, root / "a")
+    session.undo()  # as its own process, or as recovery
+    assert FilesAdapter(root).recover("t-1", None) is None
+    assert ((root / "a").read_text(), sessions(root)) == (then, [])
+    another(files, lambda files: files.write("a", "another's"))
+
+
+def test_a_record_of_an_earlier_version_knows_its_files_by_their_numbers(
+    files: FilesAdapter, root: Path
+) -> None:
+    session = committed(files, lambda files: files.write("a", "mine"))
+    (folder,) = sessions(root)
+    record = json.loads((folder / "record.json").read_bytes())
+    assert record["ops"][0].pop("modified_ns") > 0
+    (folder / "record.json").write_text(json.dumps(record))
+    session.undo()
+    assert ((root / "a").read_text(), sessions(root)) == ("old a", [])
+
+
+# ------------------------------------------------------------------------------------------ who has to wait for it
+
+
+@pytest.fixture(params=[COMMITTING, UNDOING])
+def stuck(request: pytest.FixtureRequest, files: FilesAdapter, root: Path) -> str:
+    """What a dead process had decided about `d/b` cannot be done: its folder is a link now."""
+    state: str = request.param
+    session = prepared(files, lambda files: (files.write("d/b", "mine"), files.write("d/new", "mine")))
+    if state == UNDOING:
+        session.commit("a-1")
+    record = session._work.record()
+    assert record is not None
+    session._work.write(replace(record, state=state))
+    session._work.let_go()  # as its process ends
+    made_a_link(root)
+    return state
+
+
+def test_who_touches_other_files_does_not_wait(files: FilesAdapter, root: Path, stuck: str) -> None:
+    another(files, lambda files: (files.read("a"), files.write("other", "theirs"), files.list()))
+    assert (root / "other").read_text() == "theirs" and len(sessions(root)) == 1
+
+
+TOUCHING: dict[str, Deed] = {
+    "reads one": lambda files: files.exists("d/b"),
+    "lists them": lambda files: files.list("d"),
+    "replaces one": lambda files: files.write("d/b", "theirs"),
+    "makes one": lambda files: files.write("d/new", "theirs"),
+    "removes one": lambda files: files.remove("d/b"),
+}
+
+
+@pytest.mark.parametrize("act", TOUCHING.values(), ids=TOUCHING.keys())
+@pytest.mark.parametrize("late", [False, True], ids=["before it began", "before it prepared"])
+def test_who_touches_its_files_is_refused_and_told_which_folder(
+    files: FilesAdapter, root: Path, act: Deed, late: bool
+) -> None:
+    """The way is free again for looking, and the disk is not for finishing."""
+    session = prepared(files, lambda files: (files.write("d/b", "mine"), files.write("d/new", "mine")))
+
+    def dies() -> None:
+        record = session._work.record()
+        assert record is not None
+        session._work.write(replace(record, state=COMMITTING))
+        session._work.let_go()
+
+    if not late:
+        dies()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Work, "_apply", _disk_full)
+        other = files.begin("t-2")
+        with other.effect(CALL):
+            act(files)
+        if late:
+            dies()
+        else:
+            with pytest.raises(JournalError, match="No space left on device"):
+                other.verify_unmoved()
+        with pytest.raises(JournalError, match="could not be finished") as told:
+            other.prepare("a-2")
+        assert str(next(one for one in sessions(root) if (one / "record.json").exists())) in str(told.value)
+        other.undo()
+    another(files, lambda files: files.write("other", "theirs"))
+    assert ((root / "d" / "b").read_text(), files.landed("a-1"), sessions(root)) == ("mine", True, [])
+
+
+def _disk_full(*_: object) -> None:
+    raise OSError(28, "No space left on device", "/a/path")
+
+
+def test_its_own_transaction_is_refused_whatever_it_touches(
+    files: FilesAdapter, root: Path, stuck: str
+) -> None:
+    """Else its list would be replaced, and with it what was there before."""
+    with pytest.raises(JournalError, match=r"could not be finished|was not taken back"):
+        another(files, lambda files: files.write("other", "mine"), "t-1")
+    with pytest.raises(JournalError, match=r"could not be finished|was not taken back"):
+        FilesAdapter(root).recover("t-1", "a-1")
+    assert any((folder / "before" / "0").exists() for folder in sessions(root)) is (stuck == UNDOING)
+
+
+def test_it_is_finished_once_nothing_is_in_the_way(files: FilesAdapter, root: Path, stuck: str) -> None:
+    (root / "d").unlink()
+    (root.parent / "was_d").rename(root / "d")
+    files.begin("t-2").undo()
+    done = stuck == COMMITTING
+    assert ((root / "d" / "b").read_text(), (root / "d" / "new").exists()) == (
+        "mine" if done else "old b",
+        done,
+    )
+    assert (files.landed("a-1"), sessions(root)) == (done, [])
+
+
+def test_of_a_damaged_record_nobody_knows_the_files_so_all_wait(files: FilesAdapter, root: Path) -> None:
+    prepared(files, lambda files: files.write("a", "mine"))._work.let_go()
+    (folder,) = sessions(root)
+    (folder / "record.json").write_text("{}")
+    with pytest.raises(JournalError, match="nothing else below this root begins before"):
+        files.begin("t-2")
+
+
+# ------------------------------------------------------------------------------------------ in a transaction
+
+
+def save_tool(desk: Desk, files: FilesAdapter) -> Callable[[str, str], None]:
+    @tool("save", lane="live", adapter=files, resource=("File", "name"), registry=desk.registry)
+    def save(name: str, text: str) -> None:
+        """Save a file."""
+        files.write(name, text)
+
+    return save
+
+
+@pytest.fixture
+def disturbed(desk: Desk, files: FilesAdapter, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`a` is replaced by somebody, just after it was committed beside what cannot be."""
+    (desk.folder / "more").mkdir()
+    more = FilesAdapter(desk.folder / "more")
+    save = save_tool(desk, files)
+
+    @tool("also", lane="live", adapter=more, resource=("File", "name"), registry=desk.registry)
+    def also(name: str) -> None:
+        """Save it there as well."""
+        more.write(name, "mine")
+
+    commit = FilesSession.commit
+
+    def disturbing(session: FilesSession, attempt_id: str) -> None:
+        if session._name == "more":
+            replaced(root / "a")
+            raise OSError(28, "No space left on device")
+        commit(session, attempt_id)
+
+    monkeypatch.setattr(FilesSession, "commit", disturbing)
+    with pytest.raises(JournalError, match="was not taken back"), transaction("t-1", runtime=desk.runtime):
+        save("a", "mine")
+        also("b")
+
+
+@pytest.mark.usefixtures("disturbed")
+def test_a_transaction_whose_file_was_changed_since_is_never_told_as_undone(desk: Desk, root: Path) -> None:
+    journal = desk.runtime.journal.transactions
+    (record,) = journal.find("t-1")
+    assert [row.state.value for row in journal.shown(record, "live")] == ["live", "live"]
+    (found,) = resume(desk.runtime)
+    assert (found.is_kept_up, "was not taken back" in found.note) == (True, True)
+    assert (root / "a").read_text() == "theirs"
+    assert "live" in [row.state.value for row in journal.shown(record, "live")]
+
+
+@pytest.mark.usefixtures("disturbed")
+def test_once_a_person_has_settled_it_recovery_ends_it(desk: Desk, root: Path) -> None:
+    (folder,) = sessions(root)
+    (folder / "before" / "0").unlink()
+    (found,) = resume(desk.runtime)
+    assert (found.after, found.is_kept_up) == ("ended", False)
+    assert ((root / "a").read_text(), sessions(root)) == ("theirs", [])

@@ -1,0 +1,588 @@
+"""A live call that raised is undone by its savepoint, whatever becomes of the others: it is no part of what its list
+keeps, loses, foresees or compares.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import (
+    AlreadyRedeemed,
+    FilesAdapter,
+    JournalError,
+    LiveCall,
+    OutcomeUnknown,
+    ReviewPending,
+    SavepointLost,
+    SessionLost,
+    SQLiteAdapter,
+    Transaction,
+    replay,
+    resume,
+    tool,
+    transaction,
+)
+from countersign.journal.counting import count
+from countersign.journal.exporting import exported
+from countersign.journal.reading import LIVE_LANE
+from countersign.journal.searching import Wanted
+from countersign.journal.telling import describe
+from countersign.journal.transactions import Transactions
+from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in, refund_tool
+from tests.unit.sdk.commit.test_failure_path import states
+from tests.unit.sdk.journals import BOTH
+
+Note = Callable[[str, str], int]
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    return notes_database(tmp_path)
+
+
+@pytest.fixture
+def database(notes: Path) -> SQLiteAdapter:
+    return SQLiteAdapter(notes, busy_seconds=0.2)
+
+
+@pytest.fixture
+def note(desk: Desk, database: SQLiteAdapter) -> Note:
+    """Raises after it has written, where the text is "bad"."""
+    return note_tool(desk, database)
+
+
+def caught(note: Note) -> None:
+    with pytest.raises(ValueError, match="bad note"):
+        note("o-9", "bad")
+
+
+def live_rows(desk: Desk, key: str = "t-1") -> list[tuple[str, str, str | None]]:
+    """Of the list in force."""
+    (record,) = desk.runtime.journal.transactions.find(key)
+    rows = desk.runtime.journal.transactions.shown(record, LIVE_LANE)
+    return [(row.tool, row.state.value, row.error) for row in rows]
+
+
+def live_count(desk: Desk, key: str = "t-1") -> int:
+    return int(desk.runtime.journal.transactions.find(key)[0].live)
+
+
+RAISED = ("note", "undone", "note raised ValueError")
+KEPT = ("note", "kept", None)
+
+
+# ------------------------------------------------------------------------------------------ what the journal says
+
+
+@pytest.mark.parametrize("engine", BOTH)
+def test_the_journal_says_that_it_is_undone_and_what_stands_beside_it(desk: Desk, note: Note) -> None:
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        note("o-1", "first")
+        caught(note)
+        note("o-2", "second")
+        assert live_rows_of_run(desk, txn) == [("live", None), ("undone", RAISED[2]), ("live", None)]
+    assert live_rows(desk) == [KEPT, RAISED, KEPT]
+    assert (live_count(desk), txn.state) == (2, "settled")
+    counted = count(desk.runtime.journal.database, Wanted())
+    assert counted["tools"][0]["fired"] == 2 and counted["tools"][0]["states"] == {"kept": 2, "undone": 1}
+
+
+def live_rows_of_run(desk: Desk, txn: Transaction) -> list[tuple[str, str | None]]:
+    rows = desk.runtime.journal.database.rows(
+        "SELECT state, error FROM effects WHERE txn = ? ORDER BY staging, seq", (txn.txn,)
+    )
+    return [tuple(row) for row in rows]
+
+
+def test_people_are_shown_why(desk: Desk, note: Note) -> None:
+    with transaction("t-1", runtime=desk.runtime):
+        note("o-1", "first")
+        caught(note)
+    told = describe(desk.runtime.journal, desk.runtime.journal.transactions.find("t-1")[0])
+    assert [(one["state"], one["error"]) for one in told["effects"]] == [("kept", None), RAISED[1:]]
+
+
+def test_a_step_in_which_every_call_raised_has_done_nothing_and_spends_no_key(
+    desk: Desk, notes: Path, note: Note
+) -> None:
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        caught(note)
+    assert (live_count(desk), txn.state, live_rows(desk)) == (0, "ended", [RAISED])
+    with transaction("t-1", runtime=desk.runtime) as again:
+        note("o-1", "now")
+    assert (again.replayed, notes_in(notes)) == (False, [("o-1", "now")])
+
+
+def test_a_body_that_fails_anyway_leaves_all_undone(desk: Desk, notes: Path, note: Note) -> None:
+    with pytest.raises(ZeroDivisionError), transaction("t-1", runtime=desk.runtime) as txn:
+        note("o-1", "first")
+        caught(note)
+        raise ZeroDivisionError
+    assert live_rows_of_run(desk, txn) == [("undone", None), ("undone", RAISED[2])]
+    assert (notes_in(notes), txn.state) == ([], "ended")
+
+
+def test_the_text_of_what_it_raised_is_not_kept(desk: Desk, database: SQLiteAdapter) -> None:
+    """It may repeat what a call was given, of this tool or of another that it had called."""
+
+    @tool("sign_in", lane="live", adapter=database, registry=desk.registry, secret=["token"])
+    def sign_in(token: str) -> None:
+        """Sign in."""
+        raise ValueError(f"no such token: {token}")
+
+    with transaction("t-1", runtime=desk.runtime), pytest.raises(Exception, match=r"raised|no such"):
+        sign_in("s3cret-token")
+    assert live_rows(desk) == [("sign_in", "undone", "sign_in raised ValueError")]
+    assert all(b"s3cret-token" not in path.read_bytes() for path in desk.folder.iterdir() if path.is_file())
+
+
+# --------------------------------------------------------------------------- other ways to raise, and inside others
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_one_that_was_interrupted_is_undone_as_well(
+    desk: Desk, notes: Path, database: SQLiteAdapter, error: type[BaseException]
+) -> None:
+    @tool("cut", lane="live", adapter=database, registry=desk.registry)
+    def cut() -> None:
+        """Write, and be interrupted."""
+        database.connection.execute("INSERT INTO notes VALUES ('half', 'done')")
+        raise error
+
+    with transaction("t-1", runtime=desk.runtime), pytest.raises(error):
+        cut()
+    assert live_rows(desk) == [("cut", "undone", f"cut raised {error.__name__}")]
+    assert (notes_in(notes), live_count(desk)) == ([], 0)
+
+
+def test_one_that_was_cancelled_is_undone_as_well(desk: Desk, notes: Path, database: SQLiteAdapter) -> None:
+    @tool("dawdle", lane="live", adapter=database, registry=desk.registry)
+    async def dawdle(seconds: float) -> None:
+        """Write, and take long."""
+        database.connection.execute("INSERT INTO notes VALUES (?, 'done')", (str(seconds),))
+        await asyncio.sleep(seconds)
+
+    async def body() -> None:
+        async with transaction("t-1", runtime=desk.runtime):
+            await dawdle(0)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await dawdle(60)
+
+    asyncio.run(body())
+    assert [row[1:] for row in live_rows(desk)] == [
+        ("kept", None),
+        ("undone", "dawdle raised CancelledError"),
+    ]
+    assert (len(notes_in(notes)), live_count(desk)) == (1, 1)
+
+
+def outer_tool(desk: Desk, adapter: SQLiteAdapter, inner: Note, *, catches: bool) -> Callable[[str], None]:
+    @tool("outer", lane="live", adapter=adapter, registry=desk.registry)
+    def outer(text: str) -> None:
+        """Call another live tool, and raise unless it catches what that raises."""
+        inner("o-1", "inside")
+        with suppress(*([ValueError] if catches else [])):
+            inner("o-2", text)
+        if not catches:
+            raise LookupError("nothing there")
+
+    return outer
+
+
+def test_inside_another_that_catches_it_it_is_undone_alone(
+    desk: Desk, notes: Path, database: SQLiteAdapter, note: Note
+) -> None:
+    outer = outer_tool(desk, database, note, catches=True)
+    with transaction("t-1", runtime=desk.runtime):
+        outer("bad")
+    assert live_rows(desk) == [("outer", "kept", None), KEPT, RAISED]
+    assert (notes_in(notes), live_count(desk)) == ([("o-1", "inside")], 2)
+
+
+def test_what_it_had_called_there_is_undone_with_it(
+    desk: Desk, notes: Path, database: SQLiteAdapter, note: Note
+) -> None:
+    outer = outer_tool(desk, database, note, catches=False)
+    with transaction("t-1", runtime=desk.runtime):
+        note("o-0", "before")
+        with pytest.raises(LookupError):
+            outer("well")
+        note("o-3", "after")
+    why = "outer raised LookupError"
+    assert live_rows(desk) == [
+        KEPT,
+        ("outer", "undone", why),
+        ("note", "undone", why),
+        ("note", "undone", why),
+        KEPT,
+    ]
+    assert (notes_in(notes), live_count(desk)) == ([("o-0", "before"), ("o-3", "after")], 2)
+
+
+def test_what_it_had_called_on_another_adapter_stands(
+    desk: Desk, notes: Path, note: Note, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = SQLiteAdapter(notes_database(tmp_path / "other"), name="other")
+    outer = outer_tool(desk, other, note, catches=False)
+    with transaction("t-1", runtime=desk.runtime), pytest.raises(LookupError):
+        outer("well")
+    assert live_rows(desk) == [("outer", "undone", "outer raised LookupError"), KEPT, KEPT]
+    assert (notes_in(notes), live_count(desk)) == ([("o-1", "inside"), ("o-2", "well")], 2)
+
+
+def test_in_a_nested_transaction_it_is_undone_alone_and_with_the_block(
+    desk: Desk, notes: Path, note: Note
+) -> None:
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        note("o-1", "outer")
+        with transaction(runtime=desk.runtime):
+            note("o-2", "inner")
+            caught(note)
+        with pytest.raises(ZeroDivisionError), transaction(runtime=desk.runtime):
+            caught(note)
+            note("o-3", "inner")
+            raise ZeroDivisionError
+    assert live_rows(desk) == [KEPT, KEPT]  # the run went on with a list of what stands
+    undone = [row for row in live_rows_of_run(desk, txn) if row[0] == "undone"]
+    assert undone == [("undone", RAISED[2]), ("undone", RAISED[2]), ("undone", None)]
+    assert (notes_in(notes), live_count(desk)) == ([("o-1", "outer"), ("o-2", "inner")], 2)
+
+
+def test_of_threads_each_has_its_own_row(desk: Desk, notes: Path, note: Note) -> None:
+    def call(position: int) -> None:
+        with suppress(ValueError):
+            note(f"o-{position}", "bad" if position % 2 else "good")
+
+    with transaction("t-1", runtime=desk.runtime) as txn, txn.parallel():
+        threads = [spawn(call, position) for position in range(20)]
+        for thread in threads:
+            thread.join()
+    assert sorted(row[1] for row in live_rows(desk)) == ["kept"] * 10 + ["undone"] * 10
+    assert (len(notes_in(notes)), live_count(desk)) == (10, 10)
+
+
+def spawn(call: Callable[[int], None], position: int) -> threading.Thread:
+    thread = threading.Thread(target=contextvars.copy_context().run, args=(call, position))
+    thread.start()
+    return thread
+
+
+# ------------------------------------------------------------------------------ nothing is claimed that is not known
+
+
+def test_where_the_whole_session_is_lost_nothing_is_noted_before_it_is_undone(
+    desk: Desk, notes: Path, database: SQLiteAdapter, note: Note
+) -> None:
+    @tool("end_it", lane="live", adapter=database, registry=desk.registry)
+    def end_it() -> None:
+        """Have SQLite end the transaction."""
+        database.connection.execute("INSERT OR ROLLBACK INTO notes VALUES ('o-1', 'again')")
+
+    with pytest.raises(SessionLost), transaction("t-1", runtime=desk.runtime) as txn:
+        note("o-1", "first")
+        with pytest.raises(SessionLost):
+            end_it()
+        assert live_rows_of_run(desk, txn) == [("live", None), ("live", None)]
+    assert live_rows_of_run(desk, txn) == [("undone", None), ("undone", None)]
+    assert notes_in(notes) == []
+
+
+def test_where_the_journal_cannot_be_told_nothing_is_committed(
+    desk: Desk, notes: Path, note: Note, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The program still hears what its tool raised."""
+    refund = refund_tool(desk)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise JournalError("the disk is full")
+
+    with (
+        pytest.raises(
+            SavepointLost, match="note raised ValueError, and the journal could not be told: the disk"
+        ),
+        transaction("t-1", runtime=desk.runtime) as txn,
+    ):
+        note("o-1", "first")
+        refund("o-1", 100)
+        with monkeypatch.context() as broken:
+            broken.setattr(Transactions, "undone_alone", full)
+            caught(note)
+    assert (notes_in(notes), desk.done, txn.state) == ([], [], "ended")
+    assert {state for state, _ in live_rows_of_run(desk, txn)} == {"undone", "withdrawn"}
+
+
+def test_a_fork_that_leaves_it_by_an_exception_notes_nothing(
+    desk: Desk, notes: Path, database: SQLiteAdapter
+) -> None:
+    @tool("fork_out", lane="live", adapter=database, registry=desk.registry)
+    def fork_out() -> None:
+        """Write, and let a child leave by an exception."""
+        database.connection.execute("INSERT INTO notes VALUES ('o-1', 'kept')")
+        child = os.fork()
+        if child == 0:
+            raise ZeroDivisionError
+        os.waitpid(child, 0)
+
+    parent = os.getpid()
+    try:
+        with transaction("t-1", runtime=desk.runtime) as txn:
+            fork_out()
+            assert live_rows_of_run(desk, txn) == [("live", None)]
+    except BaseException:
+        if os.getpid() == parent:
+            raise
+    finally:
+        if os.getpid() != parent:
+            os._exit(0)
+    assert (live_rows(desk), notes_in(notes)) == ([("fork_out", "kept", None)], [("o-1", "kept")])
+
+
+# ------------------------------------------------------------------------------------------------- recovery
+
+
+@contextmanager
+def cut(desk: Desk, monkeypatch: pytest.MonkeyPatch, begun: int) -> Iterator[None]:
+    """The disk takes nothing more once so many calls have begun."""
+    firing, left = desk.runtime.journal.firing, [begun]
+    begin = firing.begin
+
+    def begin_some(*args: Any, **options: Any) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            raise JournalError("the disk is full")
+        begin(*args, **options)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise JournalError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(firing, "begin", begin_some)
+        broken.setattr(firing, "write", full)
+        broken.setattr(desk.runtime.journal.transactions, "end_live", full)
+        with pytest.raises((JournalError, OutcomeUnknown)):
+            yield
+
+
+@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("stands", [False, True], ids=["alone", "beside work that is lost"])
+def test_recovery_believes_only_that_work_lost_that_stood(
+    desk: Desk, note: Note, monkeypatch: pytest.MonkeyPatch, stands: bool
+) -> None:
+    charge, refund = charge_tools(desk), refund_tool(desk)
+
+    @tool("label", resource=("Order", "order_id"), idempotent=True, registry=desk.registry)
+    def label(order_id: str) -> None:
+        """Print a label."""
+        desk.act("label", order_id)
+
+    desk.publish(label)
+    with cut(desk, monkeypatch, begun=2), transaction("t-1", runtime=desk.runtime):
+        caught(note)
+        if stands:
+            note("o-1", "well")
+        charge("o-1", 100)
+        label("o-1")
+        refund("o-1", 100)
+    (found,) = resume(desk.runtime)
+    if stands:
+        assert (found.after, states(desk, "t-1")["label#2"]) == ("unsettled", "unknown")
+    else:
+        assert found.after == "settled"
+        assert states(desk, "t-1") == {"charge#1": "fired", "label#2": "fired", "refund#3": "fired"}
+        assert [one[0] for one in desk.done] == ["charge", "label", "label", "refund"]
+
+
+def save_tool(desk: Desk, files: FilesAdapter) -> Callable[[str, bool], None]:
+    @tool("save", lane="live", adapter=files, registry=desk.registry)
+    def save(name: str, well: bool) -> None:
+        """Save a file, or raise once it is written."""
+        if files.exists(name):
+            files.read(name)
+        files.write(name, "new")
+        if not well:
+            raise ValueError("bad file")
+
+    return save
+
+
+@pytest.mark.parametrize("well", [True, False], ids=["the file stood", "the file's call raised"])
+def test_what_another_adapter_had_prepared_is_finished_or_put_away(
+    desk: Desk, note: Note, monkeypatch: pytest.MonkeyPatch, well: bool
+) -> None:
+    """In a process that died. The database forgot its session; nothing of it was to stand."""
+    root = desk.folder / "root"
+    root.mkdir()
+    save, refund = save_tool(desk, FilesAdapter(root)), refund_tool(desk)
+    with cut(desk, monkeypatch, begun=0), transaction("t-1", runtime=desk.runtime):
+        caught(note)
+        with suppress(ValueError):
+            save("a", well)
+        refund("o-1", 100)
+    record = desk.runtime.journal.transactions.find("t-1")[0]
+    child = os.fork()
+    if child == 0:  # as the process that was killed there had left it
+        files = FilesAdapter(root)
+        session = files.begin(record.txn)
+        with suppress(ValueError), session.effect(LiveCall("save", {}, "e-1")):
+            files.write("a", "new")
+            if not well:
+                raise ValueError
+        session.prepare(record.attempt_id or "")
+        os._exit(0)
+    os.waitpid(child, 0)
+    sessions = root / ".countersign" / "sessions"
+    assert len(list(sessions.iterdir())) == 1
+    (found,) = resume(desk.runtime)
+    assert (found.after, len(desk.done)) == ("settled", 1)
+    assert ((root / "a").exists(), list(sessions.iterdir())) == (well, [])
+
+
+# ------------------------------------------------------------------------------------------------- reruns
+
+
+def test_a_rerun_whose_call_raises_again_is_the_same_step(desk: Desk, notes: Path, note: Note) -> None:
+    for _ in range(2):
+        with transaction("t-1", runtime=desk.runtime) as txn:
+            note("o-1", "first")
+            caught(note)
+    assert (txn.replayed, notes_in(notes)) == (True, [("o-1", "first")])
+
+
+def test_a_rerun_whose_call_raises_for_it_was_done_is_the_same_step(
+    desk: Desk, notes: Path, database: SQLiteAdapter
+) -> None:
+    """A row that is there already is not put in twice."""
+
+    @tool("put", lane="live", adapter=database, registry=desk.registry)
+    def put(order_id: str) -> None:
+        """Put a row in."""
+        database.connection.execute("INSERT INTO notes VALUES (?, 'put')", (order_id,))
+
+    for _ in range(2):
+        with transaction("t-1", runtime=desk.runtime) as txn:
+            for order in ("o-1", "o-2"):
+                with suppress(Exception):
+                    put(order)
+    assert (txn.replayed, notes_in(notes)) == (True, [("o-1", "put"), ("o-2", "put")])
+
+
+def test_a_rerun_that_does_what_raised_then_is_refused_and_undone(
+    desk: Desk, notes: Path, database: SQLiteAdapter
+) -> None:
+    fails = [True]
+
+    @tool("try_it", lane="live", adapter=database, registry=desk.registry)
+    def try_it(order_id: str) -> None:
+        """Raise the first time."""
+        database.connection.execute("INSERT OR REPLACE INTO notes VALUES (?, 'tried')", (order_id,))
+        if order_id == "o-2" and fails[0]:
+            raise ValueError
+
+    def step() -> None:
+        with transaction("t-1", runtime=desk.runtime):
+            for order in ("o-1", "o-2"):
+                with suppress(ValueError):
+                    try_it(order)
+
+    step()
+    fails[0] = False
+    with pytest.raises(AlreadyRedeemed, match="another list of calls was committed"):
+        step()
+    assert notes_in(notes) == [("o-1", "tried")]
+
+
+@pytest.mark.parametrize("calls", [["o-1"], ["o-1", "o-2", "o-3"], ["o-2"], []])
+def test_a_rerun_of_other_calls_is_refused(desk: Desk, notes: Path, note: Note, calls: list[str]) -> None:
+    def step(orders: list[str]) -> None:
+        with transaction("t-1", runtime=desk.runtime):
+            caught(note)
+            for order in orders:
+                note(order, "text")
+
+    step(["o-1", "o-2"])
+    with pytest.raises(AlreadyRedeemed, match="another list of calls was committed"):
+        step(calls)
+    assert notes_in(notes) == [("o-1", "text"), ("o-2", "text")]
+
+
+def test_a_journal_of_before_that_kept_it_knows_its_step(
+    desk: Desk, notes: Path, note: Note, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def step() -> Transaction:
+        with transaction("t-1", runtime=desk.runtime) as txn:
+            note("o-1", "first")
+            caught(note)
+        return txn
+
+    with monkeypatch.context() as before:
+        before.setattr("countersign.transactions.step.Step._leave_out", lambda *_: None)
+        step()
+    assert live_rows(desk) == [KEPT, KEPT]
+    assert step().replayed and notes_in(notes) == [("o-1", "first")]
+
+
+def test_people_who_are_asked_meanwhile_change_nothing_of_it(desk: Desk, notes: Path, note: Note) -> None:
+    refund = refund_tool(desk)
+
+    def step() -> None:
+        with transaction("t-1", runtime=desk.runtime):
+            note("o-1", "first")
+            caught(note)
+            refund("o-1", 90_000)
+
+    with pytest.raises(ReviewPending) as pending:
+        step()
+    assert live_rows(desk) == [("note", "undone", None), RAISED]
+    desk.service.approve(pending.value.txn)
+    step()
+    assert (live_rows(desk), notes_in(notes), len(desk.done)) == ([KEPT, RAISED], [("o-1", "first")], 1)
+
+
+# ------------------------------------------------------------------------------------------------- rehearsals
+
+
+def test_a_dry_run_lists_what_would_stand(desk: Desk, note: Note) -> None:
+    with transaction("t-1", runtime=desk.runtime, dry_run=True) as txn:
+        note("o-1", "first")
+        caught(note)
+    assert [one.args for one in txn.result.live] == [{"order_id": "o-1", "text": "first"}]
+
+
+@pytest.mark.parametrize("mode", ["verify", "reconstruct"])
+@pytest.mark.parametrize("source", ["journal", "export"])
+def test_a_replay_compares_what_stood(desk: Desk, note: Note, mode: Any, source: str) -> None:
+    def step(txn: Transaction, *, well: bool = False, more: bool = False) -> None:
+        note("o-1", "first")
+        with suppress(ValueError):
+            note("o-9", "good" if well else "bad")
+        if more:
+            note("o-2", "more")
+
+    def stand_in(order_id: str, text: str) -> int:
+        if text == "bad":
+            raise ValueError("bad note")
+        return 1
+
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        step(txn)
+    options: dict[str, Any] = {"mode": mode, "runtime": desk.runtime, "live": {"note": stand_in}}
+    if source == "export":
+        records = desk.runtime.journal.transactions.find("t-1")
+        told = [describe(desk.runtime.journal, record) for record in records]
+        options["export"] = json.loads(exported("json", told, "2026-11-24T00:00:00Z"))
+    assert replay("t-1", step, **options).status == "same"
+    for other in ({"well": True}, {"more": True}):
+        (one,) = replay("t-1", lambda txn, other=other: step(txn, **other), **options).divergences
+        assert (one.kind, one.lane, one.position) == ("extra", "live", 2)

@@ -1,0 +1,62 @@
+"""A model behind an API, a price file, and what a program asks: the small world of the tests of this folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from countersign import llm_call
+from tests.fakes.desk import Desk
+from tests.fakes.llm_answers import OPENAI_CHAT
+
+PRICES = """
+[[price]]
+models = "example-*"
+currency = "USD"
+valid_from = 2026-01-01
+input = 1
+output = 10
+cached_input = 0.1
+cache_write = 2
+
+[[price]]
+models = "euro"
+currency = "EUR"
+valid_from = 2026-01-01
+input = 1
+output = 10
+"""
+MODEL = "example-small"
+
+Make = Callable[..., Desk]
+
+
+class Vendor:
+    """A model behind an API: counts how often it was called, and answers what it is given."""
+
+    def __init__(self, answer: Any = OPENAI_CHAT, error: BaseException | None = None) -> None:
+        self.answer, self.error, self.calls = answer, error, 0
+
+    def create(self, **_: Any) -> Any:
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+
+def ask(desk: Desk, vendor: Vendor, model: str = MODEL, **changes: Any) -> Any:
+    """One call, as a program makes it."""
+    given = {"max_tokens": 1000, "input_tokens": 2000, "timeout": 30, "runtime": desk.runtime} | changes
+    with llm_call(model, **given) as call:
+        return call.record(vendor.create())
+
+
+def stands(desk: Desk, budget: str, period: str | None = None) -> tuple[int, int]:
+    """What is spent and reserved of a budget."""
+    rows = desk.runtime.journal.spending.periods(budget, 100)
+    found = [row for row in rows if period is None or row["period"] == period]
+    return (found[0]["spent"], found[0]["reserved"]) if found else (0, 0)
+
+
+def calls(desk: Desk) -> list[dict[str, Any]]:
+    return [dict(row) for row in reversed(desk.runtime.journal.spending.calls(100))]

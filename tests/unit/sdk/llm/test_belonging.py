@@ -1,0 +1,224 @@
+"""Which budgets count a call to a model, as which run: those of the transaction around it, or of the firing tool."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import (
+    Budget,
+    BudgetExceeded,
+    Happened,
+    JournalSealed,
+    NotDone,
+    ProbeAnswer,
+    Transaction,
+    llm_call,
+    probe,
+    record_llm,
+    replay,
+    run_transaction,
+    tool,
+    transaction,
+    use_runtime,
+)
+from countersign.journal.exporting import exported
+from countersign.journal.telling import describe
+from tests.fakes.desk import Desk, failing_tool, make_desk, refund_tool
+from tests.fakes.llm_answers import ANTHROPIC, OPENAI_CHAT, SECRET
+from tests.unit.sdk.llm.asking import MODEL, Make, calls, stands
+
+DAY = Budget("a-day", "calls", 10, "day")
+RUN = Budget("a-run", "calls", 1, "run")
+
+
+@contextmanager
+def another(folder: Path) -> Iterator[Desk]:
+    """A desk with a journal and budgets of its own."""
+    folder.mkdir()
+    desk = make_desk(folder)
+    with desk.runtime:
+        yield desk
+
+
+def ask_here(answer: Any = OPENAI_CHAT) -> None:
+    """A call that names neither a runtime nor a run."""
+    with llm_call(MODEL) as call:
+        call.record(answer)
+
+
+def runs(desk: Desk) -> list[str | None]:
+    return [row["run"] for row in calls(desk)]
+
+
+def thinking_tool(desk: Desk, **said: Any) -> Any:
+    """A staged tool that asks a model while it fires."""
+
+    @tool("think", resource=("Order", "order_id"), registry=desk.registry, **said)
+    def think(order_id: str) -> str:
+        """Ask a model about an order."""
+        ask_here()
+        desk.act("think", order_id)
+        return "thought"
+
+    desk.publish(think)
+    return think
+
+
+# ------------------------------------------------------------------------------------------------ the block around it
+
+
+def test_the_budgets_are_those_of_the_transaction_around_the_call(make: Make, tmp_path: Path) -> None:
+    desk = make(RUN, DAY)
+    with another(tmp_path / "other") as other, use_runtime(other.runtime):
+        with transaction("t-1", runtime=desk.runtime):
+            ask_here()
+            with pytest.raises(BudgetExceeded, match="a-run"):
+                ask_here()
+            record_llm(OPENAI_CHAT, model=MODEL)
+        assert (runs(desk), stands(desk, "a-day"), calls(other)) == (["t-1", "t-1"], (2, 0), [])
+
+
+def test_a_call_that_names_its_runtime_is_counted_there(make: Make, tmp_path: Path) -> None:
+    desk = make(DAY)
+    with another(tmp_path / "other") as other, transaction("t-1", runtime=desk.runtime):
+        with llm_call(MODEL, runtime=other.runtime) as call:
+            call.record(OPENAI_CHAT)
+        assert (calls(desk), runs(other)) == ([], ["t-1"])
+
+
+# ------------------------------------------------------------------------------------------------- the tool that fires
+
+
+def test_a_tool_that_asks_a_model_does_it_in_the_run_of_its_transaction(make: Make) -> None:
+    desk = make(RUN)
+    think = thinking_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        done = think("o-1")
+    assert (done.result, runs(desk), stands(desk, "a-run", "t-1")) == ("thought", ["t-1"], (1, 0))
+
+
+def test_so_do_its_probe_and_its_compensation(make: Make) -> None:
+    desk = make(Budget("a-run", "calls", 5, "run"))
+
+    @probe("recall", registry=desk.registry)
+    def recall(order_id: str) -> ProbeAnswer:
+        ask_here()
+        return Happened(None)
+
+    @tool("forget", resource=("Order", "order_id"), registry=desk.registry)
+    def forget(order_id: str) -> None:
+        """Take it back."""
+        ask_here()
+        desk.act("forget", order_id)
+
+    @tool(
+        "keep",
+        resource=("Order", "order_id"),
+        registry=desk.registry,
+        compensate="forget",
+        compensation_map={"order_id": "args:/order_id"},
+        probe="recall",
+    )
+    def keep(order_id: str) -> None:
+        """Keep something, and lose the answer."""
+        raise ConnectionResetError("the answer was lost")
+
+    desk.publish(keep, forget)
+    fails = failing_tool(desk, NotDone("no such order"), acts=False)
+    with pytest.raises(Exception, match="did not happen"), transaction("t-1", runtime=desk.runtime):
+        keep("o-1")
+        fails("o-2")
+    assert (runs(desk), desk.done[-1]) == (["t-1", "t-1"], ("forget", "o-1"))
+
+
+def test_a_tool_that_another_process_fires_counts_in_the_same_run(make: Make) -> None:
+    desk = make(RUN)
+    think = thinking_tool(desk)
+    with desk.restarted() as later, transaction("t-1", runtime=later.runtime):
+        think("o-1")
+    assert runs(desk) == ["t-1"]
+
+
+# ----------------------------------------------------------------------------------------------------------- rehearsals
+
+
+def step(desk: Desk) -> Any:
+    refund = refund_tool(desk)
+
+    def body(txn: Transaction) -> Any:
+        ask_here()
+        return refund("o-1", 100)
+
+    return body
+
+
+def test_a_rehearsal_spends_the_day_and_leaves_the_run_of_its_key_as_it_was(make: Make) -> None:
+    """The calls are made and paid for; what the key may take is for the run that is to come."""
+    desk = make(RUN, DAY)
+    body = step(desk)
+    for _ in range(2):
+        run_transaction(body, key="t-1", runtime=desk.runtime, dry_run=True)
+    with transaction("t-1", runtime=desk.runtime, dry_run=True):
+        ask_here()
+    assert (stands(desk, "a-run", "t-1"), stands(desk, "a-day")) == ((0, 0), (3, 0))
+    run_transaction(body, key="t-1", runtime=desk.runtime)
+    for _ in range(2):
+        assert replay("t-1", body, runtime=desk.runtime).status == "same"
+    assert (stands(desk, "a-run", "t-1"), stands(desk, "a-day")) == ((1, 0), (6, 0))
+    named = [run for run in runs(desk) if run != "t-1"]
+    assert len({*named}) == 5 and all(run is not None and run.startswith("t-1 (rehearsal ") for run in named)
+
+
+def test_each_rehearsal_has_the_room_of_one_run(make: Make) -> None:
+    desk = make(RUN)
+    with transaction("t" * 200, runtime=desk.runtime, dry_run=True):
+        ask_here()
+        with pytest.raises(BudgetExceeded, match="a-run"):
+            ask_here()
+
+
+def test_a_document_is_replayed_where_no_environment_describes_an_agent(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = make(RUN)
+    body = step(desk)
+    run_transaction(body, key="t-1", runtime=desk.runtime)
+    journal = desk.runtime.journal
+    found = [describe(journal, one) for one in journal.transactions.find("t-1")]
+    document = json.loads(exported("json", found, "2026-11-24T12:00:00Z"))
+    monkeypatch.delenv("COUNTERSIGN_AGENT", raising=False)
+    again = replay("t-1", body, export=document)
+    assert [one.told for one in again.divergences if "raised" in one.told] == []
+    assert runs(desk) == ["t-1"]
+
+
+# ------------------------------------------------------------------------------------------------- reasoning, unsealed
+
+
+def test_a_call_that_was_made_is_counted_where_its_reasoning_cannot_be_kept(
+    make: Make, tmp_path: Path
+) -> None:
+    """A journal that was sealed under a key that is gone; of one that machines share the key is not made in passing."""
+    desk = make(DAY)
+    record_llm(ANTHROPIC, model=MODEL, reasoning=True, runtime=desk.runtime)
+    (key,) = tmp_path.glob("*.key")
+    with llm_call(MODEL, reasoning=True, runtime=desk.runtime) as call:
+        key.rename(tmp_path / "kept")
+        with desk.restarted() as later:
+            with pytest.raises(JournalSealed):
+                record_llm(ANTHROPIC, model=MODEL, reasoning=True, runtime=later.runtime)
+            assert stands(later, "a-day") == (2, 1)
+        (tmp_path / "kept").rename(key)
+        call.record(ANTHROPIC)
+    assert stands(desk, "a-day") == (3, 0)
+    assert [desk.runtime.journal.spending.reasoning(row["call_id"]) for row in calls(desk)] == [
+        SECRET,
+        SECRET,
+        None,
+    ]

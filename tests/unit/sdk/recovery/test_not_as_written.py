@@ -1,0 +1,180 @@
+"""A record that is not as the SDK wrote it is gone on with by nobody; it keeps no other transaction up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from countersign import JournalError, OutcomeUnknown, ReviewPending, resume, tool, transaction
+from countersign.cli.app import app
+from countersign.journal.place import JournalUrl
+from countersign.journal.telling import summary_of
+from countersign.recovery.recovery import Resumed, resume_one
+from countersign.waiting import run
+from tests.fakes.desk import Desk, charge_tools, refund_tool
+from tests.unit.sdk.journals import BOTH
+
+Step = Callable[[], None]
+OF_IT = "txn = (SELECT txn FROM transactions WHERE run_key = 't-1')"
+CHANGES = {
+    "what is firing is said to have failed": f"UPDATE effects SET state = 'failed' WHERE {OF_IT} AND seq = 2",
+    "what is firing is said to be unused": f"UPDATE effects SET state = 'unused' WHERE {OF_IT} AND seq = 2",
+    "what is firing is said not to be begun": f"UPDATE effects SET state = 'redeemed' WHERE {OF_IT} AND seq = 2",
+    "what fired is said to be taken back": f"UPDATE effects SET state = 'compensated' WHERE {OF_IT} AND seq = 1",
+    "no list is in force": f"UPDATE transactions SET staging = NULL WHERE {OF_IT}",
+    "another list is in force": f"UPDATE transactions SET staging = 2 WHERE {OF_IT}",
+    "nothing was redeemed": f"UPDATE transactions SET redeemed = 0 WHERE {OF_IT}",
+    "the attempt is another": f"UPDATE transactions SET attempt_id = 'a-1' WHERE {OF_IT}",
+    "an effect is gone": f"DELETE FROM effects WHERE {OF_IT} AND seq = 2",
+    "a report says another outcome": f"UPDATE outbox SET outcome = 'failed' WHERE {OF_IT}",
+    "the head has another hash": f"UPDATE transactions SET chain_hash = '' WHERE {OF_IT}",
+    "the head names an earlier line": f"UPDATE transactions SET chain_n = chain_n - 1 WHERE {OF_IT}",
+}
+
+
+@pytest.fixture(params=BOTH)
+def engine(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture
+def step(desk: Desk) -> Step:
+    """A charge that can be taken back, and beside it what may be called again."""
+    charge = charge_tools(desk)
+
+    @tool("label", resource=("Order", "order_id"), idempotent=True, registry=desk.registry)
+    def label(order_id: str) -> None:
+        """Print a label."""
+        desk.act("label", order_id)
+
+    desk.publish(label)
+
+    def pays() -> None:
+        with transaction("t-1", runtime=desk.runtime):
+            charge("o-1", 100)
+            label("o-1")
+
+    return pays
+
+
+@pytest.fixture
+def died(desk: Desk, step: Step, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step, dead as its label was fired; and after it a transaction that is approved."""
+
+    def full(*_: Any, **__: Any) -> None:
+        raise JournalError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(desk.runtime.journal.firing, "write", full)
+        with pytest.raises(OutcomeUnknown):
+            step()
+    left_approved(desk, "t-2")
+    assert desk.done == [("charge", "o-1", 100), ("label", "o-1")]
+
+
+def left_approved(desk: Desk, *keys: str) -> None:
+    refund = refund_tool(desk)
+    for key in keys:
+        with pytest.raises(ReviewPending) as pending, transaction(key, runtime=desk.runtime):
+            refund(f"o-{key}", 90_000)
+        desk.service.approve(pending.value.txn)
+
+
+def change(desk: Desk, sql: str) -> None:
+    with desk.runtime.journal.database.unit(durable=True) as unit:
+        assert unit.execute(sql).rowcount > 0
+
+
+def told(found: list[Resumed]) -> list[tuple[str, str | None, str | None, bool]]:
+    return [(one.run_key, one.before, one.after, one.is_kept_up) for one in found]
+
+
+@pytest.mark.usefixtures("died")
+def test_as_it_was_written_it_is_gone_on_with(desk: Desk) -> None:
+    assert [(one.run_key, one.after) for one in resume(desk.runtime)] == [
+        ("t-1", "settled"),
+        ("t-2", "settled"),
+    ]
+    assert [what for what, *_ in desk.done] == ["charge", "label", "label", "refund"]
+
+
+@pytest.mark.tampers
+@pytest.mark.usefixtures("died")
+@pytest.mark.parametrize("what", CHANGES)
+def test_nothing_is_done_with_it_and_the_others_are_finished(desk: Desk, what: str) -> None:
+    change(desk, CHANGES[what])
+    lines = f"SELECT body FROM chain WHERE {OF_IT} ORDER BY id"
+    as_found = [bytes(row["body"]) for row in desk.runtime.journal.database.rows(lines)]
+    damaged, other = resume(desk.runtime)
+    assert (damaged.is_kept_up, damaged.before, other.after) == (True, damaged.after, "settled")
+    assert "is not as the SDK wrote it" in damaged.note
+    assert [one[0] for one in desk.done] == ["charge", "label", "refund"]
+    assert [bytes(row["body"]) for row in desk.runtime.journal.database.rows(lines)] == as_found
+    assert told(resume(desk.runtime)) == told([damaged]), (
+        "it is kept up for as long as nobody has looked at it"
+    )
+
+
+@pytest.mark.tampers
+@pytest.mark.usefixtures("died")
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_run_under_its_key_does_not_go_on_with_it_either(desk: Desk, step: Step, what: str) -> None:
+    change(desk, CHANGES[what])
+    with pytest.raises(JournalError, match="is not as the SDK wrote it"):
+        step()
+    assert [one[0] for one in desk.done] == ["charge", "label"]
+    assert desk.runtime.journal.database.row(f"SELECT holder FROM transactions WHERE {OF_IT}")[0] is None  # type: ignore[index]
+
+
+@pytest.mark.tampers
+def test_one_that_cannot_be_read_is_kept_up_alone_and_named(desk: Desk) -> None:
+    left_approved(desk, "t-1", "t-2")
+    change(desk, f"UPDATE transactions SET state = 'whatever' WHERE {OF_IT}")
+    damaged, other = resume(desk.runtime)
+    assert told([damaged, other]) == [("t-1", None, None, True), ("t-2", "review", "settled", False)]
+    assert "unknown state 'whatever'" in damaged.note
+    assert desk.done == [("refund", "o-t-2", 90_000)]
+
+
+@pytest.mark.tampers
+@pytest.mark.parametrize(
+    ("sql", "says"),
+    [
+        (f"UPDATE transactions SET state = 'whatever' WHERE {OF_IT}", "unknown state 'whatever'"),
+        (f"UPDATE effects SET state = 'whatever' WHERE {OF_IT}", "'whatever' is not a valid LocalState"),
+    ],
+    ids=["itself", "its effect"],
+)
+def test_a_list_names_it_among_the_others(desk: Desk, sql: str, says: str) -> None:
+    left_approved(desk, "t-1", "t-2")
+    change(desk, sql)
+    place = desk.runtime.settings.journal_path
+    named = place.secret if isinstance(place, JournalUrl) else str(place)
+    shown = CliRunner().invoke(app, ["journal", "list", "--json", "--journal", named])
+    rows = {one["key"]: one for one in json.loads(shown.stdout)}
+    assert (shown.exit_code, rows["t-1"]["state"], rows["t-2"]["state"]) == (0, "damaged", "parked")
+    assert says in rows["t-1"]["note"]
+    assert "damaged" in CliRunner().invoke(app, ["journal", "list", "--journal", named]).stdout
+
+
+def test_a_journal_that_is_away_is_no_trouble_of_one_transaction(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left_approved(desk, "t-1")
+    journal, engine = desk.runtime.journal, desk.runtime.engine(desk.runtime.sync_waits())
+    (txn,) = journal.transactions.unfinished()
+
+    def away(*_: Any) -> Any:
+        raise JournalError("nobody answers")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(journal.database, "rows", away)
+        with pytest.raises(JournalError, match="nobody answers"):
+            run(resume_one(engine, txn))
+        with pytest.raises(JournalError, match="nobody answers"):
+            summary_of(journal, txn)

@@ -1,0 +1,317 @@
+"""A commit whose program is stopped (Ctrl-C, `sys.exit`, a cancelled task) before anything of it was begun: nobody but
+its own program begins it later.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from countersign import (
+    AlreadyRedeemed,
+    FilesAdapter,
+    ReviewPending,
+    SQLiteAdapter,
+    resume,
+    tool,
+    transaction,
+)
+from countersign.contract import EffectState
+from countersign.journal import LocalTxn
+from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.unit.sdk.journals import BOTH
+
+INTERRUPTS = [KeyboardInterrupt, SystemExit, asyncio.CancelledError, GeneratorExit]
+SUBMISSION, REDEMPTION, KEYS = "/v1/transactions", "/v1/redemptions", "/.well-known/jwks.json"
+RELEASE = "/v1/transactions/"
+PLACES = {
+    "before the submission arrived": (SUBMISSION, False),
+    "as the submission was answered": (SUBMISSION, True),
+    "as what it answered was verified": (KEYS, True),
+}
+LIVE_PLACES = {
+    "as the releases were answered": (RELEASE, True),
+    "before the redemption arrived": (REDEMPTION, False),
+    "as the redemption was answered": (REDEMPTION, True),
+}
+
+
+def stop_at(desk: Desk, place: tuple[str, bool], error: type[BaseException]) -> None:
+    """Interrupt the program there: before the service has heard of it, or with its answer on the way."""
+    path, answered = place
+    stops = error()
+
+    def interrupt() -> None:
+        raise stops
+
+    desk.face.faults[path] = [interrupt if answered else stops]
+
+
+def pays(desk: Desk, key: str, refund: Callable[..., object], live: Callable[..., object] | None) -> None:
+    with transaction(key, runtime=desk.runtime):
+        if live is not None:
+            live("o-1", "paid")
+        refund("o-1", 100)
+
+
+@pytest.fixture
+def refund(desk: Desk) -> Callable[..., object]:
+    return refund_tool(desk)
+
+
+@pytest.fixture
+def note(desk: Desk) -> Callable[..., object]:
+    return note_tool(desk, SQLiteAdapter(notes_database(desk.folder), name="notes"))
+
+
+@pytest.fixture(params=[*PLACES, *LIVE_PLACES])
+def stopped(
+    request: pytest.FixtureRequest,
+    desk: Desk,
+    refund: Callable[..., object],
+    note: Callable[..., object],
+) -> Callable[..., Any]:
+    """Runs the step under a key; with an error, which stops it at the place."""
+    live = note if request.param in LIVE_PLACES else None
+    place = (PLACES | LIVE_PLACES)[request.param]
+
+    def step(key: str, error: type[BaseException] | None = None) -> None:
+        if error is None:
+            pays(desk, key, refund, live)
+            return
+        stop_at(desk, place, error)
+        with pytest.raises(error):
+            pays(desk, key, refund, live)
+        assert desk.face.faults[place[0]] == [], "it was stopped there"
+        assert notes_in(desk.folder / "notes.db") == []
+
+    return step
+
+
+def txn_of(desk: Desk, key: str) -> str:
+    return str(desk.runtime.journal.transactions.find(key)[0].txn)
+
+
+def spent(desk: Desk, key: str) -> bool:
+    """Whether the service had redeemed it."""
+    revisions = desk.service.revisions.get(txn_of(desk, key), [])
+    return any(one.state is EffectState.REDEEMED for revision in revisions for one in revision.held)
+
+
+@pytest.mark.parametrize("error", INTERRUPTS)
+def test_nothing_of_it_fires_later(
+    desk: Desk, stopped: Callable[..., None], error: type[BaseException]
+) -> None:
+    stopped("t-1", error)
+    assert desk.runtime.journal.transactions.require(txn_of(desk, "t-1")).state is LocalTxn.STOPPED
+    was_spent = spent(desk, "t-1")
+    (found,) = resume(desk.runtime)
+    assert (found.before, found.after, found.waiting, desk.done) == ("stopped", "ended", False, [])
+    if was_spent:
+        assert "its program was stopped before it was begun" in found.note
+        assert [one.state for one in desk.service.latest(found.txn).held] == [EffectState.UNUSED]
+    assert resume(desk.runtime) == []
+    assert (desk.done, notes_in(desk.folder / "notes.db")) == ([], [])
+
+
+def test_tried_again_under_another_key_it_happens_once(desk: Desk, stopped: Callable[..., None]) -> None:
+    stopped("t-1", KeyboardInterrupt)
+    stopped("t-2")
+    resume(desk.runtime)
+    assert len(desk.done) == 1
+
+
+def test_tried_again_under_its_key_it_goes_on_and_happens_once(
+    desk: Desk, stopped: Callable[..., None]
+) -> None:
+    """Twice stopped is stopped as well, whatever the first run had come to."""
+    stopped("t-1", KeyboardInterrupt)
+    for path in (SUBMISSION, RELEASE):  # the rerun asks what became of it
+        stop_at(desk, (path, True), KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        stopped("t-1")
+    desk.face.faults.clear()
+    assert desk.runtime.journal.transactions.require(txn_of(desk, "t-1")).state is LocalTxn.STOPPED
+    assert desk.done == []
+    stopped("t-1")
+    stopped("t-1")
+    assert resume(desk.runtime) == []
+    assert len(desk.done) == 1
+
+
+def test_once_a_worker_has_ended_it_its_key_says_how_it_ended(
+    desk: Desk, stopped: Callable[..., None]
+) -> None:
+    stopped("t-1", KeyboardInterrupt)
+    was_spent = spent(desk, "t-1")
+    resume(desk.runtime)
+    if was_spent:
+        with pytest.raises(AlreadyRedeemed, match="refund#1 unused"):
+            stopped("t-1")
+    else:
+        stopped("t-1")
+    assert len(desk.done) == (0 if was_spent else 1)
+
+
+@pytest.mark.parametrize("engine", BOTH)
+def test_a_worker_that_dies_before_it_has_ended_it_leaves_it_stopped(
+    desk: Desk, refund: Callable[..., object]
+) -> None:
+    stop_at(desk, PLACES["as the submission was answered"], KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        pays(desk, "t-1", refund, None)
+
+    class DiedError(BaseException):
+        pass
+
+    unwritten = desk.runtime.journal.firing.write
+
+    def dies(*_: Any) -> None:
+        raise DiedError
+
+    desk.runtime.journal.firing.write = dies  # type: ignore[method-assign]
+    with pytest.raises(DiedError):
+        resume(desk.runtime)
+    desk.runtime.journal.firing.write = unwritten  # type: ignore[method-assign]
+    (found,) = resume(desk.runtime)
+    assert (found.after, desk.done) == ("ended", [])
+
+
+def test_a_worker_that_is_stopped_stops_nothing_for_others(desk: Desk, refund: Callable[..., object]) -> None:
+    """It is not its program: what it looked at is as after a crash."""
+    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 90_000)
+    desk.service.approve(pending.value.txn)
+    for place in ((RELEASE, True), (REDEMPTION, True)):
+        stop_at(desk, place, KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            resume(desk.runtime)
+    assert desk.done == []
+    resume(desk.runtime)
+    assert len(desk.done) == 1
+
+
+def test_stopped_while_people_are_asked_it_is_left_to_a_worker(
+    desk: Desk, refund: Callable[..., object]
+) -> None:
+    stop_at(desk, (RELEASE, True), KeyboardInterrupt)  # the first look
+    with pytest.raises(KeyboardInterrupt), transaction("t-1", wait=600, runtime=desk.runtime):
+        refund("o-1", 90_000)
+    desk.service.approve(txn_of(desk, "t-1"))
+    resume(desk.runtime)
+    assert len(desk.done) == 1
+
+
+@pytest.mark.parametrize("where", LIVE_PLACES.values(), ids=LIVE_PLACES)
+def test_stopped_once_people_have_agreed_it_is_left_to_its_program(
+    desk: Desk, refund: Callable[..., object], where: tuple[str, bool]
+) -> None:
+    def step() -> None:
+        with transaction("t-1", runtime=desk.runtime):
+            refund("o-1", 90_000)
+
+    with pytest.raises(ReviewPending) as pending:
+        step()
+    desk.service.approve(pending.value.txn)
+    stop_at(desk, where, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        step()
+    for _ in range(2):
+        resume(desk.runtime)
+    assert desk.done == []
+    if where != (REDEMPTION, True):  # the approval stands, and was not spent
+        step()
+        assert len(desk.done) == 1
+
+
+@pytest.mark.parametrize("where", [(REDEMPTION, False), (REDEMPTION, True)], ids=["on its way", "answered"])
+def test_stopped_at_the_end_of_its_wait_it_is_parked_no_more(
+    desk: Desk, refund: Callable[..., object], where: tuple[str, bool]
+) -> None:
+    desk.face.faults[RELEASE] = [lambda: desk.service.approve(txn_of(desk, "t-1"))]  # at the first look
+    stop_at(desk, where, KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt), transaction("t-1", wait=600, runtime=desk.runtime):
+        refund("o-1", 90_000)
+    record = desk.runtime.journal.transactions.find("t-1")[0]
+    assert (record.state, record.parked) == (LocalTxn.STOPPED, False)
+    for _ in range(2):
+        resume(desk.runtime)
+    assert desk.done == []
+
+
+def test_another_list_under_the_key_of_a_stopped_one_that_was_spent_is_refused_and_loses_nothing_of_it(
+    desk: Desk, refund: Callable[..., object]
+) -> None:
+    stop_at(desk, PLACES["as the submission was answered"], KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        pays(desk, "t-1", refund, None)
+    with pytest.raises(AlreadyRedeemed), transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 200)
+    (found,) = resume(desk.runtime)
+    assert (found.before, found.after, desk.done) == ("stopped", "ended", [])
+    assert [one.state for one in desk.service.latest(found.txn).held] == [EffectState.UNUSED]
+
+
+@pytest.mark.parametrize("engine", BOTH)
+def test_people_who_were_asked_as_it_was_stopped_decide_nothing_without_its_program(
+    desk: Desk, refund: Callable[..., object]
+) -> None:
+    def step() -> None:
+        with transaction("t-1", runtime=desk.runtime):
+            refund("o-1", 90_000)
+
+    stop_at(desk, (SUBMISSION, True), KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        step()
+    (found,) = resume(desk.runtime)
+    assert (found.after, found.waiting) == ("stopped", True)
+    desk.service.approve(found.txn)
+    (found,) = resume(desk.runtime)
+    assert (found.after, found.waiting, desk.done) == ("stopped", False, [])
+    assert "run it again under key 't-1'" in found.note
+    step()
+    assert len(desk.done) == 1
+
+
+@pytest.mark.parametrize("where", PLACES.values(), ids=PLACES)
+def test_a_cancelled_task_is_stopped_as_well(
+    desk: Desk, refund: Callable[..., object], where: tuple[str, bool]
+) -> None:
+    async def body() -> None:
+        async with transaction("t-1", runtime=desk.runtime):
+            refund("o-1", 100)
+
+    stop_at(desk, where, asyncio.CancelledError)
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(body())
+    (found,) = resume(desk.runtime)
+    assert (found.before, found.after, desk.done) == ("stopped", "ended", [])
+
+
+def test_prepared_files_of_a_stopped_step_are_undone(desk: Desk, refund: Callable[..., object]) -> None:
+    (desk.folder / "root").mkdir()
+    files = FilesAdapter(desk.folder / "root")
+
+    @tool("save", lane="live", adapter=files, resource=("File", "name"), registry=desk.registry)
+    def save(name: str, text: str) -> None:
+        """Save a file."""
+        files.write(name, text)
+
+    stop_at(desk, (REDEMPTION, True), KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        pays(desk, "t-1", refund, save)
+    resume(desk.runtime)
+    assert (desk.done, (desk.folder / "root" / "o-1").exists()) == ([], False)
+
+
+def test_what_had_all_fired_as_its_program_was_stopped_is_no_less_done(
+    desk: Desk, refund: Callable[..., object]
+) -> None:
+    stop_at(desk, ("/v1/outcomes", True), KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt):
+        pays(desk, "t-1", refund, None)
+    resume(desk.runtime)
+    assert [one.state for one in desk.service.latest(txn_of(desk, "t-1")).held] == [EffectState.FIRED]
+    assert desk.runtime.journal.transactions.find("t-1")[0].state is LocalTxn.SETTLED
+    assert len(desk.done) == 1

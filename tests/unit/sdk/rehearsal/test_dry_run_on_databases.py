@@ -1,0 +1,109 @@
+"""A dry run on a database meets what a real run of the same step meets."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from countersign import PostgresAdapter, SQLiteAdapter, ToolRaised, tool, transaction
+from tests.counterparts import postgres, require
+from tests.fakes.desk import Desk
+
+pytestmark = pytest.mark.xdist_group("postgresql")
+
+TABLES = (
+    "CREATE TABLE parent (id text PRIMARY KEY)",
+    "CREATE TABLE child (id integer PRIMARY KEY, p text REFERENCES parent DEFERRABLE INITIALLY DEFERRED)",
+)
+ADOPT = "INSERT INTO child VALUES (1, '{}')"
+
+
+@pytest.fixture
+def bank() -> Iterator[PostgresAdapter]:
+    require("PostgreSQL", postgres.is_at_hand(), postgres.WAY_TO_GET)
+    with postgres.server() as server, postgres.database(server) as url:
+        conninfo = url.replace("+psycopg", "")
+        with psycopg.connect(conninfo, autocommit=True) as connection:
+            for statement in TABLES:
+                connection.execute(statement.encode())
+        yield PostgresAdapter(conninfo, name="bank")
+
+
+def adopting(desk: Desk, bank: PostgresAdapter, secret: list[str]) -> Callable[[str], None]:
+    @tool("adopt", lane="live", adapter=bank, secret=secret, registry=desk.registry)
+    def adopt(parent: str) -> None:
+        """A child of a parent that is not there."""
+        bank.execute(ADOPT.format(parent))
+
+    return adopt
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_deferred_constraint_is_broken_in_a_dry_run_as_in_a_real_one(
+    desk: Desk, bank: PostgresAdapter, dry_run: bool
+) -> None:
+    adopt = adopting(desk, bank, [])
+    with (
+        pytest.raises(psycopg.errors.ForeignKeyViolation, match=r"Key \(p\)=\(nobody\) is not present"),
+        transaction("t-1", dry_run=dry_run, runtime=desk.runtime),
+    ):
+        adopt("nobody")
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_where_the_tool_has_secrets_what_is_broken_is_told_by_its_kind_alone(
+    desk: Desk, bank: PostgresAdapter, dry_run: bool
+) -> None:
+    adopt = adopting(desk, bank, ["/parent"])
+    with (
+        pytest.raises(ToolRaised, match="'bank' raised ForeignKeyViolation") as told,
+        transaction("t-1", dry_run=dry_run, runtime=desk.runtime),
+    ):
+        adopt("t0ps3cret")
+    assert "t0ps3cret" not in f"{told.value}{told.value.__cause__}{told.value.__context__}"
+
+
+@pytest.fixture
+def family(tmp_path: Path) -> Path:
+    with closing(sqlite3.connect(tmp_path / "family.db", isolation_level=None)) as connection:
+        for statement in TABLES:
+            connection.execute(statement)
+    return tmp_path / "family.db"
+
+
+def adopting_on_sqlite(desk: Desk, adapter: SQLiteAdapter) -> Callable[[str], None]:
+    @tool("adopt", lane="live", adapter=adapter, registry=desk.registry)
+    def adopt(parent: str) -> None:
+        """A child of a parent that is not there."""
+        adapter.connection.execute(ADOPT.format(parent))
+
+    return adopt
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_reference_of_sqlite_is_broken_in_a_dry_run_as_in_a_real_one(
+    desk: Desk, family: Path, dry_run: bool
+) -> None:
+    adopt = adopting_on_sqlite(desk, SQLiteAdapter(family, foreign_keys=True))
+    with (
+        pytest.raises(sqlite3.IntegrityError, match="FOREIGN KEY constraint failed"),
+        transaction("t-1", dry_run=dry_run, runtime=desk.runtime),
+    ):
+        adopt("nobody")
+
+
+def test_a_reference_that_sqlite_does_not_look_at_is_told_and_stands(desk: Desk, family: Path) -> None:
+    adopt = adopting_on_sqlite(desk, SQLiteAdapter(family))
+    with transaction("t-1", dry_run=True, runtime=desk.runtime) as trial:
+        adopt("nobody")
+    ((change,),) = [one.changes for one in trial.result.changes if one.changes is not None]
+    assert change.key == "child[1]"
+    with transaction("t-1", runtime=desk.runtime):
+        adopt("nobody")
+    with closing(sqlite3.connect(family)) as connection:
+        assert connection.execute("SELECT * FROM child").fetchall() == [(1, "nobody")]

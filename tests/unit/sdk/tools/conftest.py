@@ -1,0 +1,5 @@
+"""A bank on this machine, and a `RestApi` that knows its credentials."""
+
+from tests.unit.sdk.tools.banks import api, bank
+
+__all__ = ["api", "bank"]

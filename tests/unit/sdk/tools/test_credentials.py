@@ -1,0 +1,132 @@
+"""What is told of an answer that repeats the credentials it was asked with."""
+
+import json
+import logging
+import traceback
+
+import pytest
+
+from countersign import (
+    EffectFailed,
+    NotDone,
+    OutcomeUnknown,
+    RestApi,
+    RestUnknown,
+    SettingsError,
+    transaction,
+)
+from tests.fakes.desk import Desk
+from tests.unit.sdk.tools.banks import Bank, charge_tool, head, speaking
+
+TOKEN = "sk-live/4111+9f1c7ab3=="
+ECHOES: dict[str, bytes] = {
+    "the header": f"invalid credentials: Bearer {TOKEN}".encode(),
+    "the token": f"unknown key {TOKEN}.".encode(),
+    "as JSON": json.dumps({"error": f"unknown key '{TOKEN}'"}).encode(),
+    "as JSON that escapes": b'{"error": "unknown key sk-live\\/4111+9f1c7ab3=="}',
+    "in an address": b"no /login?key=sk-live%2F4111%2B9f1c7ab3%3D%3D",
+    "its end": f"unknown key ****{TOKEN[-12:]}".encode(),
+    "its beginning": f"unknown key {TOKEN[:12]}...".encode(),
+    "across the end of what is told": b"x" * 288 + TOKEN.encode(),
+    "twice": f"{TOKEN}{TOKEN} {TOKEN}".encode(),
+}
+
+
+def pieces(secret: str, length: int = 8) -> list[str]:
+    """Every piece of it that is long enough to mean something."""
+    return [secret[at : at + length] for at in range(len(secret) - length + 1)]
+
+
+@pytest.mark.parametrize("echo", ECHOES.values(), ids=ECHOES.keys())
+@pytest.mark.parametrize(("status", "means"), [(401, EffectFailed), (500, OutcomeUnknown)])
+def test_scenario_63_an_answer_that_repeats_the_credentials_is_told_without_them(
+    desk: Desk, bank: Bank, echo: bytes, status: int, means: type[Exception], caplog: pytest.LogCaptureFixture
+) -> None:
+    bank.status, bank.body = status, echo
+    caplog.set_level(logging.DEBUG)
+    with RestApi(bank.url, headers=lambda: {"Authorization": f"Bearer {TOKEN}"}) as api:
+        charge = charge_tool(desk, api)
+        with (
+            pytest.raises(means, match=f"answered {status}") as told,
+            transaction("t-1", runtime=desk.runtime) as txn,
+        ):
+            charge("o-1", 100)
+    kept = b"".join(path.read_bytes() for path in desk.folder.iterdir() if path.name.startswith("journal.db"))
+    trace = "".join(traceback.format_exception(told.value))
+    errors = [effect.error for effect in txn.effects]
+    reported = [one.error for revision in desk.service.revisions[txn.txn] for one in revision.held]
+    everywhere = f"{told.value!r} {told.value.__cause__!r} {trace} {errors} {reported} {caplog.text}"
+    assert "[hidden]" in everywhere and f"answered {status}".encode() in kept
+    assert [piece for piece in pieces(TOKEN) if piece in everywhere or piece.encode() in kept] == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "echo", "told"),
+    [
+        ({"X-Api-Key": "s3cr3t"}, b"bad key s3cr3t!", "bad key [hidden]!"),
+        ({"X-Api-Key": "s3cr3t"}, b"x" * 297 + b"s3cr3t", "x" * 297 + "[hidden]"),
+        ({"X-Api-Key": "1234-5678"}, b"key 1234-5678", "key [hidden]"),
+        ({"Authorization": "Basic YWRhOmh1bnRlcjI="}, b"no ada:hunter2", "no ada:[hidden]"),
+        ({"Authorization": "basic YWRhYTpodW50ZXIyMjI="}, b"no adaa hunter222", "no [hidden] [hidden]"),
+        ({"Authorization": "Basic YWRhOmh1bnRlcjI="}, b"no YWRhOmh1bnRlcjI=", "no [hidden]"),
+        ({"Authorization": "Basic not base64"}, b"Basic not base64 at all", "[hidden] at all"),
+        ({"Cookie": "session=abcdefghijkl; b=2"}, b"no session abcdefghijkl", "no session [hidden]"),
+        ({"A": "abcdefgh", "B": "ghijklmn"}, b"abcdefghijklmn", "[hidden]"),
+        ({"Authorization": "Bearer 12345678"}, b"Bearer is what we take", "Bearer is what we take"),
+        ({"X-Version": "1", "X-Empty": ""}, b"error 1 of 11", "error 1 of 11"),
+        ({}, b"no such order", "no such order"),
+    ],
+)
+@pytest.mark.parametrize("status", [401, 500])
+def test_of_what_headers_gave_nothing_is_told_and_of_the_rest_everything(
+    bank: Bank, headers: dict[str, str], echo: bytes, told: str, status: int
+) -> None:
+    bank.status, bank.body = status, echo
+    with RestApi(bank.url, headers=headers) as api, pytest.raises((NotDone, RestUnknown)) as raised:
+        api.get("/orders")
+    assert str(raised.value) == f"GET /orders was answered {status}: {told}"
+
+
+def test_credentials_that_a_broken_answer_cut_are_hidden_as_far_as_they_came() -> None:
+    with (
+        speaking(head(401, "Content-Length: 1000"), b"unknown key sk-live/4111") as (url, _),
+        RestApi(url, headers={"Authorization": f"Bearer {TOKEN}"}) as api,
+        pytest.raises(NotDone, match=r"unknown key \[hidden\]$"),
+    ):
+        api.get("/orders")
+
+
+@pytest.mark.parametrize(
+    "value", ["Bearer t0psecret-t0ken\n", " t0psecret", "t0psecret\r\nX: y", "t0psecret-é", "t0psecret\0"]
+)
+def test_a_header_that_cannot_be_sent_is_named_without_its_value(desk: Desk, bank: Bank, value: str) -> None:
+    charge = charge_tool(desk, RestApi(bank.url, headers={"Authorization": value}))
+    with (
+        pytest.raises(EffectFailed, match="not sent: the header 'Authorization'") as told,
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        charge("o-1", 100)
+    error: BaseException | None = told.value
+    while error is not None:
+        assert "t0psecret" not in f"{error!r} {error}"
+        error = error.__cause__ or error.__context__
+    assert bank.asked == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://me:t0psecret@ho\u2100st/x",
+        "https://me:t0psecret@[zz]/",
+        "https://me:t0psecret@",
+        "http://hooks.example/t0psecret",
+        "https://hooks.example/x?key=t0psecret",
+    ],
+)
+def test_an_address_that_cannot_be_taken_is_told_without_what_it_may_hold(url: str) -> None:
+    with pytest.raises(SettingsError) as told:
+        RestApi(url)
+    error: BaseException | None = told.value
+    while error is not None:
+        assert "t0psecret" not in f"{error!r} {error}"
+        error = error.__cause__ or error.__context__

@@ -1,0 +1,251 @@
+"""A key is run again after a manifest has changed: the calls are the same, so it is the same step."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from countersign import (
+    AlreadyRedeemed,
+    EffectFailed,
+    JournalError,
+    OutcomeUnknown,
+    Placeholder,
+    ReleaseLapsed,
+    Runtime,
+    SQLiteAdapter,
+    resume,
+    tool,
+    transaction,
+)
+from countersign.contract import EffectState
+from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in, refund_tool
+from tests.unit.sdk.commit.test_failure_path import states
+
+Order = Callable[..., Placeholder[dict[str, str]]]
+STEP = ["o-1", "o-2", "o-3"]
+
+
+@pytest.fixture
+def refund(desk: Desk) -> Order:
+    return refund_tool(desk)
+
+
+def run(runtime: Runtime, refund: Order, orders: list[str]) -> list[Placeholder[dict[str, str]]]:
+    with transaction("t-1", runtime=runtime):
+        return [refund(order, 100) for order in orders]
+
+
+@pytest.fixture
+def cut(desk: Desk, refund: Order, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Runs the step on a disk that takes nothing more once so many calls have begun."""
+
+    def cut_after(begun: int) -> None:
+        firing, left = desk.runtime.journal.firing, [begun]
+        begin = firing.begin
+
+        def begin_some(*args: Any, **options: Any) -> None:
+            left[0] -= 1
+            if left[0] < 0:
+                raise JournalError("the disk is full")
+            begin(*args, **options)
+
+        def full(*_: Any, **__: Any) -> None:
+            raise JournalError("the disk is full")
+
+        with monkeypatch.context() as broken:
+            broken.setattr(firing, "begin", begin_some)
+            broken.setattr(firing, "write", full)
+            with pytest.raises((JournalError, OutcomeUnknown)):
+                run(desk.runtime, refund, STEP)
+
+    return cut_after
+
+
+CHANGES: dict[str, dict[str, Any]] = {
+    "its title": {"title": "Pay back"},
+    "its risk": {"risk": "high"},
+    "that it is idempotent": {"idempotent": True},
+    "how long it may take": {"timeout_seconds": 5},
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_what_ended_well_is_found_with_its_results(desk: Desk, refund: Order, change: dict[str, Any]) -> None:
+    run(desk.runtime, refund, STEP)
+    desk.publish(refund, **change)
+    with desk.restarted() as later:
+        with transaction("t-1", runtime=later.runtime) as again:
+            found = [refund(order, 100) for order in STEP]
+        assert (again.replayed, again.state) == (True, "settled")
+    assert [one.result["refund_id"] for one in found] == [f"r-{order}-100" for order in STEP]
+    assert len(desk.done) == 3
+
+
+def test_live_work_beside_it_is_not_done_twice(desk: Desk, refund: Order) -> None:
+    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
+
+    def step(runtime: Runtime, text: str) -> None:
+        with transaction("t-1", runtime=runtime):
+            note("o-1", text)
+            refund("o-1", 100)
+
+    step(desk.runtime, "first")
+    desk.publish(refund, title="Pay back")
+    with desk.restarted() as later:
+        step(later.runtime, "second")
+    assert (notes_in(desk.folder / "notes.db"), len(desk.done)) == ([("o-1", "first")], 1)
+
+
+OTHERS = {
+    "one call less": STEP[:2],
+    "one call more": [*STEP, "o-4"],
+    "another order": ["o-2", "o-1", "o-3"],
+    "other arguments": ["o-1", "o-2", "o-9"],
+    "none": [],
+}
+
+
+@pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("changed", [False, True], ids=["the same manifest", "another manifest"])
+def test_another_list_of_calls_is_refused(
+    desk: Desk, refund: Order, others: list[str], changed: bool
+) -> None:
+    run(desk.runtime, refund, STEP)
+    if changed:
+        desk.publish(refund, title="Pay back")
+    with (
+        desk.restarted() as later,
+        pytest.raises(AlreadyRedeemed, match="another list of calls was committed") as refused,
+    ):
+        run(later.runtime, refund, others)
+    assert "If you mean to act once more, use another key" in str(refused.value)
+    assert len(desk.done) == 3
+
+
+@pytest.mark.parametrize("others", OTHERS.values(), ids=OTHERS)
+@pytest.mark.parametrize("outcome", ["redeemed", "unsettled"])
+def test_another_list_is_told_to_use_no_other_key_for_one_that_is_not_finished(
+    desk: Desk, refund: Order, cut: Callable[[int], None], others: list[str], outcome: str
+) -> None:
+    cut(2)
+    if outcome == "unsettled":
+        resume(desk.runtime)
+    before = states(desk, "t-1")
+    with desk.restarted() as later, pytest.raises(AlreadyRedeemed) as refused:
+        run(later.runtime, refund, others)
+    told = str(refused.value)
+    assert f"(outcome {outcome}): another list of calls was committed; nothing was fired now." in told
+    assert "It is not finished" in told and "`countersign resume --tools MODULE`" in told
+    assert "none of it under another key" in told and "might happen twice" in told
+    assert "nothing left to do" not in told and "use another key" not in told
+    assert (len(desk.done), states(desk, "t-1")) == (2, before)
+
+
+def test_what_was_cut_goes_on_by_the_list_of_then(
+    desk: Desk, refund: Order, cut: Callable[[int], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """As recovery does: what was firing is unknown, and nothing is called twice or anew."""
+    cut(2)
+    assert states(desk, "t-1") == {"refund#1": "fired", "refund#2": "firing", "refund#3": "redeemed"}
+    desk.publish(refund, title="Pay back")
+    with desk.restarted() as later, caplog.at_level(logging.WARNING):
+        with pytest.raises(OutcomeUnknown, match="refund#2"):
+            run(later.runtime, refund, STEP)
+        assert "the manifest of refund has changed since transaction 't-1' was committed" in caplog.text
+        assert states(desk, "t-1") == {"refund#1": "fired", "refund#2": "unknown", "refund#3": "unused"}
+        with pytest.raises(OutcomeUnknown, match="refund#2"):  # unsettled by now: the same answer
+            run(later.runtime, refund, STEP)
+    assert len(desk.done) == 2
+
+
+def test_nothing_is_said_of_manifests_that_are_as_they_were(
+    desk: Desk, refund: Order, cut: Callable[[int], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    cut(2)
+    with (
+        desk.restarted() as later,
+        caplog.at_level(logging.WARNING),
+        pytest.raises(OutcomeUnknown, match="refund#2"),
+    ):
+        run(later.runtime, refund, STEP)
+    assert "the manifest of" not in caplog.text
+
+
+def test_a_tool_that_is_called_idempotent_since_is_not_called_again_for_that(
+    desk: Desk, refund: Order, cut: Callable[[int], None]
+) -> None:
+    """People agreed to the manifest of then, and by that one a second call acts twice."""
+    cut(2)
+    desk.publish(refund, idempotent=True)
+    with desk.restarted() as later, pytest.raises(OutcomeUnknown):
+        run(later.runtime, refund, STEP)
+    assert len(desk.done) == 2
+
+
+@pytest.mark.parametrize("settled", [EffectState.FIRED, EffectState.FAILED])
+def test_what_a_person_has_settled_meanwhile_is_heard(
+    desk: Desk, refund: Order, cut: Callable[[int], None], settled: EffectState
+) -> None:
+    cut(3)
+    with pytest.raises(OutcomeUnknown):
+        run(desk.runtime, refund, STEP)
+    desk.publish(refund, title="Pay back")
+    ((txn, (revision,)),) = desk.service.revisions.items()
+    desk.service.settle(txn, revision.held[2].effect.effect_id, settled)
+    with desk.restarted() as later:
+        if settled is EffectState.FAILED:
+            with pytest.raises(EffectFailed):
+                run(later.runtime, refund, STEP)
+        else:
+            first, _, third = run(later.runtime, refund, STEP)
+            assert first.result["refund_id"] == "r-o-1-100" and third.outcome == "fired"
+    assert len(desk.done) == 3
+
+
+@pytest.mark.parametrize("by", ["its program", "recovery"])
+def test_what_had_not_begun_begins_only_where_the_service_still_lets_it(
+    desk: Desk, refund: Order, cut: Callable[[int], None], by: str
+) -> None:
+    """The time to fire is renewed, and there the service decides by what its bundle holds now."""
+    cut(0)
+    assert set(states(desk, "t-1").values()) == {"redeemed"}
+    desk.publish(refund, title="Pay back")
+    with desk.restarted() as later:
+        if by == "recovery":
+            (told,) = (one.note for one in resume(later.runtime))
+        else:
+            with pytest.raises(ReleaseLapsed) as lapsed:
+                run(later.runtime, refund, STEP)
+            told = str(lapsed.value)
+    assert "the service did not extend the time to fire. Nothing of this transaction stands" in told
+    assert (desk.done, set(states(desk, "t-1").values())) == ([], {"unused"})
+
+
+def test_what_did_not_end_well_says_how_it_ended(desk: Desk) -> None:
+    charge = charge_tools(desk)
+
+    @tool("fail", resource=("Order", "order_id"), failure_means="not_done", registry=desk.registry)
+    def fail(order_id: str) -> None:
+        """Fail."""
+        raise ValueError
+
+    desk.publish(fail)
+
+    def step(runtime: Runtime) -> None:
+        with transaction("t-1", runtime=runtime):
+            charge("o-1", 100)
+            fail("o-1")
+
+    with pytest.raises(EffectFailed):
+        step(desk.runtime)
+    desk.publish(fail, title="Fail again")
+    with (
+        desk.restarted() as later,
+        pytest.raises(AlreadyRedeemed, match="charge#1 compensated, fail#2 failed"),
+    ):
+        step(later.runtime)
+    assert [one[0] for one in desk.done] == ["charge", "void"]

@@ -1,0 +1,127 @@
+"""The journal is away for a moment while a block runs: the block fails, and its key is as free as after any other
+error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import pytest
+
+from countersign import JournalError, LeaseLost, SQLiteAdapter, Transaction, transaction
+from countersign.journal import Journal
+from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.unit.sdk.journal.test_heartbeat import until
+from tests.unit.sdk.journals import BOTH
+
+pytestmark = pytest.mark.parametrize("engine", BOTH)
+
+
+class Outage:
+    """A journal that can be away."""
+
+    def __init__(self, journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._database, self._monkeypatch = journal.database, monkeypatch
+        self._unit = self._database.unit
+
+    def begin(self, writes: int = 0) -> None:
+        """From now on, or after so many writes more, it takes nothing."""
+        left = [writes]
+
+        @contextmanager
+        def unit(*, durable: bool) -> Iterator[Any]:
+            left[0] -= 1
+            if left[0] < 0:
+                raise JournalError("the disk is full")
+            with self._unit(durable=durable) as real:
+                yield real
+
+        self._monkeypatch.setattr(self._database, "unit", unit)
+
+    def end(self) -> None:
+        self._monkeypatch.setattr(self._database, "unit", self._unit)
+
+
+@pytest.fixture
+def outage(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Outage:
+    return Outage(desk.runtime.journal, monkeypatch)
+
+
+def holder(desk: Desk, txn: Transaction) -> object:
+    row = desk.runtime.journal.database.row("SELECT holder FROM transactions WHERE txn = ?", (txn.txn,))
+    assert row is not None
+    return row["holder"]
+
+
+@pytest.mark.parametrize("writes", [0, 1], ids=["for the whole block's end", "until the body has failed"])
+def test_the_next_run_of_the_key_begins_at_once(desk: Desk, outage: Outage, writes: int) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(JournalError, match="disk is full"), transaction("t-1", runtime=desk.runtime) as first:
+        refund("o-1", 100)
+        outage.begin()
+        try:
+            refund("o-2", 100)
+        finally:
+            outage.begin(writes)
+    outage.end()
+    with transaction("t-1", runtime=desk.runtime) as again:
+        refund("o-1", 100)
+        refund("o-2", 100)
+    assert (first.state, again.state, len(desk.done)) == ("settled", "settled", 2)
+
+
+def test_what_the_body_raised_is_told_and_not_that_it_could_not_be_noted(desk: Desk, outage: Outage) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(ZeroDivisionError), transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+        outage.begin()
+        raise ZeroDivisionError
+    outage.end()
+    assert desk.done == []
+
+
+def test_live_work_is_undone_all_the_same(desk: Desk, outage: Outage) -> None:
+    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
+    with pytest.raises(ZeroDivisionError), transaction("t-1", runtime=desk.runtime):
+        note("o-1", "hello")
+        outage.begin()
+        raise ZeroDivisionError
+    outage.end()
+    assert notes_in(desk.folder / "notes.db") == []
+    with transaction("t-1", runtime=desk.runtime) as again:
+        note("o-1", "hello")
+    assert (notes_in(desk.folder / "notes.db"), again.replayed) == ([("o-1", "hello")], False)
+
+
+def test_other_processes_get_it_too_once_the_journal_is_back(desk: Desk, outage: Outage) -> None:
+    """They see that this one lives, so the lease has to be given up on the disk, although nobody here asks again."""
+    journal, refund = desk.runtime.journal, refund_tool(desk)
+    journal.leases._heart._every = 0.01
+    with pytest.raises(ZeroDivisionError), transaction("t-1", runtime=desk.runtime) as txn:
+        refund("o-1", 100)
+        outage.begin()
+        raise ZeroDivisionError
+    outage.end()
+    until(lambda: holder(desk, txn) is None)
+    until(lambda: journal.leases._heart._thread is None)
+
+
+def test_a_lease_that_is_gone_is_not_said_to_be_anybodys(desk: Desk) -> None:
+    """A server that forgot what it was told last has no owner either: only what is known is said."""
+    refund = refund_tool(desk)
+
+    def step() -> NoReturn:
+        with transaction("t-1", runtime=desk.runtime) as txn:
+            with desk.runtime.journal.database.unit(durable=False) as unit:
+                unit.execute("UPDATE transactions SET holder = NULL WHERE txn = ?", (txn.txn,))
+            refund("o-1", 100)
+        raise AssertionError("it went on")
+
+    with pytest.raises(LeaseLost, match=r"is not this run's any more.*Run it again under its key") as lost:
+        step()
+    assert "another process took it over, or" in str(lost.value)
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+    assert len(desk.done) == 1

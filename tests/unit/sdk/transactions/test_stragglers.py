@@ -1,0 +1,179 @@
+"""A task or thread that outlives the block it was begun in is refused, whatever block is open when it calls."""
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from countersign import (
+    MemoryAdapter,
+    MisuseError,
+    OutsideTransaction,
+    Transaction,
+    run_transaction,
+    tool,
+    transaction,
+)
+from tests.fakes.desk import Desk, refund_tool
+
+SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
+REFUSED = r"(?s)begun .*`with txn\.parallel\(\):`"
+
+
+def adding_tool(desk: Desk) -> tuple[Callable[[int], Awaitable[int]], MemoryAdapter]:
+    memory = MemoryAdapter({"n": 0})
+
+    @tool("add", lane="live", adapter=memory, registry=desk.registry)
+    async def add(amount: int) -> int:
+        """Add to the number."""
+        memory["n"] = memory["n"] + amount
+        return int(memory["n"])
+
+    return add, memory
+
+
+async def later(go: asyncio.Event, call: Callable[[], Any]) -> None:
+    await go.wait()
+    answer = call()
+    if asyncio.iscoroutine(answer):
+        await answer
+
+
+async def fails() -> None:
+    raise LookupError("no")
+
+
+async def begun_in_a_block_taken_back(desk: Desk, txn: Transaction, late: Any) -> asyncio.Task[None]:
+    with pytest.raises(LookupError):
+        async with transaction(runtime=desk.runtime):
+            with txn.parallel():
+                task = asyncio.create_task(late)
+                await asyncio.gather(task, fails())  # which cancels nobody
+    return task
+
+
+async def begun_in_a_block_that_ended(desk: Desk, txn: Transaction, late: Any) -> asyncio.Task[None]:
+    with txn.parallel():
+        return asyncio.create_task(late)
+
+
+async def begun_in_a_nested_one_without_parallel(
+    desk: Desk, txn: Transaction, late: Any
+) -> asyncio.Task[None]:
+    with pytest.raises(LookupError):
+        async with transaction(runtime=desk.runtime):
+            task = asyncio.create_task(late)
+            await fails()
+    return task
+
+
+BEGUN = [begun_in_a_block_taken_back, begun_in_a_block_that_ended, begun_in_a_nested_one_without_parallel]
+
+
+@pytest.mark.parametrize("lane", ["staged", "live"])
+@pytest.mark.parametrize("begun", BEGUN)
+def test_a_straggler_does_not_land_in_the_next_block(desk: Desk, begun: Any, lane: str) -> None:
+    refund = refund_tool(desk)
+    add, memory = adding_tool(desk)
+
+    async def body() -> None:
+        async with transaction("t-1", runtime=desk.runtime) as txn:
+            go = asyncio.Event()
+            call = (lambda: refund("late", 999)) if lane == "staged" else (lambda: add(999))
+            task = await begun(desk, txn, later(go, call))
+            with txn.parallel():
+                go.set()
+                with pytest.raises(OutsideTransaction, match=REFUSED):
+                    await task
+                await asyncio.gather(*(asyncio.to_thread(refund, f"o-{n}", 100) for n in range(2)), add(1))
+
+    asyncio.run(body())
+    assert (sorted(desk.done), memory.snapshot()["n"]) == (
+        [("refund", "o-0", 100), ("refund", "o-1", 100)],
+        1,
+    )
+
+
+def test_a_thread_that_goes_on_after_its_block_does_not_land_in_the_next(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime) as txn, ThreadPoolExecutor(1) as pool:
+        with txn.parallel():
+            kept = contextvars.copy_context()
+        with txn.parallel():
+            with pytest.raises(OutsideTransaction, match=REFUSED):
+                pool.submit(kept.run, refund, "late", 999).result(SECONDS)
+            pool.submit(contextvars.copy_context().run, refund, "o-1", 100).result(SECONDS)
+    assert desk.done == [("refund", "o-1", 100)]
+
+
+def test_the_block_itself_calls_after_a_straggler_as_before(desk: Desk) -> None:
+    """What runs where the transaction was opened stands in the order of the program, whatever context it has."""
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        with txn.parallel():
+            kept = contextvars.copy_context()
+            refund("o-1", 100)
+        kept.run(refund, "o-2", 100)
+    assert sorted(desk.done) == [("refund", "o-1", 100), ("refund", "o-2", 100)]
+
+
+# ------------------------------------------------------------------------------ after the whole transaction
+
+
+@pytest.mark.parametrize("way", ["a block", "a function", "a dry run"])
+def test_a_task_begun_inside_a_transaction_opens_its_own_once_that_has_ended(desk: Desk, way: str) -> None:
+    refund = refund_tool(desk)
+
+    async def step(txn: Transaction) -> None:
+        refund("later", 100)
+
+    async def own() -> None:
+        if way == "a block":
+            async with transaction("t-2", runtime=desk.runtime):
+                refund("later", 100)
+        else:
+            dry = {"dry_run": True} if way == "a dry run" else {}
+            await run_transaction(step, key="t-2", runtime=desk.runtime, **dry)  # type: ignore[call-overload]
+
+    async def body() -> None:
+        go = asyncio.Event()
+        async with transaction("t-1", runtime=desk.runtime):
+            task = asyncio.create_task(later(go, own))
+            refund("o-1", 100)
+        go.set()
+        await task
+
+    asyncio.run(body())
+    fired = [] if way == "a dry run" else [("refund", "later", 100)]
+    assert desk.done == [("refund", "o-1", 100), *fired]
+
+
+def test_it_is_no_part_of_the_one_that_has_ended(desk: Desk) -> None:
+    refund = refund_tool(desk)
+
+    async def body() -> None:
+        go = asyncio.Event()
+        async with transaction("t-1", runtime=desk.runtime):
+            task = asyncio.create_task(later(go, lambda: refund("late", 999)))
+        go.set()
+        with pytest.raises(OutsideTransaction, match="after transaction 't-1' had ended"):
+            await task
+
+    asyncio.run(body())
+    assert desk.done == []
+
+
+def test_while_the_outer_one_is_open_it_still_opens_none(desk: Desk) -> None:
+    async def own() -> None:
+        async with transaction("t-2", runtime=desk.runtime):
+            pytest.fail("it was entered")
+
+    async def body() -> None:
+        async with transaction("t-1", runtime=desk.runtime):
+            with pytest.raises(MisuseError, match="close the outer one first"):
+                await asyncio.create_task(own())
+
+    asyncio.run(body())
