@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -18,6 +18,7 @@ import pytest
 if TYPE_CHECKING:
     from countersign.contract.wire import DecisionView
     from countersign.runtime import Runtime
+    from countersign.testing.deciding import Decide
     from countersign.testing.people import Browsers, People
     from countersign.testing.service import TestedService
 
@@ -140,14 +141,16 @@ def countersign_runtime(
 def countersign_people(
     _countersign_running: tuple[TestedService, Browsers], countersign_runtime: Runtime
 ) -> People:
-    """The people who decide: `approve(pending, by="finance")`, `deny(pending, "why", by="finance")`."""
+    """The people who decide: `approve(pending, by="finance")`, `deny(pending, "why", by="finance")`, and
+    `settle(unknown, "fired", by="finance")` what only a person can tell.
+    """
     from countersign.testing.people import People
 
     return People(*_countersign_running, countersign_runtime)
 
 
 @pytest.fixture
-def countersign_decide(countersign_runtime: Runtime) -> Callable[..., DecisionView]:
+def countersign_decide(countersign_runtime: Runtime) -> Decide:
     """`countersign_decide("refund", {...}).outcome`: `release`, `review` or `deny`; nothing is recorded. A tool that
     the bundle does not hold is a mistake of the test, unless it says `unknown=True`.
     """

@@ -15,11 +15,12 @@ import pytest
 
 from policy_service.channels.operator.dev.drafts import merge, read_tools
 from policy_service.channels.operator.dev.folder import prepare
+from tests.fakes.payments import PAY, Payments, gate
 from tests.house.documents import all_blocks
 from tests.house.repository import ROOT
 
 PAGE = "docs/testing.md"
-BEGUN, PROGRAM = (one.text for one in all_blocks("text") if one.document == PAGE)
+BEGUN, PROGRAM, TYPED = (one.text for one in all_blocks("text") if one.document == PAGE)
 (SETTINGS,) = (one.text for one in all_blocks("toml") if one.document == PAGE)
 
 AGENT = '''
@@ -135,6 +136,183 @@ def test_one_service_for_all(_countersign_services, countersign_service):
     assert len(_countersign_services._running) == 1
 """
 
+PAYING = '''
+from countersign import NotDone, tool
+
+standing, answers = [], True
+
+
+@tool("pay", resource=("Account", "account"), compensate="unpay",
+      compensation_map={"payment": "result:/id", "amount": "args:/amount"})
+def pay(account: str, amount: int) -> dict[str, str]:
+    """Pay somebody."""
+    standing.append(account)
+    if not answers:
+        raise TimeoutError("the bank does not answer")
+    return {"id": account}
+
+
+@tool("unpay", resource=("Account", "payment"))
+def unpay(payment: str, amount: int) -> str:
+    """Take a payment back."""
+    standing.remove(payment)
+    return "taken back"
+
+
+@tool("mail", resource=("Account", "to"))
+def mail(to: str, text: str) -> str:
+    """Write to somebody."""
+    if text == "bounces":
+        raise NotDone("there is no such address")
+    if not answers:
+        raise TimeoutError("the post does not answer")
+    return "sent"
+'''
+
+UNHAPPY = """
+import pytest
+import my_agent
+from countersign import (
+    EffectFailed, IndependentFailures, MisuseError, OutcomeUnknown, resume, transaction
+)
+from countersign.testing import VoteRefused
+from my_agent import mail, pay
+
+
+@pytest.fixture(autouse=True)
+def world(monkeypatch):
+    monkeypatch.setattr(my_agent, "standing", [])
+    monkeypatch.setattr(my_agent, "answers", True)
+
+
+@pytest.fixture
+def silent(world, monkeypatch):
+    monkeypatch.setattr(my_agent, "answers", False)
+
+
+def pay_and_write(text="bounces"):
+    with transaction(key="a") as txn:
+        paid = pay("acme", 10)
+        mail("acme", text)
+    return paid.result
+
+
+def ended():
+    (found,) = resume()
+    return found.after.value
+
+
+def test_a_compensation_that_waits_is_approved(countersign_people):
+    with pytest.raises(EffectFailed):
+        pay_and_write()
+    assert my_agent.standing == ["acme"]
+    countersign_people.approve("a", by="finance")
+    assert (ended(), my_agent.standing) == ("settled", [])
+
+
+def test_by_the_error_that_names_it(countersign_people):
+    with pytest.raises(EffectFailed) as failed:
+        pay_and_write()
+    with pytest.raises(MisuseError, match="nothing waits for 'legal'; asked are finance"):
+        countersign_people.approve(failed.value, by="legal")
+    countersign_people.deny(failed.value, "they keep it", by="finance")
+    resume()
+    assert my_agent.standing == ["acme"]
+    with pytest.raises(MisuseError, match="nothing waits for people"):
+        countersign_people.approve(failed.value, by="finance")
+    countersign_people.settle("a", "left_standing", by="finance")
+    with pytest.raises(MisuseError, match="nothing of that is to be settled"):
+        countersign_people.settle("a", "left_standing", by="finance")
+
+
+def test_an_unknown_outcome_that_fired(countersign_people, silent):
+    with pytest.raises(OutcomeUnknown) as unknown:
+        with transaction(key="a"):
+            pay("acme", 10)
+    countersign_people.settle(unknown.value, "fired", by="finance", result={"id": "acme"}, reason="it is booked")
+    assert ended() == "settled"
+    assert my_agent.standing == ["acme"]
+
+
+def test_an_unknown_outcome_that_did_not_fire(countersign_people, silent):
+    with pytest.raises(OutcomeUnknown):
+        with transaction(key="a"):
+            pay("acme", 10)
+    countersign_people.settle("a", "not_fired", by="finance")
+    assert ended() == "ended"
+
+
+def test_another_transaction_is_none_of_this(countersign_people, silent):
+    with pytest.raises(OutcomeUnknown):
+        with transaction(key="a"):
+            pay("acme", 10)
+    my_agent.answers = True
+    with transaction(key="b"):
+        mail("acme", "hello")
+    with pytest.raises(MisuseError, match="nothing of that is to be settled: the transaction is 'settled'"):
+        countersign_people.settle("b", "fired", by="finance")
+
+
+def test_of_two_it_says_which(countersign_people, silent):
+    with pytest.raises(OutcomeUnknown) as unknown:
+        with transaction(key="a") as txn:
+            with txn.parallel():
+                pay("acme", 10)
+                mail("acme", "hello")
+    with pytest.raises(MisuseError, match="say which by tool=.* there are unknown of .*, unknown of"):
+        countersign_people.settle("a", "fired", by="finance")
+    with pytest.raises(MisuseError, match="nothing of that is to be settled"):
+        countersign_people.settle("a", "fired", by="finance", tool="unpay")
+    countersign_people.settle("a", "not_fired", by="finance", tool="mail")
+    countersign_people.settle("a", "not_fired", by="finance")
+    assert ended() == "ended"
+
+
+def test_what_is_no_word_on_it(countersign_people, silent):
+    with pytest.raises(OutcomeUnknown):
+        with transaction(key="a"):
+            effect = pay("acme", 10).effect_id
+    with pytest.raises(VoteRefused, match="'boss' is no group of this bundle; there are .*finance"):
+        countersign_people.settle("a", "fired", by="boss")
+    with pytest.raises(MisuseError, match="'done' is no answer to a task; there are fired, not_fired"):
+        countersign_people.settle("a", "done", by="finance")
+    with pytest.raises(VoteRefused, match="finance-1 may not decide this, or not so: .*fired"):
+        countersign_people.settle("a", "compensated", by="finance")
+    with pytest.raises(VoteRefused, match="reason"):
+        countersign_people.settle("a", "fired", by="finance", reason=" ")
+    with pytest.raises(MisuseError, match="nothing of that is to be settled"):
+        countersign_people.settle("a", "fired", by="finance", effect="0" * 64)
+    with pytest.raises(MisuseError, match="agent has staged nothing as one under the key 'z'"):
+        countersign_people.settle("z", "fired", by="finance")
+    countersign_people.settle("a", "fired", by="finance", effect=effect)
+    with pytest.raises(MisuseError, match="nothing of that is to be settled"):
+        countersign_people.settle("a", "not_fired", by="finance")
+
+
+class TestOnShortPages:
+    @pytest.fixture
+    def countersign_environment(self):
+        return {"COUNTERSIGN_MAX_PAGE_SIZE": "1"}
+
+    def test_all_of_them_are_read(self, countersign_people):
+        for key in "abc":
+            with pytest.raises(EffectFailed):
+                with transaction(key=key):
+                    pay(key, 10)
+                    mail("acme", "bounces")
+        for key in "cab":
+            countersign_people.approve(key, by="finance")
+        resume()
+        assert my_agent.standing == []
+        my_agent.answers = False
+        for key in "def":
+            with pytest.raises(OutcomeUnknown):
+                with transaction(key=key):
+                    pay(key, 10)
+        for key in "fde":
+            countersign_people.settle(key, "fired", by="finance")
+"""
+
 
 # What stands in the environment of somebody who works with another service all day.
 STALE = {
@@ -178,10 +356,19 @@ def bundle_beside(folder: Path) -> None:
 def test_the_page_runs_as_it_stands_and_so_does_all_it_promises(tmp_path: Path) -> None:
     bundle_beside(tmp_path)
     before = sorted(path.name for path in (ROOT / "policies").iterdir())
-    done = pytest_in(tmp_path, {"test_page.py": PROGRAM, "test_more.py": MORE})
-    assert last(done) == "13 passed", done.stdout
+    done = pytest_in(tmp_path, {"test_page.py": PROGRAM, "test_typed.py": TYPED, "test_more.py": MORE})
+    assert last(done) == "16 passed", done.stdout
     assert sorted(path.name for path in (ROOT / "policies").iterdir()) == before
     assert '"finance-1"' not in (ROOT / "policies" / "groups.toml").read_text()
+
+
+def test_what_did_not_end_well_is_decided_by_people_too(tmp_path: Path) -> None:
+    (tmp_path / "policies").mkdir()
+    bundle = Payments(tmp_path / "policies").rules(gate("taking-back", "finance", action="unpay"))
+    typed = {name: PAY["args"]["properties"][name] for name in ("account", "amount")}
+    bundle.write("tools/pay.json", PAY | {"args": PAY["args"] | {"properties": typed}})
+    done = pytest_in(tmp_path, {"my_agent.py": PAYING, "test_unhappy.py": UNHAPPY})
+    assert last(done) == "8 passed", done.stdout
 
 
 def test_the_first_of_the_page_holds_of_the_bundle_that_dev_makes(tmp_path: Path) -> None:
@@ -194,6 +381,20 @@ def test_the_first_of_the_page_holds_of_the_bundle_that_dev_makes(tmp_path: Path
     assert last(done) == "3 passed", done.stdout
 
 
+def test_the_fixtures_have_types_that_a_strict_test_may_name(tmp_path: Path) -> None:
+    wrong = TYPED + "    countersign_people.settle('case-81', by='finance')\n"
+    for name, text in {"my_agent.py": AGENT, "test_typed.py": TYPED, "test_wrong.py": wrong}.items():
+        (tmp_path / name).write_text(text)
+    words = ("--strict", "--no-error-summary", f"--cache-dir={tmp_path / 'cache'}")
+    found = subprocess.run(
+        [sys.executable, "-m", "mypy", *words, "test_typed.py", "test_wrong.py"],
+        cwd=tmp_path, env=os.environ | {"MYPYPATH": str(ROOT / "sdk/python")},
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    (said,) = [line for line in found.stdout.splitlines() if line.startswith("test_")]
+    assert said.startswith("test_wrong.py") and '"answer"' in said, found.stdout
+
+
 def test_a_failing_rule_fails_its_test(tmp_path: Path) -> None:
     (tmp_path / "policies").mkdir()
     for path in (ROOT / "policies").iterdir():
@@ -202,7 +403,7 @@ def test_a_failing_rule_fails_its_test(tmp_path: Path) -> None:
     loose = "permit (principal, action, resource);"
     (tmp_path / "policies" / "support.cedar").write_text(f'@id("everything")\n{loose}\n')
     done = pytest_in(tmp_path, {"test_page.py": PROGRAM})
-    assert last(done) == "3 failed, 1 passed", done.stdout
+    assert last(done) == "5 failed, 1 passed", done.stdout
 
 
 ONE = "def test_it(countersign_runtime): ...\n"

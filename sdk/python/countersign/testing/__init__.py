@@ -2,3 +2,9 @@
 
 The SDK never imports the service: it starts the installed one as an operator would, in a process of its own.
 """
+
+from countersign.testing.deciding import Decide
+from countersign.testing.people import People, VoteRefused
+from countersign.testing.service import ServiceFailed, TestedService
+
+__all__ = ["Decide", "People", "ServiceFailed", "TestedService", "VoteRefused"]

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from countersign.contract.wire import DecisionView, EvaluationRequest, SubmittedEffect
 from countersign.errors import MisuseError, ServiceRefused
 from countersign.runtime import Runtime
 
 _NOBODY_REVIEWED: Final = "0" * 64
+
+
+class Decide(Protocol):
+    """What the fixture `countersign_decide` is, for tests with types."""
+
+    def __call__(self, tool: str, args: Mapping[str, Any], *, unknown: bool = False) -> DecisionView:
+        """The decision about one call; a tool that the bundle does not hold is a mistake unless it says so."""
 
 
 def decide(

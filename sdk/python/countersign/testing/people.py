@@ -1,27 +1,46 @@
-"""Deciding as a person, from inside a test: a real sign-in and a real vote, on exactly what is asked."""
+"""Deciding as a person, from inside a test: a real sign-in, and a real vote on exactly what is asked, or a real word on
+what nobody else can tell.
+
+What waits is read where people read it, in the lists of reviews and of tasks, so a compensation waits there like any
+other effect of its transaction.
+"""
 
 from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Sequence
-from typing import Any, Final
-from urllib.parse import parse_qs, urlsplit
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, TypeVar
+from urllib.parse import parse_qs, urlencode, urlsplit
 
 import httpx2
 
+from countersign.contract import TaskAnswer
 from countersign.contract.names import txn_id
-from countersign.contract.wire import ReviewSummary, ReviewView, TransactionView, VoteRequest, dump, parse
-from countersign.errors import CountersignError, MisuseError, ReviewPending, ServiceRefused
+from countersign.contract.wire import (
+    ReviewPageView,
+    ReviewView,
+    SettleRequest,
+    TaskDetail,
+    TaskPage,
+    TransactionView,
+    VoteRequest,
+    WireModel,
+    dump,
+    parse,
+)
+from countersign.errors import CountersignError, FireError, MisuseError, ReviewPending, ServiceRefused
 from countersign.runtime import Runtime
 from countersign.testing.service import TestedService
 
 _FORM_TOKEN: Final = re.compile(r'name="csrf_token" value="([^"]+)"')
+_Page = TypeVar("_Page", ReviewPageView, TaskPage)
 _SAID: Final = 500  # characters of the service's answer in an error
 
 
 class VoteRefused(CountersignError):
-    """The service did not take a person's vote; its reason is in the text."""
+    """The service did not take a person's vote, or their word on a task; its reason is in the text."""
 
     code = "vote_refused"
 
@@ -67,8 +86,9 @@ class People:
 
     def approve(self, asked: Any, *, by: str, reason: str = "approved in a test") -> None:
         """Approve what waits, as somebody of a group (`by="finance"`, the second one is `"finance-2"`), or as a person
-        of the bundle's development sign-in. `asked` is a `ReviewPending`, what has one as `.pending`, or the key of the
-        transaction. Of several questions, those are answered that ask this group.
+        of the bundle's development sign-in. `asked` is a `ReviewPending`, a `FireError` (what it took back may wait
+        too), what has either as `.pending`, or the key of the transaction. Of several questions, those are answered
+        that ask this group.
 
         Raises:
             VoteRefused: the service did not take it: who they are, what they may, or that the review is over.
@@ -80,24 +100,80 @@ class People:
         """Deny what waits; as `approve`."""
         self._vote("deny", asked, by, reason)
 
+    def settle(
+        self,
+        asked: Any,
+        answer: str,
+        *,
+        by: str,
+        tool: str | None = None,
+        effect: str | None = None,
+        reason: str = "settled in a test",
+        result: Any = None,
+    ) -> None:
+        """Say what became of an effect, where nobody else can tell: `fired`, `not_fired`, or another answer of its
+        task. `asked` and `by` as in `approve`. Where several tasks of the transaction take this answer, `tool` or
+        `effect`, its id, says of which it is. `result`: with `fired`, what the tool answered.
+
+        Raises:
+            VoteRefused: the service did not take it: who they are, or that this task has other answers.
+            MisuseError: nothing is to be settled, or more than one thing, or there is no such answer.
+        """
+        if answer not in list(TaskAnswer):
+            raise MisuseError(f"{answer!r} is no answer to a task; there are {', '.join(TaskAnswer)}")
+        view = self._view_of(asked)
+        with self._speaking_for(by) as subject:
+            task = _the_one(view, self._tasks_of(view.txn, subject, tool, effect), answer)
+            word = SettleRequest(
+                answer=TaskAnswer(answer),
+                effect_digest=task.effect.effect_digest,
+                effect_state=task.effect.state,
+                reason=reason,
+                result=result,
+            )
+            self._post(subject, f"/v1/tasks/{task.task.task_id}/settle", word)
+
     def _vote(self, verdict: str, asked: Any, by: str, reason: str) -> None:
         view = self._view_of(asked)
-        waiting = [
-            one.review for one in view.effects if one.review is not None and one.review.state == "open"
-        ]
-        group = self._service.people.get(by)
-        mine = [one for one in waiting if group is None or by in _asked_by(one)]
-        if not mine:
-            raise MisuseError(_nothing_waits(view, waiting, by))
-        try:
+        is_group = by in self._service.people
+        with self._speaking_for(by) as subject:
+            waiting = self._reviews_of(view.txn, subject)
+            mine = [one for one in waiting if not is_group or by in _asked_by(one)]
+            if not mine:
+                raise MisuseError(_nothing_waits(view, waiting, by))
             for one in mine:
-                self._cast(by if group is None else group[0], one.review_id, verdict, reason)
+                self._cast(subject, one.review_id, verdict, reason)
+
+    @contextmanager
+    def _speaking_for(self, by: str) -> Iterator[str]:
+        """The subject of whom this names; where nobody of the bundle is called so, a refusal says that as well."""
+        people = self._service.people
+        try:
+            yield people[by][0] if by in people else by
         except VoteRefused as refused:
-            people = self._service.people
-            if group is not None or any(by in subjects for subjects in people.values()):
+            if by in people or any(by in subjects for subjects in people.values()):
                 raise
             groups = ", ".join(people)
             raise VoteRefused(f"{refused} ({by!r} is no group of this bundle; there are {groups})") from None
+
+    def _reviews_of(self, txn: str, subject: str) -> list[ReviewView]:
+        pages = self._pages(subject, "/v1/reviews", ReviewPageView)
+        return [one for page in pages for one in page.reviews if one.txn == txn]
+
+    def _tasks_of(self, txn: str, subject: str, tool: str | None, effect: str | None) -> list[TaskDetail]:
+        pages = self._pages(subject, "/v1/tasks", TaskPage)
+        of_txn = (one for page in pages for one in page.tasks if one.txn == txn)
+        named = (one for one in of_txn if tool in (None, one.tool) and effect in (None, one.effect_id))
+        return [parse(TaskDetail, self._get(subject, f"/v1/tasks/{one.task_id}")) for one in named]
+
+    def _pages(self, subject: str, path: str, kind: type[_Page]) -> Iterator[_Page]:
+        query = ""
+        while True:
+            page = parse(kind, self._get(subject, path + query))
+            yield page
+            if page.next is None:
+                return
+            query = "?" + urlencode({"cursor": page.next})
 
     def _view_of(self, asked: Any) -> TransactionView:
         try:
@@ -113,17 +189,15 @@ class People:
     def _txn_of(self, asked: Any) -> str:
         if isinstance(asked, str):
             return txn_id(agent=self._runtime.settings.agent, run_key=asked)
-        pending = asked if isinstance(asked, ReviewPending) else getattr(asked, "pending", None)
-        if not isinstance(pending, ReviewPending):
+        pending = getattr(asked, "pending", asked)
+        if not isinstance(pending, ReviewPending | FireError):
             raise MisuseError(
-                f"{asked!r} is no question to people; give the ReviewPending, or the transaction's key"
+                f"{asked!r} is no question to people; give the ReviewPending, the FireError or the transaction's key"
             )
         return pending.txn
 
     def _cast(self, subject: str, review_id: str, verdict: str, reason: str) -> None:
-        browser = self._browsers.of(subject)
-        token = _FORM_TOKEN.search(browser.get("/", headers={"Accept": "text/html"}).text)
-        review = parse(ReviewView, _taken(browser.get(f"/v1/reviews/{review_id}"), subject))
+        review = parse(ReviewView, self._get(subject, f"/v1/reviews/{review_id}"))
         vote = VoteRequest(
             verdict=verdict,
             rev=review.rev,
@@ -132,19 +206,42 @@ class People:
             view_digest=review.view_digest,
             reason=reason,
         )
+        self._post(subject, f"/v1/reviews/{review_id}/votes", vote)
+
+    def _get(self, subject: str, path: str) -> bytes:
+        return _taken(self._browsers.of(subject).get(path), subject)
+
+    def _post(self, subject: str, path: str, said: WireModel) -> None:
+        browser = self._browsers.of(subject)
+        token = _FORM_TOKEN.search(browser.get("/", headers={"Accept": "text/html"}).text)
         headers = {"Content-Type": "application/json", "X-CSRF-Token": token[1] if token else ""}
-        _taken(browser.post(f"/v1/reviews/{review_id}/votes", content=dump(vote), headers=headers), subject)
+        _taken(browser.post(path, content=dump(said), headers=headers), subject)
 
 
-def _asked_by(review: ReviewSummary) -> set[str]:
+def _asked_by(review: ReviewView) -> set[str]:
     return {group for need in review.needs for group in need.groups}
 
 
-def _nothing_waits(view: TransactionView, waiting: Sequence[ReviewSummary], by: str) -> str:
+def _nothing_waits(view: TransactionView, waiting: Sequence[ReviewView], by: str) -> str:
     asked = sorted({group for one in waiting for group in _asked_by(one)})
     if asked:
         return f"nothing waits for {by!r}; asked are {', '.join(asked)}"
     return f"nothing waits for people: the transaction is {view.state.value!r}"
+
+
+def _the_one(view: TransactionView, tasks: Sequence[TaskDetail], answer: str) -> TaskDetail:
+    """The task this answer is for; the only one also where it takes others, which the service then says."""
+    if not tasks:
+        raise MisuseError(f"nothing of that is to be settled: the transaction is {view.state.value!r}")
+    fitting = [one for one in tasks if answer in {choice.answer for choice in one.choices}] or tasks
+    if len(fitting) > 1:
+        several = ", ".join(
+            f"{one.task.kind} of {one.task.tool} (effect {one.task.effect_id})" for one in fitting
+        )
+        raise MisuseError(
+            f"more than one task is open, say which by tool=... or effect=...; there are {several}"
+        )
+    return fitting[0]
 
 
 def _taken(answer: httpx2.Response, subject: str) -> bytes:
