@@ -1,45 +1,65 @@
-"""Which turn of its conversation each message of a model is, remembered by the calls in it.
+"""Which turns of its conversation a mark stands for: the calls of a message of a model, or what stood before one.
 
-A list of messages may be shortened by whoever keeps it, so the place of a message there does not name it. Rules: what
-is known of a message is written before any of its calls is carried out, and the FIRING that follows makes it durable;
-of two messages that are told apart by nothing the later one is meant.
+A list of messages may be shortened by whoever keeps it, so the place of a message there does not name it. Rules: a turn
+is written down before any of its calls is carried out, and the FIRING that follows makes it durable; a mark keeps every
+turn that it ever stood for, so nothing that is written later hides one. A journal from before kept the last turn of a
+mark alone, as a bare number: it is read as that one beside others that are forgotten.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Final
 
 from countersign.clock import Clock
 from countersign.contract.canonical import canonicalize
 from countersign.journal.chain import OWN, changing
-from countersign.journal.database import Database
+from countersign.journal.database import Database, Unit
+
+FORGOTTEN: Final = 0
+"""Stands for the turns that a journal from before knew of a mark and wrote over. No turn has this number."""
 
 _TURN: Final = "turn"
 
 
 class Conversations:
-    """The numbers of the turns, by conversation and message."""
+    """The numbers of the turns, by conversation and mark."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
 
-    def turn(self, run: str, message: str) -> int | None:
-        """Which turn the message of this name is; None where this journal has carried nothing of it out."""
-        row = self._database.row("SELECT value FROM meta WHERE name = ?", (_name(run, message),))
-        return None if row is None else int(row["value"])
+    def turns(self, run: str, mark: str) -> frozenset[int]:
+        """Every turn that the mark stands for in this journal."""
+        row = self._database.row("SELECT value FROM meta WHERE name = ?", (_name(run, mark),))
+        return frozenset() if row is None else _read(row["value"])
 
-    def keep(self, run: str, message: str, turn: int) -> None:
-        """Remember it."""
+    def deciding(self) -> AbstractContextManager[Unit]:
+        """What is read inside holds until what is written inside is: no other process takes a turn between."""
+        return self._database.unit(durable=False)
+
+    def keep(self, run: str, marks: Iterable[str], turn: int) -> None:
+        """Remember that each of these stands for this turn."""
         now = self._clock.wall()
-        with self._database.unit(durable=False) as unit, changing(unit, OWN, "turn", now) as change:
-            change.run(
-                "meta",
-                "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                (_name(run, message), str(turn)),
-            )
+        with self.deciding() as unit, changing(unit, OWN, "turn", now) as change:
+            for mark in marks:
+                known = self.turns(run, mark)
+                if turn not in known:
+                    change.run(
+                        "meta",
+                        "INSERT INTO meta (name, value) VALUES (?, ?) "
+                        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                        (_name(run, mark), json.dumps(sorted(known | {turn}))),
+                    )
 
 
-def _name(run: str, message: str) -> str:
-    return f"{_TURN}:{hashlib.sha256(canonicalize([run, message])).hexdigest()}"
+def _read(value: str) -> frozenset[int]:
+    kept = json.loads(value)
+    return frozenset({FORGOTTEN, kept} if isinstance(kept, int) else kept)
+
+
+def _name(run: str, mark: str) -> str:
+    return f"{_TURN}:{hashlib.sha256(canonicalize([run, mark])).hexdigest()}"

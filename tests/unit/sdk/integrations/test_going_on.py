@@ -278,6 +278,24 @@ def test_a_message_that_waits_for_its_answers_keeps_its_key_in_a_shortened_conve
 
 
 @BOTH
+@pytest.mark.parametrize("turn", ["ids of their own", "the same ids"])
+def test_run_again_from_the_same_messages_after_a_fault_it_takes_the_same_turn(
+    desk: Desk, talk: Talk, turn: str
+) -> None:
+    refund = refund_tool(desk)
+    mark = (lambda one: one) if turn == "ids of their own" else (lambda _: "")
+    first = talk.run([talk.calls(*refunds("o-1"), turn=mark("a")), talk.says("Done.")], [refund],
+        runtime=desk.runtime)  # fmt: skip
+    saved = [*json.loads(json.dumps(first.messages)), {"role": "user", "content": "Once more, please."}]
+    interrupted(talk, desk, [refund], talk.calls(*refunds("o-1"), turn=mark("b")), messages=saved)
+    for again in "cde":
+        script = [talk.calls(*refunds("o-1"), turn=mark(again)), talk.says("Done.")]
+        end = talk.run(script, [refund], runtime=desk.runtime, messages=saved)
+        assert [step.key for step in end.steps] == ["case-1/turn-2"]
+    assert len(desk.done) == 2
+
+
+@BOTH
 def test_a_review_of_a_shortened_conversation_is_the_same_review(desk: Desk, talk: Talk) -> None:
     refund = refund_tool(desk)
     large = talk.calls(("refund", {"order_id": "o-4", "amount_cents": 20_000}), turn="b")

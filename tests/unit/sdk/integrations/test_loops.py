@@ -629,6 +629,36 @@ def test_a_model_that_says_no_usage_does_where_nothing_is_counted(desk: Desk, ta
     assert talk.run([said], [], runtime=desk.runtime).text == "Hello."
 
 
+PICTURE = {
+    True: {"type": "image_url", "image_url": {"url": "https://cups.example/broken.png"}},
+    False: {"type": "image", "source": {"type": "url", "url": "https://cups.example/broken.png"}},
+}
+
+
+def test_a_picture_is_sent_only_where_the_program_says_how_many_tokens_it_has(
+    tmp_path: Any, talk: Talk
+) -> None:
+    """It has more than the bytes that name it."""
+    desk = make_desk(tmp_path, budgets=(Budget("tokens", "tokens", 9_000, "run"),))
+    messages = [{"role": "user", "content": [{"type": "text", "text": "See."}, PICTURE[talk.is_openai]]}]
+    asked: dict[str, Any] = {"runtime": desk.runtime, "messages": messages, "max_tokens": 100}
+    with desk.runtime:
+        with pytest.raises(MisuseError, match="input_tokens"):
+            talk.run([talk.says("Broken.")], [], **asked)
+        with pytest.raises(BudgetExceeded, match="tokens"):
+            talk.run([talk.says("Broken.")], [], input_tokens=lambda _: 9_000, **asked)
+        assert talk.vendor.sent == []
+        assert talk.run([talk.says("Broken.")], [], input_tokens=lambda _: 5_000, **asked).text == "Broken."
+
+
+def test_what_the_options_send_counts_too(tmp_path: Any, talk: Talk) -> None:
+    desk = make_desk(tmp_path, budgets=(Budget("tokens", "tokens", 3_000, "run"),))
+    wide = {"metadata": {"user_id": "u" * 3_000}}
+    with desk.runtime, pytest.raises(BudgetExceeded, match="tokens"):
+        talk.run([talk.says("Hello.")], [], runtime=desk.runtime, max_tokens=100, **wide)
+    assert talk.vendor.sent == []
+
+
 MISUSE: dict[str, tuple[dict[str, Any], str]] = {
     "a stream": ({"stream": True}, "stream=... is the loop's own"),
     "several choices": ({"n": 2}, "n=... is the loop's own"),

@@ -1,12 +1,18 @@
-"""The journal knows which turn of its conversation a message is, on both engines, and its chain binds it."""
+"""The journal knows which turns a mark stands for, on both engines, and its chain binds it."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
 
+from countersign.clock import SystemClock
+from countersign.integrations.numbering import Numbering
+from countersign.integrations.openai_chat import OpenAIChat
 from countersign.journal import Journal
+from countersign.journal.chain import OWN, changing
+from countersign.journal.conversations import FORGOTTEN, Conversations, _name
 from countersign.journal.place import JournalPlace
 from countersign.journal.verifying import verify
 from tests.unit.sdk.journals import BOTH
@@ -25,34 +31,83 @@ def journal(place: JournalPlace) -> Iterator[Journal]:
     opened.close()
 
 
-def test_a_message_is_known_by_its_conversation_and_its_name(journal: Journal, place: JournalPlace) -> None:
+def test_a_mark_is_known_by_its_conversation_and_its_name(journal: Journal, place: JournalPlace) -> None:
     kept = journal.conversations
-    assert kept.turn("case-1", "a") is None
-    kept.keep("case-1", "a", 1)
-    kept.keep("case-1", "b", 2)
-    kept.keep("case-2", "a", 7)
-    assert [kept.turn("case-1", "a"), kept.turn("case-1", "b"), kept.turn("case-2", "a")] == [1, 2, 7]
-    assert (kept.turn("case-2", "b"), kept.turn("case", "-1a")) == (None, None)
+    assert kept.turns("case-1", "a") == set()
+    kept.keep("case-1", ["a", "c"], 1)
+    kept.keep("case-1", ["b"], 2)
+    kept.keep("case-2", ["a"], 7)
+    known = [kept.turns("case-1", one) for one in "abc"] + [kept.turns("case-2", "a")]
+    assert known == [{1}, {2}, {1}, {7}]
+    assert (kept.turns("case-2", "b"), kept.turns("case", "-1a")) == (set(), set())
     assert verify(place).findings == ()
 
 
-def test_of_two_of_one_name_the_later_is_meant(journal: Journal, place: JournalPlace) -> None:
-    journal.conversations.keep("case-1", "a", 1)
-    journal.conversations.keep("case-1", "a", 4)
-    assert journal.conversations.turn("case-1", "a") == 4
+def test_a_mark_keeps_every_turn_and_what_is_known_is_not_written_again(
+    journal: Journal, place: JournalPlace
+) -> None:
+    for turn in (1, 4, 11, 4, 1):
+        journal.conversations.keep("case-1", ["a"], turn)
+    assert journal.conversations.turns("case-1", "a") == {1, 4, 11}
+    assert journal.database.row("SELECT count(*) FROM chain WHERE kind = 'turn'")[0] == 3  # type: ignore[index]
+    assert verify(place).findings == ()
+
+
+def test_a_number_from_before_is_read_beside_what_was_forgotten(
+    journal: Journal, place: JournalPlace
+) -> None:
+    """Until it kept every turn, a journal wrote the last one over the others, as a bare number."""
+    with journal.database.unit(durable=False) as unit, changing(unit, OWN, "turn", 0.0) as change:
+        change.run("meta", "INSERT INTO meta (name, value) VALUES (?, ?)", (_name("case-1", "a"), "12"))
+    assert journal.conversations.turns("case-1", "a") == {FORGOTTEN, 12}
+    journal.conversations.keep("case-1", ["a"], 13)
+    assert journal.conversations.turns("case-1", "a") == {FORGOTTEN, 12, 13}
     assert verify(place).findings == ()
 
 
 def test_another_process_with_the_journal_knows_it_too(journal: Journal, place: JournalPlace) -> None:
-    journal.conversations.keep("case-1", "a", 3)
+    journal.conversations.keep("case-1", ["a"], 3)
     other = Journal(place)
-    assert other.conversations.turn("case-1", "a") == 3
+    assert other.conversations.turns("case-1", "a") == {3}
+    other.close()
+
+
+class Watched(Conversations):
+    """Notes what is read."""
+
+    def __init__(self, journal: Journal) -> None:
+        super().__init__(journal.database, SystemClock())
+        self.read: list[str] = []
+
+    def turns(self, run: str, mark: str) -> frozenset[int]:
+        self.read.append(mark)
+        return super().turns(run, mark)
+
+
+def test_who_asks_at_the_same_point_at_the_same_time_waits_and_takes_the_same_turn(
+    journal: Journal, place: JournalPlace
+) -> None:
+    """What was read before the other one wrote would be the point without a turn, and the turn that was taken."""
+    calls = {"role": "assistant", "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": "{}"}}]}
+    before, other = [calls, {"role": "tool", "tool_call_id": "1", "content": "done"}], Journal(place)
+    watched, dialect = Watched(other), OpenAIChat()
+    ours, theirs = Numbering(journal.conversations, "case-1", dialect), Numbering(watched, "case-1", dialect)
+    assert ours.assign([], calls) == 1
+    taken: list[int] = []
+    thread = threading.Thread(target=lambda: taken.append(theirs.assign(before, calls)))
+    with journal.conversations.deciding():
+        thread.start()
+        thread.join(0.2)
+        assert thread.is_alive() and watched.read == []
+        assert ours.assign(before, calls) == 2
+    thread.join()
+    assert taken == [2]
     other.close()
 
 
 @pytest.mark.parametrize("engine", ["sqlite"])
 def test_a_number_that_was_changed_behind_the_journal_is_found(journal: Journal, place: JournalPlace) -> None:
-    journal.conversations.keep("case-1", "a", 3)
+    journal.conversations.keep("case-1", ["a"], 3)
     with journal.database.unit(durable=False) as unit:
         unit.execute("UPDATE meta SET value = '1'", ())
     assert verify(place).findings != ()

@@ -1,0 +1,286 @@
+"""A model that is asked again after a fault: each call it made has happened once, whatever ids its server gives.
+
+Each row tells a conversation of three turns that call the same with the same arguments. The third is cut, run again
+twice from the messages that were kept, and a fourth follows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from countersign import AlreadyRedeemed
+from countersign.journal.chain import OWN, changing
+from countersign.journal.conversations import Conversations, _name
+from tests.fakes.cutting import LINE_CUT, Message, Program, last_word, program, says
+from tests.fakes.desk import Desk
+
+ASK = says("Give c-1 money back.")
+MORE = says("And once more.")
+
+
+def not_heard(one: Program, messages: list[Message], key: str) -> list[Message]:
+    one.cut(messages, LINE_CUT, key=key)
+    return messages
+
+
+def killed_before_the_number(one: Program, messages: list[Message], key: str) -> list[Message]:
+    return one.cut(messages, one.calls(), key=key, hears=1)
+
+
+def killed_before_the_number_keeping_nothing(
+    one: Program, messages: list[Message], key: str
+) -> list[Message]:
+    killed_before_the_number(one, messages, key)
+    return messages
+
+
+def killed_after_the_number(one: Program, messages: list[Message], key: str) -> list[Message]:
+    with one.policy_kills():
+        return one.cut(messages, one.calls(), key=key)
+
+
+def killed_after_the_number_keeping_nothing(one: Program, messages: list[Message], key: str) -> list[Message]:
+    killed_after_the_number(one, messages, key)
+    return messages
+
+
+def killed_when_done(one: Program, messages: list[Message], key: str) -> list[Message]:
+    return one.cut(messages, one.calls(), key=key, hears=2)[:-1]
+
+
+def killed_when_done_keeping_nothing(one: Program, messages: list[Message], key: str) -> list[Message]:
+    killed_when_done(one, messages, key)
+    return messages
+
+
+def line_cut_when_told(one: Program, messages: list[Message], key: str) -> list[Message]:
+    return one.cut(messages, one.calls(), LINE_CUT, key=key)
+
+
+def line_cut_when_told_keeping_nothing(one: Program, messages: list[Message], key: str) -> list[Message]:
+    line_cut_when_told(one, messages, key)
+    return messages
+
+
+FAULTS = (
+    not_heard,
+    killed_before_the_number,
+    killed_before_the_number_keeping_nothing,
+    killed_after_the_number,
+    killed_after_the_number_keeping_nothing,
+    killed_when_done,
+    killed_when_done_keeping_nothing,
+    line_cut_when_told,
+    line_cut_when_told_keeping_nothing,
+)
+
+
+def called(messages: Sequence[Message]) -> list[int]:
+    """Where the model calls."""
+    return [at for at, one in enumerate(messages) if one.get("tool_calls")]
+
+
+def whole(messages: list[Message]) -> list[Message]:
+    return messages
+
+
+def last_turn(messages: list[Message]) -> list[Message]:
+    return messages[called(messages)[-1] :]
+
+
+def last_turn_after_the_question(messages: list[Message]) -> list[Message]:
+    return [ASK, *last_turn(messages)]
+
+
+@dataclass(frozen=True)
+class Row:
+    equal_ids: bool = True
+    equal_answers: bool = False
+    spoken: bool = True
+    kept: Callable[[list[Message]], list[Message]] = whole
+    from_before: bool = False
+    """The journal was written, up to the cut, by a version that kept for each message its last turn alone."""
+    found: int = 0
+    """How many of the four are found done, because nothing tells their messages from earlier ones."""
+
+
+STORIES = {
+    "ids of their own": Row(equal_ids=False),
+    "ids of their own, nobody having spoken between": Row(equal_ids=False, spoken=False),
+    "ids of their own, equal answers": Row(equal_ids=False, equal_answers=True),
+    "ids of their own, shortened": Row(equal_ids=False, kept=last_turn),
+    "ids of their own, equal answers, shortened": Row(equal_ids=False, equal_answers=True, kept=last_turn),
+    "ids of their own, nobody having spoken between, shortened": Row(
+        equal_ids=False, spoken=False, kept=last_turn_after_the_question
+    ),
+    "equal ids": Row(),
+    "equal ids, nobody having spoken between": Row(spoken=False),
+    "equal ids, equal answers": Row(equal_answers=True),
+    "equal ids, equal answers, nobody having spoken between": Row(equal_answers=True, spoken=False),
+    "equal ids, shortened": Row(kept=last_turn),
+    "equal ids, shortened to begin as it began": Row(kept=last_turn_after_the_question),
+    "equal ids, nobody having spoken between, shortened": Row(spoken=False, kept=last_turn),
+    "equal ids and answers, shortened: nothing tells the third from the second": Row(
+        equal_answers=True, kept=last_turn, found=1
+    ),
+    "equal ids and answers, nobody having spoken between, shortened: nor here": Row(
+        equal_answers=True, spoken=False, kept=last_turn, found=1
+    ),
+    "ids of their own, a journal from before": Row(equal_ids=False, from_before=True),
+    "ids of their own, a journal from before, shortened": Row(
+        equal_ids=False, from_before=True, kept=last_turn
+    ),
+    "equal ids, a journal from before": Row(from_before=True),
+    "equal ids, a journal from before, shortened: it has forgotten too much": Row(
+        from_before=True, kept=last_turn, found=1
+    ),
+}
+
+
+class Before(Conversations):
+    """As the SDK kept turns before it knew of points."""
+
+    def keep(self, run: str, marks: Iterable[str], turn: int) -> None:
+        message, *_ = marks
+        with self.deciding() as unit, changing(unit, OWN, "turn", 0.0) as change:
+            change.run(
+                "meta",
+                "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                (_name(run, message), str(turn)),
+            )
+
+
+@contextmanager
+def version(desk: Desk, *, before: bool) -> Iterator[None]:
+    journal = desk.runtime.journal
+    now = journal.conversations
+    journal.conversations = Before(journal.database, desk.clock) if before else now
+    try:
+        yield
+    finally:
+        journal.conversations = now
+
+
+def two_turns(one: Program, row: Row, key: str) -> list[Message]:
+    """Two turns that ended well, and then the question that the third answers."""
+    if not row.spoken:
+        return one.cut([ASK], one.calls(), one.calls(), LINE_CUT, key=key)
+    messages = [ASK]
+    for _ in range(2):
+        end = one.run(messages, one.calls(), last_word(), key=key)
+        messages = [*end.messages, MORE]
+    return messages
+
+
+def to_the_end(one: Program, messages: list[Message]) -> list[Any]:
+    """What the model says where it has called something since it was last spoken to, and where it has not."""
+    told = messages[-1]["role"] == "tool" or bool(messages[-1].get("tool_calls"))
+    return [last_word()] if told else [one.calls(), last_word()]
+
+
+def fired(one: Program, row: Row, fault: Callable[..., list[Message]]) -> int:
+    """How often the tool has fired when the story is told."""
+    one.done.clear()
+    key = fault.__name__
+    with version(one.desk, before=row.from_before):
+        before = row.kept(two_turns(one, row, key))
+        kept = fault(one, before, key)
+    for _ in range(2):
+        script = [one.calls(), last_word()] if kept == before else to_the_end(one, kept)
+        end = one.run(kept, *script, key=key)
+    one.run([*end.messages, says("And a last one.")], one.calls(), last_word(), key=key)
+    return len(one.done)
+
+
+@pytest.mark.parametrize("story", STORIES)
+def test_each_call_happens_once_whatever_cut_it(story: str, desk: Desk) -> None:
+    row = STORIES[story]
+    with program(desk, equal_ids=row.equal_ids, equal_answers=row.equal_answers) as one:
+        counted = {fault.__name__: fired(one, row, fault) for fault in FAULTS}
+    assert counted == {fault.__name__: 4 - row.found for fault in FAULTS}
+
+
+# ------------------------------------------------------------------------------------- equal ids, what tells apart
+
+
+def test_asked_anew_at_an_earlier_point_of_equal_ones_other_calls_are_refused(desk: Desk) -> None:
+    """Turns 2 and 3 were asked for at points that nothing tells apart; the list that was not shortened means 2."""
+    with program(desk, equal_ids=True, equal_answers=True) as one:
+        calls = [one.calls(), one.calls(), one.calls("c-1", "c-2")]
+        told = one.run([ASK], *calls, last_word(), key="k")
+        early = told.messages[:3]
+        end = one.run(early, one.calls(), last_word(), key="k")
+        assert [step.key for step in end.steps] == ["k/turn-2"]
+        for refused in (("c-2",), ("c-1", "c-2")):
+            with pytest.raises(AlreadyRedeemed):
+                one.run(early, one.calls(*refused), key="k")
+        assert len(one.done) == 4
+
+
+def test_what_stands_before_tells_equal_points_apart(desk: Desk) -> None:
+    """Turn 3 was asked for at an equal point, but with other turns before it than this list has."""
+    with program(desk, equal_ids=True, equal_answers=True) as one:
+        messages = [ASK]
+        for customer in ("c-1", "c-1", "c-2", "c-1"):
+            messages = [*one.run(messages, one.calls(customer), last_word(), key="k").messages, MORE]
+        end = one.run(messages[called(messages)[2] :], one.calls(), last_word(), key="k")
+        assert [step.key for step in end.steps] == ["k/turn-5"]
+        assert len(one.done) == 5
+
+
+@pytest.mark.parametrize("equal_answers", [True, False])
+def test_an_open_message_of_an_equal_point_is_the_one_that_called_this(
+    equal_answers: bool, desk: Desk
+) -> None:
+    """Turn 2 called something else at an equal point."""
+    with program(desk, equal_ids=True, equal_answers=equal_answers) as one:
+        told = one.run(
+            [ASK], one.calls(), one.calls("c-2"), one.calls(), one.calls("c-3"), last_word(), key="k"
+        )
+        opened = told.messages[called(told.messages)[2] :][:3]
+        end = one.run(opened, last_word(), key="k")
+        assert [step.key for step in end.steps] == ["k/turn-4"] and len(one.done) == 4
+
+
+def test_a_later_equal_message_that_is_answered_in_part_is_answered_from_the_journal(desk: Desk) -> None:
+    with program(desk, equal_ids=True) as one:
+        said = [one.calls("c-1", "c-2"), one.calls("c-1", "c-2"), last_word()]
+        told = one.run([ASK], *said, key="k")
+        end = one.run(told.messages[:6], last_word(), key="k")
+        assert [step.key for step in end.steps] == ["k/turn-2"] and len(one.done) == 4
+        assert [re.sub(r"\D", "", one["content"]) for one in end.messages if one["role"] == "tool"] == list(
+            "1234"
+        )
+
+
+def test_a_model_that_says_the_same_in_other_words_is_at_the_same_point(desk: Desk) -> None:
+    """A run that kept nothing: the program says its words again, and the model ends its turn in words of today."""
+    with program(desk, equal_ids=True) as one:
+        for words in ("Done.", "It is done."):
+            first = one.run([ASK], one.calls(), last_word(words), key="k")
+            one.run([*first.messages, MORE], one.calls(), last_word(words), key="k")
+        assert len(one.done) == 2
+
+
+def test_what_is_said_to_the_model_makes_another_point(desk: Desk) -> None:
+    with program(desk, equal_ids=True) as one:
+        first = one.run([ASK], one.calls(), last_word(), key="k")
+        for words in ("And once more.", "And once more, please."):
+            one.run([*first.messages, says(words)], one.calls(), last_word(), key="k")
+        assert len(one.done) == 3
+
+
+def test_a_run_that_kept_nothing_begins_with_the_first_turn_in_a_journal_from_before_too(desk: Desk) -> None:
+    """What it calls now was the second turn then; taken for that, the first would be a new one later."""
+    with program(desk, equal_ids=True) as one:
+        with version(desk, before=True):
+            one.run([ASK], one.calls("c-1"), one.calls("c-2"), last_word(), key="k")
+        with pytest.raises(AlreadyRedeemed):
+            one.run([ASK], one.calls("c-2"), key="k")
+        assert one.done == ["c-1", "c-2"]
