@@ -4,9 +4,8 @@ SQLite ends transactions by itself (ON CONFLICT ROLLBACK, RAISE(ROLLBACK), an in
 statement would stand at once, out of reach of any undo. So an authorizer is asked about every statement as long as the
 connection is open. It refuses all of them once the transaction is over, a tool's outside its effects, and what would
 end the transaction, its savepoints or the means of rolling it back; and a PRAGMA that would have no effect inside one,
-which is `unheeded`. It is asked when a statement is compiled, and
-therefore none is kept for a second use. What it does not hear of (`executemany` that goes on, `blobopen`) is refused
-here.
+which is `unheeded`. It is asked when a statement is compiled, and therefore none is kept for a second use. What it does
+not hear of (`executemany` that goes on, `blobopen`) is refused here.
 """
 
 from __future__ import annotations

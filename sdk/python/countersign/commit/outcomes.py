@@ -87,7 +87,7 @@ class Outcomes:
         try:
             self.write()
         except JournalError as error:
-            log.warning("what has ended is written once all of its group have: %s", error)
+            log.warning("what has ended of a group could not be written while others of it run: %s", error)
 
     def _to_write(self) -> list[Done]:
         if self._unconfirmed:

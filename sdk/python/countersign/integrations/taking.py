@@ -28,6 +28,7 @@ from countersign.errors import (
     NotStageable,
     ReleaseLapsed,
     ReviewRequired,
+    SessionLost,
 )
 from countersign.integrations.conversation import Answer, ModelCall
 from countersign.integrations.naming import OfferedTools
@@ -167,6 +168,11 @@ class StepTaker:
             raise _NotTakenError(one.call, f"not done: {why}") from refused
         except (NotStageable, Denied, ReviewRequired) as refused:  # the latter two of `ask: live`
             raise _NotTakenError(one.call, f"not done: {refused}") from refused
+        except SessionLost as lost:  # a database said no, and took all of the step's live work back
+            if lost.may_stand:
+                raise
+            why = SessionLost.__name__ if step.hides_live(one.tool) else str(lost)
+            raise _NotTakenError(one.call, f"not done: {why}") from lost
         except CountersignError:
             raise
         except Exception as error:  # a live tool may raise anything; it is undone with its transaction

@@ -19,7 +19,7 @@ Undone = Callable[[Sequence[Staged], str], None]
 
 _running: ContextVar[Running | None] = ContextVar("countersign_running_live_effect", default=None)
 
-_ALL_LOST: Final = (SavepointLost, SessionLost)
+ALL_LOST: Final = (SavepointLost, SessionLost)
 """Nobody knows what stands, so nothing is noted before all of it is undone."""
 
 
@@ -52,7 +52,7 @@ class Running:
         token = _running.set(self)
         try:
             yield
-        except _ALL_LOST:
+        except ALL_LOST:
             raise
         except BaseException as error:
             undone([*self._on(self.adapter)], f"{self.row.tool} raised {type(error).__name__}")

@@ -18,7 +18,7 @@ from contextlib import ExitStack
 from typing import Any, Final, TypeVar
 
 from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
-from countersign.errors import MisuseError, NotStageable, SavepointLost, ToolRaised
+from countersign.errors import MisuseError, NotStageable, SavepointLost, SessionLost, ToolRaised
 from countersign.live.remains import Recovered
 from countersign.live.telling import heard
 from countersign.live.turns import Turns
@@ -46,7 +46,7 @@ class LiveWork:
         self._blocks: list[Block] = []  # that are open, the outermost first
         self._turns = Turns()
         self._given_secrets: set[str] = set()  # adapters, by name
-        self._lost: SavepointLost | None = None
+        self._lost: SavepointLost | SessionLost | None = None
         self._not_undone: BaseException | None = None  # why; the journal says so until recovery has done it
         self.stands: tuple[str, ...] = ()  # adapters whose commit is final, where another's failed
         self.claimed: frozenset[str] | None = None  # with Serialize: the adapters it may use
@@ -232,7 +232,10 @@ class Block:
         try:
             for name, one in reversed(self._savepoints):
                 self._live.heard(name, one.release if keep else one.rollback)
-        except Exception as error:
-            lost = SavepointLost(str(error) or type(error).__name__)
+        except SessionLost as lost:
             self._live._lost = lost
-            raise lost from error
+            raise
+        except Exception as error:
+            lost_block = SavepointLost(str(error) or type(error).__name__)
+            self._live._lost = lost_block
+            raise lost_block from error

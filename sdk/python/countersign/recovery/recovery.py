@@ -123,7 +123,8 @@ async def resume_one(engine: Engine, txn: str) -> Resumed:
         waiting = False
     except ReviewPending as pending:
         note, waiting = str(pending), True
-        leave_word(engine, lease, None)  # what kept it up before is over
+        if record.state is not LocalTxn.STOPPED:
+            leave_word(engine, lease, None)  # what kept it up before is over
     except WorkerStopping as stopping:
         note, waiting = str(stopping), True
     except Exception as error:  # noqa: BLE001 - an adapter may raise anything, and the transactions after this one wait

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from typing import Final
 
+import httpx2
+
 from countersign.commit.plan import Plan
-from countersign.errors import AlreadyRedeemed, LiveCommitFailed
+from countersign.engine import Engine
+from countersign.errors import AlreadyRedeemed, LiveCommitFailed, ServiceRefused
 from countersign.journal import Journal, Lease, LocalState, LocalTxn, TransactionRecord
 from countersign.live.work import CommitFailed, LiveWork
 from countersign.transactions.listing import LiveKeys
 
 _NOTHING: Final = "its block asked for nothing"
+_ASKED: Final = frozenset({LocalTxn.REVIEW, LocalTxn.READY, LocalTxn.STOPPED})
 
 
 def require_same_live_work(journal: Journal, earlier: TransactionRecord, plan: Plan, ran: LiveKeys) -> None:
@@ -29,6 +33,22 @@ def require_same_live_work(journal: Journal, earlier: TransactionRecord, plan: P
     if not (earlier.landed and same):
         why = "another list of calls was committed" if earlier.landed else earlier.note or ""
         raise AlreadyRedeemed(plan.run_key, plan.txn, earlier.state.value, why, finished=earlier.landed)
+
+
+async def withdraw_earlier(engine: Engine, earlier: TransactionRecord) -> None:
+    """Nobody needs to answer what an earlier run asked, nor may fire what people agreed to.
+
+    Raises:
+        ServiceRefused, ServiceUnavailable: the service does not take it back.
+    """
+    if earlier.state not in _ASKED:
+        return
+    try:
+        await engine.service.withdraw(earlier.txn, "its rerun staged nothing")
+    except ServiceRefused as refused:
+        never_arrived = earlier.state is LocalTxn.STOPPED and refused.status == httpx2.codes.NOT_FOUND
+        if not never_arrived:
+            raise
 
 
 def commit_live_only(journal: Journal, lease: Lease, live: LiveWork, plan: Plan, attempt_id: str) -> None:

@@ -25,21 +25,21 @@ from countersign.commit.reporting import flush
 from countersign.commit.terms import Terms
 from countersign.contract.wire import Claimed
 from countersign.engine import Engine
-from countersign.errors import AlreadyRedeemed, JournalError, SavepointLost, TransactionBusy
+from countersign.errors import AlreadyRedeemed, JournalError, TransactionBusy
 from countersign.journal import Journal, Lease, LocalState, LocalTxn, Staged, TransactionRecord
 from countersign.journal.moves import OPEN_TXN
 from countersign.journal.verifying import require_as_written
 from countersign.live.asking import LiveCallAsked, require_released
 from countersign.live.isolation import Serialize, claim
 from countersign.live.remains import undo_remains
-from countersign.live.running import Running
+from countersign.live.running import ALL_LOST, Running
 from countersign.live.work import LiveWork
 from countersign.recovery.forward import Forward, results_in_journal
 from countersign.recovery.live_only import settle_live_only
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.tool import Tool
 from countersign.transactions.listing import Listing
-from countersign.transactions.live_only import commit_live_only, require_same_live_work
+from countersign.transactions.live_only import commit_live_only, require_same_live_work, withdraw_earlier
 
 log: Final = logging.getLogger("countersign")
 
@@ -176,13 +176,13 @@ class Step:
 
         Raises:
             NotStageable: an adapter has no savepoints, or a live effect is running.
-            SavepointLost: a live effect could not be taken back alone.
+            SavepointLost, SessionLost: a live effect could not be taken back alone.
         """
         staged, live = len(self._list.calls), self._list.live
         try:
             with self._live.savepoint():
                 yield
-        except SavepointLost:
+        except ALL_LOST:
             raise  # nobody knows what stands, so nothing is noted before all of it is undone
         except BaseException:
             if self._pid == os.getpid():
@@ -240,6 +240,8 @@ class Step:
     async def _commit(self, engine: Engine, terms: Terms) -> dict[str, object]:
         self._live.end_block()
         self._live.require_whole()
+        if not self._list.live:
+            self._live.undo()  # nothing stands of what raised, so an empty session decides nothing
         if self._live.claimed and not self._live:
             self._journal.claims.drop(self._lease)  # nobody waits for it while people decide
         plan = await self._plan(engine)
@@ -267,8 +269,7 @@ class Step:
         self._journal.traces.keep(self.txn, tracing.here())
         self._journal.edits.keep(self.txn, every=terms.accept_edits is True)
         if not plan.calls:
-            if earlier.state in {LocalTxn.REVIEW, LocalTxn.READY}:
-                await engine.service.withdraw(self.txn, "its rerun staged nothing")
+            await withdraw_earlier(engine, earlier)
             commit_live_only(self._journal, self._lease, self._live, plan, attempt_id)
             return {}
         await flush(engine)  # what an earlier run still owes is told before anything new is asked

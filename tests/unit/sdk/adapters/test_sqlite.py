@@ -386,6 +386,28 @@ def test_a_block_that_swallows_it_all_ends_with_the_loss_and_nothing_stands(
     assert standing(path) == [100, 101]
 
 
+def test_a_nested_block_in_which_it_was_lost_says_so_and_takes_the_outer_with_it(
+    desk: Desk, path: Path, adapter: SQLiteAdapter
+) -> None:
+    refund = refund_tool(desk)
+
+    @tool("credit", lane="live", adapter=adapter, registry=desk.registry)
+    def credit_account(account: str) -> None:
+        credit(adapter.connection, account)
+
+    @tool("book", lane="live", adapter=adapter, registry=desk.registry)
+    def book(order: str) -> None:
+        adapter.connection.execute("INSERT INTO booked VALUES (?)", (order,))
+
+    with pytest.raises(SessionLost), transaction("t-1", runtime=desk.runtime) as txn:
+        refund("o-1", 100)
+        credit_account("a")
+        with pytest.raises(SessionLost, match="Nothing of it stands"), transaction(runtime=desk.runtime):
+            book("o-1")
+            book("o-1")
+    assert (standing(path), desk.done, txn.state) == ([100, 100], [], "ended")
+
+
 # -------------------------------------------------------------------------------------- one inside the other
 
 

@@ -360,6 +360,32 @@ def test_a_live_tool_that_raises_undoes_the_step_and_the_model_reads_why(
     assert "live tool note raised" in caplog.text and "ValueError: bad note" in caplog.text
 
 
+@pytest.mark.parametrize("secret", [False, True])
+def test_a_database_that_takes_all_of_the_live_work_back_is_told_the_model_as_any_refusal(
+    desk: Desk, talk: Talk, secret: bool
+) -> None:
+    """Its message would else stay unanswered, and its conversation could never go on."""
+    path = notes_database(desk.folder)
+    database = SQLiteAdapter(path)
+    given = {"secret": ["text"]} if secret else {}
+
+    @tool(
+        "jot", lane="live", adapter=database, resource=("Order", "order_id"), registry=desk.registry, **given
+    )
+    def jot(order_id: str, text: str) -> None:
+        """Write a note."""
+        database.connection.execute("CREATE UNIQUE INDEX once ON notes (order_id)")
+        for _ in range(2):
+            database.connection.execute("INSERT OR ROLLBACK INTO notes VALUES (?, ?)", (order_id, text))
+
+    desk.publish(jot)
+    script = [talk.calls(("jot", {"order_id": "o-4", "text": "hello"})), talk.says("No.")]
+    end = talk.run(script, [jot], runtime=desk.runtime)
+    told = end.steps[0].answers[0].text
+    assert told.startswith("not done") and ("Nothing of it stands" in told) is not secret
+    assert (end.text, notes_in(path)) == ("No.", [])
+
+
 @pytest.mark.parametrize("raises", [ValueError, NotDone])
 @pytest.mark.parametrize("by", ["the code", "the service"])
 def test_what_a_live_tool_with_secrets_raises_is_neither_logged_nor_told_the_model(

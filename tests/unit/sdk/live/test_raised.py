@@ -586,3 +586,36 @@ def test_a_replay_compares_what_stood(desk: Desk, note: Note, mode: Any, source:
     for other in ({"well": True}, {"more": True}):
         (one,) = replay("t-1", lambda txn, other=other: step(txn, **other), **options).divergences
         assert (one.kind, one.lane, one.position) == ("extra", "live", 2)
+
+
+# ------------------------------------------------------------------------------- what is left of it decides nothing
+
+
+def no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("countersign.adapters.sqlite.SQLiteSession.commit", full)
+
+
+def test_a_session_of_which_nothing_stands_takes_nothing_back(
+    desk: Desk, note: Note, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An adapter that holds nothing cannot fail to commit it."""
+    charge = charge_tools(desk)
+    no_commit(monkeypatch)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        caught(note)
+        charge("o-1", 100)
+    assert (txn.state, [what for what, *_ in desk.done]) == ("settled", ["charge"])
+
+
+def test_nor_does_it_keep_a_step_from_waiting_for_people(desk: Desk, note: Note) -> None:
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime, wait=600) as txn:
+        caught(note)
+        refund("o-1", 90_000)
+        soon = threading.Timer(0.3, desk.service.approve, [txn.txn])
+        soon.start()
+    soon.join()
+    assert (txn.state, len(desk.done)) == ("settled", 1)

@@ -315,3 +315,18 @@ def test_what_had_all_fired_as_its_program_was_stopped_is_no_less_done(
     assert [one.state for one in desk.service.latest(txn_of(desk, "t-1")).held] == [EffectState.FIRED]
     assert desk.runtime.journal.transactions.find("t-1")[0].state is LocalTxn.SETTLED
     assert len(desk.done) == 1
+
+
+@pytest.mark.parametrize("where", ["before the submission arrived", "as the submission was answered"])
+def test_a_rerun_that_asks_for_nothing_takes_back_what_it_had_asked(desk: Desk, where: str) -> None:
+    """What people agree to meanwhile must not fire for a step that no longer wants it."""
+    refund = refund_tool(desk)
+    stop_at(desk, PLACES[where], KeyboardInterrupt)
+    with pytest.raises(KeyboardInterrupt), transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 90_000)
+    txn = txn_of(desk, "t-1")
+    with transaction("t-1", runtime=desk.runtime):
+        pass
+    held = desk.service.revisions.get(txn, [])
+    assert {one.state for revision in held for one in revision.held} <= {EffectState.WITHDRAWN}
+    assert (len(held) > 0, resume(desk.runtime), desk.done) == ("arrived" not in where, [], [])

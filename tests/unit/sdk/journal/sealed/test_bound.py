@@ -51,7 +51,9 @@ def test_a_changed_row_fires_nothing(desk: Desk, what: str) -> None:
     tampered(desk, "UPDATE effects SET args = ? WHERE txn = ?", forged, txn)
     with desk.another_process() as later:
         notes = {one.txn: one.note for one in resume(later)}
-    assert "is damaged" in notes[txn]
+        with pytest.raises(JournalError, match="is damaged"):  # by itself, whoever reads it
+            later.journal.transactions.effects(later.journal.transactions.require(txn))
+    assert "is not as the SDK wrote it" in notes[txn]  # by its chain, before anything is done with it
     assert desk.done == []
     assert not verify(desk.runtime.settings.journal_path).sound
 
