@@ -21,6 +21,7 @@ from countersign import (
     OutsideTransaction,
     PlaceholderUsed,
     SavepointLost,
+    SessionLost,
     SQLiteAdapter,
     Transaction,
     tool,
@@ -320,7 +321,7 @@ def test_a_block_that_cannot_be_taken_back_undoes_the_whole_even_if_nobody_minds
         sqlite3.Connection.set_authorizer(database.connection, None)
         database.connection.execute("RELEASE countersign_block")
 
-    with pytest.raises(SavepointLost), transaction("t-1", runtime=desk.runtime) as txn:
+    with pytest.raises(SessionLost), transaction("t-1", runtime=desk.runtime) as txn:
         refund("o-1", 100)
         note("o-1", "outer")
         try:
