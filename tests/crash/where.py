@@ -174,6 +174,7 @@ AGENT_WHERE: dict[str, Chapter] = {
     "journal.leases:Leases.release": fires,
     "journal.leases:Leases.renew": asks,
     "journal.outbox:Outbox.reported": fires,
+    "journal.verifying:damage_of": fires,
     f"{_TXN}.abort": errs,
     f"{_TXN}.abort_all": errs,
     f"{_TXN}.adopt": edits,
@@ -198,10 +199,17 @@ AGENT_NEVER = {
         [f"journal.spending:Spending.{verb}" for verb in ("reserve", "settle", "record", "_end", "doubt")],
         "no story calls a model; what a killed process had reserved is in tests/unit/sdk/llm/test_processes.py",
     ),
-    "journal.conversations:Conversations.keep": (
+    "journal.conversations:Conversations.deciding": (
         "no story talks with a model; tests/integration/sdk/test_loops.py kills one that does before each message"
     ),
     "journal.transactions:Transactions.relist": "no story nests; what was never frozen is forgotten",
+    "journal.transactions:Transactions.undone_alone": (
+        "no story catches what a live call raised; what recovery makes of one is in tests/unit/sdk/live/test_raised.py"
+    ),
+    **dict.fromkeys(
+        ["journal.stopping:Stops.stop", "journal.stopping:Stops.go_on"],
+        "no story is interrupted; a worker that dies over one that was is in tests/unit/sdk/recovery/test_stopped.py",
+    ),
     **dict.fromkeys(
         ["journal.claims:Claims.take", "journal.claims:Claims.drop"],
         "no story serializes; that a killed holder is succeeded at once is in tests/unit/sdk/live/test_isolation.py",
