@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
@@ -109,11 +109,7 @@ class Ledger:
         price, cost = self._cost(reserved.model, usage, reserved.began_at)
         charges = {one.name: _took(one, usage, price, cost, milliseconds) for one in reserved.budgets}
         outcome = _outcome(usage, price, cost, milliseconds)
-        try:
-            over = self._spending.settle(reserved.call_id, outcome, charges)
-        except JournalSealed:
-            self._spending.settle(reserved.call_id, {**outcome, "reasoning": None}, charges)
-            raise
+        over = _written(lambda told: self._spending.settle(reserved.call_id, told, charges), outcome)
         return _record(reserved.call_id, reserved.run, reserved.model, usage, price, cost, milliseconds, over)
 
     def record(
@@ -132,11 +128,7 @@ class Ledger:
         holds = [_hold(one, took[one.name] or 0, run, now) for one in counting]
         call_id = secrets.token_hex(_ID_BYTES)
         outcome = _outcome(usage, price, cost, milliseconds)
-        try:
-            over = self._spending.record(call_id, run, model, outcome, holds)
-        except JournalSealed:
-            self._spending.record(call_id, run, model, {**outcome, "reasoning": None}, holds)
-            raise
+        over = _written(lambda told: self._spending.record(call_id, run, model, told, holds), outcome)
         uncounted = tuple(one.name for one in applying if one not in counting)
         return _record(call_id, run, model, usage, price, cost, milliseconds, over, uncounted)
 
@@ -185,6 +177,19 @@ class Ledger:
         if price is None or usage.billed is None:
             return price, None
         return price, price.cost(usage.billed)
+
+
+def _written(write: Callable[[dict[str, Any]], tuple[str, ...]], outcome: dict[str, Any]) -> tuple[str, ...]:
+    """Write a call down, without its reasoning where that cannot be sealed: it was made, and counts.
+
+    Raises:
+        JournalSealed: it is written without.
+    """
+    try:
+        return write(outcome)
+    except JournalSealed:
+        write({**outcome, "reasoning": None})
+        raise
 
 
 def _bound(value: int | None, budget: Budget, name: str) -> int:
