@@ -1,16 +1,36 @@
 """What a call costs in another runtime: run by an interpreter that has it, never by ours.
 
-    python elsewhere.py agentrelay|pherix PLACE    # PLACE: a folder, or "memory"
+    python elsewhere.py agenthelm|agentrelay|pherix PLACE    # PLACE: a folder, or "memory"
 
 Each line on the input is a run of so many calls, answered by its seconds: one tool, a payload of 700 bytes, nothing to
 do. As each is used by its own documents: of Pherix an irreversible tool with a compensator, in one transaction with a
-journal; of AgentRelay a tool in one session.
+journal; of AgentRelay a tool in one session; of AgentHelm a tool that wants approval and a handler that gives it.
 """
 
 import sys
 import time
 
 BODY = "shipped " * 90
+
+
+def agenthelm(place):
+    """Traced calls, each approved by a handler in this process. It has no storage in memory."""
+    from agenthelm.core.handlers import AutoApproveHandler
+    from agenthelm.core.storage import SqliteStorage
+    from agenthelm.core.tool import tool
+    from agenthelm.core.tracer import ExecutionTracer
+
+    tracer = ExecutionTracer(SqliteStorage(f"{place}/helm.db"), AutoApproveHandler())
+
+    @tool(requires_approval=True)
+    def send_mail(number: int, body: str) -> str:
+        return "ok"
+
+    def run(calls):
+        for number in range(calls):
+            tracer.trace_and_execute(send_mail, number, BODY)
+
+    return run
 
 
 def agentrelay(place):
@@ -56,7 +76,7 @@ def pherix(place):
 
 def main():
     """Answer each line."""
-    run = {"agentrelay": agentrelay, "pherix": pherix}[sys.argv[1]](sys.argv[2])
+    run = {"agenthelm": agenthelm, "agentrelay": agentrelay, "pherix": pherix}[sys.argv[1]](sys.argv[2])
     for line in sys.stdin:
         start = time.perf_counter()
         run(int(line))

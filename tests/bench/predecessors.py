@@ -5,8 +5,8 @@ release verified for each, the receipt, FIRING, the call in its thread, the outc
 and signing counts against us; the others ask nobody and sign nothing.
 
 The others are measured where `COUNTERSIGN_BENCH_RUNTIMES` says which interpreter has them, as in
-`agentrelay=/venv/bin/python,pherix=/venv312/bin/python` (agentrelay 0.1.2; pherix 0.1.0 needs Python 3.12). Their
-databases wait for the disk as they come.
+`agentrelay=/venv/bin/python,pherix=/venv312/bin/python` (agentrelay 0.1.2; pherix 0.1.0 and agenthelm 0.3.0 need Python
+3.12). Their databases wait for the disk as they come.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ ROWS = (
     Row("R4", f"a staged effect, durable{OVER}one insert FULL", "staged", "bare insert FULL", TIME),
     Row("R5", f"a live effect, durable{OVER}one insert FULL", "live", "bare insert FULL", TIME),
     Row("R6", f"a live effect{OVER}a staged one, in memory", "live in memory", "staged in memory", TIME),
+    Row("R7", f"a staged effect, durable{OVER}a call of AgentHelm", "staged", "agenthelm", TIME),
 )  # fmt: skip
 
 
@@ -130,4 +131,6 @@ def _absent() -> str:
     return f"{VARIABLE} names no interpreter that has it (tests/bench/predecessors.py says how)"
 
 
-GROUP = Group(ROWS, cases, missing=dict.fromkeys(("pherix", "agentrelay", "pherix in memory"), _absent))
+GROUP = Group(
+    ROWS, cases, missing=dict.fromkeys(("pherix", "agentrelay", "agenthelm", "pherix in memory"), _absent)
+)

@@ -16,6 +16,7 @@ from typing import Any
 
 from countersign import Placeholder, Runtime, Settings, SQLiteAdapter, ToolRegistry, current_effect, tool
 from countersign.contract import PrivateKey, ToolManifest
+from countersign.contract.wire import Claimed
 from countersign.tools.tool import tool_of
 from tests.fakes.service import FakeService
 from tests.fakes.service_http import Face
@@ -210,3 +211,16 @@ def note_tool(desk: Desk, database: SQLiteAdapter, name: str = "note") -> Callab
         return written.rowcount
 
     return note
+
+
+def claims_of(desk: Desk) -> list[Claimed | None]:
+    """What is claimed of each list that the service is given from now on."""
+    claims: list[Claimed | None] = []
+    submit = desk.service.submit
+
+    def listen(*given: Any) -> Any:
+        claims.append(given[2].claimed)
+        return submit(*given)
+
+    desk.service.submit = listen  # type: ignore[method-assign]
+    return claims

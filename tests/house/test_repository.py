@@ -81,6 +81,16 @@ def test_no_module_hides_behind_a_name_that_says_nothing() -> None:
     assert [str(path.relative_to(ROOT)) for path in files() if path.stem in nameless] == []
 
 
+def test_nothing_lies_in_the_hall_but_what_belongs_there() -> None:
+    """A test that writes into the folder it was started in leaves its files here, and they get committed."""
+    known = {
+        *{".ci", ".dockerignore", ".gitignore", "CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "Makefile"},
+        *{"README.md", "SECURITY.md", "deploy", "docs", "examples", "policies", "policy_service", "pyproject.toml"},
+        *{"requirements", "sdk", "tests", "web"},
+    }  # fmt: skip
+    assert {path.relative_to(ROOT).parts[0] for path in files()} - known == set()
+
+
 def test_no_large_file_slips_in() -> None:
     limit = 1_500_000
     assert [

@@ -241,7 +241,8 @@ def test_a_tool_that_raised_is_told_with_the_place_where_a_person_settles_it(tmp
     with Sitting(tmp_path) as sitting:
         url = sitting.waits_for(r"listens on (http://127\.0\.0\.1:\d+)")[1]
         link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
-        said = r"(?s)(?=.*exit status 1)(?=.*dev \| look_up: nobody knows whether it fired; settle it here: (\S+)\n)"
+        asked = "we do not know whether this fired"
+        said = rf"(?s)(?=.*exit status 1)(?=.*dev \| look_up: {asked}; settle it here: (\S+)\n)"
         task = sitting.waits_for(said)[1]
         assert task.startswith(f"{url}/tasks/task_")
         with Person(url) as me:

@@ -228,7 +228,8 @@ class Session:
 
     async def _tell_task(self, task_id: str) -> None:
         case = await self._ctx.db.read(lambda conn: read_task(conn, task_id))
-        tell_task(case.effect.tool, case.kind, task_url(self._ctx, task_id))
+        undoing = case.effect.compensates is not None
+        tell_task(case.effect.tool, case.kind, task_url(self._ctx, task_id), of_compensation=undoing)
 
     async def _tell_end(self, txn: str) -> None:
         snapshot = await self._ctx.db.read(lambda conn: records.require(conn, txn))

@@ -14,6 +14,7 @@ import typer
 from countersign.contract import TaskKind, manifest_file
 from policy_service.channels.operator.dev.folder import DevFolder
 from policy_service.channels.operator.speaking import visible
+from policy_service.channels.showing.questions import question_text
 
 KEYS = "keys, each with Enter: l another sign-in link, r run again, q end (as Ctrl-C)"
 
@@ -63,11 +64,14 @@ def tell_review(tool: str, groups: Sequence[str], url: str) -> None:
     say(f"{tool} waits for {' and '.join(groups)}; decide here: {url}", "    (signed out? press l and Enter)")
 
 
-def tell_task(tool: str, kind: TaskKind, url: str) -> None:
+def tell_task(tool: str, kind: TaskKind, url: str, *, of_compensation: bool) -> None:
     """Something only a person can settle."""
-    doubt = kind in {TaskKind.UNKNOWN, TaskKind.RESTORED}
-    what = "nobody knows whether it fired" if doubt else kind.value.replace("_", " ")
-    say(f"{tool}: {what}; settle it here: {url}", "    (signed out? press l and Enter)")
+    asked = question_text(kind, of_compensation=of_compensation)
+    said = f"{tool}: {asked[0].lower()}{asked[1:]}"
+    say(
+        f"{said}{'' if said.endswith('?') else ';'} settle it here: {url}",
+        "    (signed out? press l and Enter)",
+    )
 
 
 def tell_unknown(tool: str, bundle: str) -> None:

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from countersign.contract import TaskKind
 from policy_service.channels.showing.arguments import arg_views, canonical_bytes, folded, same_bytes
+from policy_service.channels.showing.questions import is_doubt, question_text
 from policy_service.channels.showing.signing import MAX_REASON_CHARS
 from policy_service.channels.showing.wording import span_words
 from policy_service.channels.web.drawing.views import timeline_line, warned
@@ -21,28 +23,26 @@ class Question:
     icon: str
 
 
-_QUESTIONS = {
-    "unknown": Question("We do not know whether this fired", "Unknown", "unknown"),
-    "restored": Question(
-        "We do not know whether this fired: what this service remembers was put back", "Restored", "unknown"
-    ),
-    "compensation_failed": Question("This fired, and could not be taken back", "Not undone", "alert"),
-    "compensation_due": Question("This fired, and nobody has taken it back", "To undo", "refresh"),
-    "standing": Question("This fired, and what belongs to it did not", "Stands", "alert"),
-    "contradiction": Question("Two reports of this differ", "Two reports", "swap"),
-    "break_glass_review": Question(
-        "One person opened this alone, in an emergency: was it justified?", "Break-glass", "alert"
-    ),
-    "impossible_quorum": Question("Nobody can approve this as things stand", "No quorum", "people"),
+_LOOKS = {
+    TaskKind.UNKNOWN: ("Unknown", "unknown"),
+    TaskKind.RESTORED: ("Restored", "unknown"),
+    TaskKind.COMPENSATION_FAILED: ("Not undone", "alert"),
+    TaskKind.COMPENSATION_DUE: ("To undo", "refresh"),
+    TaskKind.STANDING: ("Stands", "alert"),
+    TaskKind.CONTRADICTION: ("Two reports", "swap"),
+    TaskKind.BREAK_GLASS_REVIEW: ("Break-glass", "alert"),
+    TaskKind.IMPOSSIBLE_QUORUM: ("No quorum", "people"),
 }
-_UNDO = Question("We do not know whether this was taken back", "Unknown", "unknown")
 
 
 def question(task: TaskLine | TaskPage) -> Question:
     """What is asked of people."""
-    if task.of_compensation and task.kind in {"unknown", "restored"}:
-        return _UNDO
-    return _QUESTIONS[task.kind]
+    kind = TaskKind(task.kind)
+    undone = task.of_compensation and is_doubt(kind)  # whatever the doubt came of, it is about the undoing
+    return Question(
+        question_text(kind, of_compensation=task.of_compensation),
+        *_LOOKS[TaskKind.UNKNOWN if undone else kind],
+    )
 
 
 @dataclass(frozen=True, slots=True)

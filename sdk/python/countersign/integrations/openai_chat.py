@@ -118,6 +118,7 @@ def run_openai(
     wait: float = 0.0,
     max_turns: int = MAX_TURNS,
     purpose: str | None = None,
+    on_behalf_of: str | None = None,
     input_tokens: InputTokens | None = None,
     on_message: OnMessage | None = None,
     on_question: OnQuestion | None = None,
@@ -136,6 +137,7 @@ def run_openai(
     wait: float = 0.0,
     max_turns: int = MAX_TURNS,
     purpose: str | None = None,
+    on_behalf_of: str | None = None,
     input_tokens: InputTokens | None = None,
     on_message: OnMessage | None = None,
     on_question: OnQuestion | None = None,
@@ -153,6 +155,7 @@ def run_openai(
     wait: float = 0.0,
     max_turns: int = MAX_TURNS,
     purpose: str | None = None,
+    on_behalf_of: str | None = None,
     input_tokens: InputTokens | None = None,
     on_message: OnMessage | None = None,
     on_question: OnQuestion | None = None,
@@ -165,10 +168,11 @@ def run_openai(
     `key` names the conversation; each message of the model that calls tools is one transaction, `KEY/turn-N`, that has
     ended before the model is told of it: results where it was done, the policy's reasons where it was denied. Where
     people are asked, the run ends with `.pending`: give its `messages` and the same key again when they have answered,
-    or say `wait=` seconds. `on_message(message)` hears each message as it is added, to keep the conversation of a run
-    that may be killed. `isolation` is as for `transaction`, for each message. `options` go to the client with each call
-    (`temperature`, `max_completion_tokens`, ...). `input_tokens(messages)` answers the most tokens that a call sends:
-    budgets of tokens or money ask for it where a message holds pictures, sound or files.
+    or say `wait=` seconds. `purpose`, `on_behalf_of` and `isolation` are as for `transaction`, for each message; beside
+    them people read what the model wrote. `on_message(message)` hears each message as it is added, to keep the
+    conversation of a run that may be killed. `options` go to the client with each call (`temperature`,
+    `max_completion_tokens`, ...). `input_tokens(messages)` answers the most tokens that a call sends: budgets of tokens
+    or money ask for it where a message holds pictures, sound or files.
     An `AsyncOpenAI` gives a coroutine to await.
 
     Raises:
@@ -196,7 +200,7 @@ def run_openai(
             input_tokens=input_tokens,
             not_made=tuple(getattr(vendor, name) for name in _REFUSALS) if client.max_retries == 0 else (),
         ),
-        StepTaker(offered, awaits, wait, purpose, on_question, runtime, isolation),
+        StepTaker(offered, awaits, wait, purpose, on_behalf_of, on_question, runtime, isolation),
         key,
         [dialect.plain(message) for message in messages],
         Numbering(runtime.journal.conversations, key, dialect),

@@ -36,6 +36,7 @@ from countersign.live.isolation import Abort, Retry, Serialize, require_isolatio
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.tool import Tool
 from countersign.transactions.opening import transaction
+from countersign.transactions.saying import claimed_of, require_wait
 from countersign.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ class StepTaker:
     awaits: bool
     wait: float = 0.0
     purpose: str | None = None
+    on_behalf_of: str | None = None
     on_question: OnQuestion | None = None
     runtime: Runtime | None = None
     isolation: Abort | Serialize = ABORT
@@ -100,6 +102,8 @@ class StepTaker:
                 "and may call again; write isolation=Abort() or Serialize(timeout_seconds=30)"
             )
         require_isolation(self.isolation, reruns=False)
+        require_wait(self.wait)
+        claimed_of(self.purpose, None, self.on_behalf_of)
         waiting = [one.name for _, one in self.offered if one.is_async]
         if waiting and not self.awaits:
             raise MisuseError(
@@ -141,7 +145,8 @@ class StepTaker:
             key,
             wait=self.wait,
             purpose=self.purpose,
-            reasoning=said[:_MAX_CLAIM] or None,
+            reasoning=said[:_MAX_CLAIM],
+            on_behalf_of=self.on_behalf_of,
             on_question=self.on_question,
             isolation=self.isolation,
             runtime=self.runtime,

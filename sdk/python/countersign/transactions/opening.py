@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from countersign.commit.answering import Answering, OnQuestion
 from countersign.commit.terms import Terms
-from countersign.contract.wire import Claimed
 from countersign.errors import UNNAMED, MisuseError
 from countersign.errors.reasons import Proposal
 from countersign.live.isolation import Abort, Serialize, require_isolation
 from countersign.tools.current import open_transaction, require_running
-from countersign.transactions.saying import require_key, require_wait
+from countersign.transactions.saying import claimed_of, require_key, require_wait
 from countersign.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
@@ -57,8 +56,8 @@ def transaction(
     `Moved` if they changed what live effects saw; `Serialize(timeout_seconds=30)` first waits for other such blocks.
 
     Raises:
-        MisuseError: the key is no text or too long, `wait` is no number of seconds, `on_question` is no function, or
-            `isolation` is none of a block.
+        MisuseError: the key or a claim is no text or too long, `wait` is no number of seconds, `on_question` is no
+            function, or `isolation` is none of a block.
         SettingsError: no runtime was given and the environment describes none.
     """
     from countersign.runtime import default_runtime
@@ -71,8 +70,7 @@ def transaction(
         raise MisuseError(
             "transaction(independent=True) has no live effects, so it has nothing to serialize; leave isolation out"
         )
-    claims = {"purpose": purpose, "reasoning": reasoning, "on_behalf_of": on_behalf_of}
-    claimed = Claimed(**claims) if any(claims.values()) else None
+    claimed = claimed_of(purpose, reasoning, on_behalf_of)
     said = (key, wait, independent, claimed, accept_edits, on_question, dry_run, isolation != _ABORT)
     outer = open_transaction()  # whose runtime an inner block has, also where that is a replay's
     return Transaction(

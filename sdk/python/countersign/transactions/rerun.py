@@ -19,7 +19,7 @@ from countersign.commit.asking import pause_seconds, pending_of, until_answered,
 from countersign.commit.edits import Edits
 from countersign.commit.terms import Terms
 from countersign.contract.states import EffectState, TxnState
-from countersign.contract.wire import Claimed, TransactionView
+from countersign.contract.wire import TransactionView
 from countersign.engine import Engine
 from countersign.errors import (
     MisuseError,
@@ -36,7 +36,7 @@ from countersign.live.isolation import Abort, Attempts, Isolation, require_isola
 from countersign.runtime import Runtime, default_runtime
 from countersign.tools.current import require_running
 from countersign.transactions.list_guard import ListGuard
-from countersign.transactions.saying import require_key, require_wait
+from countersign.transactions.saying import claimed_of, require_key, require_wait
 from countersign.transactions.transaction import Transaction
 from countersign.waiting import AsyncWaits, Waits, run
 
@@ -55,6 +55,7 @@ def run_transaction(
     dry_run: Literal[True],
     purpose: str | None = None,
     reasoning: str | None = None,
+    on_behalf_of: str | None = None,
     runtime: Runtime | None = None,
 ) -> Coroutine[Any, Any, DryRun]: ...
 @overload
@@ -65,6 +66,7 @@ def run_transaction(
     dry_run: Literal[True],
     purpose: str | None = None,
     reasoning: str | None = None,
+    on_behalf_of: str | None = None,
     runtime: Runtime | None = None,
 ) -> DryRun: ...
 @overload
@@ -75,6 +77,7 @@ def run_transaction(
     wait: float = 0.0,
     purpose: str | None = None,
     reasoning: str | None = None,
+    on_behalf_of: str | None = None,
     accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
     isolation: Isolation = _ABORT,
@@ -88,6 +91,7 @@ def run_transaction(
     wait: float = 0.0,
     purpose: str | None = None,
     reasoning: str | None = None,
+    on_behalf_of: str | None = None,
     accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
     isolation: Isolation = _ABORT,
@@ -100,6 +104,7 @@ def run_transaction(
     wait: float = 0.0,
     purpose: str | None = None,
     reasoning: str | None = None,
+    on_behalf_of: str | None = None,
     accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
     dry_run: bool = False,
@@ -110,7 +115,8 @@ def run_transaction(
 
     `wait` is how many seconds people and probes may take in all, to answer and to settle what is not known. `fn` may
     run several times, so it must do nothing of its own to the world: everything that matters goes through tools.
-    `accept_edits` is as for `transaction`.
+    `purpose`, `reasoning`, `on_behalf_of` and `accept_edits` are as for `transaction`; effects that stand alone
+    (`independent=True`) are that one's only, for each would have to be run again alone.
     `on_question(question)` answers what people ask meanwhile, with text, or None to leave it open.
     `isolation` is as for `transaction`; with `Retry(attempts=3)` `fn` runs again when somebody else changed what its
     live effects saw.
@@ -121,7 +127,7 @@ def run_transaction(
         OutcomeUnknown: nor settled in time what nobody else can tell.
         RerunDiffers: `fn` stages another list every time.
         Moved: somebody else changed what live effects saw, in each run that `isolation` allows.
-        MisuseError: `key`, `wait`, `isolation` or `fn` is none; nothing has run.
+        MisuseError: `key`, `wait`, a claim, `isolation` or `fn` is none; nothing has run.
         CountersignError: as leaving a transaction does.
     """
     require_running()
@@ -130,7 +136,7 @@ def run_transaction(
     require_step(fn, "run_transaction", "run_transaction(step, key=...) without calling step")
     require_isolation(isolation, reruns=True)
     chosen = runtime or default_runtime()
-    claimed = Claimed(purpose=purpose, reasoning=reasoning) if purpose or reasoning else None
+    claimed = claimed_of(purpose, reasoning, on_behalf_of)
     if dry_run:
         from countersign.rehearsal.dry_run import rehearse  # only those who rehearse load it
 

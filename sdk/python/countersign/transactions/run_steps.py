@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final
 
+from countersign.commit.answering import OnQuestion
+from countersign.errors.reasons import Proposal
 from countersign.live.isolation import Abort, Isolation
 from countersign.runtime import Runtime, default_runtime
 from countersign.tools.placeholder import Placeholder
@@ -27,6 +29,10 @@ def run_steps(
     only: Collection[str] | None = None,
     wait: float = 0.0,
     purpose: str | None = None,
+    reasoning: str | None = None,
+    on_behalf_of: str | None = None,
+    accept_edits: bool | Callable[[Proposal], bool] = False,
+    on_question: OnQuestion | None = None,
     isolation: Isolation = _ABORT,
     runtime: Runtime | None = None,
 ) -> dict[str, Any]:
@@ -34,8 +40,9 @@ def run_steps(
     (their places, from "1", where they have none).
 
     `only` names the tools they may use, which matters where a model wrote them: live ones run before a policy is asked.
-    `isolation` is as for `run_transaction`: with `Retry(attempts=3)` all of them run again when somebody else changed
-    what live ones saw.
+    The rest is as for `run_transaction`: with `isolation=Retry(attempts=3)` all of them run again when somebody else
+    changed what live ones saw. To try steps first without doing them, give `step_of(steps)` to
+    `run_transaction(..., dry_run=True)`.
 
     Raises:
         StepsRefused: an unknown tool, arguments that do not fit, a circle, an async tool: everything that is wrong,
@@ -47,7 +54,16 @@ def run_steps(
     schedule.require_plain()
     return _results(
         run_transaction(
-            schedule.run, key=key, wait=wait, purpose=purpose, isolation=isolation, runtime=chosen
+            schedule.run,
+            key=key,
+            wait=wait,
+            purpose=purpose,
+            reasoning=reasoning,
+            on_behalf_of=on_behalf_of,
+            accept_edits=accept_edits,
+            on_question=on_question,
+            isolation=isolation,
+            runtime=chosen,
         )
     )
 
@@ -59,6 +75,10 @@ async def run_steps_async(
     only: Collection[str] | None = None,
     wait: float = 0.0,
     purpose: str | None = None,
+    reasoning: str | None = None,
+    on_behalf_of: str | None = None,
+    accept_edits: bool | Callable[[Proposal], bool] = False,
+    on_question: OnQuestion | None = None,
     isolation: Isolation = _ABORT,
     runtime: Runtime | None = None,
 ) -> dict[str, Any]:
@@ -67,7 +87,16 @@ async def run_steps_async(
     schedule = Schedule(steps, chosen.registry, only)
     return _results(
         await run_transaction(
-            schedule.run_async, key=key, wait=wait, purpose=purpose, isolation=isolation, runtime=chosen
+            schedule.run_async,
+            key=key,
+            wait=wait,
+            purpose=purpose,
+            reasoning=reasoning,
+            on_behalf_of=on_behalf_of,
+            accept_edits=accept_edits,
+            on_question=on_question,
+            isolation=isolation,
+            runtime=chosen,
         )
     )
 

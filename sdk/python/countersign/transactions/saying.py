@@ -1,10 +1,13 @@
-"""What a program may say of a run: its key, and how long it may wait. Checked before anything of it is begun."""
+"""What a program may say of a run: its key, how long it may wait, and its claims. Checked before anything is begun."""
 
 from __future__ import annotations
 
 import math
 from typing import Final
 
+from pydantic import ValidationError
+
+from countersign.contract.wire import Claimed
 from countersign.errors import UNNAMED, MisuseError
 
 MAX_KEY: Final = 200  # characters
@@ -30,7 +33,7 @@ def require_key(key: object, of: str = "transaction", *, longest: int = MAX_KEY,
             f"a key that begins with {UNNAMED!r} is one that nobody gave, and no other run may find it: write another "
             f"than {key!r}"
         )
-    if any("\ud800" <= one <= "\udfff" for one in key):  # half a surrogate pair can be neither sent nor kept
+    if not _is_writable(key):
         raise MisuseError(f"the key of a {of} is text that can be written as UTF-8, and {key!r} is not")
     return key
 
@@ -43,3 +46,26 @@ def require_wait(wait: object) -> None:
     """
     if isinstance(wait, bool) or not isinstance(wait, int | float) or not (math.isfinite(wait) and wait >= 0):
         raise MisuseError(f"wait={wait!r} is no number of seconds; ten minutes are wait=600")
+
+
+def claimed_of(purpose: object, reasoning: object, on_behalf_of: object) -> Claimed | None:
+    """The agent's own words, which people read as such; None where it says nothing.
+
+    Raises:
+        MisuseError: one of them is no text, or longer than people are shown.
+    """
+    said = {"purpose": purpose, "reasoning": reasoning, "on_behalf_of": on_behalf_of}
+    said = {name: value for name, value in said.items() if value not in (None, "")}
+    for name, value in said.items():
+        if isinstance(value, str) and not _is_writable(value):
+            raise MisuseError(f"{name} is text that can be written as UTF-8, and {value!r} is not")
+    try:
+        return Claimed.model_validate(said) if said else None
+    except ValidationError as error:
+        wrong = error.errors(include_input=False, include_url=False)[0]
+        raise MisuseError(f"{wrong['loc'][0]}: {wrong['msg']}") from None
+
+
+def _is_writable(text: str) -> bool:
+    """Half a surrogate pair can be neither sent nor kept."""
+    return not any("\ud800" <= one <= "\udfff" for one in text)

@@ -1,4 +1,4 @@
-"""The key of a run and how long it may wait are checked before anything of it is begun."""
+"""The key of a run, how long it may wait and what it claims are checked before anything of it is begun."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from countersign import MisuseError, Transaction, run_steps, run_transaction, transaction
-from tests.fakes.desk import Desk, refund_tool
+from countersign.contract.wire import Claimed
+from tests.fakes.desk import Desk, claims_of, refund_tool
 
 Run = Callable[..., Any]
 
@@ -38,7 +39,7 @@ def begins_nothing(desk: Desk, run: Run, match: str, **said: Any) -> None:
 
     with pytest.raises(MisuseError, match=match):
         run(desk, step, **said)
-    assert (ran, desk.done, desk.runtime.journal.transactions.newest(9)) == ([], [], [])
+    assert (ran, desk.done, desk.runtime.journal.transactions.newest_ids(9)) == ([], [], [])
 
 
 @pytest.mark.parametrize("run", [block, again, as_data])
@@ -71,3 +72,47 @@ def test_a_dry_run_needs_the_same(desk: Desk) -> None:
 @pytest.mark.parametrize("wait", ["10m", None, -1, True, float("nan"), float("inf")])
 def test_wait_is_a_number_of_seconds(desk: Desk, run: Run, wait: object) -> None:
     begins_nothing(desk, run, "is no number of seconds; ten minutes are wait=600", key="t-1", wait=wait)
+
+
+CLAIMS = ("purpose", "reasoning", "on_behalf_of")
+
+
+@pytest.mark.parametrize("run", [block, again, as_data])
+@pytest.mark.parametrize("claim", CLAIMS)
+@pytest.mark.parametrize(
+    ("said", "match"),
+    [
+        (4711, "valid string"),
+        (b"a refund", "valid string"),
+        ("x" * 4001, "at most"),
+        ("half a \ud800 pair", "written as UTF-8"),
+    ],
+)
+def test_a_claim_is_text_that_people_can_be_shown(
+    desk: Desk, run: Run, claim: str, said: object, match: str
+) -> None:
+    begins_nothing(desk, run, f"{claim}.*{match}", key="t-1", **{claim: said})
+
+
+@pytest.mark.parametrize("run", [block, again, as_data])
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            {"purpose": "ticket 4711", "reasoning": "it came broken", "on_behalf_of": "mia"},
+            Claimed(purpose="ticket 4711", reasoning="it came broken", on_behalf_of="mia"),
+        ),
+        ({"purpose": "", "reasoning": None}, None),
+    ],
+)
+def test_what_a_run_claims_is_told_as_it_was_said(
+    desk: Desk, run: Run, said: dict[str, str], told: Claimed | None
+) -> None:
+    refund = refund_tool(desk)
+    claims = claims_of(desk)
+    run(desk, lambda _: refund("o-1", 5), key="t-1", **said)
+    assert claims == [told]
+
+
+def test_steps_as_data_answer_what_people_ask(desk: Desk) -> None:
+    begins_nothing(desk, as_data, "on_question", key="t-1", on_question="ask me")
