@@ -12,14 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from countersign.contract import EffectState, TxnState
+from countersign.contract import ENDED_UNSPENT, EffectState, TxnState
 
-_NEVER_SPENT_ENDINGS = frozenset(
-    {EffectState.DENIED, EffectState.EXPIRED, EffectState.WITHDRAWN, EffectState.REVOKED}
-)
-_NOTHING_STANDS = (
-    frozenset({EffectState.UNUSED, EffectState.FAILED, EffectState.COMPENSATED}) | _NEVER_SPENT_ENDINGS
-)
+_NOTHING_STANDS = ENDED_UNSPENT | {EffectState.UNUSED, EffectState.FAILED, EffectState.COMPENSATED}
 _NEEDS_A_PERSON = frozenset({EffectState.UNKNOWN, EffectState.COMPENSATION_FAILED})
 _OPEN_OUTCOME = frozenset({EffectState.REDEEMED, EffectState.COMPENSATING})
 
@@ -49,7 +44,7 @@ def state_of_transaction(parts: Sequence[Part]) -> TxnState:
     if not parts:
         raise ValueError("a transaction has at least one effect")
     states = {part.state for part in parts}
-    if states & _NEVER_SPENT_ENDINGS and not states & (_OPEN_OUTCOME | _NEEDS_A_PERSON | {EffectState.FIRED}):
+    if states & ENDED_UNSPENT and not states & (_OPEN_OUTCOME | _NEEDS_A_PERSON | {EffectState.FIRED}):
         return TxnState.ENDED
     if EffectState.REVIEW in states:
         return TxnState.REVIEW

@@ -21,7 +21,7 @@ from typing import Final
 
 from sqlalchemy import Connection
 
-from countersign.contract import EffectState, load
+from countersign.contract import ENDED_UNSPENT, EffectState, load
 from policy_service.domain.money import money_text
 from policy_service.domain.question import Facts, ShownFact
 from policy_service.facts.meters import MAX_TOTAL, Meter
@@ -32,9 +32,6 @@ from policy_service.storage.reservations import NEWEST, ReservationRow, Subject,
 from policy_service.storage.tables import EffectRow
 from policy_service.storage.unit import Tx
 
-_ENDED_UNSPENT: Final = frozenset(
-    {EffectState.DENIED, EffectState.EXPIRED, EffectState.WITHDRAWN, EffectState.REVOKED}
-)
 _NOT_FIRED: Final = frozenset({EffectState.UNUSED, EffectState.FAILED})
 
 
@@ -218,7 +215,7 @@ def give_back_if_over(tx: Tx, effect: EffectRow, to: EffectState, actor: str) ->
 
 
 def _comes_back(effect: EffectRow, to: EffectState, actor: str) -> bool:
-    if to in _ENDED_UNSPENT:
+    if to in ENDED_UNSPENT:
         return True
     # Whoever fires and says it did not would have a budget without end: the agent's own word gives nothing back.
     kind, _, name = actor.partition(":")

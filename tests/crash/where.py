@@ -203,6 +203,17 @@ AGENT_NEVER = {
         "no story talks with a model; tests/integration/sdk/test_loops.py kills one that does before each message"
     ),
     "journal.transactions:Transactions.relist": "no story nests; what was never frozen is forgotten",
+    "journal.sent:SentRequests.keep": (
+        "no story calls a REST service; what a later try finds of one that was cut off is in "
+        "tests/unit/sdk/tools/test_sending_again.py"
+    ),
+    "journal.transactions:Transactions.close": (
+        "a person's word, in one commit: before it the transaction is unsettled as it was, after it `closed`"
+    ),
+    "journal.rerunning:Reruns.take_in": (
+        "no story does live work in its rerun alone; one that is cut off there is in "
+        "tests/unit/sdk/recovery/test_rerun_live_work.py"
+    ),
     "journal.transactions:Transactions.undone_alone": (
         "no story catches what a live call raised; what recovery makes of one is in tests/unit/sdk/live/test_raised.py"
     ),

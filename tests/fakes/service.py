@@ -130,6 +130,11 @@ class Revision:
     def digest(self) -> str:
         return txn_digest(effect_digests=[one.effect.digest for one in self.held])
 
+    def already_redeemed(self) -> Refused:
+        """What the service says then, with the outcome known so far."""
+        effects = [{"effect_id": one.effect.effect_id, "state": one.state.value} for one in self.held]
+        return Refused(409, ErrorCode.ALREADY_REDEEMED, state=self.state.value, effects=effects)
+
     @property
     def state(self) -> TxnState:
         states = {one.state for one in self.held if not (one.may_fail and one.state is E.FAILED)}
@@ -257,6 +262,8 @@ class FakeService:
 
     def withdraw(self, txn: str, why: str | None = None) -> TransactionView:
         revision = self.latest(txn)
+        if revision.attempt is not None:
+            raise revision.already_redeemed()
         for one in revision.held:
             if one.state in WAITING:
                 self._move(one, E.WITHDRAWN)
@@ -290,7 +297,7 @@ class FakeService:
         if revision is None:
             raise Refused(400, ErrorCode.BAD_TOKEN)
         if revision.attempt is not None:
-            raise Refused(409, ErrorCode.ALREADY_REDEEMED, outcome=revision.state.value)
+            raise revision.already_redeemed()
         if (
             revision is not self.latest(revision.txn)
             or revision.state is not T.READY
@@ -425,7 +432,7 @@ class FakeService:
             old = before[-1]
             same = old.list_key == new.list_key
             if old.attempt is not None and not same:
-                raise Refused(409, ErrorCode.ALREADY_REDEEMED, outcome=old.state.value)
+                raise old.already_redeemed()
             if same and (old.attempt is not None or old.state is not T.ENDED or old.denied_by_person):
                 return old
             for one in old.held:

@@ -86,6 +86,33 @@ def test_the_program_of_a_document_runs(document: str, reader: dict[str, str], t
     assert told[0].splitlines() == SAYS[document]
 
 
+BARE = """from countersign import RestApi
+
+
+def step(txn):
+    return txn
+
+
+def read(bank: RestApi) -> str:
+    return bank.get("/state").json["state"]
+"""
+
+
+def test_a_strict_type_checker_has_nothing_to_say_of_the_programs_of_the_documents(tmp_path: Path) -> None:
+    """In one run, for most of it is reading the SDK; beside a program of which it has something to say."""
+    programs = {"bare.py": BARE} | {
+        f"{document.replace('/', '_').removesuffix('.md')}.py": script_of(document) for document in DOCUMENTS
+    }
+    for name, program in programs.items():
+        (tmp_path / name).write_text(program)
+    words = ["--strict", "--config-file=", "--cache-dir=cache", "--no-error-summary"]
+    told = python(["-m", "mypy", *words, *programs], {}, tmp_path).stdout.splitlines()
+    assert [line.partition(":")[0] + line.rpartition(" ")[2] for line in told] == [
+        "bare.py[no-untyped-def]",
+        "bare.py[no-any-return]",
+    ]
+
+
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_the_tools_of_a_document_are_taken_up_by_dev_and_by_export(document: str, tmp_path: Path) -> None:
     (tmp_path / "my_agent.py").write_text(script_of(document))

@@ -162,7 +162,7 @@ def supersede(tx: Tx, head: Snapshot, cause: Cause) -> None:
 def already_redeemed(head: Snapshot, what: str) -> ConflictError:
     """409 with the outcome known so far."""
     return ConflictError(
-        f"{what}; nothing more fires under it, take another run key to act again",
+        f"{what}; nothing more fires under it, and what it did would be done again under another run key",
         code=ErrorCode.ALREADY_REDEEMED,
         txn=head.transaction.txn,
         rev=head.transaction.rev,

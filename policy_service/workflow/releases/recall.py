@@ -13,7 +13,16 @@ from datetime import UTC, datetime
 from sqlalchemy import select
 from sqlmodel import col
 
-from countersign.contract import Effect, EffectState, ReceiptClaims, TaskKind, TxnState, Verdict, names
+from countersign.contract import (
+    ENDED_UNSPENT,
+    Effect,
+    EffectState,
+    ReceiptClaims,
+    TaskKind,
+    TxnState,
+    Verdict,
+    names,
+)
 from policy_service.audit.log import append
 from policy_service.domain.decision import Decision
 from policy_service.domain.question import Facts
@@ -43,10 +52,6 @@ from policy_service.workflow.oversight.restored import OPEN, TASK, doubt
 from policy_service.workflow.records import Snapshot
 from policy_service.workflow.releases.receipts_in import Recalled
 
-_ENDED_UNSPENT = frozenset(
-    state.value
-    for state in (EffectState.DENIED, EffectState.EXPIRED, EffectState.WITHDRAWN, EffectState.REVOKED)
-)
 _FORGOTTEN = Decision(outcome=Verdict.RELEASE, bundle="", commit="")  # by what, nobody knows any more
 
 
@@ -88,7 +93,7 @@ def _standing(tx: Tx, claims: ReceiptClaims) -> Snapshot | None:
     )
     rev = tx.conn.execute(same_list).scalars().first()
     snapshot = None if rev is None else records.require(tx.conn, claims.txn, rev)
-    if snapshot is None or any(effect.state in _ENDED_UNSPENT for effect in snapshot.effects):
+    if snapshot is None or any(effect.state in ENDED_UNSPENT for effect in snapshot.effects):
         return None
     return snapshot
 

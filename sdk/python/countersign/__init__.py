@@ -52,7 +52,7 @@ if TYPE_CHECKING:
         TransactionBusy,
         WorldError,
     )
-    from countersign.errors.reasons import DenyReason, PendingReview, Proposal, Question
+    from countersign.errors.reasons import Asks, DenyReason, PendingReview, Proposal, Question
     from countersign.journal.place import JournalUrl
     from countersign.live.isolation import Abort, Retry, Serialize
     from countersign.llm.budgets import Budget
@@ -102,7 +102,7 @@ _HOMES = {
     "llm.shapes": ("Usage",),
     "tools.placeholder": ("Placeholder",),
     "tools.probes": ("DidNotHappen", "Happened", "ProbeAnswer", "Unsure", "probe"),
-    "errors.reasons": ("DenyReason", "PendingReview", "Proposal", "Question"),
+    "errors.reasons": ("Asks", "DenyReason", "PendingReview", "Proposal", "Question"),
     "rehearsal.divergences": ("Divergence",),
     "rehearsal.errors": ("NotRecorded", "ReplayDiverged"),
     "rehearsal.foreseen": ("DryRun", "ForeseenEffect"),
@@ -126,6 +126,7 @@ __all__ = [
     "Abort",
     "AgentMemory",
     "AlreadyRedeemed",
+    "Asks",
     "Budget",
     "BudgetExceeded",
     "CallNotRecorded",

@@ -17,6 +17,7 @@ import pytest
 
 if TYPE_CHECKING:
     from countersign.contract.wire import DecisionView
+    from countersign.errors import CountersignError
     from countersign.runtime import Runtime
     from countersign.testing.deciding import Decide
     from countersign.testing.people import Browsers, People
@@ -64,15 +65,25 @@ class _Services:
 
     def __init__(self) -> None:
         self._running: dict[object, tuple[TestedService, Browsers]] = {}
+        self._refused: dict[
+            object, CountersignError
+        ] = {}  # it would be refused to each test in the same words
         self._open = ExitStack()
 
     def of(self, bundle: Path, environment: Mapping[str, str]) -> tuple[TestedService, Browsers]:
+        from countersign.errors import CountersignError
         from countersign.testing.people import Browsers
         from countersign.testing.service import TestedService
 
         asked = (bundle.resolve(), frozenset(environment.items()))
+        if asked in self._refused:
+            raise self._refused[asked]
         if asked not in self._running:
-            service = TestedService(bundle, environment)
+            try:
+                service = TestedService(bundle, environment)
+            except CountersignError as error:
+                self._refused[asked] = error
+                raise
             self._open.callback(service.close)
             browsers = Browsers(service)
             self._open.callback(browsers.close)
@@ -101,7 +112,8 @@ def _countersign_running(
     try:
         return _countersign_services.of(Path(countersign_bundle), countersign_environment)
     except CountersignError as error:
-        pytest.fail(str(error), pytrace=False)
+        why = str(error)
+    pytest.fail(why, pytrace=False)  # out of the handler, or it is told twice
 
 
 @pytest.fixture

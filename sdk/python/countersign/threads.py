@@ -16,8 +16,9 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
 from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 _IDLE: Final = "countersign-idle"
 _SLICE_SECONDS: Final = 0.5  # a signal that comes just before a wait begins is only seen when that wait ends
@@ -33,11 +34,29 @@ def timed_out(seconds: float | None) -> ToolTimeoutError:
     return ToolTimeoutError(f"no answer within {seconds} s")
 
 
+@dataclass(frozen=True, slots=True)
+class _Returned:
+    value: Any
+
+    def answer(self) -> Any:
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """A result like any other: of an exception asyncio may make another one, which does not know where it came from."""
+
+    error: BaseException
+
+    def answer(self) -> NoReturn:
+        raise self.error
+
+
 class Threaded:
     """One call, begun."""
 
     def __init__(self, fn: Callable[..., object], kwargs: dict[str, Any]) -> None:
-        self._future: Future[Any] = Future()
+        self._future: Future[_Returned | _Raised] = Future()
         self._future.set_running_or_notify_cancel()  # nobody takes it back any more
         context = contextvars.copy_context()
         _hand_over(
@@ -48,11 +67,11 @@ class Threaded:
         """Whether it returned, in the process that began it."""
         pid = os.getpid()
         try:
-            self._future.set_result(fn(**kwargs))
-        except StopIteration as error:  # no future can carry it
-            self._future.set_exception(RuntimeError(f"{fn!r} raised {error!r}"))
+            self._future.set_result(_Returned(fn(**kwargs)))
+        except StopIteration as error:  # no coroutine can raise it
+            self._future.set_result(_Raised(RuntimeError(f"{fn!r} raised {error!r}")))
         except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits for it
-            self._future.set_exception(error)
+            self._future.set_result(_Raised(error))
         else:
             return os.getpid() == pid
         return False
@@ -82,11 +101,11 @@ class Threaded:
         if not self.wait(seconds):
             raise timed_out(seconds)
         # Not asked for with a timeout: a TimeoutError of its own is its word.
-        return self._future.result()
+        return self._future.result().answer()
 
-    def ended(self) -> asyncio.Future[Any]:
+    async def ended(self) -> Any:
         """The same, to be awaited."""
-        return asyncio.wrap_future(self._future)
+        return (await asyncio.wrap_future(self._future)).answer()
 
 
 def wait_for_one(calls: Iterable[Threaded]) -> None:

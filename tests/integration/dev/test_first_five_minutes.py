@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import socket
@@ -207,13 +208,46 @@ def test_a_tool_that_only_the_run_declares_is_asked_loudly(tmp_path: Path) -> No
     with Sitting(tmp_path) as sitting:
         link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
         sitting.waits_for(r"!!!!\n.*UNKNOWN TOOL 'nuke': policies/tools/ has no manifest")
-        sitting.waits_for(r"put it at policies/tools/nuke\.json")
+        sitting.waits_for(
+            r"put it at policies/tools/nuke\.json\n.*deny this question and run the program again"
+        )
         review = sitting.waits_for(r"nuke waits for unseen; decide here: (\S+)")[1]
         sitting.waits_for("exit status 1")
         sitting.approves(link, review)
         sitting.waits_for("NUKED mars")
         sitting.waits_for("seen: paid 1240")
     assert '"UNKNOWN_TOOL_IN_DEV"' in (tmp_path / ".countersign/service.log").read_text()
+
+
+@pytest.mark.long
+def test_a_question_that_a_manifest_has_overtaken_is_not_told_as_one_of_an_unknown_tool(
+    tmp_path: Path,
+) -> None:
+    """It wants who answers for unknown tools and who answers for this one: one person alone cannot be both."""
+    late = AGENT.replace(
+        '    print("arg',
+        '    @tool("nuke", resource=("Site", "site"))\n    def nuke(site: str) -> None:\n        print("NUKED", site)\n'
+        '    with transaction(key="boom"):\n        nuke("mars")\n    print("arg',
+    )
+    (tmp_path / "my_agent.py").write_text(late)
+    with Sitting(tmp_path) as sitting:
+        sitting.waits_for(r"nuke waits for unseen; decide here: (\S+)")
+    manifest = {
+        "tool": "nuke",
+        "title": "Nuke",
+        "sentence": "Nuke {site}",
+        "args": {
+            "type": "object", "additionalProperties": False,
+            "required": ["site"], "properties": {"site": {"type": "string"}},
+        },
+        "resource": {"type": "Site", "id": "/site"},
+    }  # fmt: skip
+    (tmp_path / "policies/tools/nuke.json").write_text(json.dumps(manifest))
+    with Sitting(tmp_path) as sitting:
+        sitting.waits_for(
+            "nuke was asked before it had a manifest; deny that question and run the program again"
+        )
+    assert "UNKNOWN TOOL 'nuke'" not in sitting.said
 
 
 @pytest.mark.long

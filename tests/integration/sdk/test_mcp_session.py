@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -248,3 +249,80 @@ def test_a_model_calls_them_as_any_tool(mcp_bank: Bank, key: str) -> None:
     told = {one["name"]: one["input_schema"] for one in talk.vendor.sent[0]["tools"]}
     assert told["transfer"]["additionalProperties"] is False and "ctx" not in told["transfer"]["properties"]
     assert [one[0] for one in mcp_bank.done] == ["balance", "transfer"]
+
+
+AGENT_PROGRAM = """
+import asyncio, sys
+from pathlib import Path
+from countersign import Runtime, transaction
+
+runtime = Runtime.from_env()
+
+from mcp import ClientSession
+from mcp.client._memory import InMemoryTransport
+from mcp.types import Implementation
+from countersign.integrations import gate_mcp
+from tests.fakes.mcp_bank import REVIEWED, bank
+
+async def main(written, key, only):
+    who = Implementation(name="admin", version="1")
+    async with InMemoryTransport(bank(Path(written))) as (read, write):
+        async with ClientSession(read, write, client_info=who) as session:
+            await session.initialize()
+            gated = await gate_mcp(session, runtime=runtime, only=only or REVIEWED, server="bank")
+            async with transaction(key, runtime=runtime):
+                await gated.call_tool("transfer", {"account_id": "a-1", "amount_cents": 100})
+
+asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3:]))
+"""
+WRONG_SETTINGS: dict[str, tuple[dict[str, str], tuple[str, ...], str]] = {
+    "no address": ({"COUNTERSIGN_URL": ""}, (), "COUNTERSIGN_URL is not set"),
+    "plain http to another machine": (
+        {"COUNTERSIGN_URL": "http://bank.example"},
+        (),
+        "is plain http to another machine",
+    ),
+    "no such key": ({"COUNTERSIGN_KEY": "/nowhere/agent.pem"}, (), "cannot be read"),
+    "the name of another agent": ({"COUNTERSIGN_AGENT": "admin"}, (), "401 bad_proof"),
+    "a tool the server does not have": ({}, ("vanished",), "has no tool 'vanished'"),
+}
+
+
+def agent_program(office: Office, folder: Path, *words: str, **environment: str) -> tuple[int, str]:
+    """Run it as a process of its own: how it ended, and what it said."""
+    known = {
+        "COUNTERSIGN_URL": office.settings.url,
+        "COUNTERSIGN_AGENT": office.settings.agent,
+        "COUNTERSIGN_KEY": str(office.settings.key_path),
+        "COUNTERSIGN_JOURNAL": str(folder / "program.db"),
+        "COUNTERSIGN_ALLOW_DEV": "yes",
+        "PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "sdk/python")]),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", AGENT_PROGRAM, str(folder / "written"), *words],
+        env={**os.environ, **known, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.returncode, done.stderr
+
+
+def test_scenario_65_the_program_with_right_settings_ends_with_nought(
+    office: Office, tmp_path: Path, key: str
+) -> None:
+    """So that the ones below fail for what is wrong with them."""
+    code, told = agent_program(office, tmp_path, key)
+    assert (code, "Error" in told) == (0, False), told
+    assert len((tmp_path / "written").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(("environment", "only", "says"), WRONG_SETTINGS.values(), ids=WRONG_SETTINGS)
+def test_scenario_65_a_wrong_setting_ends_the_program_with_an_error_and_the_server_hears_nothing(
+    office: Office, tmp_path: Path, key: str, environment: dict[str, str], only: tuple[str, ...], says: str
+) -> None:
+    """A client that calls itself by another's name, to the server or to the service, is nobody there."""
+    code, told = agent_program(office, tmp_path, key, *only, **environment)
+    assert code != 0 and says in told
+    assert not (tmp_path / "written").exists()

@@ -428,6 +428,34 @@ def test_a_bundle_that_cannot_be_used_is_told_in_its_words(
     assert "Traceback" not in done.stdout
 
 
+def test_a_bundle_that_cannot_be_used_is_tried_once_and_told_to_each_test(tmp_path: Path) -> None:
+    """Each start takes seconds, and ends the same way."""
+    (tmp_path / "policies").mkdir()
+    (tmp_path / "policies" / "x.cedar").write_text("permit everything")
+    tries = """
+import pytest
+from countersign.testing import service
+
+@pytest.fixture(scope="session", autouse=True)
+def tries():
+    real, made = service.TestedService.__init__, []
+    def counting(self, *given):
+        made.append(1)
+        real(self, *given)
+    service.TestedService.__init__ = counting
+    yield
+    print("TRIES", len(made))
+"""
+    asked = "\n".join(f"def test_{n}(countersign_runtime): ..." for n in range(3))
+    done = pytest_in(tmp_path, {"conftest.py": tries, "test_three.py": asked}, SETTINGS, *BY_NAME, "-s")
+    assert last(done) == "3 errors"
+    assert "TRIES 1" in done.stdout
+    assert done.stdout.count("did not start") == 2 * 3, (
+        done.stdout
+    )  # in full and in the summary, for each test
+    assert "another exception" not in done.stdout
+
+
 def test_without_the_service_it_says_what_to_install(tmp_path: Path) -> None:
     bundle_beside(tmp_path)
     hidden = "import sys\nsys.modules['policy_service'] = None\n"

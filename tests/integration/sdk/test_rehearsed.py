@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from countersign import (
+    Asks,
     Denied,
     EffectFailed,
     NotDone,
@@ -53,7 +54,7 @@ def test_scenarios_56_and_57_the_plan_is_what_the_commit_then_meets(office: Offi
     assert denied.value.reasons[0].text == denial.text
     with pytest.raises(ReviewPending) as pending, transaction(f"{key}-2", runtime=office.runtime):
         office.tools.refund("o-2", 6_000)
-    assert pending.value.reviews[0].groups == ("finance",)
+    assert pending.value.reviews[0].asks == (Asks(("finance",), 1),)
     with transaction(f"{key}-3", runtime=office.runtime) as real:
         office.tools.note("o-1", "hello")
         office.tools.refund("o-1", 4_200)

@@ -185,7 +185,8 @@ def test_the_sdk_shows_no_key_and_no_secret_argument(
             placed = transfer("acct", PASSWORD)
             said += [repr(placed), repr(txn), str(runtime.manifests)]
         said += ["".join(traceback.format_exception(failed.value)), repr(failed.value)]
-        said += [repr(one) for one in runtime.journal.transactions.newest(9)]
+        known = runtime.journal.transactions
+        said += [repr(known.require(one)) for one in known.newest_ids(9)]
     told = capsys.readouterr()
     everything = "\n".join([*said, caplog.text, told.out, told.err])
     assert key not in everything

@@ -81,6 +81,18 @@ async def test_what_is_released_and_what_waits_holds_its_part_and_the_cap_is_exa
     assert await left(bank, robot) == 0
 
 
+async def test_scenario_54_a_cap_of_nothing_or_less_denies_every_payment(
+    bank: World, robot: Agent, folder: Payments
+) -> None:
+    for n, (cap, amount) in enumerate([(0, 1), (-1, 0), (-1, 1), (-1_000_000, 1)]):
+        folder.policies(ANYBODY + CAPS.replace(f"> {CAP}", f"> {cap}"))
+        await bank.activate()
+        refused = await submitted(robot, await pay(bank, amount), key=f"{n}")
+        assert states(refused) == ["denied"], f"a cap of {cap} let {amount} through"
+        assert refused["effects"][0]["decision"]["policies"] == ["cap"]
+    assert await bank.service.db.read(held) == 0
+
+
 async def test_each_agent_has_a_budget_of_its_own_and_each_resource_one(bank: World, robot: Agent) -> None:
     other = await bank.agent("other")
     for n in range(CALLS):
@@ -254,6 +266,18 @@ async def test_a_calendar_window_begins_anew_at_local_midnight(
     bank.clock.stop_at(datetime(2026, 10, 25, 22, 59, tzinfo=UTC))
     assert not await room_for_call(bank, robot)
     bank.clock.stop_at(datetime(2026, 10, 25, 23, 0, tzinfo=UTC))
+    assert await room_for_call(bank, robot)
+
+
+async def test_scenario_50_where_no_timezone_is_named_a_day_begins_anew_at_midnight_utc(
+    bank: World, robot: Agent
+) -> None:
+    bank.clock.stop_at(datetime(2026, 11, 23, 0, 0, tzinfo=UTC))
+    for n in range(CALLS):
+        assert states(await submitted(robot, await pay(bank, 1), key=f"c{n}")) == ["released"]
+    bank.clock.stop_at(datetime(2026, 11, 23, 23, 59, 59, 999_999, tzinfo=UTC))
+    assert not await room_for_call(bank, robot)
+    bank.clock.stop_at(datetime(2026, 11, 24, 0, 0, tzinfo=UTC))
     assert await room_for_call(bank, robot)
 
 

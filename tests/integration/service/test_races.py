@@ -35,7 +35,8 @@ def engine(request: pytest.FixtureRequest) -> str:
     return chosen
 
 
-MANY = pytest.param(1_000, id="many", marks=[pytest.mark.long, pytest.mark.timeout(1_500)])
+ROUNDS = 1_000
+MANY = pytest.param(ROUNDS, id="many", marks=[pytest.mark.long, pytest.mark.timeout(1_500)])
 
 
 @pytest.fixture(params=[pytest.param(6, id="some"), MANY])
@@ -59,7 +60,13 @@ async def replicas(tmp_path: Path, engine: str, database: dict[str, str]) -> Asy
     async with AsyncExitStack() as stack:
         started = [
             await stack.enter_async_context(
-                running(tmp_path / f"data-{n}", folder.path, clock=clock, **database)
+                running(
+                    tmp_path / f"data-{n}",
+                    folder.path,
+                    clock=clock,
+                    open_reviews_per_agent=2 * ROUNDS,  # each round leaves one, and nobody answers
+                    **database,
+                )
             )
             for n in range(1 if engine == "sqlite" else 2)
         ]

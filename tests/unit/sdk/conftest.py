@@ -16,6 +16,9 @@ __all__ = ["desk", "engine", "journal_database", "place", "server"]
 
 @pytest.fixture
 def desk(tmp_path: Path, place: JournalPlace, request: pytest.FixtureRequest) -> Iterator[Desk]:
+    assert not isinstance(place, str), (
+        f"a parameter 'place' ({place!r}) hides the fixture: call it another name"
+    )
     world = make_desk(tmp_path, journal_path=place)
     yield world
     world.runtime.close()

@@ -275,7 +275,8 @@ def looked_at(airline: Airline, monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     settings = airline.desk.runtime.settings
     place = settings.journal_path
     named = place.secret if isinstance(place, JournalUrl) else str(place)
-    keys = [one.run_key for one in airline.desk.runtime.journal.transactions.newest(100)]
+    known = airline.desk.runtime.journal.transactions
+    keys = [known.key_of(one) for one in known.newest_ids(100)]
     commands = [
         ["list"],
         ["list", "--json"],

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ from typing import Any
 import pytest
 
 from countersign import (
+    AlreadyRedeemed,
     Denied,
     EffectFailed,
     FilesAdapter,
+    LiveCommitFailed,
+    MemoryAdapter,
     NotDone,
     NotStageable,
     OutcomeUnknown,
@@ -237,6 +241,37 @@ def test_scenario_29_what_is_known_not_to_have_happened_is_not_compensated(desk:
     assert [path.endswith("/compensate") for _, path in desk.face.log].count(True) == at  # nor asked for
 
 
+UNWRITABLE = {
+    "an object": object(),
+    "not a number": float("nan"),
+    "a set": {1},
+    "bytes": b"\xff",
+    "itself": (loop := []) or loop.append(loop) or loop,
+}
+
+
+@pytest.mark.parametrize("result", UNWRITABLE.values(), ids=UNWRITABLE)
+def test_scenario_34_whatever_a_tool_returns_the_journal_and_the_service_say_that_it_fired(
+    desk: Desk, result: Any
+) -> None:
+    @tool("open_case", resource=("Order", "order_id"), registry=desk.registry)
+    def open_case(order_id: str) -> Any:
+        """Open a case."""
+        desk.act("open_case", order_id)
+        return result
+
+    desk.publish(open_case)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        placed = open_case("o-1")
+    assert placed.result is result
+    assert (states(desk), txn.state) == (["fired"], "settled")
+    assert [one.state for one in desk.service.latest(txn.txn).held] == [EffectState.FIRED]
+    with desk.restarted() as later, transaction("t-1", runtime=later.runtime) as again:
+        found = open_case("o-1")
+    assert (found.outcome, again.replayed, desk.done) == ("fired", True, [("open_case", "o-1")])
+    assert resume(desk.runtime) == []
+
+
 @pytest.mark.parametrize("shape", ["a list", "a later group", "a graph"])
 def test_scenario_40_with_async_tools_an_unknown_one_is_refused_before_the_first_step(
     desk: Desk, shape: str
@@ -257,7 +292,7 @@ def test_scenario_40_with_async_tools_an_unknown_one_is_refused_before_the_first
     }[shape]
     with pytest.raises(StepsRefused, match="no tool 'vanished'"):
         run_steps(steps, key="t-1", runtime=desk.runtime)
-    assert (desk.done, desk.runtime.journal.transactions.newest(9)) == ([], [])
+    assert (desk.done, desk.runtime.journal.transactions.newest_ids(9)) == ([], [])
 
 
 def test_scenario_61_what_ran_in_blocks_inside_and_at_the_same_time_replays(desk: Desk) -> None:
@@ -327,6 +362,40 @@ def test_scenario_64_an_argument_of_a_megabyte_is_refused_when_it_is_staged_and_
     assert desk.runtime.settings.journal_path.stat().st_size < 1_000_000
 
 
+def test_w10_a_live_commit_that_fails_leaves_no_lock_no_open_transaction_and_nothing_to_recover(
+    desk: Desk,
+) -> None:
+    class Full(SQLiteAdapter):
+        """Its commit fails, and leaves the database's own transaction open."""
+
+        def begin(self, txn: str) -> Any:
+            session = super().begin(txn)
+
+            def refuse(attempt_id: str) -> None:
+                raise sqlite3.OperationalError("database or disk is full")
+
+            session.commit = refuse  # type: ignore[method-assign]
+            return session
+
+    notes = notes_database(desk.folder)
+    note, charge = note_tool(desk, Full(notes)), charge_tools(desk)
+
+    def step() -> None:
+        with transaction("t-1", runtime=desk.runtime):
+            note("o-1", "hello")
+            charge("o-1", 100)
+
+    with pytest.raises(LiveCommitFailed, match="disk is full") as failed:
+        step()
+    assert isinstance(failed.value.__cause__, sqlite3.OperationalError)
+    assert (notes_in(notes), lock_is_free(notes)) == ([], True)
+    with pytest.raises(AlreadyRedeemed, match="charge#1 compensated"):
+        step()
+    assert (notes_in(notes), lock_is_free(notes)) == ([], True)
+    assert [one[0] for one in desk.done] == ["charge", "void"]
+    assert (states(desk), resume(desk.runtime)) == (["compensated"], [])
+
+
 def test_w14_what_a_transaction_writes_is_seen_by_nobody_before_it_commits(desk: Desk) -> None:
     root = desk.folder / "root"
     root.mkdir()
@@ -345,6 +414,37 @@ def test_w14_what_a_transaction_writes_is_seen_by_nobody_before_it_commits(desk:
         refund("o-1", 100)
     look()
     assert seen == [("old", False), ("old", False), ("new", True)]
+
+
+def test_w14_what_is_undone_is_what_the_adapter_saw_and_not_what_an_argument_is_called(desk: Desk) -> None:
+    root = desk.folder / "root"
+    root.mkdir()
+    (root / "ann-old").write_text("old")
+    notes, memory = notes_database(desk.folder), MemoryAdapter()
+    files, database = FilesAdapter(root), SQLiteAdapter(notes)
+
+    @tool("keep_file", lane="live", adapter=files, registry=desk.registry)
+    def keep_file(who: str, *, when: str) -> None:
+        """Write what no argument names."""
+        files.write(f"{who}-{when}", "new")
+
+    @tool("keep_value", lane="live", adapter=memory, registry=desk.registry)
+    def keep_value(who: str, *, when: str) -> None:
+        """Keep what no argument names."""
+        memory[f"{who}-{when}"] = "new"
+
+    @tool("keep_row", lane="live", adapter=database, registry=desk.registry)
+    def keep_row(who: str, *, when: str) -> None:
+        """Write a row that no argument names."""
+        database.connection.execute("INSERT INTO notes VALUES (?, 'new')", (f"{who}-{when}",))
+
+    with pytest.raises(ZeroDivisionError), transaction("t-1", runtime=desk.runtime):
+        for keep in (keep_file, keep_value, keep_row):
+            for when in ("old", "made"):
+                keep("ann", when=when)
+        raise ZeroDivisionError
+    assert {path.name: path.read_text() for path in root.iterdir() if path.is_file()} == {"ann-old": "old"}
+    assert (memory.snapshot(), notes_in(notes)) == ({}, [])
 
 
 @pytest.mark.parametrize("failing", [True, False])

@@ -24,6 +24,7 @@ from policy_service.channels.operator.dev.telling import (
     KEYS,
     ended,
     say,
+    tell_known_by_now,
     tell_review,
     tell_task,
     tell_unknown,
@@ -222,7 +223,10 @@ class Session:
         effect = snapshot.find(review.effect_id)
         gates = [] if effect is None else effect.gates
         if any(gate["policy_id"] == UNKNOWN_TOOL for gate in gates):
-            tell_unknown(review.tool, self._folder.shown(self._folder.bundle))
+            if review.tool in self._ctx.active.current.manifests:
+                tell_known_by_now(review.tool)
+            else:
+                tell_unknown(review.tool, self._folder.shown(self._folder.bundle))
         groups = sorted({group for gate in gates for group in gate["groups"]})
         tell_review(review.tool, groups, f"{self._ctx.settings.public_url}/reviews/{review_id}")
 

@@ -27,12 +27,13 @@ from countersign.adapters.examined import (
 )
 from countersign.adapters.nesting import Nesting
 from countersign.adapters.protocol import LiveAdapter, LiveSession
-from countersign.errors import Moved, OutsideTransaction, SessionLost
+from countersign.adapters.stragglers import Stragglers
+from countersign.errors import Moved, OutsideTransaction, SessionLost, TransactionBusy
 
 __all__ = ["AdapterContract", "Resource"]
 
 
-class AdapterContract(Nesting):
+class AdapterContract(Nesting, Stragglers):
     """Everything the SDK relies on. One method for each fact."""
 
     # ------------------------------------------------------------------------------------ what it does
@@ -260,6 +261,22 @@ class AdapterContract(Nesting):
         if resource is not None:
             equal(resource.adapter().recover(TXN, A), None, "recover")
             self.nothing_stands(resource)
+
+    def test_what_a_living_process_has_prepared_is_told_as_lost_by_nobody(self, tmp_path: Path) -> None:
+        """It may stand still for as long as it likes, and commit when it wakes."""
+        resource, adapter, session = self.begun(tmp_path)
+        with session.effect(CALL):
+            resource.write(adapter, "k", "new")
+        session.prepare(A)
+        if not resource.dies_with_its_process:
+            for looks in (resource.adapter(), adapter):
+                try:
+                    told = looks.recover(TXN, A), looks.landed(A)
+                except TransactionBusy:
+                    continue
+                equal(told, (None, None), "recover and landed, while it may still commit")
+        commit(session)
+        equal((resource.outside("k"), adapter.landed(A)), ("new", True), "after the commit")
 
     def test_what_it_prepared_for_a_redeemed_attempt_is_finished_by_another(self, tmp_path: Path) -> None:
         resource = self._died(tmp_path, lambda session: session.prepare(A))

@@ -15,15 +15,16 @@ of it (hard links) keep the old content. For POSIX systems.
 
 from __future__ import annotations
 
-from contextvars import ContextVar
+from contextlib import AbstractContextManager
 from pathlib import Path
 
+from countersign.adapters.inside import Inside
 from countersign.adapters.jail import parts_of
 from countersign.adapters.overlay import FilesSession
 from countersign.adapters.protocol import LiveAdapter
 from countersign.adapters.redo import Store
 from countersign.adapters.redo_record import read_record
-from countersign.errors import NotStageable, OutsideTransaction, TransactionBusy
+from countersign.errors import NotStageable, TransactionBusy
 
 
 class FilesAdapter(LiveAdapter):
@@ -35,7 +36,7 @@ class FilesAdapter(LiveAdapter):
         self._root = Path(root).resolve()
         self._store = Store(self._root)
         self._name = name or self._root.name
-        self._current: ContextVar[FilesSession | None] = ContextVar(f"countersign_{self._name}", default=None)
+        self._inside: Inside[FilesSession] = Inside(self._name)
 
     @property
     def name(self) -> str:
@@ -51,22 +52,26 @@ class FilesAdapter(LiveAdapter):
             FileNotFoundError: there is none; that it is missing counts as read.
             NotStageable: the path leaves the folder, or is no regular file.
         """
-        content = self._session().read(parts_of(path))
+        with self._session() as session:
+            content = session.read(parts_of(path))
         if content is None:
             raise FileNotFoundError(f"there is no file {path!r} in {self.name!r}")
         return content
 
     def exists(self, path: str) -> bool:
         """Whether there is a file or folder."""
-        return self._session().exists(parts_of(path))
+        with self._session() as session:
+            return session.exists(parts_of(path))
 
     def list(self, folder: str = "") -> tuple[str, ...]:
         """The names in a folder, in order; the empty path is the root."""
-        return self._session().names(parts_of(folder) if folder else ())
+        with self._session() as session:
+            return session.names(parts_of(folder) if folder else ())
 
     def write(self, path: str, content: bytes | str) -> None:
         """Replace or make a file; missing folders are made with it."""
-        self._session().write(parts_of(path), content.encode() if isinstance(content, str) else content)
+        with self._session() as session:
+            session.write(parts_of(path), content.encode() if isinstance(content, str) else content)
 
     def remove(self, path: str) -> None:
         """Remove a file.
@@ -74,26 +79,24 @@ class FilesAdapter(LiveAdapter):
         Raises:
             NotStageable: there is none.
         """
-        self._session().remove(parts_of(path))
+        with self._session() as session:
+            session.remove(parts_of(path))
 
     def rename(self, old: str, new: str) -> None:
         """Give a file another name, which it takes from whoever had it."""
         source, target = parts_of(old), parts_of(new)
-        session = self._session()
-        content = session.read(source)
-        if content is None:
-            raise NotStageable(f"there is no file {old!r} in {self.name!r} to rename")
-        if source != target:
-            session.write(target, content, like=source)
-            session.remove(source)
+        with self._session() as session:
+            content = session.read(source)
+            if content is None:
+                raise NotStageable(f"there is no file {old!r} in {self.name!r} to rename")
+            if source != target:
+                session.write(target, content, like=source)
+                session.remove(source)
 
-    def _session(self) -> FilesSession:
-        session = self._current.get()
-        if session is None:
-            raise OutsideTransaction(
-                f"{self.name} was used outside a live tool; only there is its work undone on failure"
-            )
-        return session
+    def _session(self) -> AbstractContextManager[FilesSession]:
+        return self._inside.use(
+            f"{self.name} was used outside a live tool; only there is its work undone on failure"
+        )
 
     # --------------------------------------------------------------------------- what the live lane calls
 
@@ -106,7 +109,7 @@ class FilesAdapter(LiveAdapter):
         self._store.create()
         with self._store.locked():
             unfinished = self._store.tidy()
-            return FilesSession(self.name, txn, self._store.new(txn), self._current, unfinished)
+            return FilesSession(self.name, txn, self._store.new(txn), self._inside, unfinished)
 
     def landed(self, attempt_id: str) -> bool | None:
         """Whether the attempt's mark is there; None while the folder itself is away."""
@@ -136,5 +139,5 @@ class FilesAdapter(LiveAdapter):
                     work.put_away()
                 else:
                     work.let_go()  # whoever dies before it is finished leaves it as it was
-                    found = FilesSession(self.name, txn, work, self._current)
+                    found = FilesSession(self.name, txn, work, self._inside)
             return found

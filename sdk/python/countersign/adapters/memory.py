@@ -12,13 +12,13 @@ import copy
 import hashlib
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from countersign.adapters.inside import Inside
 from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint, Seen
-from countersign.errors import MisuseError, Moved, NotStageable, OutsideTransaction
+from countersign.errors import MisuseError, Moved, NotStageable
 
 _NAMES: Final = "/"  # the key of the set of all keys
 _GONE: Final = object()
@@ -37,7 +37,7 @@ class MemoryAdapter(LiveAdapter):
         self.numbers: dict[str, int] = {}
         self.prepared: list[MemorySession] = []
         self.marks: set[str] = set()
-        self._current: ContextVar[MemorySession | None] = ContextVar(f"countersign_{name}", default=None)
+        self._inside: Inside[MemorySession] = Inside(name)
 
     @property
     def name(self) -> str:
@@ -53,15 +53,18 @@ class MemoryAdapter(LiveAdapter):
 
     def get(self, key: str, default: Any = None) -> Any:
         """A copy of the value, as this transaction sees it; that it is missing counts as read."""
-        found = self._session().get(key)
+        with self._session() as session:
+            found = session.get(key)
         return default if found is _GONE else copy.deepcopy(found)
 
     def keys(self) -> tuple[str, ...]:
         """The keys, as this transaction sees them."""
-        return self._session().names()
+        with self._session() as session:
+            return session.names()
 
     def __contains__(self, key: str) -> bool:
-        return self._session().get(key) is not _GONE
+        with self._session() as session:
+            return session.get(key) is not _GONE
 
     def __getitem__(self, key: str) -> Any:
         found = self.get(key, _GONE)
@@ -77,27 +80,25 @@ class MemoryAdapter(LiveAdapter):
             raise NotStageable(
                 f"the value of {key!r} cannot be copied, so it could not be undone: {error}"
             ) from error
-        self._session().put(key, kept)
+        with self._session() as session:
+            session.put(key, kept)
 
     def __delitem__(self, key: str) -> None:
-        session = self._session()
-        if session.get(key) is _GONE:
-            raise NotStageable(f"there is no {key!r} in {self.name!r} to remove")
-        session.put(key, _GONE)
+        with self._session() as session:
+            if session.get(key) is _GONE:
+                raise NotStageable(f"there is no {key!r} in {self.name!r} to remove")
+            session.put(key, _GONE)
 
-    def _session(self) -> MemorySession:
-        session = self._current.get()
-        if session is None:
-            raise OutsideTransaction(
-                f"{self.name} was used outside a live tool; there `snapshot()` reads what is committed"
-            )
-        return session
+    def _session(self) -> AbstractContextManager[MemorySession]:
+        return self._inside.use(
+            f"{self.name} was used outside a live tool; there `snapshot()` reads what is committed"
+        )
 
     # --------------------------------------------------------------------------- what the live lane calls
 
     def begin(self, txn: str) -> MemorySession:
         """Open a session; nobody is kept out."""
-        return MemorySession(self, txn, self._current)
+        return MemorySession(self, txn, self._inside)
 
     def landed(self, attempt_id: str) -> bool | None:
         """Whether this process has committed it: of another process nothing is left."""
@@ -146,8 +147,8 @@ class AgentMemory:
 class MemorySession(LiveSession):
     """What one transaction has changed."""
 
-    def __init__(self, memory: MemoryAdapter, txn: str, current: ContextVar[MemorySession | None]) -> None:
-        self._memory, self._txn, self._current = memory, txn, current
+    def __init__(self, memory: MemoryAdapter, txn: str, inside: Inside[MemorySession]) -> None:
+        self._memory, self._txn, self._inside = memory, txn, inside
         self._over: dict[str, Any] = {}
         self._seen: dict[str, Seen] = {}
         self._before: dict[str, Any] | None = None  # once it is committed
@@ -157,14 +158,13 @@ class MemorySession(LiveSession):
     @contextmanager
     def effect(self, call: LiveCall) -> Iterator[None]:
         """Run one effect; what it wrote is forgotten if it raises, what it read is not."""
-        before, token = dict(self._over), self._current.set(self)
+        before = dict(self._over)
         try:
-            yield
+            with self._inside.effect(self):
+                yield
         except BaseException:
             self._over = before
             raise
-        finally:
-            self._current.reset(token)
 
     def savepoint(self) -> Savepoint:
         """What was written until now."""

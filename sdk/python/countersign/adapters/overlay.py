@@ -10,11 +10,11 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from countersign.adapters.inside import Inside
 from countersign.adapters.jail import Jail, Parts, parts_of, version_of
 from countersign.adapters.protocol import Change, LiveCall, LiveSession, Savepoint, Seen
 from countersign.adapters.redo import Work, sync
@@ -32,10 +32,10 @@ class FilesSession(LiveSession):
         name: str,
         txn: str,
         work: Work,
-        current: ContextVar[FilesSession | None],
+        inside: Inside[FilesSession],
         unfinished: tuple[Unfinished, ...] = (),
     ) -> None:
-        self._name, self._txn, self._work, self._current = name, txn, work, current
+        self._name, self._txn, self._work, self._inside = name, txn, work, inside
         self._unfinished = unfinished  # of other processes; what they touch is in doubt
         self._jail: Jail = work.store.jail
         self._over: dict[Parts, str | None] = {}  # the number of the new content; None: removed
@@ -47,14 +47,12 @@ class FilesSession(LiveSession):
     def effect(self, call: LiveCall) -> Iterator[None]:
         """Run one effect; what it wrote is forgotten if it raises, what it read is not."""
         before = dict(self._over)
-        token = self._current.set(self)
         try:
-            yield
+            with self._inside.effect(self):
+                yield
         except BaseException:
             self._over = before
             raise
-        finally:
-            self._current.reset(token)
 
     def savepoint(self) -> Savepoint:
         """What was written until now."""
@@ -162,7 +160,9 @@ class FilesSession(LiveSession):
             self._work.write(self._record(attempt_id))
 
     def commit(self, attempt_id: str) -> None:
-        """Put everything in place. What fails half way is taken back before the error is shown."""
+        """Put everything in place. What fails half way is taken back before the error is shown; after an interrupt it
+        is done again from where it was, by this session or by whoever recovers it.
+        """
         with self._work.store.locked():
             self._work.hold()
             record = self._work.record()
@@ -171,7 +171,7 @@ class FilesSession(LiveSession):
             record = self._work.write(replace(record, state=COMMITTING))
             try:
                 self._work.apply(record)
-            except BaseException:
+            except Exception:
                 self._take_back(record)
                 raise
 
@@ -190,6 +190,11 @@ class FilesSession(LiveSession):
             else:
                 self._take_back(record)
             self._ended = True
+
+    def let_go(self) -> None:
+        """What is prepared stays on disk, and whoever recovers may take it."""
+        self._ended = True
+        self._work.let_go()
 
     def close(self) -> None:
         """Drop the before-images."""

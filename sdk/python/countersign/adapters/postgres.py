@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 
+from countersign.adapters.inside import Inside
 from countersign.adapters.postgres_changes import changes_of
 from countersign.adapters.postgres_statements import Rows, require_stays
 from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
-from countersign.errors import Moved, OutsideTransaction, SessionLost, SettingsError
+from countersign.errors import CommitUnknown, Moved, SessionLost, SettingsError
 
 if TYPE_CHECKING:
     import psycopg
@@ -66,9 +66,7 @@ class PostgresAdapter(LiveAdapter):
         self._driver = _driver()
         self._conninfo, self._locks, self._wait_seconds = conninfo, tuple(locks), wait_seconds
         self._name = name or str(self._driver.conninfo.conninfo_to_dict(conninfo).get("dbname") or "postgres")
-        self._current: ContextVar[PostgresSession | None] = ContextVar(
-            f"countersign_{self._name}", default=None
-        )
+        self._inside: Inside[PostgresSession] = Inside(self._name)
 
     @property
     def name(self) -> str:
@@ -79,17 +77,16 @@ class PostgresAdapter(LiveAdapter):
         """Run one statement in the live effect that is running.
 
         Raises:
-            OutsideTransaction: none is running here; open your own connection to read.
+            OutsideTransaction: none is running here; open your own connection to read. Or it has ended since.
             MisuseError: the statement would end the transaction.
             SessionLost: the transaction has been ended, and this would stand by itself.
         """
-        session = self._current.get()
-        if session is None:
-            raise OutsideTransaction(
-                f"{self.name}.execute was used outside a live tool; only there is its work undone on failure"
-            )
-        require_stays(statement)
-        return session.run(statement, params)
+        otherwise = (
+            f"{self.name}.execute was used outside a live tool; only there is its work undone on failure"
+        )
+        with self._inside.use(otherwise) as session:
+            require_stays(statement)
+            return session.run(statement, params)
 
     def begin(self, txn: str) -> PostgresSession:
         """Open a connection of the transaction's own.
@@ -106,7 +103,7 @@ class PostgresAdapter(LiveAdapter):
         except BaseException:
             connection.close()
             raise
-        return PostgresSession(self, connection, self._current, table)
+        return PostgresSession(self, connection, self._inside, table)
 
     def _lock(self, connection: psycopg.Connection[Any], table: str) -> None:
         sql = self._driver.sql
@@ -173,10 +170,10 @@ class PostgresSession(LiveSession):
         self,
         adapter: PostgresAdapter,
         connection: psycopg.Connection[Any],
-        current: ContextVar[PostgresSession | None],
+        inside: Inside[PostgresSession],
         table: str,
     ) -> None:
-        self._adapter, self._connection, self._current = adapter, connection, current
+        self._adapter, self._connection, self._inside = adapter, connection, inside
         self._table = table
         self._lost: SessionLost | None = None
 
@@ -191,9 +188,9 @@ class PostgresSession(LiveSession):
         """Run one effect in a savepoint. A tool that swallows an error of the database has failed all the same."""
         self._require_whole()
         self._connection.execute(f"SAVEPOINT {_EFFECT}")
-        token = self._current.set(self)
         try:
-            yield
+            with self._inside.effect(self):
+                yield
             self._connection.execute(f"RELEASE SAVEPOINT {_EFFECT}")
         except BaseException as error:
             self._take_back(_EFFECT)
@@ -201,8 +198,6 @@ class PostgresSession(LiveSession):
                 raise self._lost from (None if error is self._lost else error)
             self._adapter.require_no_conflict(error, call.tool)
             raise
-        finally:
-            self._current.reset(token)
 
     def savepoint(self) -> Savepoint:
         """A savepoint around those of the effects."""
@@ -273,13 +268,20 @@ class PostgresSession(LiveSession):
             raise
 
     def commit(self, attempt_id: str) -> None:
-        """Make it permanent. A lost answer is looked up; a COMMIT that the server turns into a ROLLBACK is an error."""
+        """Make it permanent. A lost answer is looked up; a COMMIT that the server turns into a ROLLBACK is an error.
+
+        Raises:
+            CommitUnknown: it cannot be looked up now.
+        """
         driver = _driver()
         try:
             done = self._connection.execute("COMMIT")
-        except driver.Error:
+        except driver.Error as error:
             self._end()
-            if self._adapter.landed(attempt_id):
+            stands = self._adapter.landed(attempt_id)
+            if stands is None:  # the server may be away, and have heard the COMMIT
+                raise CommitUnknown(self._adapter.name, type(error).__name__) from error
+            if stands:
                 return
             raise
         self._connection.close()

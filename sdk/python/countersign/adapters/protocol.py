@@ -113,7 +113,12 @@ class LiveSession(Protocol):
     @abstractmethod
     def commit(self, attempt_id: str) -> None:
         """Make the effects permanent, and with them, atomically, the mark that this attempt landed. If it raises,
-        nothing of the session stands.
+        nothing of the session stands. After an interrupt (what it raises is no `Exception`) it is called once more,
+        unless `landed` says that it landed.
+
+        Raises:
+            CommitUnknown: no answer came, and the resource cannot be asked now; the session has ended. It may stand:
+            `landed` is asked until it knows.
         """
         ...
 
@@ -121,6 +126,12 @@ class LiveSession(Protocol):
     def undo(self) -> None:
         """Leave nothing of the session behind. Never raises for a session that is already ended."""
         ...
+
+    def let_go(self) -> None:
+        """Another adapter's commit has no answer, so that nobody knows whether this one is to follow: what is prepared
+        is left to `recover`, where it outlives the session; else it is undone, as by default.
+        """
+        self.undo()
 
     def close(self) -> None:
         """The whole transaction stands: drop what an undo of a committed session would have needed."""

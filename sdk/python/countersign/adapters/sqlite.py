@@ -13,23 +13,26 @@ SQLite also ends transactions by itself, and takes them back then. `sqlite_conne
 afterwards; the session is lost, says so to whoever goes on with it, and keeps nothing.
 
 `prepare` writes the attempt's id into `countersign_landed` in the same transaction, so that after a crash
-`landed` knows whether the data is permanent.
+`landed` knows whether the data is permanent. It looks with the write lock in hand: an owner that stands still in the
+middle of its transaction has that lock, and may commit when it wakes.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Final
+from weakref import WeakSet
 
+from countersign.adapters.inside import Inside
 from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
 from countersign.adapters.sqlite_changes import changes_of
 from countersign.adapters.sqlite_connection import OURS, LiveConnection
 from countersign.adapters.sqlite_references import require_references
-from countersign.errors import MisuseError, Moved, NotStageable, OutsideTransaction, SessionLost
+from countersign.errors import MisuseError, Moved, NotStageable, SessionLost
 
 _LANDED: Final = (
     "CREATE TABLE IF NOT EXISTS countersign_landed (attempt_id TEXT PRIMARY KEY, landed_at TEXT NOT NULL)"
@@ -60,9 +63,8 @@ class SQLiteAdapter(LiveAdapter):
         self._path = str(path)
         self._busy_seconds, self._foreign_keys = busy_seconds, foreign_keys
         self._name = name or Path(path).stem
-        self._current: ContextVar[sqlite3.Connection | None] = ContextVar(
-            f"countersign_{self._name}", default=None
-        )
+        self._inside: Inside[LiveConnection] = Inside(self._name)
+        self._begun: WeakSet[SQLiteSession] = WeakSet()
 
     @property
     def name(self) -> str:
@@ -76,12 +78,11 @@ class SQLiteAdapter(LiveAdapter):
         Raises:
             OutsideTransaction: none is running here; open your own connection to read.
         """
-        current = self._current.get()
-        if current is None:
-            raise OutsideTransaction(
-                f"{self.name}.connection was used outside a live tool; only there is its work undone on failure"
-            )
-        return current
+        otherwise = (
+            f"{self.name}.connection was used outside a live tool; only there is its work undone on failure"
+        )
+        with self._inside.use(otherwise) as connection:
+            return connection
 
     def begin(self, txn: str) -> SQLiteSession:
         """Open a connection of the transaction's own and take the write lock.
@@ -94,7 +95,9 @@ class SQLiteAdapter(LiveAdapter):
         if not Path(self._path).is_file():
             raise NotStageable(f"the database of {self.name!r} is not there: {self._path!r}; make it first")
         try:
-            connection = LiveConnection(self._uri("rw"), self._busy_seconds, foreign_keys=self._foreign_keys)
+            connection = LiveConnection(
+                self._uri("rw"), self._busy_seconds, self._inside, foreign_keys=self._foreign_keys
+            )
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & _PRIMARY not in _BUSY:
                 raise
@@ -103,42 +106,54 @@ class SQLiteAdapter(LiveAdapter):
                 "isolation=Retry(), or give SQLiteAdapter more busy_seconds"
             )
             raise Moved(self.name, "BEGIN", read=False, expected=None, now=None, said=said) from error
-        return SQLiteSession(self.name, connection, self._current)
+        session = SQLiteSession(self.name, connection, self._inside)
+        self._begun.add(session)
+        return session
 
     def _uri(self, mode: str) -> str:
         return f"{Path(self._path).resolve().as_uri()}?mode={mode}"
 
     def landed(self, attempt_id: str) -> bool | None:
-        """Whether the attempt's mark is in the database; read only, and None for a file that cannot be read."""
-        try:
-            connection = sqlite3.connect(self._uri("ro"), uri=True, timeout=self._busy_seconds)
-        except sqlite3.Error:
+        """Whether the attempt's mark is in the database. None for a file that cannot be read; and where no mark is
+        there, while somebody who may be about to commit one has the write lock: a session of this very attempt, or
+        whoever kept it for all of `busy_seconds`. A session of ours for anything else, as a rerun has, keeps those out.
+        """
+        ours = [one for one in list(self._begun) if one.goes_on_here]
+        if any(one.prepared_for == attempt_id for one in ours):
             return None
         try:
-            return _has_mark(connection, attempt_id)
+            with closing(self._another()) as connection:
+                alone = bool(ours) or _takes_lock(connection)
+                return _has_mark(connection, attempt_id) or (False if alone else None)
         except sqlite3.Error:
             return None
-        finally:
-            connection.close()
+
+    def _another(self) -> sqlite3.Connection:
+        """A connection beside the one of a transaction."""
+        return sqlite3.connect(self._uri("rw"), uri=True, timeout=self._busy_seconds, isolation_level=None)
 
 
 class SQLiteSession(LiveSession):
     """One open database transaction."""
 
-    def __init__(
-        self, name: str, connection: LiveConnection, current: ContextVar[sqlite3.Connection | None]
-    ) -> None:
-        self._name, self._connection, self._current = name, connection, current
+    def __init__(self, name: str, connection: LiveConnection, inside: Inside[LiveConnection]) -> None:
+        self._name, self._connection, self._inside = name, connection, inside
         self._lost: SessionLost | None = None
+        self._pid = os.getpid()
+        self.prepared_for: str | None = None  # the attempt
+
+    @property
+    def goes_on_here(self) -> bool:
+        """Whether it has the write lock, and for this process: a fork copied it, and has nothing of it."""
+        return self._pid == os.getpid() and self._connection.goes_on
 
     @contextmanager
     def effect(self, call: LiveCall) -> Iterator[None]:
         """Run one effect in a savepoint. A tool that swallows the end of its transaction has failed all the same."""
         self._require_whole()
         self._connection.say(f"SAVEPOINT {_EFFECT}")
-        token = self._current.set(self._connection)
         try:
-            with self._connection.effect():
+            with self._connection.effect(), self._inside.effect(self._connection):
                 yield
             self._connection.say(f"RELEASE {_EFFECT}")
         except BaseException as error:
@@ -147,8 +162,6 @@ class SQLiteSession(LiveSession):
                 raise self._lost from (None if error is self._lost else error)
             self._require_heeded(error)
             raise
-        finally:
-            self._current.reset(token)
 
     def _require_heeded(self, error: BaseException) -> None:
         """SQLite has no words of its own for why the guard refused a statement."""
@@ -223,6 +236,7 @@ class SQLiteSession(LiveSession):
         would check.
         """
         self._check_references()
+        self.prepared_for = attempt_id
         self._connection.say(_LANDED)
         self._connection.say(_MARK, (attempt_id,))
 
@@ -251,6 +265,17 @@ class SQLiteSession(LiveSession):
                 self._connection.say("ROLLBACK")
         finally:
             self._connection.close()
+
+
+def _takes_lock(connection: sqlite3.Connection) -> bool:
+    """Until it is closed, which takes back the write that shows it: of a file that is only read BEGIN locks nothing."""
+    try:
+        connection.execute("BEGIN IMMEDIATE")
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        connection.execute(f"PRAGMA user_version = {version}")
+    except sqlite3.OperationalError:
+        return False
+    return True
 
 
 def _has_mark(connection: sqlite3.Connection, attempt_id: str) -> bool:

@@ -5,7 +5,8 @@ statement would stand at once, out of reach of any undo. So an authorizer is ask
 connection is open. It refuses all of them once the transaction is over, a tool's outside its effects, and what would
 end the transaction, its savepoints or the means of rolling it back; and a PRAGMA that would have no effect inside one,
 which is `unheeded`. It is asked when a statement is compiled, and therefore none is kept for a second use. What it does
-not hear of (`executemany` that goes on, `blobopen`) is refused here.
+not hear of (`executemany` that goes on, `blobopen`) is refused here; so statements come by cursors of this connection's
+own making, and a bare `sqlite3.Cursor(connection)` is refused.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Self
 
+from countersign.adapters.inside import Inside
 from countersign.adapters.sqlite_changes import WRITES
 
+_END: Final = object()
 OURS: Final = "countersign_"
 """How the names of the adapter's own savepoints begin."""
 
@@ -25,7 +28,9 @@ OURS: Final = "countersign_"
 class LiveConnection(sqlite3.Connection):
     """One transaction, which holds the write lock; what its statements may write to is in `touched`."""
 
-    def __init__(self, uri: str, busy_seconds: float, *, foreign_keys: bool) -> None:
+    def __init__(
+        self, uri: str, busy_seconds: float, inside: Inside[LiveConnection], *, foreign_keys: bool
+    ) -> None:
         # A session may end on another thread than it began on (an event loop's executor); never two at once.
         super().__init__(
             uri,
@@ -39,7 +44,9 @@ class LiveConnection(sqlite3.Connection):
         self.defers = False  # whether a tool may have put off references that the schema does not
         self.unheeded = ""  # the last statement that was refused because SQLite would pass over it
         self._effects = 0  # that are running, one inside the other
+        self._inside = inside
         self._speaking: set[int] = set()  # threads that say something of ours
+        self._compiling: set[int] = set()  # threads in which a cursor of ours has a statement to say
         try:
             if foreign_keys:
                 self.execute("PRAGMA foreign_keys = ON")  # passed over inside a transaction
@@ -80,14 +87,34 @@ class LiveConnection(sqlite3.Connection):
         with self.ours():
             self.execute(statement, params)
 
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Inside, this thread's statements come by a cursor of ours."""
+        with _told(self._compiling, True):
+            yield
+
+    @contextmanager
+    def not_compiling(self) -> Iterator[None]:
+        """Inside, they come by one again or not at all."""
+        with _told(self._compiling, False):
+            yield
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Inside, the effect that this place belongs to does not end, as between compiling a statement and doing it."""
+        with self._inside.held():
+            yield
+
     def _authorize(
         self, action: int, name: str | None, argument: str | None, database: str | None, _: str | None
     ) -> int:
         if not self.in_transaction:
             return sqlite3.SQLITE_DENY
-        if threading.get_ident() in self._speaking:
+        if (thread := threading.get_ident()) in self._speaking:
             return sqlite3.SQLITE_OK
-        if not self._effects or _would_end_it(action, name or "", argument):
+        if thread not in self._compiling or not self._effects or self._inside.is_over:
+            return sqlite3.SQLITE_DENY
+        if _would_end_it(action, name or "", argument):
             return sqlite3.SQLITE_DENY
         if action == sqlite3.SQLITE_PRAGMA and argument is not None:
             self.defers = self.defers or (name or "").lower() == "defer_foreign_keys"
@@ -101,12 +128,24 @@ class LiveConnection(sqlite3.Connection):
     # ------------------------------------------------------------------------ what the authorizer does not hear of
 
     def cursor(self, factory: Any = None) -> Any:
-        """A cursor that looks before each row of `executemany`."""
-        return super().cursor(factory or _Cursor)
+        """A cursor that looks before each row of `executemany`. Of another kind there is none."""
+        if factory not in {None, sqlite3.Cursor}:
+            raise sqlite3.NotSupportedError("a live tool's connection makes its cursors itself")
+        return super().cursor(_Cursor)
+
+    def execute(self, statement: str, params: Any = (), /) -> sqlite3.Cursor:
+        """By such a cursor, as the next two; Python's own way from here does not ask for one."""
+        cursor: sqlite3.Cursor = self.cursor().execute(statement, params)
+        return cursor
 
     def executemany(self, statement: str, rows: Iterable[Any], /) -> sqlite3.Cursor:
-        """By such a cursor; Python's own way from here does not ask for one."""
+        """Many rows."""
         cursor: sqlite3.Cursor = self.cursor().executemany(statement, rows)
+        return cursor
+
+    def executescript(self, script: str, /) -> sqlite3.Cursor:
+        """Many statements."""
+        cursor: sqlite3.Cursor = self.cursor().executescript(script)
         return cursor
 
     def blobopen(self, *args: Any, **options: Any) -> sqlite3.Blob:
@@ -128,7 +167,7 @@ class LiveConnection(sqlite3.Connection):
         Raises:
             sqlite3.ProgrammingError: the transaction is over, or no effect is running.
         """
-        if not (self._effects and self.goes_on):
+        if not (self._effects and self.goes_on) or self._inside.is_over:
             raise sqlite3.ProgrammingError(
                 "a live tool's connection was used outside its effect, or after SQLite had ended its transaction"
             )
@@ -139,13 +178,39 @@ class _Cursor(sqlite3.Cursor):
 
     connection: LiveConnection
 
+    def execute(self, statement: str, params: Any = (), /) -> Self:
+        with self.connection.held(), self.connection.compiling():
+            return super().execute(statement, params)
+
+    def executescript(self, script: str, /) -> sqlite3.Cursor:
+        with self.connection.held(), self.connection.compiling():
+            return super().executescript(script)
+
     def executemany(self, statement: str, rows: Iterable[Any], /) -> Self:
-        return super().executemany(statement, self._looked_at(rows))
+        with self.connection.compiling():
+            return super().executemany(statement, self._looked_at(rows))
 
     def _looked_at(self, rows: Iterable[Any]) -> Iterator[Any]:
-        for row in rows:
+        left = iter(rows)
+        while True:
+            with self.connection.not_compiling():
+                row = next(left, _END)
+            if row is _END:
+                return
             self.connection.require_open()
             yield row
+
+
+@contextmanager
+def _told(threads: set[int], now: bool) -> Iterator[None]:
+    """Inside, this thread is one of them, or none; afterwards as before."""
+    me = threading.get_ident()
+    before = me in threads
+    (threads.add if now else threads.discard)(me)
+    try:
+        yield
+    finally:
+        (threads.add if before else threads.discard)(me)
 
 
 def _would_end_it(action: int, name: str, argument: str | None) -> bool:

@@ -21,9 +21,10 @@ import typer
 
 from countersign.cli.budgets import budget_app
 from countersign.cli.catalogue import show_catalogue, take
+from countersign.cli.closing import close_journal
 from countersign.cli.journal import journal_app
 from countersign.cli.rehearsal import plan, replay_journal
-from countersign.cli.terminal import JsonOption, errors_told, print_json, print_table
+from countersign.cli.terminal import JsonOption, ToolsOption, errors_told, print_json, print_table
 from countersign.commit.answering import asked_about, chosen
 from countersign.errors import CountersignError, MisuseError
 from countersign.journal.telling import json_text, visible
@@ -46,6 +47,7 @@ app.command("plan")(plan)
 tools_app.command("catalogue")(show_catalogue)
 tools_app.command("take")(take)
 journal_app.command("replay")(replay_journal)
+journal_app.command("close")(close_journal)
 
 _KEPT_UP: Final = 3  # exit status; 2 is that of a word this program does not know
 _PROMPT_SECONDS: Final = 0.1  # the least time between two rounds of --follow
@@ -55,10 +57,6 @@ _NEXT: Final = (
     "people read), move them into tools/ of your policies' bundle, commit, and write a permit for each action."
 )
 
-ToolsOption = Annotated[
-    str,
-    typer.Option("--tools", help="Module or file that defines the tools, like my_agent or ./my_agent.py."),
-]
 OptionalToolsOption = Annotated[
     str | None,
     typer.Option("--tools", help="Module or file that defines the tools, like my_agent or ./my_agent.py."),
@@ -71,6 +69,7 @@ McpOption = Annotated[
 
 @journal_app.command("recover")
 @journal_app.command("resume")
+@app.command("recover", hidden=True)  # whoever comes from elsewhere looks for it here
 @app.command()
 def resume(
     tools: ToolsOption,
@@ -257,13 +256,14 @@ def list_tools(tools: ToolsOption, as_json: JsonOption = False) -> None:
         print_json({"tools": told, "files": [str(path) for path in beside]})
         return
     rows = [one | {"problem": "; ".join(filter(None, (one["problem"], *one["missing"])))} for one in told]
-    print_table(("tool", "kind", "resource", "problem"), rows)
+    print_table(("tool", "lane", "kind", "resource", "problem"), rows)
 
 
 def _tool_line(one: Tool) -> dict[str, Any]:
     line: dict[str, Any] = {
         "tool": one.name,
-        "kind": one.lane,
+        "lane": one.lane,
+        "kind": None,
         "resource": None,
         "draft": None,
         "problem": None,
@@ -272,7 +272,7 @@ def _tool_line(one: Tool) -> dict[str, Any]:
         draft = one.draft_manifest()
     except CountersignError as error:
         return line | {"problem": str(error)}
-    kind = "live" if one.lane == "live" else "read" if READ_GROUP in draft.groups else "write"
+    kind = "read" if READ_GROUP in draft.groups else "write"
     resource = f"{draft.resource.type} {draft.resource.id}"
     return line | {"kind": kind, "resource": resource, "draft": manifest_json(draft).decode()}
 

@@ -1,5 +1,6 @@
 """`countersign journal`: list, show, filter, export, stats, verify and new-key. Nothing here changes a journal.
-`replay` stands in rehearsal.py; `recover` and `resume`, which go on with what is left, are `countersign resume`.
+`replay` stands in rehearsal.py; `recover` and `resume`, which go on with what is left, are `countersign resume`;
+`close`, by which a person ends what nobody else can, stands in closing.py.
 
 Text that came from an agent or a tool is shown with control characters made visible, and arguments a manifest calls
 secret are not shown at all.
@@ -34,7 +35,7 @@ from countersign.journal.exporting import Form, exported
 from countersign.journal.place import default_key_path
 from countersign.journal.sealing_keys import add_key
 from countersign.journal.searching import Wanted, moment
-from countersign.journal.telling import describe, summary, summary_of, visible
+from countersign.journal.telling import DAMAGED, description_of, summary_of, visible
 from countersign.journal.verifying import verify
 from countersign.settings import JOURNAL_KEY_VARIABLE, journal_key_path_from_env
 
@@ -43,6 +44,7 @@ journal_app: Final = typer.Typer(no_args_is_help=True, help="What was staged, as
 _MAX_LISTED: Final = 50
 _MODE: Final = 0o600  # of an exported file: it holds what the journal holds
 _SUMMARY: Final = ("key", "state", "effects", "changed", "note")
+_IN_ITS_HEAD: Final = frozenset({"lane", "seq", "tool", "state"})
 _COUNTED: Final = ("called", "fired", "unknown", "compensated")
 
 LimitOption = Annotated[int, typer.Option(min=1, max=1000, help="How many, newest first.")]
@@ -81,7 +83,7 @@ def filter_journal(
     """List the transactions that everything said here is true of, newest first."""
     with errors_told(), the_journal(journal) as opened:
         wanted = _wanted(state, tool, agent, text, since, until)
-        rows = [summary(opened, record) for record in opened.transactions.matching(wanted, limit)]
+        rows = [summary_of(opened, txn) for txn in opened.transactions.matching_ids(wanted, limit)]
     _print_summaries(rows, as_json, "no transaction is like that")
 
 
@@ -93,23 +95,28 @@ def show_journal(
 ) -> None:
     """Show one transaction with its effects, their arguments and what became of them."""
     with errors_told(), the_journal(journal) as opened:
-        found = opened.transactions.find(name)
+        found = opened.transactions.found_ids(name)
         if not found:
             raise MisuseError(
                 f"the journal has no transaction {name!r}; `countersign journal list` shows what it has"
             )
-        shown = [describe(opened, record) for record in found]
+        shown = [description_of(opened, txn) for txn in found]
     if as_json:
         print_json(shown)
-        return
-    for one in shown:
-        effects = one.pop("effects")
-        print_members(one)
-        for effect in effects:
-            lane, seq, tool, state = (effect.pop(name) for name in ("lane", "seq", "tool", "state"))
-            typer.echo(f"\n{lane} {seq}: {visible(tool)} {state}")
-            print_members(effect, indent="  ")
-        typer.echo()
+    else:
+        for one in shown:
+            _print_whole(one)
+    _end_by_damage(sum("unreadable" in one for one in shown))
+
+
+def _print_whole(one: dict[str, Any]) -> None:
+    print_members({name: value for name, value in one.items() if name not in {"effects", "unreadable"}})
+    for effect in one["effects"]:
+        typer.echo(f"\n{effect['lane']} {effect['seq']}: {visible(effect['tool'] or '')} {effect['state']}")
+        print_members(
+            {name: value for name, value in effect.items() if name not in _IN_ITS_HEAD}, indent="  "
+        )
+    typer.echo()
 
 
 @journal_app.command("export")
@@ -127,13 +134,12 @@ def export_journal(
     """Write transactions with their effects into one document, secrets hidden; without a filter all of them."""
     with errors_told(), the_journal(journal) as opened:
         wanted = _wanted(state, tool, agent, text, since, until)
-        found = [describe(opened, record) for record in opened.transactions.matching(wanted)]
+        found = [description_of(opened, txn) for txn in opened.transactions.matching_ids(wanted)]
         written = exported(_form(form), found, datetime.now(UTC).isoformat(timespec="seconds"))
         if out is not None:
             _write_new(out, written)
-            typer.echo(f"{len(found)} transactions in {out}")
-            return
-    typer.echo(written, nl=False)
+    typer.echo(written if out is None else f"{len(found)} transactions in {out}", nl=out is not None)
+    _end_by_damage(sum("unreadable" in one for one in found))
 
 
 @journal_app.command("new-key")
@@ -238,9 +244,21 @@ def _wanted(
 def _print_summaries(rows: list[dict[str, Any]], as_json: bool, none: str) -> None:
     if as_json:
         print_json(rows)
-        return
-    short = [row | {"changed": to_the_minute(row["changed"])} for row in rows]
-    print_table(_SUMMARY, short, none=none, whole={"state", "changed"})
+    else:
+        short = [row | {"changed": to_the_minute(row["changed"])} for row in rows]
+        print_table(_SUMMARY, short, none=none, whole={"state", "changed"})
+    _end_by_damage(sum(row["state"] == DAMAGED for row in rows))
+
+
+def _end_by_damage(count: int) -> None:
+    """What could be read was told; whoever runs this hears that it was not all."""
+    if count:
+        typer.echo(
+            f"{count} of them cannot be read, or not all of it, and are told as damaged; `countersign journal verify` "
+            "names what was changed",
+            err=True,
+        )
+        raise typer.Exit(1)
 
 
 def _other_key_file(file: Path) -> Path | None:

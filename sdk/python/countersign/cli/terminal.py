@@ -38,6 +38,12 @@ def place_of(named: str | None) -> JournalPlace:
     return journal_place(named) if named else journal_path_from_env()
 
 
+ToolsOption = Annotated[
+    str,
+    typer.Option("--tools", help="Module or file that defines the tools, like my_agent or ./my_agent.py."),
+]
+
+
 @contextmanager
 def the_journal(named: str | None) -> Iterator[Journal]:
     """The journal of a command, closed afterwards.

@@ -15,7 +15,7 @@ from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import EffectView, TransactionView
 from countersign.engine import Engine
 from countersign.errors import OverQuota, ReviewPending, ServiceUnavailable
-from countersign.errors.reasons import PendingReview, open_questions
+from countersign.errors.reasons import Asks, PendingReview, open_questions
 from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.settings import Settings
 
@@ -106,12 +106,11 @@ def pending_review(view: EffectView) -> PendingReview:
     review = view.review
     if review is None:
         return PendingReview(view.effect_id, view.tool, None, None, None)
-    groups = tuple("|".join(need.groups) for need in review.needs)
     return PendingReview(
         view.effect_id,
         view.tool,
         review.review_id,
         review.url,
         review.answer_by.isoformat(timespec="minutes"),
-        groups,
+        tuple(map(Asks.of, review.needs)),
     )

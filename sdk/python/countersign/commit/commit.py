@@ -17,7 +17,7 @@ recovery/forward.py take over.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from countersign.commit.asking import note_where_it_stands, pending_of, until_answered, why_away
 from countersign.commit.edits import Edits, edits_in_force
@@ -44,7 +44,7 @@ from countersign.errors import (
     ServiceUnavailable,
 )
 from countersign.errors.reasons import stopped_because
-from countersign.journal import Lease
+from countersign.journal import Lease, LocalTxn
 from countersign.live.work import LiveWork
 from countersign.service.enforcement import FIRE_BY_PASSED, Permit
 
@@ -78,6 +78,8 @@ class Commit:
         self._claimed = terms.claimed
         self._edits = Edits(engine, terms.accept_edits)
         self._answering = terms.answering
+        self._keeps_approved = terms.keeps_approved
+        self._sent_back = ""  # why the last redemption was
 
     @property
     def plan(self) -> Plan:
@@ -88,8 +90,8 @@ class Commit:
         """Submit, and go on as the answer says. Answers the tools' results by effect id.
 
         Raises:
-            Denied, ReviewPending, Edited, AlreadyRedeemed, ReleaseRefused, ServiceUnavailable: nothing fired.
-            EffectFailed, PartlyFired, OutcomeUnknown, ReleaseLapsed, LiveCommitFailed: with what stands.
+            Stopped, WorldError: nothing fired, but for what `ReleaseLapsed` names.
+            FireError: with what stands.
         """
         self._live.verify_unmoved()  # 2
         asked_at = self._engine.clock.steady()
@@ -98,20 +100,24 @@ class Commit:
     async def go_on(self, view: TransactionView, asked_at: float) -> dict[str, object]:
         """Steps 4 to 9 from any answer of the service; used by recovery too."""
         rounds = 0
-        while rounds < self._engine.settings.max_rounds:
+        while True:
             self._take_over(view)
             if view.state is TxnState.ENDED:
                 raise self._denied(view)
+            if view.state in _SPENT:
+                return await self._fire(await self._spent(view, asked_at))
+            if rounds >= self._engine.settings.max_rounds:
+                view = await self._give_up(rounds)
+                continue
             if view.state is TxnState.REVIEW:
                 answered = await self._edits.answer(view)
                 view = await self._ask_people(view) if answered is view else answered
                 continue
             rounds += 1
-            answer = await (self._spent(view, asked_at) if view.state in _SPENT else self._redeem(view))
+            answer = await self._redeem(view)
             if not isinstance(answer, TransactionView):
                 return await self._fire(answer)
             view = answer
-        raise ReleaseLapsed(self._plan.run_key, self._plan.txn, "the policy kept changing its answer")
 
     async def _submit(self) -> TransactionView:
         """Step 3. Without live effects the attempt goes along: released at once is redeemed in the same round
@@ -230,19 +236,52 @@ class Commit:
             answer = await self._engine.service.redeem([one.token for one in releases], self._plan.attempt_id)
         except ServiceRefused as refused:
             if refused.problem_code in _LOOK_AGAIN:
+                self._sent_back = str(refused)
                 return await self._engine.service.view(self._plan.txn)
             self._require_unspent(refused)
             raise
         if not answer.redeemed or answer.receipt is None:
+            self._sent_back = "the policy changed its answer"
             return answer.transaction
         return await self._permit(answer.receipt, asked_at, releases)
+
+    async def _give_up(self, rounds: int) -> TransactionView:
+        """Take it back before its caller is told that nothing stands: what stays approved, or people are still asked
+        about, somebody would fire later. A worker has no caller who asks for it again, so it leaves it approved.
+        Answers how it stands where it was redeemed all the same.
+
+        Raises:
+            ReleaseLapsed: with whether it may still happen.
+        """
+        key, txn = self._plan.run_key, self._plan.txn
+        why = f"it was sent back {rounds} times, the last time because {self._sent_back}"
+        if self._keeps_approved:
+            raise ReleaseLapsed(key, txn, why, may_fire=True)
+        try:
+            view = await self._withdrawn(f"its agent could not redeem it in {rounds} tries")
+        except (ServiceRefused, ServiceUnavailable) as error:
+            why = f"{why}; and it could not be withdrawn: {error}"
+            raise ReleaseLapsed(key, txn, why, may_fire=True) from error
+        if view.state in _SPENT:
+            return view
+        self._see(view)
+        if view.state is TxnState.ENDED:
+            self._engine.journal.transactions.end(self._lease, LocalTxn.ENDED, why)
+        raise ReleaseLapsed(key, txn, why, may_fire=view.state is not TxnState.ENDED)
+
+    async def _withdrawn(self, reason: str) -> TransactionView:
+        """How it stands once the service has been told that nobody wants it any more."""
+        try:
+            return await self._engine.service.withdraw(self._plan.txn, reason)
+        except ServiceRefused as refused:
+            if refused.problem_code != ErrorCode.ALREADY_REDEEMED:
+                raise
+            return await self._engine.service.view(self._plan.txn)
 
     async def _spent(self, view: TransactionView, asked_at: float) -> Permit | None:
         """Redeemed: by us in the same round trip as the submission or before a crash, or by somebody else."""
         if not await redeemed_by_us(self._engine, self._plan, view):
-            raise AlreadyRedeemed(self._plan.run_key, self._plan.txn, outcome_of(view))
-        if view.txn_digest != self._plan.txn_digest:
-            raise ReleaseRefused(self._plan.txn, "our attempt redeemed other bytes than the journal holds")
+            raise AlreadyRedeemed.elsewhere(self._plan.run_key, self._plan.txn, states_of(view))
         self._plan.require_callable()
         if view.receipt is None or not view.releases:
             return None
@@ -281,12 +320,20 @@ class Commit:
     def _require_unspent(self, refused: ServiceRefused) -> None:
         """Tell a refusal that means "somebody else has redeemed it" as that."""
         if refused.problem_code == ErrorCode.ALREADY_REDEEMED:
-            outcome = refused.extras.get("outcome") or refused.extras.get("state") or "redeemed"
-            raise AlreadyRedeemed(
-                self._plan.run_key, self._plan.txn, str(outcome), refused.detail
+            what = refused.detail.partition(";")[0]  # what to do about it is told by where it was spent
+            raise AlreadyRedeemed.elsewhere(
+                self._plan.run_key, self._plan.txn, _states_in(refused.extras), what
             ) from refused
 
 
-def outcome_of(view: TransactionView) -> str:
-    """What is known of a spent transaction, in one word per kind of outcome."""
-    return ", ".join(sorted({one.state.value for one in view.effects}))
+def states_of(view: TransactionView) -> list[str]:
+    """What is known of each effect of a spent transaction."""
+    return [one.state.value for one in view.effects]
+
+
+def _states_in(problem: dict[str, Any]) -> list[str]:
+    """The same of a refusal, as far as it says so."""
+    effects = problem.get("effects")
+    if not isinstance(effects, list) or not all(isinstance(one, dict) for one in effects):
+        return []
+    return [str(one.get("state")) for one in effects]

@@ -40,10 +40,15 @@ from countersign.errors import (
 from countersign.journal import Lease, LocalState
 from countersign.service.enforcement import Permit
 from countersign.threads import ToolTimeoutError
-from countersign.tools.current import FiringEffect, current_transaction, firing_effect
+from countersign.tools.current import FiringEffect, acting_for
+from countersign.tools.sending import Places, Requests
 from countersign.waiting import LeftEarlyError, Raised, Unended
 
 log: Final = logging.getLogger("countersign")
+_LOST: Final = (
+    "%s returned a %s, of which JSON does not bring back all: another run of this key gets %s in its place. Name what "
+    "it returns in its annotation, or return less"
+)
 
 
 @dataclass(slots=True)
@@ -63,6 +68,7 @@ class FireRun:
 
     def __init__(self, engine: Engine, lease: Lease, authority: Authority, permit: Permit | None) -> None:
         self._engine = engine
+        self._lease = lease
         self._authority = authority
         self._time = TimeToFire(engine, authority, permit)
         self._outcomes = Outcomes(engine, lease, authority)
@@ -199,25 +205,29 @@ class FireRun:
             self._authority.run_key,
             self._engine.ledger,
             in_doubt=in_doubt,
+            requests=Requests(self._places_of(call)),
         )
         self._under_way.append(firing)
         if self._is_over:
             raise NotDone("its run was interrupted before it began")
         self._time.require_left(call)
-        token = firing_effect.set(firing)
-        outer = current_transaction.get()
-        # A tool that calls another gated tool would fire it unasked: it is outside.
-        current_transaction.set(None)
+        seconds = call.manifest.timeout_seconds if call.tool.own_thread or call.tool.is_async else None
         try:
-            seconds = call.manifest.timeout_seconds if call.tool.own_thread or call.tool.is_async else None
-            return await self._engine.waits.call(call.tool.fn, kwargs, seconds)
+            with acting_for(firing):
+                return await self._engine.waits.call(call.tool.fn, kwargs, seconds)
         except SystemExit as exit_:
             leaving = silenced(call, exit_)
-        finally:
-            firing.over.set()
-            current_transaction.set(outer)
-            firing_effect.reset(token)
         raise leaving  # out here, or it would keep what it hides as its context
+
+    def _places_of(self, call: PlannedCall) -> Places:
+        """Only an idempotent tool is called again, in this run or after a crash: the journal keeps what it sent."""
+        if not call.manifest.idempotent:
+            return Places()
+        sent, effect_id = self._engine.journal.sent, call.effect.effect_id
+        return Places(
+            functools.partial(sent.of, self._lease.txn, effect_id),
+            functools.partial(sent.keep, self._lease, effect_id),
+        )
 
     async def _given_up(
         self, calls: Sequence[PlannedCall], refused: PermitRefused, doubtful: set[str]
@@ -237,6 +247,8 @@ class FireRun:
         raw = call.tool.signature.dump_result(returned)
         self._result.results[call.effect.effect_id] = returned
         self._outcomes.note(call, Outcome.FIRED, result=raw)
+        if instead := call.tool.signature.loses_result(returned, raw):
+            log.warning(_LOST, call.tool.name, type(returned).__name__, instead)
 
     async def _none_fired(self, failed: Sequence[tuple[PlannedCall, Exception]], doubtful: set[str]) -> None:
         """What is known is on the disk before a probe is asked about the rest: that may take its time."""

@@ -9,16 +9,13 @@ from __future__ import annotations
 from typing import Final
 
 from countersign.commit.plan import Plan
-from countersign.contract.states import EffectState
+from countersign.contract.states import ENDED_UNSPENT, EffectState
 from countersign.contract.wire import TransactionView
 from countersign.engine import Engine
 from countersign.errors import ReleaseRefused, ServiceRefused
 from countersign.journal import Lease
 
-_SPENT: Final = frozenset(EffectState) - {
-    *(EffectState.REVIEW, EffectState.RELEASED, EffectState.DENIED),
-    *(EffectState.EXPIRED, EffectState.WITHDRAWN, EffectState.REVOKED),
-}
+_NOT_REDEEMED: Final = frozenset({EffectState.REVIEW, EffectState.RELEASED}) | ENDED_UNSPENT
 _NOT_OURS: Final = frozenset({403, 404})  # not_redeemer, unknown_attempt; any other refusal knows the attempt
 
 
@@ -38,9 +35,19 @@ def is_of_list(view: TransactionView, plan: Plan) -> bool:
 
 
 async def redeemed_by_us(engine: Engine, plan: Plan, view: TransactionView) -> bool:
-    """Whether the list was redeemed, and under our attempt."""
-    if not any(one.state in _SPENT for one in view.effects):
+    """Whether the list was redeemed, and under our attempt.
+
+    Raises:
+        ReleaseRefused: by our attempt, and it was of other bytes than the journal holds.
+    """
+    if all(one.state in _NOT_REDEEMED for one in view.effects) or not await _is_ours(engine, plan, view):
         return False
+    if view.txn_digest != plan.txn_digest:
+        raise ReleaseRefused(plan.txn, "our attempt redeemed other bytes than the journal holds")
+    return True
+
+
+async def _is_ours(engine: Engine, plan: Plan, view: TransactionView) -> bool:
     if view.attempt_id is not None:
         return view.attempt_id == plan.attempt_id
     try:
@@ -58,7 +65,5 @@ async def adopt(engine: Engine, lease: Lease, plan: Plan, view: TransactionView)
     """
     if not is_of_list(view, plan) or not await redeemed_by_us(engine, plan, view):
         return False
-    if view.txn_digest != plan.txn_digest:
-        raise ReleaseRefused(plan.txn, "our attempt redeemed other bytes than the journal holds")
     engine.journal.firing.redeemed(lease, plan.staging, [effect.effect_id for effect in plan.effects])
     return True

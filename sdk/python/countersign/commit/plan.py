@@ -209,12 +209,12 @@ def plan_from_journal(record: TransactionRecord, journal: Journal, registry: Too
 
     Raises:
         JournalError: the journal is damaged or incomplete.
-        RegistrationError: the module that defines a tool was not imported.
+        RegistrationError: the module that defines a tool was not imported, or declares it live since.
     """
     calls = []
     for row in journal.transactions.effects(record):
         effect = row.frozen()
-        tool = registry.require(row.tool, f"transaction {record.run_key!r} was staged with it")
+        tool = registry.require_staged(row.tool, f"transaction {record.run_key!r} was staged with it")
         calls.append(PlannedCall(tool, journal.manifests.get(row.tool, effect.tool_digest), effect))
     return Plan(
         agent=record.agent,
@@ -246,7 +246,7 @@ async def _compensation(
     rule = manifest.compensation
     if rule is None:
         return None
-    other = registry.require(rule.tool, f"the manifest of {manifest.tool!r} compensates with it")
+    other = registry.require_staged(rule.tool, f"the manifest of {manifest.tool!r} compensates with it")
     theirs = await manifests.of(other, service)
     require_mapping_fits(manifest.tool, other, rule.map)
     _require_probe(theirs, other, registry)

@@ -21,10 +21,13 @@ from countersign.contract.states import Outcome
 from countersign.engine import Engine
 from countersign.errors import NotStageable
 from countersign.journal import EffectRecord, LocalState
-from countersign.tools.current import FiringEffect, current_transaction, firing_effect
+from countersign.tools.current import FiringEffect, acting_for
 from countersign.tools.probes import DidNotHappen, Happened, Probe, ProbeAnswer, Unsure
 
 log: Final = logging.getLogger("countersign")
+
+CRASHED: Final = "its process ended while it was firing"
+"""The journal's word of a call that nobody saw the end of."""
 
 LEFT_RUNNING: Final = "left running"
 """How the journal's word of a call begins that nobody waited for to its end: what it still does is not known."""
@@ -106,20 +109,15 @@ async def _asked(engine: Engine, call: PlannedCall, asked: Probe, attempt_id: st
         engine.ledger,
         is_probe=True,
     )
-    token, outer = firing_effect.set(about), current_transaction.get()
-    current_transaction.set(None)  # a tool it calls is outside, and refuses
+    traced = tracing.span("countersign probe", effect_id=effect.effect_id, tool=effect.tool)
     try:
-        with tracing.span("countersign probe", effect_id=effect.effect_id, tool=effect.tool):
+        with acting_for(about), traced:
             answer = await engine.waits.call(
                 asked.fn, _arguments(call, asked), float(call.manifest.timeout_seconds)
             )
     except Exception as error:  # noqa: BLE001 - a probe may raise anything, and none of it says what happened
         text = "" if call.has_secrets else str(error)
         return Unsure(f"it raised {type(error).__name__}{text and ': '}{text}")
-    finally:
-        about.over.set()
-        current_transaction.set(outer)
-        firing_effect.reset(token)
     if isinstance(answer, Unsure) and call.has_secrets:
         return Unsure()
     if isinstance(answer, Happened | DidNotHappen | Unsure):

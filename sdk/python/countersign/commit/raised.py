@@ -7,7 +7,8 @@ from typing import Final
 from typing_extensions import TypeIs
 
 from countersign.commit.plan import PlannedCall
-from countersign.errors import NotDone, ToolRaised
+from countersign.errors import CountersignError, NotDone, ToolRaised
+from countersign.errors.traces import beyond_ours
 from countersign.threads import ToolTimeoutError
 from countersign.tools.rest import RestUnknown
 from countersign.waiting import Raised
@@ -23,10 +24,15 @@ def describe_error(call: PlannedCall, error: BaseException) -> str:
 
 
 def told_cause(call: PlannedCall, error: Exception) -> Exception:
-    """The tool's exception, as the one that is raised names its cause. Where the tool has secret arguments its place
-    alone: a traceback prints its text, and the text of what it was raised from.
+    """The tool's exception, as the one that is raised names its cause: its trace begins in the tool. Where the tool has
+    secret arguments its place alone: a traceback prints its text, and the text of what it was raised from.
     """
-    return ToolRaised.of(call.tool.name, error) if call.has_secrets else error
+    if call.has_secrets:
+        return ToolRaised.of(call.tool.name, error)
+    trace = beyond_ours(error.__traceback__)
+    if trace is None and not isinstance(error, ToolTimeoutError | CountersignError):
+        return error  # a tool that is ours, as one of an MCP server: this may be a bug
+    return error.with_traceback(trace)
 
 
 def silenced(call: PlannedCall, leaving: SystemExit) -> SystemExit:

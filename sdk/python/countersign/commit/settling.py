@@ -8,6 +8,7 @@ it. Whatever happens, the caller is told what stands, never more than is known.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import Final, NoReturn
 
@@ -30,17 +31,13 @@ from countersign.errors import (
 from countersign.errors.reasons import PendingReview
 from countersign.errors.standing import COMPENSATION_UNKNOWN, STANDING
 from countersign.journal import Lease, LocalState, LocalTxn
+from countersign.journal.moves import IN_DOUBT
 from countersign.journal.reading import COMPENSATE_LANE
-from countersign.live.work import CommitFailed, LiveWork
+from countersign.live.committing import CommitFailed
+from countersign.live.work import LiveWork
 
-_OPEN: Final = frozenset(
-    {
-        *(LocalState.UNKNOWN, LocalState.FIRING, LocalState.FIRED),
-        *(LocalState.COMPENSATING, LocalState.COMPENSATION_FAILED),
-    }
-)
-
-_DOUBTFUL: Final = frozenset({LocalState.UNKNOWN, LocalState.FIRING})
+log: Final = logging.getLogger("countersign")
+_OPEN: Final = IN_DOUBT | {LocalState.FIRED, LocalState.COMPENSATING, LocalState.COMPENSATION_FAILED}
 
 
 class Settlement:
@@ -83,9 +80,10 @@ class Settlement:
         """Everything fired, but for what may fail and did: commit the live adapters, report. Where nothing of it stands
         it has ended, as the service says too.
         """
+        stands = self._plan.live > 0 or bool(self._live)
         if self._live:
             await self._commit_live()
-        stands = self._plan.live > 0 or LocalState.FIRED in self.states().values()
+        stands = stands or LocalState.FIRED in self.states().values()
         self._engine.journal.transactions.end(self._lease, LocalTxn.SETTLED if stands else LocalTxn.ENDED)
         await flush(self._engine, self._plan.txn)
         return results
@@ -95,9 +93,7 @@ class Settlement:
         from which what its probe says counts.
         """
         self.undo_live()
-        names = [
-            name for name, state in self.states().items() if state in {LocalState.UNKNOWN, LocalState.FIRING}
-        ]
+        names = [name for name, state in self.states().items() if state in IN_DOUBT]
         self._engine.journal.transactions.end(self._lease, LocalTxn.UNSETTLED, why)
         await flush(self._engine, self._plan.txn)
         outcomes = self.outcomes()
@@ -136,6 +132,12 @@ class Settlement:
             self._live.undo()
             self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.UNDONE)
 
+    def keep_live(self) -> None:
+        """Note that the live effects stand, all of them."""
+        self._engine.journal.transactions.end_live(
+            self._lease, self._plan.staging, LocalState.KEPT, durable=True
+        )
+
     def states(self) -> dict[str, LocalState]:
         """Where every staged effect stands in the journal, by a name people can read."""
         record = self._engine.journal.transactions.require(self._plan.txn)
@@ -146,7 +148,7 @@ class Settlement:
         """The same, as text for errors; a compensation that may or may not have happened is told as just that."""
         record = self._engine.journal.transactions.require(self._plan.txn)
         undoing = self._engine.journal.transactions.effects(record, COMPENSATE_LANE)
-        doubtful = {row.compensates for row in undoing if row.state in _DOUBTFUL}
+        doubtful = {row.compensates for row in undoing if row.state in IN_DOUBT}
         rows = self._engine.journal.transactions.effects(record)
         return {
             f"{row.tool}#{row.seq}": COMPENSATION_UNKNOWN if row.effect_id in doubtful else row.state.value
@@ -164,10 +166,29 @@ class Settlement:
             outcomes = {name: state.value for name, state in states.items()}
             raise OutcomeUnknown(self._plan.run_key, self._plan.txn, firing, outcomes, str(error)) from error
 
-    async def _commit_live(self) -> None:
+    def _require_lease(self) -> None:
+        """Who took over may have undone what would be committed now. A journal that is away keeps nothing from being
+        made whole beside what fired: recovery undoes nothing beside a session that is prepared.
+
+        Raises:
+            LeaseLost: somebody has.
+        """
         try:
-            self._live.commit(self._plan.attempt_id)
+            self._engine.journal.leases.renew(self._lease)
+        except LeaseLost:
+            raise
+        except JournalError as error:
+            log.warning("the lease of transaction %s could not be renewed: %s", self._plan.txn[:12], error)
+
+    async def _commit_live(self) -> None:
+        self._require_lease()
+        if self._live.rerun is not None:
+            self._engine.journal.reruns.take_in(self._lease, self._plan.staging, self._live.rerun)
+        try:
+            self._live.commit(self._plan.attempt_id, self.keep_live)
         except CommitFailed as failed:
+            if failed.unknown:
+                await self.unknown(failed.unknown, failed.__cause__)
             if not failed.committed:  # else what stands stays `live` in the journal, beside what does not
                 self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.UNDONE)
             reviews = await self.take_back()
@@ -180,9 +201,6 @@ class Settlement:
                 committed=failed.committed,
                 reviews=reviews,
             ) from failed.__cause__
-        self._engine.journal.transactions.end_live(
-            self._lease, self._plan.staging, LocalState.KEPT, durable=True
-        )
 
     def _end_state(self) -> LocalTxn:
         """Of a transaction that did not go through: what fired and was not taken back needs a person, until one has

@@ -16,7 +16,7 @@ from typing import Final
 from countersign.commit.asking import pending_review
 from countersign.commit.firing import FireRun
 from countersign.commit.plan import Plan, PlannedCall
-from countersign.commit.probing import Doubt, find_out
+from countersign.commit.probing import CRASHED, Doubt, find_out
 from countersign.commit.raised import MAX_ERROR
 from countersign.commit.renewing import Authority
 from countersign.commit.reporting import flush
@@ -26,24 +26,19 @@ from countersign.contract.canonical import canonicalize
 from countersign.contract.effect import Compensation, Effect
 from countersign.contract.errors import ContractError
 from countersign.contract.pointers import compensation_args
-from countersign.contract.states import EffectState, Outcome
+from countersign.contract.states import ENDED_UNSPENT, EffectState, Outcome
 from countersign.contract.wire import CompensationView
 from countersign.engine import Engine
 from countersign.errors import CountersignError, JournalError, ReleaseRefused
 from countersign.errors.reasons import PendingReview
 from countersign.journal import Done, EffectRecord, Lease, LocalState
+from countersign.journal.moves import IN_DOUBT
 from countersign.journal.reading import COMPENSATE_LANE, STAGED_LANE
 from countersign.service.enforcement import Permit
 
 log: Final = logging.getLogger("countersign")
 _ATTEMPT_BYTES: Final = 16
-_NOT_TAKEN_BACK: Final = frozenset(
-    {
-        *(EffectState.DENIED, EffectState.EXPIRED, EffectState.WITHDRAWN, EffectState.REVOKED),
-        *(EffectState.FAILED, EffectState.UNUSED),
-    }
-)
-_IN_DOUBT: Final = frozenset({LocalState.FIRING, LocalState.UNKNOWN})
+_NOT_TAKEN_BACK: Final = ENDED_UNSPENT | {EffectState.FAILED, EffectState.UNUSED}
 _TO_TAKE_BACK: Final = frozenset({LocalState.FIRED, LocalState.COMPENSATING})
 
 
@@ -101,7 +96,7 @@ class Unwinding:
         self, call: PlannedCall, rule: Compensation, row: EffectRecord, view: CompensationView
     ) -> PlannedCall:
         """The compensating effect, from our own bytes; it must be the one the service means."""
-        tool = self._engine.registry.require(rule.tool, f"it takes back {call.tool.name!r}")
+        tool = self._engine.registry.require_staged(rule.tool, f"it takes back {call.tool.name!r}")
         manifest = self._engine.journal.manifests.get(rule.tool, rule.tool_digest)
         result: JSON = None if row.result is None else load(row.result)
         try:
@@ -198,7 +193,7 @@ class Unwinding:
         again is, where its process died.
         """
         row = self._rows(COMPENSATE_LANE).get(planned.effect.effect_id)
-        if row is None or row.state not in _IN_DOUBT or row.attempt_id is None:
+        if row is None or row.state not in IN_DOUBT or row.attempt_id is None:
             return False
         doubt = Doubt.of(row, planned, self._engine.clock.wall())
         found = await find_out(self._engine, planned, doubt, row.attempt_id)
@@ -223,7 +218,7 @@ class Unwinding:
             planned.effect.effect_id,
             Outcome.UNKNOWN,
             attempt_id,
-            error="its process died while it was firing",
+            error=CRASHED,
         )
         self._engine.journal.firing.write(self._lease, self._plan.staging, [done])
         await flush(self._engine, self._plan.txn)

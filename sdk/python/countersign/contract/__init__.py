@@ -50,6 +50,7 @@ from .release import DecisionClaims, EffectDetail, ReleaseClaims
 from .sentence import SentencePart, split_sentence
 from .states import (
     EFFECT_MOVES,
+    ENDED_UNSPENT,
     TERMINAL,
     TXN_MOVES,
     EffectState,
@@ -68,6 +69,7 @@ from .verify import STEPS, Expectation, VerifiedRelease, verify_release, verify_
 __all__ = [
     "ARGS_LIMITS",
     "EFFECT_MOVES",
+    "ENDED_UNSPENT",
     "JSON",
     "MAX_SAFE_INTEGER",
     "PROBLEM_TYPE_PREFIX",

@@ -31,6 +31,12 @@ class EffectState(StrEnum):
     COMPENSATION_FAILED = "compensation_failed"
 
 
+ENDED_UNSPENT: Final = frozenset(
+    {EffectState.DENIED, EffectState.EXPIRED, EffectState.WITHDRAWN, EffectState.REVOKED}
+)
+"""It ended, and was never redeemed: nothing of it can have fired."""
+
+
 class TxnState(StrEnum):
     """Where a transaction stands, taken over its effects."""
 

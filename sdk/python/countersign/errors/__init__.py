@@ -18,7 +18,7 @@
         ReviewRequired           people would have to agree to a live effect, which cannot wait for them
         AlreadyRedeemed          this run key has been spent
         ReleaseRefused           a release or receipt failed a numbered verification step
-        ReleaseLapsed            permission to fire ran out and was not renewed; nothing stands
+        ReleaseLapsed            permission to fire ran out and was not renewed; nothing stands, or it may fire yet
         Moved                    what live effects read was changed by somebody else
         BudgetExceeded           a budget has no room for a call to a model; it was not made
         SavepointLost            an inner block could not be taken back alone; nothing of the outer stands
@@ -35,6 +35,7 @@
           OverQuota                more than this agent may ask for at once; `.retry_after` says when it may
         TransactionBusy          another process owns this transaction
         ResourceBusy             another Serialize transaction has a resource to itself
+        CommitUnknown            raised by live adapters: a commit got no answer, and may stand
         WorkerStopping           this process was asked to stop and begins nothing more
         JournalError             the journal cannot be read or written
           JournalSealed            what is secret in the journal cannot be read or written: its key is not here
@@ -88,6 +89,7 @@ from countersign.errors.stopped import (
     SessionLost,
 )
 from countersign.errors.world import (
+    CommitUnknown,
     JournalError,
     JournalSealed,
     LeaseLost,
@@ -102,6 +104,7 @@ from countersign.errors.world import (
 __all__ = [
     "UNNAMED",
     "AlreadyRedeemed",
+    "CommitUnknown",
     "CountersignError",
     "Denied",
     "Edited",

@@ -78,8 +78,9 @@ class PartlyFired(FireError):
 
 
 class OutcomeUnknown(FireError):
-    """Nobody knows yet whether a tool acted. It is never called again on a guess. `probe_at`: the time (of `time.time`)
-    from which its probe's answer counts, where waiting for that is all that is missing.
+    """Nobody knows yet whether a tool acted, or whether live work was kept (then `effects` is empty). It is not called
+    again on a guess. `probe_at`: the time (of `time.time`) from which its probe's answer counts, where waiting for that
+    is all that is missing.
     """
 
     code = "outcome_unknown"
@@ -99,13 +100,17 @@ class OutcomeUnknown(FireError):
         who = "a person settles it first, in the service's queue"
         if probe_at is not None:
             who = f"its probe is asked again, or {who}"
-        what = f"{', '.join(self.effects)} happened" if self.effects else "all of its live work was kept"
+        next_run = "`countersign resume --tools MODULE` or the next run of this key"
+        what, then = "all of its live work was kept", f"{next_run} asks its live adapters again."
+        if self.effects:
+            what = f"{', '.join(self.effects)} happened"
+            then = (
+                f"{who}; {next_run} takes that over. (For its author: a tool that knows that nothing happened says so "
+                "by `raise NotDone(...)`; any other exception may mean that it did, and a probe can find out.)"
+            )
         super().__init__(
             f"it is not known whether {what}{because}. Nothing after it was started and "
-            f"nothing was compensated. Do not repeat it: {who}; "
-            "`countersign resume --tools MODULE` or the next run of this key takes that over. (For its author: a tool "
-            "that knows that nothing happened says so by `raise NotDone(...)`; any other exception may mean that it "
-            "did, and a probe can find out.)",
+            f"nothing was compensated. Do not repeat it: {then}",
             key=key,
             txn=txn,
             outcomes=outcomes,
@@ -113,7 +118,7 @@ class OutcomeUnknown(FireError):
 
 
 class LiveCommitFailed(FireError):
-    """Staged effects fired, but a live adapter could not commit."""
+    """A live adapter could not commit; staged effects that had fired are taken back as far as they can be."""
 
     code = "live_commit_failed"
 

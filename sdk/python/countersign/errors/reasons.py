@@ -10,7 +10,7 @@ from countersign.contract.admission import JSON
 from countersign.contract.canonical import canonicalize
 from countersign.contract.codes import DenyCode
 from countersign.contract.states import EffectState
-from countersign.contract.wire import EffectView, TransactionView
+from countersign.contract.wire import DecisionView, EffectView, Need, TransactionView
 
 _STOPPED_TEXT: Final = {
     EffectState.DENIED: "it was denied",
@@ -51,6 +51,13 @@ class DenyReason:
     policy: str | None = None
     advice: str | None = None
 
+    @classmethod
+    def of(cls, tool: str, effect_id: str, decision: DecisionView) -> tuple[DenyReason, ...]:
+        """All that a decision gives."""
+        return tuple(
+            cls(tool, effect_id, one.code, one.text, one.policy, one.advice) for one in decision.reasons
+        )
+
     @property
     def is_a_no(self) -> bool:
         """Whether policy or a person said no; after any other end the same call opens a new review."""
@@ -63,6 +70,24 @@ class DenyReason:
 
 
 @dataclass(frozen=True, slots=True)
+class Asks:
+    """Whom one merged gate asks: so many people of any of these groups, with a passkey where it wants one."""
+
+    groups: tuple[str, ...]
+    quorum: int
+    step_up: str | None = None
+
+    @classmethod
+    def of(cls, need: Need) -> Asks:
+        """As the service says it."""
+        return cls(need.groups, need.quorum, need.step_up)
+
+    def __str__(self) -> str:
+        people = f"{self.quorum} of " if self.quorum > 1 else ""
+        return f"{people}{'|'.join(self.groups)}{f' with {self.step_up}' if self.step_up else ''}"
+
+
+@dataclass(frozen=True, slots=True)
 class PendingReview:
     """One open question: which effect, who is asked, until when, and where a person answers."""
 
@@ -71,10 +96,10 @@ class PendingReview:
     review_id: str | None
     url: str | None
     answer_by: str | None
-    groups: tuple[str, ...] = ()
+    asks: tuple[Asks, ...] = ()
 
     def __str__(self) -> str:
-        asked = " and ".join(self.groups) or "people"
+        asked = " and ".join(map(str, self.asks)) or "people"
         until = f" until {self.answer_by}" if self.answer_by else ""
         where = f" at {self.url}" if self.url else ""
         return f"{self.tool} waits for {asked}{until}{where}"
@@ -190,10 +215,7 @@ def stopped_because(view: TransactionView) -> list[DenyReason]:
 def _reasons(one: EffectView, view: TransactionView) -> list[DenyReason]:
     if one.state not in _STOPPED_TEXT:
         return []
-    told = [
-        DenyReason(one.tool, one.effect_id, reason.code, reason.text, reason.policy, reason.advice)
-        for reason in one.decision.reasons
-    ]
+    told = list(DenyReason.of(one.tool, one.effect_id, one.decision))
     if told:
         return told
     if one.state is EffectState.WITHDRAWN and any(e.state in _TAKES_SIBLINGS_ALONG for e in view.effects):

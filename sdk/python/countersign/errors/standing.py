@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from countersign.errors.reasons import PendingReview
@@ -16,6 +16,21 @@ STANDING: Final = frozenset({"fired", "compensating", "compensation_failed", COM
 NOTHING_STANDS: Final = "Nothing of this transaction stands."
 _UNKNOWN: Final = frozenset({"firing", "unknown"})
 _COMPENSATING: Final = "compensating"
+
+# Of the service's states; in any other one it may still happen, or be taken back.
+_DONE: Final = frozenset({"fired", "compensation_failed"})
+_NOT_DONE: Final = frozenset({"failed", "unused", "compensated", "denied", "expired", "withdrawn", "revoked"})
+_ELSEWHERE: Final = (
+    "A run with another journal spent it, on another host or under another COUNTERSIGN_JOURNAL."
+)
+_GO_ON_THERE: Final = (
+    "`countersign resume --tools MODULE` there, or the same calls under this key, bring it to its end or say what "
+    "nobody knows. Ask for none of it under another key: it might happen twice."
+)
+_DONE_THERE: Final = (
+    "What has fired is done, and its result stands there: under another key it would be done once more, so stage under "
+    "one only what is to happen besides."
+)
 
 
 def what_stands(outcomes: dict[str, str], reviews: Sequence[PendingReview] = ()) -> str:
@@ -58,6 +73,18 @@ def what_to_repeat(outcomes: dict[str, str]) -> str:
     return f"To try again, stage under another key only what does not stand: {', '.join(rest) or 'nothing is left'}."
 
 
+def spent_elsewhere(states: Collection[str]) -> tuple[bool, str]:
+    """Whether what another journal's run has redeemed came to its end, as the service knows of each effect, and what to
+    do about it here, where nobody can go on with it.
+    """
+    told = set(states)
+    if not told or told - _DONE - _NOT_DONE:
+        return False, f"{_ELSEWHERE} It is not finished: {_GO_ON_THERE}"
+    if told & _DONE:
+        return True, f"{_ELSEWHERE} {_DONE_THERE}"
+    return True, f"{_ELSEWHERE} {NOTHING_STANDS} To try again, use another key."
+
+
 def only_people_are_left(outcomes: dict[str, str], reviews: Sequence[PendingReview]) -> bool:
     """Whether all that is still open is to be taken back, and people are asked about each of it."""
     still_open = [outcome for outcome in outcomes.values() if outcome in STANDING | _UNKNOWN]
@@ -74,13 +101,13 @@ def moved_text(
     """That nothing stands, because somebody else came in between; `said` are the resource's own words for it."""
     if said:
         return (
-            f"{key!r} met another transaction in {adapter!r} ({said}). Nothing was fired, live effects are undone; run "
-            "the transaction again."
+            f"{key!r} met another transaction in {adapter!r} ({said}). Nothing was fired now, live effects are undone; "
+            "run the transaction again."
         )
     found = f"{holder} is changing it" if holder else f"it is now at {_version(now)}"
     return (
-        f"{key!r} of {adapter!r} was {verb} at {_version(expected)}, and {found}. Nothing was fired, live effects "
-        "are undone; run the transaction again."
+        f"{key!r} of {adapter!r} was {verb} at {_version(expected)}, and {found}. Nothing was fired now, live "
+        "effects are undone; run the transaction again."
     )
 
 

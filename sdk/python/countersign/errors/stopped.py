@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
-from countersign.errors.reasons import DenyReason, PendingReview, Proposal, Question, pending_text
+from countersign.errors.reasons import Asks, DenyReason, PendingReview, Proposal, Question, pending_text
 from countersign.errors.roots import Stopped
-from countersign.errors.standing import moved_text
+from countersign.errors.standing import moved_text, spent_elsewhere
 
 UNNAMED: Final = "unnamed-"
 """How the key of a transaction begins that nobody named: no later run can find it again."""
@@ -60,9 +60,9 @@ class ReviewRequired(Stopped):
 
     code = "review_required"
 
-    def __init__(self, key: str, txn: str, tool: str, effect_id: str, people: Sequence[str]) -> None:
-        self.key, self.txn, self.tool, self.effect_id, self.people = key, txn, tool, effect_id, tuple(people)
-        asked = " and ".join(self.people) or "people"
+    def __init__(self, key: str, txn: str, tool: str, effect_id: str, asks: Sequence[Asks]) -> None:
+        self.key, self.txn, self.tool, self.effect_id, self.asks = key, txn, tool, effect_id, tuple(asks)
+        asked = " and ".join(map(str, self.asks)) or "people"
         super().__init__(
             f"{tool} did not run: {asked} would have to agree first, and a live effect cannot wait for them. Either "
             "have the policy allow it without them, or declare the tool staged to ask them: leave out lane, adapter "
@@ -77,13 +77,22 @@ class AlreadyRedeemed(Stopped):
 
     code = "already_redeemed"
 
-    def __init__(self, key: str, txn: str, outcome: str, detail: str = "", *, finished: bool = True) -> None:
+    def __init__(
+        self, key: str, txn: str, outcome: str, detail: str = "", *, finished: bool = True, advice: str = ""
+    ) -> None:
         self.key, self.txn, self.outcome, self.finished = key, txn, outcome, finished
         more = f": {detail}" if detail else ""
         super().__init__(
             f"transaction {key!r} was already redeemed (outcome {outcome}){more}; nothing was fired now. "
-            f"{_SPENT if finished else _NOT_FINISHED}"
+            f"{advice or (_SPENT if finished else _NOT_FINISHED)}"
         )
+
+    @classmethod
+    def elsewhere(cls, key: str, txn: str, states: Collection[str], detail: str = "") -> AlreadyRedeemed:
+        """By a run that the journal here knows nothing of; `states` are those of its effects, at the service."""
+        outcome = ", ".join(sorted(set(states))) or "not told"
+        finished, advice = spent_elsewhere(states)
+        return cls(key, txn, outcome, detail, finished=finished, advice=advice)
 
 
 _SPENT: Final = (
@@ -118,16 +127,23 @@ _REFUSALS = {
 
 
 class ReleaseLapsed(Stopped):
-    """The time to fire ran out and the service did not extend it. What had fired, if anything, is taken back."""
+    """The time to fire ran out and the service did not extend it. What had fired, if anything, is taken back.
+
+    `may_fire`: nothing has fired, but what was approved could be neither redeemed nor withdrawn, so it may fire yet.
+    """
 
     code = "release_lapsed"
 
-    def __init__(self, key: str, txn: str, detail: str) -> None:
-        self.key, self.txn = key, txn
-        super().__init__(
-            f"permission to act ran out before everything was done: {detail}. Nothing of this transaction stands; to "
-            "try again, use another key."
+    def __init__(self, key: str, txn: str, detail: str, *, may_fire: bool = False) -> None:
+        self.key, self.txn, self.may_fire = key, txn, may_fire
+        stands = (
+            "Nothing has fired, but it is not withdrawn: a worker, `countersign resume --tools MODULE` or the same "
+            f"calls under this key ({key!r}) may still fire it, once. Ask for none of it under another key: it might "
+            "happen twice."
+            if may_fire
+            else "Nothing of this transaction stands; to try again, use another key."
         )
+        super().__init__(f"permission to act ran out before everything was done: {detail}. {stands}")
 
 
 class Moved(Stopped):
@@ -154,6 +170,13 @@ class Moved(Stopped):
         self.attempts = 1
         super().__init__(
             moved_text(adapter, key, "read" if read else "overwritten", expected, now, holder, said)
+        )
+
+    def tell_earlier(self, state: str) -> None:
+        """Say that an earlier run has redeemed the same key, so that nobody asks for it again elsewhere."""
+        self.args = (
+            f"{self} An earlier run of its key was redeemed and is {state}: the same calls under that key find what "
+            "became of it, so ask for none of it under another.",
         )
 
     def after(self, attempts: int) -> Moved:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from countersign.errors.roots import WorldError
+
+_PARTS: Final = (
+    4  # of a lease's name after its host: the boot, the process, when that began, and which lease of it
+)
 
 
 class ServiceUnavailable(WorldError):
@@ -52,16 +56,22 @@ class OverQuota(ServiceRefused):
         return seconds if type(seconds) is int else None
 
 
+def owner_told(holder: str) -> str:
+    """Who that is, for people: of the name of a lease the process and its machine."""
+    host, *rest = holder.split("/")
+    return f"process {rest[1]} on {host}" if len(rest) == _PARTS else holder
+
+
 class TransactionBusy(WorldError):
-    """Another process owns this transaction's journal entry and is alive."""
+    """Another process owns this transaction's journal entry and is alive. `holder` is the name of its lease."""
 
     code = "transaction_busy"
 
     def __init__(self, key: str, holder: str, waited: float) -> None:
         self.key, self.holder = key, holder
         super().__init__(
-            f"transaction {key!r} is being run by {holder}; waited {waited:.0f} s. Try again when it has ended: a "
-            "second run finds its results."
+            f"transaction {key!r} is being run by {owner_told(holder)}; waited {waited:.0f} s. Try again when it has "
+            "ended: a second run finds its results."
         )
 
 
@@ -79,6 +89,15 @@ class ResourceBusy(WorldError):
             f"{resource!r} is claimed by transaction {run_key!r}, run by {holder}; waited {waited:.1f} s. Nothing was "
             "done: try again when it has ended, or write a longer Serialize(timeout_seconds=...)."
         )
+
+
+class CommitUnknown(WorldError):
+    """Raised by a live adapter's `commit` that got no answer, and that cannot find out now whether it stands."""
+
+    code = "commit_unknown"
+
+    def __init__(self, adapter: str, why: str) -> None:
+        super().__init__(f"live adapter {adapter!r} has no answer to its commit ({why})")
 
 
 class WorkerStopping(WorldError):

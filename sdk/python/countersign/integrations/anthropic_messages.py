@@ -26,8 +26,8 @@ from countersign.integrations.loop import (
 from countersign.integrations.naming import OfferedTools
 from countersign.integrations.numbering import Numbering
 from countersign.integrations.packages import require_package
-from countersign.integrations.taking import ABORT, StepTaker
-from countersign.live.isolation import Abort, Serialize
+from countersign.integrations.taking import StepTaker
+from countersign.live.isolation import ABORT, Abort, Serialize
 from countersign.waiting import run
 
 if TYPE_CHECKING:
@@ -85,9 +85,9 @@ class AnthropicMessages:
         ]
         return [{"role": "user", "content": content}]
 
-    def answered_by(self, message: Message) -> tuple[str, ...]:
+    def answers_in(self, message: Message) -> tuple[tuple[str, object], ...]:
         """Each `tool_result` block answers one call."""
-        return tuple(str(block["tool_use_id"]) for block in _results(message))
+        return tuple((str(block["tool_use_id"]), block.get("content")) for block in _results(message))
 
     def in_place(self, after: Sequence[Message]) -> list[Message]:
         """All results at the beginning of one message of the user, the next one, as the vendor asks for them."""

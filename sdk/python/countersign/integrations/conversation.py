@@ -93,8 +93,8 @@ class Dialect(Protocol):
         """The messages that tell the model what became of its calls."""
         ...
 
-    def answered_by(self, message: Message) -> tuple[str, ...]:
-        """The ids of the calls that a message answers; none for most."""
+    def answers_in(self, message: Message) -> tuple[tuple[str, object], ...]:
+        """The ids of the calls that a message answers, each with its answer; none for most."""
         ...
 
     def in_place(self, after: Sequence[Message]) -> list[Message]:

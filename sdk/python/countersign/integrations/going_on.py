@@ -67,7 +67,7 @@ def _stretches(messages: Sequence[Message]) -> Iterator[tuple[int, int]]:
 
 def _missing(dialect: Dialect, calls: Sequence[ModelCall], after: Sequence[Message]) -> tuple[int, ...]:
     """Counted, for not every vendor's ids differ."""
-    answered = Counter(call_id for message in after for call_id in dialect.answered_by(message))
+    answered = Counter(call_id for message in after for call_id, _ in dialect.answers_in(message))
     missing = []
     for place, call in enumerate(calls):
         if answered[call.call_id]:

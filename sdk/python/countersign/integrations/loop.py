@@ -146,7 +146,8 @@ class Loop:
 
     async def _take(self, turn: OpenTurn) -> ReviewPending | None:
         message = self.messages[turn.at]
-        key = f"{self.key}/turn-{self._number(turn, message)}"
+        number = self._number(turn, message)
+        key = f"{self.key}/turn-{number}"
         try:
             answers = await self.taker.take(turn.calls, key=key, said=self.dialect.said_in(message))
         except ReviewPending as pending:
@@ -154,7 +155,8 @@ class Loop:
         self._steps.append(TakenStep(key, turn.calls, answers))
         told = self.dialect.answered([answers[place] for place in turn.missing])
         after = self.messages[turn.at + 1 : turn.end]
-        self.messages[turn.at + 1 : turn.end] = self.dialect.in_place([*after, *told])
+        answered = self.messages[turn.at + 1 : turn.end] = self.dialect.in_place([*after, *told])
+        self.numbering.answered(message, answered, number)
         self._tell(told)
         return None
 

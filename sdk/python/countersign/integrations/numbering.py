@@ -1,22 +1,23 @@
 """Which turn of its conversation a message of the model is: the N in the key `KEY/turn-N` of its transaction.
 
-The journal remembers each turn by its calls (their ids, names, arguments) and by the point where the model was asked
-for it: the calls before, their answers, and what it was told since. Rules: a turn is remembered before any of it is
-done; a message that was carried out before is the turn it was then, wherever it stands in a list that was shortened
-since; a model that is asked anew at a point where it has called something takes the turn of then, whatever it calls now
-and whatever ids its calls have, so nothing is done twice. Only a new point has a new turn, the one after the last that
-stands before it.
+A turn is one more than the turn before it, whatever was said since and whatever ids its calls have: whoever goes back,
+changes what was said and asks again finds what was done there, or is refused, and nothing is done twice. Where no
+message before it calls, it is the first.
 
-A server that gives every message the same ids makes equal messages, and equal points where answers and words are equal
-too. Then the turns that the messages before may be say which point it is; where several are left the first is meant,
-which is right of every list that was not shortened.
+A list may have been shortened, so the turn of its last message that calls is looked up. The journal remembers each turn
+by its calls (their ids, names, arguments), by their answers, and by all that stood before it in the list. Rules: a turn
+is remembered before any of it is done; the same list, given again, is the same turn, whatever was asked meanwhile;
+messages that call stand for turns that follow one another; what nothing tells apart, as equal calls with equal ids and
+answers, is taken for the earliest, where something was done already.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 
 from countersign.integrations.conversation import Dialect, Message
 from countersign.journal.conversations import FORGOTTEN, Conversations
@@ -32,68 +33,126 @@ class Numbering:
 
     def known(self, before: Sequence[Message], message: Message) -> int | None:
         """Which turn a message is that stands after these, where its calls were carried out before."""
-        named, asked = self._named(message), self._asked(before, message)
-        last = self._last(before)
-        return min(asked & named if asked else {turn for turn in named if turn > last}, default=None)
+        named = self._turns(self._calls(message))
+        turn = min(named & self._asked(before), default=0) or self._last([*before, message])
+        return turn if turn in named else None
 
     def assign(self, before: Sequence[Message], message: Message, known: int | None = None) -> int:
         """Which turn a message is that the model has said after these, from now on."""
         with self._kept.deciding():
-            turn = known or min(self._asked(before, message), default=1 + self._last(before))
-            marks = [self._calls(message), *self._points(before)]
-            self._kept.keep(self._run, marks, turn)
+            turn = known or self._next(before, message)
+            self._kept.keep(self._run, [self._calls(message), *self._whole(before)], turn)
         return turn
 
-    def _asked(self, before: Sequence[Message], message: Message) -> set[int]:
-        """The turns that the model may have been asked for here."""
-        callers = [at for at, one in enumerate(before) if self._dialect.calls_of(one)]
-        asked = {turn for point in self._points(before) for turn in self._kept.turns(self._run, point)}
-        if not asked and FORGOTTEN in self._named(message):
-            # A journal from before kept no points, and of equal messages one number: it may stand for either.
-            equal = [at for at in callers if self._calls(before[at]) == self._calls(message)]
-            asked = set(self._named(message)) if equal else set()
-        return {turn for turn in asked if self._can_follow([before[at] for at in callers], turn)}
+    def answered(self, message: Message, after: Sequence[Message], turn: int) -> None:
+        """Remember what a turn was answered, before anybody hears it."""
+        answers = self._answers(message, after)
+        if answers is not None:
+            self._kept.keep(self._run, [answers, _told(turn)], turn)
 
-    def _can_follow(self, callers: Sequence[Message], turn: int) -> bool:
-        """Whether these may be the turns before this one."""
-        first = turn - len(callers)
-        return first > 0 and all(self._may_be(caller, one) for one, caller in enumerate(callers, first))
+    def _next(self, before: Sequence[Message], message: Message) -> int:
+        turn, asked = 1 + self._last(before, self._calls(message)), self._asked(before)
+        return turn if not asked or turn in asked else min(asked)
 
-    def _may_be(self, message: Message, turn: int) -> bool:
-        """Of what another journal carried out, or one from before, nothing says that it may not."""
-        named = self._named(message)
-        return not named or FORGOTTEN in named or turn in named
+    def _asked(self, before: Sequence[Message]) -> frozenset[int]:
+        """The turns that were asked for with this very list, from where it calls first."""
+        marks = [*self._whole(before), *self._points(before)]
+        return frozenset(turn for mark in marks for turn in self._turns(mark))
 
-    def _last(self, before: Sequence[Message]) -> int:
-        """The last turn that stands before: of another journal's messages each is counted where it stands."""
-        uncounted = 0
-        for message in reversed(before):
-            if self._dialect.calls_of(message):
-                if named := self._named(message):
-                    return max(named) + uncounted
-                uncounted += 1
-        return uncounted
+    def _last(self, before: Sequence[Message], called_next: str = "") -> int:
+        """The last turn that stands before a message with these calls."""
+        spans = [*self._spans(before)]
+        calls = [self._calls(caller) for caller, _ in spans]
+        repeats = len({*calls}) < len(calls) or called_next in calls
+        turns = functools.cache(self._turns)  # equal messages ask for the same marks, again and again
+        may_be = [self._may_be(caller, after, turns, repeats=repeats) for caller, after in spans]
+        return _following(may_be) or _later(may_be)
 
-    def _named(self, message: Message) -> frozenset[int]:
-        return self._kept.turns(self._run, self._calls(message))
+    def _may_be(
+        self,
+        caller: Message,
+        after: Sequence[Message],
+        turns: Callable[[str], frozenset[int]],
+        *,
+        repeats: bool,
+    ) -> frozenset[int] | None:
+        """Which turns a message may be; None where nothing says that it may not be any: another journal carried it out,
+        or one from before, which kept the last number of a mark alone, where marks are seen to repeat.
+        """
+        named = turns(self._calls(caller))
+        if not named or (FORGOTTEN in named and repeats):
+            return None
+        answers = self._answers(caller, after)
+        told = frozenset() if answers is None else named & turns(answers)
+        untold = {turn for turn in named if not turns(_told(turn))}
+        return told | untold if told else named
+
+    def _turns(self, mark: str) -> frozenset[int]:
+        return self._kept.turns(self._run, mark)
+
+    def _spans(self, before: Sequence[Message]) -> Iterator[tuple[Message, Sequence[Message]]]:
+        """Each message that calls, with what stands between it and the next one of the model."""
+        starts = [at for at, one in enumerate(before) if one["role"] == "assistant"]
+        for start, end in pairwise([*starts, len(before)]):
+            if self._dialect.calls_of(before[start]):
+                yield before[start], before[start + 1 : end]
 
     def _calls(self, message: Message) -> str:
         """The mark of a message, by what it calls."""
         calls = self._dialect.calls_of(message)
         return _mark([[call.call_id, call.name, call.arguments] for call in calls])
 
-    def _points(self, before: Sequence[Message]) -> list[str]:
-        """The mark of what stands before a message, back to the one that called last. None where none did: a list that
-        was shortened so far says nothing of its place. The model's own words are no part of it, for asked anew it may
-        say the same in others.
+    def _answers(self, caller: Message, after: Sequence[Message]) -> str | None:
+        """The mark of what a message was answered; None where that is not whole."""
+        answers = [one for message in after for one in self._dialect.answers_in(message)]
+        whole = len(answers) == len(self._dialect.calls_of(caller))
+        return _mark(["answers", self._calls(caller), answers]) if whole else None
+
+    def _whole(self, before: Sequence[Message]) -> list[str]:
+        """The mark of a list from the first message on that calls; none where none does: it says nothing of its place.
+        The model's own words are no part of it, for asked anew it may say the same in others.
         """
-        callers = [at for at, message in enumerate(before) if self._dialect.calls_of(message)]
+        callers = [at for at, one in enumerate(before) if self._dialect.calls_of(one)]
+        said = [
+            self._calls(one) if one["role"] == "assistant" else one
+            for at, one in enumerate(before)
+            if at >= min(callers, default=len(before)) and (at in callers or one["role"] != "assistant")
+        ]
+        return [_mark(["whole", said])] if said else []
+
+    def _points(self, before: Sequence[Message]) -> list[str]:
+        """How a journal from before marked what stood before a turn: from the last message on that calls."""
+        callers = [at for at, one in enumerate(before) if self._dialect.calls_of(one)]
         return [
             _mark(
                 ["after", self._calls(before[at]), [one for one in before[at:] if one["role"] != "assistant"]]
             )
             for at in callers[-1:]
         ]
+
+
+def _following(may_be: Sequence[frozenset[int] | None]) -> int:
+    """The least last of turns that follow one another, each of which may be what it is; 0 where there are none."""
+    firsts = {turn - at for at, turns in enumerate(may_be) for turn in turns or ()} or {1}
+    fits = (
+        first
+        for first in sorted(firsts)
+        if first > 0 and all(turns is None or first + at in turns for at, turns in enumerate(may_be))
+    )
+    return next(fits, 1 - len(may_be)) + len(may_be) - 1
+
+
+def _later(may_be: Sequence[frozenset[int] | None]) -> int:
+    """The same of turns that only come one after the other, as a journal from before may have numbered them."""
+    last = 0
+    for turns in may_be:
+        last = min((turn for turn in turns or () if turn > last), default=last + 1)
+    return last
+
+
+def _told(turn: int) -> str:
+    """The mark of a turn that was answered with this journal."""
+    return _mark(["answered", turn])
 
 
 def _mark(value: object) -> str:

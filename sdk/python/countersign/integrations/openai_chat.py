@@ -25,8 +25,8 @@ from countersign.integrations.loop import (
 from countersign.integrations.naming import OfferedTools
 from countersign.integrations.numbering import Numbering
 from countersign.integrations.packages import require_package
-from countersign.integrations.taking import ABORT, StepTaker
-from countersign.live.isolation import Abort, Serialize
+from countersign.integrations.taking import StepTaker
+from countersign.live.isolation import ABORT, Abort, Serialize
 from countersign.waiting import run
 
 if TYPE_CHECKING:
@@ -88,9 +88,11 @@ class OpenAIChat:
         """A message of the role `tool` for each call."""
         return [{"role": "tool", "tool_call_id": one.call_id, "content": one.text} for one in answers]
 
-    def answered_by(self, message: Message) -> tuple[str, ...]:
+    def answers_in(self, message: Message) -> tuple[tuple[str, object], ...]:
         """A message of the role `tool` answers one call."""
-        return (str(message.get("tool_call_id")),) if message.get("role") == "tool" else ()
+        if message.get("role") != "tool":
+            return ()
+        return ((str(message.get("tool_call_id")), message.get("content")),)
 
     def in_place(self, after: Sequence[Message]) -> list[Message]:
         """Messages of the role `tool` before all others."""

@@ -3,18 +3,20 @@
 A model's message is one step, so its calls go together: one that cannot be read, does not fit its tool or is denied
 holds the others, and live work that was done on the way is undone. Rules: an answer is written when its transaction has
 ended, never before, so no placeholder is ever described as a result; what a policy, a person or a tool said no to is
-told to the model, which can act on it, also where an earlier run or a worker met it; what is not known, and what is the
-world's or the program's fault, is raised.
+told to the model, which can act on it, also where an earlier run or a worker met it; nothing is told as not done that
+an earlier run has done, or that may be done yet; what is not known, and what is the world's or the program's fault, is
+raised.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from countersign.commit.answering import OnQuestion
+from countersign.commit.raised import MAX_ERROR
 from countersign.contract.admission import admit, load
 from countersign.contract.errors import ContractError
 from countersign.errors import (
@@ -32,9 +34,21 @@ from countersign.errors import (
 )
 from countersign.integrations.conversation import Answer, ModelCall
 from countersign.integrations.naming import OfferedTools
-from countersign.live.isolation import Abort, Retry, Serialize, require_isolation
-from countersign.tools.placeholder import Placeholder
-from countersign.tools.tool import Tool
+from countersign.integrations.telling import (
+    Meant,
+    Taken,
+    after_failure,
+    answers_of,
+    denials,
+    done_before,
+    held,
+    how_it_failed,
+    in_its_words,
+    results_of,
+)
+from countersign.live.isolation import ABORT, Abort, Retry, Serialize, require_isolation
+from countersign.recovery.withdrawing import withdraw
+from countersign.runtime import default_runtime
 from countersign.transactions.opening import transaction
 from countersign.transactions.saying import claimed_of, require_wait
 from countersign.transactions.transaction import Transaction
@@ -45,34 +59,6 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("countersign")
 
 _MAX_CLAIM: Final = 4000  # characters of the model's words that people are shown, as the wire allows
-_MAX_ERROR: Final = 500  # characters of a live tool's exception that the model gets to read
-_HELD: Final = "not done: the calls of one message go together, and another one of this message was not done"
-ABORT: Final = Abort()
-_OUTCOMES: Final = {
-    "fired": "this one was done and stands",
-    "compensated": "this one was done and has been taken back",
-    "compensating": "this one was done and is being taken back",
-    "compensation_failed": "this one was done and could not be taken back",
-    "failed": "this one was not done",
-    "unused": "this one was not done",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class _Meant:
-    """A call whose tool and arguments are found."""
-
-    call: ModelCall
-    tool: Tool
-    function: Callable[..., Any]
-    args: Mapping[str, Any]
-
-
-@dataclass(slots=True)
-class _Taken:
-    """What the tools answered inside the block: placeholders of staged calls, results of live ones."""
-
-    returned: list[Any] = field(default_factory=list)
 
 
 class _NotTakenError(Exception):
@@ -119,26 +105,48 @@ class StepTaker:
             CountersignError: as leaving a transaction does, but for refusals that the model is told.
         """
         read = [self._read(call) for call in calls]
-        meant = [one for one in read if isinstance(one, _Meant)]
+        meant = [one for one in read if isinstance(one, Meant)]
         if len(meant) < len(read):
-            return tuple(one if isinstance(one, Answer) else _held(one.call) for one in read)
-        taken, step = _Taken(), self._step(key, said)
+            answers = tuple(one if isinstance(one, Answer) else held(one.call) for one in read)
+            return await self._not_done(key, (), answers)
+        taken, step = Taken(), self._step(key, said)
         try:
             await self._run(step, meant, taken)
         except _NotTakenError as refused:
-            return _answers(meant, {refused.call.call_id: refused.why})
+            return await self._not_done(key, meant, answers_of(meant, {refused.call.call_id: refused.why}))
         except Denied as denied:
-            return _answers(meant, _of_each(denied, meant, taken))
+            return answers_of(meant, denials(denied, meant, taken))
         except EffectFailed as failed:
-            return _after_failure(_in_its_words(failed, step), meant, taken)
+            return after_failure(in_its_words(failed, step), meant, taken)
         except AlreadyRedeemed as spent:
-            failed_before = _how_it_failed(spent, step)
+            failed_before = how_it_failed(spent, step)
             if failed_before is None:
                 raise
-            return _after_failure(failed_before, meant, taken)
+            return after_failure(failed_before, meant, taken)
         except (Moved, ReleaseLapsed) as stopped:
-            return _answers(meant, {one.call.call_id: f"not done: {stopped}" for one in meant})
-        return _results(meant, taken)
+            if isinstance(stopped, ReleaseLapsed) and stopped.may_fire:
+                raise  # a model would call it once more, in another turn
+            told = {one.call.call_id: f"not done: {stopped}" for one in meant}
+            return await self._not_done(key, meant, answers_of(meant, told))
+        return results_of(meant, taken)
+
+    async def _not_done(
+        self, key: str, meant: Sequence[Meant], answers: tuple[Answer, ...]
+    ) -> tuple[Answer, ...]:
+        """These answers, which say that nothing was done, where that is so and stays so: the model may call again, in
+        another turn. `meant`: the calls, where all of them could be read.
+
+        Raises:
+            AlreadyRedeemed, OutcomeUnknown, WorldError: it is not so, or nobody knows (recovery/withdrawing.py).
+        """
+        runtime = self.runtime or default_runtime()
+        if self.awaits:
+            waits = runtime.async_waits()
+            async with waits.opened():
+                done = await withdraw(runtime.engine(waits), key)
+        else:
+            done = await withdraw(runtime.engine(runtime.sync_waits()), key)
+        return answers if done is None or done.is_nothing else done_before(done, meant)
 
     def _step(self, key: str, said: str) -> Transaction:
         return transaction(
@@ -152,7 +160,7 @@ class StepTaker:
             runtime=self.runtime,
         )
 
-    async def _run(self, step: Transaction, meant: Sequence[_Meant], taken: _Taken) -> None:
+    async def _run(self, step: Transaction, meant: Sequence[Meant], taken: Taken) -> None:
         if self.awaits:
             async with step:
                 await self._call_all(step, meant, taken)
@@ -160,11 +168,11 @@ class StepTaker:
             with step:
                 await self._call_all(step, meant, taken)
 
-    async def _call_all(self, step: Transaction, meant: Sequence[_Meant], taken: _Taken) -> None:
+    async def _call_all(self, step: Transaction, meant: Sequence[Meant], taken: Taken) -> None:
         for one in meant:
             taken.returned.append(await self._call(step, one))
 
-    async def _call(self, step: Transaction, one: _Meant) -> Any:
+    async def _call(self, step: Transaction, one: Meant) -> Any:
         try:
             value = one.function(**one.args)
             return await value if one.tool.is_async else value
@@ -188,10 +196,10 @@ class StepTaker:
                 *(one.tool.name, kind),
                 exc_info=not hidden,
             )
-            why = kind if hidden else f"{kind}: {error}"[:_MAX_ERROR]
+            why = kind if hidden else f"{kind}: {error}"[:MAX_ERROR]
             raise _NotTakenError(one.call, f"not done, and undone as far as it had come: {why}") from error
 
-    def _read(self, call: ModelCall) -> _Meant | Answer:
+    def _read(self, call: ModelCall) -> Meant | Answer:
         """The tool and the arguments that a call means, or what is wrong with it."""
         found = self.offered.find(call.name)
         if call.problem is not None:
@@ -208,109 +216,4 @@ class StepTaker:
         if not isinstance(args, dict):
             return Answer(call.call_id, "not done: the arguments must be one JSON object", done=False)
         tool, function = found
-        return _Meant(call, tool, function, args)
-
-
-def _held(call: ModelCall) -> Answer:
-    return Answer(call.call_id, _HELD, done=False)
-
-
-def _answers(meant: Sequence[_Meant], told: Mapping[str, str]) -> tuple[Answer, ...]:
-    """Nothing of the step stands; these calls are told why, the others that they were held."""
-    return tuple(Answer(one.call.call_id, told.get(one.call.call_id, _HELD), done=False) for one in meant)
-
-
-def _of_each(denied: Denied, meant: Sequence[_Meant], taken: _Taken) -> dict[str, str]:
-    """What was denied is told its reasons, each call its own."""
-    refused = {reason.effect_id for reason in denied.reasons if reason.is_a_no}
-    staged = zip(meant, taken.returned, strict=True)
-    told = {
-        one.call.call_id: str(denied)
-        for one, back in staged
-        if isinstance(back, Placeholder) and back.effect_id in refused
-    }
-    return told or {one.call.call_id: str(denied) for one in meant}
-
-
-def _after_failure(failed: EffectFailed, meant: Sequence[_Meant], taken: _Taken) -> tuple[Answer, ...]:
-    """Firing began, so each call has an outcome of its own; live work is undone."""
-    return tuple(_outcome_of(failed, one, back) for one, back in zip(meant, taken.returned, strict=True))
-
-
-def _outcome_of(failed: EffectFailed, one: _Meant, back: Any) -> Answer:
-    if not isinstance(back, Placeholder):
-        return Answer(one.call.call_id, f"this one was undone again: {failed}", done=False)
-    outcome = back.outcome or "unused"
-    stands = _OUTCOMES.get(outcome, f"the outcome of this one is {outcome!r}")
-    return Answer(one.call.call_id, f"{stands}: {failed}", done=outcome == "fired")
-
-
-def _in_its_words(failed: EffectFailed, step: Transaction) -> EffectFailed:
-    """The same with the tool's own words for it: where an earlier run or a worker met them, the journal has them."""
-    stopped = _stopped_by(step)
-    if stopped is None or stopped.error is None:
-        return failed
-    return EffectFailed(
-        failed.key,
-        failed.txn,
-        stopped.tool,
-        stopped.effect_id,
-        stopped.error,
-        failed.outcomes,
-        failed.reviews,
-    )
-
-
-def _how_it_failed(spent: AlreadyRedeemed, step: Transaction) -> EffectFailed | None:
-    """What an earlier run of these calls raised and the model was not told, as the journal has it. None where it is
-    another list that was spent, or not known how it ended.
-    """
-    outcomes = {f"{one.tool}#{seq}": one.outcome or "" for seq, one in enumerate(_distinct(step), start=1)}
-    stopped = _stopped_by(step)
-    if not step.replayed or stopped is None or not _OUTCOMES.keys() >= set(outcomes.values()):
-        return None
-    why = stopped.error or "an earlier run did not go through"
-    return EffectFailed(spent.key, spent.txn, stopped.tool, stopped.effect_id, why, outcomes)
-
-
-def _stopped_by(step: Transaction) -> Placeholder[Any] | None:
-    """The call that ended the run: the last that failed, for nothing after it was begun, and what failed before it may
-    fail alone. Where none failed, the first that was not begun.
-    """
-    failed = [one for one in _distinct(step) if one.outcome == "failed"]
-    unused = [one for one in _distinct(step) if one.outcome == "unused"]
-    return failed[-1] if failed else unused[0] if unused else None
-
-
-def _distinct(step: Transaction) -> tuple[Placeholder[Any], ...]:
-    """What was staged, in order; an equal call is the same one."""
-    return tuple({one.effect_id: one for one in step.effects}.values())
-
-
-def _results(meant: Sequence[_Meant], taken: _Taken) -> tuple[Answer, ...]:
-    """Everything was done, but for what may fail alone and did. An equal call of one message is the same call, unless
-    its tool says otherwise.
-    """
-    answers, seen = [], set()
-    for one, back in zip(meant, taken.returned, strict=True):
-        staged = isinstance(back, Placeholder)
-        if staged and back.outcome == "failed":
-            told = f"{_OUTCOMES['failed']}, which stops no other: {back.error}"
-            answers.append(Answer(one.call.call_id, told, done=False))
-            continue
-        text = _result_text(one.tool, back.result if staged else back)
-        if staged and back.effect_id in seen:
-            text = f"done once, as the equal call before it in this message: {text}"
-        if staged:
-            seen.add(back.effect_id)
-        answers.append(Answer(one.call.call_id, text, done=True))
-    return tuple(answers)
-
-
-def _result_text(tool: Tool, result: object) -> str:
-    if result is None:
-        return "done"
-    if isinstance(result, str):
-        return result
-    raw = tool.signature.dump_result(result)
-    return "done; its result cannot be written as JSON" if raw is None else raw.decode()
+        return Meant(call, tool, function, args)

@@ -19,8 +19,10 @@ from countersign.journal.opening import database_at
 from countersign.journal.outbox import Outbox
 from countersign.journal.place import JournalPlace, default_key_path, journal_place
 from countersign.journal.records import EffectRecord, Report, TransactionRecord
+from countersign.journal.rerunning import Reruns
 from countersign.journal.sealing import Seals
 from countersign.journal.sealing_keys import KeptKey, KeyFile
+from countersign.journal.sent import SentRequests
 from countersign.journal.spending import Spending
 from countersign.journal.stopping import Stops
 from countersign.journal.transactions import Staged, Transactions
@@ -60,7 +62,9 @@ class Journal:
         self.claims = Claims(self.database, self.leases, when)
         self.transactions = Transactions(self.database, self.leases, when, self.seals)
         self.firing = Firing(self.database, self.leases, when, self.seals)
+        self.sent = SentRequests(self.database, self.leases)
         self.stops = Stops(self.database, self.leases, when)
+        self.reruns = Reruns(self.database, self.leases, when)
         self.outbox = Outbox(self.database, when, self.seals)
         self.manifests = KeptManifests(self.database, when)
         self.receipts = Receipts(self.database, when)

@@ -1,4 +1,4 @@
-"""Which turns of its conversation a mark stands for: the calls of a message of a model, or what stood before one.
+"""Which turns of a conversation a mark stands for: the calls of a model's message, its answers, or what stood before.
 
 A list of messages may be shortened by whoever keeps it, so the place of a message there does not name it. Rules: a turn
 is written down before any of its calls is carried out, and the FIRING that follows makes it durable; a mark keeps every

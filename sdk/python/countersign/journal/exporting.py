@@ -1,8 +1,9 @@
 """`countersign journal export`: transactions as one document, for other programs, spreadsheets and people.
 
-Rules: what a manifest calls secret is hidden as `show` hides it (telling.py); the JSON document names its form and
-version; a cell of the CSV never begins as a formula; what an agent wrote is no markup in the Markdown. An export is a
-copy to read: nothing is taken back from it, and it proves nothing.
+Rules: what cannot be read is told as damaged, in JSON apart from the transactions that can be replayed; what a manifest
+calls secret is hidden as `show` hides it (telling.py); the JSON document names its form and version; a cell of the CSV
+never begins as a formula; what an agent wrote is no markup in the Markdown. An export is a copy to read: nothing is
+taken back from it, and it proves nothing.
 """
 
 from __future__ import annotations
@@ -29,10 +30,11 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a spreadsheet w
 def exported(form: Form, transactions: Sequence[Mapping[str, Any]], at: str) -> str:
     """These transactions, as `telling.describe` tells them, in one text."""
     if form == "json":
-        return (
-            json_text({"format": FORMAT, "exported_at": at, "transactions": list(transactions)}, indent=2)
-            + "\n"
-        )
+        sound = [one for one in transactions if "unreadable" not in one]
+        document = {"format": FORMAT, "exported_at": at, "transactions": sound}
+        if damaged := [one for one in transactions if "unreadable" in one]:
+            document["damaged"] = damaged
+        return json_text(document, indent=2) + "\n"
     return "".join(_table(transactions) if form == "csv" else _pages(transactions, at))
 
 

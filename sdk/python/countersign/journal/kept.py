@@ -22,6 +22,7 @@ _TOLD: Final = "told"
 _TRACE: Final = "trace"
 _EDITS: Final = "edits"
 _EDITED: Final = "edited"
+SENT: Final = "sent"
 
 
 class KeptManifests:
@@ -159,10 +160,11 @@ def _raise(change: Change, name: str, epoch: int) -> None:
 def txn_of(name: str) -> str:
     """The transaction whose chain binds a row of `meta`."""
     kind, _, of = name.partition(":")
-    return of if kind in {_EDITS, _EDITED, _TRACE} else OWN
+    return of.partition(":")[0] if kind in {_EDITS, _EDITED, _TRACE, SENT} else OWN
 
 
-def _set(change: Change, name: str, value: str) -> None:
+def set_meta(change: Change, name: str, value: str) -> None:
+    """Write one row of `meta`, whatever it was."""
     change.run(
         "meta",
         "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
@@ -185,18 +187,27 @@ class TakenEdits:
             return  # most programs say nothing of it, and one commit less is noticed
         now = self._clock.wall()
         with self._database.unit(durable=False) as unit, changing(unit, txn, "takes_edits", now) as change:
-            _set(change, f"{_EDITS}:{txn}", str(int(every)))
+            set_meta(change, f"{_EDITS}:{txn}", str(int(every)))
 
     def note(self, txn: str, edits: Sequence[object]) -> None:
         """Which changes made the arguments in force: what was proposed, by whom, and who accepted."""
         now = self._clock.wall()
         with self._database.unit(durable=False) as unit, changing(unit, txn, "edits", now) as change:
-            _set(change, f"{_EDITED}:{txn}", canonicalize(list(edits)).decode())
+            set_meta(change, f"{_EDITED}:{txn}", canonicalize(list(edits)).decode())
 
     def noted(self, txn: str) -> JSON:
-        """The changes that were noted, oldest first; None where there were none."""
+        """The changes that were noted, oldest first; None where there were none.
+
+        Raises:
+            JournalError: the row was changed.
+        """
         row = self._database.row("SELECT value FROM meta WHERE name = ?", (f"{_EDITED}:{txn}",))
-        return None if row is None else load(row["value"].encode())
+        try:
+            return None if row is None else load(row["value"].encode())
+        except ContractError as error:
+            raise JournalError(
+                f"the journal's note of the changes of {txn[:12]} is damaged: {error}"
+            ) from error
 
     def of(self, txn: str) -> bool:
         """Whether it said so; no where it has said nothing."""
@@ -217,7 +228,7 @@ class Traces:
             return
         now = self._clock.wall()
         with self._database.unit(durable=False) as unit, changing(unit, txn, "traced", now) as change:
-            _set(change, f"{_TRACE}:{txn}", traceparent)
+            set_meta(change, f"{_TRACE}:{txn}", traceparent)
 
     def find(self, txn: str) -> str | None:
         """The `traceparent` that was kept."""

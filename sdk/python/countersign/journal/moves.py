@@ -50,7 +50,13 @@ class LocalTxn(StrEnum):
     SETTLED = "settled"
     UNSETTLED = "unsettled"
     ENDED = "ended"
+    CLOSED = (
+        "closed"  # by a person, who put right what stood in part: finished, and nobody says that it was done
+    )
 
+
+IN_DOUBT: Final = frozenset({LocalState.FIRING, LocalState.UNKNOWN})
+"""Begun, and nobody knows yet whether it happened."""
 
 _S = LocalState
 _REFUSED: Final = frozenset({_S.DENIED, _S.EXPIRED, _S.WITHDRAWN, _S.REVOKED})
@@ -82,5 +88,5 @@ SOURCES: Final[Mapping[LocalState, frozenset[LocalState]]] = MappingProxyType(
 )
 """From which states each state may be reached; the conditional UPDATE names exactly these."""
 
-OPEN_TXN: Final = frozenset(LocalTxn) - {LocalTxn.SETTLED, LocalTxn.ENDED}
+OPEN_TXN: Final = frozenset(LocalTxn) - {LocalTxn.SETTLED, LocalTxn.ENDED, LocalTxn.CLOSED}
 """Transactions that somebody still has to finish."""

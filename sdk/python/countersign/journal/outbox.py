@@ -18,7 +18,7 @@ REPORTED: Final = "outbox.result"
 
 
 class Outbox:
-    """The table `outbox`; rows are written with the outcomes they carry (commit/firing.py)."""
+    """The table `outbox`; rows are written with the outcomes they carry (firing.py)."""
 
     def __init__(self, database: Database, clock: Clock, seals: Seals) -> None:
         self._database = database

@@ -12,6 +12,7 @@ from countersign.journal.records import (
     EffectRecord,
     ShownEffect,
     TransactionRecord,
+    Unreadable,
     effect_record,
     shown_effect,
     transaction_record,
@@ -49,13 +50,17 @@ class Reading:
         return found
 
     def find(self, name: str) -> list[TransactionRecord]:
-        """Transactions by run key, by id, or by the beginning of an id. Nothing is the beginning of none."""
+        """Transactions by run key, by id, or by the beginning of an id."""
+        return [self.require(txn) for txn in self.found_ids(name)]
+
+    def found_ids(self, name: str) -> list[str]:
+        """The same by id, also of those that cannot be read. Nothing is the beginning of none."""
         rows = self._database.rows(
-            "SELECT * FROM transactions "
+            "SELECT txn FROM transactions "
             "WHERE :name <> '' AND (run_key = :name OR substr(txn, 1, length(:name)) = :name) ORDER BY txn",
             {"name": name},
         )
-        return [transaction_record(row) for row in rows]
+        return [row["txn"] for row in rows]
 
     def key_of(self, txn: str) -> str:
         """The run key of a transaction whose row may hold nothing else that can be read; nothing where not even that.
@@ -76,28 +81,22 @@ class Reading:
         )
         return [row["txn"] for row in rows]
 
-    def newest(self, limit: int) -> list[TransactionRecord]:
-        """The latest transactions, newest first."""
+    def matching_ids(self, wanted: Wanted, limit: int | None = None) -> list[str]:
+        """The transactions somebody looks for by id, newest first; all of them unless `limit` says how many."""
         rows = self._database.rows(
-            "SELECT * FROM transactions ORDER BY updated_at DESC, txn LIMIT ?", (limit,)
-        )
-        return [transaction_record(row) for row in rows]
-
-    def matching(self, wanted: Wanted, limit: int | None = None) -> list[TransactionRecord]:
-        """The transactions somebody looks for, newest first; all of them unless `limit` says how many."""
-        rows = self._database.rows(
-            f"SELECT t.* FROM transactions t WHERE {WANTED} "  # noqa: S608 - text of ours, values are bound
+            f"SELECT t.txn FROM transactions t WHERE {WANTED} "  # noqa: S608 - text of ours, values are bound
             "ORDER BY t.updated_at DESC, t.txn LIMIT :limit",
             {**wanted.parameters, "limit": _ALL if limit is None else limit},
         )
-        return [transaction_record(row) for row in rows]
+        return [row["txn"] for row in rows]
 
     def unfinished(self) -> list[str]:
         """Transactions that somebody still has to finish, by id, oldest first: one that cannot be read keeps no other
         from being finished.
         """
         rows = self._database.rows(
-            "SELECT txn FROM transactions WHERE state NOT IN ('settled', 'ended') ORDER BY created_at, txn"
+            "SELECT txn FROM transactions WHERE state NOT IN ('settled', 'ended') AND state <> 'closed' "
+            "ORDER BY created_at, txn"
         )
         return [row["txn"] for row in rows]
 
@@ -113,12 +112,36 @@ class Reading:
         """The same for people, who need no key: what is sealed is hidden. Every row is checked as far as keys are here;
         `countersign journal verify` needs none.
         """
-        found = []
-        for row in self._rows(record, lane):
-            with suppress(JournalSealed):
-                effect_record(row, record.agent, self._seals)
-            found.append(shown_effect(row))
-        return tuple(found)
+        return tuple(self._shown(row, record.agent) for row in self._rows(record, lane))
+
+    def _shown(self, row: Row, agent: str) -> ShownEffect:
+        with suppress(JournalSealed):
+            effect_record(row, agent, self._seals)
+        return shown_effect(row)
+
+    def shown_each(self, record: TransactionRecord, lane: str) -> list[ShownEffect | Unreadable]:
+        """The same row by row: one that cannot be read hides no other.
+
+        Raises:
+            JournalError: the journal is away.
+        """
+        with suppress(JournalError):
+            return [*self.shown(record, lane)]
+        rows = self._database.rows(
+            "SELECT seq FROM effects WHERE txn = ? AND staging = ? AND lane = ? ORDER BY seq",
+            (record.txn, record.staging, lane),
+        )
+        return [self._shown_or_not(record, lane, row["seq"]) for row in rows]
+
+    def _shown_or_not(self, record: TransactionRecord, lane: str, seq: int) -> ShownEffect | Unreadable:
+        try:
+            (row,) = self._database.rows(
+                "SELECT * FROM effects WHERE txn = ? AND staging = ? AND lane = ? AND seq = ?",
+                (record.txn, record.staging, lane, seq),
+            )
+            return self._shown(row, record.agent)
+        except JournalError as error:
+            return Unreadable(lane, seq, str(error))
 
     def live(self, record: TransactionRecord) -> tuple[ShownEffect, ...]:
         """The live effects of the list in force, which are kept or undone with it: one that raised is none of them."""
@@ -145,7 +168,7 @@ class Reading:
         """Whether a call of a transaction that somebody still has to finish has something sealed, in whichever list."""
         found = self._database.row(
             "SELECT 1 FROM transactions t JOIN effects e ON e.txn = t.txn "
-            "WHERE t.state NOT IN ('settled', 'ended') AND substr(e.args, 1, ?) = ? LIMIT 1",
+            "WHERE t.state NOT IN ('settled', 'ended') AND t.state <> 'closed' AND substr(e.args, 1, ?) = ? LIMIT 1",
             (len(MARK), MARK),
         )
         return found is not None

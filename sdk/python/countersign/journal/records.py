@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from countersign.contract.admission import JSON, load
@@ -128,6 +129,15 @@ class ShownEffect:
     said: tuple[Mapping[str, JSON], ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """One call whose row nobody can read, by its place in the list; `why` names it too."""
+
+    lane: str
+    seq: int
+    why: str
+
+
 def transaction_record(row: Row) -> TransactionRecord:
     """Read one row of `transactions`.
 
@@ -139,6 +149,11 @@ def transaction_record(row: Row) -> TransactionRecord:
         values["state"] = LocalTxn(row["state"])
     except ValueError as error:
         raise _damaged("transaction", row["txn"], f"unknown state {row['state']!r}") from error
+    try:
+        for moment in ("created_at", "updated_at"):
+            datetime.fromtimestamp(row[moment], UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        raise _damaged("transaction", row["txn"], f"its {moment} is no time") from error
     for flag in ("independent", "redeemed", "landed", "parked"):
         values[flag] = bool(row[flag])
     return TransactionRecord(**values)
@@ -178,7 +193,7 @@ def shown_effect(row: Row) -> ShownEffect:
             args=shown(row["args"]) if row["args"] else HIDDEN,
             staged=None if row["staged_args"] is None else shown(row["staged_args"]),
             state=LocalState(row["state"]),
-            result=None if is_sealed(row["result"]) else row["result"],
+            result=None if is_sealed(row["result"]) else _text(row["result"]),
             result_sealed=is_sealed(row["result"]),
             has_secrets=is_sealed(row["args"]),
             error=row["error"],
@@ -187,6 +202,13 @@ def shown_effect(row: Row) -> ShownEffect:
         )
     except (ValueError, KeyError, TypeError) as error:
         raise _damaged("effect", row["effect_id"], str(error)) from error
+
+
+def _text(raw: bytes | None) -> bytes | None:
+    """What people are shown as text, and is."""
+    if raw is not None:
+        raw.decode()
+    return raw
 
 
 def said_in(settlements: JSON) -> tuple[Mapping[str, JSON], ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -17,8 +17,20 @@ from countersign.contract.pointers import pointer_tokens
 from countersign.errors import JournalError
 from countersign.journal import Journal, TransactionRecord
 from countersign.journal.reading import COMPENSATE_LANE, LIVE_LANE, STAGED_LANE
-from countersign.journal.records import ShownEffect
+from countersign.journal.records import ShownEffect, Unreadable
 from countersign.journal.sealing import HIDDEN
+
+DAMAGED: Final = "damaged"
+"""In place of a state: of what cannot be read."""
+
+_OF_TXN: Final = (
+    *("txn", "key", "agent", "state", "revision", "attempt", "unreported"),
+    *("created", "changed", "note", "edits"),
+)
+_OF_EFFECT: Final = (
+    *("lane", "seq", "tool", "state", "effect_id", "call_key"),
+    *("args", "staged", "result", "error", "compensates", "settled"),
+)
 
 
 def visible(text: str) -> str:
@@ -52,15 +64,56 @@ def summary_of(journal: Journal, txn: str) -> dict[str, Any]:
     except JournalError as error:
         key = journal.transactions.key_of(txn)
         told = dict.fromkeys(("agent", "effects", "changed"))
-        return {"txn": txn, "key": key, "state": "damaged", "note": str(error), **told}
+        return {"txn": txn, "key": key, "state": DAMAGED, "note": str(error), **told}
 
 
 def describe(journal: Journal, record: TransactionRecord) -> dict[str, Any]:
-    """One transaction with its effects."""
-    effects: list[dict[str, Any]] = []
-    if record.staging is not None:
-        for lane in (STAGED_LANE, LIVE_LANE, COMPENSATE_LANE):
-            effects += [_effect(journal, row) for row in journal.transactions.shown(record, lane)]
+    """One transaction with its effects, all of it.
+
+    Raises:
+        JournalError: something of it cannot be read.
+    """
+    shown = [row for lane in _lanes(record) for row in journal.transactions.shown(record, lane)]
+    edits = _edits(journal, record.txn)
+    return _described(journal, record, edits, [_effect(journal, row) for row in shown])
+
+
+def description_of(journal: Journal, txn: str) -> dict[str, Any]:
+    """The same by its id, as far as it can be read. What cannot is named as damaged where it stands, and in
+    `unreadable`, which nothing else has.
+
+    Raises:
+        JournalError: the journal is away.
+    """
+    try:
+        record = journal.transactions.require(txn)
+    except JournalError as error:
+        key = journal.transactions.key_of(txn)
+        told = dict.fromkeys(_OF_TXN) | {"txn": txn, "key": key, "state": DAMAGED, "note": str(error)}
+        return told | {"effects": [], "unreadable": [str(error)]}
+    effects, unreadable, edits = [], [], None
+    try:
+        edits = _edits(journal, txn)
+    except JournalError as error:
+        unreadable.append(str(error))
+    for row in (row for lane in _lanes(record) for row in journal.transactions.shown_each(record, lane)):
+        if isinstance(row, Unreadable):
+            unreadable.append(f"{row.lane} {row.seq}: {row.why}")
+            told = dict.fromkeys(_OF_EFFECT)
+            effects.append(told | {"lane": row.lane, "seq": row.seq, "state": DAMAGED, "error": row.why})
+        else:
+            effects.append(_effect(journal, row))
+    found = _described(journal, record, edits, effects)
+    return found | {"unreadable": unreadable} if unreadable else found
+
+
+def _lanes(record: TransactionRecord) -> tuple[str, ...]:
+    return (STAGED_LANE, LIVE_LANE, COMPENSATE_LANE) if record.staging is not None else ()
+
+
+def _described(
+    journal: Journal, record: TransactionRecord, edits: str | None, effects: list[dict[str, Any]]
+) -> dict[str, Any]:
     return {
         "txn": record.txn,
         "key": record.run_key,
@@ -72,7 +125,7 @@ def describe(journal: Journal, record: TransactionRecord) -> dict[str, Any]:
         "created": _moment(record.created_at),
         "changed": _moment(record.updated_at),
         "note": record.note,
-        "edits": _edits(journal, record.txn),
+        "edits": edits,
         "effects": effects,
     }
 

@@ -230,6 +230,27 @@ class Transactions(Reading):
                 *("state", "parked", "note"),
             )
 
+    def close(self, lease: Lease, note: str) -> None:
+        """A person has put right what stood of it in part, durably; `note` says who, when and what.
+
+        Raises:
+            JournalError: it is not unsettled, so nobody has to.
+        """
+        with (
+            self._database.unit(durable=True) as unit,
+            self._leases.changing(unit, lease, "closed") as change,
+        ):
+            closed = change.run(
+                "transactions",
+                "UPDATE transactions SET state = ?, note = ? WHERE txn = ? AND state = ?",
+                (LocalTxn.CLOSED.value, note, lease.txn, LocalTxn.UNSETTLED.value),
+                *("state", "note"),
+            )
+            if closed != 1:
+                raise JournalError(
+                    f"transaction {lease.txn[:12]} is not unsettled, and is not closed by hand"
+                )
+
     def abort(self, lease: Lease, staging: int, note: str) -> None:
         """Forget a list that was never frozen: its body raised. An earlier list in force is left as it is."""
         with (

@@ -16,10 +16,10 @@ from countersign.contract.admission import load
 from countersign.contract.errors import ContractError
 from countersign.contract.manifest import ToolManifest
 from countersign.contract.states import Verdict
-from countersign.contract.wire import Claimed, EvaluatedEffect, EvaluationRequest, SubmittedEffect
+from countersign.contract.wire import Claimed, EvaluationRequest, SubmittedEffect
 from countersign.engine import Engine
 from countersign.errors import Denied, NotStageable, ReviewRequired, ServiceUnavailable
-from countersign.errors.reasons import DenyReason
+from countersign.errors.reasons import Asks, DenyReason
 from countersign.tools.tool import Tool
 
 _WHERE: Final = "POST /v1/evaluations"
@@ -63,8 +63,8 @@ async def require_released(
     engine.manifests.forget(tool.name)  # what was reviewed may be another one by now
     effect_id = names.effect_id(txn=txn, call_key=call.call_key)
     if decided.decision.outcome is Verdict.REVIEW:
-        raise ReviewRequired(run_key, txn, tool.name, effect_id, _people(decided))
-    raise Denied(run_key, txn, _reasons(tool.name, effect_id, decided))
+        raise ReviewRequired(run_key, txn, tool.name, effect_id, tuple(map(Asks.of, decided.needs)))
+    raise Denied(run_key, txn, DenyReason.of(tool.name, effect_id, decided.decision))
 
 
 def _submitted(call: LiveCallAsked, manifest: ToolManifest) -> SubmittedEffect:
@@ -82,17 +82,4 @@ def _submitted(call: LiveCallAsked, manifest: ToolManifest) -> SubmittedEffect:
         n=call.n,
         call_key=call.call_key,
         resource=resource,
-    )
-
-
-def _people(decided: EvaluatedEffect) -> tuple[str, ...]:
-    return tuple(
-        f"{f'{need.quorum} of ' if need.quorum > 1 else ''}{'|'.join(need.groups)}" for need in decided.needs
-    )
-
-
-def _reasons(tool: str, effect_id: str, decided: EvaluatedEffect) -> tuple[DenyReason, ...]:
-    return tuple(
-        DenyReason(tool, effect_id, one.code, one.text, one.policy, one.advice)
-        for one in decided.decision.reasons
     )

@@ -37,6 +37,9 @@ class Abort:
     """Stop with `Moved` when somebody else changed what the live effects saw. What happens where nothing is said."""
 
 
+ABORT: Final = Abort()
+
+
 @dataclass(frozen=True, slots=True)
 class Retry:
     """Run the body again when somebody else changed what its live effects saw; `attempts` runs in all, then `Moved`.

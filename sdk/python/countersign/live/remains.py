@@ -53,6 +53,13 @@ class Recovered:
             return "it cannot be told whether its live effects were kept"
         return f"its live effects in {', '.join(stand)} stand, and those in {', '.join(lost)} do not"
 
+    @property
+    def to_settle(self) -> str:
+        """The same, with what can be done about it."""
+        if None in self.landed.values():
+            return f"{self.doubt}; where it never can, whoever has looked says so with `countersign journal close`"
+        return f"{self.doubt}; whoever puts that right says so with `countersign journal close`"
+
     def undo(self) -> None:
         """Leave nothing of what was prepared."""
         for name, (_, session) in self.prepared.items():
@@ -95,12 +102,15 @@ def _adapters(engine: Engine, tools: Iterable[str]) -> dict[str, LiveAdapter]:
     """The adapters of these tools, by name.
 
     Raises:
-        RegistrationError: a tool is not here, so that what it left cannot be looked at.
+        RegistrationError: a tool is not here, or staged since, so that what it left cannot be looked at.
     """
     found = {}
     for name in tools:
         adapter = engine.registry.require(name, "it ran live in this transaction").adapter
         if adapter is None:
-            raise RegistrationError(f"tool {name!r} ran live in this transaction and has no adapter any more")
+            raise RegistrationError(
+                f"tool {name!r} ran live in this transaction and is staged here, so that nobody can look at what it "
+                "left; declare it live with the adapter it had, and a staged one under another name"
+            )
         found[adapter.name] = adapter
     return found

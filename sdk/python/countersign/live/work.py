@@ -13,12 +13,19 @@ import functools
 import inspect
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from contextlib import ExitStack
 from typing import Any, Final, TypeVar
 
 from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
-from countersign.errors import MisuseError, NotStageable, SavepointLost, SessionLost, ToolRaised
+from countersign.errors import (
+    JournalError,
+    MisuseError,
+    NotStageable,
+    SavepointLost,
+    SessionLost,
+)
+from countersign.live.committing import CommitFailed, Committing
 from countersign.live.remains import Recovered
 from countersign.live.telling import heard
 from countersign.live.turns import Turns
@@ -27,14 +34,6 @@ from countersign.tools.tool import Tool
 T = TypeVar("T")
 
 log: Final = logging.getLogger("countersign")
-
-
-class CommitFailed(Exception):
-    """An adapter could not commit; `committed` names those that had before it."""
-
-    def __init__(self, adapter: str, cause: Exception, committed: tuple[str, ...]) -> None:
-        super().__init__(cause.kind if isinstance(cause, ToolRaised) else f"{type(cause).__name__}: {cause}")
-        self.adapter, self.committed = adapter, committed
 
 
 class LiveWork:
@@ -48,7 +47,9 @@ class LiveWork:
         self._given_secrets: set[str] = set()  # adapters, by name
         self._lost: SavepointLost | SessionLost | None = None
         self._not_undone: BaseException | None = None  # why; the journal says so until recovery has done it
-        self.stands: tuple[str, ...] = ()  # adapters whose commit is final, where another's failed
+        self.may_stand = False  # a commit of it was begun, and it is not known that nothing stands
+        self._adopted = False  # it goes on with what others left, and what was done here is undone
+        self.rerun: int | None = None  # the list it is of, where an earlier one is in force
         self.claimed: frozenset[str] | None = None  # with Serialize: the adapters it may use
 
     def __bool__(self) -> bool:
@@ -112,28 +113,55 @@ class LiveWork:
         for name, (_, session) in self._sessions.items():
             self.heard(name, functools.partial(session.prepare, attempt_id))
 
-    def commit(self, attempt_id: str) -> None:
-        """Commit every adapter, in the order they were first used; last those that can take a commit back.
+    def commit(self, attempt_id: str, kept: Callable[[], object]) -> None:
+        """Commit every adapter, in the order they were first used; last those that can take a commit back. `kept` notes
+        that all of it stands. An interrupt parts nothing (committing.py): it goes on its way once that is noted.
 
         Raises:
-            CommitFailed: one could not; of the others only those whose commit is final stand.
+            CommitFailed: one could not; of the others only those whose commit is final stand. Where it is not `unknown`
+            whether it could, nothing is undone that `recover` might have to finish.
         """
-        final: list[str] = []
-        for adapter, session in sorted(self._sessions.values(), key=lambda one: one[0].commits_last):
-            try:
-                self.heard(adapter.name, functools.partial(session.commit, attempt_id))
-            except Exception as error:
-                self._forget(final)
-                self.stands = tuple(final)
-                self.undo()
-                raise CommitFailed(adapter.name, error, tuple(final)) from error
-            if not adapter.commits_last:
-                final.append(adapter.name)
-        self._close()
+        commits = Committing(attempt_id, self._sessions.values(), self.heard)
+        self.may_stand = not self._adopted
+        try:
+            commits.run()
+            self._close()
+        except CommitFailed as failed:
+            self._leave(failed)
+            raise
+        except BaseException:
+            self._end_interrupted(commits, kept)
+            raise
+        kept()
+
+    def _end_interrupted(self, commits: Committing, kept: Callable[[], object]) -> None:
+        """Only another interrupt takes the place of the one that came; what failed besides, recovery finds out."""
+        try:
+            commits.go_on()
+            self._close()
+            kept()
+        except CommitFailed as failed:
+            log.warning("live adapter %s could not commit after an interrupt: %s", failed.adapter, failed)
+            self._leave(failed)
+        except JournalError as error:
+            log.warning("it could not be noted that the live work of %s was kept: %s", self._txn[:12], error)
+        except BaseException:
+            self._let_go(but=commits.done)
+            raise
+
+    def _leave(self, failed: CommitFailed) -> None:
+        if failed.unknown:
+            self._let_go(but=(*failed.committed, failed.adapter))
+            return
+        for name in failed.committed:
+            del self._sessions[name]
+        self.undo()
+        self.may_stand = self.may_stand and bool(failed.committed)
 
     def adopt(self, found: Recovered) -> None:
         """Go on with what dead processes had prepared, in place of what this one has done."""
         self.undo()
+        self._adopted, self.rerun = True, None
         self._sessions = dict(found.prepared)
         self._given_secrets |= found.given_secrets
 
@@ -161,15 +189,34 @@ class LiveWork:
         known = self._sessions.get(adapter.name)
         if known is None:
             self._require_claimed(adapter)
-            known = (adapter, adapter.begin(self._txn))
-            self._sessions[adapter.name] = (
-                known  # from here on it is undone with the others, whatever follows
-            )
-            for block in self._blocks:
-                block.begin(adapter.name, known[1])
+            known = self._begun(adapter)
         elif known[0] is not adapter:
             raise MisuseError(f"two live adapters are called {adapter.name!r}; give one another name")
         return known[1]
+
+    def _begun(self, adapter: LiveAdapter) -> tuple[LiveAdapter, LiveSession]:
+        """A session in which every open block can be taken back, or none: its next call would run without savepoint."""
+        known = adapter, adapter.begin(self._txn)
+        self._sessions[adapter.name] = known  # from here on it is undone with the others, whatever follows
+        try:
+            for block in self._blocks:
+                block.begin(adapter.name, known[1])
+        except BaseException:
+            self._drop(adapter.name)
+            raise
+        return known
+
+    def _drop(self, name: str) -> None:
+        """Nothing has run in that session yet."""
+        for block in self._blocks:
+            block.forget(name)
+        _, session = self._sessions.pop(name)
+        try:
+            self.heard(name, session.undo)
+        except BaseException as error:
+            self._not_undone = error
+            self.lose(f"live adapter {name!r} could not undo a session in which a block could not begin")
+            raise
 
     def _require_claimed(self, adapter: LiveAdapter) -> None:
         if self.claimed is not None and adapter.name not in self.claimed:
@@ -180,16 +227,23 @@ class LiveWork:
 
     def _close(self) -> None:
         """Everything is committed; what is left to do is tidying up, and the next to come does it as well."""
-        sessions, self._sessions = self._sessions, {}
-        for adapter, session in sessions.values():
+        for name, (_, session) in list(self._sessions.items()):
             try:
-                self.heard(adapter.name, session.close)
+                self.heard(name, session.close)
             except Exception as error:  # noqa: BLE001 - an adapter may raise anything; everything stands all the same
-                log.warning("live adapter %s could not tidy up: %s", adapter.name, error)
-
-    def _forget(self, names: list[str]) -> None:
-        for name in names:
+                log.warning("live adapter %s could not tidy up: %s", name, error)
             del self._sessions[name]
+
+    def _let_go(self, but: Container[str]) -> None:
+        """Of what is not committed yet nobody knows whether it has to be; recovery does, once an adapter can tell."""
+        sessions, self._sessions = self._sessions, {}
+        for name, (_, session) in sessions.items():
+            if name in but:
+                continue
+            try:
+                self.heard(name, session.let_go)
+            except Exception as error:  # noqa: BLE001 - an adapter may raise anything; recovery looks at it again
+                log.warning("live adapter %s could not let go of what it had prepared: %s", name, error)
 
     async def _run_async(self, tool: Tool, call: LiveCall) -> Any:
         if tool.adapter is None:
@@ -213,6 +267,10 @@ class Block:
     def begin(self, adapter: str, session: LiveSession) -> None:
         """Take a session in: one that was open before, or begins inside."""
         self._savepoints.append((adapter, self._live.heard(adapter, session.savepoint)))
+
+    def forget(self, adapter: str) -> None:
+        """Its session is undone."""
+        self._savepoints = [one for one in self._savepoints if one[0] != adapter]
 
     def __enter__(self) -> None:
         self._live._blocks.append(self)

@@ -143,7 +143,8 @@ class Manifests:
         except ServiceRefused as refused:
             if refused.status != 404:
                 raise
-            return draft_manifest(tool)
+            # What nobody has reviewed promises nothing: the service knows of no compensation, and shows people none.
+            return draft_manifest(tool).model_copy(update={"compensation": None})
 
     def _settle(self, tool: Tool, manifest: ToolManifest) -> None:
         require_fits(tool, manifest)

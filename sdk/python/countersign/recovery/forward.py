@@ -18,7 +18,7 @@ from typing import Final, NoReturn
 
 from countersign.commit.firing import FireRun
 from countersign.commit.plan import Plan, PlannedCall
-from countersign.commit.probing import Doubt, Found, find_out, probe_of
+from countersign.commit.probing import CRASHED, Doubt, Found, find_out, probe_of
 from countersign.commit.raised import MAX_ERROR
 from countersign.commit.renewing import Authority
 from countersign.commit.settling import Settlement
@@ -26,15 +26,14 @@ from countersign.contract.states import Outcome
 from countersign.engine import Engine
 from countersign.errors import AlreadyRedeemed, EffectFailed, LiveCommitFailed
 from countersign.journal import Done, EffectRecord, Lease, LocalState, LocalTxn, TransactionRecord
+from countersign.journal.moves import IN_DOUBT
 from countersign.journal.reading import LIVE_LANE
 from countersign.live.remains import Recovered, recover, undo_remains
 from countersign.live.work import LiveWork
 from countersign.recovery.learning import learn
 
-_CRASHED: Final = "its process ended while it was firing"
 _STOPPED: Final = "its program was stopped before it was begun"
 _LOST: Final = "the live effects were lost with their process"
-_IN_DOUBT: Final = frozenset({LocalState.FIRING, LocalState.UNKNOWN})
 _NOT_DONE: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})
 _ENDED_WELL: Final = frozenset({LocalTxn.SETTLED, LocalTxn.ENDED})  # ended: all of it may fail, and did
 _TAKEN_BACK: Final = frozenset(
@@ -72,7 +71,8 @@ class Forward:
             return await self._go_back(_STOPPED)
         found = self._live_landed()
         if isinstance(found, Recovered):
-            await self._settlement.unknown(found.doubt, None)
+            self._live.undo()  # a rerun's: what the first run left stays as it is
+            await self._settlement.unknown(found.to_settle, None)
         return await (self._fire_the_rest() if found else self._go_back(_LOST))
 
     async def _fire_the_rest(self) -> dict[str, object]:
@@ -96,7 +96,7 @@ class Forward:
         key, txn, outcomes = self._plan.run_key, self._plan.txn, self._settlement.outcomes()
         call = self._first_not_done()
         if call is None:  # all of it had fired, so it was the live effects that could not be kept
-            raise LiveCommitFailed(key, txn, adapter, why, outcomes)
+            raise LiveCommitFailed(key, txn, adapter, why, outcomes, reviews=reviews)
         raise EffectFailed(key, txn, call.tool.name, call.effect.effect_id, why, outcomes, reviews)
 
     async def _find_out_by_calling(self) -> None:
@@ -124,7 +124,7 @@ class Forward:
     def _settle_firing(self) -> None:
         """FIRING of a tool that may not be called twice, and has no probe to ask: nobody knows."""
         done = [
-            Done(call.effect.effect_id, Outcome.UNKNOWN, self._plan.attempt_id, error=_CRASHED)
+            Done(call.effect.effect_id, Outcome.UNKNOWN, self._plan.attempt_id, error=CRASHED)
             for call in self._plan.calls
             if self._states()[call.effect.effect_id] is LocalState.FIRING
             and not call.manifest.idempotent
@@ -138,7 +138,7 @@ class Forward:
         return [
             (call, rows[call.effect.effect_id])
             for call in self._plan.calls
-            if rows[call.effect.effect_id].state in _IN_DOUBT and probe_of(self._engine, call) is not None
+            if rows[call.effect.effect_id].state in IN_DOUBT and probe_of(self._engine, call) is not None
         ]
 
     async def _ask_probes(self) -> None:
@@ -153,7 +153,7 @@ class Forward:
         """What did not happen and may be called again is called again; what is still unknown is said once."""
         firing = row.state is LocalState.FIRING
         again = firing and call.manifest.idempotent
-        told = row.error or _CRASHED
+        told = row.error or CRASHED
         done = Done(
             call.effect.effect_id,
             found.outcome,
@@ -179,7 +179,7 @@ class Forward:
         """Nothing is called again for a list that did not go through, so of what was firing nobody knows."""
         self._write(
             [
-                Done(effect_id, Outcome.UNKNOWN, self._plan.attempt_id, error=_CRASHED)
+                Done(effect_id, Outcome.UNKNOWN, self._plan.attempt_id, error=CRASHED)
                 for effect_id, state in self._states().items()
                 if state is LocalState.FIRING
             ]
@@ -199,6 +199,7 @@ class Forward:
 
     def _undo_live(self) -> str:
         """Undo what is left of live effects; the adapter that had them, if any had."""
+        self._live.undo()  # a rerun's, of whose end the list in force says nothing
         record = self._record()
         found = recover(self._engine, record)
         found.undo()
@@ -216,7 +217,7 @@ class Forward:
             undo_remains(self._engine, self._plan.txn)
             return True
         if record.landed:
-            self._settlement.undo_live()  # a rerun's: the first run's are permanent
+            self._live.undo()  # a rerun's: the first run's are permanent
             return True
         found = recover(self._engine, record)
         if found.can_be_finished is None:
@@ -224,8 +225,7 @@ class Forward:
         if not found.can_be_finished:
             found.undo()
             return bool(self._live)
-        self._settlement.undo_live()
-        self._live.adopt(found)
+        self._live.adopt(found)  # in place of a rerun's
         if not found.prepared:
             self._engine.journal.transactions.end_live(
                 self._lease, self._plan.staging, LocalState.KEPT, durable=True
@@ -251,7 +251,7 @@ class Forward:
     def _why_unknown(self) -> str:
         """In the words of whoever found it out: the tool that raised, or the crash; and of the probe, as of now."""
         unknown = [row for row in self._rows() if row.state is LocalState.UNKNOWN]
-        told = next((row.error for row in unknown if row.error), _CRASHED)
+        told = next((row.error for row in unknown if row.error), CRASHED)
         return "; ".join([told, *(found.why for found in self._found[:1])])
 
     def _states(self) -> dict[str, LocalState]:

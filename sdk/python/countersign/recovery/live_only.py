@@ -5,15 +5,16 @@ from __future__ import annotations
 from countersign.commit.plan import Plan
 from countersign.engine import Engine
 from countersign.journal import Lease, LocalState, LocalTxn
+from countersign.live.committing import CommitFailed
 from countersign.live.remains import Recovered, recover
-from countersign.live.work import CommitFailed, LiveWork
+from countersign.live.work import LiveWork
 
 
 def settle_live_only(engine: Engine, lease: Lease, plan: Plan) -> str:
     """Finish what an adapter has begun to commit, undo the rest; in words how it ended."""
     found = recover(engine, engine.journal.transactions.require(plan.txn))
     if found.has_landed is None:
-        note, state = found.doubt, LocalTxn.UNSETTLED
+        note, state = found.to_settle, LocalTxn.UNSETTLED
     elif found.has_landed:
         note, state = _finish(engine, lease, plan, found)
     else:
@@ -28,9 +29,13 @@ def _finish(engine: Engine, lease: Lease, plan: Plan, found: Recovered) -> tuple
     """One adapter has committed, so the others, which had all prepared, do as well."""
     live = LiveWork(plan.txn)
     live.adopt(found)
+
+    def kept() -> None:
+        engine.journal.transactions.end_live(lease, plan.staging, LocalState.KEPT)
+
     try:
-        live.commit(plan.attempt_id)
+        live.commit(plan.attempt_id, kept)
     except CommitFailed as failed:
-        return f"live adapter {failed.adapter!r} could not commit: {failed}", LocalTxn.UNSETTLED
-    engine.journal.transactions.end_live(lease, plan.staging, LocalState.KEPT)
+        told = failed.unknown or f"live adapter {failed.adapter!r} could not commit: {failed}"
+        return told, LocalTxn.UNSETTLED
     return "its live effects were kept", LocalTxn.SETTLED

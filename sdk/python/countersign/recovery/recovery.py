@@ -40,6 +40,7 @@ from countersign.errors import (
     ServiceUnavailable,
     WorkerStopping,
 )
+from countersign.errors.world import owner_told
 from countersign.journal import Lease, LocalTxn, TransactionRecord
 from countersign.journal.moves import OPEN_TXN
 from countersign.journal.verifying import damage_of
@@ -112,7 +113,12 @@ async def resume_one(engine: Engine, txn: str) -> Resumed:
     lease = engine.journal.leases.acquire(record.txn)
     if isinstance(lease, str):
         return Resumed(
-            record.txn, record.run_key, record.state, record.state, f"owned by {lease}", waiting=True
+            record.txn,
+            record.run_key,
+            record.state,
+            record.state,
+            f"owned by {owner_told(lease)}",
+            waiting=True,
         )
     try:
         record = engine.journal.transactions.require(record.txn)  # as it is now that it is ours
@@ -185,7 +191,8 @@ async def _before_redemption(engine: Engine, lease: Lease, record: TransactionRe
         await _require_unchanged(engine, plan)
     try:
         takes = engine.journal.edits.of(plan.txn)
-        await Commit(engine, lease, plan, LiveWork(plan.txn), Terms(accept_edits=takes)).go_on(view, asked_at)
+        terms = Terms(accept_edits=takes, keeps_approved=True)
+        await Commit(engine, lease, plan, LiveWork(plan.txn), terms).go_on(view, asked_at)
     except (Denied, AlreadyRedeemed) as ended:
         engine.journal.transactions.end(lease, LocalTxn.ENDED, str(ended))
         return str(ended)

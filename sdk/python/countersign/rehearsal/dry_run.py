@@ -20,12 +20,12 @@ from countersign.contract.admission import load
 from countersign.contract.wire import Claimed, EvaluatedEffect, EvaluationRequest
 from countersign.engine import Engine
 from countersign.errors import MisuseError, ServiceUnavailable
-from countersign.errors.reasons import DenyReason
+from countersign.errors.reasons import Asks, DenyReason
 from countersign.journal.records import ShownEffect
 from countersign.journal.sealing import HIDDEN
 from countersign.journal.telling import without_secrets
 from countersign.live.asking import LiveCallAsked, require_released
-from countersign.rehearsal.foreseen import AdapterChanges, Asks, DryRun, ForeseenEffect, RehearsedLive
+from countersign.rehearsal.foreseen import AdapterChanges, DryRun, ForeseenEffect, RehearsedLive
 from countersign.rehearsal.stage import Rehearsal, RehearsedStep
 from countersign.runtime import Runtime
 from countersign.tools.placeholder import settle
@@ -171,10 +171,7 @@ def _foreseen(call: PlannedCall, decided: EvaluatedEffect) -> ForeseenEffect:
         without_secrets(load(call.effect.args_bytes), call.secret),
         decision.outcome.value,
         tuple(map(Asks.of, decided.needs)),
-        tuple(
-            DenyReason(name, effect_id, one.code, one.text, one.policy, one.advice)
-            for one in decision.reasons
-        ),
+        DenyReason.of(name, effect_id, decision),
         tuple(decision.policies),
     )
 

@@ -17,31 +17,12 @@ import orjson
 
 from countersign.adapters.protocol import Change
 from countersign.contract.admission import JSON
-from countersign.contract.wire import Need
-from countersign.errors.reasons import DenyReason
+from countersign.errors.reasons import Asks, DenyReason
 from countersign.journal.telling import visible
 
 Foresight = Literal["release", "review", "deny", "unknown"]
 _LONGEST: Final = 120  # characters of one value in a line for people; `changes` has all of it
 _EXACT: Final = 2**53 - 1  # the largest whole number that every reader of JSON takes for what it is
-
-
-@dataclass(frozen=True, slots=True)
-class Asks:
-    """Whom one merged gate would ask: so many people of any of these groups."""
-
-    groups: tuple[str, ...]
-    quorum: int
-    step_up: str | None = None
-
-    @classmethod
-    def of(cls, need: Need) -> Asks:
-        """As the service says it."""
-        return cls(need.groups, need.quorum, need.step_up)
-
-    def __str__(self) -> str:
-        people = f"{self.quorum} of " if self.quorum > 1 else ""
-        return f"{people}{'|'.join(self.groups)}{f' with {self.step_up}' if self.step_up else ''}"
 
 
 @dataclass(frozen=True, slots=True)

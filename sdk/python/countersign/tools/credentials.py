@@ -1,8 +1,9 @@
 """What is told of a service's answer: its beginning, without the credentials that it was asked with.
 
 Rules: what a header gave is hidden where an answer repeats it, whole or in part: no eight characters in a row of it are
-told, however the answer quotes, cuts or masks them; the user and the password of basic authentication are hidden as
-well. Up to seven characters may be left of what an answer cuts into pieces, and a value of three is no credential.
+told, however the answer quotes, cuts or masks them, in whichever case, in base64, or escaped (once or twice) as in
+addresses, HTML and JSON; the user and the password of basic authentication are hidden as well. Up to seven characters
+may be left of what an answer cuts into pieces, and a value of three is no credential.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import base64
 import itertools
 import re
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from html.entities import html5
+from typing import Final, NamedTuple
 
 _MAX_TOLD: Final = 300  # characters of an answer that people and agents get to read
 _SHORTEST: Final = 4  # characters of a value that can be a credential; "1" is a version
@@ -19,6 +21,25 @@ _RUN: Final = 8  # characters in a row that say too much: of a token, not of "Be
 _HIDDEN: Final = "[hidden]"
 _SENDABLE: Final = re.compile(r"(?:[!-~]+(?:[ \t]+[!-~]+)*)?")
 """The values that a request can carry, RFC 9110 section 5.5. What sends it refuses others too, and quotes them."""
+
+_ESCAPES: Final[Mapping[str, Callable[[str], str]]] = {
+    r"%([0-9A-Fa-f]{2})": lambda digits: chr(int(digits, 16)),  # addresses and forms
+    r"\\u([0-9A-Fa-f]{4})": lambda digits: chr(int(digits, 16)),  # JSON
+    r"\\x([0-9A-Fa-f]{2})": lambda digits: chr(int(digits, 16)),  # programs
+    r"\\([^ux])": lambda character: character,
+    r"&#[xX]([0-9A-Fa-f]{1,5});": lambda digits: chr(int(digits, 16)),  # HTML
+    r"&#([0-9]{1,6});": lambda digits: chr(int(digits)),
+    r"&([A-Za-z]{2,31};)": lambda name: html5.get(name, f"&{name}"),
+}
+"""How an answer may write a character, and which one it means."""
+_ESCAPED: Final = re.compile("|".join([*_ESCAPES, "(.)"]), re.DOTALL)
+_MEANINGS: Final[tuple[Callable[[str], str], ...]] = (*_ESCAPES.values(), lambda character: character)
+_LONGEST_ESCAPE: Final = 8  # characters of `&equals;`
+_DEEPEST: Final = 2  # escapes within escapes: a JSON text in a JSON text
+_ENCODINGS: Final = ("utf-8", "latin-1")  # of a user and a password, RFC 7617 section 2.1
+_URL_SAFE: Final = str.maketrans("-_", "+/")
+_LEADS: Final = {0: 0, 1: 2, 2: 3}
+"""By how many bytes come before a value: how many characters of base64 say something of them too."""
 
 
 def unsendable(headers: Mapping[str, str]) -> str | None:
@@ -28,34 +49,87 @@ def unsendable(headers: Mapping[str, str]) -> str | None:
 
 def told(text: str, headers: Mapping[str, str]) -> str:
     """The beginning of an answer's text, as it may stand in errors, journals and reports."""
-    values = [value for given in headers.values() for value in (given, *_read_out(given))]
-    seen = text[
-        : _MAX_TOLD + max(map(len, values), default=0)
-    ]  # a value that begins before the cut is seen whole
+    given = [value for header in headers.values() for value in (header, *_read_out(header))]
+    forms = {
+        _folded(form) for value in given if len(value) >= _SHORTEST for form in (value, *_in_base64(value))
+    }
+    runs = {
+        word[at : at + _RUN] for form in forms for word in form.split() for at in range(len(word) - _RUN + 1)
+    }
+    # A value that begins before the cut is seen whole.
+    seen = text[: _MAX_TOLD + _LONGEST_ESCAPE * max(map(len, forms), default=0)]
     hides = bytearray(len(seen))
-    for piece in {piece for value in values for piece in _pieces(value)}:
-        at = seen.find(piece)
-        while at >= 0:
-            hides[at : at + len(piece)] = b"\1" * len(piece)
-            at = seen.find(piece, at + 1)
-    runs = itertools.groupby(zip(seen[:_MAX_TOLD], hides, strict=False), key=lambda one: one[1])
-    return "".join(_HIDDEN if hidden else "".join(one for one, _ in run) for hidden, run in runs)
+    for read in _readings(seen):
+        for begin, end in _found(_folded(read.text), forms, runs):
+            start, stop = read.begins[begin], read.ends[end - 1]
+            hides[start:stop] = b"\1" * (stop - start)
+    parts = itertools.groupby(zip(seen[:_MAX_TOLD], hides, strict=False), key=lambda one: one[1])
+    return "".join(_HIDDEN if hidden else "".join(one for one, _ in part) for hidden, part in parts)
 
 
-def _pieces(value: str) -> Iterator[str]:
-    """What must not be told of a value: itself, and whatever is long enough of its words."""
-    if len(value) >= _SHORTEST:
-        yield value
+def _found(text: str, wholes: set[str], runs: set[str]) -> Iterator[tuple[int, int]]:
+    """Where a text holds one of these."""
+    for whole in wholes:
+        if len(whole) >= _SHORTEST:
+            yield from (
+                (one.start(), one.start() + len(whole))
+                for one in re.finditer(f"(?={re.escape(whole)})", text)
+            )
+    yield from ((at, at + _RUN) for at in range(len(text) - _RUN + 1) if text[at : at + _RUN] in runs)
+
+
+class _Reading(NamedTuple):
+    """A text, and where in the answer each of its characters begins and ends."""
+
+    text: str
+    begins: list[int]
+    ends: list[int]
+
+
+def _readings(seen: str) -> Iterator[_Reading]:
+    """An answer as it stands, and with its escapes read."""
+    places = range(len(seen))
+    reading = _Reading(seen, [*places], [at + 1 for at in places])
+    yield reading
+    for _ in range(_DEEPEST):
+        reading = _unescaped(reading)
+        yield reading
+
+
+def _unescaped(reading: _Reading) -> _Reading:
+    text, begins, ends = list[str](), list[int](), list[int]()
+    for one in _ESCAPED.finditer(reading.text):
+        which = one.lastindex or 1
+        means = _MEANINGS[which - 1](one[which])
+        text.append(means)
+        begins += [reading.begins[one.start()]] * len(means)
+        ends += [reading.ends[one.end() - 1]] * len(means)
+    return _Reading("".join(text), begins, ends)
+
+
+def _folded(text: str) -> str:
+    """In small letters, each in its place."""
+    return "".join(small if len(small := one.lower()) == 1 else one for one in text)
+
+
+def _in_base64(value: str) -> Iterator[str]:
+    """Each word of it as it stands in base64 wherever it begins there, without what a neighbour has a part in."""
     for word in value.split():
-        yield from (word[at : at + _RUN] for at in range(len(word) - _RUN + 1))
+        for before, lead in _LEADS.items():
+            packed = b"\0" * before + word.encode()
+            for encode in (base64.b64encode, base64.urlsafe_b64encode):
+                yield encode(packed).decode().rstrip("=")[lead:]
 
 
-def _read_out(value: str) -> list[str]:
-    """The user and the password that basic authentication (RFC 7617) packs."""
+def _read_out(value: str) -> Iterator[str]:
+    """The user and the password that basic authentication (RFC 7617) packs, padded or not."""
     scheme, _, packed = value.partition(" ")
     if scheme.lower() != "basic":
-        return []
+        return
+    bare = packed.strip().rstrip("=").translate(_URL_SAFE)
     try:
-        return base64.b64decode(packed, validate=True).decode().split(":", 1)
+        raw = base64.b64decode(bare + "=" * (-len(bare) % 4), validate=True)
     except ValueError:
-        return []
+        return
+    for encoding in _ENCODINGS:
+        yield from raw.decode(encoding, "replace").split(":", 1)

@@ -1,5 +1,5 @@
 """Which transaction is watching this code, which effect is firing, and whether a script is only being imported for its
-tools. Three context variables, nothing else.
+tools: three context variables, and where the program stands when it asks.
 
 A context variable follows code into tasks and `asyncio.to_thread`; whether the transaction knows that task,
 thread or process is the transaction's own question (transactions/intake.py).
@@ -11,6 +11,8 @@ import asyncio
 import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -68,6 +70,21 @@ class FiringEffect:
 
 
 firing_effect: ContextVar[FiringEffect | None] = ContextVar("countersign_firing_effect", default=None)
+
+
+@contextmanager
+def acting_for(effect: FiringEffect) -> Iterator[None]:
+    """What runs inside acts for this effect. A tool or a probe that calls another gated tool would fire it unasked: it
+    is inside no transaction.
+    """
+    token, outer = firing_effect.set(effect), current_transaction.get()
+    current_transaction.set(None)
+    try:
+        yield
+    finally:
+        effect.over.set()
+        current_transaction.set(outer)
+        firing_effect.reset(token)
 
 
 importing: ContextVar[str | None] = ContextVar("countersign_importing", default=None)

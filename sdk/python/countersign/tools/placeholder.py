@@ -1,7 +1,8 @@
 """What a staged call returns: the name of a call that has not happened yet, never a pretend result.
 
-A placeholder refuses to be used as a value. Truth, text, comparison, arithmetic, iteration and attributes
-raise `PlaceholderUsed`, because every one of them would let a program go on as if the effect had happened.
+A placeholder refuses to be used as a value. Truth, text, comparison, arithmetic and iteration raise
+`PlaceholderUsed`, because every one of them would let a program go on as if the effect had happened; there are no
+attributes of a result either (`AttributeError`, so that `hasattr` tells the truth).
 `repr` is the one exception, for debuggers and logs. After the commit `.result` is what the tool returned and
 `.outcome` what became of the effect; the placeholder itself never turns into the result.
 """

@@ -62,6 +62,21 @@ class ToolRegistry:
             )
         return found
 
+    def require_staged(self, name: str, why: str) -> Tool:
+        """The staged tool of that name: one that is live now has a function that only its adapter can take back, and is
+        called by nobody else.
+
+        Raises:
+            RegistrationError: there is none, or it is live; `why` says who asked for it.
+        """
+        found = self.require(name, why)
+        if found.lane != "staged":
+            raise RegistrationError(
+                f"tool {name!r} is live here, but {why}, which calls a staged one; declare it staged, and a live one "
+                "under another name"
+            )
+        return found
+
     def unmet(self, one: Tool) -> tuple[str, ...]:
         """What the tool's code counts on and does not say, or names and no code here defines: without it nothing takes
         the effect back, or tells whether it happened.

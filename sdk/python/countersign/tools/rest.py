@@ -3,8 +3,9 @@
     bank = RestApi("https://bank.example/v1", headers=lambda: {"Authorization": f"Bearer {token()}"})
 
     @tool("charge", resource=("Order", "order_id"))
-    def charge(order_id: str, amount_cents: int) -> dict[str, Any]:
-        return bank.post("/orders/{order_id}/charges", {"order_id": order_id}, json={"cents": amount_cents}).json
+    def charge(order_id: str, amount_cents: int) -> str:
+        made: dict[str, str] = bank.post("/orders/{id}/charges", {"id": order_id}, json={"cents": amount_cents}).json
+        return made["charge_id"]
 
 Rules: what changes something is sent only while an effect fires, under its call key as the idempotency key, and what
 else the same call changes under a key of its own (sending.py); an answer that says that nothing happened is `NotDone`,
@@ -17,6 +18,7 @@ about what has happened.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 import time
@@ -72,8 +74,9 @@ class RestUnknown(CountersignError):
 
 @dataclass(frozen=True, slots=True)
 class RestAnswer:
-    """An answer below 300 (but 202 and 207): it has been done. `json` is None where the body is none, or not `whole`:
-    larger or slower than we read, or broken off; then `text` is its beginning.
+    """An answer below 300 (but 202 and 207): it has been done. `json` is what the service wrote, of whatever type, and
+    None where the body is none, or not `whole`: larger or slower than we read, or broken off; then `text` is its
+    beginning.
     """
 
     status: int
@@ -89,6 +92,12 @@ class _Request(NamedTuple):
     method: str
     url: httpx2.URL
     content: bytes | None
+
+    @property
+    def digest(self) -> str:
+        """By which it is known again, in another process too."""
+        head = canonicalize([self.method, str(self.url)])
+        return hashlib.sha256(head + b"\n" + (self.content or b"")).hexdigest()
 
 
 class _Heard(NamedTuple):
@@ -211,7 +220,7 @@ class RestApi:
                 return self._answer(request, {})
             require_no_probe(f"sends {request.what}")
             effect = current_effect()
-            with effect.requests.sending(request, request.what) as place:
+            with effect.requests.sending(request.digest, request.what) as place:
                 return self._answer(request, {self._idempotency_header: effect.request_key(place)})
 
     def _request(

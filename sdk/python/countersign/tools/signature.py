@@ -1,4 +1,4 @@
-"""From a function's signature to canonical bytes and back.
+"""From a function's signature to canonical bytes and back; what it returns is `results.py`.
 
 Binding makes keyword and positional forms the same args. Freezing validates each argument by its annotation
 (pydantic), writes it as canonical JSON and reads it back; what does not come back as it went in is refused,
@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import Any, Final, NotRequired
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic_core import PydanticSerializationError
 from typing_extensions import TypedDict
 
 from countersign.contract.admission import JSON, admit, load
@@ -31,6 +31,7 @@ from countersign.contract.canonical import canonicalize
 from countersign.contract.errors import AdmissionError
 from countersign.errors import NotStageable, RegistrationError
 from countersign.tools.placeholder import find_placeholder
+from countersign.tools.results import Result
 
 _typed_dict: Final[Any] = TypedDict  # the functional form with fields that only the signature knows
 _UNFAITHFUL: Final = (bytes, bytearray, memoryview, set, frozenset, Decimal, complex)
@@ -46,6 +47,7 @@ class Signature:
         self._hints = _type_hints(fn, tool)
         for parameter in self._signature.parameters.values():
             _require_named(parameter, tool)
+        self._result = Result(self._hints.get("return", Any), tool)
 
     @property
     def names(self) -> frozenset[str]:
@@ -130,36 +132,34 @@ class Signature:
         with self._described():
             return self._adapter.json_schema(mode="validation")
 
+    def require_result(self) -> None:
+        """Refuse a return annotation under which what is returned would come back as something else.
+
+        Raises:
+            RegistrationError: text and what JSON writes as text, in one union.
+        """
+        self._result.require_told_apart()
+
     def dump_result(self, value: object) -> bytes | None:
         """A result as canonical bytes, or None where it has no JSON form (the effect has fired all the same)."""
-        try:
-            return canonicalize(admit(to_jsonable_python(value, by_alias=True)))
-        except (AdmissionError, PydanticSerializationError, RecursionError, ValueError, TypeError):
-            return None
+        return self._result.dump(value)
 
     def load_result(self, raw: bytes) -> object:
         """A journaled result, typed by the return annotation where that is possible."""
-        value = load(raw)
-        try:
-            return self._result(value)
-        except (ValidationError, TypeError, ValueError):
-            return value
+        return self._result.load(raw)
 
     def result_fits(self, raw: bytes) -> bool:
         """Whether a journaled result still is what the return annotation says."""
-        try:
-            self._result(load(raw))
-        except (ValidationError, TypeError, ValueError):
-            return False
-        return True
+        return self._result.fits(raw)
+
+    def loses_result(self, value: object, raw: bytes | None) -> str | None:
+        """What another run would get in place of this result, by its kind; None where it gets one that is equal."""
+        return self._result.loses(value, raw)
 
     @property
     def answers_nothing(self) -> bool:
         """Whether it says that it returns None."""
         return self._hints.get("return", Any) is type(None)
-
-    def _result(self, value: JSON) -> object:
-        return TypeAdapter[object](self._hints.get("return", Any)).validate_python(value)
 
     @cached_property
     def _adapter(self) -> TypeAdapter[dict[str, Any]]:

@@ -176,6 +176,8 @@ def tool(
         require_sound(called, lane, adapter, said | calling)
         require_calling(called, calling)
         signature = Signature(fn, called)
+        if lane == "staged":  # of a live call the journal keeps no result
+            signature.require_result()
         return Tool(
             name=called,
             fn=fn,

@@ -214,8 +214,9 @@ class Intake:
 
         Raises:
             OutsideTransaction: not where the transaction was opened.
-            NotStageable: a live adapter has no savepoints.
-            SavepointLost: a live effect could not be taken back alone.
+            MisuseError: it is inside `txn.parallel()`.
+            NotStageable: a live adapter has no savepoints, or a live effect is running.
+            SavepointLost, SessionLost: a live effect could not be taken back alone.
         """
         self._require_own_block("a nested transaction")
         staged, steps, calls = len(self.placeholders), len(self.steps), self.calls.copy()

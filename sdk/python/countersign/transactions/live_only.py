@@ -12,13 +12,17 @@ import httpx2
 
 from countersign.commit.plan import Plan
 from countersign.engine import Engine
-from countersign.errors import AlreadyRedeemed, LiveCommitFailed, ServiceRefused
+from countersign.errors import AlreadyRedeemed, LiveCommitFailed, OutcomeUnknown, ServiceRefused
 from countersign.journal import Journal, Lease, LocalState, LocalTxn, TransactionRecord
-from countersign.live.work import CommitFailed, LiveWork
+from countersign.live.committing import CommitFailed
+from countersign.live.work import LiveWork
 from countersign.transactions.listing import LiveKeys
 
 _NOTHING: Final = "its block asked for nothing"
-_ASKED: Final = frozenset({LocalTxn.REVIEW, LocalTxn.READY, LocalTxn.STOPPED})
+_MAYBE_ASKED: Final = frozenset(
+    {LocalTxn.FROZEN, LocalTxn.STOPPED}
+)  # on its way, and nobody heard of it again
+_ASKED: Final = frozenset({LocalTxn.REVIEW, LocalTxn.READY}) | _MAYBE_ASKED
 
 
 def require_same_live_work(journal: Journal, earlier: TransactionRecord, plan: Plan, ran: LiveKeys) -> None:
@@ -46,7 +50,7 @@ async def withdraw_earlier(engine: Engine, earlier: TransactionRecord) -> None:
     try:
         await engine.service.withdraw(earlier.txn, "its rerun staged nothing")
     except ServiceRefused as refused:
-        never_arrived = earlier.state is LocalTxn.STOPPED and refused.status == httpx2.codes.NOT_FOUND
+        never_arrived = earlier.state in _MAYBE_ASKED and refused.status == httpx2.codes.NOT_FOUND
         if not never_arrived:
             raise
 
@@ -56,20 +60,29 @@ def commit_live_only(journal: Journal, lease: Lease, live: LiveWork, plan: Plan,
 
     Raises:
         Moved: what they saw was changed by somebody else.
+        LeaseLost: another process has taken it over, and may have undone it.
         LiveCommitFailed: one of them could not, with those that had.
+        OutcomeUnknown: one of them does not know whether it could.
     """
     if not plan.live:
         journal.transactions.end(lease, LocalTxn.ENDED, _NOTHING)
         return
     live.verify_unmoved()
     live.prepare(attempt_id)
+    journal.leases.renew(lease)  # until it was prepared, recovery could not see that it was to be committed
+
+    def kept() -> None:
+        journal.transactions.end_live(lease, plan.staging, LocalState.KEPT)
+        journal.transactions.end(lease, LocalTxn.SETTLED)
+
     try:
-        live.commit(attempt_id)
+        live.commit(attempt_id, kept)
     except CommitFailed as failed:
+        if failed.unknown:
+            journal.transactions.end(lease, LocalTxn.UNSETTLED, failed.unknown)
+            raise OutcomeUnknown(plan.run_key, plan.txn, [], {}, failed.unknown) from failed.__cause__
         state = LocalTxn.UNSETTLED if failed.committed else LocalTxn.ENDED
         journal.transactions.end(lease, state, str(failed))
         raise LiveCommitFailed(
             plan.run_key, plan.txn, failed.adapter, str(failed), {}, committed=failed.committed
         ) from failed.__cause__
-    journal.transactions.end_live(lease, plan.staging, LocalState.KEPT)
-    journal.transactions.end(lease, LocalTxn.SETTLED)

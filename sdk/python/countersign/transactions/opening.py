@@ -10,7 +10,7 @@ from countersign.commit.answering import Answering, OnQuestion
 from countersign.commit.terms import Terms
 from countersign.errors import UNNAMED, MisuseError
 from countersign.errors.reasons import Proposal
-from countersign.live.isolation import Abort, Serialize, require_isolation
+from countersign.live.isolation import ABORT, Abort, Serialize, require_isolation
 from countersign.tools.current import open_transaction, require_running
 from countersign.transactions.saying import claimed_of, require_key, require_wait
 from countersign.transactions.transaction import Transaction
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from countersign.runtime import Runtime
 
 _KEY_BYTES: Final = 16
-_ABORT: Final = Abort()
 
 
 def transaction(
@@ -34,7 +33,7 @@ def transaction(
     accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
     dry_run: bool = False,
-    isolation: Abort | Serialize = _ABORT,
+    isolation: Abort | Serialize = ABORT,
     runtime: Runtime | None = None,
 ) -> Transaction:
     """Open one step of an agent: `with transaction(key="ticket-4711"): ...`, or `async with`. Inside another one,
@@ -71,7 +70,7 @@ def transaction(
             "transaction(independent=True) has no live effects, so it has nothing to serialize; leave isolation out"
         )
     claimed = claimed_of(purpose, reasoning, on_behalf_of)
-    said = (key, wait, independent, claimed, accept_edits, on_question, dry_run, isolation != _ABORT)
+    said = (key, wait, independent, claimed, accept_edits, on_question, dry_run, isolation != ABORT)
     outer = open_transaction()  # whose runtime an inner block has, also where that is a replay's
     return Transaction(
         runtime or (default_runtime() if outer is None else outer._runtime),

@@ -12,7 +12,7 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from countersign.commit.answering import Answering, OnQuestion
 from countersign.commit.asking import pause_seconds, pending_of, until_answered, why_away
@@ -22,6 +22,7 @@ from countersign.contract.states import EffectState, TxnState
 from countersign.contract.wire import TransactionView
 from countersign.engine import Engine
 from countersign.errors import (
+    CountersignError,
     MisuseError,
     Moved,
     OutcomeUnknown,
@@ -32,7 +33,8 @@ from countersign.errors import (
     TransactionBusy,
 )
 from countersign.errors.reasons import Proposal
-from countersign.live.isolation import Abort, Attempts, Isolation, require_isolation
+from countersign.errors.traces import shortened
+from countersign.live.isolation import ABORT, Attempts, Isolation, require_isolation
 from countersign.runtime import Runtime, default_runtime
 from countersign.tools.current import require_running
 from countersign.transactions.list_guard import ListGuard
@@ -44,7 +46,6 @@ if TYPE_CHECKING:
     from countersign.rehearsal.foreseen import DryRun
 
 R = TypeVar("R")
-_ABORT: Final = Abort()
 
 
 @overload
@@ -80,7 +81,7 @@ def run_transaction(
     on_behalf_of: str | None = None,
     accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
-    isolation: Isolation = _ABORT,
+    isolation: Isolation = ABORT,
     runtime: Runtime | None = None,
 ) -> Coroutine[Any, Any, R]: ...
 @overload
@@ -94,7 +95,7 @@ def run_transaction(
     on_behalf_of: str | None = None,
     accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
-    isolation: Isolation = _ABORT,
+    isolation: Isolation = ABORT,
     runtime: Runtime | None = None,
 ) -> R: ...
 def run_transaction(
@@ -108,7 +109,7 @@ def run_transaction(
     accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
     dry_run: bool = False,
-    isolation: Isolation = _ABORT,
+    isolation: Isolation = ABORT,
     runtime: Runtime | None = None,
 ) -> Any:
     """Run `fn(txn)` as one step and answer what it returned; an async `fn` gives a coroutine to await.
@@ -144,7 +145,10 @@ def run_transaction(
     terms = Terms(wait, claimed, accept_edits, Answering(on_question))
     if inspect.iscoroutinefunction(fn):
         return _rerun_async(chosen, fn, key, terms, isolation)
-    return run(_Rerun(chosen, chosen.sync_waits(), fn, key, terms, isolation).run())
+    try:
+        return run(_Rerun(chosen, chosen.sync_waits(), fn, key, terms, isolation).run())
+    except CountersignError as answer:
+        raise shortened(answer)  # noqa: B904 - the same exception, with the cause it had
 
 
 def require_step(fn: object, caller: str, instead: str) -> Callable[[Transaction], Any]:
@@ -176,7 +180,10 @@ async def _rerun_async(
 ) -> Any:
     waits = runtime.async_waits()
     async with waits.opened():
-        return await _Rerun(runtime, waits, fn, key, terms, isolation).run()
+        try:
+            return await _Rerun(runtime, waits, fn, key, terms, isolation).run()
+        except CountersignError as answer:
+            raise shortened(answer)  # noqa: B904 - as above
 
 
 class _Rerun:

@@ -7,19 +7,17 @@ not at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final
+from typing import Any
 
 from countersign.commit.answering import OnQuestion
 from countersign.errors.reasons import Proposal
-from countersign.live.isolation import Abort, Isolation
+from countersign.live.isolation import ABORT, Isolation
 from countersign.runtime import Runtime, default_runtime
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.registry import ToolRegistry, default_registry
 from countersign.transactions.rerun import run_transaction
 from countersign.transactions.schedule import Schedule, Steps
 from countersign.transactions.transaction import Transaction
-
-_ABORT: Final = Abort()
 
 
 def run_steps(
@@ -33,7 +31,7 @@ def run_steps(
     on_behalf_of: str | None = None,
     accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
-    isolation: Isolation = _ABORT,
+    isolation: Isolation = ABORT,
     runtime: Runtime | None = None,
 ) -> dict[str, Any]:
     """Run steps (lists and mappings, or JSON text) as one transaction, and answer the results by the ids of the steps
@@ -79,7 +77,7 @@ async def run_steps_async(
     on_behalf_of: str | None = None,
     accept_edits: bool | Callable[[Proposal], bool] = False,
     on_question: OnQuestion | None = None,
-    isolation: Isolation = _ABORT,
+    isolation: Isolation = ABORT,
     runtime: Runtime | None = None,
 ) -> dict[str, Any]:
     """The same in an event loop; some of the tools, or all, may be async."""

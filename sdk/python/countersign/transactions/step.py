@@ -28,12 +28,12 @@ from countersign.engine import Engine
 from countersign.errors import AlreadyRedeemed, JournalError, TransactionBusy
 from countersign.journal import Journal, Lease, LocalState, LocalTxn, Staged, TransactionRecord
 from countersign.journal.moves import OPEN_TXN
-from countersign.journal.verifying import require_as_written
 from countersign.live.asking import LiveCallAsked, require_released
 from countersign.live.isolation import Serialize, claim
 from countersign.live.remains import undo_remains
 from countersign.live.running import ALL_LOST, Running
 from countersign.live.work import LiveWork
+from countersign.recovery.closing import require_to_go_on
 from countersign.recovery.forward import Forward, results_in_journal
 from countersign.recovery.live_only import settle_live_only
 from countersign.tools.placeholder import Placeholder
@@ -43,7 +43,7 @@ from countersign.transactions.live_only import commit_live_only, require_same_li
 
 log: Final = logging.getLogger("countersign")
 
-_MAYBE_REDEEMED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.READY, LocalTxn.STOPPED})
+_MAYBE_REDEEMED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.READY, LocalTxn.STOPPED, LocalTxn.UNSETTLED})
 _LEASE_POLL_SECONDS: Final = 0.05
 
 
@@ -73,7 +73,7 @@ class Step:
 
         Raises:
             TransactionBusy: somebody alive owns it.
-            JournalError: what an earlier run left of it is not as the SDK wrote it.
+            JournalError, AlreadyRedeemed: what an earlier run left is not as the SDK wrote it; or a person closed it.
         """
         agent, journal = engine.settings.agent, engine.journal
         waited, until = 0.0, engine.settings.lease_wait_seconds if patient else 0.0
@@ -82,7 +82,7 @@ class Step:
                 journal.transactions.open(txn=txn, agent=agent, run_key=run_key, independent=independent)
                 lease = journal.leases.acquire(txn)
                 if isinstance(lease, Lease):
-                    require_as_written(journal.database, txn)
+                    require_to_go_on(journal, txn)
                     return cls(journal, lease, agent=agent, run_key=run_key, independent=independent)
             if waited >= until:
                 raise TransactionBusy(run_key, lease, waited)
@@ -329,6 +329,7 @@ class Step:
             raise AlreadyRedeemed(self.run_key, self.txn, earlier.state.value, why, finished=not unfinished)
         if unfinished:
             self._tell_changed(before, plan)
+            self._live.rerun = self._list.staging
             self._journal.stops.go_on(self._lease)  # whoever runs it again under its key means it
             return await Forward(engine, self._lease, before, self._live).run() | self._known(engine, before)
         self._live.undo()
@@ -356,13 +357,13 @@ class Step:
             self._list.settle(row.effect_id, row.state.value, results.get(row.effect_id), row.error)
 
     def _end(self) -> None:
-        """Whatever happened: no session stays open, no live row stays undecided but where a part stands, the lease is
+        """Whatever happened: no session stays open, no live row stays undecided but where it may stand, the lease is
         free.
         """
         with self._undone_live():
             try:
                 with self._journal.database.unit(durable=False):
-                    if not self._live.stands:
+                    if not self._live.may_stand:
                         self._journal.transactions.end_live(
                             self._lease, self._list.staging, LocalState.UNDONE
                         )

@@ -9,26 +9,31 @@ A forked child that leaves the block neither commits nor undoes what is its pare
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Coroutine, Sequence
-from contextlib import AbstractContextManager, AsyncExitStack, ExitStack
+from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from countersign.commit.terms import Terms
 from countersign.contract import names
 from countersign.errors import (
     CountersignError,
     IndependentFailures,
+    JournalError,
     MisuseError,
+    Moved,
     OutsideTransaction,
-    Stopped,
 )
-from countersign.live.isolation import Abort, Isolation, Serialize
+from countersign.errors.traces import shortened
+from countersign.journal.moves import OPEN_TXN
+from countersign.live.isolation import ABORT, Isolation, Serialize
 from countersign.tools.current import current_transaction, open_transaction
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.tool import Tool
 from countersign.transactions.intake import Intake, OpenStep
+from countersign.transactions.interrupted import tell_where_it_stands
 from countersign.transactions.step import Step
 from countersign.waiting import SyncWaits, Waits, run
 
@@ -39,7 +44,6 @@ if TYPE_CHECKING:
     from countersign.rehearsal.stage import Rehearsal
     from countersign.transactions.list_guard import ListGuard
 
-_ABORT: Final = Abort()
 _NEW, _OPEN, _CLOSED = "new", "open", "closed"
 
 
@@ -56,7 +60,7 @@ class Transaction:
         guard: ListGuard | None = None,
         plain: bool = False,
         rehearsal: Rehearsal[Any] | None = None,
-        isolation: Isolation = _ABORT,
+        isolation: Isolation = ABORT,
     ) -> None:
         self.key = key
         self._plain = plain  # nothing was said of it, so it may be a savepoint of another
@@ -105,13 +109,11 @@ class Transaction:
 
     @property
     def state(self) -> str:
-        """`staging`, `review`, `settled`, ... as the journal has it; of independent effects the least
-        finished.
+        """`staging`, `review`, `settled`, ... as the journal has it; of independent effects the first
+        that is not finished.
         """
-        states = [step.state().value for step in self._steps()]
-        return next(
-            (state for state in states if state not in {"settled", "ended"}), states[0] if states else _NEW
-        )
+        states = [step.state() for step in self._steps()]
+        return next((state for state in states if state in OPEN_TXN), states[0] if states else _NEW)
 
     @property
     def has_ended(self) -> bool:
@@ -165,9 +167,12 @@ class Transaction:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             run(self._exit(error))
-        except (Stopped, MisuseError) as answer:
-            # A refusal is an answer, not a crash: its trace ends where the program left the block.
-            raise answer.with_traceback(None)  # noqa: B904 - the same exception, with the cause it had
+        except (CountersignError, IndependentFailures) as answer:
+            # It is an answer, not a crash: its trace ends where the program left the block.
+            raise shortened(answer)  # noqa: B904 - the same exception, with the cause it had
+        except (KeyboardInterrupt, SystemExit) as interrupt:
+            self._tell_where_it_stands(interrupt)
+            raise
 
     async def __aenter__(self) -> Self:
         waits = self._runtime.async_waits()
@@ -182,8 +187,11 @@ class Transaction:
     async def __aexit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             await self._exit(error)
-        except (Stopped, MisuseError) as answer:
-            raise answer.with_traceback(None)  # noqa: B904 - as above
+        except (CountersignError, IndependentFailures) as answer:
+            raise shortened(answer)  # noqa: B904 - as above
+        except (KeyboardInterrupt, SystemExit, asyncio.CancelledError) as interrupt:
+            self._tell_where_it_stands(interrupt)
+            raise
         finally:
             await self._opened.aclose()
 
@@ -241,6 +249,8 @@ class Transaction:
             return
         if error is not None:
             self._abort(f"the body raised {type(error).__name__}")
+            if isinstance(error, Moved):
+                self._tell_earlier(error)
             return
         try:
             self._require_awaited(forgotten)
@@ -272,6 +282,20 @@ class Transaction:
                 f"transaction {self.key!r} was opened by the process that this one was forked from, and only that one "
                 "commits it; end the child inside the block with os._exit, or fork before it"
             )
+
+    def _tell_where_it_stands(self, interrupt: BaseException) -> None:
+        if self._engine is not None and self._rehearsal is None:
+            txns = [step.txn for step in self._steps()]
+            tell_where_it_stands(interrupt, self._engine.journal, txns, self.key)
+
+    def _tell_earlier(self, moved: Moved) -> None:
+        """What this run could not look at, an earlier one of its key may have done."""
+        if self._engine is None:
+            return
+        with suppress(JournalError):
+            record = self._engine.journal.transactions.get(self.txn)
+            if record is not None and (record.redeemed or record.landed):
+                moved.tell_earlier(record.state.value)
 
     def _abort(self, note: str) -> None:
         for step in self._steps():

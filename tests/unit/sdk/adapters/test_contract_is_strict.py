@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from countersign.adapters.files import FilesAdapter
+from countersign.adapters.inside import Inside, _Turn
 from countersign.adapters.overlay import FilesSession
 from countersign.adapters.redo import Work
 from countersign.adapters.sqlite import SQLiteSession
@@ -23,17 +25,43 @@ Fault = Callable[[pytest.MonkeyPatch], None]
 
 @contextmanager
 def _keeps_half(self: FilesSession, call: object) -> Iterator[None]:
-    token = self._current.set(self)
-    try:
+    with self._inside.effect(self):
         yield
-    finally:
-        self._current.reset(token)
 
 
 @contextmanager
 def _never_leaves(self: FilesSession, call: object) -> Iterator[None]:
-    self._current.set(self)
+    self._inside.effect(self).__enter__()
     yield
+
+
+@contextmanager
+def _stays_open(self: Inside[FilesSession], subject: FilesSession) -> Iterator[None]:
+    token = self._turn.set(_Turn(subject))
+    try:
+        yield
+    finally:
+        self._turn.reset(token)
+
+
+class _OfItsThread(_Turn[FilesSession]):
+    """As an adapter has it that asks for the thread."""
+
+    def __init__(self, subject: FilesSession) -> None:
+        self.subject, self.used, self._mine = subject, threading.RLock(), threading.get_ident()
+
+    @property
+    def over(self) -> bool:  # type: ignore[override]
+        return threading.get_ident() != self._mine
+
+
+@contextmanager
+def _of_its_thread(self: Inside[FilesSession], subject: FilesSession) -> Iterator[None]:
+    token = self._turn.set(_OfItsThread(subject))
+    try:
+        yield
+    finally:
+        self._turn.reset(token)
 
 
 def _instead(owner: type, name: str, act: Any) -> Fault:
@@ -48,6 +76,18 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "what an effect that raised wrote is kept": (
         _instead(FilesSession, "effect", _keeps_half),
         "test_an_effect_that_raises_leaves_nothing_of_itself_and_all_of_the_others",
+    ),
+    **{
+        f"what an effect left behind goes on, {where}": (_instead(Inside, "effect", _stays_open), chapter)
+        for where, chapter in {
+            "after it": "test_what_an_effect_that_raised_has_started_does_nothing_after_it",
+            "in the next one": "test_what_an_effect_has_started_does_nothing_in_the_next_one",
+            "in the outer one": "test_what_an_inner_effect_has_started_does_nothing_in_the_outer_one",
+        }.items()
+    },
+    "nothing that an effect starts is part of it": (
+        _instead(Inside, "effect", _of_its_thread),
+        "test_what_an_effect_has_started_and_waits_for_is_part_of_it",
     ),
     "it works outside an effect": (
         _instead(FilesSession, "effect", _never_leaves),
@@ -68,6 +108,10 @@ FAULTS: dict[str, tuple[Fault, str]] = {
     "undo does nothing": (
         _instead(FilesSession, "undo", lambda self: None),
         "test_what_was_committed_is_taken_back_until_it_is_closed_by_whoever_says_so",
+    ),
+    "a living process is not seen": (
+        _instead(FilesAdapter, "recover", lambda self, txn, attempt_id: None),
+        "test_what_a_living_process_has_prepared_is_told_as_lost_by_nobody",
     ),
     "every attempt has landed": (
         _instead(FilesAdapter, "landed", lambda self, attempt_id: True),

@@ -229,6 +229,26 @@ def test_what_a_tool_names_and_its_module_defines_is_not_missing(module: Path) -
     assert [one["missing"] for one in listed] == [[], []]
 
 
+def test_a_tool_is_a_read_or_a_write_whatever_its_lane(module: Path) -> None:
+    live = """
+
+@tool("cli_order", lane="live", adapter=MemoryAdapter(), groups=["read"], resource=("Order", "order_id"))
+def cli_order(order_id: str) -> None:
+    "Read an order."
+"""
+    module.write_text(MODULE.replace("import tool,", "import MemoryAdapter, tool,") + live)
+    listed = json.loads(run("tools", "list", "--tools", str(module), "--json").output)["tools"]
+    assert {one["tool"]: (one["lane"], one["kind"]) for one in listed} == {
+        "cli_order": ("live", "read"), "cli_refund": ("staged", "write"), "cli_send": ("staged", "write"),
+    }  # fmt: skip
+
+
+def test_who_looks_for_recover_finds_it(served: Desk, module: Path) -> None:
+    pending = park(module, served)
+    served.service.approve(pending.txn)
+    assert "settled" in run("recover", "--tools", str(module)).output
+
+
 def test_export_takes_a_folder_and_tells_in_json(module: Path, tmp_path: Path) -> None:
     result = run("tools", "export", "--tools", str(module), "--out", str(tmp_path / "out"), "--json")
     assert {one["tool"] for one in json.loads(result.output)} >= {"cli_refund", "cli_send"}

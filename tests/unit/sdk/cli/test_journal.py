@@ -321,7 +321,7 @@ def test_the_place_may_come_from_the_environment(
 )
 def test_where_there_is_nothing_that_is_said(tmp_path: Path, words: tuple[str, ...], says: str) -> None:
     place = str(tmp_path / "journal.db")
-    Journal(Path(place)).transactions.newest(1)
+    Journal(Path(place)).transactions.newest_ids(1)
     said = CliRunner(env={"COUNTERSIGN_BUDGETS": ""}).invoke(app, [*words, "--journal", place])
     assert (said.exit_code, said.output.startswith(says)) == (0, True), said.output
     assert json.loads(CliRunner().invoke(app, [*words, "--journal", place, "--json"]).output) == []

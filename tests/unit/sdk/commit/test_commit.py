@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from countersign import (
+    Asks,
     Denied,
     Edited,
     NotStageable,
@@ -59,7 +60,7 @@ def test_review_without_live_effects_parks_and_says_where_people_answer(desk: De
         refund("o-1", 90_000)
     assert pending.value.parked
     assert (desk.done, txn.state) == ([], "review")
-    assert pending.value.reviews[0].groups == ("finance",)
+    assert pending.value.reviews[0].asks == (Asks(("finance",), 1),)
     assert "/reviews/" in str(pending.value)
 
 

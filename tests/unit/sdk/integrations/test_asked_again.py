@@ -15,6 +15,9 @@ from typing import Any
 import pytest
 
 from countersign import AlreadyRedeemed
+from countersign.contract import Verdict
+from countersign.integrations.numbering import Numbering, _told
+from countersign.integrations.openai_chat import OpenAIChat
 from countersign.journal.chain import OWN, changing
 from countersign.journal.conversations import Conversations, _name
 from tests.fakes.cutting import LINE_CUT, Message, Program, last_word, program, says
@@ -144,10 +147,12 @@ STORIES = {
 
 
 class Before(Conversations):
-    """As the SDK kept turns before it knew of points."""
+    """As the SDK kept turns before it knew more of them than their calls."""
 
     def keep(self, run: str, marks: Iterable[str], turn: int) -> None:
-        message, *_ = marks
+        message, *others = marks
+        if others == [_told(turn)]:
+            return
         with self.deciding() as unit, changing(unit, OWN, "turn", 0.0) as change:
             change.run(
                 "meta",
@@ -234,6 +239,15 @@ def test_what_stands_before_tells_equal_points_apart(desk: Desk) -> None:
         assert len(one.done) == 5
 
 
+def test_turns_that_follow_one_another_tell_equal_ones_apart(desk: Desk) -> None:
+    with program(desk, equal_ids=True, equal_answers=True) as one:
+        calls = [one.calls(), one.calls("c-2"), one.calls(), one.calls()]
+        told = one.run([ASK], *calls, last_word(), key="k")
+        last = [*told.messages[called(told.messages)[2] :], MORE]
+        end = one.run(last, one.calls(), last_word(), key="k")
+        assert [step.key for step in end.steps] == ["k/turn-5"] and len(one.done) == 5
+
+
 @pytest.mark.parametrize("equal_answers", [True, False])
 def test_an_open_message_of_an_equal_point_is_the_one_that_called_this(
     equal_answers: bool, desk: Desk
@@ -268,12 +282,97 @@ def test_a_model_that_says_the_same_in_other_words_is_at_the_same_point(desk: De
         assert len(one.done) == 2
 
 
-def test_what_is_said_to_the_model_makes_another_point(desk: Desk) -> None:
-    with program(desk, equal_ids=True) as one:
+EQUAL_OR_NOT = pytest.mark.parametrize("equal_ids", [True, False], ids=["equal ids", "ids of their own"])
+
+
+@EQUAL_OR_NOT
+def test_other_words_at_the_same_place_are_no_other_turn(equal_ids: bool, desk: Desk) -> None:
+    """What was asked for there may have been done, by a run that was killed before anybody kept it."""
+    with program(desk, equal_ids=equal_ids) as one:
         first = one.run([ASK], one.calls(), last_word(), key="k")
         for words in ("And once more.", "And once more, please."):
-            one.run([*first.messages, says(words)], one.calls(), last_word(), key="k")
-        assert len(one.done) == 3
+            end = one.run([*first.messages, says(words)], one.calls(), last_word(), key="k")
+            assert [step.key for step in end.steps] == ["k/turn-2"]
+        with pytest.raises(AlreadyRedeemed):
+            one.run([*first.messages, says("For c-2, I meant.")], one.calls("c-2"), key="k")
+        assert len(one.done) == 2
+
+
+@EQUAL_OR_NOT
+def test_a_word_that_was_typed_after_a_fault_carries_nothing_out_again(equal_ids: bool, desk: Desk) -> None:
+    with program(desk, equal_ids=equal_ids) as one:
+        kept = one.cut([ASK], one.calls(), one.calls(), key="k", hears=3)[:3]
+        one.cut(kept, one.calls(), key="k", hears=2)
+        one.run([*kept, says("Hello? Please go on.")], one.calls(), last_word(), key="k")
+        assert len(one.done) == 2
+
+
+@EQUAL_OR_NOT
+@pytest.mark.parametrize("equal_answers", [True, False])
+def test_whoever_went_back_and_runs_it_again_does_nothing_twice(
+    equal_answers: bool, equal_ids: bool, desk: Desk
+) -> None:
+    with program(desk, equal_ids=equal_ids, equal_answers=equal_answers) as one:
+        calls = [one.calls("c-0"), one.calls(), one.calls()]
+        told = one.run([ASK], *calls, last_word(), key="k")
+        back = [*told.messages[:5], says("Once more for the other order.")]
+        for _ in range(3):
+            one.cut(back, one.calls(), key="k", hears=2)
+        assert one.done == ["c-0", "c-1", "c-1"]
+
+
+def test_the_same_list_is_the_same_turn_whatever_was_asked_meanwhile(desk: Desk) -> None:
+    """Also when an earlier turn, which was denied then, has called since what the list begins with."""
+    with program(desk, equal_ids=True, equal_answers=True) as one:
+        policy = desk.service.policy
+        first = one.run([ASK], one.calls("c-9"), last_word(), key="k")
+        desk.service.policy = lambda *_: Verdict.DENY
+        second = one.run([*first.messages, MORE], one.calls("c-8"), last_word(), key="k")
+        desk.service.policy = policy
+        third = one.run([*second.messages, MORE], one.calls(), last_word(), key="k")
+        short = [*third.messages[called(third.messages)[2] :], MORE]
+        one.cut(short, one.calls("c-7"), key="k", hears=2)
+        one.run([*first.messages, says("Or so.")], one.calls(), last_word(), key="k")
+        end = one.run(short, one.calls("c-7"), last_word(), key="k")
+        assert [step.key for step in end.steps] == ["k/turn-4"]
+        assert one.done == ["c-9", "c-1", "c-7", "c-1"]
+
+
+def test_a_list_that_lacks_a_turn_in_the_middle_goes_on_after_its_last(desk: Desk) -> None:
+    with program(desk, equal_ids=False) as one:
+        told = one.run([ASK], one.calls(), one.calls(), one.calls(), last_word(), key="k").messages
+        gap = [*told[: called(told)[1]], *told[called(told)[2] :], MORE]
+        end = one.run(gap, one.calls(), last_word(), key="k")
+        assert [step.key for step in end.steps] == ["k/turn-4"] and len(one.done) == 4
+
+
+def test_a_turn_that_an_earlier_version_numbered_otherwise_is_found(desk: Desk) -> None:
+    """Where somebody had gone back, it counted on from the last turn with these calls."""
+    with program(desk, equal_ids=True) as one:
+        told = one.run([ASK], one.calls("c-0"), one.calls(), one.calls(), last_word(), key="k").messages
+        back = [*told[:5], says("Once more.")]
+        numbering = Numbering(desk.runtime.journal.conversations, "k", OpenAIChat())
+        desk.runtime.journal.conversations.keep("k", numbering._points(back), 4)
+        one.run(back, one.calls("c-4"), last_word(), key="k")
+        end = one.run(back, one.calls("c-4"), last_word(), key="k")
+        assert [step.key for step in end.steps] == ["k/turn-4"]
+        assert one.done == ["c-0", "c-1", "c-1", "c-4"]
+
+
+def test_answers_that_were_written_over_are_taken_for_the_earliest_turn(desk: Desk) -> None:
+    with program(desk, equal_ids=True) as one:
+        told = one.run([ASK], one.calls(), one.calls(), last_word(), key="k")
+        last = [{**told.messages[called(told.messages)[1]]}, {**told.messages[4], "content": "[cut]"}, MORE]
+        end = one.run(last, one.calls(), last_word(), key="k")
+        assert [step.key for step in end.steps] == ["k/turn-2"] and len(one.done) == 2
+
+
+def test_answers_are_written_down_before_they_are_heard(desk: Desk) -> None:
+    """A process that ends as it hears them has kept them, and goes on from that turn alone."""
+    with program(desk, equal_ids=True) as one:
+        whole = one.cut([ASK], one.calls(), one.calls(), key="k", hears=4)
+        end = one.run([*whole[-2:], MORE], one.calls(), last_word(), key="k")
+        assert [step.key for step in end.steps] == ["k/turn-3"] and len(one.done) == 3
 
 
 def test_a_run_that_kept_nothing_begins_with_the_first_turn_in_a_journal_from_before_too(desk: Desk) -> None:

@@ -118,7 +118,7 @@ def test_an_address_whose_password_would_be_read_as_something_else_is_refused_un
 )
 def test_an_error_about_an_address_does_not_tell_its_password(address: str) -> None:
     with pytest.raises((JournalError, SettingsError)) as raised:
-        Journal(journal_place(address)).transactions.newest(1)
+        Journal(journal_place(address)).transactions.newest_ids(1)
     chain: BaseException | None = raised.value
     while chain is not None:
         assert SECRET not in str(chain)
@@ -309,7 +309,7 @@ def test_a_process_killed_in_a_unit_leaves_nothing_and_holds_nobody_up(
 
 def _acquire(place: JournalUrl, together: Any, pipe: Connection) -> None:
     journal = Journal(place)
-    journal.transactions.newest(1)
+    journal.transactions.newest_ids(1)
     together.wait(30)
     journal.transactions.open(txn=TXN, agent=AGENT, run_key="t-1", independent=False)
     lease = journal.leases.acquire(TXN)

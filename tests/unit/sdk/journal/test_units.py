@@ -179,11 +179,11 @@ def test_a_new_journal_waits_for_whoever_else_opens_it(
     monkeypatch.setattr(Raced, "codes", codes)
     journal = Journal(tmp_path / "journal.db")
     if opens:
-        assert journal.transactions.newest(1) == []
+        assert journal.transactions.newest_ids(1) == []
         assert journal.database.rows("PRAGMA journal_mode")[0][0] == "wal"
     else:
         with pytest.raises(JournalError, match="cannot be used"):
-            journal.transactions.newest(1)
+            journal.transactions.newest_ids(1)
     assert codes == []
     journal.close()
 

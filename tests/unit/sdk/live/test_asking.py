@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from countersign import (
+    Asks,
     Denied,
     OutsideTransaction,
     RegistrationError,
@@ -117,8 +118,8 @@ def test_what_people_would_have_to_agree_to_does_not_wait_for_them(
     answers(desk, Verdict.REVIEW)
     with pytest.raises(ReviewRequired) as refused, transaction("t-1", wait=60, runtime=desk.runtime):
         note("o-1", "hello")
-    assert (refused.value.tool, refused.value.people, refused.value.code) == (
-        "note", ("finance",), "review_required",
+    assert (refused.value.tool, refused.value.asks, refused.value.code) == (
+        "note", (Asks(("finance",), 1),), "review_required",
     )  # fmt: skip
     assert "finance would have to agree" in str(refused.value)
     assert "have the policy allow it without them" in str(refused.value)

@@ -299,7 +299,7 @@ def test_landed_says_what_the_database_says(notes: Path, database: SQLiteAdapter
     assert database.landed("a-1") is False
     session = database.begin("t")
     session.prepare("a-1")
-    assert database.landed("a-1") is False
+    assert database.landed("a-1") is None
     session.commit("a-1")
     assert database.landed("a-1") is True
     assert SQLiteAdapter(tmp_path / "gone.db").landed("a-1") is None
@@ -384,6 +384,25 @@ def test_a_refusal_because_something_moved_names_it_and_fires_nothing(desk: Desk
     assert [asked for asked in desk.face.log if asked[0] == "POST"] == []
 
 
+@pytest.mark.parametrize("fired", [True, False])
+def test_a_refusal_because_something_moved_says_what_an_earlier_run_has_done(desk: Desk, fired: bool) -> None:
+    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder), busy_seconds=0.05))
+    refund = refund_tool(desk)
+    if fired:
+        with transaction("t-1", runtime=desk.runtime):
+            note("o-1", "late")
+            refund("o-1", 100)
+    theirs = sqlite3.connect(desk.folder / "notes.db", isolation_level=None)
+    theirs.execute("BEGIN IMMEDIATE")
+    with (
+        pytest.raises(Moved, match="Nothing was fired now") as moved,
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        note("o-1", "late")
+    theirs.close()
+    assert ("An earlier run of its key was redeemed and is settled" in str(moved.value)) is fired
+
+
 def test_what_a_dead_run_had_prepared_is_undone_although_the_rerun_does_not_touch_it(desk: Desk) -> None:
     root = desk.folder / "root"
     root.mkdir()
@@ -394,10 +413,10 @@ def test_what_a_dead_run_had_prepared_is_undone_although_the_rerun_does_not_touc
         refund("o-1", 90_000)
     child = os.fork()
     if child == 0:  # another process of this agent ran it again, was about to redeem, and died
-        session = FilesAdapter(root).begin(pending.value.txn)
+        theirs = FilesAdapter(root)
+        session = theirs.begin(pending.value.txn)
         with session.effect(LiveCall("save", {}, "e-1")):
-            files._current.set(session)
-            files.write("a", "new")
+            theirs.write("a", "new")
         session.prepare("a-1")
         os._exit(0)
     os.waitpid(child, 0)

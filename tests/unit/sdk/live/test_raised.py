@@ -40,6 +40,7 @@ from countersign.journal.telling import describe
 from countersign.journal.transactions import Transactions
 from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in, refund_tool
 from tests.unit.sdk.commit.test_failure_path import states
+from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH
 
 Note = Callable[[str, str], int]
@@ -353,33 +354,14 @@ def test_a_fork_that_leaves_it_by_an_exception_notes_nothing(
 
 
 @contextmanager
-def cut(desk: Desk, monkeypatch: pytest.MonkeyPatch, begun: int) -> Iterator[None]:
-    """The disk takes nothing more once so many calls have begun."""
-    firing, left = desk.runtime.journal.firing, [begun]
-    begin = firing.begin
-
-    def begin_some(*args: Any, **options: Any) -> None:
-        left[0] -= 1
-        if left[0] < 0:
-            raise JournalError("the disk is full")
-        begin(*args, **options)
-
-    def full(*_: Any, **__: Any) -> None:
-        raise JournalError("the disk is full")
-
-    with monkeypatch.context() as broken:
-        broken.setattr(firing, "begin", begin_some)
-        broken.setattr(firing, "write", full)
-        broken.setattr(desk.runtime.journal.transactions, "end_live", full)
-        with pytest.raises((JournalError, OutcomeUnknown)):
-            yield
+def cut(desk: Desk, begun: int) -> Iterator[None]:
+    with pytest.raises((JournalError, OutcomeUnknown)), full_after(desk.runtime.journal, begun):
+        yield
 
 
 @pytest.mark.parametrize("engine", BOTH)
 @pytest.mark.parametrize("stands", [False, True], ids=["alone", "beside work that is lost"])
-def test_recovery_believes_only_that_work_lost_that_stood(
-    desk: Desk, note: Note, monkeypatch: pytest.MonkeyPatch, stands: bool
-) -> None:
+def test_recovery_believes_only_that_work_lost_that_stood(desk: Desk, note: Note, stands: bool) -> None:
     charge, refund = charge_tools(desk), refund_tool(desk)
 
     @tool("label", resource=("Order", "order_id"), idempotent=True, registry=desk.registry)
@@ -388,7 +370,7 @@ def test_recovery_believes_only_that_work_lost_that_stood(
         desk.act("label", order_id)
 
     desk.publish(label)
-    with cut(desk, monkeypatch, begun=2), transaction("t-1", runtime=desk.runtime):
+    with cut(desk, begun=2), transaction("t-1", runtime=desk.runtime):
         caught(note)
         if stands:
             note("o-1", "well")
@@ -419,13 +401,13 @@ def save_tool(desk: Desk, files: FilesAdapter) -> Callable[[str, bool], None]:
 
 @pytest.mark.parametrize("well", [True, False], ids=["the file stood", "the file's call raised"])
 def test_what_another_adapter_had_prepared_is_finished_or_put_away(
-    desk: Desk, note: Note, monkeypatch: pytest.MonkeyPatch, well: bool
+    desk: Desk, note: Note, well: bool
 ) -> None:
     """In a process that died. The database forgot its session; nothing of it was to stand."""
     root = desk.folder / "root"
     root.mkdir()
     save, refund = save_tool(desk, FilesAdapter(root)), refund_tool(desk)
-    with cut(desk, monkeypatch, begun=0), transaction("t-1", runtime=desk.runtime):
+    with cut(desk, begun=0), transaction("t-1", runtime=desk.runtime):
         caught(note)
         with suppress(ValueError):
             save("a", well)

@@ -21,7 +21,7 @@ from countersign import (
     tool,
     transaction,
 )
-from countersign.contract import EffectState
+from countersign.contract import EffectState, Verdict
 from countersign.journal.reading import LIVE_LANE
 from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in, refund_tool
 from tests.unit.sdk.commit.test_failure_path import states
@@ -157,6 +157,16 @@ def test_where_all_of_it_had_fired_nobody_says_that_a_call_did_not_happen(desk: 
         "live adapter 'notes' could not commit: the live effects were lost with their process." in found.note
     )
     assert "Nothing of this transaction stands" in found.note
+
+
+def test_where_people_are_asked_to_take_it_back_that_is_told_and_waited_for(desk: Desk, died: Die) -> None:
+    pay = pay_tool(desk)
+    desk.service.policy = lambda name, _: Verdict.REVIEW if name == "repay" else Verdict.RELEASE
+    died(lambda: pay("o-1"))
+    (found,) = resume(desk.runtime)
+    assert (found.waiting, found.is_kept_up) == (True, False)
+    assert "finance" in found.note
+    assert [one[0] for one in desk.done] == ["pay", "pay"]
 
 
 @pytest.mark.parametrize(

@@ -157,7 +157,7 @@ def test_a_list_names_it_among_the_others(desk: Desk, sql: str, says: str) -> No
     named = place.secret if isinstance(place, JournalUrl) else str(place)
     shown = CliRunner().invoke(app, ["journal", "list", "--json", "--journal", named])
     rows = {one["key"]: one for one in json.loads(shown.stdout)}
-    assert (shown.exit_code, rows["t-1"]["state"], rows["t-2"]["state"]) == (0, "damaged", "parked")
+    assert (shown.exit_code, rows["t-1"]["state"], rows["t-2"]["state"]) == (1, "damaged", "parked")
     assert says in rows["t-1"]["note"]
     assert "damaged" in CliRunner().invoke(app, ["journal", "list", "--journal", named]).stdout
 

@@ -38,8 +38,9 @@ from countersign.adapters.protocol import Change
 from countersign.contract import Verdict
 from countersign.contract.codes import DenyCode
 from countersign.contract.wire import Reason
+from countersign.errors.reasons import Asks
 from countersign.journal.telling import json_text
-from countersign.rehearsal.foreseen import AdapterChanges, Asks, ForeseenEffect, RehearsedLive
+from countersign.rehearsal.foreseen import AdapterChanges, ForeseenEffect, RehearsedLive
 from tests.fakes.desk import (
     Desk,
     asked_of_policy,

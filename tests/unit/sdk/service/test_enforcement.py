@@ -2,12 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from countersign import AlreadyRedeemed, ReleaseRefused, ReviewPending, ServiceUnavailable, transaction
-from countersign.contract import PrivateKey
+from countersign.contract import EffectState, PrivateKey
 from countersign.contract.jws import TYP_RECEIPT, TYP_RELEASE
 from countersign.service.enforcement import Permit
 from tests.fakes.desk import Desk, make_runtime, refund_tool
@@ -191,6 +192,54 @@ def test_the_same_key_on_another_host_finds_it_spent_and_fires_nothing(desk: Des
         with pytest.raises(AlreadyRedeemed), transaction("t-1", runtime=elsewhere):
             refund("o-1", 200)
     assert len(desk.done) == 1
+
+
+E = EffectState
+ONCE_MORE = "under another key it would be done once more"
+TWICE = "none of it under another key: it might happen twice"
+NOTHING = "Nothing of this transaction stands. To try again, use another key."
+SPENT: dict[str, tuple[list[EffectState], bool, str]] = {
+    "done": ([E.FIRED, E.FIRED], True, ONCE_MORE),
+    "done in part": ([E.FIRED, E.UNUSED], True, ONCE_MORE),
+    "not taken back": ([E.COMPENSATION_FAILED, E.FAILED], True, ONCE_MORE),
+    "under way": ([E.FIRED, E.REDEEMED], False, TWICE),
+    "in doubt": ([E.UNUSED, E.UNKNOWN], False, TWICE),
+    "being taken back": ([E.COMPENSATING, E.FAILED], False, TWICE),
+    "taken back": ([E.COMPENSATED, E.FAILED], True, NOTHING),
+}
+
+
+@pytest.mark.parametrize(("states", "finished", "says"), SPENT.values(), ids=SPENT)
+@pytest.mark.parametrize("amount", [100, 200], ids=["the same list", "another list"])
+def test_what_was_spent_elsewhere_is_told_without_advice_that_does_it_twice(
+    states: list[EffectState], finished: bool, says: str, amount: int, desk: Desk, tmp_path: Path
+) -> None:
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        for order in ("o-1", "o-2"):
+            refund(order, 100)
+    ((revision,),) = desk.service.revisions.values()
+    for held, state in zip(revision.held, states, strict=True):
+        held.state = state
+    settings = replace(desk.runtime.settings, journal_path=tmp_path / "another.db")
+    with (
+        make_runtime(settings, desk.face, desk.registry, desk.clock) as elsewhere,
+        pytest.raises(AlreadyRedeemed) as spent,
+        transaction("t-1", runtime=elsewhere),
+    ):
+        for order in ("o-1", "o-2"):
+            refund(order, amount)
+    told = str(spent.value)
+    assert f"(outcome {', '.join(sorted(set(states)))})" in told
+    assert says in told and spent.value.finished is finished
+    assert "on another host or under another COUNTERSIGN_JOURNAL" in told
+    assert ("use another key" in told) is (says is NOTHING)
+    assert len(desk.done) == 2
+
+
+def test_of_a_refusal_that_does_not_say_how_it_ended_the_worst_is_taken(desk: Desk) -> None:
+    told = AlreadyRedeemed.elsewhere("t-1", "1" * 64, [])
+    assert not told.finished and "it might happen twice" in str(told)
 
 
 def test_a_permit_cannot_be_made_by_hand(desk: Desk) -> None:

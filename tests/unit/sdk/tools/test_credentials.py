@@ -1,7 +1,10 @@
 """What is told of an answer that repeats the credentials it was asked with."""
 
+import base64
+import html
 import json
 import logging
+import re
 import traceback
 
 import pytest
@@ -28,8 +31,47 @@ ECHOES: dict[str, bytes] = {
     "its end": f"unknown key ****{TOKEN[-12:]}".encode(),
     "its beginning": f"unknown key {TOKEN[:12]}...".encode(),
     "across the end of what is told": b"x" * 288 + TOKEN.encode(),
+    "in small letters": f"unknown key {TOKEN.lower()}".encode(),
+    "in an address that escapes all of it": "".join(f"%{one:02x}" for one in TOKEN.encode()).encode(),
+    "as HTML": "".join(f"&#x{one:X};" for one in TOKEN.encode()).encode(),
+    "as HTML in decimals": "".join(f"&#{one};" for one in TOKEN.encode()).encode(),
+    "as HTML by names": b"<p>sk-live&sol;4111&plus;9f1c7ab3&equals;&equals;</p>",
+    "as JSON that escapes all of it": "".join(f"\\u{one:04X}" for one in TOKEN.encode()).encode(),
+    "as JSON in JSON": b'{"error": "{\\"key\\": \\"sk-live\\\\/4111\\\\u002b9f1c7ab3==\\"}"}',
+    "in base64": base64.b64encode(TOKEN.encode()),
+    "in base64 of addresses": base64.urlsafe_b64encode(TOKEN.encode()).rstrip(b"="),
+    "in base64 behind one character": base64.b64encode(f":{TOKEN}!".encode()),
+    "in base64 behind two characters": base64.b64encode(f"a:{TOKEN}@x".encode()),
+    "in base64 in an address": base64.b64encode(TOKEN.encode()).replace(b"=", b"%3D"),
+    "across the end of what is told, escaped": b"x" * 270
+    + b"".join(b"%%%02X" % one for one in TOKEN.encode()),
     "twice": f"{TOKEN}{TOKEN} {TOKEN}".encode(),
 }
+
+
+def meanings(told: str) -> str:
+    """What somebody gets out of a text who reads its escapes."""
+    plain = told.encode("latin-1", "replace")
+    for escape, base in (
+        (rb"%([0-9A-Fa-f]{2})", 16),
+        (rb"&#x([0-9A-F]+);", 16),
+        (rb"&#(\d+);", 10),
+        (rb"\\u00(..)", 16),
+    ):
+        plain = re.sub(escape, lambda one, base=base: bytes([int(one[1], base)]), plain)
+    read = [told, plain.decode("latin-1"), html.unescape(told), told.replace("\\", "")]
+    for word in re.findall(r"[A-Za-z0-9+/_-]{8,}", told):
+        for at in range(4):
+            cut = word[at:].replace("-", "+").replace("_", "/")
+            read.append(base64.b64decode(cut[: len(cut) // 4 * 4]).decode("latin-1"))
+    return "\n".join(read)
+
+
+def basic(user_and_password: str, encoding: str = "utf-8") -> str:
+    return f"Basic {base64.b64encode(user_and_password.encode(encoding)).decode()}"
+
+
+URL_SAFE = str.maketrans("+/", "-_")
 
 
 def pieces(secret: str, length: int = 8) -> list[str]:
@@ -58,6 +100,7 @@ def test_scenario_63_an_answer_that_repeats_the_credentials_is_told_without_them
     everywhere = f"{told.value!r} {told.value.__cause__!r} {trace} {errors} {reported} {caplog.text}"
     assert "[hidden]" in everywhere and f"answered {status}".encode() in kept
     assert [piece for piece in pieces(TOKEN) if piece in everywhere or piece.encode() in kept] == []
+    assert [piece for piece in pieces(TOKEN.lower()) if piece in meanings(str(told.value)).lower()] == []
 
 
 @pytest.mark.parametrize(
@@ -70,6 +113,19 @@ def test_scenario_63_an_answer_that_repeats_the_credentials_is_told_without_them
         ({"Authorization": "basic YWRhYTpodW50ZXIyMjI="}, b"no adaa hunter222", "no [hidden] [hidden]"),
         ({"Authorization": "Basic YWRhOmh1bnRlcjI="}, b"no YWRhOmh1bnRlcjI=", "no [hidden]"),
         ({"Authorization": "Basic not base64"}, b"Basic not base64 at all", "[hidden] at all"),
+        ({"Authorization": basic("u:pw1234").rstrip("=")}, b"password pw1234", "password [hidden]"),
+        ({"Authorization": basic("shop:p\xe4ssw0rt", "latin-1")}, "no p\xe4ssw0rt".encode(), "no [hidden]"),
+        ({"Authorization": basic("shop:p\xe4ssw0rt", "latin-1")}, b"no p\xe4ssw0rt", "no [hidden]"),
+        ({"Authorization": basic("shop:p\xe4ssw0rt", "latin-1")}, b"no p%E4ssw0rt", "no [hidden]"),
+        ({"Authorization": basic("shop:p\xe4ssw0rt")}, b"no p%C3%A4ssw0rt", "no [hidden]"),
+        ({"Authorization": basic("shop:p\xe4ssw0rt")}, b"no p&auml;ssw0rt", "no [hidden]"),
+        ({"Authorization": basic("shop:p\xe4ssw0rt")}, b"no p\\u00e4ssw0rt", "no [hidden]"),
+        ({"Authorization": basic("u:pw>?12").translate(URL_SAFE)}, b"no pw>?12", "no [hidden]"),
+        ({"X-Api-Key": "pw1234"}, b"no cHcxMjM0", "no [hidden]"),
+        ({"X-Api-Key": "AbCdEf01"}, b"key abcdef01 is bad", "key [hidden] is bad"),
+        ({"X-Api-Key": "s%41cr3t"}, b"no s%41cr3t", "no [hidden]"),
+        ({"X-Api-Key": "s3cr3t"}, b'50% off &c; "\\u00', '50% off &c; "\\u00'),
+        ({"X-Api-Key": "s3cr3t"}, b"x" * 297 + b"%73%33%63%72%33%74", "x" * 297 + "[hidden]"),
         ({"Cookie": "session=abcdefghijkl; b=2"}, b"no session abcdefghijkl", "no session [hidden]"),
         ({"A": "abcdefgh", "B": "ghijklmn"}, b"abcdefghijklmn", "[hidden]"),
         ({"Authorization": "Bearer 12345678"}, b"Bearer is what we take", "Bearer is what we take"),

@@ -24,6 +24,7 @@ from countersign import (
 from countersign.contract import EffectState
 from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in, refund_tool
 from tests.unit.sdk.commit.test_failure_path import states
+from tests.unit.sdk.full_disk import full_after
 
 Order = Callable[..., Placeholder[dict[str, str]]]
 STEP = ["o-1", "o-2", "o-3"]
@@ -40,27 +41,12 @@ def run(runtime: Runtime, refund: Order, orders: list[str]) -> list[Placeholder[
 
 
 @pytest.fixture
-def cut(desk: Desk, refund: Order, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+def cut(desk: Desk, refund: Order) -> Callable[[int], None]:
     """Runs the step on a disk that takes nothing more once so many calls have begun."""
 
     def cut_after(begun: int) -> None:
-        firing, left = desk.runtime.journal.firing, [begun]
-        begin = firing.begin
-
-        def begin_some(*args: Any, **options: Any) -> None:
-            left[0] -= 1
-            if left[0] < 0:
-                raise JournalError("the disk is full")
-            begin(*args, **options)
-
-        def full(*_: Any, **__: Any) -> None:
-            raise JournalError("the disk is full")
-
-        with monkeypatch.context() as broken:
-            broken.setattr(firing, "begin", begin_some)
-            broken.setattr(firing, "write", full)
-            with pytest.raises((JournalError, OutcomeUnknown)):
-                run(desk.runtime, refund, STEP)
+        with pytest.raises((JournalError, OutcomeUnknown)), full_after(desk.runtime.journal, begun):
+            run(desk.runtime, refund, STEP)
 
     return cut_after
 

@@ -218,10 +218,8 @@ def test_of_effects_that_stand_alone_the_inner_ones_are_left_out(desk: Desk) -> 
             refund("o-2", 200)
             raise ValueError
     assert (desk.done, len(txn.effects)) == ([("refund", "o-1", 100)], 1)
-    assert sorted(one.state.value for one in desk.runtime.journal.transactions.newest(9)) == [
-        "ended",
-        "settled",
-    ]
+    known = desk.runtime.journal.transactions
+    assert sorted(known.require(one).state.value for one in known.newest_ids(9)) == ["ended", "settled"]
 
 
 @pytest.mark.parametrize(

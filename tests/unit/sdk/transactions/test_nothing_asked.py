@@ -10,6 +10,7 @@ from countersign import (
     AlreadyRedeemed,
     MisuseError,
     ReviewPending,
+    ServiceUnavailable,
     SQLiteAdapter,
     Transaction,
     replay,
@@ -110,6 +111,29 @@ def test_what_people_were_asked_before_is_withdrawn_and_asked_again_when_it_is_m
         step(True)
     assert desk.service.latest(second.value.txn).state == "review"
     assert desk.done == []
+
+
+@pytest.mark.parametrize("live", [False, True], ids=["nothing", "live work"])
+@pytest.mark.parametrize(("lost", "asked"), [("lost_answer", True), ("lost_request", False)])
+def test_so_is_what_they_were_asked_by_a_submission_that_got_no_answer(
+    desk: Desk, notes: Path, lost: str, asked: bool, live: bool
+) -> None:
+    """The journal does not know whether it arrived."""
+    refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(notes))
+    desk.face.faults["/v1/transactions"] = [lost] * 20
+    with (
+        pytest.raises(ServiceUnavailable),
+        transaction("t-1", runtime=desk.runtime) as frozen,
+    ):
+        refund("o-1", 90_000)
+    desk.face.faults.clear()
+    assert (frozen.state, frozen.txn in desk.service.revisions) == ("frozen", asked)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        if live:
+            note("o-1", "hello")
+    assert (txn.state, len(notes_in(notes))) == (("settled", 1) if live else ("ended", 0))
+    assert not asked or desk.service.latest(txn.txn).state == "ended"
+    assert resume(desk.runtime) == [] and desk.done == []
 
 
 @pytest.mark.parametrize("done", ["staged", "live"])

@@ -226,7 +226,7 @@ def test_steps_are_tried_before_they_run(desk: Desk, notes: Path, last: dict[str
         ("refund", "release"),
         (last["tool"], asked),
     ]
-    assert (desk.done, notes_in(notes), desk.runtime.journal.transactions.newest(9)) == ([], [], [])
+    assert (desk.done, notes_in(notes), desk.runtime.journal.transactions.newest_ids(9)) == ([], [], [])
 
 
 @pytest.mark.usefixtures("tools")
@@ -371,7 +371,7 @@ def test_scenario_40_what_cannot_run_is_refused_whole_before_step_one(
     with pytest.raises(StepsRefused) as refused:
         run_steps(steps, key="t-1", runtime=desk.runtime)
     assert [one for one in told if one not in str(refused.value)] == []
-    assert (desk.done, notes_in(notes), desk.runtime.journal.transactions.newest(9)) == ([], [], [])
+    assert (desk.done, notes_in(notes), desk.runtime.journal.transactions.newest_ids(9)) == ([], [], [])
 
 
 @pytest.mark.usefixtures("tools")

@@ -39,8 +39,9 @@ from countersign.journal.place import JournalUrl
 from countersign.journal.sealing import HIDDEN
 from countersign.journal.sealing_keys import add_key, read_keys
 from countersign.journal.telling import describe, summary
+from countersign.live.committing import CommitFailed
 from countersign.live.remains import Recovered, recover
-from countersign.live.work import CommitFailed, LiveWork
+from countersign.live.work import LiveWork
 from countersign.rehearsal.divergences import CallNow
 from countersign.rehearsal.recorded import RecordedCall
 from countersign.rehearsal.replayed import ReplayedCall
@@ -352,7 +353,7 @@ def test_recovery_knows_which_adapters_were_given_secrets_and_needs_no_key_for_t
     live = LiveWork("t")
     live.adopt(Recovered({adapter.name: (adapter, adapter.begin("t"))}, {}, frozenset({adapter.name})))
     with pytest.raises(CommitFailed) as failed:
-        live.commit("attempt")
+        live.commit("attempt", lambda: None)
     assert str(failed.value) == "ValueError"
 
 

@@ -1,0 +1,137 @@
+"""What a commit of live work left in part, and a person has put right: that person closes it, for nobody else can.
+
+Rules: only a transaction that is unsettled for its live work, of which a part stands and another does not, or no
+adapter can tell; not one that a living process owns, or whose record is not as the SDK wrote it, or whose staged
+effects are not known or being taken back (people settle those in the service, `resume` goes on with them), nor one
+that `resume` can finish. What an adapter had prepared of it is undone first, so that nothing of it commits later, and
+what was not begun is unused. The record says who, when and why, and stays `closed`: nobody says that it was settled,
+kept or undone. Its key is spent.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from countersign.contract.states import Outcome
+from countersign.engine import Engine
+from countersign.errors import AlreadyRedeemed, JournalError, MisuseError, TransactionBusy
+from countersign.journal import Done, EffectRecord, Journal, Lease, LocalState, LocalTxn, TransactionRecord
+from countersign.journal.verifying import damage_of, require_as_written
+from countersign.live.remains import recover
+
+_SHORTEST_ID: Final = 8
+_LONGEST: Final = {"by": 200, "why": 2000}  # characters
+_DOUBTFUL: Final = frozenset({LocalState.UNKNOWN, LocalState.FIRING, LocalState.COMPENSATING})
+_CLOSED: Final = "a person closed its transaction before it was begun"
+
+
+def close(engine: Engine, beginning: str, *, by: str, why: str) -> TransactionRecord:
+    """Close the transaction of that id, or of its beginning, in the name of `by`; its record as it is then.
+
+    Raises:
+        MisuseError: there is none of that id, nobody has to close it, or it is not said who does and why.
+        TransactionBusy: somebody alive owns it.
+        JournalError: its record is not as the SDK wrote it.
+        RegistrationError: a tool that ran live in it is not here, so that nobody can look at what it left.
+    """
+    said = {name: _said(name, text) for name, text in (("by", by), ("why", why))}
+    journal, txn = engine.journal, _one(engine.journal, beginning)
+    lease = journal.leases.acquire(txn)
+    if isinstance(lease, str):
+        raise TransactionBusy(journal.transactions.key_of(txn), lease, 0)
+    try:
+        if damage := damage_of(journal.database, txn):
+            raise JournalError(damage)
+        record = journal.transactions.require(txn)
+        _require_unsettled(engine, record)
+        found = recover(engine, record)
+        if found.can_be_finished is not None:
+            raise MisuseError(
+                f"no part of the live effects of {txn[:12]} stands without the others; `countersign resume --tools "
+                "MODULE` finishes it"
+            )
+        found.undo()
+        _leave_the_rest(engine, lease, record)
+        journal.transactions.close(lease, _told(said, engine.clock.wall(), found.doubt))
+    finally:
+        journal.leases.release(lease)
+    return journal.transactions.require(txn)
+
+
+def require_to_go_on(journal: Journal, txn: str) -> None:
+    """Whoever runs a key goes on with what an earlier run left, or hears that it is over.
+
+    Raises:
+        JournalError: it is not as the SDK wrote it.
+        AlreadyRedeemed: a person has closed it.
+    """
+    require_as_written(journal.database, txn)
+    record = journal.transactions.require(txn)
+    if record.state is LocalTxn.CLOSED:
+        raise AlreadyRedeemed(record.run_key, txn, record.state.value, record.note or "")
+
+
+def _require_unsettled(engine: Engine, record: TransactionRecord) -> None:
+    if record.state is not LocalTxn.UNSETTLED:
+        raise MisuseError(
+            f"transaction {record.txn[:12]} is {record.state.value}; only one that is unsettled for its live effects "
+            "is closed by hand"
+        )
+    rows = engine.journal.transactions.effects(record)
+    if still := [f"{row.tool}#{row.seq} {row.state.value}" for row in rows if _is_open(row)]:
+        raise MisuseError(
+            f"of {record.txn[:12]} there is still {', '.join(still)}: people settle that in the service, and "
+            "`countersign resume --tools MODULE` goes on with it; close it after that"
+        )
+    if not any(row.state is LocalState.LIVE for row in engine.journal.transactions.live(record)):
+        raise MisuseError(
+            f"transaction {record.txn[:12]} is not unsettled for its live effects; people settle it in the service, "
+            "and `countersign resume --tools MODULE` takes that over"
+        )
+
+
+def _is_open(row: EffectRecord) -> bool:
+    """Whether something is still to be found out or done about a staged effect. What fired is known: it stands, and
+    where live effects are in doubt nobody takes it back.
+    """
+    failed = row.state is LocalState.COMPENSATION_FAILED and not row.left_standing
+    return failed or row.state in _DOUBTFUL
+
+
+def _leave_the_rest(engine: Engine, lease: Lease, record: TransactionRecord) -> None:
+    """What was never begun stays so; the service is told with the next report."""
+    done = [
+        Done(row.effect_id, Outcome.UNUSED, record.attempt_id or "", error=_CLOSED)
+        for row in engine.journal.transactions.effects(record)
+        if row.state is LocalState.REDEEMED
+    ]
+    if done:
+        engine.journal.firing.write(lease, record.staging or 0, done)
+
+
+def _one(journal: Journal, beginning: str) -> str:
+    named = journal.transactions.found_ids(beginning) if len(beginning) >= _SHORTEST_ID else []
+    found = [txn for txn in named if txn.startswith(beginning)]
+    if len(found) != 1:
+        raise MisuseError(
+            f"{beginning!r} names {'several transactions' if found else 'no transaction'} of this journal; "
+            f"`countersign journal show KEY` shows the id, of which {_SHORTEST_ID} characters or more are enough"
+        )
+    return found[0]
+
+
+def _said(name: str, text: str) -> str:
+    told = " ".join(text.split())
+    try:
+        told.encode()
+    except UnicodeEncodeError:
+        raise MisuseError(f"{name} is text that can be written as UTF-8, and {text!r} is not") from None
+    if not 0 < len(told) <= _LONGEST[name]:
+        raise MisuseError(f"say {name}, in {_LONGEST[name]} characters at most")
+    return told
+
+
+def _told(said: dict[str, str], at: float, before: str) -> str:
+    moment = datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return f"closed by {said['by']} at {moment}: {said['why']} (before: {before})"

@@ -1,0 +1,141 @@
+"""Before somebody is told that what a key asks for was not done: what is open under it is taken back, what was done is
+found.
+
+Whoever hears "not done" may ask for the same under another key. Rules: it is not said of what has fired or was kept, of
+what nobody knows, nor of what may fire yet. What is open is withdrawn rather than waited for: it belongs to calls that
+can no longer be made as they were, so nobody could fire it but a worker, behind the back of whoever asked again. The
+service hears of that first; where it does not answer, or says that the list was redeemed, nothing is told as not done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from countersign.commit.asking import note_where_it_stands
+from countersign.commit.commit import states_of
+from countersign.commit.lost_redemption import look
+from countersign.commit.plan import plan_from_journal
+from countersign.contract import names
+from countersign.contract.codes import ErrorCode
+from countersign.engine import Engine
+from countersign.errors import AlreadyRedeemed, OutcomeUnknown, ServiceRefused, TransactionBusy
+from countersign.journal import EffectRecord, Lease, LocalState, LocalTxn, TransactionRecord
+from countersign.journal.moves import IN_DOUBT, OPEN_TXN
+from countersign.live.remains import undo_remains
+from countersign.recovery.closing import require_to_go_on
+from countersign.recovery.live_only import settle_live_only
+
+_WHY: Final = "its agent ran it again, could not ask for the same, and was told that it was not done"
+_NOTHING: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})
+_NEVER_ARRIVED: Final = 404
+
+
+@dataclass(frozen=True, slots=True)
+class DoneBefore:
+    """What was done under a key, and has come to its end: its staged effects, and the call keys of its live ones, which
+    were `kept` or undone. `well`: all of it was done that had to be.
+    """
+
+    record: TransactionRecord
+    effects: tuple[EffectRecord, ...]
+    live: tuple[str, ...]
+    well: bool
+
+    @property
+    def kept(self) -> bool:
+        """Whether the live effects stand."""
+        return self.record.landed
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether none of it has happened."""
+        return not self.kept and all(row.state in _NOTHING for row in self.effects)
+
+    def spent(self) -> AlreadyRedeemed:
+        """For whoever asks for something else than that."""
+        outcome = ", ".join(f"{row.tool}#{row.seq} {row.state.value}" for row in self.effects)
+        return AlreadyRedeemed(self.record.run_key, self.record.txn, outcome or self.record.state.value)
+
+
+async def withdraw(engine: Engine, run_key: str) -> DoneBefore | None:
+    """What was done under this key. None: nothing of it, and from now on nobody can do it but another run of the key.
+
+    Raises:
+        OutcomeUnknown: nobody knows.
+        AlreadyRedeemed: it is not finished, or a person has closed it.
+        TransactionBusy: somebody alive is doing it.
+        ServiceUnavailable, ServiceRefused: it could not be taken back.
+        RegistrationError: nor can what its live effects left be looked at, for their tool is not here.
+    """
+    txn = names.txn_id(agent=engine.settings.agent, run_key=run_key)
+    if engine.journal.transactions.get(txn) is None:
+        return None
+    lease = engine.journal.leases.acquire(txn)
+    if isinstance(lease, str):
+        raise TransactionBusy(run_key, lease, 0.0)
+    try:
+        require_to_go_on(engine.journal, txn)
+        record = engine.journal.transactions.require(txn)
+        if record.staging is None:
+            return None
+        if not _is_spent(record) and record.state is not LocalTxn.ENDED:
+            record = await _take_back(engine, lease, record)
+        return _found(engine, record) if _is_spent(record) else None
+    finally:
+        engine.journal.leases.release(lease)
+
+
+def _is_spent(record: TransactionRecord) -> bool:
+    return record.redeemed or record.landed or record.state is LocalTxn.UNSETTLED
+
+
+async def _take_back(engine: Engine, lease: Lease, record: TransactionRecord) -> TransactionRecord:
+    if engine.journal.transactions.effects(record):
+        await _withdraw(engine, lease, record)
+    else:
+        settle_live_only(engine, lease, plan_from_journal(record, engine.journal, engine.registry))
+    return engine.journal.transactions.require(record.txn)
+
+
+async def _withdraw(engine: Engine, lease: Lease, record: TransactionRecord) -> None:
+    undo_remains(engine, record.txn)
+    try:
+        view = await engine.service.withdraw(record.txn, _WHY)
+    except ServiceRefused as refused:
+        if refused.problem_code == ErrorCode.ALREADY_REDEEMED:
+            await _raise_redeemed(engine, record)
+        if refused.status != _NEVER_ARRIVED:
+            raise
+    else:
+        note_where_it_stands(engine, lease, view)
+    engine.journal.transactions.end(lease, LocalTxn.ENDED, _WHY)
+
+
+async def _raise_redeemed(engine: Engine, record: TransactionRecord) -> NoReturn:
+    """By us, with the answer lost, which `resume` goes on with; or by somebody else."""
+    view = await look(engine, record.txn)
+    states = [] if view is None else states_of(view)
+    if view is not None and view.attempt_id not in {None, record.attempt_id}:
+        raise AlreadyRedeemed.elsewhere(record.run_key, record.txn, states)
+    raise AlreadyRedeemed(record.run_key, record.txn, ", ".join(states) or "not told", finished=False)
+
+
+def _found(engine: Engine, record: TransactionRecord) -> DoneBefore:
+    rows = engine.journal.transactions.effects(record)
+    if doubtful := [row for row in rows if row.state in IN_DOUBT]:
+        outcomes = {f"{row.tool}#{row.seq}": row.state.value for row in rows}
+        told = [f"{row.tool}#{row.seq}" for row in doubtful]
+        raise OutcomeUnknown(record.run_key, record.txn, told, outcomes, doubtful[0].error or "")
+    if record.state in OPEN_TXN:
+        note = record.note or ""
+        raise AlreadyRedeemed(record.run_key, record.txn, record.state.value, note, finished=False)
+    live = tuple(row.call_key for row in engine.journal.transactions.live(record))
+    well = (record.landed or not live) and all(_lets_go_on(engine, row) for row in rows)
+    return DoneBefore(record, rows, live, well)
+
+
+def _lets_go_on(engine: Engine, row: EffectRecord) -> bool:
+    if row.state is not LocalState.FAILED:
+        return row.state is LocalState.FIRED
+    return engine.journal.manifests.get(row.tool, row.frozen().tool_digest).may_fail

@@ -1,0 +1,208 @@
+"""The real service in this process, for blocking programs: its clock, its rules and its people are the test's.
+
+`tests.fakes.world` is that service for async tests. Here it runs in a loop of its own on a thread, and the SDK reaches
+it through its ordinary client: every request is a request of the real app, every signature is verified on both sides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from countersign import Placeholder, ReviewPending, Runtime, Settings, SQLiteAdapter, ToolRegistry, tool
+from countersign.contract import EffectState
+from tests.fakes.desk import notes_database, write_key
+from tests.fakes.log_check import faults_of_log
+from tests.fakes.payments import PAY, Payments
+from tests.fakes.world import Agent, World, running
+
+SECONDS = 60.0  # that a test waits for an answer, never for time to pass
+
+Pay = Callable[..., Placeholder[dict[str, str]]]
+
+
+class Through(httpx2.BaseTransport):
+    """A blocking way into an app that runs in another thread's loop."""
+
+    def __init__(self, world: World, ask: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._app, self._ask = httpx2.ASGITransport(world.app), ask
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        async def asked() -> httpx2.Response:
+            answer = await self._app.handle_async_request(request)
+            body = b"".join([part async for part in answer.aiter_raw()])
+            return httpx2.Response(answer.status_code, headers=answer.headers, content=body)
+
+        request.read()
+        answered: httpx2.Response = self._ask(asked())
+        return answered
+
+
+class WorldClock:
+    """The service's time as the SDK's."""
+
+    def __init__(self, world: World) -> None:
+        self._now = world.clock
+
+    def wall(self) -> float:
+        return self._now().timestamp()
+
+    def steady(self) -> float:
+        return self._now().timestamp() - 1_000_000.0
+
+
+@dataclass
+class Near:
+    """One agent with its tools, the service beside it, and those who answer and write rules."""
+
+    folder: Path
+    rules: Payments
+    world: World
+    agent: Agent
+    ask: Callable[[Coroutine[Any, Any, Any]], Any]
+    registry: ToolRegistry = field(default_factory=ToolRegistry)
+    done: list[tuple[Any, ...]] = field(default_factory=list)
+    before_fire: dict[str, Callable[[], None]] = field(default_factory=dict)
+    runtime: Runtime = field(init=False)
+    pay: Pay = field(init=False)
+    mail: Callable[[str, str], Placeholder[None]] = field(init=False)
+    note: Callable[[str, str], None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings = Settings(
+            url=self.world.settings.public_url,
+            agent=self.agent.name,
+            key_path=write_key(self.folder / "agent.pem", self.agent.key),
+            journal_path=self.folder / "journal.db",
+            allow_dev=True,
+            retry_base_seconds=0.001,
+            retry_max_seconds=0.002,
+        )
+        self.runtime = Runtime(
+            settings,
+            registry=self.registry,
+            transport=Through(self.world, self.ask),
+            clock=WorldClock(self.world),
+        )
+
+        @tool("unpay", resource=("Payment", "payment"), registry=self.registry)
+        def unpay(payment: str, amount: int) -> None:
+            """Take a payment back."""
+            self.act("unpay", payment, amount)
+
+        @tool(
+            "pay",
+            resource=("Account", "account"),
+            compensate="unpay",
+            compensation_map=PAY["compensation"]["map"],
+            registry=self.registry,
+        )
+        def pay(account: str, amount: int, items: list[str] | None = None) -> dict[str, str]:
+            """Pay."""
+            self.act("pay", account, amount, *(items or []))
+            return {"id": f"p-{account}"}
+
+        @tool("mail", resource=("Mailbox", "to"), registry=self.registry)
+        def mail(to: str, text: str) -> None:
+            """Tell somebody."""
+            self.act("mail", to, text)
+
+        database = SQLiteAdapter(self.notes, name="notes")
+
+        @tool("note", lane="live", adapter=database, registry=self.registry)
+        def note(order_id: str, text: str) -> None:
+            """Write a note."""
+            database.connection.execute("INSERT OR REPLACE INTO notes VALUES (?, ?)", (order_id, text))
+
+        self.pay, self.mail, self.note = pay, mail, note
+
+    @property
+    def notes(self) -> Path:
+        """The database of the live tool."""
+        path = self.folder / "notes.db"
+        return path if path.exists() else notes_database(self.folder)
+
+    def act(self, *what: Any) -> None:
+        """Something happens in the world, after what the test does just before it."""
+        self.before_fire.get(what[0], lambda: None)()
+        self.done.append(what)
+
+    def see(self, txn: str) -> dict[str, Any]:
+        """The transaction as the service has it."""
+        view: dict[str, Any] = self.ask(self.agent.see(txn))
+        return view
+
+    def states(self, txn: str) -> list[EffectState]:
+        """Of its effects."""
+        return [EffectState(one["state"]) for one in self.see(txn)["effects"]]
+
+    def vote(self, pending: ReviewPending, verdict: str = "approve", *, by: str = "maya", **how: Any) -> None:
+        """Somebody answers the question of one effect."""
+
+        async def voted() -> httpx2.Response:
+            person = await self.world.person(by)
+            return await person.vote(await self.agent.see(pending.txn), verdict, **how)
+
+        answer = self.ask(voted())
+        assert answer.is_success, answer.text
+
+    def settle(self, txn: str, kind: str, answer: str) -> None:
+        """Maya says of the one open task of this kind what is so."""
+
+        async def settled() -> httpx2.Response:
+            maya = await self.world.person("maya")
+            return await maya.settle(await maya.task(await self.agent.see(txn), kind), answer)
+
+        answered = self.ask(settled())
+        assert answered.is_success, answered.text
+
+    def change(self, *rules: str, told: bool = True) -> None:
+        """The usual rules and these are in force; unless ``told``, what is open is asked about when it is redeemed."""
+        self.rules.rules(*rules)
+        self.put_in_force(told=told)
+
+    def put_in_force(self, *, told: bool = True) -> None:
+        """The folder as it is now."""
+        if told:
+            assert self.ask(self.world.activate()), self.world.service.active.status().error
+        else:
+            assert self.ask(self.world.service.active.reload()).changed
+
+
+@contextmanager
+def near(folder: Path, **settings: Any) -> Iterator[Near]:
+    """An agent in front of the service, until the block ends; its log must then tell what happened (I-8)."""
+    started: Future[tuple[World, Agent, asyncio.AbstractEventLoop, asyncio.Event]] = Future()
+    rules = Payments(folder / "bundle")
+
+    async def serve() -> None:
+        async with running(folder / "data", rules.path, **settings) as world:
+            over = asyncio.Event()
+            started.set_result((world, await world.agent("support"), asyncio.get_running_loop(), over))
+            await over.wait()
+            assert await world.service.db.read(faults_of_log) == []
+
+    with ThreadPoolExecutor(1, "near") as thread:
+        served = thread.submit(asyncio.run, serve())
+        wait([started, served], SECONDS, FIRST_COMPLETED)
+        if served.done():
+            served.result()
+        world, agent, loop, over = started.result(0)
+
+        def ask(coro: Coroutine[Any, Any, Any]) -> Any:
+            return asyncio.run_coroutine_threadsafe(coro, loop).result(SECONDS)
+
+        one = Near(folder, rules, world, agent, ask)
+        try:
+            with one.runtime:
+                yield one
+        finally:
+            loop.call_soon_threadsafe(over.set)
+        served.result(SECONDS)

@@ -1,0 +1,274 @@
+"""The SDK in front of the real service while rules, time, arguments and people change between its steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import (
+    Denied,
+    NotDone,
+    OutcomeUnknown,
+    OutsideTransaction,
+    ReleaseLapsed,
+    ReviewPending,
+    resume,
+    transaction,
+)
+from countersign.contract import EffectState
+from tests.fakes.desk import notes_in
+from tests.fakes.payments import PAY, gate, plain_forbid
+from tests.integration.sdk.near import Near
+from tests.integration.sdk.near import near as running_near
+from tests.integration.sdk.test_scenarios import is_locked
+
+ERRS = f"context.input.amount * {2**62} > 0"  # an overflow
+ASKS = 500  # finance is asked above 100
+
+
+@pytest.fixture
+def near(tmp_path: Path) -> Iterator[Near]:
+    with running_near(tmp_path) as one:
+        yield one
+
+
+def step(near: Near, *pays: Callable[[], Any]) -> str:
+    """A live note and one payment, or others; the transaction's id."""
+    with transaction("t-1", runtime=near.runtime) as txn:
+        near.note("o-1", "paid")
+        for pay in pays or (lambda: near.pay("a-1", ASKS),):
+            pay()
+    return txn.txn
+
+
+def asked(near: Near, *pays: Callable[[], Any]) -> ReviewPending:
+    with pytest.raises(ReviewPending) as pending:
+        step(near, *pays)
+    return pending.value
+
+
+def nothing_stands(near: Near) -> bool:
+    """No tool ran, no row is there, nothing is locked."""
+    return (near.done, notes_in(near.notes), is_locked(near.notes)) == ([], [], False)
+
+
+def test_scenario_3_an_approval_of_what_is_not_there_leaves_no_trace(near: Near) -> None:
+    pending = asked(near)
+
+    async def voted() -> tuple[int, str, list[str]]:
+        maya = await near.world.person("maya")
+        view = await near.agent.see(pending.txn)
+        view["effects"][0]["review"]["review_id"] = "rev_0"
+        answer = await maya.vote(view)
+        return (
+            answer.status_code,
+            answer.json()["code"],
+            [kind for kind, _ in await near.world.log(view["txn"])],
+        )
+
+    status, code, kinds = near.ask(voted())
+    assert (status, code) == (404, "not_found")
+    assert [kind for kind in kinds if "vote" in kind] == []
+    with pytest.raises(ReviewPending):
+        step(near)
+    assert nothing_stands(near)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["when it is activated", "at the redemption"])
+def test_scenario_7_approved_and_then_forbidden_fires_nothing_and_live_work_is_undone(
+    near: Near, told: bool
+) -> None:
+    pending = asked(near)
+    near.vote(pending)
+    near.change(plain_forbid("stop"), told=told)
+    for _ in range(2):
+        with pytest.raises(Denied) as denied:
+            step(near)
+        assert [reason.policy for reason in denied.value.reasons] == ["stop"]
+        assert nothing_stands(near)
+    assert near.states(pending.txn) == [EffectState.DENIED]
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["when it is activated", "at the redemption"])
+def test_scenario_7_a_gate_that_comes_after_the_approval_asks_again_and_then_it_fires_once(
+    near: Near, told: bool
+) -> None:
+    pending = asked(near)
+    near.vote(pending)
+    near.change(gate("legal-too", "legal"), told=told)
+    again = asked(near)
+    assert nothing_stands(near)
+    assert near.states(pending.txn) == [EffectState.REVIEW]
+    near.vote(again, by="ingrid")
+    for _ in range(2):
+        step(near)
+    assert (near.done, notes_in(near.notes)) == ([("pay", "a-1", ASKS)], [("o-1", "paid")])
+
+
+@pytest.mark.parametrize("when", ["after it was staged", "while the effect before it fires"])
+def test_scenario_8_what_the_agent_does_to_an_approved_list_reaches_neither_people_nor_the_tool(
+    near: Near, when: str
+) -> None:
+    def run() -> str:
+        items = ["book"]
+
+        def spoil() -> None:
+            items[:] = ["gold", "silver"]
+
+        def pay() -> None:
+            near.pay("a-1", ASKS, items)
+            if when == "after it was staged":
+                spoil()
+
+        near.before_fire["mail"] = spoil
+        return step(near, lambda: near.mail("ann", "soon"), pay)
+
+    with pytest.raises(ReviewPending) as pending:
+        run()
+    shown = near.see(pending.value.txn)["effects"][1]["args"]
+    assert shown == {"account": "a-1", "amount": ASKS, "items": ["book"]}
+    for person in ("maya", "ingrid"):  # she looks at what no rule can weigh: the list
+        near.vote(pending.value, by=person, effect=1)
+    run()
+    assert near.done == [("mail", "ann", "soon"), ("pay", "a-1", ASKS, "book")]
+
+
+def test_scenario_9_that_a_payment_can_be_taken_back_releases_nothing(near: Near) -> None:
+    pending = asked(near)
+    assert near.see(pending.txn)["releases"] == []
+    assert (near.states(pending.txn), nothing_stands(near)) == ([EffectState.REVIEW], True)
+    near.vote(pending, "deny", reason="too dear")
+    with pytest.raises(Denied, match="too dear"):
+        step(near)
+    assert nothing_stands(near)
+
+
+def test_scenario_13_an_approval_is_no_leave_to_call_the_tool_outside_its_transaction(near: Near) -> None:
+    near.vote(asked(near))
+    with pytest.raises(OutsideTransaction):
+        near.pay("a-1", ASKS)
+    with (
+        transaction("t-2", runtime=near.runtime) as txn,
+        ThreadPoolExecutor(1) as thread,
+        pytest.raises(OutsideTransaction),
+    ):
+        thread.submit(near.pay, "a-1", ASKS).result()
+    assert (txn.effects, near.done) == ((), [])
+    step(near)
+    assert near.done == [("pay", "a-1", ASKS)]
+
+
+@pytest.mark.parametrize("too_late", [False, True], ids=["a timer has looked", "somebody answers too late"])
+def test_scenario_14_a_question_nobody_answered_ends_the_transaction_with_that_reason(
+    near: Near, too_late: bool
+) -> None:
+    pending = asked(near)
+    near.world.clock.pass_(hours=24)
+    if too_late:
+        near.vote(pending)
+    else:
+        near.ask(near.world.sweep())
+    assert near.states(pending.txn) == [EffectState.EXPIRED]
+    (found,) = resume(near.runtime)
+    assert (found.after, found.waiting) == ("ended", False)
+    assert "nobody answered or used it in time" in found.note and "[expired]" in found.note
+    assert (resume(near.runtime), nothing_stands(near)) == ([], True)
+    again = asked(near)  # the program asks anew, and the old question is not the answer
+    assert again.reviews[0].review_id != pending.reviews[0].review_id
+    assert nothing_stands(near)
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["at the submission", "after the approval"])
+def test_scenario_35_a_rule_that_cannot_be_worked_out_denies_and_live_work_is_undone(
+    near: Near, later: bool
+) -> None:
+    """Also at the commit, W12: nothing is left standing, open or locked, and the next run is told the same."""
+    if later:
+        near.vote(asked(near))
+    near.change(plain_forbid("sum", ERRS), told=not later)
+    big = (lambda: near.pay("a-1", ASKS),) if later else (lambda: near.pay("a-1", 2**53 - 1),)
+    for _ in range(2):
+        with pytest.raises(Denied) as denied:
+            step(near, *big)
+        assert [reason.code for reason in denied.value.reasons] == ["policy_error"]
+        assert nothing_stands(near)
+    (record,) = near.runtime.journal.transactions.find("t-1")
+    assert (record.state, resume(near.runtime)) == ("ended", [])
+
+
+def test_scenario_52_a_denial_undoes_what_was_live_and_keeps_the_sibling_from_firing(near: Near) -> None:
+    near.change(plain_forbid("never", "context.input.amount == 7"))
+    with pytest.raises(Denied) as denied:
+        step(near, lambda: near.pay("a-1", 6), lambda: near.pay("a-2", 7))
+    assert [reason.policy for reason in denied.value.reasons] == ["never"]
+    assert nothing_stands(near)
+
+
+def test_scenario_53_a_rule_that_comes_between_two_fires_stops_the_second_and_takes_back_the_first(
+    near: Near,
+) -> None:
+    near.rules.write("tools/pay.json", PAY | {"recheck": True})
+    near.put_in_force()
+    seen: list[int] = []
+
+    def meanwhile() -> None:
+        seen.append(1)
+        near.change(plain_forbid("stop"))
+
+    near.before_fire["pay"] = meanwhile
+    with pytest.raises(ReleaseLapsed, match="Nothing of this transaction stands"):
+        step(near, lambda: near.pay("a-1", 5), lambda: near.pay("a-2", 6))
+    assert (near.done, seen) == ([("pay", "a-1", 5), ("unpay", "p-a-1", 5)], [1])
+    assert (notes_in(near.notes), is_locked(near.notes)) == ([], False)
+    (record,) = near.runtime.journal.transactions.find("t-1")
+    assert near.states(record.txn) == [EffectState.COMPENSATED, EffectState.UNUSED]
+
+
+RAISED = {
+    "not done": (
+        NotDone("it is closed"),
+        "Still standing and not undone: pay#1",
+        ("compensation_failed", "compensated"),
+    ),
+    "unknown": (
+        TimeoutError("no answer"),
+        "It is not known whether this was taken back: pay#1",
+        ("unknown", "fired"),
+    ),
+}
+
+
+@pytest.mark.parametrize(("error", "told", "task"), RAISED.values(), ids=RAISED)
+def test_scenario_23_a_compensation_that_raises_at_recovery_is_unsettled_until_a_person_tells_and_holds_up_nobody(
+    near: Near, error: Exception, told: str, task: tuple[str, str]
+) -> None:
+    def fails(error: Exception) -> Callable[[], None]:
+        def fail() -> None:
+            raise error
+
+        return fail
+
+    near.before_fire = {"mail": fails(TimeoutError("no answer")), "unpay": fails(error)}
+    with pytest.raises(OutcomeUnknown), transaction("torn", runtime=near.runtime) as torn:
+        near.pay("a-1", 5)
+        near.mail("ann", "soon")
+    with pytest.raises(ReviewPending) as parked, transaction("parked", runtime=near.runtime):
+        near.pay("a-3", ASKS)
+    near.vote(parked.value)
+    near.settle(torn.txn, "unknown", "not_fired")
+
+    found = {one.run_key: one for one in resume(near.runtime)}
+    assert (found["torn"].after, found["parked"].after) == ("unsettled", "settled")
+    assert near.done == [("pay", "a-1", 5), ("pay", "a-3", ASKS)]
+    assert told in found["torn"].note
+    del near.before_fire["unpay"]
+    for _ in range(2):  # nobody calls it again by himself: a person says what is so
+        assert [one.after for one in resume(near.runtime)] == ["unsettled"]
+    near.settle(torn.txn, *task)
+    assert [one.after for one in resume(near.runtime)] == ["settled"]
+    assert near.states(torn.txn) == [EffectState.COMPENSATED, EffectState.FAILED]
+    assert (len(near.done), resume(near.runtime)) == (2, [])

@@ -1,0 +1,204 @@
+"""The connection that live tools on SQLite get, in the hands of whoever keeps it, and of whoever goes around it."""
+
+from __future__ import annotations
+
+import contextvars
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign.adapters import LiveCall, SQLiteAdapter
+from countersign.adapters.sqlite import SQLiteSession
+
+CALL = LiveCall("exam", {}, "e-1")
+PUT = "INSERT INTO notes VALUES (?)"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    file = tmp_path / "notes.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE notes (t TEXT UNIQUE)")
+    return file
+
+
+@pytest.fixture
+def adapter(path: Path) -> SQLiteAdapter:
+    return SQLiteAdapter(path, busy_seconds=0.1)
+
+
+@pytest.fixture
+def session(adapter: SQLiteAdapter) -> Iterator[SQLiteSession]:
+    begun = adapter.begin("t-1")
+    yield begun
+    begun.undo()
+
+
+def standing(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        return [text for (text,) in connection.execute("SELECT t FROM notes ORDER BY t")]
+
+
+def heard_in_a_thread(act: Callable[[], object], *, with_context: bool = True) -> Callable[[], str]:
+    """What it answers once it is let go."""
+    answers: list[str] = []
+
+    def tries() -> None:
+        try:
+            act()
+            answers.append("done")
+        except Exception as error:  # noqa: BLE001 - a thread raises to nobody
+            answers.append(type(error).__name__)
+
+    run = contextvars.copy_context().run if with_context else contextvars.Context().run
+    thread = threading.Thread(target=run, args=(tries,))
+
+    def let_go() -> str:
+        thread.start()
+        thread.join()
+        return answers[0]
+
+    return let_go
+
+
+def _many(connection: sqlite3.Connection) -> None:
+    connection.executemany(PUT, [("late",)])
+
+
+def _one(connection: sqlite3.Connection) -> None:
+    connection.execute(PUT, ("late",))
+
+
+def _blob(connection: sqlite3.Connection) -> None:
+    with connection.blobopen("notes", "t", 1) as blob:
+        blob.write(b"l")
+
+
+@pytest.mark.parametrize("write", [_one, _many, _blob])
+def test_who_keeps_it_longer_than_the_effect_writes_nothing_with_it_in_the_next(
+    adapter: SQLiteAdapter, session: SQLiteSession, path: Path, write: Callable[[sqlite3.Connection], None]
+) -> None:
+    late: list[Callable[[], str]] = []
+    with pytest.raises(TimeoutError), session.effect(CALL):
+        kept = adapter.connection
+        late.append(heard_in_a_thread(lambda: write(kept)))
+        raise TimeoutError
+    with session.effect(CALL):
+        adapter.connection.execute(PUT, ("mine",))
+        assert late[0]() in {"DatabaseError", "ProgrammingError"}
+    session.prepare("a-1")
+    session.commit("a-1")
+    assert standing(path) == ["mine"]
+
+
+@pytest.mark.parametrize("with_context", [True, False])
+def test_a_thread_that_the_effect_waits_for_writes_with_it(
+    adapter: SQLiteAdapter, session: SQLiteSession, path: Path, with_context: bool
+) -> None:
+    """Also one without the context, as a plain thread is."""
+    with session.effect(CALL):
+        kept = adapter.connection
+        assert heard_in_a_thread(lambda: _one(kept), with_context=with_context)() == "done"
+    session.prepare("a-1")
+    session.commit("a-1")
+    assert standing(path) == ["late"]
+
+
+def test_an_effect_does_not_end_between_looking_at_a_statement_and_doing_it(
+    adapter: SQLiteAdapter, session: SQLiteSession, path: Path
+) -> None:
+    begun = threading.Event()
+
+    class Slow:
+        def __conform__(self, protocol: object) -> str:
+            begun.set()
+            time.sleep(0.2)
+            return "late"
+
+    with pytest.raises(TimeoutError), session.effect(CALL):
+        late = heard_in_a_thread(lambda: adapter.connection.execute(PUT, (Slow(),)))
+        thread = threading.Thread(target=late)
+        thread.start()
+        assert begun.wait(10)
+        raise TimeoutError
+    thread.join()
+    session.prepare("a-1")
+    session.commit("a-1")
+    assert standing(path) == []
+
+
+def _bare(connection: sqlite3.Connection) -> Any:
+    return sqlite3.Cursor(connection)
+
+
+def _of_its_own(connection: sqlite3.Connection) -> Any:
+    return connection.cursor(type("Own", (sqlite3.Cursor,), {}))
+
+
+@pytest.mark.parametrize("cursor", [_bare, _of_its_own])
+@pytest.mark.parametrize(
+    "say",
+    [
+        lambda cursor: cursor.execute(PUT, ("bare",)),
+        lambda cursor: cursor.executemany(PUT, [("bare",)]),
+        lambda cursor: cursor.executescript("INSERT INTO notes VALUES ('bare')"),
+    ],
+    ids=["one", "many", "script"],
+)
+def test_a_cursor_that_it_did_not_make_says_nothing(
+    adapter: SQLiteAdapter, session: SQLiteSession, cursor: Callable[[Any], Any], say: Callable[[Any], None]
+) -> None:
+    with session.effect(CALL):
+        with pytest.raises(sqlite3.Error):
+            say(cursor(adapter.connection))
+        assert adapter.connection.execute("SELECT count(*) FROM notes").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("by", [_bare, lambda connection: connection], ids=["bare", "its own"])
+def test_rows_of_which_one_ends_the_transaction_leave_none_that_nothing_takes_back(
+    adapter: SQLiteAdapter, session: SQLiteSession, path: Path, by: Callable[[sqlite3.Connection], Any]
+) -> None:
+    def rows() -> Iterator[tuple[str]]:
+        yield ("r1",)
+        with suppress(sqlite3.Error):
+            by(adapter.connection).execute("INSERT OR ROLLBACK INTO notes VALUES ('dup')")
+        yield ("r2",)
+
+    with suppress(Exception), session.effect(CALL):
+        adapter.connection.execute(PUT, ("dup",))
+        by(adapter.connection).executemany(PUT, rows())
+        raise ValueError
+    session.undo()
+    assert standing(path) == []
+
+
+def test_making_a_row_may_say_a_statement_but_not_by_a_bare_cursor(
+    adapter: SQLiteAdapter, session: SQLiteSession, path: Path
+) -> None:
+    def rows() -> Iterator[tuple[str]]:
+        for text in ("a", "b"):
+            adapter.connection.execute(PUT, (f"{text}, first",))
+            with pytest.raises(sqlite3.Error):
+                sqlite3.Cursor(adapter.connection).execute(PUT, ("bare",))
+            yield (text,)
+
+    with session.effect(CALL):
+        adapter.connection.executemany(PUT, rows())
+    session.prepare("a-1")
+    session.commit("a-1")
+    assert standing(path) == ["a", "a, first", "b", "b, first"]
+
+
+def test_it_makes_cursors_as_ever(adapter: SQLiteAdapter, session: SQLiteSession) -> None:
+    with session.effect(CALL):
+        for cursor in (adapter.connection.cursor(), adapter.connection.cursor(sqlite3.Cursor)):
+            cursor.execute("SELECT ?", (7,))
+            assert cursor.fetchone() == (7,)
+        named = adapter.connection.execute("SELECT :n", {"n": 8})
+        assert named.fetchone() == (8,)

@@ -1,0 +1,198 @@
+"""A journal in which a row cannot be read: every verb tells the rest, names that one, and does not end with 0."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from countersign import MisuseError, ReviewPending, transaction
+from countersign.cli.app import app
+from countersign.journal.place import JournalUrl
+from countersign.rehearsal.recorded import from_export
+from tests.fakes.desk import Desk, refund_tool
+from tests.unit.sdk.journals import BOTH
+
+OF_IT = "txn = (SELECT txn FROM transactions WHERE run_key = 't-1')"
+ITSELF = {
+    "its state is none": ("UPDATE transactions SET state = 'whatever' WHERE {}", "unknown state 'whatever'"),
+    "its time is none": ("UPDATE transactions SET created_at = 1e300 WHERE {}", "created_at is no time"),
+}
+A_CALL = {
+    "the state of a call is none": (
+        "UPDATE effects SET state = 'whatever' WHERE {} AND seq = 1",
+        "'whatever' is not a valid",
+    ),
+    "its arguments are others": (
+        "UPDATE effects SET args = CAST('{{}}' AS {bytes}) WHERE {} AND seq = 1",
+        "do not have the digest",
+    ),
+    "its result is no text": (
+        "UPDATE effects SET result = {broken} WHERE {} AND seq = 1",
+        "can't decode byte 0xff",
+    ),
+}
+NO_TEXT = "CAST(x'ff' AS TEXT)"  # SQLite keeps it, PostgreSQL does not
+ON_SQLITE = {
+    ("transactions", "note"): "could not decode",
+    ("effects", "error"): "could not decode",
+}
+
+
+@pytest.fixture(params=BOTH)
+def engine(request: pytest.FixtureRequest) -> str:
+    chosen: str = request.param
+    return chosen
+
+
+@pytest.fixture
+def damaged(desk: Desk, engine: str) -> Callable[[str], Desk]:
+    """A journal of two steps, and this done to it."""
+    refund = refund_tool(desk)
+    for key in ("t-1", "t-2"):
+        with transaction(key, runtime=desk.runtime):
+            refund(f"o-{key}", 100)
+            refund(f"p-{key}", 100)
+
+    def change(sql: str) -> Desk:
+        words = {
+            "sqlite": {"bytes": "BLOB", "broken": "x'ff'"},
+            "postgresql": {"bytes": "bytea", "broken": "decode('ff', 'hex')"},
+        }[engine]
+        with desk.runtime.journal.database.unit(durable=True) as unit:
+            assert unit.execute(sql.format(OF_IT, **words)).rowcount > 0
+        return desk
+
+    return change
+
+
+def said(desk: Desk, *args: str) -> Result:
+    place = desk.runtime.settings.journal_path
+    named = place.secret if isinstance(place, JournalUrl) else str(place)
+    return CliRunner().invoke(
+        app, ["journal", *args, "--journal", named], catch_exceptions=False, env={"COLUMNS": "250"}
+    )
+
+
+def require_told(result: Result, why: str) -> None:
+    assert (result.exit_code, why in result.stdout) == (1, True), result.output
+    assert "1 of them cannot be read" in result.stderr
+    assert "`countersign journal verify` names" in result.stderr
+
+
+@pytest.mark.tampers
+@pytest.mark.parametrize("what", [*ITSELF, *A_CALL])
+def test_those_that_list_name_it_among_the_others(damaged: Callable[[str], Desk], what: str) -> None:
+    sql, why = (A_CALL | ITSELF)[what]
+    desk = damaged(sql)
+    for verb in ("list", "filter"):
+        result = said(desk, verb, "--json")
+        require_told(result, why)
+        rows = {one["key"]: one["state"] for one in json.loads(result.stdout)}
+        assert rows == {"t-1": "damaged", "t-2": "settled"}
+        require_told(said(desk, verb), "damaged")
+    other = said(desk, "filter", "--text", "t-2")
+    assert (other.exit_code, other.stderr) == (0, "")
+
+
+@pytest.mark.tampers
+@pytest.mark.parametrize("what", A_CALL)
+def test_of_a_step_the_other_calls_are_shown_and_exported(damaged: Callable[[str], Desk], what: str) -> None:
+    sql, why = A_CALL[what]
+    desk = damaged(sql)
+    result = said(desk, "show", "t-1", "--json")
+    require_told(result, why)
+    (one,) = json.loads(result.stdout)
+    assert [(call["seq"], call["state"]) for call in one["effects"]] == [(1, "damaged"), (2, "fired")]
+    assert (one["state"], one["effects"][1]["args"]) == (
+        "settled",
+        '{"amount_cents":100,"order_id":"p-t-1"}',
+    )
+    (told,) = one["unreadable"]
+    assert told.startswith("staged 1: ")
+    text = said(desk, "show", "t-1")
+    require_told(text, why)
+    assert "staged 1:  damaged" in text.stdout and "staged 2: refund fired" in text.stdout
+    rows = [*csv.DictReader(io.StringIO(said(desk, "export", "--format", "csv").stdout))]
+    assert sorted((row["key"], row["seq"], row["effect_state"]) for row in rows) == [
+        ("t-1", "1", "damaged"), ("t-1", "2", "fired"), ("t-2", "1", "fired"), ("t-2", "2", "fired"),
+    ]  # fmt: skip
+    assert said(desk, "show", "t-2").exit_code == 0
+
+
+@pytest.mark.tampers
+@pytest.mark.parametrize("what", [*ITSELF, *A_CALL])
+def test_an_export_tells_it_apart_so_that_the_others_can_be_replayed(
+    damaged: Callable[[str], Desk], what: str, tmp_path: Path
+) -> None:
+    sql, why = (A_CALL | ITSELF)[what]
+    desk, out = damaged(sql), tmp_path / "export.json"
+    result = said(desk, "export")
+    require_told(result, why)
+    document = json.loads(result.stdout)
+    assert [one["key"] for one in document["transactions"]] == ["t-2"]
+    assert [one["key"] for one in document["damaged"]] == ["t-1"]
+    require_told(said(desk, "export", "--format", "md"), why.split("'")[-1])
+    require_told(said(desk, "export", "--out", str(out)), "2 transactions in")
+    assert from_export(out, "t-2").key == "t-2"
+    with pytest.raises(MisuseError, match="no transaction 't-1'"):
+        from_export(out, "t-1")
+
+
+@pytest.mark.tampers
+@pytest.mark.parametrize("what", ITSELF)
+def test_one_that_cannot_be_read_at_all_is_shown_as_that(damaged: Callable[[str], Desk], what: str) -> None:
+    sql, why = ITSELF[what]
+    desk = damaged(sql)
+    result = said(desk, "show", "t-1", "--json")
+    require_told(result, why)
+    (one,) = json.loads(result.stdout)
+    assert (one["key"], one["state"], one["effects"]) == ("t-1", "damaged", [])
+    require_told(said(desk, "show", "t-1"), "state: damaged")
+
+
+def test_nor_is_a_time_that_no_line_binds(damaged: Callable[[str], Desk]) -> None:
+    """It moves with the lease."""
+    desk = damaged("UPDATE transactions SET updated_at = -1e300 WHERE {}")
+    for verb in ("list", "filter", "export"):
+        require_told(said(desk, verb), "updated_at is no time")
+
+
+@pytest.mark.tampers
+@pytest.mark.parametrize("engine", ["sqlite"])
+@pytest.mark.parametrize(("table", "column"), ON_SQLITE)
+def test_nor_does_text_that_is_none(damaged: Callable[[str], Desk], table: str, column: str) -> None:
+    desk = damaged(f"UPDATE {table} SET {column} = {NO_TEXT} WHERE {{}}")
+    for verb in ("list", "filter", "export"):
+        require_told(said(desk, verb), "Could not decode to UTF-8")
+    require_told(said(desk, "show", "t-1"), "Could not decode to UTF-8")
+    assert said(desk, "show", "t-2").exit_code == 0
+
+
+@pytest.mark.tampers
+def test_a_note_of_changes_that_is_none_hides_no_call(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 90_000)
+    desk.runtime.journal.edits.note(pending.value.txn, [])
+    with desk.runtime.journal.database.unit(durable=True) as unit:
+        assert unit.execute("UPDATE meta SET value = '[' WHERE substr(name, 1, 6) = 'edited'").rowcount == 1
+    result = said(desk, "show", "t-1", "--json")
+    require_told(result, "note of the changes")
+    assert [call["state"] for call in json.loads(result.stdout)[0]["effects"]] == ["review"]
+
+
+def test_a_sound_journal_says_nothing_of_it(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 100)
+    for args in (["list"], ["filter"], ["show", "t-1"], ["export"]):
+        result = said(desk, *args)
+        assert (result.exit_code, result.stderr, "damaged" in result.stdout) == (0, "", False)
+    assert "damaged" not in json.loads(said(desk, "export").stdout)
+    assert "unreadable" not in json.loads(said(desk, "show", "t-1", "--json").stdout)[0]

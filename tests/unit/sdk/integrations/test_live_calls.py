@@ -1,0 +1,230 @@
+"""Live tools in a model's message: they answer at once, and stand or fall with its step."""
+
+from __future__ import annotations
+
+import contextvars
+from typing import Any
+
+import pytest
+
+from countersign import (
+    JournalError,
+    MisuseError,
+    Moved,
+    NotDone,
+    ReleaseLapsed,
+    ResourceBusy,
+    Retry,
+    Serialize,
+    ServiceUnavailable,
+    SQLiteAdapter,
+    tool,
+    transaction,
+)
+from countersign.contract import Verdict
+from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.talking import Talk
+from tests.unit.sdk.integrations.talks import REFUND, asked
+
+
+def test_a_live_tool_answers_what_it_returned_and_stands_with_its_step(desk: Desk, talk: Talk) -> None:
+    path = notes_database(desk.folder)
+    refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
+    script = [
+        talk.calls(("note", {"order_id": "o-4", "text": "late"}), ("refund", REFUND)),
+        talk.says("Done."),
+    ]
+    talk.run(script, [refund, note], runtime=desk.runtime)
+    assert talk.vendor.answers()[0] == "1"
+    assert notes_in(path) == [("o-4", "late")] and len(desk.done) == 1
+
+
+def test_live_work_beside_a_denied_call_is_undone_and_told_as_not_done(desk: Desk, talk: Talk) -> None:
+    path = notes_database(desk.folder)
+    refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
+    huge = ("refund", {"order_id": "o-4", "amount_cents": 900_000})
+    script = [talk.calls(("note", {"order_id": "o-4", "text": "late"}), huge), talk.says("No.")]
+    end = talk.run(script, [refund, note], runtime=desk.runtime)
+    assert notes_in(path) == [] and desk.done == []
+    assert not end.steps[0].answers[0].done and end.steps[0].answers[0].text.startswith("not done")
+
+
+def test_a_live_tool_that_raises_undoes_the_step_and_the_model_reads_why(
+    desk: Desk, talk: Talk, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = notes_database(desk.folder)
+    refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
+    script = [talk.calls(("refund", REFUND), ("note", {"order_id": "o-4", "text": "bad"})), talk.says("No.")]
+    end = talk.run(script, [refund, note], runtime=desk.runtime)
+    held, raised = end.steps[0].answers
+    assert notes_in(path) == [] and desk.done == []
+    assert "go together" in held.text and "ValueError: bad note" in raised.text
+    assert "live tool note raised" in caplog.text and "ValueError: bad note" in caplog.text
+
+
+@pytest.mark.parametrize("secret", [False, True])
+def test_a_database_that_takes_all_of_the_live_work_back_is_told_the_model_as_any_refusal(
+    desk: Desk, talk: Talk, secret: bool
+) -> None:
+    """Its message would else stay unanswered, and its conversation could never go on."""
+    path = notes_database(desk.folder)
+    database = SQLiteAdapter(path)
+    given = {"secret": ["text"]} if secret else {}
+
+    @tool(
+        "jot", lane="live", adapter=database, resource=("Order", "order_id"), registry=desk.registry, **given
+    )
+    def jot(order_id: str, text: str) -> None:
+        """Write a note."""
+        database.connection.execute("CREATE UNIQUE INDEX once ON notes (order_id)")
+        for _ in range(2):
+            database.connection.execute("INSERT OR ROLLBACK INTO notes VALUES (?, ?)", (order_id, text))
+
+    desk.publish(jot)
+    script = [talk.calls(("jot", {"order_id": "o-4", "text": "hello"})), talk.says("No.")]
+    end = talk.run(script, [jot], runtime=desk.runtime)
+    told = end.steps[0].answers[0].text
+    assert told.startswith("not done") and ("Nothing of it stands" in told) is not secret
+    assert (end.text, notes_in(path)) == ("No.", [])
+
+
+@pytest.mark.parametrize("raises", [ValueError, NotDone])
+@pytest.mark.parametrize("by", ["the code", "the service"])
+def test_what_a_live_tool_with_secrets_raises_is_neither_logged_nor_told_the_model(
+    desk: Desk, talk: Talk, caplog: pytest.LogCaptureFixture, by: str, raises: type[Exception]
+) -> None:
+    database = SQLiteAdapter(notes_database(desk.folder))
+
+    @tool(
+        "jot",
+        lane="live",
+        adapter=database,
+        resource=("Order", "order_id"),
+        secret=["pin"] if by == "the code" else [],
+        registry=desk.registry,
+    )
+    def jot(order_id: str, pin: str) -> None:
+        """Write a note."""
+        raise raises(f"bad {pin}")
+
+    desk.publish(jot, secret=("/pin",) if by == "the service" else ())
+    script = [talk.calls(("jot", {"order_id": "o-4", "pin": "4111"})), talk.says("No.")]
+    with caplog.at_level("WARNING"):
+        end = talk.run(script, [jot], runtime=desk.runtime)
+    assert ("live tool jot raised ValueError" in caplog.text) is (raises is ValueError)
+    assert "bad 4111" not in caplog.text
+    told = end.steps[0].answers[0].text
+    assert told.startswith("not done") and told.endswith(f": {raises.__name__}")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "told"), [(Verdict.DENY, "denied"), (Verdict.REVIEW, "would have to agree")]
+)
+def test_a_live_tool_that_may_not_run_undoes_the_step_and_the_model_reads_why(
+    desk: Desk, talk: Talk, verdict: Verdict, told: str
+) -> None:
+    path = notes_database(desk.folder)
+    database, refund = SQLiteAdapter(path), refund_tool(desk)
+
+    @tool(
+        "jot",
+        lane="live",
+        adapter=database,
+        resource=("Order", "order_id"),
+        registry=desk.registry,
+        ask="live",
+    )
+    def jot(order_id: str) -> None:
+        """Write a note."""
+        database.connection.execute("INSERT INTO notes VALUES (?, 'x')", (order_id,))
+
+    desk.publish(jot)
+    desk.service.policy = lambda name, _: verdict if name == "jot" else Verdict.RELEASE
+    script = [
+        talk.calls(("refund", REFUND), ("jot", {"order_id": "o-4"}), ("refund", REFUND)),
+        talk.says("No."),
+    ]
+    end = talk.run(script, [refund, jot], runtime=desk.runtime)
+    first, refused, last = end.steps[0].answers
+    assert notes_in(path) == [] and desk.done == []
+    assert told in refused.text and "go together" in first.text and "go together" in last.text
+
+
+TOLD = {
+    "somebody changed what was read": Moved("notes", "o-4", read=True, expected="1", now="2"),
+    "permission ran out": ReleaseLapsed("case-1", "0" * 64, "it took too long"),
+}
+
+
+def raising(desk: Desk, error: Exception) -> Any:
+    @tool("look", lane="live", adapter=SQLiteAdapter(notes_database(desk.folder)), registry=desk.registry)
+    def look(order_id: str) -> None:
+        """Look."""
+        raise error
+
+    return look
+
+
+@pytest.mark.parametrize("error", TOLD.values(), ids=TOLD.keys())
+def test_what_left_nothing_standing_is_told(error: Exception, desk: Desk, talk: Talk) -> None:
+    end = talk.run(
+        [talk.calls(("look", {"order_id": "o-4"})), talk.says("No.")],
+        [raising(desk, error)],
+        runtime=desk.runtime,
+    )
+    (answer,) = end.steps[0].answers
+    assert answer.text == f"not done: {error}" and not answer.done
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        JournalError("the disk is full"),
+        ServiceUnavailable("POST /v1", "away"),
+        ReleaseLapsed("case-1", "0" * 64, "no replica takes it", may_fire=True),
+    ],
+)
+def test_what_is_not_the_models_to_mend_is_raised(error: Exception, desk: Desk, talk: Talk) -> None:
+    with pytest.raises(type(error)):
+        talk.run([talk.calls(("look", {"order_id": "o-4"}))], [raising(desk, error)], runtime=desk.runtime)
+
+
+def test_live_work_of_a_parked_step_is_undone_and_done_again_with_the_approval(
+    desk: Desk, talk: Talk
+) -> None:
+    path = notes_database(desk.folder)
+    refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
+    large = ("refund", {"order_id": "o-4", "amount_cents": 20_000})
+    end = talk.run(
+        [talk.calls(("note", {"order_id": "o-4", "text": "late"}), large)],
+        [refund, note],
+        runtime=desk.runtime,
+    )
+    assert notes_in(path) == []
+    desk.service.approve(asked(end))
+    talk.run([talk.says("Done.")], [refund, note], runtime=desk.runtime, messages=end.messages)
+    assert notes_in(path) == [("o-4", "late")] and len(desk.done) == 1
+
+
+def test_serialize_waits_until_nobody_else_has_the_resource(desk: Desk, talk: Talk) -> None:
+    path = notes_database(desk.folder)
+    note = note_tool(desk, SQLiteAdapter(path))
+    script = [talk.calls(("note", {"order_id": "o-4", "text": "late"})), talk.says("Done.")]
+    theirs = transaction("theirs", isolation=Serialize(), runtime=desk.runtime)
+    with theirs, pytest.raises(ResourceBusy, match="'theirs'"):
+        # In a context of its own, as another agent of this process has it.
+        contextvars.Context().run(
+            talk.run, script[:1], [note], runtime=desk.runtime, isolation=Serialize(timeout_seconds=0)
+        )
+    assert notes_in(path) == []
+    talk.run(script, [note], runtime=desk.runtime, isolation=Serialize(timeout_seconds=0))
+    assert notes_in(path) == [("o-4", "late")]
+
+
+@pytest.mark.parametrize(("given", "says"), [(Retry(3), "the model is told"), ("later", "is no policy")])
+def test_a_policy_that_a_message_cannot_have_is_refused(
+    given: Any, says: str, desk: Desk, talk: Talk
+) -> None:
+    with pytest.raises(MisuseError, match=says):
+        talk.run([], [], runtime=desk.runtime, isolation=given)
+    assert talk.vendor.sent == []

@@ -1,0 +1,178 @@
+"""A session that began inside a nested block, on an adapter without savepoints: nothing of it outlives the refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from countersign import (
+    LiveAdapter,
+    LiveSession,
+    NotStageable,
+    SavepointLost,
+    SQLiteAdapter,
+    tool,
+    transaction,
+)
+from tests.fakes.desk import Desk, note_tool, notes_database, notes_in
+
+
+class Plain(LiveAdapter):
+    """A list without savepoints; `sticks`: a session of it cannot be undone."""
+
+    name = "plain"
+
+    def __init__(self) -> None:
+        self.world: list[str] = []
+        self.marks: set[str] = set()
+        self.sessions: list[PlainSession] = []
+        self.sticks = False
+
+    def begin(self, txn: str) -> PlainSession:
+        """Open one."""
+        self.sessions.append(PlainSession(self))
+        return self.sessions[-1]
+
+    def landed(self, attempt_id: str) -> bool:
+        """Whether it is marked."""
+        return attempt_id in self.marks
+
+
+class PlainSession(LiveSession):
+    """What one transaction adds to the list."""
+
+    def __init__(self, adapter: Plain) -> None:
+        self._adapter = adapter
+        self.new: list[str] = []
+        self.undone = False
+
+    @contextmanager
+    def effect(self, call: object) -> Iterator[None]:
+        """One effect, taken back if it raises."""
+        before = len(self.new)
+        try:
+            yield
+        except BaseException:
+            del self.new[before:]
+            raise
+
+    def prepare(self, attempt_id: str) -> None:
+        """Nothing can fail."""
+
+    def commit(self, attempt_id: str) -> None:
+        """Add it, and the mark."""
+        self._adapter.world += self.new
+        self._adapter.marks.add(attempt_id)
+
+    def undo(self) -> None:
+        """Forget it."""
+        if self._adapter.sticks:
+            raise OSError("the device is busy")
+        self.new, self.undone = [], True
+
+
+@pytest.fixture
+def plain() -> Plain:
+    return Plain()
+
+
+@pytest.fixture
+def put(desk: Desk, plain: Plain) -> Callable[[str], None]:
+    @tool("put", lane="live", adapter=plain, registry=desk.registry)
+    def add(text: str) -> None:
+        """Add something."""
+        plain.sessions[-1].new.append(text)
+
+    return add
+
+
+def rows(desk: Desk, txn: str) -> list[tuple[Any, ...]]:
+    found = desk.runtime.journal.database.rows(
+        "SELECT staging, state FROM effects WHERE txn = ? ORDER BY staging, lane, seq", (txn,)
+    )
+    return [tuple(row) for row in found]
+
+
+def test_every_call_in_the_block_is_refused_and_not_only_the_first(
+    desk: Desk, plain: Plain, put: Callable[[str], None]
+) -> None:
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        with pytest.raises(ValueError, match="taken back"), transaction(runtime=desk.runtime):
+            for text in ("x0", "x1"):
+                with pytest.raises(NotStageable, match="without savepoints"):
+                    put(text)
+            raise ValueError("the block is taken back")
+        assert all(one.undone for one in plain.sessions)
+        put("outer")
+    assert (plain.world, txn.state, len(plain.sessions)) == (["outer"], "settled", 3)
+    assert rows(desk, txn.txn) == [(1, "undone"), (1, "undone"), (1, "kept")]
+
+
+def test_the_block_is_still_taken_back_on_adapters_that_have_savepoints(
+    desk: Desk, plain: Plain, put: Callable[[str], None]
+) -> None:
+    """Also an outer block, which had set one in a session that an inner could not."""
+    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        note("o-0", "before")
+        with pytest.raises(ValueError, match="taken back"), transaction(runtime=desk.runtime):
+            note("o-0", "inside")
+            with pytest.raises(NotStageable):
+                put("x")
+            raise ValueError("the block is taken back")
+        note("o-1", "after")
+    assert notes_in(desk.folder / "notes.db") == [("o-0", "before"), ("o-1", "after")]
+    assert (plain.world, txn.state) == ([], "settled")
+
+
+def test_a_savepoint_that_an_outer_block_had_set_in_it_is_forgotten_with_it(desk: Desk) -> None:
+    """Its session can set one savepoint and no second."""
+    used: list[str] = []
+
+    class One(PlainSession):
+        def savepoint(self) -> Any:
+            from countersign.adapters.protocol import Savepoint
+
+            if self.undone or used.count("set") == 1:
+                raise NotStageable("there is room for one")
+            used.append("set")
+            return Savepoint(lambda: used.append("released"), lambda: used.append("rolled back"))
+
+    class Ones(Plain):
+        def begin(self, txn: str) -> PlainSession:
+            self.sessions.append(One(self))
+            return self.sessions[-1]
+
+    ones = Ones()
+
+    @tool("put", lane="live", adapter=ones, registry=desk.registry)
+    def put(text: str) -> None:
+        """Add something."""
+        ones.sessions[-1].new.append(text)
+
+    with (
+        transaction("t-1", runtime=desk.runtime) as txn,
+        transaction(runtime=desk.runtime),
+        transaction(runtime=desk.runtime),
+        pytest.raises(NotStageable, match="room for one"),
+    ):
+        put("x")
+    assert (used, ones.world, txn.state) == (["set"], [], "ended")
+
+
+def test_one_that_cannot_be_undone_takes_the_whole_with_it(
+    desk: Desk, plain: Plain, put: Callable[[str], None]
+) -> None:
+    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
+    plain.sticks = True
+    with (
+        pytest.raises((SavepointLost, OSError)),
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        note("o-1", "before")
+        with transaction(runtime=desk.runtime), pytest.raises(OSError, match="busy"):
+            put("x")
+    assert (plain.world, notes_in(desk.folder / "notes.db")) == ([], [])

@@ -1,0 +1,400 @@
+"""Live work of which a part stands is closed by a person who has put it right, and by nobody else; it is never told as
+done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from countersign import (
+    AlreadyRedeemed,
+    CountersignError,
+    FilesAdapter,
+    JournalError,
+    LiveCommitFailed,
+    MisuseError,
+    NotDone,
+    OutcomeUnknown,
+    RegistrationError,
+    ReviewPending,
+    ServiceUnavailable,
+    SQLiteAdapter,
+    Transaction,
+    TransactionBusy,
+    resume,
+    run_transaction,
+    tool,
+    transaction,
+)
+from countersign.adapters.overlay import FilesSession
+from countersign.cli import closing as cli_closing
+from countersign.cli.app import app
+from countersign.commit.unwinding import Unwinding
+from countersign.contract import EffectState
+from countersign.journal.place import JournalUrl
+from countersign.journal.reading import LIVE_LANE
+from countersign.journal.verifying import verify
+from countersign.recovery.closing import close
+from countersign.recovery.recovery import resume_one
+from countersign.waiting import run
+from tests.fakes.desk import (
+    Desk,
+    charge_tools,
+    failing_tool,
+    note_tool,
+    notes_database,
+    notes_in,
+    refund_tool,
+)
+from tests.unit.sdk.journals import BOTH
+from tests.unit.sdk.live.test_lane import Stubborn
+
+Live = Callable[[str, str], Any]
+SAID = {"by": "Ada", "why": "deleted the note by hand"}
+AS_NOTED = "closed by Ada at 2027-01-15T08:00:00Z: deleted the note by hand (before: "
+
+
+@pytest.fixture
+def both(desk: Desk) -> tuple[Live, Live]:
+    """A tool whose database can commit, and one whose cannot."""
+    (desk.folder / "other").mkdir()
+    first = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
+    second = note_tool(desk, Stubborn(notes_database(desk.folder / "other"), name="other"), name="other_note")
+    return first, second
+
+
+def left_in_part(desk: Desk, both: tuple[Live, Live], staged: Callable[[], object] = lambda: None) -> str:
+    with pytest.raises(LiveCommitFailed), transaction("t-1", runtime=desk.runtime) as txn:
+        for live in both:
+            live("o-1", "hello")
+        staged()
+    assert txn.state == "unsettled"
+    return txn.txn
+
+
+def closed(desk: Desk, txn: str, **changes: str) -> tuple[str, str | None]:
+    engine = desk.runtime.engine(desk.runtime.sync_waits())
+    record = close(engine, txn, **(SAID | changes))
+    return record.state, record.note
+
+
+def live_states(desk: Desk) -> list[str]:
+    (record,) = desk.runtime.journal.transactions.find("t-1")
+    return [row.state.value for row in desk.runtime.journal.transactions.shown(record, LIVE_LANE)]
+
+
+def said(desk: Desk, *args: str) -> Result:
+    place = desk.runtime.settings.journal_path
+    named = place.secret if isinstance(place, JournalUrl) else str(place)
+    return CliRunner().invoke(app, ["journal", *args, "--journal", named], env={"COLUMNS": "250"})
+
+
+@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("staged", ["nothing", "what fired and stands", "what was taken back"])
+def test_it_is_closed_with_who_when_and_why_and_its_key_runs_nothing_more(
+    desk: Desk, both: tuple[Live, Live], staged: str
+) -> None:
+    refund, charge = refund_tool(desk), charge_tools(desk)
+    calls: dict[str, Callable[[], object]] = {
+        "nothing": lambda: None,
+        "what fired and stands": lambda: refund("o-1", 100),
+        "what was taken back": lambda: charge("o-1", 100),
+    }
+    txn, done = left_in_part(desk, both, calls[staged]), len(desk.done)
+    state, note = closed(desk, txn)
+    assert (state, (note or "").startswith(AS_NOTED)) == ("closed", True), note
+    row = desk.runtime.journal.database.row("SELECT kind FROM chain WHERE txn = ? ORDER BY id DESC", (txn,))
+    assert row is not None and row["kind"] == "closed"
+    assert verify(desk.runtime.settings.journal_path).sound
+    assert resume(desk.runtime) == []
+    looked = run(resume_one(desk.runtime.engine(desk.runtime.sync_waits()), txn))
+    assert (looked.after, looked.note, looked.is_kept_up) == (
+        "closed",
+        "another process has finished it",
+        False,
+    )
+    ran = []
+
+    def step(_: Transaction) -> None:
+        ran.append(1)
+
+    for _ in range(2):
+        with pytest.raises(AlreadyRedeemed, match=r"outcome closed\): closed by Ada at 2027") as told:
+            run_transaction(step, key="t-1", wait=60, runtime=desk.runtime)
+        assert told.value.finished and "nothing was fired now" in str(told.value)
+    assert (ran, len(desk.done), notes_in(desk.folder / "notes.db")) == ([], done, [("o-1", "hello")])
+    assert (live_states(desk), closed_twice(desk, txn)) == (
+        ["live", "live"],
+        "is closed; only one that is unsettled",
+    )
+    (shown,) = json.loads(said(desk, "list", "--json").stdout)
+    assert (shown["state"], shown["note"]) == ("closed", note)
+    assert "Ada" in said(desk, "show", "t-1").stdout
+    assert json.loads(said(desk, "stats", "--json").stdout)["transactions"] == {"closed": 1}
+    assert len(json.loads(said(desk, "filter", "--state", "closed", "--json").stdout)) == 1
+
+
+def closed_twice(desk: Desk, txn: str) -> str:
+    with pytest.raises(MisuseError) as refused:
+        closed(desk, txn, by="Bob")
+    return " ".join(str(refused.value).split()[2:9])
+
+
+def test_who_reads_it_is_told_what_stood_before(desk: Desk, both: tuple[Live, Live]) -> None:
+    txn = left_in_part(desk, both)
+    resume(desk.runtime)
+    _, note = closed(desk, txn[:8])
+    assert note == f"{AS_NOTED}its live effects in notes stand, and those in other do not)"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"by": " "}, "say by"),
+        ({"why": ""}, "say why"),
+        ({"by": "a" * 201}, "in 200 characters at most"),
+        ({"why": "a" * 2001}, "in 2000 characters at most"),
+        ({"why": "\ud800"}, "written as UTF-8"),
+    ],
+)
+def test_who_says_it_and_why_must_be_said(
+    desk: Desk, both: tuple[Live, Live], changes: dict[str, str], says: str
+) -> None:
+    txn = left_in_part(desk, both)
+    with pytest.raises(MisuseError, match=says):
+        closed(desk, txn, **changes)
+    assert desk.runtime.journal.transactions.require(txn).state == "unsettled"
+
+
+@pytest.mark.parametrize("name", ["", "t-1", "unsettled-1", "0" * 64, "its first seven characters"])
+def test_it_is_named_by_its_id(desk: Desk, both: tuple[Live, Live], name: str) -> None:
+    txn = left_in_part(desk, both)
+    with pytest.raises(MisuseError, match="names no transaction of this journal"):
+        closed(desk, txn[:7] if name.startswith("its") else name)
+
+
+def test_a_key_that_looks_like_an_id_names_none(desk: Desk) -> None:
+    with transaction("abcdefgh", runtime=desk.runtime):
+        refund_tool(desk)("o-1", 100)
+    with pytest.raises(MisuseError, match="names no transaction"):
+        closed(desk, "abcdefgh")
+
+
+def test_what_is_not_unsettled_is_refused(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with transaction("settled", runtime=desk.runtime) as settled:
+        refund("o-1", 100)
+    with pytest.raises(ReviewPending), transaction("parked", runtime=desk.runtime) as parked:
+        refund("o-1", 90_000)
+    with pytest.raises(ZeroDivisionError), transaction("ended", runtime=desk.runtime) as ended:
+        raise ZeroDivisionError
+    for one, state in ((settled, "settled"), (parked, "review"), (ended, "ended")):
+        with pytest.raises(MisuseError, match=f"is {state}; only one that is unsettled for its live effects"):
+            closed(desk, one.txn)
+    (found,) = resume(desk.runtime)
+    assert (found.run_key, found.waiting) == ("parked", True)
+
+
+def test_what_is_unsettled_for_another_reason_is_the_services(desk: Desk) -> None:
+    notify = failing_tool(desk, ZeroDivisionError())
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime) as txn:
+        notify("o-1")
+    with pytest.raises(
+        MisuseError, match=r"there is still notify#1 unknown: people settle that in the service"
+    ):
+        closed(desk, txn.txn)
+    ((_, revisions),) = desk.service.revisions.items()
+    assert txn.state == "unsettled" and revisions
+
+
+def test_nor_what_fired_and_could_not_be_taken_back_without_any_live_work(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    notify = failing_tool(desk, ZeroDivisionError(), failure_means="not_done", acts=False)
+    with pytest.raises(CountersignError), transaction("t-1", runtime=desk.runtime) as txn:
+        refund("o-1", 100)
+        notify("o-1")
+    assert txn.state == "unsettled"
+    with pytest.raises(MisuseError, match="is not unsettled for its live effects; people settle it"):
+        closed(desk, txn.txn)
+
+
+def test_what_is_being_taken_back_is_gone_on_with_first(
+    desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charge = charge_tools(desk)
+    with monkeypatch.context() as broken:
+        broken.setattr(Unwinding, "_permit", away)
+        txn = left_in_part(desk, both, lambda: charge("o-1", 100))
+        with pytest.raises(
+            MisuseError, match=r"there is still charge#1 compensating: .* `countersign resume --to"
+        ):
+            closed(desk, txn)
+    (found,) = resume(desk.runtime)
+    assert (found.after, [what for what, *_ in desk.done]) == ("unsettled", ["charge", "void"])
+    assert closed(desk, txn)[0] == "closed"
+
+
+def test_nor_is_what_a_person_has_to_settle_in_the_service(desk: Desk, both: tuple[Live, Live]) -> None:
+    charge = charge_tools(desk)
+
+    def refuses(name: str) -> None:
+        if name == "void":
+            raise NotDone("it is too late")
+
+    desk.before_fire = refuses
+    txn = left_in_part(desk, both, lambda: charge("o-1", 100))
+    with pytest.raises(MisuseError, match=r"there is still charge#1 compensation_failed: people settle that"):
+        closed(desk, txn)
+
+
+async def away(*_: object) -> None:
+    raise ServiceUnavailable("a redemption", "it is away")
+
+
+def test_what_fired_and_will_not_be_taken_back_any_more_stands(desk: Desk, both: tuple[Live, Live]) -> None:
+    """Where live effects are in doubt, recovery takes nothing back that was not being taken back before."""
+    charge = charge_tools(desk)
+    desk.face.faults["/v1/outcomes"] = ["lost_request"] * 20
+    txn = left_in_part(desk, both, lambda: charge("o-1", 100))
+    desk.face.faults.clear()
+    (found,) = resume(desk.runtime)
+    assert (found.after, len(desk.done)) == ("unsettled", 1)
+    assert closed(desk, txn)[0] == "closed"
+
+
+def test_what_was_not_begun_is_unused_and_the_service_hears_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note, refund = note_tool(desk, SQLiteAdapter(notes_database(desk.folder))), refund_tool(desk)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise JournalError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        for at, name in ((desk.runtime.journal.firing, "begin"), (desk.runtime.journal.firing, "write")):
+            broken.setattr(at, name, full)
+        broken.setattr(desk.runtime.journal.transactions, "end_live", full)
+        with pytest.raises(JournalError), transaction("t-1", runtime=desk.runtime) as txn:
+            note("o-1", "hello")
+            refund("o-1", 100)
+    monkeypatch.setattr(SQLiteAdapter, "landed", lambda *_: None)
+    (found,) = resume(desk.runtime)
+    assert (found.after, desk.done) == ("unsettled", [])
+    assert closed(desk, txn.txn)[0] == "closed"
+    (record,) = desk.runtime.journal.transactions.find("t-1")
+    (row,) = desk.runtime.journal.transactions.effects(record)
+    assert (row.state, row.error) == ("unused", "a person closed its transaction before it was begun")
+    assert resume(desk.runtime) == []
+    ((_, revisions),) = desk.service.revisions.items()
+    assert ([one.state for one in revisions[-1].held], desk.done) == ([EffectState.UNUSED], [])
+
+
+def test_a_living_owner_keeps_it(desk: Desk, both: tuple[Live, Live]) -> None:
+    txn = left_in_part(desk, both)
+    with desk.another_process() as worker:
+        lease = worker.journal.leases.acquire(txn)
+        assert not isinstance(lease, str)
+        with pytest.raises(TransactionBusy, match="'t-1' is being run by"):
+            closed(desk, txn)
+        worker.journal.leases.release(lease)
+    assert closed(desk, txn)[0] == "closed"
+
+
+def test_after_a_refusal_it_is_nobodys(desk: Desk, both: tuple[Live, Live]) -> None:
+    txn = left_in_part(desk, both)
+    desk.registry._tools.pop("other_note")
+    for _ in range(2):
+        with pytest.raises(RegistrationError, match="no tool 'other_note' is registered"):
+            closed(desk, txn)
+    (record,) = desk.runtime.journal.transactions.find("t-1")
+    assert (record.holder, record.state) == (None, "unsettled")
+
+
+@pytest.mark.tampers
+def test_a_record_that_is_not_as_it_was_written_is_left(desk: Desk, both: tuple[Live, Live]) -> None:
+    txn = left_in_part(desk, both, lambda: refund_tool(desk)("o-1", 100))
+    with desk.runtime.journal.database.unit(durable=True) as unit:
+        unit.execute("UPDATE effects SET state = 'failed' WHERE lane = 'staged'")
+    with pytest.raises(JournalError, match="is not as the SDK wrote it"):
+        closed(desk, txn)
+
+
+def test_what_no_adapter_can_tell_is_closed_and_what_all_of_them_can_is_resumed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
+
+    def full(*_: Any, **__: Any) -> None:
+        raise JournalError("the disk is full")
+
+    for key in ("t-1", "t-2"):
+        with monkeypatch.context() as broken:
+            broken.setattr(desk.runtime.journal.transactions, "end_live", full)
+            with pytest.raises(JournalError), transaction(key, runtime=desk.runtime) as txn:
+                note(key, "hello")
+        with monkeypatch.context() as silent:
+            silent.setattr(SQLiteAdapter, "landed", lambda *_: None)
+            (found,) = resume(desk.runtime)
+            assert (found.after, found.note.partition(";")[0]) == (
+                "unsettled",
+                "it cannot be told whether its live effects were kept",
+            )
+            if key == "t-1":
+                assert closed(desk, txn.txn)[0] == "closed"
+    with pytest.raises(MisuseError, match=r"no part of the live effects .* `countersign resume"):
+        closed(desk, txn.txn)
+    assert [(one.run_key, one.after) for one in resume(desk.runtime)] == [("t-2", "settled")]
+
+
+def test_what_was_prepared_is_undone_so_that_nothing_commits_later(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = desk.folder / "root"
+    root.mkdir()
+    files = FilesAdapter(root)
+    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
+
+    @tool("save", lane="live", adapter=files, registry=desk.registry)
+    def save(path: str, text: str) -> None:
+        """Write a file."""
+        files.write(path, text)
+
+    if (pid := os.fork()) == 0:
+        monkeypatch.setattr(FilesSession, "commit", lambda *_: os._exit(7))
+        with transaction("t-1", runtime=desk.runtime):
+            note("o-1", "hello")
+            save("a", "new")
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
+    monkeypatch.setattr(SQLiteAdapter, "landed", lambda *_: None)
+    (found,) = resume(desk.runtime)
+    sessions = root / ".countersign" / "sessions"
+    assert (found.after, len([*sessions.iterdir()])) == ("unsettled", 1)
+    assert closed(desk, found.txn)[0] == "closed"
+    assert ([*sessions.iterdir()], (root / "a").exists()) == ([], False)
+    assert notes_in(desk.folder / "notes.db") == [("o-1", "hello")]
+
+
+def test_the_command_says_what_it_did_and_what_it_refuses(
+    desk: Desk, both: tuple[Live, Live], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    txn = left_in_part(desk, both)
+    monkeypatch.setattr(cli_closing, "load_tools", lambda _: None)
+    monkeypatch.setattr(cli_closing.Runtime, "from_env", desk.another_process)
+    command = ["journal", "close", txn[:12], "--tools", "my_agent", "--by", "Ada", "--why", "deleted it"]
+    without = CliRunner().invoke(app, command[:-2])
+    assert (without.exit_code, "--why" in without.output) == (2, True)
+    told = CliRunner().invoke(app, command)
+    assert (told.exit_code, "state: closed" in told.output, "note: closed by Ada" in told.output) == (
+        0,
+        True,
+        True,
+    )
+    again = CliRunner().invoke(app, [*command, "--json"])
+    assert (again.exit_code, again.output.startswith("misuse: transaction")) == (1, True)

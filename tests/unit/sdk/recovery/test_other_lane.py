@@ -1,0 +1,208 @@
+"""A tool that is declared in another lane than its call was journaled in: nothing of it is fired, kept or undone as if
+it were the tool of then, and it is finished once the tool is what it was.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from countersign import (
+    AlreadyRedeemed,
+    FilesAdapter,
+    JournalError,
+    OutcomeUnknown,
+    RegistrationError,
+    ReviewPending,
+    SQLiteAdapter,
+    ToolRegistry,
+    resume,
+    tool,
+    transaction,
+)
+from countersign.adapters.overlay import FilesSession
+from tests.fakes.desk import (
+    Desk,
+    charge_tools,
+    failing_tool,
+    make_runtime,
+    note_tool,
+    notes_database,
+    refund_tool,
+)
+from tests.unit.sdk.recovery.test_trouble import save_tool
+
+
+@contextmanager
+def redeclared(desk: Desk) -> Iterator[Desk]:
+    """Another process of the same agent, whose modules define other tools."""
+    registry = ToolRegistry()
+    with make_runtime(desk.runtime.settings, desk.face, registry, desk.clock) as runtime:
+        yield replace(desk, runtime=runtime, registry=registry)
+
+
+def as_live(desk: Desk, name: str, *arguments: str) -> Any:
+    """A live tool of that name; calling its function outside its adapter would act all the same."""
+    database = SQLiteAdapter(notes_database(desk.folder))
+    if arguments == ("charge_id", "amount_cents"):
+
+        @tool(name, lane="live", adapter=database, registry=desk.registry)
+        def void(charge_id: str, amount_cents: int) -> None:
+            desk.done.append((name, charge_id, amount_cents))
+
+        return void
+
+    @tool(name, lane="live", adapter=database, registry=desk.registry)
+    def refund(order_id: str, amount_cents: int) -> None:
+        desk.done.append((name, order_id, amount_cents))
+
+    return refund
+
+
+def test_what_was_staged_is_not_fired_by_a_tool_that_is_live_since(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with pytest.raises(ReviewPending) as pending, transaction("t-1", runtime=desk.runtime):
+        refund("o-1", 90_000)
+    desk.service.approve(pending.value.txn)
+    with redeclared(desk) as later:
+        as_live(later, "refund")
+        for _ in range(2):
+            (found,) = resume(later.runtime)
+            assert (found.after, found.is_kept_up, desk.done) == ("review", True, [])
+        assert "tool 'refund' is live here, but transaction 't-1' was staged with it" in found.note
+        assert "declare it staged" in found.note
+    (found,) = resume(desk.runtime)
+    assert (found.after, desk.done) == ("settled", [("refund", "o-1", 90_000)])
+
+
+def test_nor_what_had_been_begun_nor_by_a_rerun(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be called again with its key: by what it was."""
+    refund = refund_tool(desk, idempotent=True)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise JournalError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(desk.runtime.journal.firing, "write", full)
+        with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+            refund("o-1", 100)
+    with redeclared(desk) as later:
+        as_live(later, "refund")
+        (found,) = resume(later.runtime)
+        assert (found.before, found.after, found.is_kept_up) == ("redeemed", "redeemed", True)
+        with (
+            pytest.raises(RegistrationError, match="is live here"),
+            transaction("t-1", runtime=later.runtime),
+        ):
+            """Whatever it does."""
+        assert len(desk.done) == 1
+    (found,) = resume(desk.runtime)
+    assert (found.after, desk.done) == ("settled", [("refund", "o-1", 100)] * 2)
+
+
+def test_what_was_staged_and_fired_is_not_taken_back_by_a_tool_that_is_live_since(
+    desk: Desk, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    charge = charge_tools(desk)
+    notify = failing_tool(desk, ZeroDivisionError(), failure_means="not_done", acts=False)
+
+    def full(*_: Any, **__: Any) -> None:
+        raise JournalError("the disk is full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(desk.runtime.journal.firing, "begin_compensation", full)
+        with pytest.raises(JournalError), transaction("t-1", runtime=desk.runtime):
+            charge("o-1", 100)
+            notify("o-1")
+    with redeclared(desk) as later, caplog.at_level(logging.WARNING, "countersign"):
+        charge_alone(later)
+        failing_tool(later, ZeroDivisionError(), failure_means="not_done", acts=False)
+        as_live(later, "void", "charge_id", "amount_cents")
+        (found,) = resume(later.runtime)
+        assert (found.after, found.is_kept_up) == ("unsettled", True)
+        assert "tool 'void' is live here, but it takes back 'charge'" in caplog.text
+        assert desk.done == [("charge", "o-1", 100)]
+    (found,) = resume(desk.runtime)
+    assert (found.after, desk.done[1:]) == ("settled", [("void", "c-o-1", 100)])
+
+
+def charge_alone(desk: Desk) -> Any:
+    @tool("charge", resource=("Order", "order_id"), registry=desk.registry)
+    def charge(order_id: str, amount_cents: int) -> dict[str, str]:
+        desk.done.append(("charge", order_id, amount_cents))
+        return {}
+
+    return charge
+
+
+def test_no_live_tool_is_a_compensation(desk: Desk) -> None:
+    """Found out before anything is asked, and not as it is needed."""
+    charge_tools(desk)  # reviewed
+    with redeclared(desk) as later:
+        as_live(later, "void", "charge_id", "amount_cents")
+        charge = charge_alone(later)
+        with (
+            pytest.raises(
+                RegistrationError, match="'void' is live here, but the manifest of 'charge' compensates"
+            ),
+            transaction("t-1", runtime=later.runtime),
+        ):
+            charge("o-1", 100)
+        assert desk.done == []
+
+
+def test_what_ran_live_is_looked_at_by_no_tool_that_is_staged_since(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing tells what it left where."""
+    (desk.folder / "root").mkdir()
+    files = FilesAdapter(desk.folder / "root")
+    save = save_tool(desk, files)
+
+    def broken(*_: object) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(FilesSession, "undo", broken)
+        with pytest.raises(OSError, match="Input/output"), transaction("t-1", runtime=desk.runtime):
+            save("a", "new")
+            raise ZeroDivisionError
+    with redeclared(desk) as later:
+
+        @tool("save", resource=("File", "name"), registry=later.registry)
+        def staged_save(name: str, text: str) -> None:
+            """Save a file."""
+            desk.done.append((name, text))
+
+        (found,) = resume(later.runtime)
+        assert (found.is_kept_up, desk.done) == (True, [])
+        assert "tool 'save' ran live in this transaction and is staged here" in found.note
+        assert "declare it live with the adapter it had" in found.note
+    (found,) = resume(desk.runtime)
+    assert (found.after, desk.done) == ("ended", [])
+
+
+def test_a_rerun_that_stages_what_ran_live_is_another_list(desk: Desk) -> None:
+    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
+    with transaction("t-1", runtime=desk.runtime):
+        note("o-1", "hello")
+    with redeclared(desk) as later:
+
+        @tool("note", resource=("Order", "order_id"), registry=later.registry)
+        def staged_note(order_id: str, text: str) -> int:
+            """Write a note."""
+            desk.done.append((order_id, text))
+            return 1
+
+        later.publish(staged_note)
+        with (
+            pytest.raises(AlreadyRedeemed, match="another list of calls was committed"),
+            transaction("t-1", runtime=later.runtime),
+        ):
+            staged_note("o-1", "hello")
+        assert desk.done == []

@@ -1,0 +1,58 @@
+"""Whom a gate asks is told the same way wherever an agent reads it: how many, of whom, and with a passkey or not."""
+
+from __future__ import annotations
+
+import pytest
+
+from countersign import Asks, ReviewPending, ReviewRequired, SQLiteAdapter, run_transaction, tool, transaction
+from countersign.contract import Verdict
+from countersign.contract.wire import Need
+from tests.fakes import service
+from tests.fakes.desk import Desk, notes_database, refund_tool
+
+GATE = Need(gates=("large",), groups=("finance", "cfo"), quorum=2, have=0, step_up="passkey")
+WORDS = "2 of finance|cfo with passkey"
+
+
+@pytest.fixture(autouse=True)
+def asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(service, "ASKED", GATE)
+
+
+def test_who_waits_for_people_reads_it(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    with (
+        pytest.raises(ReviewPending, match="refund waits for ") as pending,
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        refund("o-1", 90_000)
+    (review,) = pending.value.reviews
+    assert review.asks == (Asks(("finance", "cfo"), 2, "passkey"),)
+    assert WORDS in str(pending.value)
+
+
+def test_so_does_who_would_have_to_ask_before_a_live_effect(desk: Desk) -> None:
+    """A live effect cannot wait, and is not told less of whom it would have waited for."""
+
+    @tool(
+        "note", lane="live", adapter=SQLiteAdapter(notes_database(desk.folder)), ask="live",
+        resource=("Order", "order_id"), registry=desk.registry,
+    )  # fmt: skip
+    def note(order_id: str) -> None:
+        """Write a note."""
+
+    desk.publish(note)
+    desk.service.policy = lambda *_: Verdict.REVIEW
+    with (
+        pytest.raises(ReviewRequired, match="would have to agree") as refused,
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        note("o-1")
+    assert refused.value.asks == (Asks(("finance", "cfo"), 2, "passkey"),)
+    assert WORDS in str(refused.value)
+
+
+def test_so_does_a_dry_run(desk: Desk) -> None:
+    refund = refund_tool(desk)
+    found = run_transaction(lambda _: refund("o-1", 90_000), key="t-1", dry_run=True, runtime=desk.runtime)
+    assert [one.told for one in found.effects] == [f"asks {WORDS}"]
