@@ -8,7 +8,6 @@ live call that is denied ends the step there, as it would in a real run.
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,6 +24,7 @@ from countersign.cli.terminal import (
     print_table,
 )
 from countersign.errors import CountersignError, Denied, ReviewRequired, ServiceUnavailable
+from countersign.errors.fired import raised_at
 from countersign.journal.telling import json_text, visible
 from countersign.rehearsal.divergences import require_mode
 from countersign.rehearsal.foreseen import DryRun
@@ -85,8 +85,7 @@ def _ends_told() -> Iterator[None]:
         typer.echo(f"{ended.code}: {visible(str(ended))}", err=True)
         raise typer.Exit(_ENDS.get(type(ended), NOT_RUN)) from ended
     except Exception as raised:
-        at = traceback.extract_tb(raised.__traceback__)[-1]
-        told = f"the step raised {type(raised).__name__}: {raised} ({at.filename}:{at.lineno})"
+        told = f"the step raised {type(raised).__name__}: {raised} ({raised_at(raised)})"
         typer.echo(visible(told), err=True)
         raise typer.Exit(NOT_RUN) from raised
 

@@ -162,6 +162,12 @@ class IndependentFailures(ExceptionGroup[CountersignError]):
         return IndependentFailures(self.message, excs)
 
 
+def raised_at(error: BaseException) -> str:
+    """The file and line where an exception was raised."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
+
+
 class ToolRaised(CountersignError):
     """What a tool or a live adapter raised that was given secret arguments: it may repeat them, so only the kind and
     the place are told. Of a staged tool it is the cause of an error above. `tool`: the tool's name, or the adapter's.
@@ -178,6 +184,4 @@ class ToolRaised(CountersignError):
     @classmethod
     def of(cls, tool: str, error: BaseException) -> ToolRaised:
         """In place of this exception."""
-        frames = traceback.extract_tb(error.__traceback__)
-        at = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
-        return cls(tool, type(error).__name__, at)
+        return cls(tool, type(error).__name__, raised_at(error))

@@ -17,12 +17,13 @@ from countersign.contract.states import Outcome
 from countersign.engine import Engine
 from countersign.errors import AlreadyRedeemed, JournalError, MisuseError, TransactionBusy
 from countersign.journal import Done, EffectRecord, Journal, Lease, LocalState, LocalTxn, TransactionRecord
+from countersign.journal.moves import IN_DOUBT
 from countersign.journal.verifying import damage_of, require_as_written
 from countersign.live.remains import recover
 
 _SHORTEST_ID: Final = 8
 _LONGEST: Final = {"by": 200, "why": 2000}  # characters
-_DOUBTFUL: Final = frozenset({LocalState.UNKNOWN, LocalState.FIRING, LocalState.COMPENSATING})
+_DOUBTFUL: Final = IN_DOUBT | {LocalState.COMPENSATING}
 _CLOSED: Final = "a person closed its transaction before it was begun"
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import traceback
 from typing import Final
 
 from countersign.commit.raised import MAX_ERROR
 from countersign.engine import Engine
 from countersign.errors import JournalError, ToolRaised
+from countersign.errors.fired import raised_at
 from countersign.journal import Lease
 from countersign.live.telling import holds_no_argument
 
@@ -21,10 +21,8 @@ def told_of(engine: Engine, error: Exception) -> str:
     """
     if isinstance(error, ToolRaised) or holds_no_argument(error):
         return str(error)
-    frames = traceback.extract_tb(error.__traceback__)
-    at = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
     text = "" if engine.journal.transactions.unfinished_has_secrets() else _text_of(error)
-    return f"{type(error).__name__}{text and f': {text}'} (at {at})"
+    return f"{type(error).__name__}{text and f': {text}'} (at {raised_at(error)})"
 
 
 def leave_word(engine: Engine, lease: Lease, note: str | None) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from countersign import AlreadyRedeemed, OutcomeUnknown
 from countersign.contract import txn_id
-from tests.fakes.desk import AGENT, Desk, failing_tool, refund_tool
+from tests.fakes.desk import AGENT, Desk, claims_of, failing_tool, refund_tool
 from tests.fakes.talking import ASK, Talk
 from tests.unit.sdk.integrations.talks import REFUND, asked
 
@@ -45,15 +45,13 @@ def test_a_persons_no_reaches_the_model(desk: Desk, talk: Talk) -> None:
 
 
 def test_people_read_what_the_model_wrote_beside_its_calls_as_its_own_words(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
-    submitted: list[Any] = []
-    submit = desk.service.submit
-    desk.service.submit = lambda *given: submitted.append(given[2]) or submit(*given)  # type: ignore[method-assign]
+    refund, claims = refund_tool(desk), claims_of(desk)
     script = [talk.calls(("refund", REFUND), said="It was " + "very " * 1000), talk.says("Done.")]
     talk.run(script, [refund], runtime=desk.runtime, purpose="a ticket")
-    (one,) = submitted
-    assert one.claimed.purpose == "a ticket"
-    assert one.claimed.reasoning.startswith("It was very") and len(one.claimed.reasoning) == 4000
+    (claimed,) = claims
+    assert claimed is not None and claimed.purpose == "a ticket"
+    assert claimed.reasoning is not None
+    assert claimed.reasoning.startswith("It was very") and len(claimed.reasoning) == 4000
 
 
 def test_wait_is_how_long_a_step_waits_in_place(desk: Desk, talk: Talk) -> None:

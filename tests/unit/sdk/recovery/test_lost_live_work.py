@@ -12,7 +12,6 @@ import pytest
 from countersign import (
     DidNotHappen,
     Happened,
-    JournalError,
     OutcomeUnknown,
     SQLiteAdapter,
     Unsure,
@@ -25,6 +24,7 @@ from countersign.contract import EffectState, Verdict
 from countersign.journal.reading import LIVE_LANE
 from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in, refund_tool
 from tests.unit.sdk.commit.test_failure_path import states
+from tests.unit.sdk.full_disk import full_after
 
 Body = Callable[[], None]
 Die = Callable[..., Callable[[str, str], int]]
@@ -52,30 +52,18 @@ def pay_tool(desk: Desk, *, taken_back: bool = True, **options: Any) -> Callable
 
 
 @pytest.fixture
-def died(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Die:
+def died(desk: Desk) -> Die:
     """A step with live work on SQLite, and a disk that takes nothing more once `begun` calls are under way."""
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
 
     def die(body: Body, *, begun: int = 1) -> Callable[[str, str], int]:
-        firing = desk.runtime.journal.firing
-        begin, left = firing.begin, [begun]
-
-        def begin_some(*args: Any, **options: Any) -> None:
-            if not left[0]:
-                raise JournalError("the disk is full")
-            left[0] -= 1
-            begin(*args, **options)
-
-        def full(*_: Any, **__: Any) -> None:
-            raise JournalError("the disk is full")
-
-        with monkeypatch.context() as broken:
-            broken.setattr(firing, "begin", begin_some)
-            broken.setattr(firing, "write", full)
-            broken.setattr(desk.runtime.journal.transactions, "end_live", full)
-            with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
-                note("o-1", "paying")
-                body()
+        with (
+            full_after(desk.runtime.journal, begun),
+            pytest.raises(OutcomeUnknown),
+            transaction("t-1", runtime=desk.runtime),
+        ):
+            note("o-1", "paying")
+            body()
         assert notes_in(desk.folder / "notes.db") == []
         return note
 
