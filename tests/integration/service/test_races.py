@@ -64,7 +64,9 @@ async def replicas(tmp_path: Path, engine: str, database: dict[str, str]) -> Asy
                     tmp_path / f"data-{n}",
                     folder.path,
                     clock=clock,
-                    open_reviews_per_agent=2 * ROUNDS,  # each round leaves one, and nobody answers
+                    # Each round leaves a review that nobody answers, and a fast machine plays hundreds a minute.
+                    open_reviews_per_agent=2 * ROUNDS,
+                    submissions_per_minute=2 * ROUNDS * CONTENDERS,
                     **database,
                 )
             )

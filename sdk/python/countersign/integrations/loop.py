@@ -147,9 +147,12 @@ class Loop:
     async def _take(self, turn: OpenTurn) -> ReviewPending | None:
         message = self.messages[turn.at]
         number = self._number(turn, message)
-        key = f"{self.key}/turn-{number}"
+        key = self._key(number)
+        later = map(self._key, self.numbering.later(number)) if turn.is_new else ()
         try:
-            answers = await self.taker.take(turn.calls, key=key, said=self.dialect.said_in(message))
+            answers = await self.taker.take(
+                turn.calls, key=key, said=self.dialect.said_in(message), later=later
+            )
         except ReviewPending as pending:
             return pending
         self._steps.append(TakenStep(key, turn.calls, answers))
@@ -176,6 +179,9 @@ class Loop:
                 "or to none, or the journal of the run that began"
             )
         return self.numbering.assign(before, message, known)
+
+    def _key(self, number: int) -> str:
+        return f"{self.key}/turn-{number}"
 
     def _tell(self, messages: Iterable[Message]) -> None:
         for message in messages:

@@ -18,9 +18,12 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
+from typing import Final
 
 from countersign.integrations.conversation import Dialect, Message
 from countersign.journal.conversations import FORGOTTEN, Conversations
+
+_EVERY: Final = "every turn"
 
 
 class Numbering:
@@ -41,8 +44,12 @@ class Numbering:
         """Which turn a message is that the model has said after these, from now on."""
         with self._kept.deciding():
             turn = known or self._next(before, message)
-            self._kept.keep(self._run, [self._calls(message), *self._whole(before)], turn)
+            self._kept.keep(self._run, [self._calls(message), *self._whole(before), _EVERY], turn)
         return turn
+
+    def later(self, turn: int) -> list[int]:
+        """The turns after this one that were begun, in order."""
+        return sorted(one for one in self._turns(_EVERY) if one > turn)
 
     def answered(self, message: Message, after: Sequence[Message], turn: int) -> None:
         """Remember what a turn was answered, before anybody hears it."""

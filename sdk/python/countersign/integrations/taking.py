@@ -11,12 +11,13 @@ raised.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from countersign.commit.answering import OnQuestion
 from countersign.commit.raised import MAX_ERROR
+from countersign.contract import txn_id
 from countersign.contract.admission import admit, load
 from countersign.contract.errors import ContractError
 from countersign.errors import (
@@ -39,14 +40,17 @@ from countersign.integrations.telling import (
     Taken,
     after_failure,
     answers_of,
+    asks_the_same,
     denials,
     done_before,
     held,
     how_it_failed,
     in_its_words,
+    passed,
     results_of,
 )
 from countersign.live.isolation import ABORT, Abort, Retry, Serialize, require_isolation
+from countersign.recovery.earlier import earlier_run, is_passed
 from countersign.recovery.withdrawing import withdraw
 from countersign.runtime import default_runtime
 from countersign.transactions.opening import transaction
@@ -96,9 +100,13 @@ class StepTaker:
                 f"{waiting[0]} is async, and this client blocks; give the async client of the vendor, and await"
             )
 
-    async def take(self, calls: Sequence[ModelCall], *, key: str, said: str) -> tuple[Answer, ...]:
+    async def take(
+        self, calls: Sequence[ModelCall], *, key: str, said: str, later: Iterable[str] = ()
+    ) -> tuple[Answer, ...]:
         """Carry out these calls as the transaction of this key. `said` is what the model wrote beside them; people
-        read it as the agent's own words.
+        read it as the agent's own words. `later`: the keys of the turns that an earlier run has gone on to from here.
+        Where it did something there and nothing here, nothing else than it asked for is done here: what it did next
+        would be done twice.
 
         Raises:
             ReviewPending: people are asked first.
@@ -109,6 +117,8 @@ class StepTaker:
         if len(meant) < len(read):
             answers = tuple(one if isinstance(one, Answer) else held(one.call) for one in read)
             return await self._not_done(key, (), answers)
+        if self._is_passed(key, later, meant):
+            return await self._not_done(key, meant, tuple(passed(one.call) for one in meant))
         taken, step = Taken(), self._step(key, said)
         try:
             await self._run(step, meant, taken)
@@ -129,6 +139,13 @@ class StepTaker:
             told = {one.call.call_id: f"not done: {stopped}" for one in meant}
             return await self._not_done(key, meant, answers_of(meant, told))
         return results_of(meant, taken)
+
+    def _is_passed(self, key: str, later: Iterable[str], meant: Sequence[Meant]) -> bool:
+        runtime = self.runtime or default_runtime()
+        if not is_passed(runtime.journal, runtime.settings.agent, key, later):
+            return False
+        record = runtime.journal.transactions.get(txn_id(agent=runtime.settings.agent, run_key=key))
+        return record is None or not asks_the_same(earlier_run(runtime.journal, record), meant)
 
     async def _not_done(
         self, key: str, meant: Sequence[Meant], answers: tuple[Answer, ...]

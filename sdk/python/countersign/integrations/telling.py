@@ -13,13 +13,17 @@ from typing import Any, Final
 from countersign.errors import AlreadyRedeemed, Denied, EffectFailed, NotStageable
 from countersign.integrations.conversation import Answer, ModelCall
 from countersign.journal import EffectRecord
-from countersign.recovery.withdrawing import DoneBefore
+from countersign.recovery.earlier import EarlierRun
 from countersign.tools.calls import CallNames
 from countersign.tools.placeholder import Placeholder, settle
 from countersign.tools.tool import Tool
 from countersign.transactions.transaction import Transaction
 
 _HELD: Final = "not done: the calls of one message go together, and another one of this message was not done"
+_PASSED: Final = (
+    "not done: an earlier run of this conversation has done nothing here and has gone on; call again what is still to "
+    "be done, and what that run did next is answered"
+)
 _NOT_KEPT: Final = "done and kept, in an earlier run of this message; what it answered then is not kept"
 _OUTCOMES: Final = {
     "fired": "this one was done and stands",
@@ -51,6 +55,11 @@ class Taken:
 def held(call: ModelCall) -> Answer:
     """Another call of the message was not done, so this one was not either."""
     return Answer(call.call_id, _HELD, done=False)
+
+
+def passed(call: ModelCall) -> Answer:
+    """An earlier run did nothing in this turn and something in a later one, which this call may be meant for."""
+    return Answer(call.call_id, _PASSED, done=False)
 
 
 def answers_of(meant: Sequence[Meant], told: Mapping[str, str]) -> tuple[Answer, ...]:
@@ -129,7 +138,7 @@ def _distinct(staged: Sequence[Placeholder[Any]]) -> tuple[Placeholder[Any], ...
     return tuple({one.effect_id: one for one in staged}.values())
 
 
-def done_before(done: DoneBefore, meant: Sequence[Meant]) -> tuple[Answer, ...]:
+def done_before(done: EarlierRun, meant: Sequence[Meant]) -> tuple[Answer, ...]:
     """What an earlier run has done, where it is what these calls mean.
 
     Raises:
@@ -147,7 +156,12 @@ def done_before(done: DoneBefore, meant: Sequence[Meant]) -> tuple[Answer, ...]:
     return after_failure(failed, meant, Taken(returned))
 
 
-def _as_it_was(done: DoneBefore, meant: Sequence[Meant]) -> list[Any] | None:
+def asks_the_same(before: EarlierRun, meant: Sequence[Meant]) -> bool:
+    """Whether these calls ask for what an earlier run asked for."""
+    return _as_it_was(before, meant) is not None
+
+
+def _as_it_was(done: EarlierRun, meant: Sequence[Meant]) -> list[Any] | None:
     """What the tools answered then, one call after the other; of a live one nobody has kept it. None where the calls
     are not those that were done.
     """

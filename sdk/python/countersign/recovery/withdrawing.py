@@ -9,7 +9,6 @@ service hears of that first; where it does not answer, or says that the list was
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from countersign.commit.asking import note_where_it_stands
@@ -20,45 +19,18 @@ from countersign.contract import names
 from countersign.contract.codes import ErrorCode
 from countersign.engine import Engine
 from countersign.errors import AlreadyRedeemed, OutcomeUnknown, ServiceRefused, TransactionBusy
-from countersign.journal import EffectRecord, Lease, LocalState, LocalTxn, TransactionRecord
+from countersign.journal import Lease, LocalTxn, TransactionRecord
 from countersign.journal.moves import IN_DOUBT, OPEN_TXN
 from countersign.live.remains import undo_remains
 from countersign.recovery.closing import require_to_go_on
+from countersign.recovery.earlier import EarlierRun, earlier_run, is_spent
 from countersign.recovery.live_only import settle_live_only
 
 _WHY: Final = "its agent ran it again, could not ask for the same, and was told that it was not done"
-_NOTHING: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})
 _NEVER_ARRIVED: Final = 404
 
 
-@dataclass(frozen=True, slots=True)
-class DoneBefore:
-    """What was done under a key, and has come to its end: its staged effects, and the call keys of its live ones, which
-    were `kept` or undone. `well`: all of it was done that had to be.
-    """
-
-    record: TransactionRecord
-    effects: tuple[EffectRecord, ...]
-    live: tuple[str, ...]
-    well: bool
-
-    @property
-    def kept(self) -> bool:
-        """Whether the live effects stand."""
-        return self.record.landed
-
-    @property
-    def is_nothing(self) -> bool:
-        """Whether none of it has happened."""
-        return not self.kept and all(row.state in _NOTHING for row in self.effects)
-
-    def spent(self) -> AlreadyRedeemed:
-        """For whoever asks for something else than that."""
-        outcome = ", ".join(f"{row.tool}#{row.seq} {row.state.value}" for row in self.effects)
-        return AlreadyRedeemed(self.record.run_key, self.record.txn, outcome or self.record.state.value)
-
-
-async def withdraw(engine: Engine, run_key: str) -> DoneBefore | None:
+async def withdraw(engine: Engine, run_key: str) -> EarlierRun | None:
     """What was done under this key. None: nothing of it, and from now on nobody can do it but another run of the key.
 
     Raises:
@@ -79,15 +51,11 @@ async def withdraw(engine: Engine, run_key: str) -> DoneBefore | None:
         record = engine.journal.transactions.require(txn)
         if record.staging is None:
             return None
-        if not _is_spent(record) and record.state is not LocalTxn.ENDED:
+        if not is_spent(record) and record.state is not LocalTxn.ENDED:
             record = await _take_back(engine, lease, record)
-        return _found(engine, record) if _is_spent(record) else None
+        return _finished(engine, record) if is_spent(record) else None
     finally:
         engine.journal.leases.release(lease)
-
-
-def _is_spent(record: TransactionRecord) -> bool:
-    return record.redeemed or record.landed or record.state is LocalTxn.UNSETTLED
 
 
 async def _take_back(engine: Engine, lease: Lease, record: TransactionRecord) -> TransactionRecord:
@@ -121,7 +89,7 @@ async def _raise_redeemed(engine: Engine, record: TransactionRecord) -> NoReturn
     raise AlreadyRedeemed(record.run_key, record.txn, ", ".join(states) or "not told", finished=False)
 
 
-def _found(engine: Engine, record: TransactionRecord) -> DoneBefore:
+def _finished(engine: Engine, record: TransactionRecord) -> EarlierRun:
     rows = engine.journal.transactions.effects(record)
     if doubtful := [row for row in rows if row.state in IN_DOUBT]:
         outcomes = {f"{row.tool}#{row.seq}": row.state.value for row in rows}
@@ -130,12 +98,4 @@ def _found(engine: Engine, record: TransactionRecord) -> DoneBefore:
     if record.state in OPEN_TXN:
         note = record.note or ""
         raise AlreadyRedeemed(record.run_key, record.txn, record.state.value, note, finished=False)
-    live = tuple(row.call_key for row in engine.journal.transactions.live(record))
-    well = (record.landed or not live) and all(_lets_go_on(engine, row) for row in rows)
-    return DoneBefore(record, rows, live, well)
-
-
-def _lets_go_on(engine: Engine, row: EffectRecord) -> bool:
-    if row.state is not LocalState.FAILED:
-        return row.state is LocalState.FIRED
-    return engine.journal.manifests.get(row.tool, row.frozen().tool_digest).may_fail
+    return earlier_run(engine.journal, record)

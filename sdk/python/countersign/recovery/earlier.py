@@ -1,0 +1,71 @@
+"""What an earlier run of a key asked for and did, as the journal has it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from countersign.contract import names
+from countersign.errors import AlreadyRedeemed
+from countersign.journal import EffectRecord, Journal, LocalState, LocalTxn, TransactionRecord
+
+_NOTHING: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierRun:
+    """A run that has come to its end: its staged effects, and the call keys of its live ones, which were `kept` or
+    undone. `well`: all of it was done that had to be.
+    """
+
+    record: TransactionRecord
+    effects: tuple[EffectRecord, ...]
+    live: tuple[str, ...]
+    well: bool
+
+    @property
+    def kept(self) -> bool:
+        """Whether the live effects stand."""
+        return self.record.landed
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether none of it has happened."""
+        return not self.kept and all(row.state in _NOTHING for row in self.effects)
+
+    def spent(self) -> AlreadyRedeemed:
+        """For whoever asks for something else than that."""
+        outcome = ", ".join(f"{row.tool}#{row.seq} {row.state.value}" for row in self.effects)
+        return AlreadyRedeemed(self.record.run_key, self.record.txn, outcome or self.record.state.value)
+
+
+def earlier_run(journal: Journal, record: TransactionRecord) -> EarlierRun:
+    """A transaction that has come to its end."""
+    rows = journal.transactions.effects(record)
+    live = tuple(row.call_key for row in journal.transactions.live(record))
+    well = (record.landed or not live) and all(_lets_go_on(journal, row) for row in rows)
+    return EarlierRun(record, rows, live, well)
+
+
+def is_spent(record: TransactionRecord) -> bool:
+    """Whether something of it was done, or may have been."""
+    return record.redeemed or record.landed or record.state is LocalTxn.UNSETTLED
+
+
+def is_passed(journal: Journal, agent: str, run_key: str, later: Iterable[str]) -> bool:
+    """Whether nothing was done under this key and nothing waits, while something was done or waits under a later one of
+    its run.
+    """
+
+    def is_there(key: str) -> bool:
+        record = journal.transactions.get(names.txn_id(agent=agent, run_key=key))
+        return record is not None and (is_spent(record) or record.state is not LocalTxn.ENDED)
+
+    return any(is_there(key) for key in later) and not is_there(run_key)
+
+
+def _lets_go_on(journal: Journal, row: EffectRecord) -> bool:
+    if row.state is not LocalState.FAILED:
+        return row.state is LocalState.FIRED
+    return journal.manifests.get(row.tool, row.frozen().tool_digest).may_fail
