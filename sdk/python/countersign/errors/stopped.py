@@ -7,7 +7,7 @@ from typing import Final
 
 from countersign.errors.reasons import Asks, DenyReason, PendingReview, Proposal, Question, pending_text
 from countersign.errors.roots import Stopped
-from countersign.errors.standing import moved_text, spent_elsewhere
+from countersign.errors.standing import moved_text, spent_elsewhere, what_stands, what_to_repeat
 
 UNNAMED: Final = "unnamed-"
 """How the key of a transaction begins that nobody named: no later run can find it again."""
@@ -86,6 +86,14 @@ class AlreadyRedeemed(Stopped):
             f"transaction {key!r} was already redeemed (outcome {outcome}){more}; nothing was fired now. "
             f"{advice or (_SPENT if finished else _NOT_FINISHED)}"
         )
+
+    @classmethod
+    def here(cls, key: str, txn: str, outcomes: dict[str, str], state: str) -> AlreadyRedeemed:
+        """By an earlier run with this journal, which has come to its end; `outcomes` by effect, `state` its own."""
+        outcome = ", ".join(f"{name} {outcome}" for name, outcome in outcomes.items()) or state
+        well = not outcomes or set(outcomes.values()) == {"fired"}
+        advice = "" if well else f"{what_stands(outcomes)} {what_to_repeat(outcomes)}"
+        return cls(key, txn, outcome, advice=advice)
 
     @classmethod
     def elsewhere(cls, key: str, txn: str, states: Collection[str], detail: str = "") -> AlreadyRedeemed:

@@ -36,8 +36,8 @@ class EarlierRun:
 
     def spent(self) -> AlreadyRedeemed:
         """For whoever asks for something else than that."""
-        outcome = ", ".join(f"{row.tool}#{row.seq} {row.state.value}" for row in self.effects)
-        return AlreadyRedeemed(self.record.run_key, self.record.txn, outcome or self.record.state.value)
+        outcomes = {f"{row.tool}#{row.seq}": row.state.value for row in self.effects}
+        return AlreadyRedeemed.here(self.record.run_key, self.record.txn, outcomes, self.record.state.value)
 
 
 def earlier_run(journal: Journal, record: TransactionRecord) -> EarlierRun:

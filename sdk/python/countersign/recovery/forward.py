@@ -24,12 +24,13 @@ from countersign.commit.renewing import Authority
 from countersign.commit.settling import Settlement
 from countersign.contract.states import Outcome
 from countersign.engine import Engine
-from countersign.errors import AlreadyRedeemed, EffectFailed, LiveCommitFailed
+from countersign.errors import EffectFailed, LiveCommitFailed
 from countersign.journal import Done, EffectRecord, Lease, LocalState, LocalTxn, TransactionRecord
 from countersign.journal.moves import IN_DOUBT
 from countersign.journal.reading import LIVE_LANE
 from countersign.live.remains import Recovered, recover, undo_remains
 from countersign.live.work import LiveWork
+from countersign.recovery.earlier import earlier_run
 from countersign.recovery.learning import learn
 
 _STOPPED: Final = "its program was stopped before it was begun"
@@ -97,7 +98,9 @@ class Forward:
         call = self._first_not_done()
         if call is None:  # all of it had fired, so it was the live effects that could not be kept
             raise LiveCommitFailed(key, txn, adapter, why, outcomes, reviews=reviews)
-        raise EffectFailed(key, txn, call.tool.name, call.effect.effect_id, why, outcomes, reviews)
+        effect_id = call.effect.effect_id
+        told = next((row.error for row in self._rows() if row.effect_id == effect_id), None)
+        raise EffectFailed(key, txn, call.tool.name, effect_id, told or why, outcomes, reviews)
 
     async def _find_out_by_calling(self) -> None:
         """What may be called again with its key and can be taken back is called again, for only what is known to have
@@ -275,8 +278,7 @@ def results_in_journal(engine: Engine, plan: Plan) -> dict[str, object]:
     if record.state not in _ENDED_WELL or not all(
         call.lets_go_on(rows[call.effect.effect_id].state) for call in plan.calls
     ):
-        outcome = ", ".join(f"{row.tool}#{row.seq} {row.state.value}" for row in rows.values())
-        raise AlreadyRedeemed(plan.run_key, plan.txn, outcome)
+        raise earlier_run(engine.journal, record).spent()
     return {
         call.effect.effect_id: _typed(call, row.result)
         for call in plan.calls
