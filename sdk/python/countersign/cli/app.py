@@ -24,7 +24,14 @@ from countersign.cli.catalogue import show_catalogue, take
 from countersign.cli.closing import close_journal
 from countersign.cli.journal import journal_app
 from countersign.cli.rehearsal import plan, replay_journal
-from countersign.cli.terminal import JsonOption, ToolsOption, errors_told, print_json, print_table
+from countersign.cli.terminal import (
+    AllToolsOption,
+    JsonOption,
+    ToolsOption,
+    errors_told,
+    print_json,
+    print_table,
+)
 from countersign.commit.answering import asked_about, chosen
 from countersign.errors import CountersignError, MisuseError
 from countersign.journal.telling import json_text, visible
@@ -72,7 +79,7 @@ McpOption = Annotated[
 @app.command("recover", hidden=True)  # whoever comes from elsewhere looks for it here
 @app.command()
 def resume(
-    tools: ToolsOption,
+    tools: AllToolsOption,
     follow: Annotated[
         float | None, typer.Option(help="Look again every so many seconds until nothing waits for people.")
     ] = None,
@@ -84,7 +91,8 @@ def resume(
     knows, a service that is away), with 1 where nothing could be looked at.
     """
     with errors_told():
-        load_tools(tools)
+        for named in tools:
+            load_tools(named)
         with Runtime.from_env() as runtime:
             found = asyncio.run(_resume(runtime, follow, as_json))
     _end_by(found)
@@ -92,7 +100,7 @@ def resume(
 
 @app.command()
 def worker(
-    tools: ToolsOption,
+    tools: AllToolsOption,
     once: Annotated[bool, typer.Option("--once", help="Go through the journal once and end.")] = False,
     every: Annotated[float, typer.Option(min=_PROMPT_SECONDS, help="Seconds between two looks.")] = 5.0,
     as_json: JsonOption = False,
@@ -111,7 +119,8 @@ def worker(
         teller(one)
 
     with errors_told():
-        load_tools(tools)
+        for named in tools:
+            load_tools(named)
         with Runtime.from_env() as runtime:
             asyncio.run(work(runtime, tell, every_seconds=None if once else every))
     if not once:

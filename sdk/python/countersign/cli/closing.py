@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from countersign.cli.terminal import JsonOption, ToolsOption, errors_told, print_json, print_members
+from countersign.cli.terminal import AllToolsOption, JsonOption, errors_told, print_json, print_members
 from countersign.journal.telling import summary_of
 from countersign.recovery.closing import close
 from countersign.runtime import Runtime
@@ -18,7 +18,7 @@ from countersign.tools.loading import load_tools
 
 def close_journal(
     txn: Annotated[str, typer.Argument(help="The transaction's id, or enough of its beginning.")],
-    tools: ToolsOption,
+    tools: AllToolsOption,
     by: Annotated[str, typer.Option(help="Who has put it right and says so.")],
     why: Annotated[str, typer.Option(help="What was found and done, for whoever reads it later.")],
     as_json: JsonOption = False,
@@ -29,7 +29,8 @@ def close_journal(
     is spent. Refused for any other transaction, and while a process owns it.
     """
     with errors_told():
-        load_tools(tools)
+        for named in tools:
+            load_tools(named)
         with Runtime.from_env() as runtime:
             record = close(runtime.engine(runtime.sync_waits()), txn, by=by, why=why)
             told = summary_of(runtime.journal, record.txn)

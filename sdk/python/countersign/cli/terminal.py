@@ -42,6 +42,13 @@ ToolsOption = Annotated[
     str,
     typer.Option("--tools", help="Module or file that defines the tools, like my_agent or ./my_agent.py."),
 ]
+AllToolsOption = Annotated[
+    list[str],
+    typer.Option(
+        "--tools",
+        help="Module or file that defines tools, like my_agent or ./my_agent.py; say it again for each further one.",
+    ),
+]
 
 
 @contextmanager

@@ -58,7 +58,8 @@ class ToolRegistry:
         found = self.get(name)
         if found is None:
             raise RegistrationError(
-                f"no tool {name!r} is registered, but {why}; import the module that defines it"
+                f"no tool {name!r} is registered, but {why}; import the module that defines it, or name it in one "
+                "more --tools MODULE"
             )
         return found
 

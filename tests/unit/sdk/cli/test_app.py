@@ -50,7 +50,8 @@ def module(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "cli_tools.py"
     path.write_text(MODULE)
     yield path
-    sys.modules.pop("cli_tools", None)
+    for name in ("cli_tools", "other_tools"):
+        sys.modules.pop(name, None)
     sys.path[:] = [entry for entry in sys.path if entry != str(tmp_path)]
     default_registry._tools.clear()
     default_registry._tools.update(before)
@@ -101,6 +102,23 @@ def test_resume_fires_what_was_approved_since(served: Desk, module: Path) -> Non
     ] == [("ticket 1", "settled")]
     assert (module.parent / "done.txt").read_text() == "o-1 90000\n"
     assert "nothing is left" in run("resume", "--tools", str(module)).output
+
+
+@pytest.mark.parametrize("verb", [("resume",), ("worker", "--once")], ids=" ".join)
+def test_the_tools_of_several_programs_are_named_one_by_one(
+    served: Desk, module: Path, verb: tuple[str, ...]
+) -> None:
+    """They share an agent and its journal, as the scripts of one folder do."""
+    served.service.approve(park(module, served).txn)
+    default_registry._tools.clear()
+    other = module.parent / "other_tools.py"
+    other.write_text(MODULE.replace("cli_", "other_"))
+    alone = run(*verb, "--tools", str(other))
+    assert alone.exit_code == 3 and "no tool 'cli_refund' is registered" in alone.output
+    assert "name it in one more --tools MODULE" in alone.output
+    both = run(*verb, "--tools", str(other), "--tools", str(module))
+    assert both.exit_code == 0 and "ticket 1: review -> settled" in both.output
+    assert (module.parent / "done.txt").read_text() == "o-1 90000\n"
 
 
 @pytest.mark.parametrize("verb", [("resume",), ("worker", "--once")], ids=" ".join)
