@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any, Final
@@ -154,9 +154,10 @@ class Ledger:
         if budget.measure == "calls":
             return 1
         if budget.measure == "seconds":
-            return _bound(bounds.milliseconds, budget, "timeout")
-        given = _bound(bounds.input_tokens, budget, "input_tokens (or prompt)")
-        output = _bound(bounds.output_tokens, budget, "max_tokens")
+            return _said(budget, {"timeout": bounds.milliseconds})[0]
+        given, output = _said(
+            budget, {"input_tokens (or prompt)": bounds.input_tokens, "max_tokens": bounds.output_tokens}
+        )
         if budget.measure == "tokens":
             return given + output
         price = self._files()[1].find(model, day_of(now))
@@ -192,13 +193,19 @@ def _written(write: Callable[[dict[str, Any]], tuple[str, ...]], outcome: dict[s
         raise
 
 
-def _bound(value: int | None, budget: Budget, name: str) -> int:
-    if value is None:
+def _said(budget: Budget, bounds: Mapping[str, int | None]) -> list[int]:
+    """Each of these bounds.
+
+    Raises:
+        MisuseError: the call does not say all of them.
+    """
+    missing = [f"{name}=..." for name, value in bounds.items() if value is None]
+    if missing:
         raise MisuseError(
             f"the model was not called: budget {budget.name!r} counts {budget.measure}, so a call says beforehand "
-            f"how much it may take at most: {name}=..."
+            f"how much it may take at most: {' and '.join(missing)}"
         )
-    return value
+    return [value for value in bounds.values() if value is not None]
 
 
 def _hold(budget: Budget, amount: int, run: str | None, now: float) -> Hold:

@@ -322,6 +322,11 @@ LEFT_OPEN = {
     "no answer": (TOKENS, {"max_tokens": None}, "max_tokens"),
     "no prompt": (TOKENS, {"input_tokens": None}, "input_tokens"),
     "no answer, of money": (MONEY, {"max_tokens": None}, "max_tokens"),
+    "neither": (
+        MONEY,
+        {"input_tokens": None, "max_tokens": None},
+        r"at most: input_tokens \(or prompt\)=... and max_tokens=...$",
+    ),
     "no time": (SECONDS, {"timeout": None}, "timeout"),
     "a negative answer": (TOKENS, {"max_tokens": -1}, "not -1"),
     "half a token": (TOKENS, {"max_tokens": 0.5}, "not 0.5"),
