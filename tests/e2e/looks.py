@@ -82,6 +82,15 @@ async def _stale_batch(page: Page) -> None:
     await page.get_by_role("heading", name="votes counted").wait_for()
 
 
+async def _stale_whole(page: Page) -> None:
+    await page.locator("#approve > summary").click()
+    for line in await page.locator("#approve [name^=line-]").all():
+        await line.evaluate("node => { node.value = node.value.replace(/[0-9a-f]{64}/, '0'.repeat(64)) }")
+    await page.locator("#approve [name=seen]").check()
+    await page.get_by_role("button", name="Countersign").click()
+    await page.get_by_role("heading", name="votes counted").wait_for()
+
+
 async def _try_it(page: Page) -> None:
     await page.get_by_label("Agent", exact=True).fill("goodwill-desk")
     await page.get_by_label("Tool", exact=True).fill("credit")
@@ -168,6 +177,11 @@ LOOKS = [
         "/alike/{credit-1130}",
         press=_stale_batch,
         ask="POST",
+    ),
+    Look(f"{R}/whole", "a plan to approve as a whole", "/reviews/{plan}/whole"),
+    Look(f"{R}/whole", "what may not be decided here", "/reviews/{dana}/whole"),
+    Look(
+        f"{R}/whole/votes", "told effect by effect", "/reviews/{plan}/whole", press=_stale_whole, ask="POST"
     ),
     Look("/tasks", "what has to be told", "/tasks"),
     Look("/tasks", "what was told", "/tasks?state=settled"),

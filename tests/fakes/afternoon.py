@@ -314,7 +314,30 @@ class Afternoon:
             assert (await maya.send("/stop", **stop, reason="credits go out twice")).status_code == 303
 
     async def get_ready_to_be_looked_at(self) -> None:
-        """Everything at once: also what went wrong, and a passkey."""
+        """Everything at once: also a plan of three, what went wrong, and a passkey."""
+        note = {
+            "account": "cus_1130",
+            "to": "chen@example.com",
+            "subject": "For your trouble",
+            "body": "Dear Chen.",
+        }
+        credits = [
+            (
+                "credit",
+                {
+                    "account": account,
+                    "customer": name,
+                    "amount_cents": cents,
+                    "currency": "USD",
+                    "cause": why,
+                },
+            )
+            for account, name, cents, why in (
+                ("cus_1130", "Chen Jackson", 2_300, "broken lift"),
+                ("cus_1131", "Lucía Ferrer", 1_800, "late breakfast"),
+            )
+        ]
+        await self.stage("plan", "goodwill-desk", *credits, ("send_mail", note))
         await self.trouble()
         await self.passkey("wen")
         await self.slack("wen", "maya")

@@ -21,7 +21,7 @@ from policy_service.workflow.reading.beside import (
     Proof,
 )
 from policy_service.workflow.reading.pieces import ArgRow, Money, Piece
-from policy_service.workflow.reading.queue import AlikeLine, QueueRow
+from policy_service.workflow.reading.queue import BatchLine, QueueRow
 from policy_service.workflow.reading.reviews import (
     CommentView,
     EventLine,
@@ -489,10 +489,10 @@ def row_of(page: ReviewPage) -> QueueRow:
     )
 
 
-def line_of(page: ReviewPage) -> AlikeLine:
+def line_of(page: ReviewPage) -> BatchLine:
     """The line of a batch that belongs to a page."""
     row = row_of(page)
-    return AlikeLine(
+    return BatchLine(
         page.review_id, page.rev, page.effect_id, page.effect_digest, page.txn_digest, view_of(page, BATCH).digest,
         page.sentence, page.args,
         page.canonical, row.amount, page.answer_by, page.opened_at, row.have, row.need,

@@ -20,7 +20,7 @@ from policy_service.workflow.pages.searching import Found, LogLine, LogSearch
 from policy_service.workflow.passkeys.managing import Ceremony, PasskeyPage
 from policy_service.workflow.passkeys.stepping_up import Proof
 from policy_service.workflow.reading.policies import PoliciesPage, TriedEffect
-from policy_service.workflow.reading.queue import AlikePage, Count, QueuePage, Wanted
+from policy_service.workflow.reading.queue import AlikePage, Count, QueuePage, Wanted, WholePage
 from policy_service.workflow.reading.reviews import Ballot, ReviewPage, VoteResult
 from policy_service.workflow.reading.tasks import OpenTasks, TaskList, TaskPage
 from policy_service.workflow.slack.inviting import Invitation
@@ -215,10 +215,10 @@ class QueueSource(Protocol):
         """How many reviews wait for this person, for the title."""
 
     async def alike(self, person: Person, review_id: str) -> AlikePage:
-        """The reviews of this one's kind that wait for this person.
+        """Those of this one's kind that wait for them. Raises `not_found`; `invalid_request`, where it stands alone."""
 
-        Raises ServiceError: `not_found`; `invalid_request` when it is to be decided on its own.
-        """
+    async def whole(self, person: Person, review_id: str) -> WholePage:
+        """The transaction of a review. Raises `not_found`; `invalid_request`, where it stands alone or was revised."""
 
     def group_to_ask(self, person: Person) -> str | None:
         """A group that a first gate may ask: one of this person's, or any other of the bundle; None without one."""

@@ -16,6 +16,7 @@ from policy_service.channels.streams import Streams
 from policy_service.channels.web import live
 from policy_service.channels.web.agents import add_agents
 from policy_service.channels.web.audit import add_audit
+from policy_service.channels.web.batches import add_batches
 from policy_service.channels.web.drawing import talk
 from policy_service.channels.web.drawing.beside import weight
 from policy_service.channels.web.drawing.forms import read_form
@@ -104,6 +105,7 @@ def _router(
 ) -> APIRouter:
     router = APIRouter(route_class=_guarded(pages), include_in_schema=False)
     add_queue(router, pages, source, feed)
+    add_batches(router, pages, source)
     _add_review(router, pages, source, feed, passkeys)
     add_passkeys(router, pages, passkeys, source)
     if slack is not None:

@@ -26,9 +26,10 @@ from policy_service.workflow.pages.alike import alike
 from policy_service.workflow.pages.edit_views import EditForm, Preview
 from policy_service.workflow.pages.policies import Policies
 from policy_service.workflow.pages.trying import try_effect
+from policy_service.workflow.pages.whole import whole
 from policy_service.workflow.passkeys.stepping_up import Proof
 from policy_service.workflow.reading.policies import PoliciesPage, TriedEffect
-from policy_service.workflow.reading.queue import AlikePage, Count, QueuePage, Wanted
+from policy_service.workflow.reading.queue import AlikePage, Count, QueuePage, Wanted, WholePage
 from policy_service.workflow.reading.reviews import Ballot as Verdict
 from policy_service.workflow.reading.reviews import ReviewPage, VoteResult
 from policy_service.workflow.reading.tasks import OpenTasks, TaskList, TaskPage
@@ -122,6 +123,10 @@ class WorkflowQueue:
     async def alike(self, person: Person, review_id: str) -> AlikePage:
         """The reviews of this one's kind that wait for this person."""
         return await alike(self._ctx, voter_of(person), review_id)
+
+    async def whole(self, person: Person, review_id: str) -> WholePage:
+        """The transaction of this review, as this person may decide it."""
+        return await whole(self._ctx, voter_of(person), review_id)
 
     def group_to_ask(self, person: Person) -> str | None:
         """A group that a first gate may ask."""

@@ -2,8 +2,8 @@
 
 A kind is told by what decides, never by how it reads: the agent, the tool at its digest, the gates, the policies that
 were determining and the bundle they are of. Left out of every batch: a risk that is not low (by the review and by the
-manifest in force), a transaction of several effects (its vote binds all of them), a compensation, a gate that asks for
-a step-up or for a reason, arguments policy cannot weigh, a secret one, and arguments too long to be read in a list.
+manifest in force), a transaction of several effects (its vote binds all of them; whole.py has those), a compensation,
+and what is always decided on its own (batches.py).
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from policy_service.storage.core import table
 from policy_service.storage.tables import ReviewRow
 from policy_service.workflow import records
 from policy_service.workflow.context import Context
-from policy_service.workflow.effects.asking import count, manifest_for
+from policy_service.workflow.effects.asking import manifest_for
 from policy_service.workflow.effects.cases import Case, read_case, read_cases
-from policy_service.workflow.pages.describing import arguments, first_money, sentence
-from policy_service.workflow.pages.reviews import finality, owner_name, read_view
-from policy_service.workflow.reading.queue import AlikeLine, AlikePage
-from policy_service.workflow.reviews.shown import BATCH, view_of
+from policy_service.workflow.pages.batches import batch_line, why_alone
+from policy_service.workflow.pages.reviews import finality, owner_name
+from policy_service.workflow.reading.queue import AlikePage
 from policy_service.workflow.reviews.voter import Voter, why_not
 
 MAX_TOGETHER = 50  # lines a page shows, and votes of one form
-_MAX_ARG_BYTES = 320  # a page folds longer values; nothing that is folded is decided in a batch
 _LOOKED_AT = 200  # reviews of an agent's tool, to find those of the kind
 
 
@@ -41,9 +39,7 @@ def kind_of(bundle: Bundle, case: Case) -> str:
         return ""
     if effect.kind != "effect" or len(case.snapshot.effects) != 1 or case.snapshot.superseded_by is not None:
         return ""
-    if any(gate.step_up is not None or gate.reason for gate in case.gates):
-        return ""
-    if decision.unseen or effect.secret or len(effect.args) > _MAX_ARG_BYTES:
+    if why_alone(case):
         return ""
     gates = sorted(gate.policy_id for gate in case.gates)
     told = [effect.agent, effect.tool, effect.tool_digest, gates, sorted(decision.policies), decision.bundle]
@@ -88,7 +84,7 @@ def _alike(conn: Connection, ctx: Context, voter: Voter, review_id: str) -> Alik
         title=first.review.tool if manifest is None else manifest.title,
         gates=tuple(dict.fromkeys(gate.title or gate.policy_id for gate in first.gates)),
         finality=finality(first),
-        lines=tuple(_line(conn, ctx, voter, bundle, case) for case in same),
+        lines=tuple(batch_line(conn, ctx, voter, bundle, case) for case in same),
         more=len(found) == _LOOKED_AT,
     )
 
@@ -102,26 +98,3 @@ def _of_the_same_tool(conn: Connection, like: ReviewRow) -> list[ReviewRow]:
         .limit(_LOOKED_AT)
     )
     return records.rows(conn, ReviewRow, query)
-
-
-def _line(conn: Connection, ctx: Context, voter: Voter, bundle: Bundle, case: Case) -> AlikeLine:
-    effect = case.effect
-    page = read_view(conn, ctx, voter, case.review.review_id, ctx.clock())
-    decision = case.snapshot.decisions[effect.decision_id]
-    counted = count(ctx, bundle, case.snapshot, effect, case.agent, case.gates, ctx.clock())
-    return AlikeLine(
-        review_id=case.review.review_id,
-        rev=effect.rev,
-        effect_id=effect.effect_id,
-        effect_digest=effect.effect_digest,
-        txn_digest=case.snapshot.transaction.txn_digest,
-        view_digest="" if page is None else view_of(page, BATCH).digest,
-        sentence=sentence(bundle, effect),
-        args=arguments(bundle, effect, decision.unseen),
-        canonical=effect.args,
-        amount=first_money(bundle, effect),
-        answer_by=case.review.answer_by,
-        opened_at=case.review.opened_at,
-        have=sum(min(entry.have, entry.need) for entry in counted.per_gate),
-        need=sum(entry.need for entry in counted.per_gate),
-    )

@@ -105,7 +105,7 @@ class QueuePage:
 
 
 @dataclass(frozen=True, slots=True)
-class AlikeLine:
+class BatchLine:
     """One review of a batch: all that is signed, and all that a ballot names."""
 
     review_id: str
@@ -122,6 +122,7 @@ class AlikeLine:
     opened_at: datetime
     have: int
     need: int
+    warned: bool = False  # its own page warns of something
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,5 +136,35 @@ class AlikePage:
     title: str
     gates: tuple[str, ...]
     finality: str
-    lines: Sequence[AlikeLine]
+    lines: Sequence[BatchLine]
     more: bool = False  # there may be more of the kind than were looked at
+
+
+@dataclass(frozen=True, slots=True)
+class WholePart:
+    """One effect of a transaction: a line that this person may decide here, or why there is none."""
+
+    seq: int
+    sentence: tuple[Piece, ...]
+    args: tuple[ArgRow, ...]
+    state: str
+    review_id: str | None = None
+    finality: str = ""  # of one that people are asked about, and by which gates
+    gates: tuple[str, ...] = ()
+    line: BatchLine | None = None
+    why_not_here: str = ""  # of an open review without a line
+
+
+@dataclass(frozen=True, slots=True)
+class WholePage:
+    """A transaction of several effects, in their order, for one person who may approve all or some of it."""
+
+    agent: str
+    owner: str | None
+    txn_digest: str
+    parts: tuple[WholePart, ...]
+
+    @property
+    def lines(self) -> tuple[BatchLine, ...]:
+        """What this person may decide here."""
+        return tuple(part.line for part in self.parts if part.line is not None)

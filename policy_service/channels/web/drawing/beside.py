@@ -117,7 +117,7 @@ def beside_view(page: ReviewPage, wanted: int, now: datetime) -> BesideView:
         past_lines=() if past is None else tuple(_past_line(row, now) for row in past.rows),
         past_counts="" if past is None else _counts(past),
         bars=tuple(_bar(line, now) for line in beside.meters),
-        parts=tuple(_part(sibling) for sibling in page.siblings),
+        parts=tuple(part_of(sibling) for sibling in page.siblings),
         approving=approving(page, wanted),
         releases=wanted <= 1 and not siblings_waiting(page),
         proof=beside.proof,
@@ -187,7 +187,8 @@ def _figure(line: MeterLine, number: int) -> str:
     return f"{number:,}" if line.currency is None else f"{money_text(number, line.currency)} {line.currency}"
 
 
-def _part(sibling: Sibling) -> Part:
+def part_of(sibling: Sibling) -> Part:
+    """Another effect of the transaction, with what became of it in a word."""
     word, icon, _ = _OUTCOMES.get(sibling.state, (sibling.state, "info", ""))
     args = tuple(
         (mark(row.name), row, folded("" if row.secret else row.value_text, address=row.recipient))

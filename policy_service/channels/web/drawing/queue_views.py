@@ -11,13 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from policy_service.channels.showing.arguments import ArgView, arg_views, same_bytes
 from policy_service.channels.showing.marking import mark
 from policy_service.channels.showing.standing import Outcome, short_outcome
 from policy_service.channels.showing.wording import Due, clock, due
 from policy_service.channels.web.drawing.filters import address
 from policy_service.workflow.reading.pieces import Money, Piece
-from policy_service.workflow.reading.queue import AlikeLine, AlikePage, QueueRow, Tab, Wanted
+from policy_service.workflow.reading.queue import QueueRow, Tab, Wanted
 
 ALIKE_FROM = 3  # two rows are read as quickly as one that stands for both
 
@@ -54,16 +53,6 @@ class QueueGroup:
     rows: tuple[QueueEntry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class LineView:
-    """One review of a batch. One with anything in it that deceives or folds has no box: it is decided on its own."""
-
-    line: AlikeLine
-    args: tuple[ArgView, ...]
-    due: Due
-    alone: bool
-
-
 def queue_groups(
     rows: Sequence[QueueRow], now: datetime, wanted: Wanted, beside: str = ""
 ) -> tuple[QueueGroup, ...]:
@@ -94,7 +83,7 @@ def _entry(row: QueueRow, now: datetime, wanted: Wanted, beside: str) -> QueueEn
         row,
         address(wanted, review=row.review_id) if beside else f"/reviews/{row.review_id}",
         due(row.opened_at, row.answer_by, now),
-        _sentence_warnings(row.sentence),
+        sentence_warnings(row.sentence),
         short_outcome(row.state, row.effect_state, opened=row.opened) if decided else None,
         clock(row.settled_at, now) if row.settled_at else "",
         current=row.review_id == beside,
@@ -105,7 +94,7 @@ def _together(rows: Sequence[QueueRow], now: datetime, beside: str) -> QueueEntr
     first = min(rows, key=lambda row: (row.answer_by, row.review_id))
     amounts = sorted((row.amount for row in rows if row.amount), key=lambda money: money.minor)
     same = len({money.currency for money in amounts}) == 1 and len(amounts) == len(rows)
-    warnings = sum(_sentence_warnings(row.sentence) for row in rows)
+    warnings = sum(sentence_warnings(row.sentence) for row in rows)
     return QueueEntry(
         first,
         f"/alike/{first.review_id}",
@@ -134,19 +123,7 @@ def _day(at: datetime, now: datetime) -> str:
     return f"{at.day} {at:%b}" if at.year == now.year else f"{at.day} {at:%b %Y}"
 
 
-def _sentence_warnings(pieces: Iterable[Piece]) -> int:
+def sentence_warnings(pieces: Iterable[Piece]) -> int:
+    """How many things in a sentence can mislead."""
     values = (mark(piece.text, address=piece.kind == "recipient") for piece in pieces if piece.value)
     return sum(len(marked.findings) for marked in values)
-
-
-def line_views(page: AlikePage, now: datetime) -> tuple[LineView, ...]:
-    """The lines of a batch, each with all of its arguments."""
-    return tuple(_line(line, now) for line in page.lines)
-
-
-def _line(line: AlikeLine, now: datetime) -> LineView:
-    args = arg_views(line)
-    odd = any(arg.findings or arg.value.preview is not None for arg in args) or not same_bytes(line)
-    return LineView(
-        line, args, due(line.opened_at, line.answer_by, now), odd or bool(_sentence_warnings(line.sentence))
-    )

@@ -1,0 +1,179 @@
+"""The pages where several reviews are decided, each ticked one by a vote of its own: those of one kind, and the effects
+of one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from countersign.contract.receipt import MAX_EFFECTS
+from policy_service.channels.showing.signing import MAX_REASON_CHARS
+from policy_service.channels.showing.wording import sentence as as_sentence
+from policy_service.channels.web.drawing.batch_views import line_views, part_views
+from policy_service.channels.web.drawing.views import PICKS
+from policy_service.channels.web.pages import Pages
+from policy_service.channels.web.ports import QueueSource, Session, Shown
+from policy_service.channels.web.signing_in import sent_by
+from policy_service.channels.web.voting import BatchForm, batch_fields, line_value, read_batch
+from policy_service.errors import ConflictError, InvalidRequestError, ServiceError
+from policy_service.workflow.pages.alike import MAX_TOGETHER
+
+_FIELDS: Final = frozenset({"csrf_token", "verdict"})
+_WORDS: Final = frozenset({"reason", "pick", "note"})
+_UNDONE: Final = "none of your votes was counted"
+
+
+def add_batches(router: APIRouter, pages: Pages, source: QueueSource) -> None:
+    """Give a router both pages."""
+    _add_alike(router, pages, source)
+    _add_whole(router, pages, source)
+
+
+def _add_alike(router: APIRouter, pages: Pages, source: QueueSource) -> None:
+    @router.api_route("/alike/{review_id}", methods=["GET", "HEAD"])
+    async def alike(request: Request, review_id: str) -> Response:
+        session = await pages.session(request)
+        if session is None:
+            return pages.go(f"/sign-in?next=/alike/{review_id}")
+        page = await source.alike(session.person, review_id)
+        lines = line_views(page.lines, pages.now())[:MAX_TOGETHER]
+        return await pages.draw(
+            request,
+            "alike.html",
+            session=session,
+            open_tasks=await source.count_tasks(),
+            page=page,
+            review_id=review_id,
+            more=page.more or len(page.lines) > MAX_TOGETHER,
+            lines=lines,
+            values=[line_value(view.line) for view in lines],
+            picks=PICKS,
+            max_reason=MAX_REASON_CHARS,
+        )
+
+    @router.post("/alike/{review_id}/votes")
+    async def vote(request: Request, review_id: str) -> Response:
+        """One vote for each ticked line, each on its own bytes; one that is refused stops no other."""
+        session, form = await sent_by(
+            pages, request, _FIELDS, _WORDS | batch_fields(MAX_TOGETHER), undone=_UNDONE
+        )
+        batch = read_batch(form, MAX_TOGETHER)
+        page = await source.alike(session.person, review_id)
+        may = {view.line.review_id for view in line_views(page.lines, pages.now()) if not view.alone}
+        told = await _cast(
+            source,
+            session,
+            batch,
+            may,
+            f"it is not one of the kind of {review_id} that you may decide together",
+        )
+        return await _tell(
+            pages, request, source, session, batch, told, f"/alike/{review_id}", "What is left of this kind"
+        )
+
+
+def _add_whole(router: APIRouter, pages: Pages, source: QueueSource) -> None:
+    @router.api_route("/reviews/{review_id}/whole", methods=["GET", "HEAD"])
+    async def whole(request: Request, review_id: str) -> Response:
+        session = await pages.session(request)
+        if session is None:
+            return pages.go(f"/sign-in?next=/reviews/{review_id}/whole")
+        page = await source.whole(session.person, review_id)
+        views = part_views(page, pages.now())
+        return await pages.draw(
+            request,
+            "whole.html",
+            session=session,
+            open_tasks=await source.count_tasks(),
+            page=page,
+            review_id=review_id,
+            parts_here=views,
+            values=["" if view.may is None else line_value(view.may.line) for view in views],
+            picks=PICKS,
+            max_reason=MAX_REASON_CHARS,
+        )
+
+    @router.post("/reviews/{review_id}/whole/votes")
+    async def vote(request: Request, review_id: str) -> Response:
+        """One vote for each effect, each on its own bytes; a denial of one ends all of them."""
+        session, form = await sent_by(
+            pages, request, _FIELDS, _WORDS | {"seen"} | batch_fields(MAX_EFFECTS), undone=_UNDONE
+        )
+        batch = read_batch(form, MAX_EFFECTS)
+        if batch.verdict == "approve" and "seen" not in form:
+            raise InvalidRequestError("say that you have read every effect: tick the box above the button")
+        page = await source.whole(session.person, review_id)
+        may = {view.may.line.review_id for view in part_views(page, pages.now()) if view.may is not None}
+        told = await _cast(
+            source,
+            session,
+            batch,
+            may,
+            f"it is not one of the transaction of {review_id} that you may decide here",
+        )
+        return await _tell(
+            pages,
+            request,
+            source,
+            session,
+            batch,
+            told,
+            f"/reviews/{review_id}/whole",
+            "The whole transaction",
+        )
+
+
+async def _cast(
+    source: QueueSource, session: Session, batch: BatchForm, may: set[str], foreign: str
+) -> list[dict[str, str]]:
+    """What became of each vote; one that is refused stops no other."""
+    told = []
+    for line in batch.lines:
+        named = line["review_id"]
+        try:
+            if named not in may:
+                await _explain(source, session, named, foreign)
+            result = await source.cast_vote(
+                session.person, named, batch.verdict, int(line["rev"]),
+                line["effect_digest"], line["txn_digest"], batch.reason,
+                shown=Shown(line["view_digest"], ""), proof=None,
+            )  # fmt: skip
+            if not result.counted:
+                raise ConflictError(f"it had settled before ({result.state}); your vote changed nothing")
+            told.append({"review_id": named, "state": result.state, "refused": ""})
+        except ServiceError as error:
+            told.append({"review_id": named, "state": "", "refused": as_sentence(error.detail)})
+    return told
+
+
+async def _explain(source: QueueSource, session: Session, named: str, foreign: str) -> None:
+    """Why a line may not be decided here: it is no longer open for this person, or never stood here."""
+    now = await source.review_page(named, session.person)
+    if now is not None and now.state != "open":
+        raise InvalidRequestError(f"it has settled meanwhile ({now.state}); your vote would change nothing")
+    raise InvalidRequestError(f"{foreign}: open it")
+
+
+async def _tell(
+    pages: Pages,
+    request: Request,
+    source: QueueSource,
+    session: Session,
+    batch: BatchForm,
+    told: Sequence[Mapping[str, str]],
+    back: str,
+    back_text: str,
+) -> Response:
+    return await pages.draw(
+        request,
+        "batch_told.html",
+        session=session,
+        open_tasks=await source.count_tasks(),
+        told=told,
+        verdict=batch.verdict,
+        back=back,
+        back_text=back_text,
+    )
