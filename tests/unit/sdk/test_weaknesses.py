@@ -33,6 +33,7 @@ from countersign import (
     replay,
     resume,
     run_steps,
+    run_steps_async,
     tool,
     tool_of,
     transaction,
@@ -285,13 +286,15 @@ def test_scenario_40_with_async_tools_an_unknown_one_is_refused_before_the_first
     desk.publish(mail)
     first: dict[str, Any] = {"tool": "mail", "id": "first", "args": {"order_id": "o-1"}}
     unknown: dict[str, Any] = {"tool": "vanished", "args": {}}
-    steps = {
+    steps: Any = {
         "a list": [first, unknown],
         "a later group": [[first], [{**first, "id": "second", "args": {"order_id": "o-2"}}, unknown]],
         "a graph": [first, {**unknown, "after": ["first"]}],
     }[shape]
     with pytest.raises(StepsRefused, match="no tool 'vanished'"):
         run_steps(steps, key="t-1", runtime=desk.runtime)
+    with pytest.raises(StepsRefused, match="no tool 'vanished'"):
+        asyncio.run(run_steps_async(steps, key="t-1", runtime=desk.runtime))
     assert (desk.done, desk.runtime.journal.transactions.newest_ids(9)) == ([], [])
 
 

@@ -375,6 +375,17 @@ def test_scenario_40_what_cannot_run_is_refused_whole_before_step_one(
 
 
 @pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(("steps", "told"), WRONG.values(), ids=WRONG)
+def test_scenario_40_in_an_event_loop_too_it_is_refused_whole_before_step_one(
+    desk: Desk, notes: Path, steps: Any, told: list[str]
+) -> None:
+    with pytest.raises(StepsRefused) as refused:
+        asyncio.run(run_steps_async(steps, key="t-1", runtime=desk.runtime))
+    assert [one for one in told if one not in str(refused.value)] == []
+    assert (desk.done, notes_in(notes), desk.runtime.journal.transactions.newest_ids(9)) == ([], [], [])
+
+
+@pytest.mark.usefixtures("tools")
 def test_a_pointer_that_leads_nowhere_undoes_what_has_run(desk: Desk, notes: Path) -> None:
     lost = {"tool": "refund", "args": {"amount_cents": 1}, "take": {"order_id": "look:/nowhere"}}
     with pytest.raises(NotStageable, match="nowhere"):
@@ -407,6 +418,8 @@ def test_scenario_5_a_compensation_nobody_registered_is_found_before_a_live_step
 def test_steps_that_a_model_wrote_use_only_what_it_was_offered(desk: Desk, notes: Path) -> None:
     with pytest.raises(StepsRefused, match="'note' is not among the tools it may name"):
         run_steps([note("o-1"), refund("o-1")], key="t-1", only=["refund"], runtime=desk.runtime)
+    with pytest.raises(StepsRefused, match="'note' is not among the tools it may name"):
+        asyncio.run(run_steps_async([note("o-1"), MAIL], key="t-1", only=["mail"], runtime=desk.runtime))
     assert (desk.done, notes_in(notes)) == ([], [])
     run_steps([refund("o-1")], key="t-1", only=["refund"], runtime=desk.runtime)
     assert desk.done == [("refund", "o-1", 100)]
