@@ -1,0 +1,65 @@
+"""A process that died inside a compensation: it is called again with its call key, or a person is asked."""
+
+from collections.abc import Callable
+
+import pytest
+
+from countersign import JournalError, NotDone, Placeholder, resume, tool, transaction
+from tests.fakes.desk import Desk, failing_tool
+from tests.unit.sdk.commit.test_failure_path import states
+
+
+def charge_tool(
+    desk: Desk, voided: Callable[[], None], *, idempotent: bool
+) -> Callable[[str], Placeholder[dict[str, str]]]:
+    """A charge whose compensation acts, and then meets what `voided` does."""
+
+    @tool("void", resource=("Charge", "charge_id"), idempotent=idempotent, registry=desk.registry)
+    def void(charge_id: str) -> None:
+        """Take a charge back."""
+        desk.act("void", charge_id)
+        voided()
+
+    @tool(
+        "charge",
+        resource=("Order", "order_id"),
+        compensate="void",
+        compensation_map={"charge_id": "result:/charge_id"},
+        registry=desk.registry,
+    )
+    def charge(order_id: str) -> dict[str, str]:
+        """Charge an order."""
+        desk.act("charge", order_id)
+        return {"charge_id": f"c-{order_id}"}
+
+    desk.publish(void, charge)
+    return charge
+
+
+@pytest.mark.parametrize(
+    ("idempotent", "calls", "state", "after"),
+    [(True, 2, "compensated", "settled"), (False, 1, "compensating", "unsettled")],
+    ids=["idempotent", "not idempotent"],
+)
+def test_scenario_20_a_compensation_cut_by_a_crash_is_called_again_with_its_key_only_if_it_is_idempotent(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, idempotent: bool, calls: int, state: str, after: str
+) -> None:
+    def full(*_: object) -> None:
+        raise JournalError("the disk is full")
+
+    def cut() -> None:
+        monkeypatch.setattr(desk.runtime.journal.firing, "write", full)
+
+    charge = charge_tool(desk, cut, idempotent=idempotent)
+    notify = failing_tool(desk, NotDone("no"), acts=False)
+    with pytest.raises(JournalError), transaction("t-1", runtime=desk.runtime):
+        charge("o-1")
+        notify("o-1")
+    desk.runtime.journal.leases.close()
+    assert desk.done == [("charge", "o-1"), ("void", "c-o-1")]
+    with desk.restarted() as later:
+        (found,) = resume(later.runtime)
+        resume(later.runtime)
+    assert (found.after, states(desk, "t-1")["charge#1"]) == (after, state)
+    assert desk.done == [("charge", "o-1"), *[("void", "c-o-1")] * calls]
+    assert len(set(desk.keys[1:])) == 1
