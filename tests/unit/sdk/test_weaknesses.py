@@ -19,6 +19,7 @@ from countersign import (
     Denied,
     EffectFailed,
     FilesAdapter,
+    JournalError,
     LiveCommitFailed,
     MemoryAdapter,
     NotDone,
@@ -38,6 +39,7 @@ from countersign import (
     tool_of,
     transaction,
 )
+from countersign.adapters.sqlite import SQLiteSession
 from countersign.contract import DenyCode, EffectState, load_manifest
 from countersign.contract.wire import Reason
 from countersign.manifests.drafting import manifest_json
@@ -363,6 +365,42 @@ def test_scenario_64_an_argument_of_a_megabyte_is_refused_when_it_is_staged_and_
         refund("o-2", 100)
     assert desk.done == [("refund", "o-2", 100)]
     assert desk.runtime.settings.journal_path.stat().st_size < 1_000_000
+
+
+@pytest.mark.parametrize("then", ["resume", "rerun"])
+def test_w6_what_stands_since_the_database_committed_is_never_taken_back(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    """The process died between the database's commit and the line about it in the journal."""
+    notes = notes_database(desk.folder)
+    note, charge = note_tool(desk, SQLiteAdapter(notes)), charge_tools(desk)
+    commit = SQLiteSession.commit
+
+    def step(runtime: Runtime) -> None:
+        with transaction("t-1", runtime=runtime):
+            note("o-1", "hello")
+            charge("o-1", 100)
+
+    def die(session: SQLiteSession, attempt_id: str) -> None:
+        commit(session, attempt_id)
+        raise SystemExit
+
+    def nothing_more(*_: Any, **__: Any) -> None:
+        raise JournalError("the disk is full")
+
+    with monkeypatch.context() as dying:
+        dying.setattr(SQLiteSession, "commit", die)
+        dying.setattr(desk.runtime.journal.transactions, "end_live", nothing_more)
+        with pytest.raises(SystemExit):
+            step(desk.runtime)
+    desk.runtime.journal.leases.close()
+    assert (states(desk), notes_in(notes)) == (["fired"], [("o-1", "hello")])
+    with desk.restarted() as later:
+        if then == "rerun":
+            step(later.runtime)
+        assert [one.after for one in resume(later.runtime)] == ["settled"] * (then == "resume")
+    assert desk.done == [("charge", "o-1", 100)]
+    assert (states(desk), notes_in(notes)) == (["fired"], [("o-1", "hello")])
 
 
 def test_w10_a_live_commit_that_fails_leaves_no_lock_no_open_transaction_and_nothing_to_recover(
