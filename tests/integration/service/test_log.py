@@ -142,6 +142,23 @@ async def test_a_line_says_who_did_what_and_holds_nobodys_words(bank: World, rob
         assert words not in told
 
 
+async def test_after_an_approval_the_log_says_who_approved_what(bank: World, robot: Agent) -> None:
+    view = (await robot.submit(await pay(bank, 500), await pay(bank, 600))).json()
+    for effect, name in enumerate(["maya", "tomas"]):
+        await (await bank.person(name)).vote(view, effect=effect)
+    assert (await robot.see(view["txn"]))["state"] == "ready"
+    await bank.service.sequencer.number()
+    told = [
+        (row["actor"]["id"], row["body"]["verdict"], row["effect_id"])
+        for row in await pages(robot, 200)
+        if row["kind"] == "vote_recorded"
+    ]
+    assert told == [
+        (f"urn:countersign:dev|{name}", "approve", one["effect_id"])
+        for name, one in zip(["maya", "tomas"], view["effects"], strict=True)
+    ]
+
+
 @pytest.mark.parametrize("query", ["after=-1", "after=x", "limit=0", "limit=5000", "after=9007199254740993"])
 async def test_a_page_that_cannot_be_is_refused(robot: Agent, query: str) -> None:
     answer = await robot.send("GET", f"/v1/audit?{query}")
