@@ -29,6 +29,7 @@ from countersign import (
     Settings,
     SQLiteAdapter,
     ToolRegistry,
+    current_effect,
     probe,
     resume,
     tool,
@@ -38,6 +39,7 @@ from countersign.adapters.files import FilesAdapter
 from countersign.adapters.postgres import PostgresSession
 from countersign.adapters.redo import Work
 from countersign.adapters.sqlite import SQLiteSession
+from countersign.contract import canonicalize
 from countersign.journal.database import Database
 from countersign.journal.place import JournalPlace, JournalUrl
 from countersign.live.work import LiveWork
@@ -86,8 +88,19 @@ def place_in(folder: Path) -> JournalPlace:
 
 def acts(folder: Path) -> list[str]:
     """What happened to the world, in order."""
+    return [what for what, _ in _world(folder)]
+
+
+def fired(folder: Path) -> dict[str, bytes]:
+    """What refunds were called with, by the id of the effect, as the tool itself wrote it down."""
+    told = [json.loads(given) for _, given in _world(folder) if given]
+    return {one["effect_id"]: canonicalize(one["args"]) for one in told}
+
+
+def _world(folder: Path) -> list[tuple[str, str]]:
     path = folder / "world.log"
-    return path.read_text().split() if path.exists() else []
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(what, given) for what, _, given in (line.partition(" ") for line in lines)]
 
 
 def run(life: Life) -> None:
@@ -194,10 +207,11 @@ def _passing(name: str) -> None:
 # --------------------------------------------------------------------------------------------------- what to do
 
 
-def _act(life: Life, what: str) -> None:
+def _act(life: Life, what: str, **args: Any) -> None:
     _passing(f"before {what} acts")
+    given = f" {json.dumps({'effect_id': current_effect().effect_id, 'args': args})}" if args else ""
     with (life.folder / "world.log").open("a") as world:
-        world.write(what + "\n")
+        world.write(f"{what}{given}\n")
         world.flush()
         os.fsync(world.fileno())
     _passing(f"after {what} acted")
@@ -207,7 +221,7 @@ def _refund(life: Life, registry: ToolRegistry, **options: Any) -> Callable[...,
     @tool("refund", resource=("Order", "order_id"), registry=registry, **options)
     def refund(order_id: str, amount_cents: int) -> str:
         """Give money back."""
-        _act(life, f"refund:{order_id}")
+        _act(life, f"refund:{order_id}", order_id=order_id, amount_cents=amount_cents)
         return f"r-{order_id}"
 
     return refund
@@ -348,8 +362,8 @@ def _wide(life: Life, registry: ToolRegistry) -> Callable[[], None]:
     def flow() -> None:
         note("o-1")
         book("o-1")
-        for order in ("o-1", "o-2", "o-3"):
-            refund(order, 100)
+        for n in (1, 2, 3):
+            refund(f"o-{n}", 100 * n)
 
     return flow
 

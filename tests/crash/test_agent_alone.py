@@ -20,7 +20,7 @@ from countersign.contract import EffectState, PrivateKey
 from countersign.journal import Journal
 from countersign.journal.place import JournalUrl
 from tests.counterparts import postgres
-from tests.crash.alone import Life, acts, live, manifests_of, place_in
+from tests.crash.alone import Life, acts, fired, live, manifests_of, place_in
 from tests.fakes.desk import notes_database, write_key
 from tests.fakes.service import FakeService
 from tests.fakes.service_http import Face, serving
@@ -123,6 +123,23 @@ class Stage:
             for one in found
         )
 
+    def staged(self) -> dict[str, tuple[bytes, str]]:
+        """The arguments and the digest of each effect, as the journal has them."""
+        with closing(Journal(place_in(self.folder))) as opened:
+            found = opened.transactions.find("t-1")
+            rows = opened.transactions.effects(found[0]) if found and found[0].staging else ()
+            return {row.effect_id: (row.args, row.effect.digest) for row in rows if row.effect is not None}
+
+    def approved(self) -> dict[str, tuple[bytes, str]]:
+        """The same of each effect that the service released."""
+        (revisions,) = self.service.revisions.values() or ([],)
+        held = revisions[-1].held if revisions else []
+        return {
+            one.effect.effect_id: (one.effect.args_bytes, one.effect.digest)
+            for one in held
+            if one.state in SPENT
+        }
+
     def journal(self) -> list[tuple[str, str]]:
         opened = Journal(place_in(self.folder))
         try:
@@ -177,6 +194,14 @@ def killed_at_each(tmp_path: Path, flow: str, *, every: bool) -> Iterator[tuple[
         with staged(tmp_path, flow, str(number)) as stage:
             assert stage.live(dies_at=point)["raised"] == "killed", point
             yield point, stage
+
+
+def require_as_approved(stage: Stage, told: str) -> None:
+    """I-2: what fired was called with the bytes that were staged, and these were approved under their digest."""
+    staged, approved = stage.staged(), stage.approved()
+    for effect_id, args in fired(stage.folder).items():
+        assert staged[effect_id] == approved[effect_id], f"approved is another than staged: {told}"
+        assert args == approved[effect_id][0], f"fired with other arguments than approved: {told}"
 
 
 def chosen(points: list[str], every: bool) -> list[str]:
@@ -402,6 +427,8 @@ def test_two_databases_and_three_effects_end_all_done_all_undone_or_before_a_per
         assert world[: len(before)] == before, told
         assert len(world) == len(set(world)), f"fired twice: {told}"
         assert redeemed or world == [], f"fired without a redemption: {told}"
+        require_as_approved(stage, told)
+        assert len(fired(stage.folder)) == len(world), told
         done = (len(world), notes, books) == (3, 1, 1)
         undone = (len(world), notes, books) == (0, 0, 0)
         if "unsettled" not in states:
