@@ -8,7 +8,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -160,6 +160,102 @@ def test_scenario_46_what_another_writes_in_between_is_one(desk: Desk, resource:
     assert resource.outside("n") == "7"
 
 
+# ---------------------------------------------------------------------------- Abort and Retry, between processes
+
+
+def adding(registry: ToolRegistry, folder: Path, manifest: Path | None = None) -> Callable[[str, int], int]:
+    """A live tool on the numbers that lie below this folder."""
+    files = FilesAdapter(folder, name="files")
+    reviewed: dict[str, Any] = {"manifest": manifest, "resource": ("Key", "key")} if manifest else {}
+
+    @tool("add", lane="live", adapter=files, registry=registry, **reviewed)
+    def add(key: str, amount: int) -> int:
+        total = int(files.read(key)) + amount if files.exists(key) else amount
+        files.write(key, str(total).encode())
+        return total
+
+    if manifest:
+        manifest.write_bytes(manifest_json(tool_of(add).draft_manifest()))
+    return add
+
+
+def work_too(settings: Settings, folder: Path, pipe: Connection) -> None:
+    """Another process: it adds what it is told to, and waits before it leaves each transaction."""
+    registry = ToolRegistry()
+    add = adding(registry, folder, folder.parent / "add.json")
+    with Runtime(settings, registry=registry) as runtime:
+        while True:
+            amount = pipe.recv()
+            try:
+                with transaction(f"theirs-{amount}", runtime=runtime):
+                    pipe.send(add("n", amount))
+                    pipe.recv()
+            except Moved as moved:
+                pipe.send(f"moved: {moved.key}")
+            else:
+                pipe.send("committed")
+
+
+@pytest.fixture
+def other(desk: Desk, tmp_path: Path) -> Iterator[Connection]:
+    """What a process with the same journal and the same folder is told, and tells."""
+    (tmp_path / "root").mkdir()
+    ours, theirs = SPAWN.Pipe()
+    # Where really nobody answers: a developer's own service may.
+    settings = replace(desk.runtime.settings, url=f"http://127.0.0.1:{free_port()}")
+    child = SPAWN.Process(target=work_too, args=(settings, tmp_path / "root", theirs))
+    child.start()
+    yield ours
+    child.kill()
+    child.join(_PATIENCE_S)
+    ours.close()
+    theirs.close()
+
+
+def told(other: Connection, *said: Any) -> Any:
+    for one in said:
+        other.send(one)
+    assert other.poll(_PATIENCE_S), "the other process does not answer"
+    return other.recv()
+
+
+@pytest.mark.parametrize("first", ["ours", "theirs"])
+def test_scenario_45_of_two_processes_that_add_to_one_number_exactly_one_commits(
+    desk: Desk, tmp_path: Path, other: Connection, first: str
+) -> None:
+    add = adding(desk.registry, tmp_path / "root")
+    ours = Agent(desk, "ours", isolation=Abort())
+    assert (ours.do(add, "n", 1), told(other, 10)) == (1, 10)
+    if first == "ours":
+        ours.leave()
+        assert told(other, "leave") == "moved: n"
+    else:
+        assert told(other, "leave") == "committed"
+        with pytest.raises(Moved, match="'n' of"):
+            ours.leave()
+    assert (tmp_path / "root" / "n").read_text() == {"ours": "1", "theirs": "10"}[first]
+    assert sorted(lists(desk)) == [(1, "kept"), (1, "undone")]
+
+
+def test_scenario_47_a_run_that_another_process_spoilt_is_repeated_on_what_it_left(
+    desk: Desk, tmp_path: Path, other: Connection
+) -> None:
+    add = adding(desk.registry, tmp_path / "root")
+    ran: list[int] = []
+
+    def step(txn: Transaction) -> int:
+        ran.append(add("n", 1))
+        if len(ran) < 3:
+            told(other, 10 * len(ran))
+            assert told(other, "leave") == "committed"
+        return ran[-1]
+
+    assert run_transaction(step, key="ours", isolation=Retry(3), runtime=desk.runtime) == 31
+    assert ran == [1, 11, 31]
+    assert (tmp_path / "root" / "n").read_text() == "31"
+    assert sorted(lists(desk)) == [(1, "kept"), (1, "kept"), (1, "undone"), (2, "undone"), (3, "kept")]
+
+
 # -------------------------------------------------------------------------------------------------- Retry
 
 
@@ -269,15 +365,7 @@ def elsewhere(desk: Desk, tmp_path: Path) -> Any:
     child = SPAWN.Process(target=hold, args=(settings, tmp_path / "root", theirs))
     child.start()
     assert ours.poll(_PATIENCE_S) and ours.recv() == "writing"
-    files = FilesAdapter(tmp_path / "root", name="files")
-
-    @tool("add", lane="live", adapter=files, registry=desk.registry)
-    def add(key: str, amount: int) -> int:
-        total = int(files.read(key)) + amount if files.exists(key) else amount
-        files.write(key, str(total).encode())
-        return total
-
-    yield child, ours, add
+    yield child, ours, adding(desk.registry, tmp_path / "root")
     if child.is_alive():
         child.kill()
     child.join(_PATIENCE_S)
