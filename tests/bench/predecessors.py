@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from countersign import SQLiteAdapter, transaction
+from countersign import MemoryAdapter, SQLiteAdapter, tool, transaction
 from tests.bench.journaling import bare_table, void
 from tests.bench.measuring import TIME, Case, Group, Row, Sample, wall_case
 from tests.fakes.desk import Desk, make_desk, make_runtime, note_tool, notes_database, refund_tool
@@ -39,6 +39,7 @@ ROWS = (
     Row("R5", f"a live effect, durable{OVER}one insert FULL", "live", "bare insert FULL", TIME),
     Row("R6", f"a live effect{OVER}a staged one, in memory", "live in memory", "staged in memory", TIME),
     Row("R7", f"a staged effect, durable{OVER}a call of AgentHelm", "staged", "agenthelm", TIME),
+    Row("R8", f"a live effect on values in memory{OVER}one write into a dict", "live on values", "bare dict", TIME),
 )  # fmt: skip
 
 
@@ -94,6 +95,28 @@ def _desk(folder: Path, *, in_memory: bool) -> Desk:
     return replace(desk, runtime=make_runtime(settings, desk.face, desk.registry, desk.clock))
 
 
+def _keeping(desk: Desk) -> Callable[[int], object]:
+    values = MemoryAdapter()
+
+    @tool("keep", lane="live", adapter=values, registry=desk.registry)
+    def keep(order_id: str, text: str) -> None:
+        """Keep a value."""
+        values[order_id] = text
+
+    return lambda number: keep(f"o-{number}", BODY[0] * 10)
+
+
+def _dict(_: float) -> Sample:
+    """A hundred writes, a thousand times, for one is shorter than the clock can tell."""
+    orders, text = [f"o-{number}" for number in range(CALLS)], BODY[0] * 10
+    start = time.perf_counter()
+    for _run in range(1_000):
+        values: dict[str, str] = {}
+        for order in orders:
+            values[order] = text
+    return {TIME: (time.perf_counter() - start) / CALLS / 1_000 * 1e6}
+
+
 @contextmanager
 def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
     """Our effects, bare inserts, and the others as far as they are here."""
@@ -113,6 +136,9 @@ def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
             made.append(
                 Case(f"live{suffix}", _ours(desk, "live", lambda n, note=note: note(f"o-{n}", BODY[0] * 10)))
             )
+            if suffix:
+                made.append(Case("live on values", _ours(desk, "values", _keeping(desk))))
+        made.append(Case("bare dict", _dict))
         full = bare_table(desk.folder, "FULL")
         row = ("t" * 64, (BODY[0] * 10).encode())
         insert = "INSERT INTO effects (txn, args) VALUES (?, ?)"
