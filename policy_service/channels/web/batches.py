@@ -13,6 +13,7 @@ from countersign.contract.receipt import MAX_EFFECTS
 from policy_service.channels.showing.signing import MAX_REASON_CHARS
 from policy_service.channels.showing.wording import sentence as as_sentence
 from policy_service.channels.web.drawing.batch_views import line_views, part_views
+from policy_service.channels.web.drawing.forms import MAX_FORM_BYTES
 from policy_service.channels.web.drawing.views import PICKS
 from policy_service.channels.web.pages import Pages
 from policy_service.channels.web.ports import QueueSource, Session, Shown
@@ -100,7 +101,13 @@ def _add_whole(router: APIRouter, pages: Pages, source: QueueSource) -> None:
     async def vote(request: Request, review_id: str) -> Response:
         """One vote for each effect, each on its own bytes; a denial of one ends all of them."""
         session, form = await sent_by(
-            pages, request, _FIELDS, _WORDS | {"seen"} | batch_fields(MAX_EFFECTS), undone=_UNDONE
+            pages,
+            request,
+            _FIELDS,
+            _WORDS | {"seen"} | batch_fields(MAX_EFFECTS),
+            undone=_UNDONE,
+            max_bytes=2 * MAX_FORM_BYTES,
+            max_fields=2 * MAX_EFFECTS,
         )
         batch = read_batch(form, MAX_EFFECTS)
         if batch.verdict == "approve" and "seen" not in form:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from countersign.contract.receipt import MAX_EFFECTS
 from tests.fakes.payments import ANYBODY, PAY, Payments, gate, person
 from tests.fakes.world import URL, Agent, Visitor, World
 from tests.integration.service.effects import mail, pay
@@ -74,6 +75,18 @@ async def test_a_plan_is_approved_as_a_whole_by_votes_of_their_own(
     votes = [body for kind, body in await bank.log(view["txn"]) if kind == "vote_recorded"]
     assert [body["channel"] for body in votes] == ["web"] * 3
     assert len({body["effect_digest"] for body in votes}) == 3
+
+
+async def test_the_longest_plan_there_is_fits_on_the_page(
+    bank: World, folder: Payments, robot: Agent
+) -> None:
+    await rules(bank, folder)
+    view = await plan(bank, robot, *range(500, 500 + MAX_EFFECTS))
+    maya = await bank.person("maya")
+    lines = lines_in(await whole(maya, review_of(view)))
+    told = await send(maya, review_of(view), verdict="approve", seen="yes", **lines)
+    assert f"{MAX_EFFECTS} of {MAX_EFFECTS} votes counted" in told
+    assert (await robot.see(view["txn"]))["state"] == "ready"
 
 
 async def test_one_denial_ends_the_whole(bank: World, folder: Payments, robot: Agent) -> None:
