@@ -1,4 +1,4 @@
-"""The SDK's settings and limits in one frozen object, with safe values where nothing is set.
+"""The SDK's settings in one frozen object, with the limits of the network and the lease; safe where nothing is set.
 
 Read from the environment by `Settings.from_env()`. Refused here: a key file others can read, plain http to
 another machine (whoever sits between could hand us keys and forge releases), an address that is not one.

@@ -153,7 +153,6 @@ class MemorySession(LiveSession):
         self._seen: dict[str, Seen] = {}
         self._before: dict[str, Any] | None = None  # once it is committed
         self._attempt_id: str | None = None
-        self._ended = False
 
     @contextmanager
     def effect(self, call: LiveCall) -> Iterator[None]:

@@ -95,7 +95,7 @@ class LiveSession(Protocol):
 
     def changes(self) -> tuple[Change, ...] | None:
         """What a commit would change, for a dry run; None where the resource cannot tell. Asked last: the session is
-        undone then.
+        undone then. What `prepare` would refuse is raised.
         """
         return None
 
@@ -124,7 +124,12 @@ class LiveSession(Protocol):
 
     @abstractmethod
     def undo(self) -> None:
-        """Leave nothing of the session behind. Never raises for a session that is already ended."""
+        """Leave nothing of the session behind. Never raises for a session that is already ended.
+
+        Raises:
+            SessionLost: the resource has ended the session by itself, and what it had written may stand.
+            JournalError: somebody else has changed since what it would put back.
+        """
         ...
 
     def let_go(self) -> None:
@@ -151,7 +156,12 @@ class LiveAdapter(Protocol):
 
     @abstractmethod
     def begin(self, txn: str) -> LiveSession:
-        """Open the session of one transaction."""
+        """Open the session of one transaction.
+
+        Raises:
+            Moved: others kept it locked for too long.
+            NotStageable: the resource is not there.
+        """
         ...
 
     @abstractmethod
@@ -167,5 +177,9 @@ class LiveAdapter(Protocol):
         knows the rest. A session of a living process is never touched. Doing it again changes nothing.
 
         The default is right where everything uncommitted vanishes with its process.
+
+        Raises:
+            TransactionBusy: a living process has prepared it.
+            JournalError: what was decided cannot be done.
         """
         return None

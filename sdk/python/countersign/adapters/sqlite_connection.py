@@ -76,11 +76,8 @@ class LiveConnection(sqlite3.Connection):
     @contextmanager
     def ours(self) -> Iterator[None]:
         """Inside, this thread speaks for the session; a tool that still runs in another one does not."""
-        self._speaking.add(threading.get_ident())
-        try:
+        with _among(self._speaking, True):
             yield
-        finally:
-            self._speaking.discard(threading.get_ident())
 
     def say(self, statement: str, params: tuple[str, ...] = ()) -> None:
         """A statement of the session's own."""
@@ -90,13 +87,13 @@ class LiveConnection(sqlite3.Connection):
     @contextmanager
     def compiling(self) -> Iterator[None]:
         """Inside, this thread's statements come by a cursor of ours."""
-        with _told(self._compiling, True):
+        with _among(self._compiling, True):
             yield
 
     @contextmanager
     def not_compiling(self) -> Iterator[None]:
         """Inside, they come by one again or not at all."""
-        with _told(self._compiling, False):
+        with _among(self._compiling, False):
             yield
 
     @contextmanager
@@ -202,7 +199,7 @@ class _Cursor(sqlite3.Cursor):
 
 
 @contextmanager
-def _told(threads: set[int], now: bool) -> Iterator[None]:
+def _among(threads: set[int], now: bool) -> Iterator[None]:
     """Inside, this thread is one of them, or none; afterwards as before."""
     me = threading.get_ident()
     before = me in threads

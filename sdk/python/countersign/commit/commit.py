@@ -81,11 +81,6 @@ class Commit:
         self._keeps_approved = terms.keeps_approved
         self._sent_back = ""  # why the last redemption was
 
-    @property
-    def plan(self) -> Plan:
-        """The plan, with the bytes of an accepted edit once the service has shown it."""
-        return self._plan
-
     async def run(self) -> dict[str, object]:
         """Submit, and go on as the answer says. Answers the tools' results by effect id.
 

@@ -24,7 +24,7 @@ async def look(engine: Engine, txn: str) -> TransactionView | None:
     try:
         return await engine.service.view(txn)
     except ServiceRefused as refused:
-        if refused.status == 404:
+        if refused.is_not_there:
             return None
         raise
 

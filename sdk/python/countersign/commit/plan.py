@@ -21,7 +21,7 @@ from countersign.contract.pointers import reads_result
 from countersign.contract.wire import EffectView, SubmittedEffect, TransactionView
 from countersign.errors import NotStageable, RegistrationError, ReleaseRefused
 from countersign.journal import Journal, LocalState, TransactionRecord
-from countersign.manifests.reviewed import Manifests
+from countersign.manifests.reviewed import Manifests, secret_of
 from countersign.service.client import Service
 from countersign.tools.registry import ToolRegistry
 from countersign.tools.tool import Tool
@@ -72,8 +72,8 @@ class PlannedCall:
 
     @property
     def secret(self) -> tuple[str, ...]:
-        """Pointers to what its reviewers call secret, and what its code does, whoever says it."""
-        return (*self.manifest.secret, *self.tool.secret)
+        """Pointers to what is secret of its arguments."""
+        return secret_of(self.tool, self.manifest)
 
     @property
     def reports_result(self) -> bool:

@@ -142,7 +142,7 @@ class Settlement:
         """Where every staged effect stands in the journal, by a name people can read."""
         record = self._engine.journal.transactions.require(self._plan.txn)
         rows = self._engine.journal.transactions.effects(record)
-        return {f"{row.tool}#{row.seq}": row.state for row in rows}
+        return {row.label: row.state for row in rows}
 
     def outcomes(self) -> dict[str, str]:
         """The same, as text for errors; a compensation that may or may not have happened is told as just that."""
@@ -151,8 +151,7 @@ class Settlement:
         doubtful = {row.compensates for row in undoing if row.state in IN_DOUBT}
         rows = self._engine.journal.transactions.effects(record)
         return {
-            f"{row.tool}#{row.seq}": COMPENSATION_UNKNOWN if row.effect_id in doubtful else row.state.value
-            for row in rows
+            row.label: COMPENSATION_UNKNOWN if row.effect_id in doubtful else row.state.value for row in rows
         }
 
     def _require_none_firing(self, error: JournalError) -> None:

@@ -47,3 +47,15 @@ class SettingsError(MisuseError):
     """A setting is missing or unsafe."""
 
     code = "settings"
+
+
+def require_writable(what: str, text: str) -> None:
+    """Half of a surrogate pair can be neither sent nor kept.
+
+    Raises:
+        MisuseError: the text has one; ``what`` names it.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise MisuseError(f"{what} is text that can be written as UTF-8, and {text!r} is not") from None

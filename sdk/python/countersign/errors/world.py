@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from countersign.errors.roots import WorldError
 
+_NOT_FOUND: Final = 404
 _PARTS: Final = (
     4  # of a lease's name after its host: the boot, the process, when that began, and which lease of it
 )
@@ -35,6 +36,11 @@ class ServiceRefused(WorldError):
         self.status, self.problem_code, self.detail = status, problem_code, detail
         self.extras = dict(extras or {})
         super().__init__(f"the policy service refused the request ({status} {problem_code}): {detail}")
+
+    @property
+    def is_not_there(self) -> bool:
+        """Whether the service has no such thing: it never arrived, or nobody made it."""
+        return self.status == _NOT_FOUND
 
 
 class OverQuota(ServiceRefused):

@@ -63,7 +63,7 @@ class Journal:
         self.transactions = Transactions(self.database, self.leases, when, self.seals)
         self.firing = Firing(self.database, self.leases, when, self.seals)
         self.sent = SentRequests(self.database, self.leases)
-        self.stops = Stops(self.database, self.leases, when)
+        self.stops = Stops(self.database, self.leases)
         self.reruns = Reruns(self.database, self.leases, when)
         self.outbox = Outbox(self.database, when, self.seals)
         self.manifests = KeptManifests(self.database, when)

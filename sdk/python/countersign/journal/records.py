@@ -45,6 +45,11 @@ class TransactionRecord:
     created_at: float
     updated_at: float
 
+    @property
+    def stands_as(self) -> str:
+        """Where it stands, for people: what is parked is told as that."""
+        return "parked" if self.parked else self.state.value
+
 
 @dataclass(frozen=True, slots=True)
 class EffectRecord:
@@ -69,6 +74,11 @@ class EffectRecord:
     error: str | None
     settlements: bytes | None = field(repr=False)
     updated_at: float
+
+    @property
+    def label(self) -> str:
+        """By what people name it: `refund#2`."""
+        return f"{self.tool}#{self.seq}"
 
     @property
     def said(self) -> tuple[Mapping[str, JSON], ...]:

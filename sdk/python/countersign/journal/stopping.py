@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from countersign.clock import Clock
 from countersign.journal.database import Database
 from countersign.journal.leases import Lease, Leases
 from countersign.journal.moves import LocalState, LocalTxn
@@ -24,10 +23,9 @@ _NOT_BEGUN: Final = tuple(
 class Stops:
     """Who was stopped, and who goes on all the same."""
 
-    def __init__(self, database: Database, leases: Leases, clock: Clock) -> None:
+    def __init__(self, database: Database, leases: Leases) -> None:
         self._database = database
         self._leases = leases
-        self._clock = clock
 
     def stop(self, lease: Lease, note: str) -> None:
         """The program of the list in force was stopped while it asked for it or was about to begin. Parked it is no

@@ -211,8 +211,8 @@ class Transactions(Reading):
                 )
 
     def end(self, lease: Lease, state: LocalTxn, note: str | None = None) -> None:
-        """Note where the transaction stands now; not durable, for it follows from the outcomes, which are. Where it
-        stands already nothing is written, and without a `note` the one that is there stays.
+        """Note where the transaction stands now; not durable, for it follows from the outcomes, which are. In the state
+        it is in already nothing is written, unless another `note` is given; in another one the note is this, or none.
         """
         with (
             self._database.unit(durable=False) as unit,

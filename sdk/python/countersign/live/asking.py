@@ -9,7 +9,6 @@ nothing is kept anywhere.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
 
 from countersign.contract import names
 from countersign.contract.admission import load
@@ -18,11 +17,9 @@ from countersign.contract.manifest import ToolManifest
 from countersign.contract.states import Verdict
 from countersign.contract.wire import Claimed, EvaluationRequest, SubmittedEffect
 from countersign.engine import Engine
-from countersign.errors import Denied, NotStageable, ReviewRequired, ServiceUnavailable
+from countersign.errors import Denied, NotStageable, ReviewRequired
 from countersign.errors.reasons import Asks, DenyReason
 from countersign.tools.tool import Tool
-
-_WHERE: Final = "POST /v1/evaluations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +51,7 @@ async def require_released(
     question = EvaluationRequest(
         run_key=run_key, effects=(_submitted(call, manifest),), claimed=claimed, live=noted
     )
-    answered = (await engine.service.evaluate(question)).effects
-    if [one.tool for one in answered] != [tool.name]:
-        raise ServiceUnavailable(_WHERE, "it answers about another effect than it was asked")
-    decided = answered[0]
+    (decided,) = (await engine.service.evaluate(question)).effects
     if decided.decision.outcome is Verdict.RELEASE:
         return
     engine.manifests.forget(tool.name)  # what was reviewed may be another one by now

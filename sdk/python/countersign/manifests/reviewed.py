@@ -32,6 +32,11 @@ _MAX_MANIFEST_BYTES: Final = 256 * 1024  # the contract's own limit of one admit
 _LIVE_FRESH_SECONDS: Final = 60  # so long nobody asks again whether a live tool is to be asked about
 
 
+def secret_of(tool: Tool, manifest: ToolManifest) -> tuple[str, ...]:
+    """Pointers to what its reviewers call secret, and what its code does, whoever says it."""
+    return (*manifest.secret, *tool.secret)
+
+
 @dataclass(frozen=True, slots=True)
 class _Looked:
     """What the service said of a live tool, None where nobody has reviewed it, and when (steady)."""
@@ -105,6 +110,15 @@ class Manifests:
             return found or draft_manifest(tool)
         return found if found is not None and found.asks_live else None
 
+    def secret_of_staged(self, tool: Tool) -> tuple[str, ...] | None:
+        """Pointers to what is secret of a staged call, where its reviewed manifest is at hand; else nobody has said.
+
+        Raises:
+            RegistrationError: the file beside the code is not a manifest, or is another tool's.
+        """
+        known = self.at_hand(tool)
+        return None if known is None else secret_of(tool, known)
+
     def secret_of_live(self, tool: Tool) -> tuple[str, ...]:
         """Pointers to what anybody calls secret of a live call: its code, the file beside it, or the service when it
         was last looked at, which is just before each call runs.
@@ -124,7 +138,7 @@ class Manifests:
         try:
             manifest = await service.manifest(tool.name)
         except ServiceRefused as refused:
-            if refused.status != 404:
+            if not refused.is_not_there:
                 raise
             return None
         require_fits(tool, manifest)
@@ -141,7 +155,7 @@ class Manifests:
         try:
             return await service.manifest(tool.name)
         except ServiceRefused as refused:
-            if refused.status != 404:
+            if not refused.is_not_there:
                 raise
             # What nobody has reviewed promises nothing: the service knows of no compensation, and shows people none.
             return draft_manifest(tool).model_copy(update={"compensation": None})

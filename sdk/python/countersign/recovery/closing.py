@@ -16,6 +16,7 @@ from typing import Final
 from countersign.contract.states import Outcome
 from countersign.engine import Engine
 from countersign.errors import AlreadyRedeemed, JournalError, MisuseError, TransactionBusy
+from countersign.errors.misuse import require_writable
 from countersign.journal import Done, EffectRecord, Journal, Lease, LocalState, LocalTxn, TransactionRecord
 from countersign.journal.moves import IN_DOUBT
 from countersign.journal.verifying import damage_of, require_as_written
@@ -80,7 +81,7 @@ def _require_unsettled(engine: Engine, record: TransactionRecord) -> None:
             "is closed by hand"
         )
     rows = engine.journal.transactions.effects(record)
-    if still := [f"{row.tool}#{row.seq} {row.state.value}" for row in rows if _is_open(row)]:
+    if still := [f"{row.label} {row.state.value}" for row in rows if _is_open(row)]:
         raise MisuseError(
             f"of {record.txn[:12]} there is still {', '.join(still)}: people settle that in the service, and "
             "`countersign resume --tools MODULE` goes on with it; close it after that"
@@ -124,10 +125,7 @@ def _one(journal: Journal, beginning: str) -> str:
 
 def _said(name: str, text: str) -> str:
     told = " ".join(text.split())
-    try:
-        told.encode()
-    except UnicodeEncodeError:
-        raise MisuseError(f"{name} is text that can be written as UTF-8, and {text!r} is not") from None
+    require_writable(name, told)
     if not 0 < len(told) <= _LONGEST[name]:
         raise MisuseError(f"say {name}, in {_LONGEST[name]} characters at most")
     return told

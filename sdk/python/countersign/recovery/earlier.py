@@ -36,7 +36,7 @@ class EarlierRun:
 
     def spent(self) -> AlreadyRedeemed:
         """For whoever asks for something else than that."""
-        outcomes = {f"{row.tool}#{row.seq}": row.state.value for row in self.effects}
+        outcomes = {row.label: row.state.value for row in self.effects}
         return AlreadyRedeemed.here(self.record.run_key, self.record.txn, outcomes, self.record.state.value)
 
 

@@ -126,10 +126,11 @@ class Forward:
 
     def _settle_firing(self) -> None:
         """FIRING of a tool that may not be called twice, and has no probe to ask: nobody knows."""
+        states = self._states()  # each reading checks every row
         done = [
             Done(call.effect.effect_id, Outcome.UNKNOWN, self._plan.attempt_id, error=CRASHED)
             for call in self._plan.calls
-            if self._states()[call.effect.effect_id] is LocalState.FIRING
+            if states[call.effect.effect_id] is LocalState.FIRING
             and not call.manifest.idempotent
             and probe_of(self._engine, call) is None
         ]
@@ -230,9 +231,7 @@ class Forward:
             return bool(self._live)
         self._live.adopt(found)  # in place of a rerun's
         if not found.prepared:
-            self._engine.journal.transactions.end_live(
-                self._lease, self._plan.staging, LocalState.KEPT, durable=True
-            )
+            self._settlement.keep_live()
         return True
 
     def _did_not_go_through(self) -> bool:

@@ -27,7 +27,6 @@ from countersign.recovery.earlier import EarlierRun, earlier_run, is_spent
 from countersign.recovery.live_only import settle_live_only
 
 _WHY: Final = "its agent ran it again, could not ask for the same, and was told that it was not done"
-_NEVER_ARRIVED: Final = 404
 
 
 async def withdraw(engine: Engine, run_key: str) -> EarlierRun | None:
@@ -73,7 +72,7 @@ async def _withdraw(engine: Engine, lease: Lease, record: TransactionRecord) -> 
     except ServiceRefused as refused:
         if refused.problem_code == ErrorCode.ALREADY_REDEEMED:
             await _raise_redeemed(engine, record)
-        if refused.status != _NEVER_ARRIVED:
+        if not refused.is_not_there:
             raise
     else:
         note_where_it_stands(engine, lease, view)
@@ -92,8 +91,8 @@ async def _raise_redeemed(engine: Engine, record: TransactionRecord) -> NoReturn
 def _finished(engine: Engine, record: TransactionRecord) -> EarlierRun:
     rows = engine.journal.transactions.effects(record)
     if doubtful := [row for row in rows if row.state in IN_DOUBT]:
-        outcomes = {f"{row.tool}#{row.seq}": row.state.value for row in rows}
-        told = [f"{row.tool}#{row.seq}" for row in doubtful]
+        outcomes = {row.label: row.state.value for row in rows}
+        told = [row.label for row in doubtful]
         raise OutcomeUnknown(record.run_key, record.txn, told, outcomes, doubtful[0].error or "")
     if record.state in OPEN_TXN:
         note = record.note or ""

@@ -193,7 +193,6 @@ class _Replay:
     ) -> None:
         self.mode = mode
         self._recorded = recorded
-        self._registry = registry
         self._stand_ins = live
         self._rehearsal = _Rehearsal(self)
         self._alone = Alone(recorded.agent, registry, self._rehearsal.journal, runtime)

@@ -46,6 +46,7 @@ from countersign.waiting import AsyncWaits, run
 
 M = TypeVar("M", bound=WireModel)
 
+_EVALUATIONS: Final = "/v1/evaluations"
 _JWKS: Final = "/.well-known/jwks.json"
 _JSON_TYPES: Final = ("application/json", "application/jwk-set+json")
 
@@ -138,8 +139,17 @@ class Service:
         return await self._transport.ask(Call("GET", "/v1/epoch"), EpochView)
 
     async def evaluate(self, request: EvaluationRequest) -> EvaluationView:
-        """What would be decided, without recording anything."""
-        return await self._post("/v1/evaluations", request, EvaluationView)
+        """What would be decided, without recording anything.
+
+        Raises:
+            ServiceUnavailable: it answers about other effects than it was asked.
+        """
+        answer = await self._post(_EVALUATIONS, request, EvaluationView)
+        if [one.tool for one in answer.effects] != [one.tool for one in request.effects]:
+            raise ServiceUnavailable(
+                f"POST {_EVALUATIONS}", "it answers about other effects than it was asked"
+            )
+        return answer
 
     async def manifest(self, tool: str) -> ToolManifest:
         """The reviewed manifest of a tool in the active bundle."""

@@ -35,7 +35,7 @@ def decide(
     try:
         digest = client.manifest(tool).digest
     except ServiceRefused as refused:
-        if refused.status != 404:
+        if not refused.is_not_there:
             raise
         if not unknown:
             raise MisuseError(_not_there(runtime, tool)) from None

@@ -179,7 +179,7 @@ class People:
         try:
             return self._runtime.client().view(self._txn_of(asked))
         except ServiceRefused as refused:
-            if refused.status != httpx2.codes.NOT_FOUND or not isinstance(asked, str):
+            if not refused.is_not_there or not isinstance(asked, str):
                 raise
             raise MisuseError(
                 f"this agent has staged nothing as one under the key {asked!r}; where each call stands alone "

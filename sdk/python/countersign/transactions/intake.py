@@ -140,7 +140,7 @@ class Intake:
         n, call_key = self.calls.next(tool, raw)
         group = 0 if self._group is None else self._group.number
         placeholder = self._step_for(call_key).stage(
-            tool, raw, n, call_key, group, self._secret_when_staged(tool)
+            tool, raw, n, call_key, group, self._engine.manifests.secret_of_staged(tool)
         )
         self.calls.staged(tool, raw, placeholder)
         self.placeholders.append(placeholder)
@@ -186,11 +186,6 @@ class Intake:
             with self._lock:
                 calls.refused(call.tool, call.args, call.n)
             raise
-
-    def _secret_when_staged(self, tool: Tool) -> tuple[str, ...] | None:
-        """What is secret of a call, where the reviewed manifest is at hand; otherwise nobody has said yet."""
-        manifest = self._engine.manifests.at_hand(tool)
-        return None if manifest is None else (*manifest.secret, *tool.secret)
 
     def hides_live(self, tool: Tool) -> bool:
         """Whether a live tool has secret arguments."""

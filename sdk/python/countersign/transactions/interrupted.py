@@ -29,7 +29,7 @@ def tell_where_it_stands(interrupt: BaseException, journal: Journal, txns: Seque
 
 def _told(journal: Journal, record: TransactionRecord) -> str:
     rows = journal.transactions.effects(record)
-    calls = ", ".join(f"{row.tool}#{row.seq} {row.state.value}" for row in rows)
-    state = "parked" if record.parked else record.state.value
+    calls = ", ".join(f"{row.label} {row.state.value}" for row in rows)
+    state = record.stands_as
     told = f"{state}{f' ({calls})' if calls else ''}"
     return f"{told}; {_HOW_ON.get(record.state, _GOES_ON)}" if record.state in OPEN_TXN else told

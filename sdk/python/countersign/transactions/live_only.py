@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import httpx2
-
 from countersign.commit.plan import Plan
 from countersign.engine import Engine
 from countersign.errors import AlreadyRedeemed, LiveCommitFailed, OutcomeUnknown, ServiceRefused
@@ -50,7 +48,7 @@ async def withdraw_earlier(engine: Engine, earlier: TransactionRecord) -> None:
     try:
         await engine.service.withdraw(earlier.txn, "its rerun staged nothing")
     except ServiceRefused as refused:
-        never_arrived = earlier.state in _MAYBE_ASKED and refused.status == httpx2.codes.NOT_FOUND
+        never_arrived = earlier.state in _MAYBE_ASKED and refused.is_not_there
         if not never_arrived:
             raise
 

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from countersign.contract.wire import Claimed
 from countersign.errors import UNNAMED, MisuseError
+from countersign.errors.misuse import require_writable
 
 MAX_KEY: Final = 200  # characters
 
@@ -33,8 +34,7 @@ def require_key(key: object, of: str = "transaction", *, longest: int = MAX_KEY,
             f"a key that begins with {UNNAMED!r} is one that nobody gave, and no other run may find it: write another "
             f"than {key!r}"
         )
-    if not _is_writable(key):
-        raise MisuseError(f"the key of a {of} is text that can be written as UTF-8, and {key!r} is not")
+    require_writable(f"the key of a {of}", key)
     return key
 
 
@@ -57,15 +57,10 @@ def claimed_of(purpose: object, reasoning: object, on_behalf_of: object) -> Clai
     said = {"purpose": purpose, "reasoning": reasoning, "on_behalf_of": on_behalf_of}
     said = {name: value for name, value in said.items() if value not in (None, "")}
     for name, value in said.items():
-        if isinstance(value, str) and not _is_writable(value):
-            raise MisuseError(f"{name} is text that can be written as UTF-8, and {value!r} is not")
+        if isinstance(value, str):
+            require_writable(name, value)
     try:
         return Claimed.model_validate(said) if said else None
     except ValidationError as error:
         wrong = error.errors(include_input=False, include_url=False)[0]
         raise MisuseError(f"{wrong['loc'][0]}: {wrong['msg']}") from None
-
-
-def _is_writable(text: str) -> bool:
-    """Half a surrogate pair can be neither sent nor kept."""
-    return not any("\ud800" <= one <= "\udfff" for one in text)
