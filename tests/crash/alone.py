@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -36,15 +35,10 @@ from countersign import (
     transaction,
 )
 from countersign.adapters.files import FilesAdapter
-from countersign.adapters.postgres import PostgresSession
-from countersign.adapters.redo import Work
-from countersign.adapters.sqlite import SQLiteSession
 from countersign.contract import canonicalize
-from countersign.journal.database import Database
 from countersign.journal.place import JournalPlace, JournalUrl
-from countersign.live.work import LiveWork
-from countersign.waiting import Answered, Asked, SyncWaits
 from tests.crash.forking import forked
+from tests.crash.passing import Points, passing, watch
 from tests.crash.programs import program_flow
 
 SECONDS = 30
@@ -105,7 +99,7 @@ def _world(folder: Path) -> list[tuple[str, str]]:
 
 def run(life: Life) -> None:
     """The child."""
-    _die_at(life)
+    watch(Points(life.folder / f"{life.name}.log", dies_at=life.dies_at, dies_after=life.dies_after))
     registry = ToolRegistry()
     flow = FLOWS[life.flow](life, registry)
     settings = Settings(
@@ -141,80 +135,17 @@ def _step(life: Life, runtime: Runtime, flow: Callable[[], None]) -> dict[str, A
     }
 
 
-# ------------------------------------------------------------------------------------------------- where to die
-
-
-def _die_at(life: Life) -> None:
-    log = (life.folder / f"{life.name}.log").open("w", buffering=1)
-    counts: dict[str, int] = {}
-
-    def passing(name: str) -> None:
-        counts[name] = counts.get(name, 0) + 1
-        point = f"{name} #{counts[name]}"
-        log.write(point + "\n")
-        if point == life.dies_at or sum(counts.values()) == life.dies_after:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    _watch(passing)
-
-
-def _watch(passing: Callable[[str], None]) -> None:
-    global _passing
-    _passing = passing
-    unit, send = Database.unit, SyncWaits.send
-
-    @contextmanager
-    def watched_unit(self: Database, *, durable: bool) -> Iterator[Any]:
-        kind = "durable commit" if durable else "commit"
-        with unit(self, durable=durable) as connection:
-            yield connection
-            passing(f"before {kind}")
-        passing(f"after {kind}")
-
-    async def watched_send(self: SyncWaits, asked: Asked) -> Answered:
-        where = f"{asked.method} {'/'.join(asked.target.split('/')[:3])}"
-        passing(f"before {where}")
-        answered = await send(self, asked)
-        passing(f"after {where}")
-        return answered
-
-    def watched_act(owner: Any, name: str, what: str) -> None:
-        act = getattr(owner, name)
-
-        def acting(self: Any, *args: Any) -> Any:
-            if owner is LiveWork and not self:
-                return act(self, *args)
-            passing(f"before {what}")
-            answer = act(self, *args)
-            passing(f"after {what}")
-            return answer
-
-        setattr(owner, name, acting)
-
-    for move in ("prepare", "commit"):
-        watched_act(LiveWork, move, f"live {move}")
-    for session in (SQLiteSession, PostgresSession):
-        watched_act(session, "commit", "live rows committed")
-    watched_act(Work, "_apply", "file put in place")
-    Database.unit = watched_unit  # type: ignore[method-assign]
-    SyncWaits.send = watched_send  # type: ignore[method-assign]
-
-
-def _passing(name: str) -> None:
-    """Replaced in the child."""
-
-
 # --------------------------------------------------------------------------------------------------- what to do
 
 
 def _act(life: Life, what: str, **args: Any) -> None:
-    _passing(f"before {what} acts")
+    passing(f"before {what} acts")
     given = f" {json.dumps({'effect_id': current_effect().effect_id, 'args': args})}" if args else ""
     with (life.folder / "world.log").open("a") as world:
         world.write(f"{what}{given}\n")
         world.flush()
         os.fsync(world.fileno())
-    _passing(f"after {what} acted")
+    passing(f"after {what} acted")
 
 
 def _refund(life: Life, registry: ToolRegistry, **options: Any) -> Callable[..., Any]:
@@ -327,7 +258,7 @@ def _with_files(life: Life, registry: ToolRegistry) -> Callable[[], None]:
         if files.exists("draft"):  # a rerun may find what its first run has finished
             files.remove("draft")
         files.write(f"orders/{order_id}", "refunded")
-        _passing("after save wrote")
+        passing("after save wrote")
 
     def flow() -> None:
         save("o-1")
