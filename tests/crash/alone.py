@@ -37,11 +37,14 @@ from countersign import (
 from countersign.adapters.files import FilesAdapter
 from countersign.contract import canonicalize
 from countersign.journal.place import JournalPlace, JournalUrl
+from tests.crash import in_a_task, programs
 from tests.crash.forking import forked
+from tests.crash.in_a_task import slowly, told_in_a_task, what_it_says
 from tests.crash.passing import Points, passing, watch
-from tests.crash.programs import program_flow
+from tests.crash.programs import calls_in, programs_in, watching
 
 SECONDS = 30
+PLAIN = "with"
 
 
 @dataclass(frozen=True)
@@ -54,7 +57,10 @@ class Life:
     key: str = "t-1"
     dies_at: str | None = None
     dies_after: int | None = None  # so many points, whichever they are
+    cancelled_after: int | None = None  # the same of its task, where it has one
     resumes: bool = False  # recover what others left instead of running the step
+    way: str = PLAIN  # how the step is run: in a plain block, or one of `in_a_task.WAYS`
+    wait: float = 0.0  # seconds, for people
     name: str = "told"  # of what it says, where two live at once
 
 
@@ -99,7 +105,13 @@ def _world(folder: Path) -> list[tuple[str, str]]:
 
 def run(life: Life) -> None:
     """The child."""
-    watch(Points(life.folder / f"{life.name}.log", dies_at=life.dies_at, dies_after=life.dies_after))
+    points = Points(
+        life.folder / f"{life.name}.log",
+        dies_at=life.dies_at,
+        dies_after=life.dies_after,
+        cancelled_after=life.cancelled_after,
+    )
+    watch(points)
     registry = ToolRegistry()
     flow = FLOWS[life.flow](life, registry)
     settings = Settings(
@@ -111,28 +123,24 @@ def run(life: Life) -> None:
         retry_max_seconds=0.002,
     )
     with Runtime(settings, registry=registry) as runtime:
-        said = (
-            {"resumed": [one.after for one in resume(runtime)]}
-            if life.resumes
-            else _step(life, runtime, flow)
-        )
+        if life.resumes:
+            said = {"resumed": [one.after for one in resume(runtime)]}
+        elif life.way == PLAIN:
+            said = _step(life, runtime, flow)
+        else:
+            said = told_in_a_task(flow, points, key=life.key, way=life.way, wait=life.wait, runtime=runtime)
     (life.folder / f"{life.name}.json").write_text(json.dumps(said))
 
 
 def _step(life: Life, runtime: Runtime, flow: Callable[[], None]) -> dict[str, Any]:
     raised: str | None = None
-    txn = transaction(life.key, runtime=runtime)
+    txn = transaction(life.key, wait=life.wait, runtime=runtime)
     try:
         with txn:
             flow()
     except (CountersignError, ValueError, KeyboardInterrupt) as error:
         raised = type(error).__name__
-    return {
-        "raised": raised,
-        "state": txn.state,
-        "replayed": txn.replayed,
-        "outcomes": [one.outcome for one in txn.effects],
-    }
+    return {"raised": raised} | what_it_says(txn)
 
 
 # --------------------------------------------------------------------------------------------------- what to do
@@ -299,11 +307,18 @@ def _wide(life: Life, registry: ToolRegistry) -> Callable[[], None]:
     return flow
 
 
-def _program(life: Life, registry: ToolRegistry) -> Callable[[], None]:
-    return program_flow(life.folder, registry, lambda what: _act(life, what))
+def _program(life: Life, registry: ToolRegistry) -> Callable[[], Any]:
+    """That of the key, plain or in asyncio."""
+    do, made = (programs.run_acts, _as_it_is) if life.way == PLAIN else (in_a_task.run_acts, slowly)
+    one_of = calls_in(life.folder, registry, lambda what: _act(life, what), made)
+    return lambda: do(programs_in(life.folder)[watching().key], one_of)
 
 
-FLOWS: dict[str, Callable[[Life, ToolRegistry], Callable[[], None]]] = {
+def _as_it_is(fn: Callable[..., Any]) -> Callable[..., Any]:
+    return fn
+
+
+FLOWS: dict[str, Callable[[Life, ToolRegistry], Callable[[], Any]]] = {
     "one": _one,
     "large": _large,
     "probed": _probed,

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from countersign import NotDone, SQLiteAdapter, ToolRegistry, tool, transaction
 from countersign.tools.current import current_transaction
+from tests.crash.passing import passing
 
 Act = dict[str, Any]
 SMALL, ASKED, NEVER = 100, 90_000, 900_000
@@ -80,6 +81,11 @@ class Meant:
         """Whether one of its tools does."""
         return any(what in FAILING for what, _ in self.staged)
 
+    @property
+    def goes_through(self) -> bool:
+        """Whether all of it happens at once where nobody dies."""
+        return not (self.ends or self.asks or self.is_denied or self.fails)
+
 
 def meant(program: list[Act]) -> Meant:
     """By the words of the documents, not by the code."""
@@ -102,12 +108,23 @@ def meant(program: list[Act]) -> Meant:
     return told
 
 
-def program_flow(folder: Path, registry: ToolRegistry, act: Callable[[str], None]) -> Callable[[], None]:
-    """The body of the program that lies in this folder."""
-    program = json.loads((folder / FILE).read_text()) if (folder / FILE).exists() else []
+def programs_in(folder: Path) -> dict[str, list[Act]]:
+    """Those that lie in this folder, by the keys of their steps."""
+    programs: dict[str, list[Act]] = json.loads((folder / FILE).read_text())
+    return programs
+
+
+def calls_in(
+    folder: Path,
+    registry: ToolRegistry,
+    act: Callable[[str], None],
+    made: Callable[[Callable[..., Any]], Callable[..., Any]],
+) -> Callable[[Act], Any]:
+    """The tools of a program, each `made` plain or async but for two that stay plain; what does one of its acts."""
     books = SQLiteAdapter(folder / BOOKS, name="books")
 
     @tool("refund", resource=("Order", "order_id"), registry=registry)
+    @made
     def refund(order_id: str, amount_cents: int) -> None:
         """Give money back."""
         act(f"refund/{amount_cents}:{order_id}")
@@ -120,6 +137,7 @@ def program_flow(folder: Path, registry: ToolRegistry, act: Callable[[str], None
     compensation = {"compensate": "void", "compensation_map": {"order_id": "args:/order_id"}}
 
     @tool("charge", resource=("Order", "order_id"), registry=registry, **compensation)
+    @made
     def charge(order_id: str) -> None:
         """Charge."""
         act(f"charge:{order_id}")
@@ -130,38 +148,45 @@ def program_flow(folder: Path, registry: ToolRegistry, act: Callable[[str], None
         raise NotDone("no")
 
     @tool("doubt", resource=("Order", "order_id"), registry=registry)
+    @made
     def doubt(order_id: str) -> None:
         """Not know it."""
         raise ConnectionError("gone")
 
     @tool("note", lane="live", adapter=books, registry=registry)
+    @made
     def note(order_id: str, key: str) -> None:
         """Write a row."""
         books.connection.execute("INSERT INTO books VALUES (?, ?)", (key, order_id))
+        passing("after note wrote")
 
-    def keep(n: str) -> None:
-        note(n, _watching().key)
+    def keep(n: str) -> Any:
+        return note(n, watching().key)
 
-    calls = {"charge": charge, "refuse": refuse, "doubt": doubt, "note": keep}
+    calls: dict[str, Callable[[str], Any]] = {
+        "charge": charge,
+        "refuse": refuse,
+        "doubt": doubt,
+        "note": keep,
+    }
 
-    def one_of(one: Act) -> None:
+    def one_of(one: Act) -> Any:
         if one["do"] == "refund":
-            refund(str(one["n"]), one["cents"])
-        else:
-            calls[one["do"]](str(one["n"]))
+            return refund(str(one["n"]), one["cents"])
+        return calls[one["do"]](str(one["n"]))
 
-    return lambda: _run(program, one_of)
+    return one_of
 
 
-def _run(acts: list[Act], one_of: Callable[[Act], None]) -> None:
+def run_acts(acts: list[Act], one_of: Callable[[Act], None]) -> None:
     for one in acts:
         match one["do"]:
             case "parallel":
-                with _watching().parallel():
-                    _run(one["acts"], one_of)
+                with watching().parallel():
+                    run_acts(one["acts"], one_of)
             case "block":
-                with suppress(LookupError), transaction(runtime=_watching()._runtime):
-                    _run(one["acts"], one_of)
+                with suppress(LookupError), transaction(runtime=watching()._runtime):
+                    run_acts(one["acts"], one_of)
                     if one["raises"]:
                         raise LookupError
             case "raise":
@@ -172,7 +197,8 @@ def _run(acts: list[Act], one_of: Callable[[Act], None]) -> None:
                 one_of(one)
 
 
-def _watching() -> Any:
+def watching() -> Any:
+    """The transaction that is open here."""
     return current_transaction.get()
 
 

@@ -1,11 +1,10 @@
-"""Random steps of an agent with failures, interrupts, deaths and several processes at once, against a model of the
-world: each resource ends all done, all undone, or exactly as reported.
+"""Random steps of an agent with failures, interrupts, cancellations, deaths and several processes at once, against a
+model of the world: each resource ends all done, all undone, or exactly as reported.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import tempfile
 from collections import Counter
@@ -15,55 +14,84 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from countersign.contract import EffectState, TxnState
-from countersign.journal import Journal
-from tests.crash.alone import Life, acts, ended, run
+from tests.crash.alone import PLAIN, Life, acts, ended, run
+from tests.crash.drawing import ENDS, FAULTS, JOURNALS, POINTS, draw
 from tests.crash.forking import forked
+from tests.crash.in_a_task import WAYS
 from tests.crash.programs import BOOKS, FILE, PROGRAMS, Act, Meant, meant, rows_in
-from tests.crash.test_agent_alone import OPEN_ENDS, Stage, staged
+from tests.crash.reckoning import (
+    DONE,
+    NOT_DONE,
+    Account,
+    account_of,
+    act_of,
+    done_forward,
+    require_true,
+    taken_back,
+)
+from tests.crash.test_agent_alone import DATABASE, OPEN_ENDS, Stage, staged
 
-LONG = os.environ.get("HYPOTHESIS_PROFILE") == "long"
-_points = st.one_of(st.none(), st.integers(1, 60))
+KEY = "t-1"
+WAIT = 0.3  # seconds, for people who do not answer while a step waits
+BUSY = "TransactionBusy"
+_ways = st.sampled_from([PLAIN, *WAYS])
+_runs = st.builds(lambda way, ends: {"way": way, "wait": WAIT} | ends, _ways, ENDS)
 
-DONE = {"fired", "compensating", "compensation_failed"}
-NOT_DONE = {
-    "staged",
-    "review",
-    "released",
-    "denied",
-    "expired",
-    "withdrawn",
-    "revoked",
-    "redeemed",
-    "failed",
-    "unused",
-}
+IN_FORCE = {"frozen", "review", "ready", "redeemed", "unsettled"}  # others may go on with a list that is
 
 
 class Programs(RuleBasedStateMachine):
     """One step of one agent on one machine; its processes come and go."""
 
-    def __init__(self) -> None:
+    def __init__(self, database: str | None = None) -> None:
         super().__init__()
+        self._database = database  # where the journal is to be, if not in a file
         self._open = ExitStack()
         self.meant = Meant()
         self.stage: Stage | None = None
+        self.begun: set[str] | None = None  # all that is begun of a stopped one before its program runs again
 
     @initialize(program=PROGRAMS)
     def begin(self, program: list[Act]) -> None:
         """A machine, and what its agent is to do."""
         folder = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="programs-")))
+        if self._database is not None:
+            (folder / DATABASE).write_text(self._database)
         self.stage = self._open.enter_context(staged(folder, "program", "machine"))
-        self.stage.folder.joinpath(FILE).write_text(json.dumps(program))
+        self.stage.folder.joinpath(FILE).write_text(json.dumps({KEY: program}))
         with closing(sqlite3.connect(self.stage.folder / BOOKS)) as books:
             books.execute("DROP TABLE IF EXISTS books")
             books.execute("CREATE TABLE books (step TEXT, order_id TEXT)")
             books.commit()
         self.meant = meant(program)
+
+    def _run(self, *lives: dict[str, Any]) -> list[dict[str, Any]]:
+        """Run the step, and believe what it says."""
+        self.begun = None
+        said = self._lives(*lives)
+        now, world = self.journal(), self.world()
+        for one in said:
+            if one["raised"] is None:
+                assert not self.meant.ends
+                assert set(one["outcomes"]) <= {"fired"}, one
+                self.all_done()
+            told = now.of(one.get("told", {}))
+            assert {name for name, how in told.items() if how in DONE} <= {*world}, (one, world)
+            if len(said) == 1:
+                assert not {name for name, how in told.items() if how in NOT_DONE} & {*world}, (one, world)
+        return said
+
+    def was_stopped(self) -> None:
+        """A cancelled task leaves nothing under way, and nothing that others begin, unless people are asked already."""
+        now = self.journal()
+        assert "firing" not in now.states, now
+        assert now.state not in {"frozen", "ready"}, now
+        if now.state != "review":
+            self.begun = done_forward(self.world())
 
     def _lives(self, *lives: dict[str, Any]) -> list[dict[str, Any]]:
         assert self.stage is not None
@@ -73,21 +101,36 @@ class Programs(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------------------------------- what happens
 
-    @rule(dies_after=_points)
+    @rule(dies_after=POINTS)
     def runs(self, dies_after: int | None) -> None:
         """The step is run, for the first time or again."""
-        (said,) = self._lives({"dies_after": dies_after})
-        if said["raised"] is None:
-            assert not self.meant.ends
-            assert set(said["outcomes"]) <= {"fired"}, said
-            self.all_done()
+        self._run({"dies_after": dies_after})
 
-    @rule(dies_after=_points)
+    @rule(way=st.sampled_from(WAYS), cancelled_after=POINTS)
+    def runs_in_a_task(self, way: str, cancelled_after: int | None) -> None:
+        """The same in asyncio, where its task is cancelled."""
+        before = self.journal().state
+        (said,) = self._run({"way": way, "wait": WAIT, "cancelled_after": cancelled_after})
+        if said["raised"] == "CancelledError" and before not in IN_FORCE:
+            self.was_stopped()
+
+    @rule(one=_runs, other=_runs)
+    def two_runs_at_once(self, one: dict[str, Any], other: dict[str, Any]) -> None:
+        """Two processes under one key: one waits for the other, and finds what that did."""
+        before = self.journal().state
+        said = self._run(one, other | {"name": "other"})
+        whole = [one for one in said if one["raised"] is None]
+        if len(whole) == len(said) and self.meant.acts:
+            assert [one["replayed"] for one in whole].count(False) <= 1, said
+        if before == "none" and self.meant.goes_through and not {*one, *other} & FAULTS:
+            assert whole and {one["raised"] for one in said} <= {None, BUSY}, said
+
+    @rule(dies_after=POINTS)
     def resumes(self, dies_after: int | None) -> None:
         """`countersign resume`, in a process of its own."""
         self._lives({"resumes": True, "dies_after": dies_after})
 
-    @rule(one=_points, other=_points)
+    @rule(one=POINTS, other=POINTS)
     def two_at_once(self, one: int | None, other: int | None) -> None:
         """A run and a resume in two processes."""
         self._lives({"dies_after": one}, {"resumes": True, "dies_after": other, "name": "other"})
@@ -105,11 +148,11 @@ class Programs(RuleBasedStateMachine):
     def a_person_settles(self) -> None:
         """Somebody looks at the world and says what became of the unknown."""
         assert self.stage is not None
-        done = acts(self.stage.folder)
+        done = self.world()
         for txn, revisions in self.stage.service.revisions.items():
             for held in revisions[-1].held:
                 if held.state is EffectState.UNKNOWN:
-                    happened = _act_of(held.effect.tool, held.effect.args) in done
+                    happened = act_of(held.effect.tool, held.effect.args) in done
                     outcome = EffectState.FIRED if happened else EffectState.FAILED
                     self.stage.service.settle(txn, held.effect.effect_id, outcome)
 
@@ -120,41 +163,30 @@ class Programs(RuleBasedStateMachine):
         """I-1, I-3."""
         if self.stage is None:
             return
-        world = acts(self.stage.folder)
+        world = self.world()
         assert len(world) == len(set(world)), world
-        forward = {one for one in world if not one.startswith("void")}
+        forward = done_forward(world)
         assert forward <= self.meant.acts, (forward, self.meant)
-        assert {one.replace("void", "charge") for one in world if one.startswith("void")} <= forward, world
+        assert taken_back(world) <= forward, world
         if self.meant.ends or self.meant.is_denied:
             assert world == []
         assert self.runs_kept() in ({0}, {1})
+        if self.begun is not None:
+            assert forward <= self.begun, (forward, self.begun)
 
     @invariant()
     def the_journal_says_what_is_true(self) -> None:
         """Of each effect, and of the whole."""
         if self.stage is None:
             return
-        world, rows = acts(self.stage.folder), [*self.rows()]
-        state, effects = self.journal()
-        told = f"{state}, {effects}, {world}, {rows} rows"
-        for name, one in effects:
-            if one in DONE:
-                assert name in world, told
-            if one == "compensated":
-                assert {name, name.replace("charge", "void")} <= {*world}, told
-            if one in NOT_DONE:
-                assert name not in world, told
-        if state == "settled" and {one for _, one in effects} <= {"fired"}:
+        now = self.journal()
+        require_true(now, self.world(), [*self.rows()])
+        if now.says_all_done:
             self.all_done()
-        elif state in {"settled", "ended"}:
-            taken_back = {one.replace("void", "charge") for one in world if one.startswith("void")}
-            assert {one for one in world if not one.startswith("void")} == taken_back, told
-            assert rows == [], told
 
     def all_done(self) -> None:
         """Everything that was meant has happened, once."""
-        assert self.stage is not None
-        assert {*acts(self.stage.folder)} == self.meant.acts
+        assert {*self.world()} == self.meant.acts
         if self.meant.rows:
             assert self.runs_kept() == {1}
 
@@ -171,10 +203,10 @@ class Programs(RuleBasedStateMachine):
         try:
             if self.stage is not None:
                 self._lives({"resumes": True})
-                first = (self.journal(), acts(self.stage.folder), [*self.rows()])
-                assert not {state for _, state in first[0][1]} & OPEN_ENDS, first
+                first = (self.journal(), self.world(), [*self.rows()])
+                assert not first[0].states & OPEN_ENDS, first
                 self._lives({"resumes": True})
-                assert (self.journal(), acts(self.stage.folder), [*self.rows()]) == first
+                assert (self.journal(), self.world(), [*self.rows()]) == first
                 self.nothing_happens_twice_and_nothing_nobody_meant()
                 self.the_journal_says_what_is_true()
         finally:
@@ -182,41 +214,23 @@ class Programs(RuleBasedStateMachine):
 
     # -------------------------------------------------------------------------------------------- looking
 
+    def world(self) -> list[str]:
+        assert self.stage is not None
+        return acts(self.stage.folder)
+
     def rows(self) -> Iterator[int]:
         assert self.stage is not None
-        return rows_in(self.stage.folder, "t-1")
+        return rows_in(self.stage.folder, KEY)
 
-    def journal(self) -> tuple[str, list[tuple[str, str]]]:
-        """The state of the step, and of each of its effects by the name the world has for it."""
+    def journal(self) -> Account:
         assert self.stage is not None
-        opened = Journal(self.stage.folder / "journal.db")
-        try:
-            found = opened.transactions.find("t-1")
-            if not found:
-                return "none", []
-            rows = opened.transactions.effects(found[0]) if found[0].staging else ()
-            effects = [(_act_of(one.tool, one.frozen().args), one.state.value) for one in rows]
-            return found[0].state.value, effects
-        finally:
-            opened.close()
+        return account_of(self.stage.folder, KEY)
 
 
-def _act_of(name: str, args: dict[str, Any]) -> str:
-    """What the world's log says of an effect."""
-    amount = f"/{args['amount_cents']}" if "amount_cents" in args else ""
-    return f"{name}{amount}:{args['order_id']}"
-
-
+@JOURNALS
 @pytest.mark.deep
 @pytest.mark.timeout(3_600)
-def test_whatever_happens_each_resource_ends_all_done_all_undone_or_exactly_as_reported() -> None:
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        Programs,
-        settings=settings(
-            max_examples=150 if LONG else 5,
-            stateful_step_count=10 if LONG else 5,
-            deadline=None,
-            phases=(Phase.explicit, Phase.generate, Phase.target, *((Phase.shrink,) if LONG else ())),
-            suppress_health_check=[*HealthCheck],
-        ),
-    )
+def test_whatever_happens_each_resource_ends_all_done_all_undone_or_exactly_as_reported(
+    journals: str, request: pytest.FixtureRequest
+) -> None:
+    draw(Programs, journals, request, few=5, many=150)
