@@ -39,7 +39,7 @@ from countersign.contract import canonicalize
 from countersign.journal.place import JournalPlace, JournalUrl
 from tests.crash import in_a_task, programs
 from tests.crash.forking import forked
-from tests.crash.in_a_task import slowly, told_in_a_task, what_it_says
+from tests.crash.in_a_task import Run, slowly, told_in_tasks, what_it_says
 from tests.crash.passing import Points, passing, watch
 from tests.crash.programs import calls_in, programs_in, watching
 
@@ -61,6 +61,7 @@ class Life:
     resumes: bool = False  # recover what others left instead of running the step
     way: str = PLAIN  # how the step is run: in a plain block, or one of `in_a_task.WAYS`
     wait: float = 0.0  # seconds, for people
+    rivals: tuple[Run, ...] = ()  # instead of one key: several, in tasks
     name: str = "told"  # of what it says, where two live at once
 
 
@@ -125,10 +126,12 @@ def run(life: Life) -> None:
     with Runtime(settings, registry=registry) as runtime:
         if life.resumes:
             said = {"resumed": [one.after for one in resume(runtime)]}
+        elif life.rivals:
+            said = {"rivals": told_in_tasks(flow, points, life.rivals, runtime)}
         elif life.way == PLAIN:
             said = _step(life, runtime, flow)
         else:
-            said = told_in_a_task(flow, points, key=life.key, way=life.way, wait=life.wait, runtime=runtime)
+            (said,) = told_in_tasks(flow, points, [Run(life.key, life.way, life.wait)], runtime)
     (life.folder / f"{life.name}.json").write_text(json.dumps(said))
 
 
@@ -309,7 +312,11 @@ def _wide(life: Life, registry: ToolRegistry) -> Callable[[], None]:
 
 def _program(life: Life, registry: ToolRegistry) -> Callable[[], Any]:
     """That of the key, plain or in asyncio."""
-    do, made = (programs.run_acts, _as_it_is) if life.way == PLAIN else (in_a_task.run_acts, slowly)
+    do, made = (
+        (programs.run_acts, _as_it_is)
+        if life.way == PLAIN and not life.rivals
+        else (in_a_task.run_acts, slowly)
+    )
     one_of = calls_in(life.folder, registry, lambda what: _act(life, what), made)
     return lambda: do(programs_in(life.folder)[watching().key], one_of)
 

@@ -9,16 +9,28 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from countersign import CountersignError, Runtime, Transaction, run_transaction, transaction
+from countersign import (
+    Abort,
+    CountersignError,
+    Retry,
+    Runtime,
+    Serialize,
+    Transaction,
+    run_transaction,
+    transaction,
+)
+from countersign.live.isolation import Isolation
 from tests.crash.passing import Points
 from tests.crash.programs import Act, watching
 
 BLOCK, FUNCTION = "async with", "run_transaction"
 WAYS = [BLOCK, FUNCTION]
+ISOLATIONS: dict[str, Isolation] = {"Abort": Abort(), "Retry": Retry(attempts=5), "Serialize": Serialize()}
 Body = Callable[[], Coroutine[Any, Any, None]]
 
 
@@ -59,39 +71,50 @@ async def run_acts(acts: list[Act], one_of: Callable[[Act], Any]) -> None:
         await asyncio.sleep(0)
 
 
-def told_in_a_task(
-    body: Body, points: Points, *, key: str, way: str, wait: float, runtime: Runtime
-) -> dict[str, Any]:
-    """Run it to its end, or to where it is cancelled."""
-    return asyncio.run(_told(lambda: _step(body, key=key, way=way, wait=wait, runtime=runtime), points))
+@dataclass(frozen=True)
+class Run:
+    """How a key is run."""
+
+    key: str
+    way: str = FUNCTION
+    wait: float = 0.0
+    isolation: str = "Abort"  # a name of ISOLATIONS
 
 
-async def _told(step: Callable[[], Coroutine[Any, Any, dict[str, Any]]], points: Points) -> dict[str, Any]:
-    task = asyncio.create_task(step())
-    points.cancel = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
+def told_in_tasks(body: Body, points: Points, runs: Sequence[Run], runtime: Runtime) -> list[dict[str, Any]]:
+    """Run them at the same time, each to its end, or the first to where it is cancelled."""
+    return asyncio.run(_told([functools.partial(_step, body, run, runtime) for run in runs], points))
+
+
+async def _told(
+    steps: Sequence[Callable[[], Coroutine[Any, Any, dict[str, Any]]]], points: Points
+) -> list[dict[str, Any]]:
+    tasks = [asyncio.create_task(step()) for step in steps]
+    points.cancel = functools.partial(asyncio.get_running_loop().call_soon_threadsafe, tasks[0].cancel)
     try:
-        return await task
+        return await asyncio.gather(*tasks)
     finally:
         points.cancel = bool  # there is nothing left of it
 
 
-async def _step(body: Body, *, key: str, way: str, wait: float, runtime: Runtime) -> dict[str, Any]:
+async def _step(body: Body, run: Run, runtime: Runtime) -> dict[str, Any]:
     raised: str | None = None
-    ran = [transaction(key, wait=wait, runtime=runtime)]
+    ran = [transaction(run.key, wait=run.wait, runtime=runtime)]
 
     async def step(txn: Transaction) -> None:
         ran.append(txn)
         await body()
 
+    isolation = ISOLATIONS[run.isolation]
     try:
-        if way == FUNCTION:
-            await run_transaction(step, key=key, wait=wait, runtime=runtime)
+        if run.way == FUNCTION:
+            await run_transaction(step, key=run.key, wait=run.wait, isolation=isolation, runtime=runtime)
         else:
             async with ran[0]:
                 await body()
     except (CountersignError, ValueError, KeyboardInterrupt, asyncio.CancelledError) as error:
         raised = type(error).__name__
-    return {"raised": raised} | what_it_says(ran[-1])
+    return {"key": run.key, "raised": raised} | what_it_says(ran[-1])
 
 
 def what_it_says(txn: Transaction) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Random steps of an agent: what a process is to do, as data, and what of it has to stand when all of it went well.
 
 A program is a list of acts. `refund` and `charge` are staged, and a charge can be taken back; `note` is live, in a
-database; `refuse` and `doubt` are staged tools that fail, knowing that they did nothing or not knowing it; `block` is a
-nested transaction that may raise, `parallel` a group; `raise` and `interrupt` end the body.
+database, and `line` in a file; `refuse` and `doubt` are staged tools that fail, knowing that they did nothing or not
+knowing it; `block` is a nested transaction that may raise, `parallel` a group; `raise` and `interrupt` end the body.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from countersign import NotDone, SQLiteAdapter, ToolRegistry, tool, transaction
+from countersign import FilesAdapter, NotDone, SQLiteAdapter, ToolRegistry, tool, transaction
 from countersign.tools.current import current_transaction
 from tests.crash.passing import passing
 
 Act = dict[str, Any]
 SMALL, ASKED, NEVER = 100, 90_000, 900_000
 FAILING = frozenset({"refuse", "doubt"})
-FILE, BOOKS = "program.json", "books.db"
+FILE, BOOKS, LEDGER = "program.json", "books.db", "ledger"
+BUSY_SECONDS = 0.3  # a task that waits for another's database keeps the event loop
 
 _numbers = st.integers(0, 4)
 _cents = st.sampled_from([SMALL] * 6 + [ASKED, NEVER])
@@ -53,12 +54,26 @@ PROGRAMS = st.builds(
 )
 
 
+def booking(number: int) -> st.SearchStrategy[list[Act]]:
+    """A program that shares its resources with others, and whose acts are none of theirs."""
+    acts: list[Act] = [
+        {"do": "note", "n": number},
+        {"do": "line", "n": number},
+        {"do": "charge", "n": number},
+        {"do": "refund", "n": number, "cents": SMALL},
+    ]
+    return st.lists(st.sampled_from(acts), min_size=1, max_size=4, unique_by=lambda act: act["do"]).filter(
+        lambda drawn: {"note", "line"} & {act["do"] for act in drawn}
+    )
+
+
 @dataclass
 class Meant:
     """What a program asks for, if nobody dies: staged calls in order (an equal one is the same), and rows."""
 
     staged: list[tuple[str, int]] = field(default_factory=list)
     rows: list[int] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
     ends: bool = False  # the body raises
 
     @property
@@ -96,6 +111,8 @@ def meant(program: list[Act]) -> Meant:
                 told.ends = True
             case "note":
                 told.rows.append(act["n"])
+            case "line":
+                told.lines.append(act["n"])
             case "block" | "parallel":
                 inner = meant(act["acts"])
                 if not act.get("raises"):
@@ -121,7 +138,8 @@ def calls_in(
     made: Callable[[Callable[..., Any]], Callable[..., Any]],
 ) -> Callable[[Act], Any]:
     """The tools of a program, each `made` plain or async but for two that stay plain; what does one of its acts."""
-    books = SQLiteAdapter(folder / BOOKS, name="books")
+    books = SQLiteAdapter(folder / BOOKS, name="books", busy_seconds=BUSY_SECONDS)
+    ledger = FilesAdapter(folder / "files", name="ledger")
 
     @tool("refund", resource=("Order", "order_id"), registry=registry)
     @made
@@ -160,6 +178,14 @@ def calls_in(
         books.connection.execute("INSERT INTO books VALUES (?, ?)", (key, order_id))
         passing("after note wrote")
 
+    @tool("line", lane="live", adapter=ledger, registry=registry)
+    @made
+    def line(order_id: str) -> None:
+        """Write a line below those that are there."""
+        before = ledger.read(LEDGER) if ledger.exists(LEDGER) else b""
+        ledger.write(LEDGER, before + f"{order_id}\n".encode())
+        passing("after line written")
+
     def keep(n: str) -> Any:
         return note(n, watching().key)
 
@@ -168,6 +194,7 @@ def calls_in(
         "refuse": refuse,
         "doubt": doubt,
         "note": keep,
+        "line": line,
     }
 
     def one_of(one: Act) -> Any:
@@ -200,6 +227,20 @@ def run_acts(acts: list[Act], one_of: Callable[[Act], None]) -> None:
 def watching() -> Any:
     """The transaction that is open here."""
     return current_transaction.get()
+
+
+def empty_books(folder: Path) -> None:
+    """Books with nothing in them."""
+    with closing(sqlite3.connect(folder / BOOKS)) as books:
+        books.execute("DROP TABLE IF EXISTS books")
+        books.execute("CREATE TABLE books (step TEXT, order_id TEXT)")
+        books.commit()
+
+
+def lines_in(folder: Path) -> list[int]:
+    """What stands in the ledger."""
+    ledger = folder / "files" / LEDGER
+    return [int(n) for n in ledger.read_text().split()] if ledger.exists() else []
 
 
 def rows_in(folder: Path, key: str) -> Iterator[int]:

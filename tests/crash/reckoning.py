@@ -25,6 +25,8 @@ NOT_DONE = {
     "unused",
 }
 
+IN_FORCE = {"frozen", "review", "ready", "redeemed", "unsettled"}  # others may go on with a list that is
+
 
 @dataclass(frozen=True)
 class Account:

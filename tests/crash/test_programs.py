@@ -5,11 +5,10 @@ model of the world: each resource ends all done, all undone, or exactly as repor
 from __future__ import annotations
 
 import json
-import sqlite3
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,10 @@ from tests.crash.alone import PLAIN, Life, acts, ended, run
 from tests.crash.drawing import ENDS, FAULTS, JOURNALS, POINTS, draw
 from tests.crash.forking import forked
 from tests.crash.in_a_task import WAYS
-from tests.crash.programs import BOOKS, FILE, PROGRAMS, Act, Meant, meant, rows_in
+from tests.crash.programs import FILE, PROGRAMS, Act, Meant, empty_books, meant, rows_in
 from tests.crash.reckoning import (
     DONE,
+    IN_FORCE,
     NOT_DONE,
     Account,
     account_of,
@@ -40,8 +40,6 @@ WAIT = 0.3  # seconds, for people who do not answer while a step waits
 BUSY = "TransactionBusy"
 _ways = st.sampled_from([PLAIN, *WAYS])
 _runs = st.builds(lambda way, ends: {"way": way, "wait": WAIT} | ends, _ways, ENDS)
-
-IN_FORCE = {"frozen", "review", "ready", "redeemed", "unsettled"}  # others may go on with a list that is
 
 
 class Programs(RuleBasedStateMachine):
@@ -63,10 +61,7 @@ class Programs(RuleBasedStateMachine):
             (folder / DATABASE).write_text(self._database)
         self.stage = self._open.enter_context(staged(folder, "program", "machine"))
         self.stage.folder.joinpath(FILE).write_text(json.dumps({KEY: program}))
-        with closing(sqlite3.connect(self.stage.folder / BOOKS)) as books:
-            books.execute("DROP TABLE IF EXISTS books")
-            books.execute("CREATE TABLE books (step TEXT, order_id TEXT)")
-            books.commit()
+        empty_books(self.stage.folder)
         self.meant = meant(program)
 
     def _run(self, *lives: dict[str, Any]) -> list[dict[str, Any]]:

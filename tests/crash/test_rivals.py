@@ -1,0 +1,186 @@
+"""Several transactions at once that write into the same database and the same file, in tasks of one process and in two
+processes, which are cancelled and killed: none overwrites what another has done, and each ends as it was told.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from tests.crash.alone import Life, acts, ended, run
+from tests.crash.drawing import ENDS, JOURNALS, POINTS, draw
+from tests.crash.forking import forked
+from tests.crash.in_a_task import ISOLATIONS, Run
+from tests.crash.programs import FILE, Act, Meant, booking, empty_books, lines_in, meant, rows_in
+from tests.crash.reckoning import IN_FORCE, Account, account_of, done_forward, require_true
+from tests.crash.test_agent_alone import DATABASE, OPEN_ENDS, Stage, staged
+
+NUMBERS = {"t-1": 1, "t-2": 2, "t-3": 3}
+TURNED_AWAY = {"Moved", "ResourceBusy"}  # nothing of it stands, because somebody else was first
+_runs = st.builds(Run, key=st.sampled_from([*NUMBERS]), isolation=st.sampled_from([*ISOLATIONS]))
+Said = list[dict[str, Any]]
+
+
+class Rivals(RuleBasedStateMachine):
+    """The steps of one agent on one machine; its processes come and go."""
+
+    def __init__(self, database: str | None = None) -> None:
+        super().__init__()
+        self._database = database  # where the journal is to be, if not in a file
+        self._open = ExitStack()
+        self.stage: Stage | None = None
+        self.meant: dict[str, Meant] = {}
+        self.done: set[str] = set()  # those of which somebody was told that they went through
+        self.begun: dict[str, set[str]] = {}  # all that is begun of those that were stopped
+        self.is_whole = True  # nobody was cancelled or killed until now
+
+    @initialize(programs=st.tuples(*map(booking, NUMBERS.values())))
+    def begin(self, programs: tuple[list[Act], ...]) -> None:
+        """A machine, and what each key of its agent stands for."""
+        folder = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="rivals-")))
+        if self._database is not None:
+            (folder / DATABASE).write_text(self._database)
+        self.stage = self._open.enter_context(staged(folder, "program", "machine"))
+        written = dict(zip(NUMBERS, programs, strict=True))
+        (self.stage.folder / FILE).write_text(json.dumps(written))
+        empty_books(self.stage.folder)
+        self.meant = {key: meant(program) for key, program in written.items()}
+
+    # ------------------------------------------------------------------------------------------- what happens
+
+    @rule(
+        here=st.lists(_runs, min_size=1, max_size=3),
+        ends=ENDS,
+        there=st.lists(_runs, max_size=2),
+        others=ENDS,
+        queue=st.booleans(),
+    )
+    def compete(
+        self, here: list[Run], ends: dict[str, int], there: list[Run], others: dict[str, int], queue: bool
+    ) -> None:
+        """Some in tasks of one process, some in those of another; all of them may wait for each other."""
+        if queue:
+            here, there = ([replace(one, isolation="Serialize") for one in runs] for runs in (here, there))
+        runs = [*here, *there]
+        before = {key: self.account(key).state for key in NUMBERS}
+        self.begun = {key: begun for key, begun in self.begun.items() if key not in {one.key for one in runs}}
+        self.is_whole = self.is_whole and not ends and not others
+        lives = [{"rivals": tuple(here)} | ends] + [
+            {"rivals": tuple(there), "name": "other"} | others for _ in there[:1]
+        ]
+        said = [one for told in self._lives(*lives) for one in told.get("rivals", ())]
+        self.done |= {one["key"] for one in said if one["raised"] is None}
+        for one in said:
+            alone = [run.key for run in runs].count(one["key"]) == 1
+            if alone and before[one["key"]] not in IN_FORCE:
+                self._believe(one)
+        if self.is_whole and queue:
+            assert {one["raised"] for one in said} == {None}, said
+
+    def _believe(self, one: dict[str, Any]) -> None:
+        """What a run says whose key nobody else ran, and of which nothing was under way before."""
+        key, now = one["key"], self.account(one["key"])
+        if one["raised"] in TURNED_AWAY and key not in self.done:
+            assert (self.world(key), self.live(key)) == ([], []), (one, now)
+        if one["raised"] == "CancelledError":
+            assert "firing" not in now.states and now.state not in {"frozen", "ready"}, now
+            self.begun[key] = done_forward(self.world(key))
+
+    @rule(dies_after=POINTS)
+    def resumes(self, dies_after: int | None) -> None:
+        """`countersign resume`, in a process of its own."""
+        self.is_whole = self.is_whole and dies_after is None
+        self._lives({"resumes": True, "dies_after": dies_after})
+
+    # ------------------------------------------------------------------------------------ what has to hold
+
+    @invariant()
+    def nothing_happens_twice_and_nothing_that_was_done_is_lost(self) -> None:
+        """I-1, I-3; whoever writes below what another had written has read it."""
+        if self.stage is None:
+            return
+        world, lines = acts(self.stage.folder), lines_in(self.stage.folder)
+        assert len(world) == len({*world}), world
+        assert len(lines) == len({*lines}), lines
+        for key, told in self.meant.items():
+            rows = [*rows_in(self.stage.folder, key)]
+            assert rows in ([], told.rows), (key, rows)
+            assert NUMBERS[key] not in lines or told.lines, (key, lines)
+            forward = done_forward(self.world(key))
+            assert forward <= self.begun.get(key, told.acts), (key, world)
+        for key in self.done:
+            self.all_done(key)
+
+    @invariant()
+    def the_journal_says_what_is_true(self) -> None:
+        """Of each effect, and of the whole."""
+        for key in self.meant:
+            now = self.account(key)
+            require_true(now, self.world(key), self.live(key))
+            if now.says_all_done:
+                self.all_done(key)
+
+    def all_done(self, key: str) -> None:
+        """Everything that was meant stands."""
+        told = self.meant[key]
+        stands = f"{key}: {self.account(key)}, {self.world(key)}, {self.live(key)} of {told}"
+        assert {*self.world(key)} == told.acts, stands
+        assert self.live(key) == ["row"] * len(told.rows) + ["line"] * len(told.lines), stands
+
+    def teardown(self) -> None:
+        """I-14: a resume ends all of them or leaves them to people, and another changes nothing."""
+        try:
+            if self.stage is not None:
+                first = self._resumed()
+                for key in NUMBERS:
+                    now = self.account(key)
+                    assert not now.states & OPEN_ENDS and now.state not in {"staging", "frozen", "ready"}, now
+                assert self._resumed() == first
+                self.nothing_happens_twice_and_nothing_that_was_done_is_lost()
+                self.the_journal_says_what_is_true()
+        finally:
+            self._open.close()
+
+    # -------------------------------------------------------------------------------------------- looking
+
+    def _lives(self, *lives: dict[str, Any]) -> Said:
+        assert self.stage is not None
+        orders = [Life(self.stage.folder, self.stage.url, "program", **one) for one in lives]
+        processes = [(one, forked(run, one)) for one in orders]
+        return [ended(one, process) for one, process in processes]
+
+    def _resumed(self) -> list[object]:
+        self._lives({"resumes": True})
+        return [(self.account(key), self.world(key), self.live(key)) for key in NUMBERS]
+
+    def account(self, key: str) -> Account:
+        assert self.stage is not None
+        return account_of(self.stage.folder, key)
+
+    def world(self, key: str) -> list[str]:
+        """What happened of one step."""
+        assert self.stage is not None
+        return [one for one in acts(self.stage.folder) if one.endswith(f":{NUMBERS[key]}")]
+
+    def live(self, key: str) -> list[str]:
+        """What of its live work stands."""
+        assert self.stage is not None
+        rows, lines = [*rows_in(self.stage.folder, key)], lines_in(self.stage.folder)
+        return ["row"] * len(rows) + ["line"] * lines.count(NUMBERS[key])
+
+
+@JOURNALS
+@pytest.mark.deep
+@pytest.mark.timeout(3_600)
+def test_rivals_lose_nothing_of_each_other_and_each_ends_as_it_was_told(
+    journals: str, request: pytest.FixtureRequest
+) -> None:
+    draw(Rivals, journals, request, few=3, many=100)
