@@ -155,7 +155,10 @@ def test_an_answer_about_another_effect_is_no_release(desk: Desk, notes: Path, n
         )
 
     desk.service.evaluate = another  # type: ignore[method-assign]
-    with pytest.raises(ServiceUnavailable, match="other effects than it was asked"), transaction("t-1", runtime=desk.runtime):
+    with (
+        pytest.raises(ServiceUnavailable, match="other effects than it was asked"),
+        transaction("t-1", runtime=desk.runtime),
+    ):
         note("o-1", "hello")
     assert notes_in(notes) == []
 
