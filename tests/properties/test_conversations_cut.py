@@ -7,7 +7,7 @@ told, in words of its own that change; the world does for each key what it was g
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -55,8 +55,13 @@ class World:
     cutter: Cutter = field(default_factory=Cutter)
     done: dict[str, str] = field(default_factory=dict)
 
-    async def take(self, calls: Sequence[ModelCall], *, key: str, said: str) -> tuple[Answer, ...]:
+    async def take(
+        self, calls: Sequence[ModelCall], *, key: str, said: str, later: Iterable[str]
+    ) -> tuple[Answer, ...]:
         (call,) = calls
+        assert key in self.done or self.done.keys().isdisjoint(later), (
+            "a turn is done after one that follows it"
+        )
         assert self.done.get(key, call.arguments) == call.arguments, "the key was spent on other calls"
         self.cutter.passes("before it fires")
         self.done[key] = str(call.arguments)
