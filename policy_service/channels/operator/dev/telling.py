@@ -82,7 +82,7 @@ def tell_unknown(tool: str, bundle: str) -> None:
         f"UNKNOWN TOOL {tool!r}: {bundle}/tools/ has no manifest of it, so no policy has weighed this call.",
         "You are asked only because this is dev. Everywhere else it is denied. Draft its manifest with",
         f"`countersign tools export --tools MODULE`, review it, and put it at {bundle}/tools/{manifest_file(tool)}",
-        "Then deny this question and run the program again: it is asked by what you reviewed.",
+        "Then deny this question and run the program again, under another key where it names one: that is denied.",
         bar,
     )
 
@@ -90,7 +90,8 @@ def tell_unknown(tool: str, bundle: str) -> None:
 def tell_known_by_now(tool: str) -> None:
     """Asked of people while nobody had reviewed the tool: what they were shown is not what its manifest says."""
     say(
-        f"{tool} was asked before it had a manifest; deny that question and run the program again to ask by it"
+        f"{tool} was asked before it had a manifest; deny that question and run the program again, "
+        "under another key where it names one, to ask by it"
     )
 
 

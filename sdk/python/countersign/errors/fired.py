@@ -136,10 +136,13 @@ class LiveCommitFailed(FireError):
         self.adapter, self.committed = adapter, tuple(committed)
         partly = f"; already committed and standing: {', '.join(self.committed)}" if self.committed else ""
         staged = what_stands(outcomes, reviews)
+        after = " Tell the operator."
         if self.committed and staged == NOTHING_STANDS:
             staged = "None of its staged effects stands." if outcomes else "It had no staged effects."
+        elif staged == NOTHING_STANDS:
+            after = " To do it again, use another key." if outcomes else ""
         super().__init__(
-            f"live adapter {adapter!r} could not commit: {why}{partly}. {staged} Tell the operator.",
+            f"live adapter {adapter!r} could not commit: {why}{partly}. {staged}{after}",
             key=key,
             txn=txn,
             outcomes=outcomes,

@@ -20,6 +20,7 @@ from countersign.integrations.loop import (
     InputTokens,
     Loop,
     OnMessage,
+    as_json,
     chosen,
     require_key,
 )
@@ -206,7 +207,7 @@ def run_anthropic(
         ),
         StepTaker(offered, awaits, wait, purpose, on_behalf_of, on_question, runtime, isolation),
         key,
-        [dialect.plain(message) for message in messages],
+        as_json(dialect, messages),
         Numbering(runtime.journal.conversations, key, dialect),
         max_turns,
         on_message,

@@ -9,7 +9,7 @@ the model is asked anything; the model is asked outside of any transaction, so n
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -199,6 +199,17 @@ def require_key(key: str) -> str:
         MisuseError: it is no text, or leaves no room for them.
     """
     return require_key_of(key, "conversation", longest=_MAX_KEY, why=": its steps add their own")
+
+
+def as_json(dialect: Dialect, messages: Iterable[Any]) -> list[Message]:
+    """The messages that a program begins with.
+
+    Raises:
+        MisuseError: they are text, or one message alone.
+    """
+    if isinstance(messages, str | Mapping):
+        raise MisuseError('messages is a list: write messages=[{"role": "user", "content": "..."}]')
+    return [dialect.plain(message) for message in messages]
 
 
 def chosen(runtime: Runtime | None) -> Runtime:

@@ -19,6 +19,7 @@ from countersign.integrations.loop import (
     InputTokens,
     Loop,
     OnMessage,
+    as_json,
     chosen,
     require_key,
 )
@@ -204,7 +205,7 @@ def run_openai(
         ),
         StepTaker(offered, awaits, wait, purpose, on_behalf_of, on_question, runtime, isolation),
         key,
-        [dialect.plain(message) for message in messages],
+        as_json(dialect, messages),
         Numbering(runtime.journal.conversations, key, dialect),
         max_turns,
         on_message,

@@ -34,9 +34,19 @@ class BudgetExceeded(Stopped):
         when = "never for this run" if renews_at is None else renews_at.strftime("at %Y-%m-%d %H:%M UTC")
         super().__init__(
             f"the model was not called: budget {budget!r} ({measure} per {per}) allows {limit:f}, {spent:f} are spent, "
-            f"{reserved:f} reserved, and this call asks for up to {asked:f}. It renews {when}. Ask for less "
-            "(max_tokens, a shorter prompt), wait, or tell the user that the budget is used up."
+            f"{reserved:f} reserved, and this call asks for up to {asked:f}. It renews {when}. "
+            f"{_what_to_do(measure, renews_at)}"
         )
+
+
+def _what_to_do(measure: str, renews_at: datetime | None) -> str:
+    options = [
+        *(["ask for less (max_tokens, a shorter prompt)"] if measure != "calls" else []),
+        *(["wait"] if renews_at is not None else []),
+        "tell the user that the budget is used up",
+    ]
+    told = ", or ".join([", ".join(options[:-1]), options[-1]] if options[1:] else options)
+    return f"{told[0].upper()}{told[1:]}."
 
 
 class PriceUnknown(MisuseError):

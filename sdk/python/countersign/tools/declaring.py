@@ -73,9 +73,14 @@ def require_sound(name: str, lane: str, adapter: LiveAdapter | None, said: Mappi
             f"tool {name!r} says adapter={adapter!r}, which cannot undo: it is no LiveAdapter (`begin`, `landed`, "
             "`recover`); stage the tool, or give it one made of countersign.adapters"
         )
-    if (lane == "live") != (adapter is not None):
+    if lane == "live" and adapter is None:
         raise RegistrationError(
-            f"tool {name!r}: a live tool needs the adapter that undoes it (adapter=...), a staged tool has none"
+            f"tool {name!r}: a live tool needs the adapter that undoes it: write adapter=..."
+        )
+    if lane != "live" and adapter is not None:
+        raise RegistrationError(
+            f"tool {name!r} is staged and has an adapter, which only a live tool needs: write lane='live', or leave "
+            "the adapter out"
         )
     if lane == "live" and said.get("probe") is not None:
         raise RegistrationError(

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 
 from countersign import MisuseError, RegistrationError, tool
+from countersign.integrations.loop import as_json
+from countersign.integrations.openai_chat import OpenAIChat
 from tests.fakes.desk import Desk, refund_tool
 from tests.fakes.talking import ASK, Talk
 from tests.unit.sdk.integrations.talks import REFUND
@@ -123,3 +125,11 @@ def test_another_client_is_named(desk: Desk) -> None:
         run_openai(object(), **given)  # type: ignore[call-overload]
     with pytest.raises(MisuseError, match=r"anthropic\.Anthropic\(\.\.\.\).*this is object"):
         run_anthropic(object(), max_tokens=1, **given)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    "messages", ["hello", {"role": "user", "content": "hello"}], ids=["text", "one message"]
+)
+def test_messages_are_a_list(messages: Any) -> None:
+    with pytest.raises(MisuseError, match=r'write messages=\[\{"role": "user"'):
+        as_json(OpenAIChat(), messages)

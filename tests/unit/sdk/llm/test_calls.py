@@ -226,6 +226,7 @@ def test_the_budget_of_a_run_is_each_runs_own_and_never_renews(make: Make) -> No
         with pytest.raises(BudgetExceeded, match="never for this run") as exceeded:
             ask(desk, Vendor())
     assert exceeded.value.renews_at is None
+    assert str(exceeded.value).endswith("never for this run. Tell the user that the budget is used up.")
     desk.clock.advance(3 * 86_400)
     with pytest.raises(BudgetExceeded):
         ask(desk, Vendor(), run="t-1")
@@ -316,6 +317,15 @@ def test_time_is_counted_as_it_passed(make: Make) -> None:
         BudgetExceeded, match=r"allows 60, 20\.001 are spent, 0 reserved, and this call asks for up to 40"
     ):
         ask(desk, Vendor(), timeout=40)
+
+
+def test_what_is_short_is_told_with_what_can_be_done_about_it(make: Make) -> None:
+    desk = make(Budget("calls", "calls", 0, "day"), Budget("tokens", "tokens", 1, "day"))
+    with pytest.raises(BudgetExceeded, match=r"UTC\. Wait, or tell the user that the budget is used up\.$"):
+        ask(desk, Vendor())
+    desk = make(Budget("tokens", "tokens", 1, "run"))
+    with pytest.raises(BudgetExceeded, match=r"run\. Ask for less \(.*\), or tell the user that"):
+        ask(desk, Vendor(), run="t-1")
 
 
 LEFT_OPEN = {

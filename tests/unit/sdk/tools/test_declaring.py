@@ -83,6 +83,15 @@ def test_what_cannot_undo_is_no_adapter(desk: Desk, adapter: Any) -> None:
         tool("note", lane="live", adapter=adapter, registry=desk.registry)(lambda: None)
 
 
+def test_a_lane_and_an_adapter_that_do_not_go_together_are_told_apart(desk: Desk) -> None:
+    with pytest.raises(
+        RegistrationError, match="a live tool needs the adapter that undoes it: write adapter="
+    ):
+        tool("note", lane="live", registry=desk.registry)(lambda: None)
+    with pytest.raises(RegistrationError, match=r"is staged and has an adapter, .* write lane='live'"):
+        tool("note", resource=("Note", "text"), adapter=MemoryAdapter(), registry=desk.registry)(lambda: None)
+
+
 def test_a_live_tool_may_say_what_holds_of_every_tool(desk: Desk) -> None:
     @tool(
         "note",
