@@ -36,6 +36,7 @@ BUDGETS_VARIABLE: Final = "COUNTERSIGN_BUDGETS"
 PRICES_VARIABLE: Final = "COUNTERSIGN_PRICES"
 
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
+_DEV_ENV: Final = Path(".countersign/env")  # of the folder a program runs in
 _FALSE: Final = frozenset({"", "0", "false", "no", "off"})
 
 
@@ -183,9 +184,10 @@ def load_key(path: Path) -> PrivateKey:
 def _required(env: Mapping[str, str], name: str, meaning: str) -> str:
     value = env.get(name, "")
     if not value:
+        here = f" What `policy-service dev` made here is set by `. {_DEV_ENV}`." if _DEV_ENV.is_file() else ""
         raise SettingsError(
-            f"{name} is not set; it is {meaning}. To try things out write `policy-service dev my_agent.py`, which sets "
-            "it; in a test take the fixture `countersign_runtime`; for a service of your own, `policy-service agent "
+            f"{name} is not set; it is {meaning}.{here} To try things out write `policy-service dev my_agent.py`, which "
+            "sets it; in a test take the fixture `countersign_runtime`; for a service of your own, `policy-service agent "
             "enroll NAME --key-out FILE` and export what that made"
         )
     return value

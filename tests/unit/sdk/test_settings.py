@@ -43,6 +43,19 @@ def test_a_missing_variable_is_named(missing: str) -> None:
         Settings.from_env({name: value for name, value in ENV.items() if name != missing})
 
 
+def test_where_dev_was_a_missing_variable_says_how_to_take_what_it_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SettingsError) as elsewhere:
+        Settings.from_env({})
+    (tmp_path / ".countersign").mkdir()
+    (tmp_path / ".countersign/env").write_text("export COUNTERSIGN_AGENT=support\n")
+    with pytest.raises(SettingsError, match=r"made here is set by `\. \.countersign/env`\. To try"):
+        Settings.from_env({})
+    assert ".countersign/env" not in str(elsewhere.value)
+
+
 @pytest.mark.parametrize(
     ("url", "allowed"),
     [
