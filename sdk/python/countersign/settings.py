@@ -186,9 +186,9 @@ def _required(env: Mapping[str, str], name: str, meaning: str) -> str:
     if not value:
         here = f" What `policy-service dev` made here is set by `. {_DEV_ENV}`." if _DEV_ENV.is_file() else ""
         raise SettingsError(
-            f"{name} is not set; it is {meaning}.{here} To try things out write `policy-service dev my_agent.py`, which "
-            "sets it; in a test take the fixture `countersign_runtime`; for a service of your own, `policy-service agent "
-            "enroll NAME --key-out FILE` and export what that made"
+            f"{name} is not set; it is {meaning}.{here} To try things out write `policy-service dev my_agent.py`, "
+            "which sets it; in a test take the fixture `countersign_runtime`; for a service of your own, "
+            "`policy-service agent enroll NAME --key-out FILE` and export what that made"
         )
     return value
 
