@@ -58,6 +58,7 @@ class Life:
     dies_at: str | None = None
     dies_after: int | None = None  # so many points, whichever they are
     cancelled_after: int | None = None  # the same of its task, where it has one
+    cancelled_at: str | None = None  # or at the first point with that in its name
     resumes: bool = False  # recover what others left instead of running the step
     way: str = PLAIN  # how the step is run: in a plain block, or one of `in_a_task.WAYS`
     wait: float = 0.0  # seconds, for people
@@ -111,6 +112,7 @@ def run(life: Life) -> None:
         dies_at=life.dies_at,
         dies_after=life.dies_after,
         cancelled_after=life.cancelled_after,
+        cancelled_at=life.cancelled_at,
     )
     watch(points)
     registry = ToolRegistry()

@@ -99,22 +99,26 @@ async def _told(
 
 async def _step(body: Body, run: Run, runtime: Runtime) -> dict[str, Any]:
     raised: str | None = None
+    was_whole = False  # whether the body came to its end, and the block is left
     ran = [transaction(run.key, wait=run.wait, runtime=runtime)]
 
     async def step(txn: Transaction) -> None:
+        nonlocal was_whole
         ran.append(txn)
+        was_whole = False
         await body()
+        was_whole = True
 
     isolation = ISOLATIONS[run.isolation]
     try:
         if run.way == FUNCTION:
             await run_transaction(step, key=run.key, wait=run.wait, isolation=isolation, runtime=runtime)
         else:
-            async with ran[0]:
-                await body()
+            async with ran[0] as txn:
+                await step(txn)
     except (CountersignError, ValueError, KeyboardInterrupt, asyncio.CancelledError) as error:
         raised = type(error).__name__
-    return {"key": run.key, "raised": raised} | what_it_says(ran[-1])
+    return {"key": run.key, "raised": raised, "was_whole": was_whole} | what_it_says(ran[-1])
 
 
 def what_it_says(txn: Transaction) -> dict[str, Any]:

@@ -31,9 +31,11 @@ class Points:
         dies_at: str | None = None,
         dies_after: int | None = None,
         cancelled_after: int | None = None,
+        cancelled_at: str | None = None,
     ) -> None:
         self._log = log.open("w", buffering=1)
-        self._dies_at, self._dies_after, self._cancelled_after = dies_at, dies_after, cancelled_after
+        self._dies_at, self._dies_after = dies_at, dies_after
+        self._cancelled_after, self._cancelled_at = cancelled_after, cancelled_at
         self._counts: dict[str, int] = {}
         self.cancel: Callable[[], object] = lambda: None  # of whatever task there is
 
@@ -43,7 +45,8 @@ class Points:
         self._log.write(point + "\n")
         if point == self._dies_at or passed == self._dies_after:
             os.kill(os.getpid(), signal.SIGKILL)
-        if passed == self._cancelled_after:
+        if passed == self._cancelled_after or (self._cancelled_at is not None and self._cancelled_at in name):
+            self._cancelled_at = None
             self.cancel()
 
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from countersign.contract import EffectState, TxnState
 from tests.crash.alone import PLAIN, Life, acts, ended, run
-from tests.crash.drawing import ENDS, FAULTS, JOURNALS, POINTS, draw
+from tests.crash.drawing import CANCELLED, ENDS, FAULTS, JOURNALS, POINTS, draw
 from tests.crash.forking import forked
 from tests.crash.in_a_task import WAYS
 from tests.crash.programs import FILE, PROGRAMS, Act, Meant, empty_books, meant, rows_in
@@ -53,9 +53,9 @@ class Programs(RuleBasedStateMachine):
         self.stage: Stage | None = None
         self.begun: set[str] | None = None  # all that is begun of a stopped one before its program runs again
 
-    @initialize(program=PROGRAMS)
-    def begin(self, program: list[Act]) -> None:
-        """A machine, and what its agent is to do."""
+    @initialize(program=PROGRAMS, stopped=st.one_of(st.none(), st.tuples(st.sampled_from(WAYS), CANCELLED)))
+    def begin(self, program: list[Act], stopped: tuple[str, dict[str, Any]] | None = None) -> None:
+        """A machine, and what its agent is to do; its first run may be cancelled, before there is anything of it."""
         folder = Path(self._open.enter_context(tempfile.TemporaryDirectory(prefix="programs-")))
         if self._database is not None:
             (folder / DATABASE).write_text(self._database)
@@ -63,6 +63,8 @@ class Programs(RuleBasedStateMachine):
         self.stage.folder.joinpath(FILE).write_text(json.dumps({KEY: program}))
         empty_books(self.stage.folder)
         self.meant = meant(program)
+        if stopped is not None:
+            self.runs_in_a_task(*stopped)
 
     def _run(self, *lives: dict[str, Any]) -> list[dict[str, Any]]:
         """Run the step, and believe what it says."""
@@ -101,11 +103,15 @@ class Programs(RuleBasedStateMachine):
         """The step is run, for the first time or again."""
         self._run({"dies_after": dies_after})
 
-    @rule(way=st.sampled_from(WAYS), cancelled_after=POINTS)
-    def runs_in_a_task(self, way: str, cancelled_after: int | None) -> None:
+    @rule(way=st.sampled_from(WAYS), cancelled=st.one_of(st.just({}), CANCELLED, CANCELLED))
+    def runs_in_a_task(self, way: str, cancelled: dict[str, Any]) -> None:
         """The same in asyncio, where its task is cancelled."""
-        before = self.journal().state
-        (said,) = self._run({"way": way, "wait": WAIT, "cancelled_after": cancelled_after})
+        before, found = self.journal().state, (self.world(), [*self.rows()])
+        (said,) = self._run({"way": way, "wait": WAIT} | cancelled)
+        if said["raised"] == "CancelledError" and not said["was_whole"]:
+            assert (self.world(), [*self.rows()]) == found, (
+                "a body that was cancelled leaves nothing of itself"
+            )
         if said["raised"] == "CancelledError" and before not in IN_FORCE:
             self.was_stopped()
 
@@ -130,6 +136,7 @@ class Programs(RuleBasedStateMachine):
         """A run and a resume in two processes."""
         self._lives({"dies_after": one}, {"resumes": True, "dies_after": other, "name": "other"})
 
+    @precondition(lambda self: self.service_has(EffectState.REVIEW))
     @rule(approves=st.booleans())
     def people_answer(self, approves: bool) -> None:
         """Somebody decides what waits."""
@@ -139,6 +146,7 @@ class Programs(RuleBasedStateMachine):
             if revisions[-1].state is TxnState.REVIEW:
                 (service.approve if approves else service.deny)(txn)
 
+    @precondition(lambda self: self.service_has(EffectState.UNKNOWN))
     @rule()
     def a_person_settles(self) -> None:
         """Somebody looks at the world and says what became of the unknown."""
@@ -208,6 +216,11 @@ class Programs(RuleBasedStateMachine):
             self._open.close()
 
     # -------------------------------------------------------------------------------------------- looking
+
+    def service_has(self, state: EffectState) -> bool:
+        """Whether there is something for people to do."""
+        revisions = self.stage.service.revisions.values() if self.stage else ()
+        return any(held.state is state for every in revisions for held in every[-1].held)
 
     def world(self) -> list[str]:
         assert self.stage is not None

@@ -7,7 +7,6 @@ from __future__ import annotations
 import json
 import tempfile
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,6 @@ class Rivals(RuleBasedStateMachine):
         self.meant: dict[str, Meant] = {}
         self.done: set[str] = set()  # those of which somebody was told that they went through
         self.begun: dict[str, set[str]] = {}  # all that is begun of those that were stopped
-        self.is_whole = True  # nobody was cancelled or killed until now
 
     @initialize(programs=st.tuples(*map(booking, NUMBERS.values())))
     def begin(self, programs: tuple[list[Act], ...]) -> None:
@@ -61,29 +59,39 @@ class Rivals(RuleBasedStateMachine):
         ends=ENDS,
         there=st.lists(_runs, max_size=2),
         others=ENDS,
-        queue=st.booleans(),
     )
     def compete(
-        self, here: list[Run], ends: dict[str, int], there: list[Run], others: dict[str, int], queue: bool
+        self, here: list[Run], ends: dict[str, Any], there: list[Run], others: dict[str, Any]
     ) -> None:
-        """Some in tasks of one process, some in those of another; all of them may wait for each other."""
-        if queue:
-            here, there = ([replace(one, isolation="Serialize") for one in runs] for runs in (here, there))
+        """Some in tasks of one process, some in those of another."""
         runs = [*here, *there]
         before = {key: self.account(key).state for key in NUMBERS}
         self.begun = {key: begun for key, begun in self.begun.items() if key not in {one.key for one in runs}}
-        self.is_whole = self.is_whole and not ends and not others
         lives = [{"rivals": tuple(here)} | ends] + [
             {"rivals": tuple(there), "name": "other"} | others for _ in there[:1]
         ]
-        said = [one for told in self._lives(*lives) for one in told.get("rivals", ())]
-        self.done |= {one["key"] for one in said if one["raised"] is None}
-        for one in said:
+        for one in self._told(lives):
             alone = [run.key for run in runs].count(one["key"]) == 1
             if alone and before[one["key"]] not in IN_FORCE:
                 self._believe(one)
-        if self.is_whole and queue:
-            assert {one["raised"] for one in said} == {None}, said
+
+    @rule(keys=st.permutations([*NUMBERS]))
+    def queue(self, keys: list[str]) -> None:
+        """Two in tasks and one in another process, each of which waits until the others are through."""
+        self._lives({"resumes": True})
+        before = {key: self.account(key).state for key in keys}
+        fresh = {key for key in keys if before[key] == "none"} | self.done
+        self.begun.clear()
+        runs = [Run(key, isolation="Serialize") for key in keys]
+        said = self._told([{"rivals": tuple(runs[:2])}, {"rivals": tuple(runs[2:]), "name": "other"}])
+        if not {*before.values()} & IN_FORCE:
+            assert {one["raised"] for one in said if one["key"] in fresh} <= {None}, (said, before)
+
+    def _told(self, lives: list[dict[str, Any]]) -> Said:
+        """What those said that were not killed."""
+        said: Said = [one for told in self._lives(*lives) for one in told.get("rivals", ())]
+        self.done |= {one["key"] for one in said if one["raised"] is None}
+        return said
 
     def _believe(self, one: dict[str, Any]) -> None:
         """What a run says whose key nobody else ran, and of which nothing was under way before."""
@@ -97,7 +105,6 @@ class Rivals(RuleBasedStateMachine):
     @rule(dies_after=POINTS)
     def resumes(self, dies_after: int | None) -> None:
         """`countersign resume`, in a process of its own."""
-        self.is_whole = self.is_whole and dies_after is None
         self._lives({"resumes": True, "dies_after": dies_after})
 
     # ------------------------------------------------------------------------------------ what has to hold
