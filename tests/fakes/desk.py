@@ -156,6 +156,25 @@ def charge_tools(desk: Desk, **changes: Any) -> Callable[..., Placeholder[dict[s
     return charge
 
 
+def charge_undone_by_void(desk: Desk) -> Callable[[str], Placeholder[dict[str, str]]]:
+    """A charge alone: the test's own tool of that name takes it back, with the charge's result."""
+
+    @tool(
+        "charge",
+        resource=("Order", "order_id"),
+        compensate="void",
+        compensation_map={"charge_id": "result:/charge_id"},
+        registry=desk.registry,
+    )
+    def charge(order_id: str) -> dict[str, str]:
+        """Charge an order."""
+        desk.act("charge", order_id)
+        return {"charge_id": f"c-{order_id}"}
+
+    desk.publish(charge)
+    return charge
+
+
 def failing_tool(
     desk: Desk, error: BaseException, name: str = "notify", **options: Any
 ) -> Callable[..., Placeholder[None]]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.fakes.http_server import served
 
 NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}\Z")
 OPENAI_PATH = "/v1/chat/completions"
@@ -82,17 +83,8 @@ def vendor(*script: Any) -> Iterator[Vendor]:
         def log_message(self, *_: Any) -> None:
             """Quiet."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    one.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
+    with served(Handler) as one.url:
         yield one
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
     assert one.broken == []
 
 

@@ -12,7 +12,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import httpx2
@@ -31,6 +31,7 @@ from countersign.contract.wire import (
     dump,
     parse,
 )
+from tests.fakes.http_server import served
 from tests.fakes.service import FakeService, Refused
 
 Fault = str | int | Refused | BaseException | Callable[[], object]
@@ -212,12 +213,5 @@ def serving(face: Face) -> Iterator[str]:
         def log_message(self, *_: Any) -> None:
             """Quiet."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with served(Handler) as url:
+        yield url

@@ -1,11 +1,10 @@
-"""The pages where several reviews are decided, each ticked one by a vote of its own: those of one kind, and the effects
-of one transaction.
+"""The pages where several reviews are decided, each by a vote of its own: those of one kind, and the effects of one
+transaction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 
@@ -64,15 +63,14 @@ def _add_alike(router: APIRouter, pages: Pages, source: QueueSource) -> None:
         batch = read_batch(form, MAX_TOGETHER)
         page = await source.alike(session.person, review_id)
         may = {view.line.review_id for view in line_views(page.lines, pages.now()) if not view.alone}
-        told = await _cast(
-            source,
-            session,
-            batch,
-            may,
-            f"it is not one of the kind of {review_id} that you may decide together",
-        )
-        return await _tell(
-            pages, request, source, session, batch, told, f"/alike/{review_id}", "What is left of this kind"
+        return await pages.draw(
+            request,
+            "batch_told.html",
+            **await _decided(
+                source, session, batch, may, f"the kind of {review_id} that you may decide together"
+            ),
+            back=f"/alike/{review_id}",
+            back_text="What is left of this kind",
         )
 
 
@@ -114,35 +112,29 @@ def _add_whole(router: APIRouter, pages: Pages, source: QueueSource) -> None:
             raise InvalidRequestError("say that you have read every effect: tick the box above the button")
         page = await source.whole(session.person, review_id)
         may = {view.may.line.review_id for view in part_views(page, pages.now()) if view.may is not None}
-        told = await _cast(
-            source,
-            session,
-            batch,
-            may,
-            f"it is not one of the transaction of {review_id} that you may decide here",
-        )
-        return await _tell(
-            pages,
+        return await pages.draw(
             request,
-            source,
-            session,
-            batch,
-            told,
-            f"/reviews/{review_id}/whole",
-            "The whole transaction",
+            "batch_told.html",
+            **await _decided(
+                source, session, batch, may, f"the transaction of {review_id} that you may decide here"
+            ),
+            back=f"/reviews/{review_id}/whole",
+            back_text="The whole transaction",
         )
 
 
-async def _cast(
-    source: QueueSource, session: Session, batch: BatchForm, may: set[str], foreign: str
-) -> list[dict[str, str]]:
-    """What became of each vote; one that is refused stops no other."""
+async def _decided(
+    source: QueueSource, session: Session, batch: BatchForm, may: set[str], whole: str
+) -> dict[str, Any]:
+    """What became of each vote, for a page; one that is refused stops no other. ``whole`` is what only these may be
+    decided of.
+    """
     told = []
     for line in batch.lines:
         named = line["review_id"]
         try:
             if named not in may:
-                await _explain(source, session, named, foreign)
+                await _explain(source, session, named, whole)
             result = await source.cast_vote(
                 session.person, named, batch.verdict, int(line["rev"]),
                 line["effect_digest"], line["txn_digest"], batch.reason,
@@ -153,34 +145,17 @@ async def _cast(
             told.append({"review_id": named, "state": result.state, "refused": ""})
         except ServiceError as error:
             told.append({"review_id": named, "state": "", "refused": as_sentence(error.detail)})
-    return told
+    return {
+        "session": session,
+        "open_tasks": await source.count_tasks(),
+        "told": told,
+        "verdict": batch.verdict,
+    }
 
 
-async def _explain(source: QueueSource, session: Session, named: str, foreign: str) -> None:
+async def _explain(source: QueueSource, session: Session, named: str, whole: str) -> None:
     """Why a line may not be decided here: it is no longer open for this person, or never stood here."""
     now = await source.review_page(named, session.person)
     if now is not None and now.state != "open":
         raise InvalidRequestError(f"it has settled meanwhile ({now.state}); your vote would change nothing")
-    raise InvalidRequestError(f"{foreign}: open it")
-
-
-async def _tell(
-    pages: Pages,
-    request: Request,
-    source: QueueSource,
-    session: Session,
-    batch: BatchForm,
-    told: Sequence[Mapping[str, str]],
-    back: str,
-    back_text: str,
-) -> Response:
-    return await pages.draw(
-        request,
-        "batch_told.html",
-        session=session,
-        open_tasks=await source.count_tasks(),
-        told=told,
-        verdict=batch.verdict,
-        back=back,
-        back_text=back_text,
-    )
+    raise InvalidRequestError(f"it is not one of {whole}: open it")

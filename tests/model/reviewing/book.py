@@ -86,6 +86,10 @@ class Review:
         """Whether anything can still decide it."""
         return self.state == "open"
 
+    def holds(self, who: str, verdict: str) -> bool:
+        """Whether this vote of theirs stands."""
+        return any((v.person, v.verdict, v.stands) == (who, verdict, True) for v in self.votes)
+
 
 @dataclass(eq=False)
 class Effect:

@@ -51,7 +51,7 @@ def _cast(
         return review.state, False
     if not reason and (verdict != "approve" or any(gate.reason for gate in effect.gates)):
         raise Refused(400, "reason_required")
-    if not any((v.person, v.verdict, v.stands) == (who, verdict, True) for v in review.votes):
+    if not review.holds(who, verdict):
         review.votes.append(Vote(who, verdict, late=False))
     if verdict == "deny":
         book.end(revision, effect, E.DENIED)

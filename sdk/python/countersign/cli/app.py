@@ -91,8 +91,7 @@ def resume(
     knows, a service that is away), with 1 where nothing could be looked at.
     """
     with errors_told():
-        for named in tools:
-            load_tools(named)
+        load_tools(*tools)
         with Runtime.from_env() as runtime:
             found = asyncio.run(_resume(runtime, follow, as_json))
     _end_by(found)
@@ -119,8 +118,7 @@ def worker(
         teller(one)
 
     with errors_told():
-        for named in tools:
-            load_tools(named)
+        load_tools(*tools)
         with Runtime.from_env() as runtime:
             asyncio.run(work(runtime, tell, every_seconds=None if once else every))
     if not once:

@@ -29,8 +29,7 @@ def close_journal(
     is spent. Refused for any other transaction, and while a process owns it.
     """
     with errors_told():
-        for named in tools:
-            load_tools(named)
+        load_tools(*tools)
         with Runtime.from_env() as runtime:
             record = close(runtime.engine(runtime.sync_waits()), txn, by=by, why=why)
             told = summary_of(runtime.journal, record.txn)

@@ -40,13 +40,10 @@ class BudgetExceeded(Stopped):
 
 
 def _what_to_do(measure: str, renews_at: datetime | None) -> str:
-    options = [
-        *(["ask for less (max_tokens, a shorter prompt)"] if measure != "calls" else []),
-        *(["wait"] if renews_at is not None else []),
-        "tell the user that the budget is used up",
-    ]
-    told = ", or ".join([", ".join(options[:-1]), options[-1]] if options[1:] else options)
-    return f"{told[0].upper()}{told[1:]}."
+    less = "" if measure == "calls" else "ask for less (max_tokens, a shorter prompt), "
+    wait = "" if renews_at is None else "wait, "
+    told = f"{less}{wait}{'or ' if less or wait else ''}tell the user that the budget is used up."
+    return told[0].upper() + told[1:]
 
 
 class PriceUnknown(MisuseError):

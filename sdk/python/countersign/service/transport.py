@@ -263,14 +263,13 @@ def _skew(answer: Answered, now: float) -> str | None:
     return f"this machine's clock is {abs(off)} s {'ahead of' if off > 0 else 'behind'} the service's; set the clock"
 
 
-_NO_DETAILS: Final = ("no problem details", f"no problem details: {URL_VARIABLE} may name no policy service")
-
-
 def _problem(call: Call, answer: Answered) -> ServiceRefused | ServiceUnavailable:
     members = _problem_members(answer)
     code, detail = members.pop("code", None), members.pop("detail", None)
     if not isinstance(code, str) or answer.status >= 500 or answer.status < 400:
-        said = detail if isinstance(detail, str) else _NO_DETAILS[answer.status < 500]
+        said = detail if isinstance(detail, str) else "no problem details"
+        if answer.status < 500 and not isinstance(detail, str):
+            said += f": {URL_VARIABLE} may name no policy service"
         return ServiceUnavailable(str(call), f"it answered {answer.status} ({_short(said)})")
     extras = {name: value for name, value in members.items() if name not in {"type", "title", "status"}}
     kind = OverQuota if answer.status == 429 else ServiceRefused

@@ -29,13 +29,19 @@ _OURS: Final = f"{Path(__file__).parents[1]}{os.sep}"
 _INSTALLED: Final = tuple(sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
-def load_tools(name: str) -> ToolRegistry:
-    """Import the module or file that defines the tools, as `python NAME` would find it.
+def load_tools(*names: str) -> ToolRegistry:
+    """Import the modules or files that define the tools, each as `python NAME` would find it.
 
     Raises:
         MisuseError: there is no such module, it begins a step or ends meanwhile, or registers no tool.
         Exception: whatever importing it raises.
     """
+    for name in names:
+        _load(name)
+    return default_registry
+
+
+def _load(name: str) -> None:
     path = Path(name)
     with _importing(name):
         if path.suffix == ".py":
@@ -48,7 +54,6 @@ def load_tools(name: str) -> ToolRegistry:
             f"{name!r} defines no tools; write @tool(NAME, resource=(TYPE, ARGUMENT)) above each function that "
             "changes something"
         )
-    return default_registry
 
 
 def files_beside(folder: Path) -> list[Path]:

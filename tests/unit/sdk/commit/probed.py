@@ -15,7 +15,7 @@ from countersign import (
     tool,
 )
 from countersign.waiting import SyncWaits
-from tests.fakes.desk import Desk, failing_tool
+from tests.fakes.desk import Desk, charge_undone_by_void, failing_tool
 
 SECONDS = 20.0  # that a test waits for what has to come, never for time to pass
 
@@ -92,17 +92,5 @@ def probed_void(desk: Desk, answer: Callable[[], Any], **options: Any) -> tuple[
 
     probe("voided", registry=desk.registry)(answer)
 
-    @tool(
-        "charge",
-        resource=("Order", "order_id"),
-        compensate="void",
-        compensation_map={"charge_id": "result:/charge_id"},
-        registry=desk.registry,
-    )
-    def charge(order_id: str) -> dict[str, str]:
-        """Charge."""
-        desk.act("charge", order_id)
-        return {"charge_id": f"c-{order_id}"}
-
-    desk.publish(void, charge)
-    return charge, failing_tool(desk, NotDone("no"), acts=False)
+    desk.publish(void)
+    return charge_undone_by_void(desk), failing_tool(desk, NotDone("no"), acts=False)

@@ -17,7 +17,7 @@ from countersign import (
 )
 from countersign.contract import EffectState, Outcome, Verdict
 from countersign.contract.wire import Reason
-from tests.fakes.desk import Desk, charge_tools, failing_tool, refund_tool
+from tests.fakes.desk import Desk, charge_tools, charge_undone_by_void, failing_tool, refund_tool
 
 
 def states(desk: Desk, key: str) -> dict[str, str]:
@@ -400,20 +400,8 @@ def test_a_compensator_that_raises_does_not_keep_the_others_from_running(desk: D
             raise ValueError("closed")
         desk.act("void", charge_id)
 
-    @tool(
-        "charge",
-        resource=("Order", "order_id"),
-        compensate="void",
-        compensation_map={"charge_id": "result:/charge_id"},
-        registry=desk.registry,
-    )
-    def charge(order_id: str) -> dict[str, str]:
-        """Charge an order."""
-        desk.act("charge", order_id)
-        return {"charge_id": f"c-{order_id}"}
-
     desk.publish(void)
-    desk.publish(charge)
+    charge = charge_undone_by_void(desk)
     notify = failing_tool(desk, NotDone("no"), acts=False)
     with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
         charge("o-1")

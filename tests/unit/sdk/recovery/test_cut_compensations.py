@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from countersign import JournalError, NotDone, Placeholder, resume, tool, transaction
-from tests.fakes.desk import Desk, failing_tool
+from tests.fakes.desk import Desk, charge_undone_by_void, failing_tool
 from tests.unit.sdk.commit.test_failure_path import states
 
 
@@ -20,20 +20,8 @@ def charge_tool(
         desk.act("void", charge_id)
         voided()
 
-    @tool(
-        "charge",
-        resource=("Order", "order_id"),
-        compensate="void",
-        compensation_map={"charge_id": "result:/charge_id"},
-        registry=desk.registry,
-    )
-    def charge(order_id: str) -> dict[str, str]:
-        """Charge an order."""
-        desk.act("charge", order_id)
-        return {"charge_id": f"c-{order_id}"}
-
-    desk.publish(void, charge)
-    return charge
+    desk.publish(void)
+    return charge_undone_by_void(desk)
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
 from countersign import Runtime, ServiceUnavailable
 from tests.fakes.desk import Desk
+from tests.fakes.http_server import served
 
 
 class Stranger(BaseHTTPRequestHandler):
@@ -24,19 +22,6 @@ class Stranger(BaseHTTPRequestHandler):
         """It says nothing."""
 
 
-@contextmanager
-def stranger() -> Iterator[int]:
-    server = HTTPServer(("127.0.0.1", 0), Stranger)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield server.server_port
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
 @pytest.mark.parametrize(
     ("scheme", "told"),
     [
@@ -45,7 +30,7 @@ def stranger() -> Iterator[int]:
     ],
 )
 def test_another_server_is_not_told_as_nobody(desk: Desk, scheme: str, told: str) -> None:
-    with stranger() as port:
-        settings = replace(desk.runtime.settings, url=f"{scheme}://127.0.0.1:{port}", retries=0)
+    with served(Stranger) as url:
+        settings = replace(desk.runtime.settings, url=url.replace("http", scheme, 1), retries=0)
         with Runtime(settings) as runtime, pytest.raises(ServiceUnavailable, match=told):
             runtime.client().manifest("refund")

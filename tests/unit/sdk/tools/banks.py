@@ -8,13 +8,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
 
 from countersign import Placeholder, RestApi, tool
 from tests.fakes.desk import Desk
+from tests.fakes.http_server import served
 
 PATIENCE_S = 30.0
 SECRET = "Bearer s3cr3t-t0ken"
@@ -61,12 +62,9 @@ def bank() -> Iterator[Bank]:
         def log_message(self, *_: Any) -> None:
             """Silent."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    world.url = f"http://127.0.0.1:{server.server_port}/v1"
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    yield world
-    server.shutdown()
-    server.server_close()
+    with served(Handler) as url:
+        world.url = f"{url}/v1"
+        yield world
 
 
 @pytest.fixture
