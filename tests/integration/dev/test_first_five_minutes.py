@@ -47,6 +47,38 @@ if __name__ == "__main__":
         done = refund("pay_7", 1240)
     print(f"done: {done.result}")  # in one piece: the terminal is shared
 '''
+TAKEN_BACK = '''
+from countersign import NotDone, tool, transaction
+
+
+@tool("void", resource=("Charge", "charge_id"), groups=["read"])
+def void(charge_id: str) -> None:
+    """Take a charge back."""
+
+
+@tool(
+    "charge",
+    resource=("Order", "order_id"),
+    groups=["read"],
+    compensate="void",
+    compensation_map={"charge_id": "result:/charge_id"},
+)
+def charge(order_id: str) -> dict[str, str]:
+    """Charge an order."""
+    return {"charge_id": "ch_1"}
+
+
+@tool("post", resource=("Order", "order_id"), groups=["read"])
+def post(order_id: str) -> None:
+    """Send it off."""
+    raise NotDone("the parcel service is away")
+
+
+if __name__ == "__main__":
+    with transaction(key="order-1"):
+        charge("o-1")
+        post("o-1")
+'''
 HELPER = "import helper\nprint('helper says', helper.WORD)\n"
 
 
@@ -284,6 +316,13 @@ def test_a_tool_that_raised_is_told_with_the_place_where_a_person_settles_it(tmp
             me.settle(task, "fired", "the log of the payments has it", result='"paid 1240"')
         sitting.waits_for(r"dev \| case-1-look: look_up fired\n")
     assert "a person settles it first, in the service's queue" in sitting.said
+
+
+@pytest.mark.long
+def test_what_fired_and_was_taken_back_is_not_left_as_fired(tmp_path: Path) -> None:
+    (tmp_path / "my_agent.py").write_text(TAKEN_BACK)
+    with Sitting(tmp_path) as sitting:
+        sitting.waits_for(r"dev \| order-1: charge was taken back\n")
 
 
 @pytest.mark.long

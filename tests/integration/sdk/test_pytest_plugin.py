@@ -20,7 +20,7 @@ from tests.house.documents import all_blocks
 from tests.house.repository import ROOT
 
 PAGE = "docs/testing.md"
-BEGUN, PROGRAM, TYPED = (one.text for one in all_blocks("text") if one.document == PAGE)
+BEGUN, PROGRAM, TYPED, MODEL = (one.text for one in all_blocks("text") if one.document == PAGE)
 (SETTINGS,) = (one.text for one in all_blocks("toml") if one.document == PAGE)
 
 AGENT = '''
@@ -379,6 +379,12 @@ def test_the_first_of_the_page_holds_of_the_bundle_that_dev_makes(tmp_path: Path
         tmp_path, {"test_page.py": BEGUN}, '[tool.pytest.ini_options]\ncountersign_bundle = "policies"\n'
     )
     assert last(done) == "3 passed", done.stdout
+
+
+def test_the_page_s_model_says_what_its_test_writes(tmp_path: Path) -> None:
+    bundle_beside(tmp_path)
+    done = pytest_in(tmp_path, {"test_model.py": MODEL})
+    assert last(done) == "1 passed", done.stdout
 
 
 def test_the_fixtures_have_types_that_a_strict_test_may_name(tmp_path: Path) -> None:

@@ -127,6 +127,8 @@ class Session:
             self._todo.put_nowait(lambda txn=event.txn: self._go_on(txn))  # type: ignore[misc]
         elif event.kind in {"transaction_settled", "transaction_ended"} and event.txn:
             await self._tell_end(event.txn)
+        elif event.kind == "effect_compensated" and event.txn and event.effect_id:
+            await self._tell_undone(event.txn, event.effect_id)
         elif event.kind == "task_opened" and event.task_id:
             await self._tell_task(event.task_id)
 
@@ -244,6 +246,13 @@ class Session:
         say(
             f"{key}: {', '.join(states)}" if settled else f"{key}: ended, nothing fired ({', '.join(states)})"
         )
+
+    async def _tell_undone(self, txn: str, effect_id: str) -> None:
+        """The end of a transaction may have been told while this still stood."""
+        snapshot = await self._ctx.db.read(lambda conn: records.require(conn, txn))
+        effect = snapshot.find(effect_id)
+        if effect is not None:
+            say(f"{snapshot.transaction.run_key}: {effect.tool} was taken back")
 
     # -- after the approval -------------------------------------------------------------------------------------------
 

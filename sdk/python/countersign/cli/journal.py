@@ -285,5 +285,9 @@ def _write_new(path: Path, text: str) -> None:
     try:
         path.touch(_MODE, exist_ok=False)
         path.write_text(text, encoding="utf-8", newline="")
+    except FileExistsError:
+        raise MisuseError(
+            f"{str(path)!r} is there already; nothing was written: name another --out, or remove it"
+        ) from None
     except OSError as error:
         raise MisuseError(f"{str(path)!r} cannot be written: {error.strerror}") from error

@@ -88,13 +88,18 @@ def note_where_it_stands(
     )
 
 
-def pending_of(view: TransactionView, key: str, *, parked: bool, unreached: str = "") -> ReviewPending:
-    """What a program is told of a transaction in review: whom it waits for, what they propose and ask, as of `view`."""
+def pending_of(
+    view: TransactionView, key: str, *, parked: bool, waited: bool = False, unreached: str = ""
+) -> ReviewPending:
+    """What a program is told of a transaction in review: whom it waits for, what they propose and ask, as of `view`.
+    `waited`: by one that would have run it again.
+    """
     return ReviewPending(
         key,
         view.txn,
         [pending_review(one) for one in view.effects if one.state is EffectState.REVIEW],
         parked=parked,
+        waited=waited,
         unreached=unreached,
         proposals=open_proposals(view),
         questions=open_questions(view),

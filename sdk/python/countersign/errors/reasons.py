@@ -161,6 +161,7 @@ def pending_text(
     *,
     parked: bool,
     named: bool,
+    waited: bool,
     unreached: str,
 ) -> str:
     """Who is asked, what they propose or ask back, and how it goes on, for the agent to read."""
@@ -171,8 +172,12 @@ def pending_text(
         "It is parked: `countersign resume --tools MODULE` fires it once it is approved; do not repeat the calls "
         "under another key."
         if parked
-        else f"Nothing of it stands: run the same transaction again under key {key!r} once it is approved, "
-        "or write it as run_transaction(step, key=..., wait=...), which waits and does so."
+        else f"Nothing of it stands: run the same transaction again under key {key!r} once it is approved"
+        + (
+            "; a longer wait= waits longer."
+            if waited
+            else ", or write it as run_transaction(step, key=..., wait=...), which waits and does so."
+        )
     )
     if questions:
         asked += f". Before they decide, {'; '.join(map(str, questions))}"

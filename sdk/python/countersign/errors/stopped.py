@@ -42,6 +42,7 @@ class ReviewPending(Stopped):
         reviews: Sequence[PendingReview],
         *,
         parked: bool,
+        waited: bool = False,
         unreached: str = "",
         proposals: Sequence[Proposal] = (),
         questions: Sequence[Question] = (),
@@ -51,7 +52,9 @@ class ReviewPending(Stopped):
         asked: list[PendingReview | Proposal] = [*self.reviews, *self.proposals]
         named = not key.startswith(UNNAMED)
         super().__init__(
-            pending_text(key, asked, self.questions, parked=parked, named=named, unreached=unreached)
+            pending_text(
+                key, asked, self.questions, parked=parked, named=named, waited=waited, unreached=unreached
+            )
         )
 
 

@@ -129,7 +129,8 @@ class LlmCall:
         if error is None:
             raise CallNotRecorded(
                 f"the block of a call to {self._asking.model!r} ended without call.record(response); what was reserved "
-                "for it stays reserved. If no call was made, say call.release()"
+                "for it stays reserved until a person says what came of it: `countersign budget settle "
+                f"{self.call_id} --made` or `--not-made`. If no call was made, say call.release() in the block"
             )
 
 

@@ -283,12 +283,13 @@ class _Rerun:
                 pending.txn,
                 pending.reviews,
                 parked=False,
+                waited=True,
                 unreached=why_away(away),
                 proposals=pending.proposals,
                 questions=pending.questions,
             ) from away
         if seen is not None and seen.state is TxnState.REVIEW:
-            raise pending_of(seen, pending.key, parked=False)
+            raise pending_of(seen, pending.key, parked=False, waited=True) from None  # the same, as of now
         return seen is not None
 
     async def _look(self, engine: Engine, pending: ReviewPending, edits: Edits) -> TransactionView | None:

@@ -104,7 +104,8 @@ def test_everything_that_is_said_must_be_true(whole: Path, args: tuple[str, ...]
         (("filter", "--since", "yesterday"), "'yesterday' is no time"),
         (("filter", "--since", "2 h"), "how long ago, like 2h or 7d"),
         (("export", "--format", "xml"), "there is no format 'xml'"),
-        (("export", "--out", "journal.db"), "cannot be written"),
+        (("export", "--out", "journal.db"), "'journal.db' is there already; nothing was written"),
+        (("export", "--out", "no/export.json"), "cannot be written: No such file or directory"),
         (("verify", "nobody"), "no transaction 'nobody'"),
     ],
 )

@@ -416,10 +416,11 @@ def test_only_a_call_that_was_surely_not_made_is_free(
 def test_a_block_that_says_nothing_is_loud_and_stays_reserved(make: Make) -> None:
     desk = make(TOKENS)
     with (
-        pytest.raises(CallNotRecorded, match="stays reserved"),
-        llm_call(MODEL, max_tokens=1000, input_tokens=2000, runtime=desk.runtime),
+        pytest.raises(CallNotRecorded, match="stays reserved") as told,
+        llm_call(MODEL, max_tokens=1000, input_tokens=2000, runtime=desk.runtime) as call,
     ):
         pass
+    assert f"`countersign budget settle {call.call_id} --made`" in str(told.value)
     assert ([row["state"] for row in calls(desk)], stands(desk, "tokens")) == (["unknown"], (0, 3000))
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,21 @@ def test_with_live_effects_whoever_waited_in_vain_hears_what_people_asked_meanwh
         run_transaction(step, key="t-1", wait=30, runtime=desk.runtime)
     assert [one.text for one in pending.value.questions] == ["which invoice?"]
     assert "which invoice?" in str(pending.value) and not pending.value.parked
+
+
+def test_who_waited_in_vain_is_told_once_and_not_to_wait_as_it_did(desk: Desk, tmp_path: Path) -> None:
+    note, refund = note_tool(desk, SQLiteAdapter(notes_database(tmp_path))), refund_tool(desk)
+
+    def step(_: Transaction) -> None:
+        note("o-1", "looked at")
+        refund("o-1", 90_000)
+
+    on_view(desk, lambda: desk.clock.advance(60))
+    with pytest.raises(ReviewPending) as pending:
+        run_transaction(step, key="t-1", wait=30, runtime=desk.runtime)
+    told = "".join(traceback.format_exception(pending.value))
+    assert "run_transaction(step, key=..., wait=...)" not in told and "a longer wait=" in told
+    assert told.count("ReviewPending: ") == 1
 
 
 def test_a_denial_while_waiting_is_told_at_once(desk: Desk) -> None:
