@@ -6,9 +6,9 @@ decided or fired here. Whoever waits hears whether the service was there at the 
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
 
+from countersign.backoff import backoff
 from countersign.commit.answering import Answering
 from countersign.commit.edits import open_proposals
 from countersign.contract.states import EffectState, TxnState
@@ -62,11 +62,10 @@ async def until_answered(
 def pause_seconds(
     settings: Settings, missed: int, away: ServiceUnavailable | OverQuota | None = None
 ) -> float:
-    """Doubling with every look that got no answer, half of it random; no longer than a long poll may take, so that what
-    people answer is noticed as soon as ever, but as long as the service says that a quota lasts.
+    """Longer with every look that got no answer; no longer than a long poll may take, so that what people answer is
+    noticed as soon as ever, but as long as the service says that a quota lasts.
     """
-    longest: float = settings.retry_base_seconds * 2.0 ** min(missed, 32)
-    pause = min(longest, settings.poll_seconds) * (0.5 + secrets.randbelow(1001) / 2000)
+    pause = backoff(settings.retry_base_seconds, missed, settings.poll_seconds)
     return max(pause, (away.retry_after or 0) if isinstance(away, OverQuota) else 0)
 
 

@@ -4,17 +4,16 @@ because its process stood still until its time was over.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from typing import Final
 
+from countersign.backoff import backoff
 from countersign.commit.plan import PlannedCall
 from countersign.commit.raised import says_not_done
 from countersign.commit.renewing import PermitRefused, TimeToFire, TooLateError
 from countersign.engine import Engine
 from countersign.errors import NotDone
 
-_JITTER: Final = (0.5, 1.5)
 _LONGEST_PAUSE: Final = 30.0  # seconds; live effects hold their locks meanwhile
 _MOST_LATE: Final = 3  # times that a run gives more time to calls that came too late
 
@@ -59,11 +58,9 @@ class Tries:
         if self._late > _MOST_LATE:
             return PermitRefused(f"its time to fire was over before it was called, {self._late} times")
         if again:
-            # Longer each time, by chance a little more or less, so that many agents do not come back at once.
             tried = max(len(self._ended[call.effect.effect_id]) for call in again)
-            base: float = self._engine.settings.retry_base_seconds * 2**tried
-            pause = min(base, _LONGEST_PAUSE)
-            await self._engine.waits.sleep(pause * random.uniform(*_JITTER))  # noqa: S311 - spread, not secrecy
+            pause = backoff(self._engine.settings.retry_base_seconds, tried, _LONGEST_PAUSE)
+            await self._engine.waits.sleep(pause)
         try:
             await self._time.take([*again, *late], after)
         except PermitRefused as refused:

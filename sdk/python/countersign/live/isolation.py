@@ -14,11 +14,11 @@ without any the resources are given up before anybody is asked.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
+from countersign.backoff import backoff
 from countersign.errors import MisuseError, Moved, ResourceBusy
 
 if TYPE_CHECKING:
@@ -152,5 +152,4 @@ class Attempts:
         self.spoilt += 1
         if self.spoilt >= self.allowed:
             raise moved if self.allowed == 1 else moved.after(self.spoilt)
-        longest: float = min(_MAX_PAUSE_SECONDS, _PAUSE_SECONDS * 2 ** (self.spoilt - 1))
-        return random.uniform(longest / 2, longest)  # noqa: S311 - so that rivals do not march in step
+        return backoff(_PAUSE_SECONDS, self.spoilt - 1, _MAX_PAUSE_SECONDS)
