@@ -19,31 +19,27 @@ from typing import Any, Final
 from countersign import tracing
 from countersign.adapters.protocol import LiveCall
 from countersign.commit.commit import Commit
-from countersign.commit.lost_redemption import adopt, look
-from countersign.commit.plan import Plan, PlannedCall, StagedCall, plan_calls, plan_from_journal
+from countersign.commit.plan import Plan, PlannedCall, StagedCall, plan_calls
 from countersign.commit.reporting import flush
 from countersign.commit.terms import Terms
 from countersign.contract.wire import Claimed
 from countersign.engine import Engine
-from countersign.errors import AlreadyRedeemed, JournalError, TransactionBusy
-from countersign.journal import Journal, Lease, LocalState, LocalTxn, Staged, TransactionRecord
-from countersign.journal.moves import OPEN_TXN
+from countersign.errors import JournalError, TransactionBusy
+from countersign.journal import Journal, Lease, LocalState, LocalTxn, Staged
 from countersign.live.asking import LiveCallAsked, require_released
 from countersign.live.isolation import Serialize, claim
 from countersign.live.remains import undo_remains
 from countersign.live.running import ALL_LOST, Running
 from countersign.live.work import LiveWork
 from countersign.recovery.closing import require_to_go_on
-from countersign.recovery.forward import Forward, results_in_journal
-from countersign.recovery.live_only import settle_live_only
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.tool import Tool
+from countersign.transactions.again import earlier_run, run_again
 from countersign.transactions.listing import Listing
 from countersign.transactions.live_only import commit_live_only, require_same_live_work, withdraw_earlier
 
 log: Final = logging.getLogger("countersign")
 
-_MAYBE_REDEEMED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.READY, LocalTxn.STOPPED, LocalTxn.UNSETTLED})
 _LEASE_POLL_SECONDS: Final = 0.05
 
 
@@ -245,10 +241,12 @@ class Step:
         if self._live.claimed and not self._live:
             self._journal.claims.drop(self._lease)  # nobody waits for it while people decide
         plan = await self._plan(engine)
-        earlier = await self._earlier(engine)
+        earlier = await earlier_run(engine, self._lease)
         if earlier.redeemed:
             self._in_force = True
-            return await self._replay(engine, earlier, plan)
+            results = await run_again(engine, self._lease, earlier, plan, self._live)
+            self.replayed = True
+            return results
         if earlier.landed or earlier.state is LocalTxn.UNSETTLED:
             self._in_force = True
             require_same_live_work(self._journal, earlier, plan, self._list.live_keys)
@@ -298,53 +296,6 @@ class Step:
             registry=engine.registry,
             service=engine.service,
         )
-
-    async def _earlier(self, engine: Engine) -> TransactionRecord:
-        """The record of earlier runs; a redemption whose answer was lost is found now, before its list is
-        replaced.
-        """
-        record = self._journal.transactions.require(self.txn)
-        if record.staging is None or record.redeemed or record.state not in _MAYBE_REDEEMED:
-            return record
-        view = await look(engine, self.txn)
-        before = plan_from_journal(record, self._journal, engine.registry)
-        if view is not None:
-            await adopt(engine, self._lease, before, view)
-        elif before.live and not before.calls:
-            settle_live_only(engine, self._lease, before)
-        return self._journal.transactions.require(self.txn)
-
-    async def _replay(self, engine: Engine, earlier: TransactionRecord, plan: Plan) -> dict[str, object]:
-        """This key was redeemed before: bring that to its end if need be, and answer what it answered. Manifests that
-        have changed since make no other step of the same calls; what is not finished goes by those people agreed to,
-        and the service decides by the ones of now whenever it gives more time to fire.
-
-        Raises:
-            AlreadyRedeemed: other calls were committed, or these did not end well.
-        """
-        before = plan_from_journal(earlier, self._journal, engine.registry)
-        unfinished = earlier.state in OPEN_TXN
-        if before.call_keys != plan.call_keys:
-            why = "another list of calls was committed"
-            raise AlreadyRedeemed(self.run_key, self.txn, earlier.state.value, why, finished=not unfinished)
-        if unfinished:
-            self._tell_changed(before, plan)
-            self._live.rerun = self._list.staging
-            self._journal.stops.go_on(self._lease)  # whoever runs it again under its key means it
-            return await Forward(engine, self._lease, before, self._live).run() | self._known(engine, before)
-        self._live.undo()
-        return self._known(engine, before)
-
-    def _tell_changed(self, before: Plan, plan: Plan) -> None:
-        for name in before.changed_in(plan):
-            log.warning(
-                "the manifest of %s has changed since transaction %r was committed; that goes on with the one of then",
-                *(name, self.run_key),
-            )
-
-    def _known(self, engine: Engine, before: Plan) -> dict[str, object]:
-        self.replayed = True
-        return results_in_journal(engine, before)
 
     def _settle(self, results: dict[str, object]) -> None:
         """Tell every placeholder what the journal says of its effect; nothing more is claimed."""
