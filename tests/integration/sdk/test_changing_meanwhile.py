@@ -22,6 +22,7 @@ from countersign import (
 from countersign.contract import EffectState
 from tests.fakes.desk import notes_in
 from tests.fakes.payments import PAY, gate, plain_forbid
+from tests.fakes.talking import Talk
 from tests.integration.sdk.near import Near
 from tests.integration.sdk.near import near as running_near
 from tests.integration.sdk.test_scenarios import is_locked
@@ -54,6 +55,23 @@ def asked(near: Near, *pays: Callable[[], Any]) -> ReviewPending:
 def nothing_stands(near: Near) -> bool:
     """No tool ran, no row is there, nothing is locked."""
     return (near.done, notes_in(near.notes), is_locked(near.notes)) == ([], [], False)
+
+
+def test_what_a_rule_denied_a_model_and_lifted_meanwhile_is_done_once(near: Near) -> None:
+    """It called again in the next turn, which was done; a run that kept nothing does it in neither."""
+    near.change(plain_forbid("stop"))
+    talk, heard, call = Talk("openai"), list[Any](), ("pay", {"account": "a-1", "amount": 10})
+
+    def hear(message: Any) -> None:
+        heard.append(message)
+        if len(heard) == 2:
+            near.change()
+
+    script = [talk.calls(call, turn=turn) for turn in "ab"]
+    end = talk.run([*script, talk.says("Done.")], [near.pay], runtime=near.runtime, on_message=hear)
+    assert [one.answers[0].done for one in end.steps] == [False, True]
+    end = talk.run([talk.calls(call, turn="c"), talk.says("Done.")], [near.pay], runtime=near.runtime)
+    assert not end.steps[0].answers[0].done and near.done == [("pay", "a-1", 10)]
 
 
 def test_scenario_3_an_approval_of_what_is_not_there_leaves_no_trace(near: Near) -> None:

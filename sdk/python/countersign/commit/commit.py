@@ -43,7 +43,6 @@ from countersign.errors import (
     ServiceRefused,
     ServiceUnavailable,
 )
-from countersign.errors.reasons import stopped_because
 from countersign.journal import Lease, LocalTxn
 from countersign.live.work import LiveWork
 from countersign.service.enforcement import FIRE_BY_PASSED, Permit
@@ -206,12 +205,11 @@ class Commit:
         return self._plan.live == 0
 
     def _denied(self, view: TransactionView) -> Denied:
-        reasons = stopped_because(view)
-        told = [reason for reason in reasons if reason.code != DenyCode.SIBLING.value] or reasons
-        for reason in told:
+        denied = Denied.of(view, self._plan.run_key)
+        for reason in denied.reasons:
             if reason.code in {DenyCode.TOOL_CHANGED.value, DenyCode.UNKNOWN_TOOL.value}:
                 self._engine.manifests.forget(reason.tool)
-        return Denied(self._plan.run_key, self._plan.txn, told)
+        return denied
 
     # --------------------------------------------------------------------------------------------- 5, 6
 

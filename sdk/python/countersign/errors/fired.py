@@ -118,7 +118,9 @@ class OutcomeUnknown(FireError):
 
 
 class LiveCommitFailed(FireError):
-    """A live adapter could not commit; staged effects that had fired are taken back as far as they can be."""
+    """A live adapter could not commit; staged effects that had fired are taken back as far as they can be. `committed`:
+    the adapters whose work stands, `doubtful`: those of which nobody knows.
+    """
 
     code = "live_commit_failed"
 
@@ -131,13 +133,15 @@ class LiveCommitFailed(FireError):
         outcomes: dict[str, str],
         *,
         committed: Sequence[str] = (),
+        doubtful: Sequence[str] = (),
         reviews: Sequence[PendingReview] = (),
     ) -> None:
-        self.adapter, self.committed = adapter, tuple(committed)
+        self.adapter, self.committed, self.doubtful = adapter, tuple(committed), tuple(doubtful)
         partly = f"; already committed and standing: {', '.join(self.committed)}" if self.committed else ""
+        partly += f"; it is not known whether this committed: {', '.join(doubtful)}" if doubtful else ""
         staged = what_stands(outcomes, reviews)
         after = " Tell the operator."
-        if self.committed and staged == NOTHING_STANDS:
+        if (self.committed or doubtful) and staged == NOTHING_STANDS:
             staged = "None of its staged effects stands." if outcomes else "It had no staged effects."
         elif staged == NOTHING_STANDS:
             after = " To do it again, use another key." if outcomes else ""

@@ -33,9 +33,12 @@ _DONE_THERE: Final = (
 )
 
 
-def what_stands(outcomes: dict[str, str], reviews: Sequence[PendingReview] = ()) -> str:
+def what_stands(
+    outcomes: dict[str, str], reviews: Sequence[PendingReview] = (), *, kept: bool = False
+) -> str:
     """In words what stands and what may stand, so that an agent never reports a clean rollback that was none, nor takes
-    for standing what is taken back as soon as people agree. `reviews`: which of that they are asked about.
+    for standing what is taken back as soon as people agree. `reviews`: which of that they are asked about; `kept`: its
+    live effects stand.
     """
     standing = [
         name
@@ -45,7 +48,7 @@ def what_stands(outcomes: dict[str, str], reviews: Sequence[PendingReview] = ())
     compensating = _compensating(outcomes)
     doubtful = [name for name, outcome in outcomes.items() if outcome == COMPENSATION_UNKNOWN]
     unknown = [name for name, outcome in outcomes.items() if outcome in _UNKNOWN]
-    told = []
+    told = ["Its live effects stand."] if kept else []
     if standing:
         told.append(f"Still standing and not undone: {', '.join(standing)}; a person has been told.")
     if compensating:
@@ -63,12 +66,12 @@ def what_stands(outcomes: dict[str, str], reviews: Sequence[PendingReview] = ())
     return " ".join(told) or NOTHING_STANDS
 
 
-def what_to_repeat(outcomes: dict[str, str]) -> str:
+def what_to_repeat(outcomes: dict[str, str], *, kept: bool = False) -> str:
     """How to try again without doing anything twice, nor anything that follows from what is still being taken back."""
     if _compensating(outcomes):
         return "Stage nothing of it again before that is decided."
     rest = [name for name, outcome in outcomes.items() if outcome not in STANDING | _UNKNOWN]
-    if len(rest) == len(outcomes):
+    if len(rest) == len(outcomes) and not kept:
         return "To try again, use another key."
     return f"To try again, stage under another key only what does not stand: {', '.join(rest) or 'nothing is left'}."
 

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from countersign.errors.reasons import Asks, DenyReason, PendingReview, Proposal, Question, pending_text
+from countersign.contract.codes import DenyCode
+from countersign.contract.wire import TransactionView
+from countersign.errors.reasons import (
+    Asks,
+    DenyReason,
+    PendingReview,
+    Proposal,
+    Question,
+    pending_text,
+    stopped_because,
+)
 from countersign.errors.roots import Stopped
 from countersign.errors.standing import moved_text, spent_elsewhere, what_stands, what_to_repeat
 
@@ -28,6 +38,12 @@ class Denied(Stopped):
             f"denied, nothing was done: {lines}. The same call will be denied again: change what the reason names, "
             "or tell the user that it is not allowed."
         )
+
+    @classmethod
+    def of(cls, view: TransactionView, key: str) -> Denied:
+        """Why a transaction ended, as the service holds it; of what was withdrawn with another, only why that was."""
+        reasons = stopped_because(view)
+        return cls(key, view.txn, [one for one in reasons if one.code != DenyCode.SIBLING.value] or reasons)
 
 
 class ReviewPending(Stopped):
@@ -91,11 +107,14 @@ class AlreadyRedeemed(Stopped):
         )
 
     @classmethod
-    def here(cls, key: str, txn: str, outcomes: dict[str, str], state: str) -> AlreadyRedeemed:
-        """By an earlier run with this journal, which has come to its end; `outcomes` by effect, `state` its own."""
+    def here(
+        cls, key: str, txn: str, outcomes: dict[str, str], state: str, *, well: bool, kept: bool
+    ) -> AlreadyRedeemed:
+        """By an earlier run with this journal, which has come to its end; `outcomes` by effect, `state` its own.
+        `well`: all was done that had to be; `kept`: its live effects stand.
+        """
         outcome = ", ".join(f"{name} {outcome}" for name, outcome in outcomes.items()) or state
-        well = not outcomes or set(outcomes.values()) == {"fired"}
-        advice = "" if well else f"{what_stands(outcomes)} {what_to_repeat(outcomes)}"
+        advice = "" if well else f"{what_stands(outcomes, kept=kept)} {what_to_repeat(outcomes, kept=kept)}"
         return cls(key, txn, outcome, advice=advice)
 
     @classmethod

@@ -148,7 +148,7 @@ class Loop:
         message = self.messages[turn.at]
         number = self._number(turn, message)
         key = self._key(number)
-        later = map(self._key, self.numbering.later(number)) if turn.is_new else ()
+        later = map(self._key, self.numbering.later(number))
         try:
             answers = await self.taker.take(
                 turn.calls, key=key, said=self.dialect.said_in(message), later=later

@@ -11,9 +11,9 @@ raised.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from countersign.commit.answering import OnQuestion
 from countersign.commit.raised import MAX_ERROR
@@ -40,7 +40,7 @@ from countersign.integrations.telling import (
     Taken,
     after_failure,
     answers_of,
-    asks_the_same,
+    as_it_was,
     denials,
     done_before,
     held,
@@ -51,14 +51,18 @@ from countersign.integrations.telling import (
 )
 from countersign.live.isolation import ABORT, Abort, Retry, Serialize, require_isolation
 from countersign.recovery.earlier import earlier_run, is_passed
-from countersign.recovery.withdrawing import withdraw
+from countersign.recovery.withdrawing import denied_before, withdraw
 from countersign.runtime import default_runtime
 from countersign.transactions.opening import transaction
 from countersign.transactions.saying import claimed_of, require_wait
 from countersign.transactions.transaction import Transaction
 
 if TYPE_CHECKING:
+    from countersign.engine import Engine
     from countersign.runtime import Runtime
+
+A = TypeVar("A")
+T = TypeVar("T")
 
 log: Final = logging.getLogger("countersign")
 
@@ -105,8 +109,8 @@ class StepTaker:
     ) -> tuple[Answer, ...]:
         """Carry out these calls as the transaction of this key. `said` is what the model wrote beside them; people
         read it as the agent's own words. `later`: the keys of the turns that an earlier run has gone on to from here.
-        Where it did something there and nothing here, nothing else than it asked for is done here: what it did next
-        would be done twice.
+        Where it did something there and nothing here, nothing is done here any more: what it did next may be what is
+        asked for here now, and would be done twice.
 
         Raises:
             ReviewPending: people are asked first.
@@ -117,8 +121,9 @@ class StepTaker:
         if len(meant) < len(read):
             answers = tuple(one if isinstance(one, Answer) else held(one.call) for one in read)
             return await self._not_done(key, (), answers)
-        if self._is_passed(key, later, meant):
-            return await self._not_done(key, meant, tuple(passed(one.call) for one in meant))
+        runtime = self.runtime or default_runtime()
+        if is_passed(runtime.journal, runtime.settings.agent, key, later):
+            return await self._not_done(key, meant, await self._told_then(key, meant))
         taken, step = Taken(), self._step(key, said)
         try:
             await self._run(step, meant, taken)
@@ -140,12 +145,16 @@ class StepTaker:
             return await self._not_done(key, meant, answers_of(meant, told))
         return results_of(meant, taken)
 
-    def _is_passed(self, key: str, later: Iterable[str], meant: Sequence[Meant]) -> bool:
+    async def _told_then(self, key: str, meant: Sequence[Meant]) -> tuple[Answer, ...]:
+        """What the model is told where nothing is done any more: once more why, where the same was denied then."""
         runtime = self.runtime or default_runtime()
-        if not is_passed(runtime.journal, runtime.settings.agent, key, later):
-            return False
         record = runtime.journal.transactions.get(txn_id(agent=runtime.settings.agent, run_key=key))
-        return record is None or not asks_the_same(earlier_run(runtime.journal, record), meant)
+        if record is not None and record.staging is not None:
+            then = as_it_was(earlier_run(runtime.journal, record), meant)
+            denied = None if then is None else await self._asked(denied_before, record)
+            if then is not None and denied is not None:
+                return answers_of(meant, denials(denied, meant, Taken(then)))
+        return tuple(passed(one.call) for one in meant)
 
     async def _not_done(
         self, key: str, meant: Sequence[Meant], answers: tuple[Answer, ...]
@@ -156,14 +165,17 @@ class StepTaker:
         Raises:
             AlreadyRedeemed, OutcomeUnknown, WorldError: it is not so, or nobody knows (recovery/withdrawing.py).
         """
-        runtime = self.runtime or default_runtime()
-        if self.awaits:
-            waits = runtime.async_waits()
-            async with waits.opened():
-                done = await withdraw(runtime.engine(waits), key)
-        else:
-            done = await withdraw(runtime.engine(runtime.sync_waits()), key)
+        done = await self._asked(withdraw, key)
         return answers if done is None or done.is_nothing else done_before(done, meant)
+
+    async def _asked(self, ask: Callable[[Engine, A], Coroutine[Any, Any, T]], about: A) -> T:
+        """What recovery answers, on the way that this client waits."""
+        runtime = self.runtime or default_runtime()
+        if not self.awaits:
+            return await ask(runtime.engine(runtime.sync_waits()), about)
+        waits = runtime.async_waits()
+        async with waits.opened():
+            return await ask(runtime.engine(waits), about)
 
     def _step(self, key: str, said: str) -> Transaction:
         return transaction(

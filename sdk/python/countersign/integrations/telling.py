@@ -144,7 +144,7 @@ def done_before(done: EarlierRun, meant: Sequence[Meant]) -> tuple[Answer, ...]:
     Raises:
         AlreadyRedeemed: it is not, or did not end in a way that can be told of each call.
     """
-    returned = _as_it_was(done, meant)
+    returned = as_it_was(done, meant)
     if returned is None:
         raise done.spent()
     if done.well:
@@ -156,12 +156,7 @@ def done_before(done: EarlierRun, meant: Sequence[Meant]) -> tuple[Answer, ...]:
     return after_failure(failed, meant, Taken(returned))
 
 
-def asks_the_same(before: EarlierRun, meant: Sequence[Meant]) -> bool:
-    """Whether these calls ask for what an earlier run asked for."""
-    return _as_it_was(before, meant) is not None
-
-
-def _as_it_was(done: EarlierRun, meant: Sequence[Meant]) -> list[Any] | None:
+def as_it_was(done: EarlierRun, meant: Sequence[Meant]) -> list[Any] | None:
     """What the tools answered then, one call after the other; of a live one nobody has kept it. None where the calls
     are not those that were done.
     """

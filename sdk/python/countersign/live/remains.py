@@ -44,12 +44,15 @@ class Recovered:
             return None
         return True in self.landed.values()
 
+    def that(self, landed: bool | None) -> tuple[str, ...]:
+        """The adapters that answered so; None: they cannot tell."""
+        return tuple(name for name, answer in self.landed.items() if answer is landed)
+
     @property
     def doubt(self) -> str:
         """Why nobody decides here: a part stands and a part is lost, or an adapter cannot tell."""
-        stand = [name for name, landed in self.landed.items() if landed]
-        lost = [name for name, landed in self.landed.items() if landed is False]
-        if None in self.landed.values() or not (stand and lost):
+        stand, lost = self.that(True), self.that(False)
+        if self.that(None) or not (stand and lost):
             return "it cannot be told whether its live effects were kept"
         return f"its live effects in {', '.join(stand)} stand, and those in {', '.join(lost)} do not"
 

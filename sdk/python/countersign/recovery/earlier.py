@@ -37,7 +37,14 @@ class EarlierRun:
     def spent(self) -> AlreadyRedeemed:
         """For whoever asks for something else than that."""
         outcomes = {row.label: row.state.value for row in self.effects}
-        return AlreadyRedeemed.here(self.record.run_key, self.record.txn, outcomes, self.record.state.value)
+        return AlreadyRedeemed.here(
+            self.record.run_key,
+            self.record.txn,
+            outcomes,
+            self.record.state.value,
+            well=self.well,
+            kept=self.kept,
+        )
 
 
 def earlier_run(journal: Journal, record: TransactionRecord) -> EarlierRun:

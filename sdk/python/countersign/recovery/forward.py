@@ -34,7 +34,7 @@ from countersign.recovery.earlier import earlier_run
 from countersign.recovery.learning import learn
 
 _STOPPED: Final = "its program was stopped before it was begun"
-_LOST: Final = "the live effects were lost with their process"
+_LOST: Final = "the live effects were lost with their process, or undone while an outcome was not known"
 _NOT_DONE: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})
 _ENDED_WELL: Final = frozenset({LocalTxn.SETTLED, LocalTxn.ENDED})  # ended: all of it may fail, and did
 _TAKEN_BACK: Final = frozenset(
@@ -87,7 +87,7 @@ class Forward:
     async def _go_back(self, why: str) -> NoReturn:
         """The failure path: nothing more is begun, and what fired is taken back."""
         self._leave_the_rest(why)
-        adapter = self._undo_live()
+        found = self._undo_live()
         self._write(self._not_there)
         await self._find_out_by_calling()
         self._give_up_firing()
@@ -97,7 +97,11 @@ class Forward:
         key, txn, outcomes = self._plan.run_key, self._plan.txn, self._settlement.outcomes()
         call = self._first_not_done()
         if call is None:  # all of it had fired, so it was the live effects that could not be kept
-            raise LiveCommitFailed(key, txn, adapter, why, outcomes, reviews=reviews)
+            adapter = next(iter((*found.that(False), *found.prepared, *found.landed)), "")
+            stand, doubtful = found.that(True), found.that(None)
+            raise LiveCommitFailed(
+                key, txn, adapter, why, outcomes, committed=stand, doubtful=doubtful, reviews=reviews
+            )
         effect_id = call.effect.effect_id
         told = next((row.error for row in self._rows() if row.effect_id == effect_id), None)
         raise EffectFailed(key, txn, call.tool.name, effect_id, told or why, outcomes, reviews)
@@ -201,8 +205,8 @@ class Forward:
     def _firing(self) -> FireRun:
         return FireRun(self._engine, self._lease, Authority.of(self._plan), None)
 
-    def _undo_live(self) -> str:
-        """Undo what is left of live effects; the adapter that had them, if any had."""
+    def _undo_live(self) -> Recovered:
+        """Undo what is left of live effects; what was found of them."""
         self._live.undo()  # a rerun's, of whose end the list in force says nothing
         record = self._record()
         found = recover(self._engine, record)
@@ -210,7 +214,7 @@ class Forward:
         rows = self._engine.journal.transactions.shown(record, LIVE_LANE)
         if found.has_landed is False and any(row.state is LocalState.LIVE for row in rows):
             self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.UNDONE)
-        return next(iter(sorted({*found.prepared, *found.landed})), "")
+        return found
 
     def _live_landed(self) -> bool | Recovered:
         """Whether the live effects of the redeemed run stand or can be finished, or a rerun has brought them back; what

@@ -17,8 +17,9 @@ from countersign.commit.lost_redemption import look
 from countersign.commit.plan import plan_from_journal
 from countersign.contract import names
 from countersign.contract.codes import ErrorCode
+from countersign.contract.states import TxnState
 from countersign.engine import Engine
-from countersign.errors import AlreadyRedeemed, OutcomeUnknown, ServiceRefused, TransactionBusy
+from countersign.errors import AlreadyRedeemed, Denied, OutcomeUnknown, ServiceRefused, TransactionBusy
 from countersign.journal import Lease, LocalTxn, TransactionRecord
 from countersign.journal.moves import IN_DOUBT, OPEN_TXN
 from countersign.live.remains import undo_remains
@@ -55,6 +56,17 @@ async def withdraw(engine: Engine, run_key: str) -> EarlierRun | None:
         return _finished(engine, record) if is_spent(record) else None
     finally:
         engine.journal.leases.release(lease)
+
+
+async def denied_before(engine: Engine, record: TransactionRecord) -> Denied | None:
+    """Why an earlier run was stopped that did nothing, as the service holds it; None where it does not.
+
+    Raises:
+        ServiceUnavailable, ServiceRefused: it does not say.
+    """
+    view = await look(engine, record.txn)
+    denied = None if view is None or view.state is not TxnState.ENDED else Denied.of(view, record.run_key)
+    return denied if denied is not None and denied.reasons else None
 
 
 async def _take_back(engine: Engine, lease: Lease, record: TransactionRecord) -> TransactionRecord:

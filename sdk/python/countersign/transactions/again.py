@@ -1,4 +1,4 @@
-"""A run key whose list was committed before: what an earlier run left is found, brought to its end, and answers."""
+"""A run key whose list was committed before: what an earlier run left is found, and brought to its end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from countersign.errors import AlreadyRedeemed
 from countersign.journal import Lease, LocalTxn, TransactionRecord
 from countersign.journal.moves import OPEN_TXN
 from countersign.live.work import LiveWork
-from countersign.recovery.forward import Forward, results_in_journal
+from countersign.recovery.forward import Forward
 from countersign.recovery.live_only import settle_live_only
 
 log: Final = logging.getLogger("countersign")
@@ -34,15 +34,16 @@ async def earlier_run(engine: Engine, lease: Lease) -> TransactionRecord:
     return engine.journal.transactions.require(lease.txn)
 
 
-async def run_again(
+async def finish(
     engine: Engine, lease: Lease, earlier: TransactionRecord, plan: Plan, live: LiveWork
-) -> dict[str, object]:
-    """This key was redeemed before: bring that to its end if need be, and answer what it answered. Manifests that have
+) -> Plan:
+    """This key was redeemed before: bring that to its end if need be; the list that is in force. Manifests that have
     changed since make no other step of the same calls; what is not finished goes by those people agreed to, and the
     service decides by the ones of now whenever it gives more time to fire. `live` is this run's.
 
     Raises:
-        AlreadyRedeemed: other calls were committed, or these did not end well.
+        AlreadyRedeemed: other calls were committed.
+        CountersignError: it did not end well, as `Forward` says.
     """
     before = plan_from_journal(earlier, engine.journal, engine.registry)
     unfinished = earlier.state in OPEN_TXN
@@ -51,7 +52,7 @@ async def run_again(
         raise AlreadyRedeemed(plan.run_key, lease.txn, earlier.state.value, why, finished=not unfinished)
     if not unfinished:
         live.undo()
-        return results_in_journal(engine, before)
+        return before
     for name in before.changed_in(plan):
         log.warning(
             "the manifest of %s has changed since transaction %r was committed; that goes on with the one of then",
@@ -59,4 +60,5 @@ async def run_again(
         )
     live.rerun = plan.staging
     engine.journal.stops.go_on(lease)  # whoever runs it again under its key means it
-    return await Forward(engine, lease, before, live).run() | results_in_journal(engine, before)
+    await Forward(engine, lease, before, live).run()
+    return before

@@ -32,9 +32,10 @@ from countersign.live.remains import undo_remains
 from countersign.live.running import ALL_LOST, Running
 from countersign.live.work import LiveWork
 from countersign.recovery.closing import require_to_go_on
+from countersign.recovery.forward import results_in_journal
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.tool import Tool
-from countersign.transactions.again import earlier_run, run_again
+from countersign.transactions.again import earlier_run, finish
 from countersign.transactions.listing import Listing
 from countersign.transactions.live_only import commit_live_only, require_same_live_work, withdraw_earlier
 
@@ -244,9 +245,9 @@ class Step:
         earlier = await earlier_run(engine, self._lease)
         if earlier.redeemed:
             self._in_force = True
-            results = await run_again(engine, self._lease, earlier, plan, self._live)
+            in_force = await finish(engine, self._lease, earlier, plan, self._live)
             self.replayed = True
-            return results
+            return results_in_journal(engine, in_force)
         if earlier.landed or earlier.state is LocalTxn.UNSETTLED:
             self._in_force = True
             require_same_live_work(self._journal, earlier, plan, self._list.live_keys)

@@ -173,62 +173,20 @@ def test_other_calls_than_were_done_are_refused_and_not_told_as_not_done(desk: D
     assert len(desk.done) == 1
 
 
-DONE_FIRST_TURN_NOT = pytest.mark.parametrize(
-    "first", [GARBAGE, ("refund", LARGE)], ids=["garbage", "denied"]
-)
-
-
-def ran_two_turns(talk: Talk, desk: Desk, refund: Any, first: Any) -> None:
-    """Nothing was done in the first turn, the refund in the second, and nobody kept the conversation."""
-
-    def large_is_denied(_: str, args: Any) -> Verdict:
-        return Verdict.DENY if args["amount_cents"] == LARGE["amount_cents"] else Verdict.RELEASE
-
-    desk.service.policy = large_is_denied
-    script = [talk.calls(first, turn="a"), talk.calls(("refund", REFUND), turn="b"), talk.says("Done.")]
-    end = talk.run(script, [refund], runtime=desk.runtime)
-    assert [one.answers[0].done for one in end.steps] == [False, True]
-
-
 @BOTH
-@DONE_FIRST_TURN_NOT
-def test_what_a_later_turn_has_done_is_not_done_in_an_earlier_one_by_a_run_that_kept_nothing(
-    first: Any, desk: Desk, talk: Talk
+@pytest.mark.parametrize("beside", ["live", "staged"])
+def test_what_may_fail_and_did_makes_nothing_of_what_stands_beside_it(
+    beside: str, desk: Desk, talk: Talk
 ) -> None:
-    """Asked anew the model calls at once what it came to in its second message."""
-    refund = refund_tool(desk)
-    ran_two_turns(talk, desk, refund, first)
-    script = [talk.calls(("refund", REFUND), turn=turn) for turn in ("c", "d")]
-    end = talk.run([*script, talk.says("Done.")], [refund], runtime=desk.runtime)
-    passed, found = (one.answers[0] for one in end.steps)
-    assert not passed.done and "call again what is still to be done" in passed.text
-    assert found.done and found.text == '{"refund_id":"r-o-4-1200"}' and len(desk.done) == 1
-
-
-@BOTH
-@DONE_FIRST_TURN_NOT
-def test_something_else_than_a_later_turn_has_done_is_not_done_beside_it(
-    first: Any, desk: Desk, talk: Talk
-) -> None:
-    refund = refund_tool(desk)
-    ran_two_turns(talk, desk, refund, first)
-    other = {**REFUND, "amount_cents": 1300}
-    script = [talk.calls(("refund", other), turn=turn) for turn in ("c", "d")]
-    with pytest.raises(AlreadyRedeemed, match="another list of calls was committed"):
-        talk.run(script, [refund], runtime=desk.runtime)
-    assert len(desk.done) == 1
-
-
-@BOTH
-def test_where_no_later_turn_has_done_anything_the_first_may(desk: Desk, talk: Talk) -> None:
-    refund = refund_tool(desk)
-    desk.service.policy = lambda *_: Verdict.RELEASE
-    nothing = [talk.calls(GARBAGE, turn="a"), talk.calls(GARBAGE, turn="b"), talk.says("I cannot.")]
-    talk.run(nothing, [refund], runtime=desk.runtime)
-    end = talk.run(
-        [talk.calls(("refund", REFUND), turn="c"), talk.says("Done.")], [refund], runtime=desk.runtime
-    )
-    assert end.steps[0].answers[0].done and len(desk.done) == 1
+    """Nobody is told that a person has to see to it, nor that nothing stands."""
+    note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
+    mail = failing_tool(desk, NotDone("full"), "mail", on_exhausted="tool", acts=False)
+    tools = [note, refund_tool(desk), mail]
+    calls = [("note", NOTE) if beside == "live" else ("refund", REFUND), ("mail", {"order_id": "o-4"})]
+    talk.run([talk.calls(*calls, turn="a"), talk.says("Done.")], tools, runtime=desk.runtime)
+    with pytest.raises(AlreadyRedeemed, match=r"mail#. failed.*If you mean to act once more") as spent:
+        talk.run([talk.calls(GARBAGE, turn="b")], tools, runtime=desk.runtime)
+    assert "a person has been told" not in str(spent.value) and "Nothing of this" not in str(spent.value)
 
 
 # ------------------------------------------------------------------------------------------------------ nobody knows

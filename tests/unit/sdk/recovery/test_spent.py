@@ -42,12 +42,20 @@ def test_where_nothing_stands_another_key_may_do_all_of_it(desk: Desk) -> None:
 def test_what_stands_is_not_offered_to_be_done_again() -> None:
     """As where a person has settled what stood beside a failure."""
     outcomes = {"refund#1": "fired", "notify#2": "failed"}
-    told = str(AlreadyRedeemed.here("t-1", "1" * 64, outcomes, "settled"))
+    told = str(AlreadyRedeemed.here("t-1", "1" * 64, outcomes, "settled", well=False, kept=False))
     assert "outcome refund#1 fired, notify#2 failed" in told
     assert "Still standing and not undone: refund#1" in told
     assert told.endswith("stage under another key only what does not stand: notify#2.")
 
 
+def test_live_work_that_stands_is_told_beside_a_failure() -> None:
+    told = str(
+        AlreadyRedeemed.here("t-1", "1" * 64, {"notify#1": "failed"}, "settled", well=False, kept=True)
+    )
+    assert "Its live effects stand. To try again, stage under another key only what does not" in told
+    assert "Nothing of this transaction stands" not in told
+
+
 def test_what_was_done_whole_says_how_to_do_it_once_more() -> None:
-    told = str(AlreadyRedeemed.here("t-1", "1" * 64, {"refund#1": "fired"}, "settled"))
+    told = str(AlreadyRedeemed.here("t-1", "1" * 64, {"refund#1": "fired"}, "settled", well=True, kept=False))
     assert "outcome refund#1 fired" in told and "If you mean to act once more, use another key" in told
