@@ -81,10 +81,11 @@ def _add_whole(router: APIRouter, pages: Pages, source: QueueSource) -> None:
         if session is None:
             return pages.go(f"/sign-in?next=/reviews/{review_id}/whole")
         page = await source.whole(session.person, review_id)
-        views = part_views(page, pages.now())
+        views = await pages.beside(page.bytes, lambda: part_views(page, pages.now()))
         return await pages.draw(
             request,
             "whole.html",
+            heavy=page.bytes,
             session=session,
             open_tasks=await source.count_tasks(),
             page=page,
@@ -111,7 +112,8 @@ def _add_whole(router: APIRouter, pages: Pages, source: QueueSource) -> None:
         if batch.verdict == "approve" and "seen" not in form:
             raise InvalidRequestError("say that you have read every effect: tick the box above the button")
         page = await source.whole(session.person, review_id)
-        may = {view.may.line.review_id for view in part_views(page, pages.now()) if view.may is not None}
+        views = await pages.beside(page.bytes, lambda: part_views(page, pages.now()))
+        may = {view.may.line.review_id for view in views if view.may is not None}
         return await pages.draw(
             request,
             "batch_told.html",
@@ -134,7 +136,7 @@ async def _decided(
         named = line["review_id"]
         try:
             if named not in may:
-                await _explain(source, session, named, whole)
+                await _require_the_same_vote(source, session, named, batch.verdict, whole)
             result = await source.cast_vote(
                 session.person, named, batch.verdict, int(line["rev"]),
                 line["effect_digest"], line["txn_digest"], batch.reason,
@@ -153,9 +155,20 @@ async def _decided(
     }
 
 
-async def _explain(source: QueueSource, session: Session, named: str, whole: str) -> None:
-    """Why a line may not be decided here: it is no longer open for this person, or never stood here."""
+async def _require_the_same_vote(
+    source: QueueSource, session: Session, named: str, verdict: str, whole: str
+) -> None:
+    """What may not be decided here may have been, by this very form: a page that is loaded again sends it once more,
+    and the same vote again is the same vote.
+
+    Raises:
+        InvalidRequestError: it is no longer open for this person, or never stood here.
+    """
     now = await source.review_page(named, session.person)
+    if now is not None and now.my_verdict == verdict:
+        return
+    if now is not None and now.my_verdict is not None:
+        raise InvalidRequestError(f"your vote to {now.my_verdict} stands: open it to change that")
     if now is not None and now.state != "open":
         raise InvalidRequestError(f"it has settled meanwhile ({now.state}); your vote would change nothing")
     raise InvalidRequestError(f"it is not one of {whole}: open it")

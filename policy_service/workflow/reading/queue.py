@@ -168,3 +168,8 @@ class WholePage:
     def lines(self) -> tuple[BatchLine, ...]:
         """What this person may decide here."""
         return tuple(part.line for part in self.parts if part.line is not None)
+
+    @property
+    def bytes(self) -> int:
+        """Of the arguments that are drawn."""
+        return sum(row.bytes for part in self.parts for row in part.args)

@@ -184,7 +184,11 @@ def load_key(path: Path) -> PrivateKey:
 def _required(env: Mapping[str, str], name: str, meaning: str) -> str:
     value = env.get(name, "")
     if not value:
-        here = f" What `policy-service dev` made here is set by `. {_DEV_ENV}`." if _DEV_ENV.is_file() else ""
+        here = (
+            f" What `policy-service dev` made here is set by `. {_DEV_ENV}`."
+            if os.access(_DEV_ENV, os.R_OK)
+            else ""
+        )
         raise SettingsError(
             f"{name} is not set; it is {meaning}.{here} To try things out write `policy-service dev my_agent.py`, "
             "which sets it; in a test take the fixture `countersign_runtime`; for a service of your own, "

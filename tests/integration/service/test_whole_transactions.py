@@ -5,11 +5,14 @@ before all of them are let go.
 from __future__ import annotations
 
 import re
+import threading
 from typing import Any
 
 import pytest
 
 from countersign.contract.receipt import MAX_EFFECTS
+from policy_service.channels.web import batches
+from policy_service.channels.web.drawing.batch_views import part_views
 from tests.fakes.payments import ANYBODY, PAY, Payments, gate, person
 from tests.fakes.world import URL, Agent, Visitor, World
 from tests.integration.service.effects import mail, pay
@@ -197,6 +200,43 @@ async def test_what_is_not_of_this_transaction_is_not_decided_with_it(
     told = await send(maya, review_of(view), verdict="approve", seen="yes", **lines)
     assert "0 of 2 votes counted" in told
     assert (await robot.see(other["txn"]))["state"] == "review"
+
+
+async def test_the_same_form_sent_again_is_the_same_votes(
+    bank: World, folder: Payments, robot: Agent
+) -> None:
+    """Whoever loads the page again that told of them hears that they count."""
+    await rules(bank, folder, gate("fin", "finance", quorum="2"))
+    view = await plan(bank, robot, 500, 501)
+    maya = await bank.person("maya")
+    lines = lines_in(await whole(maya, review_of(view)))
+    for _ in range(2):
+        told = await send(maya, review_of(view), verdict="approve", seen="yes", **lines)
+        assert "2 of 2 votes counted" in told
+    kinds = [kind for kind, _ in await bank.log(view["txn"])]
+    assert kinds.count("vote_recorded") == 2
+    told = await send(maya, review_of(view), verdict="deny", reason="after all", **lines)
+    assert "your vote to approve stands: open it" in told.lower() and "0 of 2 votes counted" in told
+
+
+async def test_a_long_one_is_drawn_beside_the_event_loop(
+    bank: World, folder: Payments, robot: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Agents wait for their answers on it."""
+    folder.policies(ANYBODY + gate("fin", "finance", action="mail"))
+    assert await bank.activate()
+    drawn = list[bool]()
+
+    def views(*given: Any) -> Any:
+        drawn.append(threading.current_thread() is threading.main_thread())
+        return part_views(*given)
+
+    monkeypatch.setattr(batches, "part_views", views)
+    maya = await bank.person("maya")
+    for key, text in (("short", "hello "), ("long", "hello " * 800)):
+        effects = [await mail(bank, f"{text}{number}") for number in range(5)]
+        await whole(maya, review_of((await robot.submit(*effects, run_key=key)).json()))
+    assert drawn == [True, False]
 
 
 async def test_an_effect_that_stands_alone_has_no_such_page(

@@ -1,6 +1,9 @@
 """Settings are safe or refused, and every variable is documented."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from countersign.contract import PrivateKey
 from countersign.journal.place import JournalUrl, default_key_path
 from countersign.settings import journal_key_path_from_env, journal_path_from_env, load_key
 from tests.fakes.desk import write_key
+from tests.house.repository import ROOT
 
 ENV = {
     "COUNTERSIGN_URL": "http://127.0.0.1:8420/",
@@ -54,6 +58,19 @@ def test_where_dev_was_a_missing_variable_says_how_to_take_what_it_made(
     with pytest.raises(SettingsError, match=r"made here is set by `\. \.countersign/env`\. To try"):
         Settings.from_env({})
     assert ".countersign/env" not in str(elsewhere.value)
+
+
+@pytest.mark.skipif(
+    os.getuid() != 0, reason="only root can be somebody else: run it as root, as a container does"
+)
+def test_what_somebody_elses_dev_made_is_not_looked_into(tmp_path: Path) -> None:
+    (tmp_path / ".countersign").mkdir(mode=0o700)
+    script = "from countersign.settings import Settings; import os; os.setuid(65534); Settings.from_env({})"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env={"PYTHONPATH": str(ROOT / "sdk/python")},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "SettingsError" in done.stderr and "PermissionError" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -33,11 +33,16 @@ def load_tools(*names: str) -> ToolRegistry:
     """Import the modules or files that define the tools, each as `python NAME` would find it.
 
     Raises:
-        MisuseError: there is no such module, it begins a step or ends meanwhile, or registers no tool.
+        MisuseError: there is no such module, it begins a step or ends meanwhile, or none of them registers a tool.
         Exception: whatever importing it raises.
     """
     for name in names:
         _load(name)
+    if not list(default_registry):
+        raise MisuseError(
+            f"{' and '.join(map(repr, names))} defines no tools; write @tool(NAME, resource=(TYPE, ARGUMENT)) above "
+            "each function that changes something"
+        )
     return default_registry
 
 
@@ -49,11 +54,6 @@ def _load(name: str) -> None:
         else:
             sys.path.insert(0, str(Path.cwd()))
             _import_module(name)
-    if not list(default_registry):
-        raise MisuseError(
-            f"{name!r} defines no tools; write @tool(NAME, resource=(TYPE, ARGUMENT)) above each function that "
-            "changes something"
-        )
 
 
 def files_beside(folder: Path) -> list[Path]:
