@@ -142,9 +142,10 @@ class _Live:
         return lambda: self._journal.transactions.stage(self._lease, self._staging, call)
 
 
-def bare_table(folder: Path, level: str) -> sqlite3.Connection:
-    """A table of one's own, each insert a commit of that durability."""
-    bare = sqlite3.connect(folder / f"bare-{level}.db", isolation_level=None)
+def bare_table(folder: Path | None, level: str) -> sqlite3.Connection:
+    """A table of one's own, each insert a commit of that durability; without a folder in memory."""
+    place = ":memory:" if folder is None else folder / f"bare-{level}.db"
+    bare = sqlite3.connect(place, isolation_level=None)
     bare.executescript(
         f"PRAGMA journal_mode=WAL; PRAGMA synchronous={level}; CREATE TABLE effects (id INTEGER PRIMARY KEY, txn TEXT, "
         "args BLOB); CREATE INDEX by_txn ON effects (txn)"

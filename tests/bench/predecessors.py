@@ -40,6 +40,8 @@ ROWS = (
     Row("R6", f"a live effect{OVER}a staged one, in memory", "live in memory", "staged in memory", TIME),
     Row("R7", f"a staged effect, durable{OVER}a call of AgentHelm", "staged", "agenthelm", TIME),
     Row("R8", f"a live effect on values in memory{OVER}one write into a dict", "live on values", "bare dict", TIME),
+    Row("R9", f"a staged effect{OVER}one insert, in memory", "staged in memory", "bare insert in memory", TIME),
+    Row("R10", f"a live effect{OVER}one insert, in memory", "live in memory", "bare insert in memory", TIME),
 )  # fmt: skip
 
 
@@ -139,11 +141,12 @@ def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
             if suffix:
                 made.append(Case("live on values", _ours(desk, "values", _keeping(desk))))
         made.append(Case("bare dict", _dict))
-        full = bare_table(desk.folder, "FULL")
         row = ("t" * 64, (BODY[0] * 10).encode())
         insert = "INSERT INTO effects (txn, args) VALUES (?, ?)"
-        made.append(wall_case("bare insert FULL", lambda n: [lambda: void(full.execute(insert, row))] * n))
-        stack.callback(full.close)
+        for name, place in (("bare insert FULL", desk.folder), ("bare insert in memory", None)):
+            bare = bare_table(place, "FULL")
+            stack.callback(bare.close)
+            made.append(wall_case(name, lambda n, bare=bare: [lambda: void(bare.execute(insert, row))] * n))
         for name, python in _runtimes().items():
             for suffix, place in (("", str(folder)), (" in memory", "memory")):
                 if f"{name}{suffix}" in wanted:
