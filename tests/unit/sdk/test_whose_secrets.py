@@ -13,6 +13,7 @@ import pytest
 
 from countersign import (
     EffectFailed,
+    JournalSealed,
     LiveCommitFailed,
     LiveSession,
     MemoryAdapter,
@@ -24,7 +25,7 @@ from countersign import (
 )
 from countersign.contract import Verdict
 from countersign.journal.records import ShownEffect
-from countersign.journal.sealing import HIDDEN
+from countersign.journal.sealing import HIDDEN, Seals
 from countersign.journal.telling import describe
 from countersign.manifests.drafting import manifest_json
 from countersign.tools.tool import tool_of
@@ -217,6 +218,80 @@ def test_a_dry_run_hides_what_the_service_calls_secret_of_a_live_call(desk: Desk
     assert found_in({"dry run": told.encode()}) == []
     assert [one.args for one in trial.result.live] == [{"where": "here", "text": HIDDEN}]
     assert [one.after for changes in trial.result.changes for one in changes.changes or ()] == [HIDDEN]
+
+
+def secrets_of(now: list[str], desk: Desk, secret: list[str]) -> Callable[[str], str]:
+    """A live tool that is given something, and answers."""
+
+    @tool("find", lane="live", adapter=MemoryAdapter(), secret=secret, registry=desk.registry)
+    def find(who: str) -> str:
+        """Find what is known of somebody."""
+        return now[0]
+
+    return find
+
+
+def test_what_a_live_tool_with_secrets_returned_stands_nowhere_and_is_replayed(desk: Desk) -> None:
+    now = [f"passport {SECRET}"]
+    find = secrets_of(now, desk, ["who"])
+    with transaction("t-1", runtime=desk.runtime):
+        find("ada")
+    assert found_in({"show": told_of(desk, "t-1").encode()}) == []
+    assert in_journal(desk) == []
+    rebuilt = replay("t-1", lambda _: find("ada"), mode="reconstruct", runtime=desk.runtime)
+    assert (rebuilt.status, rebuilt.value) == ("same", now[0])
+    assert replay("t-1", lambda _: find("ada"), runtime=desk.runtime).status == "same"
+    now[0] = f"another {SECRET}"
+    other = replay("t-1", lambda _: find("ada"), runtime=desk.runtime)
+    assert [str(one) for one in other.divergences] == [
+        "live call 1 of find: its result is another, and is hidden"
+    ]
+    for one in (rebuilt, other):
+        assert found_in({"replay": f"{one}{one.to_json()}{[*one.divergences]!r}".encode()}) == []
+
+
+def test_what_a_live_tool_found_for_a_call_with_secrets_stands_nowhere(desk: Desk) -> None:
+    """It was given no secret itself, and answers with the one that the next call is given."""
+    find, pay = secrets_of([SECRET], desk, []), pay_tool(desk)
+    desk.publish(pay)
+
+    def step(_: Any) -> Any:
+        return pay("o-1", find("ada"))
+
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        step(txn)
+    assert in_journal(desk) == []
+    exported = describe(desk.runtime.journal, desk.runtime.journal.transactions.find("t-1")[0])
+    assert [one["result"] for one in exported["effects"]] == [HIDDEN, HIDDEN]
+    again = replay("t-1", step, mode="reconstruct", runtime=desk.runtime)
+    assert (again.status, again.value.result) == ("same", f"paid with {SECRET}")
+
+
+def test_what_was_taken_back_before_still_hides_what_was_found_for_it(desk: Desk) -> None:
+    find, remember = secrets_of([SECRET], desk, []), remember_tool(desk, secret=["text"])
+    with transaction("t-1", runtime=desk.runtime):
+        found = find("ada")
+        with pytest.raises(ValueError, match="taken back"), transaction():
+            remember("here", found)
+            raise ValueError("taken back")
+    assert in_journal(desk) == []
+
+
+def test_where_a_live_result_cannot_be_sealed_it_is_not_kept_and_nothing_else_is_lost(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = secrets_of([SECRET], desk, ["who"])
+
+    def away(*_: Any) -> Any:
+        raise JournalSealed("the key is not here", "k")
+
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        find("ada")
+        monkeypatch.setattr(Seals, "_sealing_key", away)
+    assert txn.state == "settled"
+    (row,) = shown(desk, "t-1", "live")
+    assert (row.state.value, row.result, row.result_sealed) == ("kept", None, False)
+    assert in_journal(desk) == []
 
 
 @pytest.mark.parametrize("mode", ["verify", "reconstruct"])

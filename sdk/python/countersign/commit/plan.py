@@ -7,7 +7,7 @@ whose tool is not registered or whose mapping does not fit it, a probe that is n
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -115,6 +115,8 @@ class Plan:
     staging: int
     live: int
     attempt_id: str = ""
+    returned: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)
+    """What its live effects returned, by effect, as far as that was kept."""
 
     @property
     def effects(self) -> tuple[Effect, ...]:

@@ -2,7 +2,8 @@
 finds the list later asks the right adapters, and notes what became of it.
 
 Rules: what the first run's process lost and the rerun did not bring back is undone, and no part of the list any more;
-what it did bring back keeps its row; a list that was not redeemed takes nothing in, for a rerun replaces it.
+what it did bring back keeps its row, with what it returned now; a list that was not redeemed takes nothing in, for a
+rerun replaces it.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class Reruns:
                 "error",
             )
             for effect_id in brought:
-                if effect_id not in ours:
+                if effect_id in ours:
+                    _answer(change, staging, effect_id, brought[effect_id][-1])
+                else:
                     self._copy(change, staging, brought[effect_id])
                 move(change, rerun, effect_id, LocalState.RELISTED)
             taken = change.run(
@@ -72,17 +75,26 @@ class Reruns:
         ).fetchone()
         change.run(
             "effects",
-            "INSERT INTO effects (txn, staging, lane, seq, effect_id, tool, call_key, args, state, updated_at) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO effects (txn, staging, lane, seq, effect_id, tool, call_key, args, result, state, updated_at) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (change.txn, staging, LIVE_LANE, last + 1, *row, LocalState.LIVE.value, self._clock.wall()),
-            *("txn", "effect_id", "tool", "call_key", "args", "state", "updated_at"),
+            *("txn", "effect_id", "tool", "call_key", "args", "result", "state", "updated_at"),
         )
+
+
+def _answer(change: Change, staging: int, effect_id: str, result: object) -> None:
+    change.run(
+        "effects",
+        "UPDATE effects SET result = ? WHERE txn = ? AND staging = ? AND lane = ? AND effect_id = ?",
+        (result, change.txn, staging, LIVE_LANE, effect_id),
+        "result",
+    )
 
 
 def _live(change: Change, staging: int) -> dict[str, tuple[object, ...]]:
     """The rows of a list that are neither kept nor undone, by effect, in order."""
     rows = change.unit.execute(
-        "SELECT effect_id, tool, call_key, args FROM effects "
+        "SELECT effect_id, tool, call_key, args, result FROM effects "
         "WHERE txn = ? AND staging = ? AND lane = ? AND state = ? ORDER BY seq",
         (change.txn, staging, LIVE_LANE, LocalState.LIVE.value),
     ).fetchall()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Final
 
 from countersign.clock import Clock
@@ -22,9 +23,11 @@ from countersign.journal.leases import Lease, Leases
 from countersign.journal.moves import LocalState, LocalTxn
 from countersign.journal.moving import move
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE, Reading
+from countersign.journal.returned import write_returned
 from countersign.journal.sealing import About, Seals
 
 _ATTEMPT_BYTES: Final = 16
+_NOTHING: Final[Mapping[str, bytes]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +127,10 @@ class Transactions(Reading):
         secret: Mapping[str, Collection[str]],
         txn_digest: str,
         live: int,
+        returned: Mapping[str, bytes] = _NOTHING,
     ) -> str:
         """Put this list in force, durably, and name the attempt it may be redeemed under. `secret` says, by tool
-        digest, which of the arguments its reviewed manifest calls secret.
+        digest, which of the arguments its reviewed manifest calls secret; `returned`, by effect, what live tools did.
 
         The same list as before keeps its attempt: a redemption whose answer was lost is then still ours to
         find.
@@ -141,6 +145,7 @@ class Transactions(Reading):
         ):
             for effect in effects:
                 write_effect(change, staging, effect, secret[effect.tool_digest], self._seals)
+            write_returned(change, staging, returned, self._seals)
             attempt_id = _attempt_of_same_list(unit, lease.txn, staging) or secrets.token_urlsafe(
                 _ATTEMPT_BYTES
             )
@@ -297,6 +302,16 @@ class Transactions(Reading):
         ):
             for effect_id in effect_ids:
                 move(change, staging, effect_id, LocalState.UNDONE, error=why)
+
+    def note_returned(self, lease: Lease, staging: int, returned: Mapping[str, bytes]) -> None:
+        """Note what the live tools of a rerun returned, whose list is never frozen."""
+        if not returned:
+            return
+        with (
+            self._database.unit(durable=False) as unit,
+            self._leases.changing(unit, lease, "returned") as change,
+        ):
+            write_returned(change, staging, returned, self._seals)
 
     def end_live(self, lease: Lease, staging: int, to: LocalState, *, durable: bool = False) -> None:
         """Note that the live effects of a list were kept or undone; kept also says that the attempt landed."""

@@ -16,6 +16,7 @@ from countersign.errors import SavepointLost, SessionLost
 from countersign.journal import Staged
 
 Undone = Callable[[Sequence[Staged], str], None]
+Returned = Callable[[Any], None]
 
 _running: ContextVar[Running | None] = ContextVar("countersign_running_live_effect", default=None)
 
@@ -33,19 +34,24 @@ class Running:
         if outer is not None:
             outer._inside.append(self)
 
-    def run(self, act: Callable[[], Any], undone: Undone, *, awaited: bool) -> Any:
-        """Run it. If it raises, `undone` hears which effects nothing stands of, and why."""
+    def run(self, act: Callable[[], Any], undone: Undone, returned: Returned, *, awaited: bool) -> Any:
+        """Run it; `returned` hears what it answers. If it raises, `undone` hears which effects nothing stands of, and
+        why.
+        """
         if awaited:
-            return self._run_awaited(act, undone)
-        with self._noted(undone):
-            return act()
-
-    async def _run_awaited(self, act: Callable[[], Any], undone: Undone) -> Any:
+            return self._run_awaited(act, undone, returned)
         with self._noted(undone):
             answer = act()
-            return (
-                await answer if inspect.isawaitable(answer) else answer
-            )  # a replay answers without the world
+        returned(answer)
+        return answer
+
+    async def _run_awaited(self, act: Callable[[], Any], undone: Undone, returned: Returned) -> Any:
+        with self._noted(undone):
+            answer = act()
+            if inspect.isawaitable(answer):  # a replay answers without the world
+                answer = await answer
+        returned(answer)
+        return answer
 
     @contextmanager
     def _noted(self, undone: Undone) -> Iterator[None]:

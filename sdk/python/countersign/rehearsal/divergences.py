@@ -7,7 +7,7 @@ still match.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Final, Literal
@@ -36,7 +36,9 @@ class CallNow:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """One difference. `position` counts the calls of the lane from 1; `recorded` and `now` are arguments as text."""
+    """One difference. `position` counts the calls of the lane from 1; `recorded` and `now` are arguments as text, and
+    results where these differ.
+    """
 
     kind: Kind
     lane: str
@@ -91,15 +93,20 @@ def _differing(then: str, now: str) -> str:
     before, after = orjson.loads(then), orjson.loads(now)
     if not isinstance(before, dict) or not isinstance(after, dict):
         return f"was called with {then} and is now called with {now}"
-    told = [
+    told = differing_members(before, after)
+    return told or "it differs in an argument that is hidden, or in how often it was meant"
+
+
+def differing_members(before: Mapping[str, object], after: Mapping[str, object]) -> str:
+    """Which members of two objects differ, by name, and how; nothing where none does."""
+    return ", ".join(
         f"{name} was {_value(before, name)} and is {_value(after, name)}"
         for name in sorted({*before, *after})
         if _value(before, name) != _value(after, name)
-    ]
-    return ", ".join(told) or "it differs in an argument that is hidden, or in how often it was meant"
+    )
 
 
-def _value(args: dict[str, object], name: str) -> str:
+def _value(args: Mapping[str, object], name: str) -> str:
     return orjson.dumps(args[name]).decode() if name in args else _ABSENT
 
 

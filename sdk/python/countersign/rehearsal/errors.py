@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class NotRecorded(MisuseError):
-    """A reconstruction needs an answer that no journal holds: what a live call returned."""
+    """A reconstruction needs an answer that the record does not hold: what a live call returned."""
 
     code = "not_recorded"
 

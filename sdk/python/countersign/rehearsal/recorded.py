@@ -58,6 +58,11 @@ class RecordedCall(_Read):
         """The arguments of the body's own call."""
         return self.staged or self.args
 
+    @property
+    def known_result(self) -> str | None:
+        """The result, also one that nobody is shown; None where there is none here."""
+        return self.opened if self.result == HIDDEN else self.result
+
 
 class RecordedTransaction(_Read):
     """One transaction of the record."""

@@ -4,7 +4,8 @@
 answers what it answered then, typed as the tool says, and the calls are compared with the recorded ones. Nothing fires
 and nobody is asked: the step runs where there is nobody to ask (alone.py). The record is read and never written.
 
-What live calls returned is not in the journal, so it is not compared; a reconstruction takes it from `live`.
+What live calls return is compared with what they returned then (live_results.py), and is what a reconstruction answers;
+`live` may say otherwise.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from countersign.rehearsal.alone import Alone
 from countersign.rehearsal.divergences import CallNow, Divergence, compared, require_mode
 from countersign.rehearsal.errors import NotRecorded
 from countersign.rehearsal.foreseen import DryRun
+from countersign.rehearsal.live_results import LiveResults, Returned
 from countersign.rehearsal.recorded import RecordedRun, from_export, from_journal
 from countersign.rehearsal.replayed import ReplayedCall, ReplayResult
 from countersign.rehearsal.stage import Rehearsal, RehearsedStep
@@ -85,12 +87,13 @@ def replay(
     of an async `fn` a coroutine that does.
 
     The record is that of this agent's journal, of another file (`journal`), or a document that `countersign journal
-    export` wrote (`export`). `live`: in a reconstruction, by tool, what answers in place of a live call.
+    export` wrote (`export`). `live`: in a reconstruction, by tool, what answers in place of the
+    record of a live call.
 
     Raises:
         MisuseError: there is no such record, or nothing in it to replay; `fn` is no step.
         JournalError: the record was changed behind the SDK.
-        NotRecorded: a reconstruction needs what a live call returned.
+        NotRecorded: a reconstruction needs what a live call returned, and the record does not have it.
     """
     require_running()
     require_mode(mode)
@@ -134,6 +137,11 @@ class ReplayStep(RehearsedStep):
             if self.again.mode == "verify"
             else self.again.live_answer(tool, call)
         )
+
+    def returned(self) -> Iterator[Returned]:
+        """What its live calls have returned, in order."""
+        kept = self._list.returned
+        return (Returned(row.call_key, kept.get(row.effect_id)) for row in self.ran)
 
     async def commit(self, engine: Engine, terms: Terms) -> None:
         """Undo the live work, and tell every placeholder what became of its call then.
@@ -197,6 +205,7 @@ class _Replay:
         self._rehearsal = _Rehearsal(self)
         self._alone = Alone(recorded.agent, registry, self._rehearsal.journal, runtime)
         self._outcomes = tuple(ReplayedCall.of(call, registry) for call in recorded.calls())
+        self._unchecked: list[str] = []
         self.outcomes_by_id = {one.effect_id: one for one in self._outcomes}
 
     def run(self, fn: Step) -> ReplayResult:
@@ -217,10 +226,14 @@ class _Replay:
         stand_in = self._stand_ins.get(tool.name)
         if stand_in is not None:
             return stand_in(**call.args)
+        known = self.outcomes_by_id.get(call.effect_id)
+        if known is not None and known.recorded is not None and known.is_known:
+            return known.result
         if tool.signature.answers_nothing:
             return None
         raise NotRecorded(
-            f"what {tool.name} returned is in no journal, for live calls are undone and done again, not recorded; "
+            f"what {tool.name} returned is not in the record: the call is not, or its result was too large, is nothing "
+            "that JSON holds, is hidden in an export, or an SDK of before kept none; "
             "mode 'verify' (`--mode verify`) runs it again; in Python you may say what answers for it: "
             f"replay(..., live={{{tool.name!r}: ...}})"
         )
@@ -235,12 +248,14 @@ class _Replay:
         )
 
     def _result(self, ran: _Ran) -> ReplayResult:
+        divergences = tuple(self._divergences(ran))
         return ReplayResult(
             key=self._recorded.key,
             mode=self.mode,
             outcomes=self._outcomes,
-            divergences=tuple(self._divergences(ran)),
+            divergences=divergences,
             value=ran.value,
+            unchecked=tuple(self._unchecked),
         )
 
     def _divergences(self, ran: _Ran) -> Iterator[Divergence]:
@@ -260,13 +275,22 @@ class _Replay:
             recorded.sort(key=lambda one: order.get(one.call_key, len(order)))
         yield from compared(STAGED_LANE, recorded, staged)
         yield from compared(LIVE_LANE, self._recorded.lane(LIVE_LANE), live)
+        hides = any(one.secrets for one in [*staged, *live]) or self._recorded.hides
+        if self.mode == "verify":
+            results = LiveResults(self._alone.registry, hides=hides)
+            yield from results.differing(self._recorded.lane(LIVE_LANE), self._returned())
+            self._unchecked += results.unchecked
         yield from (one.misfit for one in self._outcomes if one.misfit is not None)
         if ran.raised is not None:
             name, text = type(ran.raised).__name__, f" ({ran.raised})"
-            if any(one.secrets for one in [*staged, *live]) or self._recorded.hides:
+            if hides:
                 text = ""  # it may repeat what a call was given
             told = f"the step raised {name}{text}, and did not when it was recorded"
             yield Divergence("raised", STAGED_LANE, len(staged), name, None, None, told)
+
+    def _returned(self) -> Iterator[Returned]:
+        for step in self._rehearsal.steps:
+            yield from step.returned()
 
 
 @contextmanager

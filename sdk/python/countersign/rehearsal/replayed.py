@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from countersign.contract.admission import load
-from countersign.journal.sealing import HIDDEN
 from countersign.journal.telling import visible
 from countersign.rehearsal.divergences import Divergence
 from countersign.rehearsal.errors import ReplayDiverged
@@ -37,7 +36,7 @@ class ReplayedCall:
     def of(cls, call: RecordedCall, registry: ToolRegistry) -> ReplayedCall:
         """The call with its result; where the tool is not here any more, as plain JSON."""
         result, misfit = None, None
-        told = call.opened if call.result == HIDDEN else call.result
+        told = call.known_result
         if told is not None:
             result, misfit = _typed(call, told.encode(), registry)
         return cls(
@@ -57,17 +56,20 @@ class ReplayedCall:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """One replay. `value` is what the step returned; its placeholders hold the recorded results."""
+    """One replay. `value` is what the step returned; its placeholders hold the recorded results. `unchecked` says what
+    nobody could compare, or vouch for, in sentences.
+    """
 
     key: str
     mode: Literal["verify", "reconstruct"]
     outcomes: tuple[ReplayedCall, ...]
     divergences: tuple[Divergence, ...]
     value: Any
+    unchecked: tuple[str, ...] = ()
 
     @property
     def status(self) -> Literal["same", "diverged"]:
-        """Whether the step did what was recorded."""
+        """Whether the step did what was recorded, as far as that could be compared: see `unchecked`."""
         return "diverged" if self.divergences else "same"
 
     def raise_on_divergence(self) -> None:
@@ -110,6 +112,7 @@ class ReplayResult:
                 }
                 for one in self.divergences
             ],
+            "unchecked": list(self.unchecked),
         }
 
     def __str__(self) -> str:
@@ -122,6 +125,8 @@ class ReplayResult:
             yield f"  {one.lane} {one.position}  {one.tool} {one.args}: {one.outcome}{result}"
         for divergence in self.divergences:
             yield f"  differs: {divergence}"
+        for told in self.unchecked:
+            yield f"  unchecked: {told}"
 
 
 def _typed(call: RecordedCall, raw: bytes, registry: ToolRegistry) -> tuple[Any, Divergence | None]:

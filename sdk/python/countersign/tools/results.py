@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from functools import cached_property
 from typing import Annotated, Any, Final
 
-from pydantic import PydanticUserError, TypeAdapter, ValidationError
+from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from countersign.contract.admission import admit, load
@@ -54,6 +56,15 @@ class Result:
         except (AdmissionError, PydanticSerializationError, RecursionError, ValueError, TypeError):
             return None
 
+    def dump_unspent(self, value: object) -> bytes | None:
+        """The same, where its caller goes on to read it: what writing would read to its end (an iterator, a cursor, a
+        file) has no form, and neither has what raises when it is looked at.
+        """
+        try:
+            return None if _is_spent_by_reading(value) else self.dump(value)
+        except Exception:  # noqa: BLE001 - looking runs code of the value, and the tool has done its work all the same
+            return None
+
     def load(self, raw: bytes) -> object:
         """One from the journal, typed as far as that is possible."""
         value = load(raw)
@@ -87,6 +98,20 @@ class Result:
     @cached_property
     def _adapter(self) -> TypeAdapter[object]:
         return TypeAdapter(self._hint)
+
+
+def _is_spent_by_reading(value: object) -> bool:
+    return hasattr(type(value), "__next__") or any(map(_is_spent_by_reading, _inside(value)))
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return value
+    if is_dataclass(value):
+        return (getattr(value, one.name, None) for one in fields(value))
+    return vars(value).values() if isinstance(value, BaseModel) else ()
 
 
 def _taken_for_text(hint: Any) -> Iterator[str]:

@@ -144,6 +144,10 @@ class Signature:
         """A result as canonical bytes, or None where it has no JSON form (the effect has fired all the same)."""
         return self._result.dump(value)
 
+    def dump_unspent(self, value: object) -> bytes | None:
+        """The same of a result that its caller still reads: None where writing it down would take something from it."""
+        return self._result.dump_unspent(value)
+
     def load_result(self, raw: bytes) -> object:
         """A journaled result, typed by the return annotation where that is possible."""
         return self._result.load(raw)

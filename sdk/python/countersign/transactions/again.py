@@ -59,6 +59,7 @@ async def finish(
             *(name, plan.run_key),
         )
     live.rerun = plan.staging
+    engine.journal.transactions.note_returned(lease, plan.staging, plan.returned)
     engine.journal.stops.go_on(lease)  # whoever runs it again under its key means it
     await Forward(engine, lease, before, live).run()
     return before

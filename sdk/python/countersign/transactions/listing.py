@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from countersign.commit.plan import StagedCall
 from countersign.contract import names
@@ -17,6 +17,8 @@ from countersign.journal import Journal, Lease, LocalState, Staged
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE
 from countersign.tools.placeholder import Placeholder, settle
 from countersign.tools.tool import Tool
+
+_MAX_RETURNED: Final = 4 * 1024 * 1024  # bytes of one run: a loop over a table is not to fill the journal
 
 
 class LiveKeys(NamedTuple):
@@ -36,6 +38,8 @@ class Listing:
         self._ran: list[Staged] = []
         self._raised: list[Staged] = []
         self._live_seq = 0
+        self._returned: dict[str, bytes] = {}
+        self._returned_bytes = 0
         self._placeholders: dict[str, Placeholder[Any]] = {}
         self.staging = journal.transactions.begin_staging(lease)
         self.is_first = self.staging == 1  # nobody has run this key before
@@ -60,6 +64,12 @@ class Listing:
         """Their call keys, and those of what raised."""
         return LiveKeys(tuple(one.call_key for one in self._ran), tuple(one.call_key for one in self._raised))
 
+    @property
+    def returned(self) -> Mapping[str, bytes]:
+        """What they returned, by effect, as far as it was kept."""
+        ids = (row.effect_id for row in self._ran)
+        return {one: self._returned[one] for one in ids if one in self._returned}
+
     def stage(self, call: StagedCall) -> Placeholder[Any]:
         """Write one call down and answer its placeholder."""
         self._journal.transactions.stage(self._lease, self.staging, _row(call, len(self._calls) + 1))
@@ -76,6 +86,15 @@ class Listing:
         self._live_seq += 1
         self._ran.append(row)
         return row
+
+    def keep(self, row: Staged, tool: Tool, answer: object) -> None:
+        """Hear what a live effect has returned. It is written down as it is now, and with the list: not where JSON does
+        not hold it, or too much was returned before.
+        """
+        raw = tool.signature.dump_unspent(answer)
+        if raw is not None and self._returned_bytes + len(raw) <= _MAX_RETURNED:
+            self._returned_bytes += len(raw)
+            self._returned[row.effect_id] = raw
 
     def leave_out(self, rows: Sequence[Staged], why: str) -> None:
         """Go on without these live effects: one raised, and its savepoint has taken all of them back."""

@@ -148,7 +148,11 @@ class Step:
             self._live.hide(tool)
         call, running = LiveCall(tool.name, args, row.effect_id), Running(row, tool.adapter.name)
         return functools.partial(
-            running.run, functools.partial(self._run_live, tool, call), self._leave_out, awaited=tool.is_async
+            running.run,
+            functools.partial(self._run_live, tool, call),
+            self._leave_out,
+            functools.partial(self._list.keep, row, tool),
+            awaited=tool.is_async,
         )
 
     def _run_live(self, tool: Tool, call: LiveCall) -> Any:
@@ -263,6 +267,7 @@ class Step:
             secret=plan.secret,
             txn_digest=plan.txn_digest,
             live=plan.live,
+            returned=plan.returned,
         )
         self._in_force = True
         self._journal.traces.keep(self.txn, tracing.here())
@@ -285,6 +290,7 @@ class Step:
             calls=await self._planned(engine),
             staging=self._list.staging,
             live=self._list.live,
+            returned=self._list.returned,
         )
 
     async def _planned(self, engine: Engine) -> tuple[PlannedCall, ...]:

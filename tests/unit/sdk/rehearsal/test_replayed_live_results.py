@@ -1,0 +1,422 @@
+"""What live tools returned is in the journal, so a replay notices another answer, and a reconstruction has them."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections import UserDict
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from countersign import (
+    EffectFailed,
+    JournalError,
+    MemoryAdapter,
+    NotDone,
+    NotRecorded,
+    OutcomeUnknown,
+    Placeholder,
+    SQLiteAdapter,
+    Transaction,
+    replay,
+    tool,
+    transaction,
+)
+from countersign.contract import EffectState
+from countersign.journal.verifying import damage_of
+from countersign.transactions.listing import Listing
+from tests.fakes.desk import Desk, failing_tool, notes_database, refund_tool
+from tests.unit.sdk.journals import BOTH
+
+
+class Balance(BaseModel):
+    """A result with a type of its own."""
+
+    owner: str
+    cents: int
+
+
+class World:
+    """What live tools find: it changes between a run and its replay."""
+
+    def __init__(self, now: Any) -> None:
+        self.now, self.asked = now, 0
+
+    def answer(self) -> Any:
+        self.asked += 1
+        return self.now() if callable(self.now) else self.now
+
+
+def look_tool(desk: Desk, world: World, returns: Any = Any, **options: Any) -> Callable[..., Any]:
+    """A live tool that returns what the world holds."""
+
+    def look(who: str = "ada") -> Any:
+        """Look."""
+        return world.answer()
+
+    look.__annotations__["return"] = returns
+    made: Callable[..., Any] = tool(
+        "look", lane="live", adapter=MemoryAdapter(), registry=desk.registry, **options
+    )(look)
+    return made
+
+
+def run(desk: Desk, *looks: Callable[[], Any], key: str = "t-1") -> list[Any]:
+    with transaction(key, runtime=desk.runtime):
+        return [look() for look in looks]
+
+
+def kept(desk: Desk, key: str = "t-1") -> list[bytes | None]:
+    """What the journal holds of the live calls in force, as it stands there."""
+    (record,) = desk.runtime.journal.transactions.find(key)
+    assert damage_of(desk.runtime.journal.database, record.txn) is None
+    found = desk.runtime.journal.database.rows(
+        "SELECT result FROM effects WHERE txn = ? AND staging = ? AND lane = 'live' ORDER BY seq",
+        (record.txn, record.staging),
+    )
+    return [row["result"] for row in found]
+
+
+# -------------------------------------------------------------------------------------------------- verify
+
+
+def test_scenario_58_a_live_result_that_is_the_same_matches_and_another_one_diverges(desk: Desk) -> None:
+    world = World(0)
+    look = look_tool(desk, world, int)
+    assert run(desk, look) == [0]
+    same = replay("t-1", lambda _: look(), runtime=desk.runtime)
+    assert (same.status, same.divergences, same.unchecked) == ("same", (), ())
+    world.now = 7
+    other = replay("t-1", lambda _: look(), runtime=desk.runtime)
+    (one,) = other.divergences
+    assert (other.status, one.kind, one.lane, one.position, one.tool) == (
+        "diverged",
+        "result",
+        "live",
+        1,
+        "look",
+    )
+    assert (one.recorded, one.now) == ("0", "7")
+    assert str(one) == "live call 1 of look: its result was 0 and is 7"
+    assert run(desk, look, key="t-2") == [7]  # and nothing was kept of the replay
+    assert kept(desk) == [b"0"]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "told"),
+    [
+        ({"cents": 1, "owner": "ada"}, {"cents": 2, "owner": "ada"}, "in its result cents was 1 and is 2"),
+        ({"cents": 1}, {}, "in its result cents was 1 and is absent"),
+        ([1, 2], [2, 1], "its result was [1,2] and is [2,1]"),
+        ({"cents": 1}, {"cents": True}, "in its result cents was 1 and is true"),
+        (None, 1, "its result was null and is 1"),
+        ("a" * 9_000, "b", f'its result was "{"a" * 199}... and is "b"'),
+        (1, object(), "its result was 1 and is nothing that JSON could hold"),
+    ],
+)
+def test_where_live_results_differ_is_told(desk: Desk, then: Any, now: Any, told: str) -> None:
+    world = World(then)
+    look = look_tool(desk, world)
+    run(desk, look)
+    world.now = now
+    (one,) = replay("t-1", lambda _: look(), runtime=desk.runtime).divergences
+    assert str(one) == f"live call 1 of look: {told}"
+
+
+@pytest.mark.parametrize(
+    ("returns", "then", "now"),
+    [
+        (float, 1.0, 1),
+        (set[str], {"a", "b", "c"}, {"c", "b", "a"}),
+        (Balance, Balance(owner="ada", cents=1), {"owner": "ada", "cents": 1}),
+    ],
+)
+def test_live_results_that_are_equal_in_their_type_are_the_same(
+    desk: Desk, returns: Any, then: Any, now: Any
+) -> None:
+    world = World(then)
+    look = look_tool(desk, world, returns)
+    run(desk, look)
+    world.now = now
+    assert replay("t-1", lambda _: look(), runtime=desk.runtime).status == "same"
+
+
+def test_a_live_call_whose_arguments_differ_is_told_for_that_alone(desk: Desk) -> None:
+    world = World(1)
+    look = look_tool(desk, world)
+    run(desk, look)
+    world.now = 2
+    (one,) = replay("t-1", lambda _: look("eve"), runtime=desk.runtime).divergences
+    assert one.kind == "changed"
+
+
+def test_of_several_live_calls_the_one_that_answers_otherwise_is_named(desk: Desk) -> None:
+    answers = iter([1, 2, 3, 1, 9, 3])
+    look = look_tool(desk, World(lambda: next(answers)), int)
+    run(desk, look, look, lambda: look("eve"))
+    (one,) = replay("t-1", lambda _: (look(), look(), look("eve")), runtime=desk.runtime).divergences
+    assert str(one) == "live call 2 of look: its result was 2 and is 9"
+
+
+def test_what_a_journal_from_before_does_not_hold_is_said_to_be_unchecked(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = look_tool(desk, World(0), int)
+    with monkeypatch.context() as before:
+        before.setattr(Listing, "returned", {})
+        run(desk, look)
+    assert kept(desk) == [None]
+    found = replay("t-1", lambda _: look(), runtime=desk.runtime)
+    (told,) = found.unchecked
+    assert told == "live call 1 of look: its result was not recorded, so it is not compared"
+    assert (found.status, found.to_json()["unchecked"]) == ("same", [told])
+    assert f"  unchecked: {told}" in str(found).splitlines()
+    with pytest.raises(NotRecorded, match="what look returned is not in the record"):
+        replay("t-1", lambda _: look(), mode="reconstruct", runtime=desk.runtime)
+
+
+def test_of_a_tool_that_answers_nothing_nothing_is_missed(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = look_tool(desk, World(None), None)
+    with monkeypatch.context() as before:
+        before.setattr(Listing, "returned", {})
+        run(desk, look)
+    for mode in ("verify", "reconstruct"):
+        found = replay("t-1", lambda _: look(), mode=mode, runtime=desk.runtime)  # type: ignore[call-overload]
+        assert (found.status, found.unchecked) == ("same", ())
+
+
+def test_a_changed_live_result_in_the_journal_is_refused(desk: Desk, request: pytest.FixtureRequest) -> None:
+    request.node.add_marker(pytest.mark.tampers)
+    look = look_tool(desk, World(0), int)
+    run(desk, look)
+    with closing(sqlite3.connect(desk.runtime.settings.journal_path, isolation_level=None)) as db:
+        db.execute("UPDATE effects SET result = ? WHERE lane = 'live'", (b"7",))
+    with pytest.raises(JournalError, match="is not as the SDK wrote it"):
+        replay("t-1", lambda _: look(), runtime=desk.runtime)
+
+
+# --------------------------------------------------------------------------------------------- reconstruct
+
+
+def test_scenario_59_a_reconstruction_returns_what_live_tools_returned_in_its_type(desk: Desk) -> None:
+    world = World(Balance(owner="ada", cents=250))
+    look, refund = look_tool(desk, world, Balance), refund_tool(desk)
+
+    def step(_: Transaction) -> Balance:
+        found: Balance = look()
+        refund("o-1", found.cents)
+        return found
+
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        step(txn)
+    world.now = Balance(owner="ada", cents=0)
+    found = replay("t-1", step, mode="reconstruct", runtime=desk.runtime)
+    assert (found.status, found.value, world.asked) == ("same", Balance(owner="ada", cents=250), 1)
+    assert type(found.value) is Balance
+    instead = replay(
+        "t-1",
+        step,
+        mode="reconstruct",
+        live={"look": lambda who: Balance(owner=who, cents=1)},
+        runtime=desk.runtime,
+    )
+    assert [str(one) for one in instead.divergences] == [
+        "staged call 1 of refund: amount_cents was 250 and is 1"
+    ]
+
+
+def test_an_async_live_tool_is_reconstructed_as_well(desk: Desk) -> None:
+    world = World(3)
+
+    @tool("look", lane="live", adapter=MemoryAdapter(), registry=desk.registry)
+    async def look() -> int:
+        """Look."""
+        await asyncio.sleep(0)
+        found: int = world.answer()
+        return found
+
+    async def step(_: Transaction) -> int:
+        return await look()
+
+    async def both() -> tuple[Any, Any]:
+        async with transaction("t-1", runtime=desk.runtime) as txn:
+            await step(txn)
+        world.now = 4
+        return (
+            await replay("t-1", step, runtime=desk.runtime),
+            await replay("t-1", step, mode="reconstruct", runtime=desk.runtime),
+        )
+
+    verified, rebuilt = asyncio.run(both())
+    assert [str(one) for one in verified.divergences] == ["live call 1 of look: its result was 3 and is 4"]
+    assert (rebuilt.status, rebuilt.value, world.asked) == ("same", 3, 2)
+
+
+def test_a_live_call_that_is_not_in_the_record_cannot_be_reconstructed(desk: Desk) -> None:
+    look = look_tool(desk, World(1), int)
+    run(desk, look)
+    with pytest.raises(NotRecorded, match=r"live=\{'look': \.\.\.\}"):
+        replay("t-1", lambda _: look("eve"), mode="reconstruct", runtime=desk.runtime)
+
+
+# ------------------------------------------------------------------------------------------ what is written
+
+
+def endless() -> Iterator[int]:
+    yield 1
+    yield 2
+
+
+@pytest.mark.parametrize("make", [endless, lambda: [endless()], lambda: {"found": iter([1, 2])}, object])
+def test_what_has_no_json_form_is_not_kept_and_nothing_is_taken_from_it(
+    desk: Desk, make: Callable[[], Any]
+) -> None:
+    look = look_tool(desk, World(make))
+    (found,) = run(desk, look)
+    inner = found[0] if isinstance(found, list) else found["found"] if isinstance(found, dict) else found
+    assert type(found) is object or list(inner) == [1, 2]
+    assert kept(desk) == [None]
+    again = replay("t-1", lambda _: look(), runtime=desk.runtime)
+    assert (again.status, len(again.unchecked)) == ("same", 1)
+
+
+def test_a_cursor_that_a_live_tool_returns_can_still_be_read(desk: Desk) -> None:
+    database = SQLiteAdapter(notes_database(desk.folder))
+
+    @tool("notes", lane="live", adapter=database, registry=desk.registry)
+    def notes() -> Any:
+        """Every note."""
+        return database.connection.execute("SELECT 1 UNION SELECT 2")
+
+    with transaction("t-1", runtime=desk.runtime):
+        assert [row[0] for row in notes()] == [1, 2]
+    assert kept(desk) == [None]
+
+
+def test_a_result_that_is_too_large_is_not_kept_and_neither_is_what_would_fill_the_journal(
+    desk: Desk,
+) -> None:
+    look = look_tool(desk, World("x" * 300_000))
+    run(desk, look)
+    assert kept(desk) == [None]
+    world = World("x" * 200_000)
+    run(desk, *[look_tool_again(desk, world)] * 30, key="t-2")
+    held = [one for one in kept(desk, "t-2") if one is not None]
+    assert 0 < sum(map(len, held)) <= 4 * 1024 * 1024
+    assert len(held) < 30
+
+
+def look_tool_again(desk: Desk, world: World) -> Callable[[], Any]:
+    desk.registry._tools.clear()
+    return look_tool(desk, world)
+
+
+class Upset(UserDict[str, int]):
+    """One that cannot be looked at."""
+
+    def values(self) -> Any:
+        raise RuntimeError("not now")
+
+
+def test_a_result_that_raises_when_it_is_written_down_is_returned_all_the_same(desk: Desk) -> None:
+    upset = Upset()
+    assert run(desk, look_tool(desk, World(upset)))[0] is upset
+    assert kept(desk) == [None]
+
+
+def test_what_live_tools_returned_costs_no_commit(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    look, refund = look_tool(desk, World(1), int), refund_tool(desk)
+    database = desk.runtime.journal.database
+    begun: list[bool] = []
+    unit = database.unit
+
+    def counted(*, durable: bool) -> Any:
+        begun.append(durable)
+        return unit(durable=durable)
+
+    monkeypatch.setattr(database, "unit", counted)
+
+    def commits(key: str) -> list[bool]:
+        begun.clear()
+        run(desk, look, look, lambda: refund("o-1", 100), key=key)
+        return list(begun)
+
+    commits("first")
+    with_results = commits("t-1")
+    with monkeypatch.context() as before:
+        before.setattr(Listing, "returned", {})
+        assert commits("t-2") == with_results
+    assert kept(desk, "t-1") == [b"1", b"1"]
+
+
+def test_a_live_call_that_raised_and_one_that_was_taken_back_leave_no_result(desk: Desk) -> None:
+    answers = iter([1, 2, KeyError("gone"), 3])
+
+    def answer() -> Any:
+        found = next(answers)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    look = look_tool(desk, World(answer))
+    with transaction("t-1", runtime=desk.runtime):
+        look()
+        with pytest.raises(ValueError, match="taken back"), transaction():
+            look("bob")
+            raise ValueError("taken back")
+        with pytest.raises(KeyError):
+            look("eve")
+        look("sue")
+    assert kept(desk) == [b"1", None, b"3"]
+
+
+@pytest.mark.parametrize("engine", BOTH)
+def test_what_a_rerun_did_and_returned_is_what_is_kept(desk: Desk, engine: str) -> None:
+    """The first run's live work was undone, so what it had returned is of nothing that stands."""
+    hangs = [1]
+
+    @tool("pay", resource=("Order", "order_id"), registry=desk.registry)
+    def pay(order_id: str) -> None:
+        """Pay. Its first answer is lost."""
+        if hangs:
+            hangs.pop()
+            raise ConnectionError("the line was cut")
+
+    desk.publish(pay)
+    world = World(1)
+    look = look_tool(desk, world, int)
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+        look("only then")
+        pay("o-1")
+    ((txn, revisions),) = desk.service.revisions.items()
+    desk.service.settle(txn, revisions[-1].held[0].effect.effect_id, EffectState.FIRED)
+    world.now = 2
+    with transaction("t-1", runtime=desk.runtime):
+        look("ada")
+        pay("o-1")
+    (record,) = desk.runtime.journal.transactions.find("t-1")
+    rows = desk.runtime.journal.transactions.live(record)
+    assert [(row.args, row.state.value, row.result) for row in rows][-1] == ({"who": "ada"}, "kept", b"2")
+    assert damage_of(desk.runtime.journal.database, txn) is None
+
+
+def test_what_was_undone_since_is_replayed_with_what_it_returned(desk: Desk) -> None:
+    """A staged call failed, so the live work beside it was undone; what it had answered is still what it had."""
+    world = World(5)
+    look, full = look_tool(desk, world, int), failing_tool(desk, NotDone("mailbox full"), acts=False)
+
+    def step(_: Transaction) -> Placeholder[Any]:
+        look()
+        return full("o-1")
+
+    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime) as txn:
+        step(txn)
+    assert replay("t-1", step, mode="reconstruct", runtime=desk.runtime).status == "same"
+    world.now = 6
+    assert replay("t-1", step, runtime=desk.runtime).status == "diverged"
