@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -18,12 +19,14 @@ from countersign import (
     LiveSession,
     MemoryAdapter,
     NotDone,
+    NotRecorded,
     SQLiteAdapter,
     replay,
     tool,
     transaction,
 )
 from countersign.contract import Verdict
+from countersign.journal.exporting import exported
 from countersign.journal.records import ShownEffect
 from countersign.journal.sealing import HIDDEN, Seals
 from countersign.journal.telling import describe
@@ -80,8 +83,12 @@ def found(desk: Desk, key: str) -> str:
 
 def told_of(desk: Desk, key: str) -> str:
     """What `countersign journal show` tells."""
+    return repr(described(desk, key))
+
+
+def described(desk: Desk, key: str) -> dict[str, Any]:
     (record,) = desk.runtime.journal.transactions.find(key)
-    return repr(describe(desk.runtime.journal, record))
+    return describe(desk.runtime.journal, record)
 
 
 def in_journal(desk: Desk) -> list[str]:
@@ -246,7 +253,14 @@ def test_what_a_live_tool_with_secrets_returned_stands_nowhere_and_is_replayed(d
     assert [str(one) for one in other.divergences] == [
         "live call 1 of find: its result is another, and is hidden"
     ]
-    for one in (rebuilt, other):
+    written = json.loads(exported("json", [described(desk, "t-1")], "2026-11-23T12:00:00Z"))
+    from_export = replay("t-1", lambda _: find("ada"), export=written, runtime=desk.runtime)
+    assert from_export.unchecked == (
+        "live call 1 of find: its result is hidden in the export, so it is not compared",
+    )
+    with pytest.raises(NotRecorded, match="is hidden in an export"):
+        replay("t-1", lambda _: find("ada"), mode="reconstruct", export=written, runtime=desk.runtime)
+    for one in (rebuilt, other, from_export):
         assert found_in({"replay": f"{one}{one.to_json()}{[*one.divergences]!r}".encode()}) == []
 
 
@@ -261,8 +275,7 @@ def test_what_a_live_tool_found_for_a_call_with_secrets_stands_nowhere(desk: Des
     with transaction("t-1", runtime=desk.runtime) as txn:
         step(txn)
     assert in_journal(desk) == []
-    exported = describe(desk.runtime.journal, desk.runtime.journal.transactions.find("t-1")[0])
-    assert [one["result"] for one in exported["effects"]] == [HIDDEN, HIDDEN]
+    assert [one["result"] for one in described(desk, "t-1")["effects"]] == [HIDDEN, HIDDEN]
     again = replay("t-1", step, mode="reconstruct", runtime=desk.runtime)
     assert (again.status, again.value.result) == ("same", f"paid with {SECRET}")
 

@@ -155,4 +155,6 @@ def _print_replayed(found: ReplayResult) -> None:
     )  # fmt: skip
     for divergence in found.divergences:
         typer.echo(f"differs: {divergence}")
+    for told in found.unchecked:
+        typer.echo(visible(f"unchecked: {told}"))
     typer.echo(f"{found.status}; nothing fired")

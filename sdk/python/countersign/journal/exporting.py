@@ -3,7 +3,9 @@
 Rules: what cannot be read is told as damaged, in JSON apart from the transactions that can be replayed; what a manifest
 calls secret is hidden as `show` hides it (telling.py); the JSON document names its form and version; a cell of the CSV
 never begins as a formula; what an agent wrote is no markup in the Markdown. An export is a copy to read: nothing is
-taken back from it, and it proves nothing.
+taken back from it. Each transaction of the JSON document has a digest over all that is said of it, so that an edit by
+hand is noticed, and the head of its chain, by which it can be compared with the journal. Neither is signed: whoever
+knows this page can edit it and make the digest anew.
 """
 
 from __future__ import annotations
@@ -12,6 +14,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
+from countersign.contract import names
+from countersign.contract.canonical import canonicalize
 from countersign.journal.telling import json_text, visible
 
 Form = Literal["json", "csv", "md"]
@@ -30,12 +34,25 @@ _FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a spreadsheet w
 def exported(form: Form, transactions: Sequence[Mapping[str, Any]], at: str) -> str:
     """These transactions, as `telling.describe` tells them, in one text."""
     if form == "json":
-        sound = [one for one in transactions if "unreadable" not in one]
+        sound = [
+            {**one, "digest": transaction_digest(one)} for one in transactions if "unreadable" not in one
+        ]
         document = {"format": FORMAT, "exported_at": at, "transactions": sound}
         if damaged := [one for one in transactions if "unreadable" in one]:
             document["damaged"] = damaged
         return json_text(document, indent=2) + "\n"
     return "".join(_table(transactions) if form == "csv" else _pages(transactions, at))
+
+
+def transaction_digest(told: Mapping[str, Any]) -> str:
+    """The digest of one transaction of a JSON document: SHA-256 over the name of the form and the canonical JSON of all
+    its members but `digest`.
+
+    Raises:
+        AdmissionError: it holds what is no JSON.
+    """
+    said = {name: value for name, value in told.items() if name != "digest"}
+    return names.labelled_digest(f"{FORMAT}\n".encode(), canonicalize(said))
 
 
 def _table(transactions: Sequence[Mapping[str, Any]]) -> Iterator[str]:

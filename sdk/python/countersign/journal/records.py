@@ -42,6 +42,7 @@ class TransactionRecord:
     holder: str | None
     generation: int
     lease_until: float
+    chain_hash: str
     created_at: float
     updated_at: float
 

@@ -25,7 +25,7 @@ DAMAGED: Final = "damaged"
 
 _OF_TXN: Final = (
     *("txn", "key", "agent", "state", "revision", "attempt", "unreported"),
-    *("created", "changed", "note", "edits"),
+    *("created", "changed", "note", "edits", "chain"),
 )
 _OF_EFFECT: Final = (
     *("lane", "seq", "tool", "state", "effect_id", "call_key"),
@@ -126,6 +126,7 @@ def _described(
         "changed": _moment(record.updated_at),
         "note": record.note,
         "edits": edits,
+        "chain": record.chain_hash,
         "effects": effects,
     }
 

@@ -1,8 +1,9 @@
 """What was recorded of a step: read from a journal, or from the document that `countersign journal export` wrote.
 
 Rules: a journal is only read; a transaction whose chain of hashes does not hold is refused, for nobody could say what a
-divergence from it means. An export is a copy that proves nothing, and is taken as it is written. What a manifest calls
-secret is hidden in both; calls are told apart by their call keys, which bind it.
+divergence from it means. An export that was edited is refused by its digests, which whoever edits may make anew; one of
+before has none, and is taken with a word about it. What a manifest calls secret is hidden in both; calls are told apart
+by their call keys, which bind it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from countersign.contract.admission import Limits, load
 from countersign.contract.errors import AdmissionError
 from countersign.errors import JournalError, MisuseError
 from countersign.journal import Journal, TransactionRecord
-from countersign.journal.exporting import FORMAT
+from countersign.journal.exporting import FORMAT, transaction_digest
 from countersign.journal.place import JournalPlace
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE
 from countersign.journal.sealing import HIDDEN
@@ -72,6 +73,8 @@ class RecordedTransaction(_Read):
     agent: str
     state: str
     effects: tuple[RecordedCall, ...]
+    digest: str | None = None
+    vouched_for: bool = True  # an export of before has no digest
 
     @property
     def independent(self) -> bool:
@@ -82,6 +85,12 @@ class RecordedTransaction(_Read):
 class _Export(_Read):
     format: str
     transactions: tuple[RecordedTransaction, ...]
+
+
+class _Said(_Read):
+    """The same, all of it: what its digests cover."""
+
+    transactions: tuple[dict[str, Any], ...]
 
 
 class RecordedRun(_Read):
@@ -96,6 +105,11 @@ class RecordedRun(_Read):
         """Every call, the compensations included."""
         for one in self.transactions:
             yield from one.effects
+
+    @property
+    def vouched_for(self) -> bool:
+        """Whether something shows that it was not edited by hand, as far as that goes."""
+        return all(one.vouched_for for one in self.transactions)
 
     @property
     def hides(self) -> bool:
@@ -131,6 +145,7 @@ def from_export(document: Path | Mapping[str, Any], name: str) -> RecordedRun:
 
     Raises:
         MisuseError: it is no such document, or has no such step, or several.
+        JournalError: it was edited.
     """
     everything = _export(document)
     named = [one for one in everything if name == one.key or one.txn.startswith(name)]
@@ -142,6 +157,7 @@ def _export(document: Path | Mapping[str, Any]) -> Sequence[RecordedTransaction]
     try:
         value = load(document.read_bytes(), _EXPORT_LIMITS) if isinstance(document, Path) else document
         read = _Export.model_validate(value, strict=False)
+        digests = [transaction_digest(one) for one in _Said.model_validate(value, strict=False).transactions]
     except OSError as error:
         raise MisuseError(f"{told} cannot be read: {error.strerror}") from error
     except AdmissionError as error:
@@ -154,7 +170,26 @@ def _export(document: Path | Mapping[str, Any]) -> Sequence[RecordedTransaction]
         ) from error
     if read.format != FORMAT:
         raise MisuseError(f"{told} is of the form {read.format!r}; this SDK reads {FORMAT!r}")
-    return read.transactions
+    return [*_vouched_for(read.transactions, digests, told)]
+
+
+def _vouched_for(
+    found: Sequence[RecordedTransaction], digests: Sequence[str], told: str
+) -> Iterator[RecordedTransaction]:
+    """These transactions, whose digests were computed anew, with whether one stood there.
+
+    Raises:
+        JournalError: one is another, or is gone where others stand.
+    """
+    of_before = all(one.digest is None for one in found)
+    for one, digest in zip(found, digests, strict=True):
+        if not of_before and one.digest != digest:
+            why = "its digest is gone" if one.digest is None else "its digest is another"
+            raise JournalError(
+                f"transaction {one.txn[:12]} of {told} is not as it was exported: {why}. Nothing is replayed from it; "
+                f"{_WRITE_ONE}"
+            )
+        yield one.model_copy(update={"vouched_for": not of_before})
 
 
 def _described(journal: Journal, name: str, place: JournalPlace) -> Sequence[RecordedTransaction]:

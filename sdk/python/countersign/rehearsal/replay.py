@@ -49,6 +49,9 @@ Mode = Literal["verify", "reconstruct"]
 Step = Callable[[Transaction], Any]
 NOT_RECORDED: Final = "not recorded"
 """The outcome of a placeholder whose call was not recorded, or whose result an export does not tell."""
+_NOT_VOUCHED_FOR: Final = (
+    "the export of {key!r} has no digest, so nothing vouches for it: one that was edited replays as well"
+)
 
 
 @overload
@@ -92,7 +95,7 @@ def replay(
 
     Raises:
         MisuseError: there is no such record, or nothing in it to replay; `fn` is no step.
-        JournalError: the record was changed behind the SDK.
+        JournalError: the record was changed behind the SDK, or the export was edited.
         NotRecorded: a reconstruction needs what a live call returned, and the record does not have it.
     """
     require_running()
@@ -205,7 +208,7 @@ class _Replay:
         self._rehearsal = _Rehearsal(self)
         self._alone = Alone(recorded.agent, registry, self._rehearsal.journal, runtime)
         self._outcomes = tuple(ReplayedCall.of(call, registry) for call in recorded.calls())
-        self._unchecked: list[str] = []
+        self._unchecked = [] if recorded.vouched_for else [_NOT_VOUCHED_FOR.format(key=recorded.key)]
         self.outcomes_by_id = {one.effect_id: one for one in self._outcomes}
 
     def run(self, fn: Step) -> ReplayResult:

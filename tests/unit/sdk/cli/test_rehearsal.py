@@ -97,6 +97,11 @@ def notes_a_length(txn):
     pay("o-1", measure())
 
 
+def measures_twice(txn):
+    pay("o-1", measure())
+    measure()
+
+
 def no_step():
     """Takes no transaction."""
 
@@ -331,11 +336,32 @@ def test_a_replay_reads_an_export_without_a_journal_or_a_service(
     assert run(*command, f"{agent}:pays_more").exit_code == 1
 
 
+def test_a_replay_refuses_an_export_that_was_edited_and_says_what_it_could_not_check(
+    served: Desk, agent: Path
+) -> None:
+    record(agent, "pays")
+    out = agent.parent / "export.json"
+    assert run("journal", "export", "--out", str(out)).exit_code == 0
+    written = json.loads(out.read_text())
+    command = ("journal", "replay", "case-1", "--from", str(out), "--step", f"{agent}:pays")
+    out.write_text(out.read_text().replace("n-o-1", "n-o-2"))
+    refused = run(*command)
+    assert (refused.exit_code, refused.stdout) == (1, "")
+    assert "is not as it was exported: its digest is another" in refused.stderr
+    for one in written["transactions"]:
+        del one["digest"]
+    out.write_text(json.dumps(written))
+    said = "the export of 'case-1' has no digest"
+    assert f"unchecked: {said}" in run(*command).stdout
+    (told,) = json.loads(run(*command, "--json").stdout)["unchecked"]
+    assert told.startswith(said)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (
-            ("case-1", "--step", "{agent}:notes_a_length", "--mode", "reconstruct"),
+            ("case-1", "--step", "{agent}:measures_twice", "--mode", "reconstruct"),
             "not_recorded: what rehearsed_measure",
         ),
         (("case-1", "--step", "{agent}:pays", "--mode", "guess"), "misuse: there is no mode 'guess'"),

@@ -1,0 +1,143 @@
+"""An export says what it said when it was written: one that was edited by hand is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from countersign import JournalError, MemoryAdapter, ReplayResult, Transaction, replay, tool, transaction
+from countersign.journal.exporting import exported, transaction_digest
+from countersign.journal.telling import describe
+from countersign.journal.verifying import verify
+from tests.fakes.desk import Desk, refund_tool
+
+Document = dict[str, Any]
+
+
+@pytest.fixture
+def step(desk: Desk) -> Callable[[Transaction], Any]:
+    """A step with a live and a staged call, committed under two keys."""
+
+    @tool("look", lane="live", adapter=MemoryAdapter(), registry=desk.registry)
+    def look() -> int:
+        """Look."""
+        return 3
+
+    refund = refund_tool(desk)
+
+    def body(_: Transaction) -> Any:
+        return refund("o-1", 100 * look())
+
+    for key in ("t-1", "t-2"):
+        with transaction(key, runtime=desk.runtime) as txn:
+            body(txn)
+    return body
+
+
+@pytest.fixture
+def document(desk: Desk, step: Callable[[Transaction], Any]) -> Document:
+    """What `journal export --format json` writes of them."""
+    journal = desk.runtime.journal
+    found = [describe(journal, one) for key in ("t-1", "t-2") for one in journal.transactions.find(key)]
+    read: Document = json.loads(exported("json", found, "2026-11-23T12:00:00Z"))
+    return read
+
+
+def replayed(
+    desk: Desk, step: Callable[[Transaction], Any], export: Any, mode: Any = "verify"
+) -> ReplayResult:
+    found = replay("t-1", step, export=export, mode=mode, runtime=desk.runtime)
+    assert isinstance(found, ReplayResult)
+    return found
+
+
+def edited(document: Document, edit: Callable[[Document], None]) -> Document:
+    copy: Document = json.loads(json.dumps(document))
+    edit(copy["transactions"][0])
+    return copy
+
+
+@pytest.mark.parametrize("mode", ["verify", "reconstruct"])
+def test_scenario_58_an_export_as_it_was_written_replays(
+    desk: Desk, step: Callable[[Transaction], Any], document: Document, mode: str, tmp_path: Path
+) -> None:
+    (path := tmp_path / "export.json").write_text(json.dumps(document, sort_keys=True, indent=7))
+    for export in (document, path):  # how it is laid out is no part of what it says
+        found = replayed(desk, step, export, mode)
+        assert (found.status, found.unchecked, found.value.outcome) == ("same", (), "fired")
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda one: one["effects"][0].update(result='{"refund_id":"r-other"}'),
+        lambda one: one["effects"][1].update(result="4"),
+        lambda one: one["effects"][0].update(call_key="0" * 64),
+        lambda one: one["effects"][0].update(state="failed"),
+        lambda one: one["effects"].pop(),
+        lambda one: one["effects"].reverse(),
+        lambda one: one.update(note="all is well"),
+        lambda one: one.update(chain="0" * 64),
+        lambda one: one.update(added="by hand"),
+        lambda one: one.pop("note"),
+        lambda one: one.update(digest="0" * 64),
+    ],
+)
+def test_scenario_58_an_export_that_was_edited_is_refused(
+    desk: Desk, step: Callable[[Transaction], Any], document: Document, edit: Callable[[Document], None]
+) -> None:
+    with pytest.raises(JournalError, match="is not as it was exported: its digest is another") as told:
+        replayed(desk, step, edited(document, edit))
+    assert "Nothing is replayed from it" in str(told.value)
+
+
+def test_an_edit_of_another_transaction_refuses_the_document_as_well(
+    desk: Desk, step: Callable[[Transaction], Any], document: Document
+) -> None:
+    document["transactions"][1]["effects"][0]["result"] = "1"
+    with pytest.raises(JournalError, match=document["transactions"][1]["txn"][:12]):
+        replayed(desk, step, document)
+
+
+def test_one_that_was_written_before_there_were_digests_replays_with_a_word_about_it(
+    desk: Desk, step: Callable[[Transaction], Any], document: Document
+) -> None:
+    for one in document["transactions"]:
+        del one["digest"], one["chain"]
+        one["effects"][0]["result"] = '"tampered with"'
+    found = replayed(desk, step, document)
+    assert found.outcomes[0].recorded == '"tampered with"'
+    assert found.unchecked == (
+        "the export of 't-1' has no digest, so nothing vouches for it: one that was edited replays as well",
+    )
+
+
+def test_one_digest_that_is_gone_where_others_stand_is_an_edit(
+    desk: Desk, step: Callable[[Transaction], Any], document: Document
+) -> None:
+    with pytest.raises(JournalError, match="is not as it was exported: its digest is gone"):
+        replayed(desk, step, edited(document, lambda one: one.pop("digest")))
+
+
+def test_whoever_knows_how_may_make_the_digest_anew_and_the_journal_shows_it_by_its_head(
+    desk: Desk, step: Callable[[Transaction], Any], document: Document
+) -> None:
+    """What a digest without a key proves, and what it does not."""
+
+    def forge(one: Document) -> None:
+        one["effects"][0]["result"] = '"forged"'
+        one["digest"] = transaction_digest(one)
+
+    assert replayed(desk, step, edited(document, forge)).unchecked == ()
+    heads = {chain.key: chain.head for chain in verify(desk.runtime.settings.journal_path, "t-1").chains}
+    assert heads == {"t-1": document["transactions"][0]["chain"]}
+    with transaction(
+        "t-1", runtime=desk.runtime
+    ) as txn:  # run again: the journal goes on, and the export does not
+        step(txn)
+    (chain,) = verify(desk.runtime.settings.journal_path, "t-1").chains
+    assert chain.head != document["transactions"][0]["chain"]
