@@ -30,6 +30,7 @@ from countersign.contract import EffectState
 from countersign.journal.verifying import damage_of
 from countersign.transactions.listing import Listing
 from tests.fakes.desk import Desk, failing_tool, notes_database, refund_tool
+from tests.unit.sdk.full_disk import full_after
 from tests.unit.sdk.journals import BOTH
 
 
@@ -404,6 +405,28 @@ def test_what_a_rerun_did_and_returned_is_what_is_kept(desk: Desk, engine: str) 
     rows = desk.runtime.journal.transactions.live(record)
     assert [(row.args, row.state.value, row.result) for row in rows][-1] == ({"who": "ada"}, "kept", b"2")
     assert damage_of(desk.runtime.journal.database, txn) is None
+
+
+@pytest.mark.parametrize("engine", BOTH)
+def test_a_call_that_a_rerun_brought_back_is_kept_with_what_it_returned_now(desk: Desk, engine: str) -> None:
+    """Its row stays, and what it had returned was lost with the first run's process."""
+    world = World(1)
+    look, refund = look_tool(desk, world, int), refund_tool(desk)
+    with (
+        pytest.raises((JournalError, OutcomeUnknown)),
+        full_after(desk.runtime.journal, 0),
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        look()
+        refund("o-1", 100)
+    assert kept(desk) == [b"1"]
+    world.now = 2
+    with transaction("t-1", runtime=desk.runtime):
+        look()
+        refund("o-1", 100)
+    assert kept(desk) == [b"2"]
+    (record,) = desk.runtime.journal.transactions.find("t-1")
+    assert [row.state.value for row in desk.runtime.journal.transactions.live(record)] == ["kept"]
 
 
 def test_what_was_undone_since_is_replayed_with_what_it_returned(desk: Desk) -> None:
