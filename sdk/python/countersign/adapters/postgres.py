@@ -25,7 +25,7 @@ from countersign.adapters.inside import Inside
 from countersign.adapters.postgres_changes import changes_of
 from countersign.adapters.postgres_statements import Rows, require_stays
 from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
-from countersign.errors import CommitUnknown, Moved, SessionLost, SettingsError
+from countersign.errors import CommitUnknown, Moved, NotStageable, SessionLost, SettingsError
 
 if TYPE_CHECKING:
     import psycopg
@@ -92,9 +92,13 @@ class PostgresAdapter(LiveAdapter):
         """Open a connection of the transaction's own.
 
         Raises:
+            NotStageable: there is no such database, or its server cannot be reached.
             Moved: others kept one of `locks` for all of `wait_seconds`.
         """
-        connection = self.connect()
+        try:
+            connection = self.connect()
+        except self._driver.OperationalError as error:
+            raise NotStageable(f"the database of {self.name!r} cannot be reached: {error}") from error
         try:
             table = self._table(connection)
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
