@@ -115,11 +115,13 @@ class PostgresAdapter(LiveAdapter):
         try:
             connection.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(named))
         except self._driver.Error as error:
-            self.require_no_conflict(error, table)
+            self.require_no_conflict(error, key=table)
             raise
 
-    def require_no_conflict(self, error: BaseException, key: str) -> None:
-        """The server's word that somebody else came in between is what other adapters find by versions."""
+    def require_no_conflict(self, error: BaseException, *, key: str = "", during: str = "") -> None:
+        """The server's word that somebody else came in between is what other adapters find by versions. Over which row,
+        it does not say.
+        """
         if not isinstance(error, self._driver.Error) or error.sqlstate not in _CONFLICTS:
             return
         said = error.diag.message_primary or error.sqlstate
@@ -128,6 +130,7 @@ class PostgresAdapter(LiveAdapter):
                 f", wait_seconds={self._wait_seconds:g}; have it run again by isolation=Retry(), or give "
                 "PostgresAdapter more wait_seconds"
             )
+        said = f"{during}: {said}" if during else said
         raise Moved(self.name, key, read=False, expected=None, now=None, said=said) from error
 
     def landed(self, attempt_id: str) -> bool | None:
@@ -200,7 +203,7 @@ class PostgresSession(LiveSession):
             self._take_back(_EFFECT)
             if self._lost is not None and isinstance(error, Exception):
                 raise self._lost from (None if error is self._lost else error)
-            self._adapter.require_no_conflict(error, call.tool)
+            self._adapter.require_no_conflict(error, during=repr(call.tool))
             raise
 
     def savepoint(self) -> Savepoint:
@@ -268,7 +271,7 @@ class PostgresSession(LiveSession):
         try:
             self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         except _driver().Error as error:
-            self._adapter.require_no_conflict(error, "a deferred constraint")
+            self._adapter.require_no_conflict(error, during="a deferred constraint")
             raise
 
     def commit(self, attempt_id: str) -> None:
