@@ -62,6 +62,7 @@ SAYS = {
         "500 USD for pay_23 and 90 USD for pay_24",
         "100 USD for pay_25, 100 USD for pay_26",
     ],
+    "sdk/python/countersign/adapters/README.md": ["1"],
     "sdk/python/README.md": [
         "1240 USD for pay_7",
         "2",

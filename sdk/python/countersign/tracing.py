@@ -5,9 +5,10 @@ one for us with `using`. The SDK
 makes no provider and no exporter of its own: where an agent's traces go is its program's business. Without a tracer no
 `traceparent` is sent either: an id that nobody records joins nothing, and the service has traces of its own.
 
-Everything that becomes of a transaction is one trace. The journal keeps where its commit was traced; what another
-process does later (resume, a worker after an approval) goes on in that trace, linked to whatever that process was
-doing itself. A span holds ids, digests and states. Args, results, reasons and the text of exceptions are in none.
+Everything that becomes of a transaction from where its block is left is one trace; a live effect has its span before
+that, in the program's own trace if it has one around the block. The journal keeps where its commit was traced; what
+another process does later (resume, a worker after an approval) goes on in that trace, linked to whatever it was doing
+itself. A span holds ids, digests and states. Args, results, reasons and the text of exceptions are in none.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Live adapters: resources that can undo. One file each; the protocol they share is `protocol.py`, the exam that each
-must pass `contract.py`.
+must pass `contract.py`, and `Inside` what the tools of one get to work on.
 """
 
+from countersign.adapters.inside import Inside
 from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint, Seen
 from countersign.adapters.sqlite import SQLiteAdapter
 
-__all__ = ["Change", "LiveAdapter", "LiveCall", "LiveSession", "SQLiteAdapter", "Savepoint", "Seen"]
+__all__ = ["Change", "Inside", "LiveAdapter", "LiveCall", "LiveSession", "SQLiteAdapter", "Savepoint", "Seen"]

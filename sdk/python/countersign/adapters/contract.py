@@ -27,13 +27,14 @@ from countersign.adapters.examined import (
 )
 from countersign.adapters.nesting import Nesting
 from countersign.adapters.protocol import LiveAdapter, LiveSession
+from countersign.adapters.refusing import Refusing
 from countersign.adapters.stragglers import Stragglers
 from countersign.errors import Moved, OutsideTransaction, SessionLost, TransactionBusy
 
 __all__ = ["AdapterContract", "Resource"]
 
 
-class AdapterContract(Nesting, Stragglers):
+class AdapterContract(Nesting, Refusing, Stragglers):
     """Everything the SDK relies on. One method for each fact."""
 
     # ------------------------------------------------------------------------------------ what it does

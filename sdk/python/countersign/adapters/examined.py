@@ -61,13 +61,19 @@ class Resource(ABC):
         """
         return False
 
+    def touch_what_stays(self, adapter: LiveAdapter) -> bool:
+        """What a tool does to something that no adapter could put back; inside an effect, and it has to be refused with
+        `NotStageable`. False where there is no such thing.
+        """
+        return False
+
     def told(self, change: Change) -> tuple[str, object, object]:
         """A change in the words of the exam: key, value before, value after. For resources that tell of whole rows."""
         return change.key, text_of(change.before), text_of(change.after)
 
     @abstractmethod
     def away(self) -> LiveAdapter | None:
-        """An adapter whose resource cannot be reached; None where there is no such thing."""
+        """An adapter whose resource is not there, or cannot be reached; None where there is no such thing."""
 
 
 class Examined(ABC):

@@ -25,7 +25,7 @@ from countersign.adapters.inside import Inside
 from countersign.adapters.postgres_changes import changes_of
 from countersign.adapters.postgres_statements import Rows, require_stays
 from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
-from countersign.errors import CommitUnknown, Moved, SessionLost, SettingsError
+from countersign.errors import CommitUnknown, Moved, NotStageable, SessionLost, SettingsError
 
 if TYPE_CHECKING:
     import psycopg
@@ -92,9 +92,13 @@ class PostgresAdapter(LiveAdapter):
         """Open a connection of the transaction's own.
 
         Raises:
+            NotStageable: there is no such database, or its server cannot be reached.
             Moved: others kept one of `locks` for all of `wait_seconds`.
         """
-        connection = self.connect()
+        try:
+            connection = self.connect()
+        except self._driver.OperationalError as error:
+            raise NotStageable(f"the database of {self.name!r} cannot be reached: {error}") from error
         try:
             table = self._table(connection)
             connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ")
@@ -111,11 +115,13 @@ class PostgresAdapter(LiveAdapter):
         try:
             connection.execute(sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(named))
         except self._driver.Error as error:
-            self.require_no_conflict(error, table)
+            self.require_no_conflict(error, key=table)
             raise
 
-    def require_no_conflict(self, error: BaseException, key: str) -> None:
-        """The server's word that somebody else came in between is what other adapters find by versions."""
+    def require_no_conflict(self, error: BaseException, *, key: str = "", during: str = "") -> None:
+        """The server's word that somebody else came in between is what other adapters find by versions. Over which row,
+        it does not say.
+        """
         if not isinstance(error, self._driver.Error) or error.sqlstate not in _CONFLICTS:
             return
         said = error.diag.message_primary or error.sqlstate
@@ -124,6 +130,7 @@ class PostgresAdapter(LiveAdapter):
                 f", wait_seconds={self._wait_seconds:g}; have it run again by isolation=Retry(), or give "
                 "PostgresAdapter more wait_seconds"
             )
+        said = f"{during}: {said}" if during else said
         raise Moved(self.name, key, read=False, expected=None, now=None, said=said) from error
 
     def landed(self, attempt_id: str) -> bool | None:
@@ -196,7 +203,7 @@ class PostgresSession(LiveSession):
             self._take_back(_EFFECT)
             if self._lost is not None and isinstance(error, Exception):
                 raise self._lost from (None if error is self._lost else error)
-            self._adapter.require_no_conflict(error, call.tool)
+            self._adapter.require_no_conflict(error, during=repr(call.tool))
             raise
 
     def savepoint(self) -> Savepoint:
@@ -264,7 +271,7 @@ class PostgresSession(LiveSession):
         try:
             self._connection.execute("SET CONSTRAINTS ALL IMMEDIATE")
         except _driver().Error as error:
-            self._adapter.require_no_conflict(error, "a deferred constraint")
+            self._adapter.require_no_conflict(error, during="a deferred constraint")
             raise
 
     def commit(self, attempt_id: str) -> None:

@@ -160,7 +160,7 @@ class LiveAdapter(Protocol):
 
         Raises:
             Moved: others kept it locked for too long.
-            NotStageable: the resource is not there.
+            NotStageable: the resource is not there, or cannot be reached.
         """
         ...
 

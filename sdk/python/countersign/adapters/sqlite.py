@@ -105,7 +105,7 @@ class SQLiteAdapter(LiveAdapter):
                 f"{error} for longer than busy_seconds={self._busy_seconds:g}; have it run again by "
                 "isolation=Retry(), or give SQLiteAdapter more busy_seconds"
             )
-            raise Moved(self.name, "BEGIN", read=False, expected=None, now=None, said=said) from error
+            raise Moved(self.name, "", read=False, expected=None, now=None, said=said) from error
         session = SQLiteSession(self.name, connection, self._inside)
         self._begun.add(session)
         return session

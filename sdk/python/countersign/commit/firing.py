@@ -191,8 +191,17 @@ class FireRun:
 
     async def _traced(self, call: PlannedCall, kwargs: dict[str, Any], in_doubt: bool) -> object:
         facts = {"txn": call.effect.txn, "effect_id": call.effect.effect_id, "tool": call.effect.tool}
-        with tracing.span("countersign fire", kind=self._authority.kind, **facts):
-            return await self._call(call, kwargs, in_doubt)
+        with tracing.span("countersign fire", kind=self._authority.kind, **facts) as tell:
+            try:
+                returned = await self._call(call, kwargs, in_doubt)
+            except TooLateError:
+                raise  # not called; another try is asked for
+            except BaseException as error:
+                known = says_not_done(call, error) and not in_doubt
+                tell(state=(Outcome.FAILED if known else Outcome.UNKNOWN).value)
+                raise
+            tell(state=Outcome.FIRED.value)
+            return returned
 
     async def _call(self, call: PlannedCall, kwargs: dict[str, Any], in_doubt: bool) -> object:
         effect = call.effect

@@ -103,8 +103,9 @@ def moved_text(
 ) -> str:
     """That nothing stands, because somebody else came in between; `said` are the resource's own words for it."""
     if said:
+        met = f"{key!r} met another transaction" if key else "another transaction was met"
         return (
-            f"{key!r} met another transaction in {adapter!r} ({said}). Nothing was fired now, live effects are undone; "
+            f"{met} in {adapter!r} ({said}). Nothing was fired now, live effects are undone; "
             "run the transaction again."
         )
     found = f"{holder} is changing it" if holder else f"it is now at {_version(now)}"

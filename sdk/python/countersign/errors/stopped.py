@@ -180,7 +180,8 @@ class Moved(Stopped):
     """What live effects saw was changed by somebody else before the commit; run the transaction again.
 
     `expected` is the version they saw, `now` the one that is there; None where there was, or is, nothing. A database
-    that keeps no versions says in the text what it found, and `key` is the tool. `attempts`: how many runs met this.
+    that keeps no versions says in the text what it found; `key` is the table it waited for, or empty where it names
+    none. `attempts`: how many runs met this.
     """
 
     code = "moved"

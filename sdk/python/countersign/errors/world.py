@@ -69,12 +69,14 @@ def owner_told(holder: str) -> str:
 
 
 class TransactionBusy(WorldError):
-    """Another process owns this transaction's journal entry and is alive. `holder` is the name of its lease."""
+    """Another process owns this transaction's journal entry and is alive. `holder` is the name of its lease; it was
+    waited for `waited` seconds, as `Settings.lease_wait_seconds` says for a second run of the same key.
+    """
 
     code = "transaction_busy"
 
     def __init__(self, key: str, holder: str, waited: float) -> None:
-        self.key, self.holder = key, holder
+        self.key, self.holder, self.waited = key, holder, waited
         super().__init__(
             f"transaction {key!r} is being run by {owner_told(holder)}; waited {waited:.0f} s. Try again when it has "
             "ended: a second run finds its results."

@@ -14,9 +14,10 @@ import inspect
 import logging
 import os
 from collections.abc import Callable, Container
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Final, TypeVar
 
+from countersign import tracing
 from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint
 from countersign.errors import (
     JournalError,
@@ -61,8 +62,15 @@ class LiveWork:
             raise AssertionError("registration refuses a live tool without an adapter")
         if tool.is_async:
             return self._run_async(tool, call)
-        with self._turns.blocking(tool.name), self._session(tool.adapter).effect(call):
+        with (
+            self._turns.blocking(tool.name),
+            self._traced(call),
+            self._session(tool.adapter).effect(call),
+        ):
             return tool.fn(**dict(call.args))
+
+    def _traced(self, call: LiveCall) -> AbstractContextManager[object]:
+        return tracing.span("countersign live", txn=self._txn, effect_id=call.effect_id, tool=call.tool)
 
     def hide(self, tool: Tool) -> None:
         """A call of this tool has secrets."""
@@ -249,7 +257,7 @@ class LiveWork:
         if tool.adapter is None:
             raise AssertionError("registration refuses a live tool without an adapter")
         async with self._turns.awaiting(tool.name):
-            with self._session(tool.adapter).effect(call):
+            with self._traced(call), self._session(tool.adapter).effect(call):
                 answer = tool.fn(**dict(call.args))
                 return await answer if inspect.isawaitable(answer) else answer
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, cast
@@ -104,6 +105,11 @@ class FilesBelow(Resource):
         (self._root / key).write_text(value)
         return True
 
+    def touch_what_stays(self, adapter: LiveAdapter) -> bool:
+        (self._root / "folder").mkdir()
+        cast(FilesAdapter, adapter).remove("folder")
+        return True
+
     def away(self) -> LiveAdapter:
         return FilesAdapter(self._root.parent / "gone")
 
@@ -139,6 +145,10 @@ class MemoryValues(Resource):
             self._memory[key] = value
         session.prepare("theirs")
         session.commit("theirs")
+        return True
+
+    def touch_what_stays(self, adapter: LiveAdapter) -> bool:
+        self._memory["lock"] = threading.Lock()
         return True
 
     def away(self) -> None:

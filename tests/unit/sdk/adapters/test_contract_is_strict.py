@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +15,8 @@ from countersign.adapters.files import FilesAdapter
 from countersign.adapters.inside import Inside, _Turn
 from countersign.adapters.overlay import FilesSession
 from countersign.adapters.redo import Work
-from countersign.adapters.sqlite import SQLiteSession
-from countersign.errors import CountersignError
+from countersign.adapters.sqlite import SQLiteAdapter, SQLiteSession
+from countersign.errors import CountersignError, NotStageable
 from tests.unit.sdk.adapters.test_contract import TestFiles as Exam
 from tests.unit.sdk.adapters.test_contract import TestSQLite as DatabaseExam
 
@@ -68,10 +68,41 @@ def _instead(owner: type, name: str, act: Any) -> Fault:
     return lambda patch: patch.setattr(owner, name, act)
 
 
+_begin = SQLiteAdapter.begin
+
+
+def _begins(*before: Callable[[SQLiteAdapter], None]) -> Fault:
+    def begin(self: SQLiteAdapter, txn: str) -> SQLiteSession:
+        for act in before:
+            act(self)
+        return _begin(self, txn)
+
+    return _instead(SQLiteAdapter, "begin", begin)
+
+
+def _makes_it(adapter: SQLiteAdapter) -> None:
+    Path(adapter._path).parent.mkdir(exist_ok=True)
+    Path(adapter._path).touch()
+
+
+def _refuses(adapter: SQLiteAdapter) -> None:
+    raise NotStageable("it was not there")
+
+
+def _in_its_own_words(adapter: SQLiteAdapter) -> None:
+    """As an adapter does that looks for file and lock by itself."""
+    with closing(sqlite3.connect(adapter._path, timeout=0)) as connection:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.OperationalError as error:
+            raise RuntimeError("somebody else has it") from error
+
+
 def _unprepared(self: FilesSession, attempt_id: str) -> None:
     self._work.write(self._record(attempt_id))
 
 
+_STAYS = "test_what_cannot_be_snapshotted_is_refused_with_all_of_its_effect"
 FAULTS: dict[str, tuple[Fault, str]] = {
     "what an effect that raised wrote is kept": (
         _instead(FilesSession, "effect", _keeps_half),
@@ -133,6 +164,11 @@ FAULTS: dict[str, tuple[Fault, str]] = {
         _instead(FilesSession, "changes", lambda self: ()),
         "test_the_state_diff_says_before_and_after_and_changes_nothing",
     ),
+    "what it cannot put back is passed over": (
+        _instead(FilesAdapter, "remove", lambda self, path: None),
+        _STAYS,
+    ),
+    "what it cannot put back is refused alone": (_instead(FilesSession, "effect", _keeps_half), _STAYS),
     "a commit puts nothing in place": (
         _instead(Work, "_apply", lambda self, number, op: None),
         "test_a_commit_makes_all_of_it_permanent_and_is_marked_with_it",
@@ -140,21 +176,32 @@ FAULTS: dict[str, tuple[Fault, str]] = {
 }
 
 
-OF_A_DATABASE: dict[str, Fault] = {
-    "a lost transaction is not noticed": _instead(SQLiteSession, "_require_whole", lambda self: None),
-    "it is noticed once": _instead(SQLiteSession, "verify_unmoved", lambda self: None),
+_LOST = "test_a_session_whose_transaction_something_else_ended_keeps_nothing_and_says_so"
+_NOT_THERE = "test_a_resource_that_is_not_there_is_refused_and_not_made"
+_LOCKED = "test_whoever_meets_it_locked_is_told_that_it_moved_and_keeps_nothing"
+OF_A_DATABASE: dict[str, tuple[Fault, str]] = {
+    "a lost transaction is not noticed": (
+        _instead(SQLiteSession, "_require_whole", lambda self: None),
+        _LOST,
+    ),
+    "it is noticed once": (_instead(SQLiteSession, "verify_unmoved", lambda self: None), _LOST),
+    "a file that is missing is made": (_begins(_makes_it), _NOT_THERE),
+    "it is made, and refused": (_begins(_makes_it, _refuses), _NOT_THERE),
+    "it is refused in words of its own": (_begins(_in_its_own_words), _NOT_THERE),
+    "a lock is told in words of its own": (_begins(_in_its_own_words), _LOCKED),
 }
 
 
-@pytest.mark.parametrize("fault", OF_A_DATABASE.values(), ids=OF_A_DATABASE)
-def test_a_database_that_keeps_quiet_about_a_lost_transaction_fails(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault
+@pytest.mark.parametrize(("fault", "chapter"), OF_A_DATABASE.values(), ids=OF_A_DATABASE)
+def test_a_database_fails_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Fault, chapter: str
 ) -> None:
+    (tmp_path / "sound").mkdir()
+    getattr(DatabaseExam(), chapter)(tmp_path / "sound")
     fault(monkeypatch)
-    with pytest.raises((AssertionError, sqlite3.Error)):
-        DatabaseExam().test_a_session_whose_transaction_something_else_ended_keeps_nothing_and_says_so(
-            tmp_path
-        )
+    (tmp_path / "broken").mkdir()
+    with pytest.raises((AssertionError, sqlite3.Error, RuntimeError)):
+        getattr(DatabaseExam(), chapter)(tmp_path / "broken")
 
 
 @pytest.mark.parametrize(("fault", "chapter"), FAULTS.values(), ids=FAULTS.keys())

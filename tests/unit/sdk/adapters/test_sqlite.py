@@ -455,7 +455,12 @@ def test_a_database_that_others_keep_locked_is_a_conflict_that_says_for_how_long
 ) -> None:
     with pytest.raises(Moved, match=r"database is locked.* busy_seconds=0\.1.*Retry") as told:
         adapter.begin("t-1")
-    assert (told.value.adapter, told.value.expected, told.value.now) == ("bank", None, None)
+    assert (told.value.adapter, told.value.key, told.value.expected, told.value.now) == (
+        "bank",
+        "",
+        None,
+        None,
+    )
     busy.execute("ROLLBACK")
     adapter.begin("t-1").undo()
 

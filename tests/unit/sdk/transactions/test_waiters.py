@@ -76,6 +76,7 @@ def test_scenario_42_whoever_waited_long_enough_is_told_so_by_type_and_fires_not
         ) as busy:
             run_in(desk, impatient, refund)
         assert (busy.value.key, busy.value.code) == ("t-1", "transaction_busy")
+        assert busy.value.waited == pytest.approx(settings.lease_wait_seconds)
         held.may_end.set()
         assert first.result(SECONDS)[1] is False
         assert run_in(desk, impatient, refund) == ({"refund_id": "r-o-1-100"}, True, "settled")

@@ -1,0 +1,147 @@
+"""What the spans of a transaction say of its effects, and where they stand."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from countersign import CountersignError, MemoryAdapter, NotDone, tool, tracing, transaction
+from tests.fakes.desk import Desk, failing_tool, refund_tool
+from tests.unit.sdk.commit.test_time import LONG, Machine, running, standing_still
+
+SECRET = "hunter2 stands in this sentence"
+
+
+class Traced:
+    """A program that traces, and what it was told."""
+
+    def __init__(self) -> None:
+        self._exporter, self.provider = InMemorySpanExporter(), TracerProvider()
+        self.provider.add_span_processor(SimpleSpanProcessor(self._exporter))
+
+    def of(self, name: str) -> list[ReadableSpan]:
+        return [one for one in self._exporter.get_finished_spans() if one.name == name]
+
+    def facts_of(self, name: str) -> list[dict[str, Any]]:
+        return [
+            {key.removeprefix("countersign."): value for key, value in (one.attributes or {}).items()}
+            for one in self.of(name)
+        ]
+
+
+@pytest.fixture
+def traced() -> Iterator[Traced]:
+    made = Traced()
+    with tracing.using(made.provider):
+        yield made
+    made.provider.shutdown()
+
+
+def states(traced: Traced) -> list[object]:
+    return [facts.get("state") for facts in traced.facts_of("countersign fire")]
+
+
+Made = Callable[[Desk], Callable[..., object]]
+ENDS: dict[str, tuple[Made, list[str]]] = {
+    "one that returned has fired": (lambda desk: lambda: refund_tool(desk)("o-4", 100), ["fired"]),
+    "one that knows that it did nothing has failed": (
+        lambda desk: lambda: failing_tool(desk, NotDone("no such address"), acts=False)("o-4"),
+        ["failed"],
+    ),
+    "one that raised anything else is unknown": (
+        lambda desk: lambda: failing_tool(desk, OSError("the line broke"))("o-4"),
+        ["unknown"],
+    ),
+    "each try of one that is idempotent has a span": (
+        lambda desk: lambda: failing_tool(desk, OSError("the line broke"), changes={"idempotent": True})("o-4"),
+        ["unknown"] * 3,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("made", "expected"), ENDS.values(), ids=ENDS)
+def test_the_span_of_a_fire_says_what_is_known_of_the_effect_as_the_call_ends(
+    desk: Desk, traced: Traced, made: Made, expected: list[str]
+) -> None:
+    call = made(desk)
+    with suppress(CountersignError), transaction("t-1", runtime=desk.runtime):
+        call()
+    assert states(traced) == expected
+
+
+def test_what_an_earlier_try_may_have_done_is_not_told_as_failed(desk: Desk, traced: Traced) -> None:
+    errors: list[Exception] = [NotDone("it is locked"), OSError("the line broke")]
+
+    @tool("notify", resource=("Order", "order_id"), registry=desk.registry, tries=2)
+    def notify(order_id: str) -> None:
+        """Tell the customer."""
+        raise errors.pop()
+
+    desk.publish(notify, idempotent=True)
+    with suppress(CountersignError), transaction("t-1", runtime=desk.runtime):
+        notify("o-4")
+    assert (states(traced), errors) == (["unknown", "unknown"], [])
+
+
+def test_a_call_that_had_no_time_left_and_was_not_made_says_nothing_of_the_effect(
+    desk: Desk, traced: Traced
+) -> None:
+    refund = refund_tool(desk)
+    with (
+        running(desk, Machine(desk.clock)) as runtime,
+        standing_still(desk, LONG),
+        transaction("t-1", runtime=runtime),
+    ):
+        refund("o-4", 100)
+    assert states(traced) == [None, "fired"]
+
+
+@pytest.mark.parametrize("how", ["def", "async def"])
+def test_a_live_effect_has_a_span_where_it_runs_and_its_own_spans_are_inside(
+    desk: Desk, traced: Traced, how: str
+) -> None:
+    adapter, tracer = MemoryAdapter(), traced.provider.get_tracer("agent")
+
+    def put(key: str, value: str) -> None:
+        with tracer.start_as_current_span("the tool's own"):
+            adapter[key] = value
+            if value == SECRET:
+                raise ValueError(SECRET)
+
+    async def put_later(key: str, value: str) -> None:
+        await asyncio.sleep(0)
+        put(key, value)
+
+    async def awaited() -> None:
+        async with transaction("t-1", runtime=desk.runtime):
+            await live("k", "v")
+            with pytest.raises(ValueError):
+                await live("k", SECRET)
+
+    live: Any = tool("put", lane="live", adapter=adapter, registry=desk.registry)(
+        put if how == "def" else put_later
+    )
+    with tracer.start_as_current_span("the agent thinks") as outer:
+        if how == "def":
+            with transaction("t-1", runtime=desk.runtime):
+                live("k", "v")
+                with pytest.raises(ValueError):
+                    live("k", SECRET)
+        else:
+            asyncio.run(awaited())
+    good, bad = traced.of("countersign live")
+    assert {one.parent.span_id for one in (good, bad) if one.parent} == {outer.get_span_context().span_id}
+    owns = [one.parent.span_id for one in traced.of("the tool's own") if one.parent]
+    assert owns == [one.context.span_id for one in (good, bad) if one.context]
+    facts, failed = traced.facts_of("countersign live")
+    assert (facts["tool"], facts.keys()) == ("put", {"txn", "effect_id", "tool"})
+    assert (failed["error.type"], SECRET in bad.to_json()) == ("ValueError", False)
+    assert not trace.get_current_span().get_span_context().is_valid
