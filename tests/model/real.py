@@ -166,10 +166,20 @@ class Real:
                 self._visitors[who] = await self.world.person(who)
         return self._visitors[who]
 
+    async def look_in(self, who: str) -> None:
+        """A request that loses its unit of work is to lose what it is about, and not that a session was used."""
+        with losing(None):
+            visitor = await self.visitor(who)
+            if (await visitor.get("/v1/reviews?limit=1")).status_code == 401:
+                del self._visitors[who]
+                await self.visitor(who)
+
     async def vote(
         self, who: str, review_id: str, ballot: dict[str, Any], *, revoked: bool
     ) -> httpx2.Response:
         """Vote; whose session has ended meanwhile signs in again."""
+        if LOST.get() is not None and not revoked:
+            await self.look_in(who)
         visitor = await self.visitor(who)
         path = f"/v1/reviews/{review_id}/votes"
         answer = await visitor.http.post(path, json=ballot, headers=visitor.headers())
@@ -190,7 +200,7 @@ class Real:
 
 @contextmanager
 def losing(how: str | None) -> Iterator[None]:
-    """The next unit of work of whatever runs within is lost."""
+    """The next unit of work of whatever runs within that would have been written is lost."""
     token = LOST.set(how)
     try:
         yield
@@ -203,15 +213,19 @@ def _fragile(write: Callable[[Any], Awaitable[T]]) -> Callable[[Any], Awaitable[
         how = LOST.get()
         if how is None:
             return await write(unit)
+
+        def undone(tx: Any) -> Any:
+            unit(tx)
+            raise StorageUnavailableError("the lights went out before the commit")
+
         LOST.set(None)
-        if how == "before":
-
-            def undone(tx: Any) -> Any:
-                unit(tx)
-                raise StorageUnavailableError("the lights went out before the commit")
-
-            return await write(undone)
-        await write(unit)
+        try:
+            await write(undone if how == "before" else unit)
+        except StorageUnavailableError:
+            raise
+        except Exception:
+            LOST.set(how)  # it would have written nothing: the one that is begun in its place is lost
+            raise
         raise StorageUnavailableError("the lights went out after the commit")
 
     return fragile

@@ -170,7 +170,8 @@ class PeopleDecide(AgentActs):
         made = next((p for p in review.proposals if p.words == words), None)
         if made is None:
             return
-        self._answer_proposal("accept", AGENT if pick % 3 else OWNER, revision, effect, made)
+        by_owner = pick % 3 == 0 and OWNER not in self.book.revoked
+        self._answer_proposal("accept", OWNER if by_owner else AGENT, revision, effect, made)
         self.look()
         if (head := self.book.head(revision.id)) is not revision:
             for one in head.effects:

@@ -20,7 +20,7 @@ from policy_service.workflow.looking import look
 from policy_service.workflow.reviews.impossible import watch_quorums
 from tests.fakes.payments import person
 from tests.fakes.world import Visitor
-from tests.model.real import LOST, Real, Tables, losing, read_tables
+from tests.model.real import LOST, Real, Tables, read_tables
 from tests.model.reviewing.agents import AGENT
 from tests.model.reviewing.laws import OWNER, PEOPLE, Laws
 
@@ -65,20 +65,12 @@ class RealReviews(Real):
     async def by(self, who: str, ask: Ask, *, revoked: bool = False) -> httpx2.Response:
         """Somebody asks; whose session has ended meanwhile signs in again."""
         if LOST.get() is not None and not revoked:
-            await self._look_in(who)
+            await self.look_in(who)
         answer = await ask(await self.visitor(who))
         if not revoked and (answer.status_code == 401 or "/sign-in" in answer.headers.get("location", "")):
             del self._visitors[who]
             answer = await ask(await self.visitor(who))
         return answer
-
-    async def _look_in(self, who: str) -> None:
-        """A request that loses its unit of work is to lose what it is about, and not that a session was used."""
-        with losing(None):
-            visitor = await self.visitor(who)
-            if (await visitor.get("/v1/reviews?limit=1")).status_code == 401:
-                del self._visitors[who]
-                await self.visitor(who)
 
     async def shown(self, who: str, review_id: str) -> dict[str, str]:
         """What the form of a review's page says it showed; nothing where there is no form."""
