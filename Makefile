@@ -1,6 +1,8 @@
 # Countersign from the command line. `make help` lists the targets. Needs make and Python 3.11 or newer.
 
 PYTHON ?= python3
+# The other runtimes of the bench need it; nothing else does.
+PYTHON312 ?= python3.12
 VENV   := .venv
 PY     := $(VENV)/bin/python
 # One more than the cores most machines of ours have: a third of a test is waiting.
@@ -15,7 +17,7 @@ READY        := $(VENV)/.ready
 VECTORS := tests/unit/contract/test_third_party.py tests/properties/test_cedar_corpus.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo airline test test-long coverage vectors check bench pages lock env counterparts
+.PHONY: help demo airline test test-long coverage vectors check bench predecessors pages lock env counterparts
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -46,6 +48,11 @@ check: $(READY) ## format, lint, strict types, import arrows, README blocks, pol
 
 bench: $(READY) ## measure the service and the SDK; prints one table
 	@$(PY) -m tests.bench $(ARGS)
+
+# Not with `make bench`: a hundred packages, and an interpreter of its own.
+predecessors: requirements/predecessors.txt ## fetch the other runtimes `make bench` measures beside ours (Python 3.12)
+	@$(PYTHON312) -m venv --clear .venv-predecessors
+	@.venv-predecessors/bin/python -m pip install --disable-pip-version-check --quiet --require-hashes -r $<
 
 pages: $(READY) ## write again what is made from the code: docs/settings.md, the rooms' tables of modules
 	@$(PY) -m tests.house.settings_page
@@ -88,3 +95,4 @@ lock: $(READY) ## resolve the requirements again, with hashes; UPGRADE=1 takes n
 	@$(COMPILE) pyproject.toml sdk/python/pyproject.toml --extra otel -c requirements/dev.txt -o requirements/service.txt
 	@$(COMPILE) sdk/python/pyproject.toml -c requirements/dev.txt -o requirements/sdk.txt
 	@$(COMPILE) --group build -c requirements/dev.txt -o requirements/build.txt
+	@$(COMPILE) $(if $(UPGRADE),--upgrade) --python-version 3.12 --group predecessors -o requirements/predecessors.txt

@@ -26,6 +26,7 @@ from tests.bench import (
     contract,
     deciding,
     growing,
+    hostile,
     journaling,
     predecessors,
     queueing,
@@ -36,7 +37,7 @@ from tests.bench.measuring import Group, Row, Samples, run_rounds, told
 
 GROUPS: tuple[Group, ...] = (
     submitting.GROUP, deciding.GROUP, activating.GROUP, contract.GROUP, journaling.GROUP, predecessors.GROUP,
-    growing.GROUP, queueing.GROUP, waiting.GROUP,
+    hostile.GROUP, growing.GROUP, queueing.GROUP, waiting.GROUP,
 )  # fmt: skip
 RESULTS = Path(__file__).parents[2] / "bench-results"
 PACKAGES = "fastapi starlette uvicorn uvloop httptools pydantic sqlalchemy cedarpy cryptography orjson rfc8785".split()

@@ -4,14 +4,12 @@ Ours is a transaction of a hundred effects in front of a fake service in this pr
 release verified for each, the receipt, FIRING, the call in its thread, the outcome. What the fake spends on deciding
 and signing counts against us; the others ask nobody and sign nothing.
 
-The others are measured where `COUNTERSIGN_BENCH_RUNTIMES` says which interpreter has them, as in
-`agentrelay=/venv/bin/python,pherix=/venv312/bin/python` (agentrelay 0.1.2; pherix 0.1.0 and agenthelm 0.3.0 need Python
-3.12). Their databases wait for the disk as they come.
+The others are measured where `make predecessors` has fetched them (Python 3.12), each in a process of its own. Their
+databases wait for the disk as they come.
 """
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +23,8 @@ from tests.bench.journaling import bare_table, void
 from tests.bench.measuring import TIME, Case, Group, Row, Sample, wall_case
 from tests.fakes.desk import Desk, make_desk, make_runtime, note_tool, notes_database, refund_tool
 
-VARIABLE: Final = "COUNTERSIGN_BENCH_RUNTIMES"
+PYTHON: Final = Path(__file__).parents[2] / ".venv-predecessors/bin/python"
+RUNTIMES: Final = ("agenthelm", "agentrelay", "pherix")
 CALLS: Final = 100
 BODY: Final = ["shipped " * 9] * 10
 MOST = "\N{LESS-THAN OR EQUAL TO} "
@@ -45,19 +44,13 @@ ROWS = (
 )  # fmt: skip
 
 
-def _runtimes() -> dict[str, str]:
-    """The interpreters that have the others."""
-    named = os.environ.get(VARIABLE, "")
-    return dict(one.split("=", 1) for one in named.split(",") if "=" in one)
-
-
 class _Elsewhere:
     """Another runtime, in a process of its own."""
 
-    def __init__(self, python: str, runtime: str, place: str) -> None:
+    def __init__(self, runtime: str, place: str) -> None:
         script = Path(__file__).with_name("elsewhere.py")
         self._process = subprocess.Popen(
-            [python, str(script), runtime, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [PYTHON, str(script), runtime, place], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
 
     def measure(self, _: float) -> Sample:
@@ -147,19 +140,17 @@ def cases(folder: Path, wanted: frozenset[str]) -> Iterator[list[Case]]:
             bare = bare_table(place, "FULL")
             stack.callback(bare.close)
             made.append(wall_case(name, lambda n, bare=bare: [lambda: void(bare.execute(insert, row))] * n))
-        for name, python in _runtimes().items():
-            for suffix, place in (("", str(folder)), (" in memory", "memory")):
+        for name in RUNTIMES if PYTHON.exists() else ():
+            for suffix, kept in (("", str(folder)), (" in memory", "memory")):
                 if f"{name}{suffix}" in wanted:
-                    other = _Elsewhere(python, name, place)
+                    other = _Elsewhere(name, kept)
                     stack.callback(other.close)
                     made.append(Case(f"{name}{suffix}", other.measure))
         yield made
 
 
 def _absent() -> str:
-    return f"{VARIABLE} names no interpreter that has it (tests/bench/predecessors.py says how)"
+    return "the other runtimes are not here: make predecessors"
 
 
-GROUP = Group(
-    ROWS, cases, missing=dict.fromkeys(("pherix", "agentrelay", "agenthelm", "pherix in memory"), _absent)
-)
+GROUP = Group(ROWS, cases, missing=dict.fromkeys((*RUNTIMES, "pherix in memory"), _absent))

@@ -16,6 +16,7 @@ from tests.house.imports import imports_of
 from tests.house.repository import ROOT
 
 LOCKS = ("dev", "service", "sdk", "build")
+BESIDE = "predecessors"  # an environment of its own: it agrees with no other
 HEAVY = {
     "fastapi",
     "starlette",
@@ -44,7 +45,7 @@ COMES_WITH = {
 }
 
 
-@pytest.mark.parametrize("name", LOCKS)
+@pytest.mark.parametrize("name", [*LOCKS, BESIDE])
 def test_every_pinned_file_has_a_hash_and_every_line_is_known(name: str) -> None:
     text = (ROOT / f"requirements/{name}.txt").read_text()
     entries = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.M)).splitlines()
@@ -56,7 +57,7 @@ def test_every_pinned_file_has_a_hash_and_every_line_is_known(name: str) -> None
         )
 
 
-@pytest.mark.parametrize("name", LOCKS)
+@pytest.mark.parametrize("name", [*LOCKS, BESIDE])
 def test_lock_names_nothing_of_ours(name: str) -> None:
     assert OURS & locked(name).keys() == set()
     assert "countersign" not in locked(name)

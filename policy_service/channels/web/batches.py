@@ -136,7 +136,7 @@ async def _decided(
         named = line["review_id"]
         try:
             if named not in may:
-                await _require_the_same_vote(source, session, named, batch.verdict, whole)
+                await _require_voted_already(source, session, named, batch.verdict, whole)
             result = await source.cast_vote(
                 session.person, named, batch.verdict, int(line["rev"]),
                 line["effect_digest"], line["txn_digest"], batch.reason,
@@ -155,11 +155,11 @@ async def _decided(
     }
 
 
-async def _require_the_same_vote(
+async def _require_voted_already(
     source: QueueSource, session: Session, named: str, verdict: str, whole: str
 ) -> None:
     """What may not be decided here may have been, by this very form: a page that is loaded again sends it once more,
-    and the same vote again is the same vote.
+    and a vote that stands is taken as it stands.
 
     Raises:
         InvalidRequestError: it is no longer open for this person, or never stood here.

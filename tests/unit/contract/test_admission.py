@@ -1,7 +1,6 @@
 """Strict I-JSON admission: what gets in, what does not, and that nothing hostile costs time or memory."""
 
 import hashlib
-import time
 import tracemalloc
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -48,17 +47,13 @@ def test_good_bytes_are_admitted_and_canonical_bytes_load_as_themselves(case: di
 
 
 @pytest.mark.parametrize("case", cases("admission/refused.json"))
-def test_a_refusal_is_fast_and_uses_little_memory(case: dict[str, Any]) -> None:
+def test_a_refusal_uses_little_memory(case: dict[str, Any]) -> None:
     hostile = raw(case)
     tracemalloc.start()
-    started = time.process_time()
     with pytest.raises(AdmissionError):
         load(hostile)
-    took = time.process_time() - started
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    # measured with tracing on, which alone makes it ten times slower; untraced the worst takes 30 ms
-    assert took < 1.0
     assert peak < 20_000_000
 
 

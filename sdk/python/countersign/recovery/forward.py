@@ -54,8 +54,8 @@ class Forward:
         self._found: list[Found] = []  # what probes said and did not settle
         self._not_there: list[Done] = []  # what did not happen, as their probes said, and may be called again
 
-    async def run(self) -> dict[str, object]:
-        """Go on from whatever the journal says.
+    async def run(self) -> None:
+        """Go on from whatever the journal says. What each call returned is in the journal then.
 
         Raises:
             OutcomeUnknown, EffectFailed, PartlyFired, ReleaseLapsed, LiveCommitFailed: with what stands.
@@ -67,22 +67,23 @@ class Forward:
         if self._unknown():
             await self._stop_unknown()
         if self._did_not_go_through():
-            return await self._go_back("an earlier run did not go through")
+            await self._go_back("an earlier run did not go through")
         if self._record().state is LocalTxn.STOPPED:
-            return await self._go_back(_STOPPED)
+            await self._go_back(_STOPPED)
         found = self._live_landed()
         if isinstance(found, Recovered):
             self._live.undo()  # a rerun's: what the first run left stays as it is
             await self._settlement.unknown(found.to_settle, None)
-        return await (self._fire_the_rest() if found else self._go_back(_LOST))
+        await (self._fire_the_rest() if found else self._go_back(_LOST))
 
-    async def _fire_the_rest(self) -> dict[str, object]:
+    async def _fire_the_rest(self) -> None:
         states = self._states()
         rest = [call for call in self._plan.calls if not call.lets_go_on(states[call.effect.effect_id])]
         self._live.prepare(self._plan.attempt_id)
-        if not rest:
-            return await self._settlement.complete({})
-        return await self._settlement.around(self._firing(), rest)
+        if rest:
+            await self._settlement.around(self._firing(), rest)
+        else:
+            await self._settlement.complete({})
 
     async def _go_back(self, why: str) -> NoReturn:
         """The failure path: nothing more is begun, and what fired is taken back."""

@@ -1,8 +1,6 @@
 """Text that somebody else wrote: whatever it holds, a reader sees that it holds it."""
 
-import gc
 import json
-import time
 import unicodedata
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from hypothesis import strategies as st
 
 from policy_service.channels.showing.marking import Marked, mark, plain
 from policy_service.channels.web.rendering import shown
+from tests.bench.hostile import TEXTS
 
 CYRILLIC_A = "\u0430"
 
@@ -205,31 +204,7 @@ def test_the_big_list_of_naughty_strings_is_inert_and_whole() -> None:
         assert_whole(text)
 
 
-SLOW = {
-    "look-alikes in pairs": "\u0430a" * 60_000,
-    "dotted look-alikes": "\u0430.a" * 40_000,
-    "zero width, alternating": "\u200b\u200c" * 40_000,
-    "one long word": "a" * 262_144,
-    "a sea of spaces": "x" + " " * 262_000 + "y",
-    "broken links": "://a" * 60_000,
-    "open brackets": "<a" * 130_000,
-    "lines of one space": " \n" * 130_000 + "x",
-    "at signs": "@" * 262_144,
-}
-
-
-def _cost(text: str) -> float:
-    """Seconds of this thread alone, without a collection of all that other tests have left in this process."""
-    gc.disable()
-    try:
-        started = time.thread_time()
-        mark(text, block=True)
-        return time.thread_time() - started
-    finally:
-        gc.enable()
-
-
-@pytest.mark.parametrize("text", SLOW.values(), ids=SLOW)
-def test_marking_stays_linear_in_what_an_agent_may_send(text: str) -> None:
-    eighth, whole = _cost(text[: len(text) // 8]), _cost(text)
-    assert whole < 24 * eighth + 0.25  # linear is 8 times; quadratic would be 64
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+def test_what_an_agent_may_send_is_marked_to_its_end(text: str) -> None:
+    # quadratic work on so much ends at the limit every test has; how it grows is row H1 of the bench
+    assert "".join(span.text for span in mark(text, block=True).spans) == text
