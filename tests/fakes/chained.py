@@ -6,6 +6,7 @@ For whoever damages it afterwards: one of each kind of row, in every table, writ
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 from countersign import (
@@ -19,6 +20,7 @@ from countersign import (
     transaction,
 )
 from countersign.contract import EffectState
+from countersign.journal.holding import Hold
 from countersign.journal.outbox import Outbox
 from countersign.journal.place import JournalPlace
 from tests.fakes.desk import charge_tools, failing_tool, make_desk, note_tool, notes_database, refund_tool
@@ -62,6 +64,14 @@ def eventful_journal(folder: Path, place: JournalPlace | None = None) -> Path:
     raising("body", ZeroDivisionError, lambda: refund("o-1", 1), lambda: 1 / 0)
     runtime.journal.edits.note(unknown.txn, [{"person": "p", "reason": "half arrived"}])
     runtime.journal.traces.keep(unknown.txn, "00-1-2-01")
+    spending = runtime.journal.spending
+    for call_id, run in (("c-1", "fired"), ("c-2", None)):
+        hold = Hold("support", "tokens", "day" if run is None else "run", "", 1000, run or "2026-11-25", 100)
+        hold = replace(hold, budget=f"support/{hold.per}")
+        assert spending.reserve(call_id, run, "some-model", [hold]) is None
+    spending.settle("c-1", {"provider": "anthropic", "all_tokens": 80}, {"support/run": 80})
+    spending.doubt("c-2", "the line was cut")
+    spending.record("c-3", None, "some-model", {"all_tokens": 5}, [replace(hold, amount=5)])
     outbox: Outbox = runtime.journal.outbox
     outbox.tell_again(desk.clock.wall() - 1)
     outbox.refused(outbox.pending()[:1], "it knows better")

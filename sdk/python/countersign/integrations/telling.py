@@ -157,9 +157,7 @@ def done_before(done: EarlierRun, meant: Sequence[Meant]) -> tuple[Answer, ...]:
 
 
 def as_it_was(done: EarlierRun, meant: Sequence[Meant]) -> list[Any] | None:
-    """What the tools answered then, one call after the other; of a live one nobody has kept it. None where the calls
-    are not those that were done.
-    """
+    """What the tools answered then, one call after the other. None where the calls are not those that were done."""
     named = CallNames(done.record.agent, done.record.run_key)
     rows = {row.call_key: row for row in done.effects}
     returned: list[Any] = []
@@ -172,7 +170,8 @@ def as_it_was(done: EarlierRun, meant: Sequence[Meant]) -> list[Any] | None:
             if one.tool.lane == "live":
                 named.ran(one.tool, raw)
                 live.append(call_key)
-                returned.append(_NOT_KEPT)
+                answered = done.live[call_key]
+                returned.append(_NOT_KEPT if answered is None else one.tool.signature.load_result(answered))
             elif known is None:
                 known = _settled(one.tool, rows[call_key])
                 named.staged(one.tool, raw, known)
@@ -182,7 +181,7 @@ def as_it_was(done: EarlierRun, meant: Sequence[Meant]) -> list[Any] | None:
     except (NotStageable, KeyError):
         return None
     staged = [back.call_key for back in returned if isinstance(back, Placeholder)]
-    same = tuple(dict.fromkeys(staged)) == tuple(rows) and tuple(live) == done.live
+    same = tuple(dict.fromkeys(staged)) == tuple(rows) and live == list(done.live)
     return returned if same else None
 
 

@@ -4,7 +4,8 @@ Rules: a line binds its place in the journal (`id`) and in its transaction (`n`)
 time, and each column that was changed; text that an agent, a tool or a person wrote stands in it as a digest only. It
 is hashed as SHA-256("countersign/journal/v1\\n" + canonical JSON). Lines are never changed or deleted, triggers see to
 it; the row of the transaction holds the head, and a line that does not follow from it is refused. What belongs to no
-transaction (manifests, epochs) has a chain of its own, named "". `verifying.py` reads all of it back.
+transaction (manifests, epochs, what calls to models took) has a chain of its own, named "". `verifying.py` reads all of
+it back.
 
 What it shows: that rows and lines are as the SDK wrote them, or which are not. What it cannot show: an attacker who may
 write the file and knows this page can compute every line anew, or put the file back as it was before: by a copy, or by
@@ -37,9 +38,16 @@ KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "receipts": ("attempt_id",),
         "meta": ("name",),
         "manifests": ("tool", "digest"),
+        "budgets": ("name",),
+        "spent": ("budget", "period"),
+        "llm_calls": ("call_id",),
+        "llm_holds": ("call_id", "budget"),
     }
 )
 """Every table whose rows are bound, and what tells one row from another within a chain."""
+
+OF_NO_TRANSACTION: Final = frozenset({"manifests", "budgets", "spent", "llm_calls", "llm_holds"})
+"""The tables whose rows are in the chain `OWN`, all of them."""
 
 UNBOUND: Final[Mapping[str, frozenset[str]]] = MappingProxyType(
     {
@@ -61,6 +69,7 @@ CLEAR: Final = frozenset(
 )
 """Columns whose text stands in a line as it is: names and words of this package. All other text is a digest there."""
 
+_RUN_KEY: Final = "period"  # the one part of a key that may be one: a program wrote it
 _DOMAIN: Final = b"countersign/journal/v1\n"
 _MILLISECONDS: Final = 1000
 _LAST: Final = "coalesce((SELECT max(id) FROM chain), 0)"
@@ -70,8 +79,8 @@ _HEAD: Final = (
 )
 _OWN_HEAD: Final = (
     f"SELECT {_LAST}, coalesce(max(n), 0), "  # noqa: S608
-    "coalesce((SELECT hash FROM chain WHERE txn = '' ORDER BY n DESC LIMIT 1), '') FROM chain WHERE txn = ?"
-)
+    "coalesce((SELECT hash FROM chain WHERE txn = '' ORDER BY n DESC LIMIT 1), '') FROM chain WHERE txn = ''"
+)  # written out, for the index is of these lines only
 
 
 class Change:
@@ -117,9 +126,8 @@ class Change:
         """The number of the journal's last line; number and hash of this chain's. The hash is the line's own: a trigger
         compares it with the transaction's row, so that nothing is built on a chain that was cut.
         """
-        last, n, prev = self.unit.execute(
-            _OWN_HEAD if self.txn == OWN else _HEAD, (self.txn,)
-        ).fetchone() or (0, 0, "")
+        asked = (_OWN_HEAD, ()) if self.txn == OWN else (_HEAD, (self.txn,))
+        last, n, prev = self.unit.execute(*asked).fetchone() or (0, 0, "")
         return int(last), int(n), str(prev)
 
 
@@ -141,7 +149,8 @@ def stated(table: str, row: Row) -> tuple[list[Any], dict[str, Any]]:
     key = KEYS[table]
     without = UNBOUND.get(table, frozenset())
     columns = [name for name in row.keys() if name not in key and name not in without]  # noqa: SIM118
-    return [row[name] for name in key], {name: _stated(name, row[name]) for name in columns}
+    parts = [_stated(name, row[name]) if name == _RUN_KEY else row[name] for name in key]
+    return parts, {name: _stated(name, row[name]) for name in columns}
 
 
 def _stated(column: str, value: Any) -> Any:

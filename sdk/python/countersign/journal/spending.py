@@ -6,19 +6,24 @@ UPDATE: of what is spent and reserved never more than the limit is taken. What n
 answer was lost) stays reserved, and is never given back by time. A call that is recorded as done stays done, whatever
 its budgets say; what it took beyond its reservation is spent all the same, and the next call finds no room.
 
+Every change is a line of the chain of what belongs to no transaction (chain.py), in the same unit.
+
 Amounts are integers in the measure of their budget (llm/budgets.py). What was said to a model or by it is not here,
 but for the reasoning of a call whose program asked to keep it, and that is sealed (sealing.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 from countersign.clock import Clock
 from countersign.errors import JournalError, MisuseError
-from countersign.journal.database import Database, Found, Row, Unit
+from countersign.journal import holding
+from countersign.journal.chain import OWN, Change, changing
+from countersign.journal.database import Database, Row, Unit
+from countersign.journal.holding import Hold, Shortage
 from countersign.journal.sealing import About, Seals
 
 _OUTCOME: Final = (
@@ -26,32 +31,11 @@ _OUTCOME: Final = (
     "all_tokens cost currency milliseconds reasoning"
 ).split()
 _REASONING: Final = "reasoning"
+_ENDED: Final = ("state", "ended_at", "note")
 _SETTLE: Final = (
     f"UPDATE llm_calls SET state = 'done', ended_at = ?, {', '.join(f'{name} = ?' for name in _OUTCOME)} "  # noqa: S608
     "WHERE call_id = ? AND state IN ('reserved', 'unknown')"
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """What one call asks of one budget."""
-
-    budget: str
-    measure: str
-    per: str
-    currency: str
-    most: int
-    period: str
-    amount: int
-
-
-@dataclass(frozen=True, slots=True)
-class Shortage:
-    """The first budget that had no room, as it stood at that moment."""
-
-    hold: Hold
-    spent: int
-    reserved: int
 
 
 class Spending:
@@ -77,17 +61,16 @@ class Spending:
             JournalSealed: its reasoning is to be kept, and there is no key to seal it with.
             MisuseError: a budget of that name counts something else.
         """
-        now = self._clock.wall()
-        with self._database.unit(durable=True) as unit:
+        with self._changing("reserved") as change:
             if keeps_reasoning:
-                self._seals.require_key(unit)  # when it has been made it is too late to refuse
+                self._seals.require_key(change.unit)  # when it has been made it is too late to refuse
             for hold in holds:
-                short = _shortage(unit, hold, now)
+                short = holding.shortage(change, hold)
                 if short is not None:
                     return short
-            _begin(unit, call_id, run, model, now)
+            _begin(change, call_id, run, model)
             for hold in holds:
-                _take(unit, call_id, hold, now)
+                holding.take(change, call_id, hold)
         return None
 
     def settle(
@@ -99,16 +82,15 @@ class Spending:
         Raises:
             MisuseError: the call was recorded or released before.
         """
-        now = self._clock.wall()
-        with self._database.unit(durable=True) as unit:
-            said = self._sealed(unit, call_id, outcome.get(_REASONING))
+        with self._changing("done") as change:
+            said = self._sealed(change.unit, call_id, outcome.get(_REASONING))
             written = {**outcome, _REASONING: said}
-            moved = unit.execute(_SETTLE, (now, *(written.get(name) for name in _OUTCOME), call_id))
-            _require_moved(moved, call_id)
-            for hold in _open_holds(unit, call_id):
+            values = (change.at, *(written.get(name) for name in _OUTCOME), call_id)
+            _require_moved(change.run("llm_calls", _SETTLE, values, "state", "ended_at", *_OUTCOME), call_id)
+            for hold in holding.open_holds(change.unit, call_id):
                 known = charges.get(hold["budget"])
-                _charge(unit, call_id, hold, hold["held"] if known is None else known, now)
-            return _over(unit, call_id)
+                holding.charge(change, call_id, hold, hold["held"] if known is None else known)
+            return holding.over(change.unit, call_id)
 
     def record(
         self,
@@ -121,12 +103,12 @@ class Spending:
         """A call that was made without a reservation: spent, whether there is room or not. Answers the budgets that
         are now over their limit.
         """
-        now = self._clock.wall()
-        with self._database.unit(durable=True) as unit:
-            _begin(unit, call_id, run, model, now)
-            for hold in holds:
-                _declare(unit, hold, now)
-                _hold(unit, call_id, hold, now)
+        with self._database.unit(durable=True):
+            with self._changing("made") as change:  # a line before the next one's
+                _begin(change, call_id, run, model)
+                for hold in holds:
+                    holding.declare(change, hold)
+                    holding.hold_anyway(change, call_id, hold)
             return self.settle(call_id, outcome, {hold.budget: hold.amount for hold in holds})
 
     def release(self, call_id: str, note: str) -> None:
@@ -147,25 +129,34 @@ class Spending:
 
     def _end(self, call_id: str, state: str, note: str, *, spent: bool) -> None:
         """By somebody's word, without a response: all that was reserved is spent, or free again."""
-        now = self._clock.wall()
-        with self._database.unit(durable=True) as unit:
-            moved = unit.execute(
+        with self._changing(state) as change:
+            moved = change.run(
+                "llm_calls",
                 "UPDATE llm_calls SET state = ?, ended_at = ?, note = ? "
                 "WHERE call_id = ? AND state IN ('reserved', 'unknown')",
-                (state, now, note, call_id),
+                (state, change.at, note, call_id),
+                *_ENDED,
             )
             _require_moved(moved, call_id)
-            for hold in _open_holds(unit, call_id):
-                _charge(unit, call_id, hold, hold["held"] if spent else 0, now)
+            for hold in holding.open_holds(change.unit, call_id):
+                holding.charge(change, call_id, hold, hold["held"] if spent else 0)
 
     def doubt(self, call_id: str, note: str) -> None:
         """Nobody knows whether it was made, or what it took: it stays reserved. A call that has ended is left alone."""
-        with self._database.unit(durable=True) as unit:
-            unit.execute(
+        with self._changing("unknown") as change:
+            change.run(
+                "llm_calls",
                 "UPDATE llm_calls SET state = 'unknown', ended_at = ?, note = ? "
                 "WHERE call_id = ? AND state = 'reserved'",
-                (self._clock.wall(), note, call_id),
+                (change.at, note, call_id),
+                *_ENDED,
             )
+
+    @contextmanager
+    def _changing(self, kind: str) -> Iterator[Change]:
+        at = self._clock.wall()
+        with self._database.unit(durable=True) as unit, changing(unit, OWN, f"llm_{kind}", at) as change:
+            yield change
 
     def reasoning(self, call_id: str) -> str | None:
         """The reasoning that a program asked to keep of a call, opened.
@@ -222,98 +213,16 @@ def _about(call_id: str) -> About:
     return About("", call_id, _REASONING)
 
 
-def _shortage(unit: Unit, hold: Hold, now: float) -> Shortage | None:
-    """Under the write lock, so what is read here still holds where it is taken."""
-    _declare(unit, hold, now)
-    row = unit.execute(
-        "SELECT spent, reserved FROM spent WHERE budget = ? AND period = ?", (hold.budget, hold.period)
-    ).fetchone()
-    fits = row["spent"] + row["reserved"] + hold.amount <= hold.most
-    return None if fits else Shortage(hold, row["spent"], row["reserved"])
-
-
-def _declare(unit: Unit, hold: Hold, now: float) -> None:
-    declared = unit.execute(
-        "INSERT INTO budgets (name, measure, per, currency, most, seen_at) VALUES (?, ?, ?, ?, ?, ?) "
-        "ON CONFLICT (name) DO UPDATE SET most = excluded.most, seen_at = excluded.seen_at "
-        "WHERE budgets.measure = excluded.measure AND budgets.per = excluded.per "
-        "AND budgets.currency = excluded.currency",
-        (hold.budget, hold.measure, hold.per, hold.currency, hold.most, now),
-    )
-    if declared.rowcount != 1:
-        raise MisuseError(
-            f"budget {hold.budget!r} counts something else on this journal than {hold.measure} {hold.currency} per "
-            f"{hold.per}; give this one another name"
-        )
-    unit.execute(
-        "INSERT INTO spent (budget, period, changed_at) VALUES (?, ?, ?) ON CONFLICT DO NOTHING",
-        (hold.budget, hold.period, now),
-    )
-
-
-def _begin(unit: Unit, call_id: str, run: str | None, model: str, now: float) -> None:
-    unit.execute(
+def _begin(change: Change, call_id: str, run: str | None, model: str) -> None:
+    change.run(
+        "llm_calls",
         "INSERT INTO llm_calls (call_id, run, model, state, began_at) VALUES (?, ?, ?, 'reserved', ?)",
-        (call_id, run, model, now),
+        (call_id, run, model, change.at),
     )
 
 
-def _take(unit: Unit, call_id: str, hold: Hold, now: float) -> None:
-    """INVARIANT: spent and reserved together never pass the limit by a reservation."""
-    taken = unit.execute(
-        "UPDATE spent SET reserved = reserved + ?, changed_at = ? "
-        "WHERE budget = ? AND period = ? AND spent + reserved + ? <= ?",
-        (hold.amount, now, hold.budget, hold.period, hold.amount, hold.most),
-    )
-    if taken.rowcount != 1:
-        raise JournalError(f"budget {hold.budget!r} changed under the journal's lock; nothing was reserved")
-    _write_hold(unit, call_id, hold)
-
-
-def _hold(unit: Unit, call_id: str, hold: Hold, now: float) -> None:
-    """What has happened is held whatever the limit."""
-    unit.execute(
-        "UPDATE spent SET reserved = reserved + ?, changed_at = ? WHERE budget = ? AND period = ?",
-        (hold.amount, now, hold.budget, hold.period),
-    )
-    _write_hold(unit, call_id, hold)
-
-
-def _write_hold(unit: Unit, call_id: str, hold: Hold) -> None:
-    unit.execute(
-        "INSERT INTO llm_holds (call_id, budget, period, held) VALUES (?, ?, ?, ?)",
-        (call_id, hold.budget, hold.period, hold.amount),
-    )
-
-
-def _open_holds(unit: Unit, call_id: str) -> list[Row]:
-    return unit.execute(
-        "SELECT budget, period, held FROM llm_holds WHERE call_id = ? AND charged IS NULL", (call_id,)
-    ).fetchall()
-
-
-def _charge(unit: Unit, call_id: str, hold: Row, amount: int, now: float) -> None:
-    """Turn what was held into what it took; in the period it was reserved in, however late that is."""
-    unit.execute(
-        "UPDATE spent SET reserved = reserved - ?, spent = spent + ?, changed_at = ? WHERE budget = ? AND period = ?",
-        (hold["held"], amount, now, hold["budget"], hold["period"]),
-    )
-    unit.execute(
-        "UPDATE llm_holds SET charged = ? WHERE call_id = ? AND budget = ?", (amount, call_id, hold["budget"])
-    )
-
-
-def _over(unit: Unit, call_id: str) -> tuple[str, ...]:
-    rows = unit.execute(
-        "SELECT name FROM llm_holds JOIN spent USING (budget, period) JOIN budgets ON name = llm_holds.budget "
-        "WHERE call_id = ? AND spent.spent + spent.reserved > most ORDER BY name",
-        (call_id,),
-    )
-    return tuple(row["name"] for row in rows)
-
-
-def _require_moved(moved: Found, call_id: str) -> None:
-    if moved.rowcount != 1:
+def _require_moved(moved: int, call_id: str) -> None:
+    if moved != 1:
         raise MisuseError(
             f"call {call_id[:12]} was recorded or released before and stays as it is; one block is one call, "
             "record another one with record_llm(...) or in a block of its own"

@@ -27,7 +27,7 @@ from typing import Any, Final, Protocol, overload
 import orjson
 
 from countersign.errors import JournalError, MisuseError
-from countersign.journal.chain import KEYS, OWN, line_hash, stated
+from countersign.journal.chain import KEYS, OF_NO_TRANSACTION, OWN, line_hash, stated
 from countersign.journal.damage import Chain, Damage, Finding, Look, Verified
 from countersign.journal.database import Database, Row, Unit
 from countersign.journal.kept import txn_of
@@ -248,7 +248,9 @@ def _rows(db: Unit, wanted: Sequence[str] | None) -> defaultdict[str, _Rows]:
     found: defaultdict[str, _Rows] = defaultdict(dict)
     for table in KEYS:
         for row in db.execute(f"SELECT * FROM {table}"):  # noqa: S608 - a table of ours
-            txn = OWN if table == "manifests" else txn_of(row["name"]) if table == "meta" else row["txn"]
+            txn = (
+                OWN if table in OF_NO_TRANSACTION else txn_of(row["name"]) if table == "meta" else row["txn"]
+            )
             if wanted is None or txn in wanted:
                 key, says = stated(table, row)
                 found[txn][table, tuple(key)] = says

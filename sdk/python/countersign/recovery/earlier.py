@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
 from countersign.contract import names
-from countersign.errors import AlreadyRedeemed
+from countersign.errors import AlreadyRedeemed, JournalSealed
 from countersign.journal import EffectRecord, Journal, LocalState, LocalTxn, TransactionRecord
+from countersign.journal.reading import LIVE_LANE
 
 _NOTHING: Final = frozenset({LocalState.FAILED, LocalState.UNUSED})
 
 
 @dataclass(frozen=True, slots=True)
 class EarlierRun:
-    """A run that has come to its end: its staged effects, and the call keys of its live ones, which were `kept` or
-    undone. `well`: all of it was done that had to be.
+    """A run that has come to its end: its staged effects, and by call key what its live ones returned, which were
+    `kept` or undone; None where that was not kept, or its key is not here. `well`: all of it was done that had to be.
     """
 
     record: TransactionRecord
     effects: tuple[EffectRecord, ...]
-    live: tuple[str, ...]
+    live: Mapping[str, bytes | None]
     well: bool
 
     @property
@@ -50,7 +52,13 @@ class EarlierRun:
 def earlier_run(journal: Journal, record: TransactionRecord) -> EarlierRun:
     """A transaction that has come to its end."""
     rows = journal.transactions.effects(record)
-    live = tuple(row.call_key for row in journal.transactions.live(record))
+    live: dict[str, bytes | None] = {row.call_key: None for row in journal.transactions.live(record)}
+    with suppress(JournalSealed):  # it is no less done for that
+        live |= {
+            row.call_key: row.result
+            for row in journal.transactions.effects(record, LIVE_LANE)
+            if row.call_key in live
+        }
     well = (record.landed or not live) and all(_lets_go_on(journal, row) for row in rows)
     return EarlierRun(record, rows, live, well)
 

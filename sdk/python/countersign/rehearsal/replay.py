@@ -49,6 +49,10 @@ Mode = Literal["verify", "reconstruct"]
 Step = Callable[[Transaction], Any]
 NOT_RECORDED: Final = "not recorded"
 """The outcome of a placeholder whose call was not recorded, or whose result an export does not tell."""
+_INSTEAD: Final = (
+    "mode 'verify' (`--mode verify`) runs it again; in Python you may say what answers for it: "
+    "replay(..., live={{{!r}: ...}})"
+)
 _NOT_VOUCHED_FOR: Final = (
     "the export of {key!r} has no digest, so nothing vouches for it: one that was edited replays as well"
 )
@@ -231,14 +235,17 @@ class _Replay:
             return stand_in(**call.args)
         known = self.outcomes_by_id.get(call.effect_id)
         if known is not None and known.recorded is not None and known.is_known:
+            if (kind := tool.signature.taken_for_text) is not None:
+                raise NotRecorded(
+                    f"{tool.name} returns text or a {kind}, and the record has JSON, where a {kind} is text too: "
+                    f"which it was is not known; {_INSTEAD.format(tool.name)}"
+                )
             return known.result
         if tool.signature.answers_nothing:
             return None
         raise NotRecorded(
             f"what {tool.name} returned is not in the record: the call is not, or its result was too large, is nothing "
-            "that JSON holds, is hidden in an export, or an SDK of before kept none; "
-            "mode 'verify' (`--mode verify`) runs it again; in Python you may say what answers for it: "
-            f"replay(..., live={{{tool.name!r}: ...}})"
+            f"that JSON holds, is hidden in an export, or an SDK of before kept none; {_INSTEAD.format(tool.name)}"
         )
 
     def _transaction(self) -> Transaction:

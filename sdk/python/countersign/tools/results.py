@@ -41,13 +41,18 @@ class Result:
         Raises:
             RegistrationError: in a union with text, it would come back as text.
         """
-        kind = next(_taken_for_text(self._hint), None)
+        kind = self.taken_for_text
         if kind is not None:
             raise RegistrationError(
                 f"tool {self._tool!r} says that it returns text or a {kind}: results are kept as JSON, where a {kind} "
                 "is text too, so another run of the same key would get text for it; return one of the two, or an "
                 "object with a field for each"
             )
+
+    @property
+    def taken_for_text(self) -> str | None:
+        """The first type it names that would come back as text, for it stands beside text; None where there is none."""
+        return next(_taken_for_text(self._hint), None)
 
     def dump(self, value: object) -> bytes | None:
         """It as canonical bytes, or None where it has no JSON form."""

@@ -140,6 +140,11 @@ class Signature:
         """
         self._result.require_told_apart()
 
+    @property
+    def taken_for_text(self) -> str | None:
+        """What a live tool may return, and comes back as text from the journal; None where there is nothing of it."""
+        return self._result.taken_for_text
+
     def dump_result(self, value: object) -> bytes | None:
         """A result as canonical bytes, or None where it has no JSON form (the effect has fired all the same)."""
         return self._result.dump(value)

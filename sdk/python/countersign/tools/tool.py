@@ -176,7 +176,9 @@ def tool(
         require_sound(called, lane, adapter, said | calling)
         require_calling(called, calling)
         signature = Signature(fn, called)
-        if lane == "staged":  # of a live call the journal keeps no result
+        if (
+            lane == "staged"
+        ):  # a live one answers its own run, and a replay says where its type is not in the record
             signature.require_result()
         return Tool(
             name=called,

@@ -305,12 +305,21 @@ class Step:
         )
 
     def _settle(self, results: dict[str, object]) -> None:
-        """Tell every placeholder what the journal says of its effect; nothing more is claimed."""
+        """Tell every placeholder what the journal says of its effect; nothing more is claimed. Where it cannot be read,
+        what returned has fired, and of the rest nobody knows once the list was submitted.
+        """
         try:
             record = self._journal.transactions.require(self.txn)
             rows = self._journal.transactions.effects(record) if record.staging is not None else ()
-        except JournalError:
-            rows = ()
+        except JournalError as error:
+            log.warning(
+                "what became of transaction %s cannot be read in the journal: %s", self.txn[:12], error
+            )
+            rest = LocalState.UNKNOWN if self._in_force else LocalState.STAGED
+            for call in self._list.calls:
+                state = LocalState.FIRED if call.effect_id in results else rest
+                self._list.settle(call.effect_id, state.value, results.get(call.effect_id), None)
+            return
         for row in rows:
             self._list.settle(row.effect_id, row.state.value, results.get(row.effect_id), row.error)
 

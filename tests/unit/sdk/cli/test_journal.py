@@ -51,7 +51,7 @@ def keys(path: Path | JournalUrl, *args: str) -> set[str]:
 
 def test_a_sound_journal_ends_with_zero(whole: Path) -> None:
     result = run(whole, "verify")
-    assert (result.exit_code, result.output) == (0, "sound: 7 transactions, 86 lines\n")
+    assert (result.exit_code, result.output) == (0, "sound: 7 transactions, 92 lines\n")
     told = json.loads(run(whole, "verify", "fired", "--json").output)
     assert (told["sound"], told["findings"], [one["key"] for one in told["chains"]]) == (True, [], ["fired"])
 
@@ -266,7 +266,7 @@ def test_a_filter_finds_the_same_on_postgresql(
 
 @ON_POSTGRES
 def test_every_verb_reads_postgresql(whole: Path, at_postgres: JournalUrl) -> None:
-    assert run(at_postgres, "verify").output == "sound: 7 transactions, 86 lines\n"
+    assert run(at_postgres, "verify").output == "sound: 7 transactions, 92 lines\n"
     assert run(at_postgres, "stats", "--json").output == run(whole, "stats", "--json").output
     assert run(at_postgres, "stats").output == run(whole, "stats").output
     (shown,), (same,) = (
@@ -279,7 +279,11 @@ def test_every_verb_reads_postgresql(whole: Path, at_postgres: JournalUrl) -> No
     listed = run(at_postgres, "list")
     assert (listed.exit_code, "taken back" in listed.output) == (0, True)
     budgets = CliRunner().invoke(app, ["budget", "list", "--json", "--journal", at_postgres.secret])
-    assert (budgets.exit_code, budgets.output) == (0, "[]\n")
+    assert budgets.exit_code == 0
+    assert [(one["budget"], one["spent"], one["reserved"]) for one in json.loads(budgets.output)] == [
+        ("support/day", "5", "100"),
+        ("support/run", "80", "0"),
+    ]
 
 
 @ON_POSTGRES
@@ -308,7 +312,7 @@ def test_the_place_may_come_from_the_environment(
 ) -> None:
     monkeypatch.setenv("COUNTERSIGN_JOURNAL", at_postgres.secret)
     result = CliRunner().invoke(app, ["journal", "verify"], catch_exceptions=False)
-    assert (result.exit_code, result.output) == (0, "sound: 7 transactions, 86 lines\n")
+    assert (result.exit_code, result.output) == (0, "sound: 7 transactions, 92 lines\n")
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from countersign import AlreadyRedeemed, MisuseError, NotDone, SQLiteAdapter, resume
+from countersign import AlreadyRedeemed, MisuseError, NotDone, SQLiteAdapter, resume, tool
 from countersign.contract import txn_id
 from countersign.contract.states import Verdict
 from countersign.integrations import Conversation
@@ -126,6 +126,37 @@ def test_a_failure_nobody_told_the_model_is_told_in_the_same_words(desk: Desk, t
     assert end.steps[0].answers == other.steps[0].answers
     assert [one.done for one in end.steps[0].answers] == [True, False, False]
     assert "no address" in end.steps[0].answers[2].text
+
+
+@BOTH
+@pytest.mark.parametrize("secret", [False, True])
+def test_what_a_live_tool_answered_then_is_told_where_it_cannot_be_asked_again(
+    desk: Desk, talk: Talk, secret: bool
+) -> None:
+    """As it is in the journal: that nobody had kept it was told once."""
+    database, refund = SQLiteAdapter(notes_database(desk.folder)), refund_tool(desk)
+    world = {"left": 3}
+    given = {"secret": ["pin"]} if secret else {}
+
+    @tool(
+        "take", lane="live", adapter=database, resource=("Order", "order_id"), registry=desk.registry, **given
+    )
+    def take(order_id: str, pin: str) -> dict[str, int]:
+        """Take one from the shelf."""
+        if not world["left"]:
+            raise NotDone("the shelf is empty")
+        world["left"] -= 3
+        return {"left": world["left"]}
+
+    desk.publish(take)
+    calls = [("take", {"order_id": "o-4", "pin": "4111"}), ("refund", REFUND)]
+    kept = interrupted(talk, desk, [refund, take], talk.calls(*calls))
+    end = talk.run([talk.says("Done.")], [refund, take], runtime=desk.runtime, messages=kept)
+    assert [(one.text, one.done) for one in end.steps[0].answers] == [
+        ('{"left":0}', True),
+        ('{"refund_id":"r-o-4-1200"}', True),
+    ]
+    assert len(desk.done) == 1
 
 
 @BOTH

@@ -11,6 +11,7 @@ import pytest
 from countersign import JournalError, MisuseError, transaction
 from countersign.journal.chain import UNBOUND, line_hash
 from countersign.journal.damage import Damage
+from countersign.journal.holding import Hold
 from countersign.journal.verifying import verify
 from tests.fakes.chained import eventful_journal
 from tests.fakes.desk import Desk, refund_tool
@@ -195,8 +196,46 @@ def test_no_text_of_an_agent_stands_in_a_line(desk: Desk) -> None:
     with transaction("secret-key", runtime=desk.runtime):
         refund("secret-order", 5)
     bodies = b"".join(row["body"] for row in desk.runtime.journal.database.rows("SELECT body FROM chain"))
-    assert b"secret" not in bodies
+    hold = Hold("a", "tokens", "run", "", 10, "secret-run", 1)
+    desk.runtime.journal.spending.reserve("c-1", "secret-run", "secret-model", [hold])
+    bodies += b"".join(row["body"] for row in desk.runtime.journal.database.rows("SELECT body FROM chain"))
+    assert b"llm_reserved" in bodies and b"secret" not in bodies
     assert b'"refund"' in bodies
+
+
+@pytest.mark.parametrize(
+    ("edit", "kind", "says"),
+    [
+        ("UPDATE budgets SET most = 999999 WHERE name = 'support/day'", Damage.ROW_CHANGED, "most is 999999"),
+        ("UPDATE spent SET spent = 0 WHERE budget = 'support/run'", Damage.ROW_CHANGED, "the line says 80"),
+        (
+            "UPDATE spent SET reserved = 0 WHERE budget = 'support/day'",
+            Damage.ROW_CHANGED,
+            "the line says 100",
+        ),
+        (
+            "UPDATE llm_calls SET state = 'released' WHERE call_id = 'c-2'",
+            Damage.ROW_CHANGED,
+            "says 'unknown'",
+        ),
+        ("UPDATE llm_holds SET charged = 1 WHERE call_id = 'c-1'", Damage.ROW_CHANGED, "says 80"),
+        (
+            "DELETE FROM llm_holds WHERE call_id = 'c-3'",
+            Damage.ROW_MISSING,
+            "llm_holds c-3 support/day is gone",
+        ),
+        (
+            "INSERT INTO spent VALUES ('support/day', '2026-11-26', 0, 0, 0)",
+            Damage.ROW_UNKNOWN,
+            "no line speaks of it",
+        ),
+    ],
+)
+def test_what_was_spent_is_bound_as_well(journal: Path, edit: str, kind: Damage, says: str) -> None:
+    """W13 and scenario 62 together: whoever gives a budget room behind the SDK's back is found."""
+    (found,) = verify(edited(journal, edit)).findings
+    assert (found.damage, found.txn) == (kind, None)
+    assert says in found.what
 
 
 def test_an_older_copy_and_a_chain_made_anew_are_beyond_it(journal: Path) -> None:

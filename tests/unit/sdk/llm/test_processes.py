@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from countersign import Budget, BudgetExceeded, Runtime, Settings, llm_call
-from countersign.journal import Journal, spending
+from countersign.journal import Journal, holding
 from countersign.journal.database import Database
+from countersign.journal.holding import Hold
 from countersign.journal.place import JournalPlace
-from countersign.journal.spending import Hold
 from tests.fakes.desk import Desk, make_desk
 from tests.fakes.llm_answers import OPENAI_CHAT, with_count
 from tests.unit.sdk.journals import BOTH
@@ -144,7 +144,7 @@ def test_nobody_decides_on_what_another_is_about_to_take(
     cap = Hold("cap", "tokens", "day", "", 100, "2026-11-23", 90)
     second_done = threading.Event()
     looked: list[str] = []
-    look, unit = spending._shortage, Database.unit
+    look, unit = holding.shortage, Database.unit
 
     def look_and_wait(*given: Any) -> Any:
         found = look(*given)
@@ -171,11 +171,11 @@ def test_nobody_decides_on_what_another_is_about_to_take(
             if name == "second":
                 second_done.set()
 
-    monkeypatch.setattr(spending, "_shortage", look_and_wait)
+    monkeypatch.setattr(holding, "shortage", look_and_wait)
     monkeypatch.setattr(Database, "unit", unit_and_wait)
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(reserve, ["first", "second"])
-    assert (first, second) == (None, spending.Shortage(cap, 0, 90))
+    assert (first, second) == (None, holding.Shortage(cap, 0, 90))
     journal = Journal(place)
     assert [row["call_id"] for row in journal.spending.calls(9)] == ["first"]
     journal.close()

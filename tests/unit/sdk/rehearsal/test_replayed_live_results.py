@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import datetime as dt
 import sqlite3
 from collections import UserDict
 from collections.abc import Callable, Iterator
@@ -264,6 +265,20 @@ def test_a_live_call_that_is_not_in_the_record_cannot_be_reconstructed(desk: Des
     run(desk, look)
     with pytest.raises(NotRecorded, match=r"live=\{'look': \.\.\.\}"):
         replay("t-1", lambda _: look("eve"), mode="reconstruct", runtime=desk.runtime)
+
+
+@pytest.mark.parametrize("answer", ["never", dt.datetime(2026, 11, 25, tzinfo=dt.UTC)])
+def test_what_may_be_text_or_a_time_is_reconstructed_as_neither(desk: Desk, answer: object) -> None:
+    look = look_tool(desk, World(answer), str | dt.datetime)
+    run(desk, look)
+    found = replay("t-1", lambda _: look(), runtime=desk.runtime)
+    assert (found.status, found.value) == ("same", answer)
+    with pytest.raises(NotRecorded, match=r"look returns text or a datetime.*live=\{'look': \.\.\.\}"):
+        replay("t-1", lambda _: look(), mode="reconstruct", runtime=desk.runtime)
+    again = replay(
+        "t-1", lambda _: look(), mode="reconstruct", live={"look": lambda who: answer}, runtime=desk.runtime
+    )
+    assert (again.status, again.value) == ("same", answer)
 
 
 # ------------------------------------------------------------------------------------------ what is written

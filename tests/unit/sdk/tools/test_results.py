@@ -114,7 +114,7 @@ def test_what_json_tells_apart_comes_back_the_same(hint: Any, values: list[Any])
 
 
 def test_a_live_tool_returns_what_it_likes() -> None:
-    """Nothing of it is kept."""
+    """Its own run gets it as it is; what a replay cannot tell, it says (rehearsal/test_replayed_live_results.py)."""
     declared(str | dt.datetime, lane="live", adapter=MemoryAdapter())
 
 

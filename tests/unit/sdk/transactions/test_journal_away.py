@@ -10,9 +10,19 @@ from typing import Any, NoReturn
 
 import pytest
 
-from countersign import JournalError, LeaseLost, SQLiteAdapter, Transaction, transaction
+from countersign import (
+    EffectFailed,
+    JournalError,
+    LeaseLost,
+    NotDone,
+    PlaceholderUsed,
+    SQLiteAdapter,
+    Transaction,
+    transaction,
+)
 from countersign.journal import Journal
-from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from countersign.transactions.step import Step
+from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, notes_in, refund_tool
 from tests.unit.sdk.journal.test_heartbeat import until
 from tests.unit.sdk.journals import BOTH
 
@@ -70,6 +80,62 @@ def test_the_next_run_of_the_key_begins_at_once(desk: Desk, outage: Outage, writ
         refund("o-1", 100)
         refund("o-2", 100)
     assert (first.state, again.state, len(desk.done)) == ("settled", "settled", 2)
+
+
+def test_what_has_fired_is_known_to_its_placeholder_also_where_the_journal_cannot_be_read_after(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever reads that it is only staged does it once more."""
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        back = refund("o-1", 100)
+        monkeypatch.setattr(Step, "_settle", unreadable(Step._settle, desk, monkeypatch))
+    assert (desk.done, back.outcome, back.result) == (
+        [("refund", "o-1", 100)],
+        "fired",
+        {"refund_id": "r-o-1-100"},
+    )
+    assert (
+        f"what became of transaction {txn.txn[:12]} cannot be read in the journal: the disk is gone"
+        in caplog.text
+    )
+
+
+@pytest.mark.parametrize(
+    ("submitted", "told"), [(False, "never submitted"), (True, "not known whether it happened")]
+)
+def test_of_what_did_not_return_is_said_what_is_known_where_the_journal_cannot_be_read(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, submitted: bool, told: str
+) -> None:
+    failing = failing_tool(desk, NotDone("no money"))
+    with (
+        pytest.raises(EffectFailed if submitted else ZeroDivisionError),
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        back = failing("o-1")
+        monkeypatch.setattr(Step, "_settle", unreadable(Step._settle, desk, monkeypatch))
+        if not submitted:
+            monkeypatch.setattr(Step, "_plan", broken)
+    with pytest.raises(PlaceholderUsed, match=told):
+        _ = back.result
+
+
+def broken(*_: object) -> NoReturn:
+    raise ZeroDivisionError
+
+
+def unreadable(settle: Any, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The journal cannot be read from the moment that the placeholders are to be told."""
+
+    def gone(*_: object) -> NoReturn:
+        raise JournalError("the disk is gone")
+
+    def settled(step: Step, results: dict[str, object]) -> None:
+        with monkeypatch.context() as outage:
+            outage.setattr(desk.runtime.journal.transactions, "require", gone)
+            settle(step, results)
+
+    return settled
 
 
 def test_what_the_body_raised_is_told_and_not_that_it_could_not_be_noted(desk: Desk, outage: Outage) -> None:
