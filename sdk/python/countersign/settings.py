@@ -1,17 +1,20 @@
 """The SDK's settings in one frozen object, with the limits of the network and the lease; safe where nothing is set.
 
 Read from the environment by `Settings.from_env()`. Refused here: a key file others can read, plain http to
-another machine (whoever sits between could hand us keys and forge releases), an address that is not one.
+another machine (whoever sits between could hand us keys and forge releases), an address that is not one, a time or a
+number of tries that is none.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
@@ -38,6 +41,28 @@ PRICES_VARIABLE: Final = "COUNTERSIGN_PRICES"
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _DEV_ENV: Final = Path(".countersign/env")  # of the folder a program runs in
 _FALSE: Final = frozenset({"", "0", "false", "no", "off"})
+_MOMENT: Final = 0.001
+_LEAST: Final[Mapping[str, float]] = MappingProxyType(
+    {
+        "connect_seconds": _MOMENT,
+        "read_seconds": _MOMENT,
+        "retries": 0,
+        "retry_base_seconds": 0,
+        "retry_max_seconds": 0,
+        "poll_seconds": 0,
+        "max_answer_bytes": 1,
+        "max_answer_nodes": 1,
+        "max_jwks_bytes": 1,
+        "jwks_seconds": 0,
+        "jwks_retry_seconds": 0,
+        "lease_seconds": _MOMENT,
+        "lease_wait_seconds": 0,
+        "fire_margin_seconds": 0,
+        "idempotent_tries": 1,
+        "max_rounds": 1,
+    }
+)
+"""The least each number may be: below it nothing would ever be asked, waited for or fired."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +109,10 @@ class Settings:
 
     def __post_init__(self) -> None:
         _require_address(self.url, allow_http=self.allow_http)
+        for name, least in _LEAST.items():
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= least):
+                raise SettingsError(f"{name} must be a number, at least {least:g}, and is {value!r}")
         if not self.agent or len(self.agent) > 200:
             raise SettingsError(
                 f"agent name {self.agent!r} must be 1 to 200 characters; it is the enrolled name"

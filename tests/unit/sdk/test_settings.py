@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -146,3 +147,23 @@ def test_every_public_name_is_there_and_says_what_it_is() -> None:
     assert "tool" in dir(countersign)
     with pytest.raises(AttributeError, match="no attribute"):
         _ = countersign.nothing_of_ours  # type: ignore[attr-defined]
+
+
+NUMBERS = [one.name for one in fields(Settings) if one.type in {"int", "float"}]
+
+
+def test_every_number_has_a_least() -> None:
+    assert set(NUMBERS) == set(settings_module._LEAST)
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("value", [-1, float("nan"), float("inf")])
+def test_a_number_that_is_none_is_refused(name: str, value: float) -> None:
+    with pytest.raises(SettingsError, match=f"{name} must be a number, at least .*, and is {value!r}"):
+        replace(Settings.from_env(ENV), **{name: value})
+
+
+@pytest.mark.parametrize("name", ["connect_seconds", "lease_seconds", "idempotent_tries", "max_rounds"])
+def test_none_at_all_is_refused_where_nothing_could_happen_then(name: str) -> None:
+    with pytest.raises(SettingsError, match=name):
+        replace(Settings.from_env(ENV), **{name: 0})

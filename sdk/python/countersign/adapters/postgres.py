@@ -158,6 +158,9 @@ class PostgresAdapter(LiveAdapter):
         except (errors.UniqueViolation, errors.DuplicateTable, errors.DuplicateObject):
             if not _tables(connection):
                 raise
+        except self._driver.Error as error:
+            self.require_no_conflict(error, during="making the table of marks")
+            raise
         return _tables(connection)[0]
 
     def connect(self) -> psycopg.Connection[Any]:
@@ -166,7 +169,11 @@ class PostgresAdapter(LiveAdapter):
         connection: psycopg.Connection[Any] = self._driver.connect(
             self._conninfo, autocommit=True, connect_timeout=max(2, int(self._wait_seconds))
         )
-        connection.execute("SELECT set_config('lock_timeout', %s, false)", (str(milliseconds),))
+        try:
+            connection.execute("SELECT set_config('lock_timeout', %s, false)", (str(milliseconds),))
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
 

@@ -10,7 +10,7 @@
     8  commit the live adapters, 9 report (settling.py)
 
 Step 1, freezing, has happened: a `Plan` is frozen. The commit point is the redemption. Whatever raises before
-it leaves nothing fired, and the caller (transactions/transaction.py) undoes the live effects; after it, settling.py and
+it leaves nothing fired, and the caller (transactions/step.py) undoes the live effects; after it, settling.py and
 recovery/forward.py take over.
 """
 

@@ -53,7 +53,9 @@
       VoteRefused              raised by countersign.testing: the service did not take a person's vote
     IndependentFailures        an ExceptionGroup of the above, from transaction(independent=True)
 
-An agent reads these messages. They quote no argument values and no secrets, only names, ids and reasons.
+An agent reads these messages. They quote nothing that is secret. What a call was about is named by `NotStageable`,
+`Moved` and `ReplayDiverged`; a tool's or a service's own words by `NotDone`, `RestUnknown` and `EffectFailed`; the
+others have names, ids and reasons.
 """
 
 from countersign.errors.fired import (

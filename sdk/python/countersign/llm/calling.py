@@ -259,18 +259,16 @@ def record_llm(
     Raises:
         UsageUnknown: the response does not say what it used, or, with no `model`, by which model.
         SettingsError: the files of budgets or prices cannot be taken.
+        MisuseError: `model`, `run` or `seconds` is none, or a budget of that name counts something else.
+        JournalSealed: its reasoning is to be kept, and there is no key to seal it with.
     """
+    said = None if model is None else _named("model", model)
+    bounds, of = Bounds(seconds=seconds), None if run is None else _named("run", run)
     usage = read_usage(response, unknown_tokens=unknown_tokens, reasoning=reasoning)
-    named = model or usage.model
-    if named is None:
+    named = said or usage.model
+    if named is None or not is_name(named, _MAX_NAME):
         raise UsageUnknown(type(response).__name__, ["model"], "say model=... if the response does not")
-    asking = Asking(
-        _named("model", named),
-        Bounds(seconds=seconds),
-        run=None if run is None else _named("run", run),
-        budgets=tuple(budgets),
-        runtime=runtime,
-    )
+    asking = Asking(named, bounds, run=of, budgets=tuple(budgets), runtime=runtime)
     ledger, of_run = asking.resolved()
     with tracing.calling_model(f"chat {named}", asked(asking)) as tell:
         record = ledger.record(of_run, named, usage, asking.bounds.milliseconds, asking.budgets)

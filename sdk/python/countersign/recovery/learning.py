@@ -8,6 +8,7 @@ contradiction by our report.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -17,13 +18,15 @@ from countersign.commit.plan import Plan
 from countersign.commit.reporting import flush
 from countersign.contract.canonical import canonicalize
 from countersign.contract.states import EffectState
-from countersign.contract.wire import EffectView, Settlement, TransactionView
+from countersign.contract.wire import Settlement, TransactionView
 from countersign.engine import Engine
 from countersign.errors import ServiceUnavailable
 from countersign.journal import Lease, LocalState, News
 
+log: Final = logging.getLogger("countersign")
+
 _S: Final = LocalState
-_WAYS: Final = {
+_WAYS: Final = {  # what is under way is this journal's own business
     EffectState.FIRED: (_S.FIRED,),
     # what never was called is unused here, what was called and did not happen has failed: the same to a person
     EffectState.FAILED: (_S.FAILED, _S.UNUSED),
@@ -33,27 +36,22 @@ _WAYS: Final = {
 }
 
 
-async def learn(engine: Engine, lease: Lease, plan: Plan) -> bool:
-    """Tell what we know and take over what the service knows; False while it cannot be asked."""
+async def learn(engine: Engine, lease: Lease, plan: Plan) -> None:
+    """Tell what we know and take over what the service knows; while it cannot be asked, nothing changes here."""
     await flush(engine, plan.txn)
     try:
         view = await engine.service.view(plan.txn)
-    except ServiceUnavailable:
-        return False
+    except ServiceUnavailable as error:
+        log.warning("what people settled of transaction %s could not be asked: %s", plan.txn[:12], error)
+        return
     engine.journal.firing.learn(lease, plan.staging, list(_news(view)))
-    return True
 
 
 def _news(view: TransactionView) -> Iterator[News]:
     for one in view.effects:
-        yield News(one.effect_id, _way(one), _kept(one.settlements), _result(one.settlements))
+        yield News(one.effect_id, _WAYS.get(one.state, ()), _kept(one.settlements), _result(one.settlements))
         if (undo := one.compensation) is not None:
             yield News(undo.effect_id, _WAYS.get(undo.state, ()), _kept(undo.settlements))
-
-
-def _way(one: EffectView) -> tuple[LocalState, ...]:
-    """A compensation that is under way is this journal's own business; the rest is as the service says."""
-    return _WAYS.get(one.state, ())
 
 
 def _kept(settlements: Sequence[Settlement]) -> bytes | None:

@@ -48,8 +48,9 @@ def transaction(
     fires with it; a function is shown each `Proposal` and takes it by returning True. Otherwise nothing but what was
     staged is ever fired: where this agent's owner has accepted a change, leaving the block raises `Edited`.
 
-    With `dry_run` nothing is fired, kept or journaled: live work is undone when the block ends, and `.result` tells
-    what the policy would say to each staged call, and what the live ones would change.
+    With `dry_run` nothing is fired, kept or journaled but calls to models, which are made and counted: live work is
+    undone when the block ends, and `.result` tells what the policy would say to each staged call, and what the live
+    ones would change.
 
     `isolation` says what is done about others who work on the same resources (live/isolation.py): `Abort()` stops with
     `Moved` if they changed what live effects saw; `Serialize(timeout_seconds=30)` first waits for other such blocks.

@@ -121,7 +121,8 @@ def run_transaction(
     `on_question(question)` answers what people ask meanwhile, with text, or None to leave it open.
     `isolation` is as for `transaction`; with `Retry(attempts=3)` `fn` runs again when somebody else changed what its
     live effects saw.
-    With `dry_run` the answer is a `DryRun` in place of what `fn` returned: nothing was fired, kept or journaled.
+    With `dry_run` the answer is a `DryRun` in place of what `fn` returned: nothing was fired, kept or journaled
+    but calls to models, which are made and counted.
 
     Raises:
         ReviewPending: people have not answered in time.

@@ -331,7 +331,9 @@ class Transaction:
 
         Raises:
             OutsideTransaction: called from a process, thread or task this transaction does not know, or after it.
-            NotStageable: the call cannot be described as bytes.
+            NotStageable: the call cannot be described as bytes, or its adapter cannot find what it must snapshot.
+            Stopped: a live call was denied, or would have to be reviewed; or somebody changed what it reads (`Moved`).
+            WorldError: the service, the journal or a resource is away or busy.
         """
         return self._entered().accept(tool, args, kwargs)
 

@@ -29,7 +29,7 @@ from countersign import (
 )
 from countersign.adapters import LiveCall
 from countersign.adapters.contract import AdapterContract, Resource
-from countersign.adapters.postgres import PostgresAdapter, PostgresSession
+from countersign.adapters.postgres import _TABLE, PostgresAdapter, PostgresSession
 from tests.fakes.desk import Desk, make_desk
 from tests.unit.sdk.adapters.resources import PostgresRows
 
@@ -622,6 +622,18 @@ def test_a_row_that_others_keep_locked_is_one_as_well_and_the_session_goes_on(
     session.prepare("a-1")
     session.commit("a-1")
     assert rows.outside("other") == "mine"
+
+
+def test_a_table_of_marks_that_others_are_making_is_a_conflict(conninfo: str) -> None:
+    adapter = PostgresAdapter(conninfo, name="bank", wait_seconds=0.1)
+    with psycopg.connect(conninfo) as other:
+        other.execute("DROP TABLE IF EXISTS countersign_landed")
+        other.commit()
+        other.execute(_TABLE.encode())
+        with pytest.raises(Moved, match=f"table of marks.*{WAITED}"):
+            adapter.begin("t-1")
+        other.rollback()
+    adapter.begin("t-1").undo()
 
 
 def test_a_table_that_is_not_there_is_told_as_the_server_does(conninfo: str, rows: PostgresRows) -> None:

@@ -625,6 +625,27 @@ def test_what_does_not_say_is_not_recorded_unless_that_is_taken(
     assert calls(desk) == []
 
 
+def test_a_name_of_a_response_that_is_none_can_be_said_otherwise(make: Make) -> None:
+    """The call was paid for, so it is not refused for good."""
+    desk = make(CALLS)
+    long = {**OPENAI_CHAT, "model": "m" * 201}
+    with pytest.raises(UsageUnknown, match="say model="):
+        record_llm(long, runtime=desk.runtime)
+    assert record_llm(long, model=MODEL, runtime=desk.runtime).model == MODEL
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"run": ""}, {"model": "m" * 201}, {"seconds": -1}], ids=lambda one: next(iter(one))
+)
+def test_what_the_program_says_wrongly_is_refused_before_the_response_is_looked_at(
+    make: Make, wrong: dict[str, Any]
+) -> None:
+    desk = make(CALLS)
+    with pytest.raises(MisuseError):
+        record_llm(None, runtime=desk.runtime, **wrong)
+    assert calls(desk) == []
+
+
 BROKEN = {
     "a name twice": ('[[budget]]\nname="a"\nmeasure="calls"\nlimit=1\nper="day"\n' * 2).replace(
         "limit=1", "limit=2", 1
