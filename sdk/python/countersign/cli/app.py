@@ -42,7 +42,7 @@ from countersign.recovery.recovery import Resumed
 from countersign.recovery.resuming import resume_async
 from countersign.recovery.worker import work
 from countersign.runtime import Runtime
-from countersign.tools.loading import files_beside, load_tools, where
+from countersign.tools.loading import files_beside, load_tools
 from countersign.tools.tool import Tool
 
 app: Final = typer.Typer(no_args_is_help=True, add_completion=False, help="Agents' tools and journal.")
@@ -251,13 +251,8 @@ def _listing_lines(told: list[dict[str, Any]], notes: tuple[str, ...]) -> Iterat
 def list_tools(tools: ToolsOption, as_json: JsonOption = False) -> None:
     """Show every tool as its code declares it: what it acts on, whether it reads or writes, what is missing."""
     with errors_told():
-        try:
-            registry = load_tools(tools)
-            told = [_tool_line(one) | {"missing": list(registry.unmet(one))} for one in registry]
-        except Exception as error:
-            if isinstance(error, CountersignError):
-                raise
-            raise MisuseError(f"{tools!r} cannot be imported: {where(error)}") from error
+        registry = load_tools(tools)
+        told = [_tool_line(one) | {"missing": list(registry.unmet(one))} for one in registry]
     if as_json:
         beside = files_beside(Path(tools).resolve().parent)
         print_json({"tools": told, "files": [str(path) for path in beside]})

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from countersign.errors import CountersignError, MisuseError
-from countersign.tools.loading import load_tools, where
+from countersign.errors import MisuseError
+from countersign.tools.loading import load_tools
 from countersign.transactions.rerun import require_step
 from countersign.transactions.transaction import Transaction
 
@@ -31,12 +31,7 @@ def load_step(target: str) -> Callable[[Transaction], Any]:
         raise MisuseError(
             f"{target!r} names no step; write MODULE:FUNCTION or FILE.py:FUNCTION, like my_agent:close_ticket"
         )
-    try:
-        load_tools(name)
-    except CountersignError:
-        raise
-    except Exception as error:
-        raise MisuseError(f"{name!r} cannot be imported: {where(error)}") from error
+    load_tools(name)
     module = sys.modules[Path(name).stem if name.endswith(".py") else name]
     found = getattr(module, function, None)
     if found is None:

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from countersign.errors import MisuseError
+from countersign.errors import CountersignError, MisuseError
 from countersign.tools.current import importing
 from countersign.tools.registry import ToolRegistry, default_registry
 
@@ -33,8 +33,8 @@ def load_tools(*names: str) -> ToolRegistry:
     """Import the modules or files that define the tools, each as `python NAME` would find it.
 
     Raises:
-        MisuseError: there is no such module, it begins a step or ends meanwhile, or none of them registers a tool.
-        Exception: whatever importing it raises.
+        MisuseError: there is no such module, it begins a step, ends or raises meanwhile (with the line of it), or none
+            of them registers a tool.
     """
     for name in names:
         _load(name)
@@ -79,11 +79,15 @@ def _importing(name: str) -> Iterator[None]:
         raise MisuseError(
             f"{name!r} ended (exit status {ending.code}) while it was imported for its tools; {GUARD}"
         ) from ending
+    except CountersignError:
+        raise
+    except Exception as error:
+        raise MisuseError(f"{name!r} cannot be imported: {_where(error)}") from error
     finally:
         importing.reset(token)
 
 
-def where(error: Exception) -> str:
+def _where(error: Exception) -> str:
     """An import's error in one line, with the line of the program it came from, as its author would look for it."""
     said = "".join(traceback.format_exception_only(error)[-1:]).strip()
     if isinstance(error, SyntaxError):

@@ -1,6 +1,7 @@
 """The terminal: finish what is parked, draft manifests, read the journal."""
 
 import json
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -337,13 +338,29 @@ def test_a_module_without_tools_is_told(tmp_path: Path) -> None:
     assert "defines no tools" in result.stderr
 
 
-def test_a_module_that_fails_to_import_something_else_keeps_its_traceback(
-    tmp_path: Path, monkeypatch: Any
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("tools", "export"),
+        ("tools", "list"),
+        ("resume",),
+        ("worker", "--once"),
+        ("journal", "close", "t-1", "--by", "ada", "--why", "put right"),
+    ],
+    ids=lambda one: " ".join(one[:2]),
+)
+def test_a_module_that_cannot_be_imported_is_told_with_the_line_of_it(
+    command: tuple[str, ...], served: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "broken_module_of_ours.py").write_text("import nothing_like_this\n")
+    (tmp_path / "broken_module_of_ours.py").write_text("import os\nimport nothing_like_this\n")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ModuleNotFoundError, match="nothing_like_this"):
-        run("tools", "export", "--tools", "broken_module_of_ours")
+    result = run(*command, "--tools", "broken_module_of_ours")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert re.search(
+        r"'broken_module_of_ours' cannot be imported: \S*broken_module_of_ours\.py:2: ModuleNotFoundError: "
+        "No module named 'nothing_like_this'",
+        result.stderr.replace("\n", ""),
+    )
 
 
 def test_the_environment_makes_the_default_runtime(served: Desk, module: Path) -> None:
