@@ -134,6 +134,7 @@ class Programs(RuleBasedStateMachine):
     @rule(one=POINTS, other=POINTS)
     def two_at_once(self, one: int | None, other: int | None) -> None:
         """A run and a resume in two processes."""
+        self.begun = None  # whoever runs it again means it
         self._lives({"dies_after": one}, {"resumes": True, "dies_after": other, "name": "other"})
 
     @precondition(lambda self: self.service_has(EffectState.REVIEW))

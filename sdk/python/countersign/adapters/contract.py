@@ -188,6 +188,26 @@ class AdapterContract(Nesting, Refusing, Stragglers):
         commit(first)
         equal(resource.outside("k"), "mine", "outside")
 
+    def test_nobody_builds_on_a_commit_that_may_still_be_taken_back(self, tmp_path: Path) -> None:
+        resource, adapter, first = self.begun(tmp_path, k="old")
+        if not (resource.notices_moves and adapter.commits_last):
+            first.undo()
+            return
+        with first.effect(CALL):
+            resource.write(adapter, "k", "first")
+        first.prepare(A)
+        first.commit(A)
+        second = adapter.begin("t-2")
+        with second.effect(CALL):
+            resource.read(adapter, "k")
+            resource.write(adapter, "k", "second")
+        with raises(Moved):
+            second.prepare("a-2")
+        second.undo()
+        first.close()
+        equal(resource.outside("k"), "first", "once it is closed")
+        self.another_can_commit(resource)
+
     def test_the_resource_is_only_there_inside_an_effect(self, tmp_path: Path) -> None:
         resource, adapter, session = self.begun(tmp_path)
         with session.effect(CALL):

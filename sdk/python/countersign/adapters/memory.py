@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ from countersign.errors import MisuseError, Moved, NotStageable
 _NAMES: Final = "/"  # the key of the set of all keys
 _GONE: Final = object()
 _KEY_LENGTH: Final = 16
+_STANDS: Final = "may still be taken back"
 
 
 class MemoryAdapter(LiveAdapter):
@@ -36,6 +38,8 @@ class MemoryAdapter(LiveAdapter):
         self.values_now: dict[str, Any] = copy.deepcopy(values or {})
         self.numbers: dict[str, int] = {}
         self.prepared: list[MemorySession] = []
+        # not closed yet; weak, so that one that nobody can end any more keeps nobody out
+        self.committed: weakref.WeakSet[MemorySession] = weakref.WeakSet()
         self.marks: set[str] = set()
         self._inside: Inside[MemorySession] = Inside(name)
 
@@ -218,7 +222,7 @@ class MemorySession(LiveSession):
             if self in self._memory.prepared:
                 return
             self._verify()
-            for other in self._memory.prepared:
+            for other in (*self._memory.prepared, *self._memory.committed):
                 self._require_undisputed(other)
             self._memory.prepared.append(self)
             self._attempt_id = attempt_id
@@ -231,24 +235,31 @@ class MemorySession(LiveSession):
             now = self._memory.values_now
             self._before = {key: now.get(key, _GONE) for key in self._over}
             self._memory.prepared.remove(self)
+            self._memory.committed.add(self)  # until `close` it may be taken back, and under nobody's feet
             self._put(self._over)
             self._memory.marks.add(attempt_id)
 
     def undo(self) -> None:
         """Take back what was committed, and let others go on."""
         with self._memory.lock:
-            if self in self._memory.prepared:
-                self._memory.prepared.remove(self)
+            self._let_others()
             if self._before is not None:
                 self._put(self._before)
                 self._memory.marks.discard(self._attempt_id or "")
             self._before, self._over = None, {}
 
     def close(self) -> None:
-        """Drop what was there before."""
-        self._before = None
+        """Drop what was there before, and let others go on."""
+        with self._memory.lock:
+            self._let_others()
+            self._before = None
 
     # ----------------------------------------------------------------------------- inside; the lock is held
+
+    def _let_others(self) -> None:
+        if self in self._memory.prepared:
+            self._memory.prepared.remove(self)
+        self._memory.committed.discard(self)
 
     def _note(self, key: str, *, read: bool = False, written: bool = False) -> None:
         seen = self._seen.get(key) or Seen(key, self._version(key))
@@ -269,7 +280,7 @@ class MemorySession(LiveSession):
         both = {key for key in mine & theirs if key != _NAMES}
         disputed = both | mine & other._read() | self._read() & theirs
         if disputed:
-            key = min(disputed)
+            key, before = min(disputed), other._before
             seen = self._seen.get(key) or Seen(key, self._version(key))
             raise Moved(
                 self._memory.name,
@@ -277,7 +288,7 @@ class MemorySession(LiveSession):
                 read=seen.read,
                 expected=seen.version,
                 now=self._version(key),
-                holder=f"transaction {other._txn[:12]}, which is prepared",
+                holder=f"transaction {other._txn[:12]}, which {'is prepared' if before is None else _STANDS}",
             )
 
     def _read(self) -> set[str]:
@@ -285,8 +296,10 @@ class MemorySession(LiveSession):
 
     def _written(self) -> set[str]:
         """With the set of all keys, where it gains or loses one."""
-        now = self._memory.values_now
-        changed = any((value is _GONE) == (key in now) for key, value in self._over.items())
+        there = self._memory.values_now if self._before is None else self._before
+        changed = any(
+            (value is _GONE) == (there.get(key, _GONE) is not _GONE) for key, value in self._over.items()
+        )
         return {*self._over, *([_NAMES] if changed else [])}
 
     def _put(self, values: dict[str, Any]) -> None:

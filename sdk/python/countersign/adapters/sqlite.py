@@ -254,7 +254,9 @@ class SQLiteSession(LiveSession):
         except sqlite3.Error:
             self.undo()
             raise
-        self._connection.close()
+        finally:
+            if not self._connection.goes_on:  # else an interrupt came before it, and it is said once more
+                self._connection.close()
 
     def undo(self) -> None:
         """Roll back and close. Of a transaction that is over nothing stands: it cannot have been a COMMIT, and nothing

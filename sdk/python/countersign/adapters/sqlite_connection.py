@@ -43,6 +43,9 @@ class LiveConnection(sqlite3.Connection):
         self.touched: set[tuple[str, str]] = set()
         self.defers = False  # whether a tool may have put off references that the schema does not
         self.unheeded = ""  # the last statement that was refused because SQLite would pass over it
+        self._interrupt: BaseException | None = (
+            None  # that came while SQLite asked, and waits for the statement's end
+        )
         self._effects = 0  # that are running, one inside the other
         self._inside = inside
         self._speaking: set[int] = set()  # threads that say something of ours
@@ -51,10 +54,10 @@ class LiveConnection(sqlite3.Connection):
             if foreign_keys:
                 self.execute("PRAGMA foreign_keys = ON")  # passed over inside a transaction
             self.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error:
+            super().set_authorizer(self._authorize)
+        except BaseException:  # Ctrl-C as well, while somebody else has the lock: it would be got, and kept
             self.close()
             raise
-        super().set_authorizer(self._authorize)
 
     @property
     def goes_on(self) -> bool:
@@ -102,7 +105,27 @@ class LiveConnection(sqlite3.Connection):
         with self._inside.held():
             yield
 
-    def _authorize(
+    @contextmanager
+    def heeding(self) -> Iterator[None]:
+        """A statement, and then the interrupt (Ctrl-C, a signal that raises) that came while SQLite asked about it."""
+        try:
+            yield
+        finally:
+            interrupt, self._interrupt = self._interrupt, None
+            if interrupt is not None:
+                raise interrupt
+
+    def _authorize(self, *asked: Any) -> int:
+        """SQLite takes whatever is raised here for a no: a COMMIT would be refused, and Ctrl-C heard by nobody."""
+        while True:
+            try:
+                return self._allowed(*asked)
+            except Exception:
+                raise
+            except BaseException as interrupt:  # noqa: BLE001 - it is raised at the statement's end
+                self._interrupt = interrupt
+
+    def _allowed(
         self, action: int, name: str | None, argument: str | None, database: str | None, _: str | None
     ) -> int:
         if not self.in_transaction:
@@ -176,15 +199,15 @@ class _Cursor(sqlite3.Cursor):
     connection: LiveConnection
 
     def execute(self, statement: str, params: Any = (), /) -> Self:
-        with self.connection.held(), self.connection.compiling():
+        with self.connection.heeding(), self.connection.held(), self.connection.compiling():
             return super().execute(statement, params)
 
     def executescript(self, script: str, /) -> sqlite3.Cursor:
-        with self.connection.held(), self.connection.compiling():
+        with self.connection.heeding(), self.connection.held(), self.connection.compiling():
             return super().executescript(script)
 
     def executemany(self, statement: str, rows: Iterable[Any], /) -> Self:
-        with self.connection.compiling():
+        with self.connection.heeding(), self.connection.compiling():
             return super().executemany(statement, self._looked_at(rows))
 
     def _looked_at(self, rows: Iterable[Any]) -> Iterator[Any]:

@@ -108,7 +108,7 @@ def moved_text(
             f"{met} in {adapter!r} ({said}). Nothing was fired now, live effects are undone; "
             "run the transaction again."
         )
-    found = f"{holder} is changing it" if holder else f"it is now at {_version(now)}"
+    found = f"{holder}, is changing it" if holder else f"it is now at {_version(now)}"
     return (
         f"{key!r} of {adapter!r} was {verb} at {_version(expected)}, and {found}. Nothing was fired now, live "
         "effects are undone; run the transaction again."

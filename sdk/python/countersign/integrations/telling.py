@@ -156,8 +156,10 @@ def done_before(done: EarlierRun, meant: Sequence[Meant]) -> tuple[Answer, ...]:
     return after_failure(failed, meant, Taken(returned))
 
 
-def as_it_was(done: EarlierRun, meant: Sequence[Meant]) -> list[Any] | None:
-    """What the tools answered then, one call after the other. None where the calls are not those that were done."""
+def as_it_was(done: EarlierRun, meant: Sequence[Meant], *, whole: bool = True) -> list[Any] | None:
+    """What the tools answered then, one call after the other. None where the calls are not those that were done; where
+    `whole` is False, a part of those is told as well.
+    """
     named = CallNames(done.record.agent, done.record.run_key)
     rows = {row.call_key: row for row in done.effects}
     returned: list[Any] = []
@@ -182,7 +184,7 @@ def as_it_was(done: EarlierRun, meant: Sequence[Meant]) -> list[Any] | None:
         return None
     staged = [back.call_key for back in returned if isinstance(back, Placeholder)]
     same = tuple(dict.fromkeys(staged)) == tuple(rows) and live == list(done.live)
-    return returned if same else None
+    return returned if same or not whole else None
 
 
 def _settled(tool: Tool, row: EffectRecord) -> Placeholder[Any]:

@@ -1,7 +1,7 @@
-"""A step that staged nothing: nobody is asked and nothing is redeemed, its live work commits, once under its key.
+"""Live work under its key: that of a step that staged nothing commits once, and that of a rerun is what was kept.
 
-One that did no live work either has done nothing, so it spends no key: whoever asks for something under it later is not
-told that it was done.
+Of a step that staged nothing nobody is asked, and nothing is redeemed. One that did no live work either has done
+nothing, so it spends no key: whoever asks for something under it later is not told that it was done.
 """
 
 from __future__ import annotations
@@ -35,6 +35,20 @@ def require_same_live_work(journal: Journal, earlier: TransactionRecord, plan: P
     if not (earlier.landed and same):
         why = "another list of calls was committed" if earlier.landed else earlier.note or ""
         raise AlreadyRedeemed(plan.run_key, plan.txn, earlier.state.value, why, finished=earlier.landed)
+
+
+def require_live_work_kept(journal: Journal, plan: Plan, ran: LiveKeys) -> None:
+    """This key was redeemed and has come to a good end: the live work of this run is among what was kept, or has been
+    undone. Less than that may be asked for: what is there already need not be put there again.
+
+    Raises:
+        AlreadyRedeemed: other live work was kept, and this run's was not.
+    """
+    record = journal.transactions.require(plan.txn)
+    kept = {row.call_key for row in journal.transactions.live(record) if row.state is LocalState.KEPT}
+    if not {*ran.stand} <= kept:
+        why = "other live work was committed with it, and that of this run was undone"
+        raise AlreadyRedeemed(plan.run_key, plan.txn, record.state.value, why)
 
 
 async def withdraw_earlier(engine: Engine, earlier: TransactionRecord) -> None:

@@ -37,7 +37,12 @@ from countersign.tools.placeholder import Placeholder
 from countersign.tools.tool import Tool
 from countersign.transactions.again import earlier_run, finish
 from countersign.transactions.listing import Listing
-from countersign.transactions.live_only import commit_live_only, require_same_live_work, withdraw_earlier
+from countersign.transactions.live_only import (
+    commit_live_only,
+    require_live_work_kept,
+    require_same_live_work,
+    withdraw_earlier,
+)
 
 log: Final = logging.getLogger("countersign")
 
@@ -61,6 +66,7 @@ class Step:
         self._list = Listing(journal, lease)
         self._live = LiveWork(lease.txn)
         self._in_force = False  # the list was frozen, or an earlier run's was found redeemed
+        self._ended = False
 
     @classmethod
     async def open(
@@ -200,12 +206,24 @@ class Step:
 
     def abort(self, note: str) -> None:
         """The body raised: nothing of it stands."""
-        with self._undone_live():
+        with self._ending(), self._undone_live():
             try:
                 self._forget(note)
             finally:
                 with self._no_journal_trouble():
                     self._journal.leases.release(self._lease)
+
+    def drop(self) -> None:
+        """End what an interrupt kept from ending, and nothing else."""
+        if self._ended:
+            return
+        log.warning("transaction %s was interrupted as it was to end; it is ended now", self.txn[:12])
+        try:
+            if not self._in_force:
+                self._forget("it was interrupted before it was submitted")
+            self._end()
+        except Exception as error:  # noqa: BLE001 - the interrupt is what its caller hears; recovery looks at this again
+            log.warning("transaction %s could not be ended: %s", self.txn[:12], error)
 
     async def commit(self, engine: Engine, terms: Terms) -> None:
         """Commit what was staged and settle the placeholders.
@@ -251,7 +269,9 @@ class Step:
             self._in_force = True
             in_force = await finish(engine, self._lease, earlier, plan, self._live)
             self.replayed = True
-            return results_in_journal(engine, in_force)
+            results = results_in_journal(engine, in_force)
+            require_live_work_kept(self._journal, plan, self._list.live_keys)
+            return results
         if earlier.landed or earlier.state is LocalTxn.UNSETTLED:
             self._in_force = True
             require_same_live_work(self._journal, earlier, plan, self._list.live_keys)
@@ -320,14 +340,20 @@ class Step:
                 state = LocalState.FIRED if call.effect_id in results else rest
                 self._list.settle(call.effect_id, state.value, results.get(call.effect_id), None)
             return
+        signatures = {call.effect_id: call.tool.signature for call in self._list.calls}
         for row in rows:
-            self._list.settle(row.effect_id, row.state.value, results.get(row.effect_id), row.error)
+            result = results.get(row.effect_id)
+            if row.effect_id not in results and row.result is not None and row.effect_id in signatures:
+                result = signatures[row.effect_id].load_result(
+                    row.result
+                )  # it stands, whatever the block ends with
+            self._list.settle(row.effect_id, row.state.value, result, row.error)
 
     def _end(self) -> None:
         """Whatever happened: no session stays open, no live row stays undecided but where it may stand, the lease is
         free.
         """
-        with self._undone_live():
+        with self._ending(), self._undone_live():
             try:
                 with self._journal.database.unit(durable=False):
                     if not self._live.may_stand:
@@ -339,6 +365,16 @@ class Step:
                 self._warn(error)
                 with self._no_journal_trouble():
                     self._journal.leases.release(self._lease)
+
+    @contextmanager
+    def _ending(self) -> Iterator[None]:
+        """It has ended, also where something of that failed; not where an interrupt came between."""
+        try:
+            yield
+        except Exception:
+            self._ended = True
+            raise
+        self._ended = True
 
     @contextmanager
     def _undone_live(self) -> Iterator[None]:

@@ -204,6 +204,13 @@ class Transaction:
         if self._outer is not None:
             self._nest(self._outer)
             return
+        try:
+            await self._open(waits)
+        except BaseException:
+            self._drop()
+            raise
+
+    async def _open(self, waits: Waits) -> None:
         real = self._runtime.engine(waits)
         engine = self._engine = real if self._rehearsal is None else self._rehearsal.on_stage(real)
         blocking = engine
@@ -238,10 +245,24 @@ class Transaction:
 
     async def _exit(self, error: BaseException | None) -> None:
         self._phase = _CLOSED
-        intake = self._entered()
         if self._outer is not None:
             self._inner.__exit__(None if error is None else type(error), error, None)
             return
+        try:
+            await self._leave(error)
+        finally:
+            self._drop()
+
+    def _drop(self) -> None:
+        """Wherever an interrupt came between, this thread is in no transaction, and none of its steps is under way."""
+        if current_transaction.get() is self:
+            current_transaction.set(None)
+        if self._intake is not None and self._intake.owner.pid == os.getpid():
+            for step in self._steps():
+                step.drop()
+
+    async def _leave(self, error: BaseException | None) -> None:
+        intake = self._entered()
         current_transaction.set(None)
         forgotten = intake.end()
         if intake.owner.pid != os.getpid():

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pytest
 
 from countersign.adapters import LiveCall
-from countersign.adapters.memory import AgentMemory, Memory, MemoryAdapter
+from countersign.adapters.memory import AgentMemory, Memory, MemoryAdapter, MemorySession
 from countersign.errors import MisuseError, Moved, NotStageable
 
 CALL = LiveCall("exam", {}, "e-1")
@@ -109,6 +110,58 @@ def test_a_commit_that_was_not_prepared_for_is_refused() -> None:
         session.commit("a-2")
     session.undo()
     assert memory.snapshot() == {}
+
+
+def committed(memory: MemoryAdapter, key: str) -> MemorySession:
+    session = memory.begin("t-1")
+    with session.effect(CALL):
+        memory[key] = 1
+    session.prepare("a-1")
+    session.commit("a-1")
+    return session
+
+
+def test_what_another_has_committed_and_not_closed_is_nothing_to_build_on() -> None:
+    """It was: the other took its commit back, and what was kept beside it went with it."""
+    memory = MemoryAdapter({"n": 0})
+    first, second, third = committed(memory, "n"), memory.begin("t-2"), memory.begin("t-3")
+    with second.effect(CALL):
+        memory["n"] += 10
+    with third.effect(CALL):
+        memory["other"] = 3
+    with pytest.raises(Moved, match="t-1, which may still be taken back"):
+        second.prepare("a-2")
+    third.prepare("a-3")  # a key of its own
+    third.commit("a-3")
+    first.undo()
+    third.close()
+    assert memory.snapshot() == {"n": 0, "other": 3}
+
+
+@pytest.mark.parametrize("key", ["n", "new"])
+def test_keys_listed_beside_a_commit_that_is_not_closed_cannot_be_prepared_if_it_made_one(key: str) -> None:
+    memory = MemoryAdapter({"n": 0})
+    first, second = committed(memory, key), memory.begin("t-2")
+    with second.effect(CALL):
+        memory.keys()
+    with pytest.raises(Moved) if key == "new" else nullcontext():
+        second.prepare("a-2")
+    second.undo()
+    first.close()
+
+
+def test_a_commit_that_nobody_can_close_any_more_keeps_nobody_out() -> None:
+    """Two interrupts in a row leave it behind; it stands."""
+    memory = MemoryAdapter({"n": 0})
+    committed(memory, "n")
+    gc.collect()
+    second = memory.begin("t-2")
+    with second.effect(CALL):
+        memory["n"] += 1
+    second.prepare("a-2")
+    second.commit("a-2")
+    second.close()
+    assert memory.snapshot() == {"n": 2}
 
 
 def test_an_agent_remembers_recalls_and_forgets() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from countersign import (
+    AlreadyRedeemed,
     JournalError,
     MisuseError,
     Moved,
@@ -228,3 +229,45 @@ def test_a_policy_that_a_message_cannot_have_is_refused(
     with pytest.raises(MisuseError, match=says):
         talk.run([], [], runtime=desk.runtime, isolation=given)
     assert talk.vendor.sent == []
+
+
+def test_a_conversation_that_was_not_kept_and_calls_otherwise_is_told_the_key_is_spent(
+    desk: Desk, talk: Talk
+) -> None:
+    path = notes_database(desk.folder)
+    refund, note = refund_tool(desk), note_tool(desk, SQLiteAdapter(path))
+    for text, ends in (("old", None), ("another", AlreadyRedeemed)):
+        script = [
+            talk.calls(("note", {"order_id": "o-4", "text": text}), ("refund", REFUND)),
+            talk.says("Done."),
+        ]
+        if ends is None:
+            talk.run(script, [refund, note], runtime=desk.runtime)
+            continue
+        with pytest.raises(ends, match="other live work was committed"):
+            talk.run(script, [refund, note], runtime=desk.runtime)
+    assert (notes_in(path), len(desk.done)) == ([("o-4", "old")], 1)
+
+
+@pytest.mark.parametrize("staged", [False, True], ids=["alone", "beside a staged call"])
+def test_what_a_live_tool_answers_again_is_what_it_answered_when_it_was_kept(
+    desk: Desk, talk: Talk, staged: bool
+) -> None:
+    """Run anew beside its own earlier work it answers as of both, and is undone."""
+    path = notes_database(desk.folder)
+    refund, database = refund_tool(desk), SQLiteAdapter(path)
+
+    @tool("book", lane="live", adapter=database, registry=desk.registry)
+    def book(account: str, cents: int) -> int:
+        """Book on an account, and answer what it has."""
+        database.connection.execute("INSERT INTO notes VALUES (?, ?)", (account, str(cents)))
+        found = database.connection.execute(
+            "SELECT sum(note) FROM notes WHERE order_id = ?", (account,)
+        ).fetchone()
+        return int(found[0])
+
+    calls = [("book", {"account": "a", "cents": 100}), *([("refund", REFUND)] if staged else [])]
+    for _ in range(2):
+        end = talk.run([talk.calls(*calls), talk.says("Done.")], [book, refund], runtime=desk.runtime)
+        assert end.steps[0].answers[0].text == "100"
+    assert (notes_in(path), len(desk.done)) == ([("a", "100")], int(staged))

@@ -74,15 +74,15 @@ def test_what_ended_well_is_found_with_its_results(desk: Desk, refund: Order, ch
 def test_live_work_beside_it_is_not_done_twice(desk: Desk, refund: Order) -> None:
     note = note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
 
-    def step(runtime: Runtime, text: str) -> None:
+    def step(runtime: Runtime) -> None:
         with transaction("t-1", runtime=runtime):
-            note("o-1", text)
+            note("o-1", "first")
             refund("o-1", 100)
 
-    step(desk.runtime, "first")
+    step(desk.runtime)
     desk.publish(refund, title="Pay back")
     with desk.restarted() as later:
-        step(later.runtime, "second")
+        step(later.runtime)
     assert (notes_in(desk.folder / "notes.db"), len(desk.done)) == ([("o-1", "first")], 1)
 
 

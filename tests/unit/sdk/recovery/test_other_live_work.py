@@ -1,0 +1,93 @@
+"""A key that was spent, run again with other live work than was kept: that is never told as done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from countersign import AlreadyRedeemed, SQLiteAdapter, resume, transaction
+from countersign.journal.transactions import Transactions
+from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.unit.sdk.journals import BOTH
+
+pytestmark = pytest.mark.parametrize("engine", BOTH)
+Note = Callable[[str, str], int]
+OTHER = "other live work was committed with it, and that of this run was undone"
+
+
+@pytest.fixture
+def note(desk: Desk) -> Note:
+    return note_tool(desk, SQLiteAdapter(notes_database(desk.folder)))
+
+
+def kept(desk: Desk) -> list[tuple[str, str]]:
+    return notes_in(desk.folder / "notes.db")
+
+
+@pytest.mark.parametrize("first", [(), (("o-1", "old"),)], ids=["none", "one"])
+def test_other_live_work_beside_what_was_fired_is_refused_and_undone(
+    desk: Desk, note: Note, first: tuple[tuple[str, str], ...]
+) -> None:
+    """It was told as done: the block was left well, and nothing of it stood."""
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        for one in first:
+            note(*one)
+        refund("o-1", 5)
+    with pytest.raises(AlreadyRedeemed, match=OTHER) as told, transaction("t-1", runtime=desk.runtime):
+        note("o-2", "new")
+        again = refund("o-1", 5)
+    assert told.value.finished and "use another key" in str(told.value)
+    assert (kept(desk), len(desk.done)) == ([*first], 1)
+    assert (again.outcome, again.result) == ("fired", {"refund_id": "r-o-1-5"})
+
+
+@pytest.mark.parametrize(
+    ("again", "replayed"),
+    [((), True), ((("o-1", "old"),), True), ((("o-1", "old"), ("o-2", "new")), False)],
+    ids=["less", "the same", "more"],
+)
+def test_what_was_kept_is_found_done_and_so_is_a_part_of_it(
+    desk: Desk, note: Note, again: tuple[tuple[str, str], ...], replayed: bool
+) -> None:
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        note("o-1", "old")
+        refund("o-1", 5)
+
+    def rerun() -> bool:
+        with transaction("t-1", runtime=desk.runtime) as txn:
+            for one in again:
+                note(*one)
+            refund("o-1", 5)
+        return txn.replayed
+
+    if replayed:
+        assert rerun()
+    else:
+        with pytest.raises(AlreadyRedeemed, match=OTHER):
+            rerun()
+    assert (kept(desk), len(desk.done)) == ([("o-1", "old")], 1)
+
+
+def test_a_step_whose_live_work_landed_is_finished_before_other_work_is_refused(
+    desk: Desk, note: Note, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The crash is mended whatever the rerun asks for; that nobody reads its own work as kept is another matter."""
+    refund = refund_tool(desk)
+
+    def died(*_: object, **__: object) -> None:
+        raise SystemExit
+
+    with monkeypatch.context() as death, pytest.raises(SystemExit):
+        death.setattr(Transactions, "end", died)
+        with transaction("t-1", runtime=desk.runtime):
+            note("o-1", "old")
+            refund("o-1", 5)
+    with pytest.raises(AlreadyRedeemed, match=OTHER), transaction("t-1", runtime=desk.runtime):
+        note("o-2", "new")
+        refund("o-1", 5)
+    (record,) = desk.runtime.journal.transactions.find("t-1")
+    assert (record.state.value, kept(desk), len(desk.done)) == ("settled", [("o-1", "old")], 1)
+    assert list(resume(desk.runtime)) == []
