@@ -14,11 +14,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from countersign.contract import TxnState, Verdict
+from countersign.contract import TaskKind, TxnState, Verdict
 from policy_service.audit.feed import Event
 from policy_service.channels.operator.dev import programs
 from policy_service.channels.operator.dev.drafts import Tools, ToolsError, merge, read_tools
 from policy_service.channels.operator.dev.folder import DevFolder
+from policy_service.channels.operator.dev.left import ANOTHER_RUN, APPROVED, HEARD_BY_AGENTS, SETTLED, is_left
 from policy_service.channels.operator.dev.saves import saves
 from policy_service.channels.operator.dev.telling import (
     KEYS,
@@ -36,11 +37,12 @@ from policy_service.workflow import records
 from policy_service.workflow.context import Context
 from policy_service.workflow.effects.activate import activate
 from policy_service.workflow.tasks.cases import read_task
+from policy_service.workflow.tasks.settle import said_of
 from policy_service.workflow.told.task_views import task_url
 
 Step = Callable[[], Awaitable[None]]
 _UNNAMED = "unnamed-"  # how the SDK begins a key that nobody named: another run of the script has another one
-_A_MOMENT_S = 3.0  # for a script that still runs to go on by itself with what was approved
+_A_MOMENT_S = 3.0  # for a script that still runs to go on by itself with what people have answered
 _FOLLOW_S = 60.0
 _WAITING = 5  # reviews, and tasks, that are told one by one as a sitting begins
 
@@ -72,7 +74,7 @@ class Session:
         self._script = programs.Script((str(folder.script), *arguments), env, self._ended)
         self._tools: Tools | None = None
         self._said_of_bundle: str | None = None
-        self._approved: set[str] = set()  # transactions that people have let go, and that are not spent yet
+        self._answered: set[str] = set()  # transactions that people have answered about, and that may go on
         self._over = asyncio.Event()
 
     async def run(self) -> None:
@@ -124,13 +126,17 @@ class Session:
         if event.kind in {"review_opened", "review_reopened"} and event.review_id:
             await self._tell_review(event.review_id)
         elif event.kind == "transaction_ready" and event.txn:
-            self._todo.put_nowait(lambda txn=event.txn: self._go_on(txn))  # type: ignore[misc]
+            self._todo.put_nowait(lambda txn=event.txn: self._go_on(txn, APPROVED))  # type: ignore[misc]
+        elif event.kind == "effect_released" and event.txn and event.effect_id:
+            await self._hear_leave(event.txn, event.effect_id)
         elif event.kind in {"transaction_settled", "transaction_ended"} and event.txn:
             await self._tell_end(event.txn)
         elif event.kind == "effect_compensated" and event.txn and event.effect_id:
             await self._tell_undone(event.txn, event.effect_id)
         elif event.kind == "task_opened" and event.task_id:
-            await self._tell_task(event.task_id)
+            await self._hear_task(event.task_id)
+        elif event.kind == "task_settled" and event.task_id:
+            await self._hear_word(event.task_id)
 
     def _key(self, line: str) -> None:
         steps: dict[str, Step] = {"l": self.tell_link, "r": self._run_again}
@@ -171,7 +177,7 @@ class Session:
 
     def _ended(self, status: int) -> None:
         say(ended(self._folder.script.name, status))
-        if self._approved:
+        if self._answered:
             self._todo.put_nowait(self._finish)
 
     # -- the policies -------------------------------------------------------------------------------------------------
@@ -213,7 +219,7 @@ class Session:
         for review in reviews[:_WAITING]:
             await self._tell_review(review.review_id)
         for task in tasks[:_WAITING]:
-            await self._tell_task(task.task_id)
+            await self._hear_task(task.task_id)
         if max(len(reviews), len(tasks)) > _WAITING:
             say(f"and more of them wait: {self._ctx.settings.public_url}/queue and /tasks")
 
@@ -238,8 +244,8 @@ class Session:
         tell_task(case.effect.tool, case.kind, task_url(self._ctx, task_id), of_compensation=undoing)
 
     async def _tell_end(self, txn: str) -> None:
-        snapshot = await self._ctx.db.read(lambda conn: records.require(conn, txn))
-        self._approved.discard(txn)
+        snapshot = await self._snapshot(txn)
+        self._answered.discard(txn)
         key = snapshot.transaction.run_key
         states = [f"{one.tool} {one.state}{_why(snapshot, one)}" for one in snapshot.effects]
         settled = snapshot.transaction.state == TxnState.SETTLED.value
@@ -249,44 +255,78 @@ class Session:
 
     async def _tell_undone(self, txn: str, effect_id: str) -> None:
         """The end of a transaction may have been told while this still stood."""
-        snapshot = await self._ctx.db.read(lambda conn: records.require(conn, txn))
+        snapshot = await self._snapshot(txn)
         effect = snapshot.find(effect_id)
         if effect is not None:
             say(f"{snapshot.transaction.run_key}: {effect.tool} was taken back")
 
-    # -- after the approval -------------------------------------------------------------------------------------------
+    # -- after people have answered -----------------------------------------------------------------------------------
 
-    async def _go_on(self, txn: str) -> None:
-        """People have let it go: the script goes on by itself, or runs again, or its transaction is resumed."""
-        snapshot = await self._ctx.db.read(lambda conn: records.require(conn, txn))
+    async def _hear_leave(self, txn: str, effect_id: str) -> None:
+        """People have let a compensation go: its transaction is not ready once more for that."""
+        effect = (await self._snapshot(txn)).find(effect_id)
+        if effect is not None and effect.compensates is not None:
+            self._todo.put_nowait(lambda: self._go_on(txn, APPROVED))
+
+    async def _hear_word(self, task_id: str) -> None:
+        """A task is over: by a person's word the script goes on, for one that settled itself nobody has to."""
+        case = await self._ctx.db.read(lambda conn: read_task(conn, task_id))
+        said = said_of(case)
+        if said is not None and said["answer"] in HEARD_BY_AGENTS:
+            self._todo.put_nowait(lambda: self._go_on(case.task.txn, SETTLED))
+
+    async def _hear_task(self, task_id: str) -> None:
+        """Ask the person; but what the script's next run takes back only once that has had its chance."""
+        case = await self._ctx.db.read(lambda conn: read_task(conn, task_id))
+        if case.kind is TaskKind.COMPENSATION_DUE and case.agent.name == self._folder.agent:
+            self._in_a_moment(lambda: self._take_back(task_id))
+        else:
+            await self._tell_task(task_id)
+
+    async def _take_back(self, task_id: str) -> None:
+        """Whoever is asked to take it back while the agent still does would do it a second time."""
+        if await self._is_open(task_id):
+            await self._resume()
+        if await self._is_open(task_id):
+            await self._tell_task(task_id)
+
+    async def _is_open(self, task_id: str) -> bool:
+        return (await self._ctx.db.read(lambda conn: read_task(conn, task_id))).task.state == "open"
+
+    async def _go_on(self, txn: str, said: str) -> None:
+        """People have let it go, or settled it: the script goes on by itself, or runs again, or it is resumed."""
+        snapshot = await self._snapshot(txn)
         key = snapshot.transaction.run_key
         if snapshot.transaction.agent != self._folder.agent:
-            say(f"{key}: approved; {snapshot.transaction.agent} runs elsewhere and goes on there")
-            return
-        self._approved.add(txn)
-        if self._script.running:
-            later = asyncio.get_running_loop().call_later
-            later(_A_MOMENT_S, lambda: self._todo.put_nowait(self._finish))
+            say(f"{key}: {said}; {snapshot.transaction.agent} runs elsewhere and goes on there")
+        elif self._script.running:
+            self._answered.add(txn)
+            self._in_a_moment(self._finish)
         elif key.startswith(_UNNAMED):
-            say(f"approved, but its transaction has no key, so another run would ask again; {_KEYED}")
-            await self._finish()
+            say(f"{said}, but its transaction has no key, so {ANOTHER_RUN[said]}; {_KEYED}")
+            await self._resume()
         else:
-            say(f"{key}: approved; running {self._folder.script.name} again")
+            self._answered.add(txn)
+            say(f"{key}: {said}; running {self._folder.script.name} again")
             await self._script.start()
 
     async def _finish(self) -> None:
-        """Resume what was approved and is still not spent."""
-        waiting = [txn for txn in self._approved if await self._is_ready(txn)]
-        self._approved.clear()
-        if not waiting:
-            return
-        tools = str(self._folder.script)
+        """Resume what people have answered about, where the script has left something of it to do."""
+        left = [txn for txn in self._answered if is_left(await self._snapshot(txn))]
+        self._answered.clear()
+        if left:
+            await self._resume()
+
+    async def _resume(self) -> None:
         say(f"countersign resume --tools {self._folder.script.name}")
+        tools = str(self._folder.script)
         await programs.run(("-m", "countersign.cli", "resume", "--tools", tools), self._env)
 
-    async def _is_ready(self, txn: str) -> bool:
-        snapshot = await self._ctx.db.read(lambda conn: records.require(conn, txn))
-        return snapshot.transaction.state == TxnState.READY.value
+    def _in_a_moment(self, step: Step) -> None:
+        asyncio.get_running_loop().call_later(_A_MOMENT_S, lambda: self._todo.put_nowait(step))
+
+    async def _snapshot(self, txn: str) -> records.Snapshot:
+        return await self._ctx.db.read(lambda conn: records.require(conn, txn))
 
 
 def _why(snapshot: records.Snapshot, effect: EffectRow) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import typer
 
@@ -17,6 +18,13 @@ from policy_service.channels.operator.speaking import visible
 from policy_service.channels.showing.questions import question_text
 
 KEYS = "keys, each with Enter: l another sign-in link, r run again, q end (as Ctrl-C)"
+
+_OF_ITSELF: Final = {
+    TaskKind.COMPENSATION_DUE: (
+        "    (its agent's next run takes it back and closes this; settle it only if none can)",
+    ),
+}
+"""What else would settle a task."""
 
 _OPTIONS = frozenset({"--policies", "--port", "--role"})
 
@@ -70,6 +78,7 @@ def tell_task(tool: str, kind: TaskKind, url: str, *, of_compensation: bool) -> 
     said = f"{tool}: {asked[0].lower()}{asked[1:]}"
     say(
         f"{said}{'' if said.endswith('?') else ';'} settle it here: {url}",
+        *_OF_ITSELF.get(kind, ()),
         "    (signed out? press l and Enter)",
     )
 

@@ -1,0 +1,63 @@
+"""What an agent has left to do once people have answered: a table."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from countersign.contract import EffectState, TxnState
+from policy_service.channels.operator.dev.left import is_left
+from policy_service.domain.settlement import Part
+
+E, T = EffectState, TxnState
+CHARGED = Part(E.FIRED, can_compensate=True)
+
+
+def after(state: EffectState, **more: bool) -> Part:
+    """Something that cannot be taken back."""
+    return Part(state, can_compensate=False, **more)
+
+
+ROWS: dict[str, tuple[TxnState, list[Part], list[EffectState], bool]] = {
+    "approved and not spent": (T.READY, [after(E.RELEASED)], [], True),
+    "waits for people": (T.REVIEW, [after(E.REVIEW)], [], False),
+    "fired, and what belongs to it did not": (T.REDEEMED, [CHARGED, after(E.FAILED)], [], True),
+    "the same, but that may be missing": (T.SETTLED, [CHARGED, after(E.FAILED, may_fail=True)], [], False),
+    "the same, but it cannot be taken back": (T.UNSETTLED, [after(E.FIRED), after(E.UNUSED)], [], False),
+    "the same, but a person left it": (
+        T.SETTLED,
+        [Part(E.FIRED, can_compensate=True, left_standing=True), after(E.FAILED)],
+        [],
+        False,
+    ),
+    "nobody knows yet": (T.UNSETTLED, [CHARGED, after(E.UNKNOWN), after(E.FAILED)], [], False),
+    "its outcome is awaited": (T.REDEEMED, [CHARGED, after(E.REDEEMED), after(E.FAILED)], [], False),
+    "its taking back waits for people": (
+        T.REDEEMED,
+        [Part(E.COMPENSATING, can_compensate=True), after(E.FAILED)],
+        [E.REVIEW],
+        False,
+    ),
+    "its taking back was approved": (
+        T.REDEEMED,
+        [Part(E.COMPENSATING, can_compensate=True), after(E.FAILED)],
+        [E.RELEASED],
+        True,
+    ),
+    "all of it fired": (T.SETTLED, [CHARGED, after(E.FIRED)], [], False),
+    "it was taken back": (T.SETTLED, [Part(E.COMPENSATED, can_compensate=True), after(E.FAILED)], [], False),
+}
+
+
+@pytest.mark.parametrize(("state", "parts", "undone", "left"), ROWS.values(), ids=ROWS)
+def test_what_is_left_to_its_agent(
+    state: TxnState, parts: list[Part], undone: list[EffectState], left: bool
+) -> None:
+    snapshot = SimpleNamespace(
+        transaction=SimpleNamespace(state=state.value),
+        compensations=[SimpleNamespace(state=one.value) for one in undone],
+        parts=lambda: parts,
+    )
+    assert is_left(cast("Any", snapshot)) is left
