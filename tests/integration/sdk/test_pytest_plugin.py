@@ -356,8 +356,8 @@ def bundle_beside(folder: Path) -> None:
 def test_the_page_runs_as_it_stands_and_so_does_all_it_promises(tmp_path: Path) -> None:
     bundle_beside(tmp_path)
     before = sorted(path.name for path in (ROOT / "policies").iterdir())
-    done = pytest_in(tmp_path, {"test_page.py": PROGRAM, "test_typed.py": TYPED, "test_more.py": MORE})
-    assert last(done) == "16 passed", done.stdout
+    done = pytest_in(tmp_path, {"test_page.py": PROGRAM, "test_more.py": MORE})
+    assert last(done) == "15 passed", done.stdout
     assert sorted(path.name for path in (ROOT / "policies").iterdir()) == before
     assert '"finance-1"' not in (ROOT / "policies" / "groups.toml").read_text()
 
@@ -376,9 +376,11 @@ def test_the_first_of_the_page_holds_of_the_bundle_that_dev_makes(tmp_path: Path
     folder = prepare(tmp_path / "my_agent.py", None)
     merge(folder, asyncio.run(read_tools(folder.script, os.environ)))
     done = pytest_in(
-        tmp_path, {"test_page.py": BEGUN}, '[tool.pytest.ini_options]\ncountersign_bundle = "policies"\n'
+        tmp_path,
+        {"test_page.py": BEGUN, "test_typed.py": TYPED},
+        '[tool.pytest.ini_options]\ncountersign_bundle = "policies"\n',
     )
-    assert last(done) == "3 passed", done.stdout
+    assert last(done) == "4 passed", done.stdout
 
 
 def test_the_page_s_model_says_what_its_test_writes(tmp_path: Path) -> None:
