@@ -252,6 +252,25 @@ def test_a_tool_that_only_the_run_declares_is_asked_loudly(tmp_path: Path) -> No
 
 
 @pytest.mark.long
+def test_a_tool_whose_manifest_is_kept_out_by_another_is_told_as_that(tmp_path: Path) -> None:
+    only_looks = AGENT.partition('@tool("refund"')[0] + 'if __name__ == "__main__":\n    print("looked")\n'
+    (tmp_path / "my_agent.py").write_text(only_looks)
+    with Sitting(tmp_path) as sitting:
+        sitting.waits_for("looked")
+        sitting.saves('{"tool": "bad"}', "policies/tools/bad.json")
+        sitting.waits_for("policies refused; the last good ones stay in force")
+        sitting.saves(AGENT)
+        sitting.waits_for(r"drafted policies/tools/refund\.json")
+        sitting.waits_for(
+            r"!!!!\ndev \| 'refund' has a manifest that is not in force: policies/ was refused as a whole, so no policy"
+            r" has weighed this call\.\ndev \| Mend that first: policies/tools/bad\.json: .*\n"
+            r"dev \| Then deny this question and run the program again, under another key"
+        )
+        sitting.waits_for("refund waits for unseen; decide here: ")
+    assert "UNKNOWN TOOL" not in sitting.said
+
+
+@pytest.mark.long
 def test_a_question_that_a_manifest_has_overtaken_is_not_told_as_one_of_an_unknown_tool(
     tmp_path: Path,
 ) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from countersign.journal.telling import visible
-from policy_service.channels.operator.dev.telling import say, tell_review, tell_unknown
+from policy_service.channels.operator.dev.telling import say, tell_kept_out, tell_review, tell_unknown
 
 ERASE = "\x1b[8A\x1b[J\r\x9b2K"
 HOSTILE = {
@@ -26,9 +26,10 @@ def test_what_cannot_be_printed_is_written_out(
 
 def test_the_bar_of_an_unknown_tool_stands_whatever_it_is_called(capsys: pytest.CaptureFixture[str]) -> None:
     tell_unknown(ERASE, "policies")
+    tell_kept_out(ERASE, "policies", f"tools/{ERASE}.json: not a tool manifest")
     tell_review(ERASE, ["unseen"], "http://127.0.0.1:8420/reviews/r-1")
     out = capsys.readouterr().out
-    assert out.count("!" * 100) == 2
+    assert out.count("!" * 100) == 4
     assert all(char.isprintable() or char == "\n" for char in out)
     assert all(line.startswith("dev | ") for line in out.splitlines())
 

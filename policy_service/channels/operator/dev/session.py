@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from countersign.contract import TaskKind, TxnState, Verdict
+from countersign.contract import TaskKind, TxnState, Verdict, manifest_file
 from policy_service.audit.feed import Event
 from policy_service.channels.operator.dev import programs
 from policy_service.channels.operator.dev.drafts import Tools, ToolsError, merge, read_tools
@@ -25,6 +25,7 @@ from policy_service.channels.operator.dev.telling import (
     KEYS,
     ended,
     say,
+    tell_kept_out,
     tell_known_by_now,
     tell_review,
     tell_task,
@@ -231,12 +232,20 @@ class Session:
         effect = snapshot.find(review.effect_id)
         gates = [] if effect is None else effect.gates
         if any(gate["policy_id"] == UNKNOWN_TOOL for gate in gates):
-            if review.tool in self._ctx.active.current.manifests:
-                tell_known_by_now(review.tool)
-            else:
-                tell_unknown(review.tool, self._folder.shown(self._folder.bundle))
+            self._tell_unweighed(review.tool)
         groups = sorted({group for gate in gates for group in gate["groups"]})
         tell_review(review.tool, groups, f"{self._ctx.settings.public_url}/reviews/{review_id}")
+
+    def _tell_unweighed(self, tool: str) -> None:
+        """Why no policy has weighed it: its manifest came later, is kept out with all the others, or is not there."""
+        error, bundle = self._ctx.active.status().error, self._folder.bundle
+        where = self._folder.shown(bundle)
+        if tool in self._ctx.active.current.manifests:
+            tell_known_by_now(tool)
+        elif error is not None and (bundle / "tools" / manifest_file(tool)).is_file():
+            tell_kept_out(tool, where, str(error).partition("\n")[0])
+        else:
+            tell_unknown(tool, where)
 
     async def _tell_task(self, task_id: str) -> None:
         case = await self._ctx.db.read(lambda conn: read_task(conn, task_id))

@@ -26,6 +26,7 @@ _OF_ITSELF: Final = {
 }
 """What else would settle a task."""
 
+_BAR: Final = "!" * 100
 _OPTIONS = frozenset({"--policies", "--port", "--role"})
 
 
@@ -85,14 +86,25 @@ def tell_task(tool: str, kind: TaskKind, url: str, *, of_compensation: bool) -> 
 
 def tell_unknown(tool: str, bundle: str) -> None:
     """Loudly: nobody has reviewed what is about to happen."""
-    bar = "!" * 100
     say(
-        bar,
+        _BAR,
         f"UNKNOWN TOOL {tool!r}: {bundle}/tools/ has no manifest of it, so no policy has weighed this call.",
         "You are asked only because this is dev. Everywhere else it is denied. Draft its manifest with",
         f"`countersign tools export --tools MODULE`, review it, and put it at {bundle}/tools/{manifest_file(tool)}",
         "Then deny this question and run the program again, under another key where it names one: that is denied.",
-        bar,
+        _BAR,
+    )
+
+
+def tell_kept_out(tool: str, bundle: str, problem: str) -> None:
+    """As loudly, but its manifest is there: what keeps it out is a fault of another file, perhaps."""
+    say(
+        _BAR,
+        f"{tool!r} has a manifest that is not in force: {bundle}/ was refused as a whole, so no policy has weighed "
+        "this call.",
+        f"Mend that first: {bundle}/{problem}",
+        "Then deny this question and run the program again, under another key where it names one, to ask by it.",
+        _BAR,
     )
 
 
