@@ -9,6 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 _KEEPER = str(Path(__file__).with_name("keeper.py"))
+RUNNER = str(Path(__file__).with_name("runner.py"))
+"""What runs a script as Python would; the script's path stands behind it."""
 
 
 async def hold(words: Sequence[str], env: Mapping[str, str], *, captured: bool = False) -> Process:

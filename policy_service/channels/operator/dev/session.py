@@ -72,7 +72,8 @@ class Session:
         self._person = person
         self._env = env
         self._todo: asyncio.Queue[Step] = asyncio.Queue()
-        self._script = programs.Script((str(folder.script), *arguments), env, self._ended)
+        words = (programs.RUNNER, str(folder.script), *arguments)
+        self._script = programs.Script(words, env, self._ended)
         self._tools: Tools | None = None
         self._said_of_bundle: str | None = None
         self._answered: set[str] = set()  # transactions that people have answered about, and that may go on
