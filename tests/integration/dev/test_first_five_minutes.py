@@ -111,7 +111,9 @@ def test_from_an_empty_folder_to_a_refund_that_a_person_let_go(tmp_path: Path) -
     assert sitting.said.count("dev | case-1: refund fired\n") == 1
     assert sitting.said.count("dev | case-1-look: look_up fired\n") == 1
     assert "Traceback" not in sitting.said
-    assert re.findall(r"\n(\S+)ReviewPending: case-1 ", sitting.said) == ["countersign.errors."]
+    assert re.findall(r"\n(\S+)ReviewPending: refund waits for developers", sitting.said) == [
+        "countersign.errors."
+    ]
     told = dict(re.findall(r"dev \|     (COUNTERSIGN_\w+)=(\S+)", sitting.said))
     assert told["COUNTERSIGN_URL"] == url and told["COUNTERSIGN_ALLOW_DEV"] == "1"
     assert "COUNTERSIGN_KEY" in (tmp_path / ".countersign/env").read_text()
