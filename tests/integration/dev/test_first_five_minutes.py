@@ -79,6 +79,8 @@ if __name__ == "__main__":
         charge("o-1")
         post("o-1")
 '''
+# In either order: the one is told by the service's log, the other by the script's end.
+ASKED = r"(?s)(?=.*ended with exit status 1)(?=.*refund waits for developers; decide here: (\S+)\n)"
 HELPER = "import helper\nprint('helper says', helper.WORD)\n"
 
 
@@ -92,8 +94,7 @@ def test_from_an_empty_folder_to_a_refund_that_a_person_let_go(tmp_path: Path) -
         sitting.waits_for(r"drafted policies/tools/refund\.json \(a write\)")
         sitting.waits_for(r"arguments \['--fast', 'case-1'\]")
         sitting.waits_for("seen: paid 1240")
-        review = sitting.waits_for(r"refund waits for developers; decide here: (\S+)")[1]
-        sitting.waits_for(r"my_agent\.py ended with exit status 1")
+        review = sitting.waits_for(ASKED)[1]
         assert "REFUNDING" not in sitting.said
         sitting.approves(link, review)
         sitting.waits_for(r"case-1: approved; running my_agent\.py again")
@@ -144,11 +145,10 @@ def test_the_program_of_the_readme_is_let_go_here(tmp_path: Path) -> None:
     (tmp_path / "my_agent.py").write_text(program)
     with Sitting(tmp_path) as sitting:
         link = sitting.waits_for(r"sign in as \S+: (\S+)")[1]
-        review = sitting.waits_for(r"refund waits for developers; decide here: (\S+)")[1]
-        sitting.waits_for(r"ended with exit status 1")
+        review = sitting.waits_for(ASKED)[1]
         sitting.approves(link, review)
         sitting.waits_for(r"ticket-4711: approved; running my_agent\.py again")
-        result, fired, end = r"\nrefunded 1240 USD to cus_1001\n", "ticket-4711: refund fired", "ended; "
+        result, fired, end = "refunded 1240 USD to cus_1001", "ticket-4711: refund fired", "ended; "
         sitting.waits_for(f"(?s)(?=.*{result})(?=.*{fired})(?=.*{end})")
     with closing(sqlite3.connect(tmp_path / ".countersign/countersign.db")) as books:
         assert books.execute("SELECT tool, state FROM effects").fetchall() == [("refund", "fired")]
