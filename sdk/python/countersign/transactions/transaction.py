@@ -196,11 +196,11 @@ class Transaction:
             await self._opened.aclose()
 
     async def _enter(self, waits: Waits) -> None:
-        self._outer = open_transaction()
         if self._phase != _NEW:
             raise MisuseError(
                 f"transaction {self.key!r} was used already; make another with transaction(...)"
             )
+        self._outer = open_transaction()
         if self._outer is not None:
             self._nest(self._outer)
             return
