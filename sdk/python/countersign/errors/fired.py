@@ -12,8 +12,10 @@ from typing import Any
 from countersign.errors.reasons import PendingReview
 from countersign.errors.roots import CountersignError
 from countersign.errors.standing import (
+    NOTHING_BEGUN,
     NOTHING_STANDS,
     only_people_are_left,
+    said_of_one_call,
     what_stands,
     what_to_repeat,
 )
@@ -109,8 +111,7 @@ class OutcomeUnknown(FireError):
                 "by `raise NotDone(...)`; any other exception may mean that it did, and a probe can find out.)"
             )
         super().__init__(
-            f"it is not known whether {what}{because}. Nothing after it was started and "
-            f"nothing was compensated. Do not repeat it: {then}",
+            f"it is not known whether {what}{because}. {NOTHING_BEGUN} Do not repeat it: {then}",
             key=key,
             txn=txn,
             outcomes=outcomes,
@@ -162,7 +163,18 @@ class NotDone(CountersignError):
 
 
 class IndependentFailures(ExceptionGroup[CountersignError]):
-    """What did not go through, of a transaction whose effects stand alone; the others fired."""
+    """What did not go through, of a transaction whose effects stand alone; the others fired, and are named."""
+
+    @classmethod
+    def beside(
+        cls, failures: Sequence[CountersignError], failed: Sequence[str], fired: Sequence[str]
+    ) -> IndependentFailures:
+        """Each failure with what is to be said of one call; the names of all, in their order."""
+        for failure in failures:
+            failure.args = (said_of_one_call(str(failure)),)
+        done = f"; done, and done once more under another key: {', '.join(fired)}" if fired else ""
+        count = f"{len(failed)} of {len(failed) + len(fired)} effects"
+        return cls(f"{count} did not go through: {', '.join(failed)}{done}", failures)
 
     def derive(self, excs: Sequence[Any], /) -> Any:
         """Keep the type when Python splits the group (`except*`)."""

@@ -331,7 +331,9 @@ class Transaction:
     async def _commit_each(self) -> None:
         """Every effect for itself; one that is refused keeps none of the others from going through."""
         failures: list[CountersignError] = []
+        names: dict[bool, list[str]] = {True: [], False: []}  # whether it went through
         for position, step in enumerate(self._steps()):
+            before = len(failures)
             try:
                 await self._commit(step)
             except CountersignError as failure:
@@ -340,10 +342,9 @@ class Transaction:
                 for rest in self._steps()[position + 1 :]:
                     rest.abort(f"interrupted by {type(interrupt).__name__}")
                 raise
+            names[len(failures) == before] += [call.tool.name for call in step.calls]
         if failures:
-            raise IndependentFailures(
-                f"{len(failures)} of {len(self._steps())} effects did not go through", failures
-            )
+            raise IndependentFailures.beside(failures, names[False], names[True])
 
     # --------------------------------------------------------------------------------------- what tools call
 
