@@ -1,8 +1,8 @@
 """The calls of one run, in the journal and in order: what a block has asked for so far.
 
 A list in the journal only grows. Where a nested transaction is taken back, or calls that came from several tasks are
-put in their order, the run begins another list with the calls that stay. A live call that raised stays where it is, as
-undone, and is no part of the list any more.
+put in their order, the run begins another list with the calls that stay. A live call that raised goes with it, as
+undone, and is no part of what is kept any more.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Listing:
         self._lease = lease
         self._calls: list[StagedCall] = []
         self._ran: list[Staged] = []
-        self._raised: list[Staged] = []
+        self._raised: list[tuple[Staged, str]] = []  # and why
         self._live_seq = 0
         self._returned: dict[str, bytes] = {}
         self._returned_bytes = 0
@@ -62,7 +62,9 @@ class Listing:
     @property
     def live_keys(self) -> LiveKeys:
         """Their call keys, and those of what raised."""
-        return LiveKeys(tuple(one.call_key for one in self._ran), tuple(one.call_key for one in self._raised))
+        return LiveKeys(
+            tuple(one.call_key for one in self._ran), tuple(one.call_key for one, _ in self._raised)
+        )
 
     @property
     def returned(self) -> Mapping[str, bytes]:
@@ -103,7 +105,7 @@ class Listing:
         self._journal.transactions.undone_alone(self._lease, self.staging, ids, why)
         for row in standing:  # one by one: another thread may write its own down meanwhile
             self._ran.remove(row)
-            self._raised.append(row)
+            self._raised.append((row, why))
 
     def take_back(self, staged: int, live: int) -> None:
         """Go on without what came after so many staged calls and so many live effects."""
@@ -133,8 +135,13 @@ class Listing:
 
     def _begin_again(self, calls: list[StagedCall]) -> None:
         rows = [_row(call, seq) for seq, call in enumerate(calls, start=1)]
-        self.staging = self._journal.transactions.relist(self._lease, self.staging, [*rows, *self._ran])
-        self._calls = calls
+        transactions = self._journal.transactions
+        with self._journal.database.unit(durable=False):
+            staging = transactions.relist(self._lease, self.staging, [*rows, *self._ran])
+            for row, why in self._raised:
+                transactions.stage(self._lease, staging, row)
+                transactions.undone_alone(self._lease, staging, [row.effect_id], why)
+        self.staging, self._calls = staging, calls
 
 
 def _row(call: StagedCall, seq: int) -> Staged:
