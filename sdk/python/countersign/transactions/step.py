@@ -344,9 +344,8 @@ class Step:
         for row in rows:
             result = results.get(row.effect_id)
             if row.effect_id not in results and row.result is not None and row.effect_id in signatures:
-                result = signatures[row.effect_id].load_result(
-                    row.result
-                )  # it stands, whatever the block ends with
+                # it stands, whatever the block ends with
+                result = signatures[row.effect_id].load_result(row.result)
             self._list.settle(row.effect_id, row.state.value, result, row.error)
 
     def _end(self) -> None:

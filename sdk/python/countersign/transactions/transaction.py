@@ -46,8 +46,9 @@ if TYPE_CHECKING:
 
 _NEW, _OPEN, _CLOSED = "new", "open", "closed"
 _EARLIER: Final = (
-    "transaction {!r}: an earlier run of this key is {}, and what it did stands. Live tools ran anew just now, on what "
-    "that run has left, and this run's work is undone; ask for none of it under another key because of this."
+    "transaction {!r}: an earlier run of this key was redeemed or kept, and is {}. Live tools ran anew just now, on "
+    "what that run has left, and this run's work is undone. `countersign journal show` tells what stands of that run: "
+    "ask for none of it under another key because of this."
 )
 
 
@@ -338,20 +339,22 @@ class Transaction:
     async def _commit_each(self) -> None:
         """Every effect for itself; one that is refused keeps none of the others from going through."""
         failures: list[CountersignError] = []
-        names: dict[bool, list[str]] = {True: [], False: []}  # whether it went through
+        failed: list[str] = []
+        fired: list[str] = []
         for position, step in enumerate(self._steps()):
-            before = len(failures)
+            names = [call.tool.name for call in step.calls]
             try:
                 await self._commit(step)
+                fired += names
             except CountersignError as failure:
                 failures.append(failure)
+                failed += names
             except BaseException as interrupt:
                 for rest in self._steps()[position + 1 :]:
                     rest.abort(f"interrupted by {type(interrupt).__name__}")
                 raise
-            names[len(failures) == before] += [call.tool.name for call in step.calls]
         if failures:
-            raise IndependentFailures.beside(failures, names[False], names[True])
+            raise IndependentFailures.beside(failures, failed, fired)
 
     # --------------------------------------------------------------------------------------- what tools call
 

@@ -108,7 +108,7 @@ def test_a_body_that_can_not_do_it_again_raises_with_a_note_that_it_was_done(des
         step()
     (said,) = told.value.__notes__
     assert said.startswith(
-        "transaction 't-1': an earlier run of this key is settled, and what it did stands."
+        "transaction 't-1': an earlier run of this key was redeemed or kept, and is settled."
     )
     with pytest.raises(LookupError) as new, transaction("t-2", runtime=desk.runtime):
         raise LookupError
