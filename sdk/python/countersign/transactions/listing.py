@@ -7,16 +7,20 @@ undone, and is no part of what is kept any more.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from countersign.commit.plan import StagedCall
 from countersign.contract import names
+from countersign.errors import JournalError
 from countersign.journal import Journal, Lease, LocalState, Staged
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE
 from countersign.tools.placeholder import Placeholder, settle
 from countersign.tools.tool import Tool
+
+log: Final = logging.getLogger("countersign")
 
 _MAX_RETURNED: Final = 4 * 1024 * 1024  # bytes of one run: a loop over a table is not to fill the journal
 
@@ -127,8 +131,30 @@ class Listing:
         """What was handed out for each staged call, by effect."""
         return MappingProxyType(self._placeholders)
 
-    def settle(self, effect_id: str, outcome: str, result: object, error: str | None) -> None:
-        """Tell the placeholder of a call what became of it."""
+    def settle(self, results: Mapping[str, object], *, submitted: bool) -> None:
+        """Tell every placeholder what the journal says of its effect; nothing more is claimed. `results`: what this run
+        was answered, by effect. Where the journal cannot be read, what is among them has fired, and of the rest nobody
+        knows once the list was `submitted`.
+        """
+        try:
+            record = self._journal.transactions.require(self._lease.txn)
+            rows = self._journal.transactions.effects(record) if record.staging is not None else ()
+        except JournalError as error:
+            log.warning("what became of transaction %s cannot be read: %s", self._lease.txn[:12], error)
+            rest = LocalState.UNKNOWN if submitted else LocalState.STAGED
+            for call in self._calls:
+                state = LocalState.FIRED if call.effect_id in results else rest
+                self._settle(call.effect_id, state.value, results.get(call.effect_id), None)
+            return
+        signatures = {call.effect_id: call.tool.signature for call in self._calls}
+        for row in rows:
+            result = results.get(row.effect_id)
+            if row.effect_id not in results and row.result is not None and row.effect_id in signatures:
+                # it stands, whatever the block ends with
+                result = signatures[row.effect_id].load_result(row.result)
+            self._settle(row.effect_id, row.state.value, result, row.error)
+
+    def _settle(self, effect_id: str, outcome: str, result: object, error: str | None) -> None:
         placeholder = self._placeholders.get(effect_id)
         if placeholder is not None:
             settle(placeholder, outcome, result, error)
