@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 
 from countersign.commit.firing import FireResult, FireRun
 from countersign.commit.plan import Plan, PlannedCall
+from countersign.commit.raised import last_try_knew
 from countersign.commit.renewing import PermitRefused
 from countersign.commit.reporting import flush
 from countersign.commit.unwinding import Unwinding
@@ -98,7 +99,9 @@ class Settlement:
         await flush(self._engine, self._plan.txn)
         outcomes = self.outcomes()
         raise OutcomeUnknown(
-            self._plan.run_key, self._plan.txn, names, outcomes, why, probe_at=probe_at
+            *(self._plan.run_key, self._plan.txn, names, outcomes, why),
+            probe_at=probe_at,
+            said_not_done=last_try_knew(why),
         ) from cause
 
     async def failed(self, result: FireResult) -> NoReturn:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from countersign.errors.reasons import PendingReview
 from countersign.errors.roots import CountersignError
@@ -79,10 +79,16 @@ class PartlyFired(FireError):
         super().__init__(told, key=key, txn=txn, outcomes=outcomes, reviews=reviews)
 
 
+_TO_ITS_AUTHOR: Final = (
+    " (For its author: a tool that knows that nothing happened says so by `raise NotDone(...)`; any other exception "
+    "may mean that it did, and a probe can find out.)"
+)
+
+
 class OutcomeUnknown(FireError):
     """Nobody knows yet whether a tool acted, or whether live work was kept (then `effects` is empty). It is not called
     again on a guess. `probe_at`: the time (of `time.time`) from which its probe's answer counts, where waiting for that
-    is all that is missing.
+    is all that is missing. `said_not_done`: its last try did nothing and said so, an earlier one may have acted.
     """
 
     code = "outcome_unknown"
@@ -96,6 +102,7 @@ class OutcomeUnknown(FireError):
         why: str = "",
         *,
         probe_at: float | None = None,
+        said_not_done: bool = False,
     ) -> None:
         self.effects, self.probe_at = tuple(effects), probe_at
         because = f" ({why})" if why else ""
@@ -106,10 +113,7 @@ class OutcomeUnknown(FireError):
         what, then = "all of its live work was kept", f"{next_run} asks its live adapters again."
         if self.effects:
             what = f"{', '.join(self.effects)} happened"
-            then = (
-                f"{who}; {next_run} takes that over. (For its author: a tool that knows that nothing happened says so "
-                "by `raise NotDone(...)`; any other exception may mean that it did, and a probe can find out.)"
-            )
+            then = f"{who}; {next_run} takes that over.{'' if said_not_done else _TO_ITS_AUTHOR}"
         super().__init__(
             f"it is not known whether {what}{because}. {NOTHING_BEGUN} Do not repeat it: {then}",
             key=key,

@@ -1,5 +1,7 @@
 """When firing does not end well: what is taken back, what is left alone, and what the caller is told."""
 
+from typing import Any
+
 import pytest
 
 from countersign import (
@@ -15,9 +17,11 @@ from countersign import (
     tool,
     transaction,
 )
+from countersign.commit.raised import MAX_ERROR
 from countersign.contract import EffectState, Outcome, Verdict
 from countersign.contract.wire import Reason
 from tests.fakes.desk import Desk, charge_tools, charge_undone_by_void, failing_tool, refund_tool
+from tests.unit.sdk.full_disk import full_after
 
 
 def states(desk: Desk, key: str) -> dict[str, str]:
@@ -198,9 +202,83 @@ def test_not_done_after_a_lost_answer_is_still_unknown(desk: Desk) -> None:
         raise next(errors)
 
     desk.publish(upsert)
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(OutcomeUnknown) as unknown, transaction("t-1", runtime=desk.runtime):
         upsert("o-1")
     assert states(desk, "t-1") == {"upsert#1": "unknown"}
+    both = "NotDone: refused; an earlier try raised ConnectionError: lost, and may have happened"
+    assert f"whether upsert#1 happened ({both})" in str(unknown.value)
+    assert "For its author" not in str(unknown.value), "it did say so, and that ends the tries"
+    record = desk.runtime.journal.transactions.find("t-1")[0]
+    assert [row.error for row in desk.runtime.journal.transactions.effects(record)] == [both]
+    with pytest.raises(OutcomeUnknown) as again, transaction("t-1", runtime=desk.runtime):
+        upsert("o-1")
+    assert (both in str(again.value), "For its author" in str(again.value)) == (True, False)
+
+
+LONG = "x" * 600
+DOUBTS = {
+    "both are told however long they are": (LONG, {}, "NotDone: xxx", "raised ConnectionError: xxx"),
+    "of a secret call the kinds alone": (
+        "s3cret",
+        {"secret": ("/order_id",)},
+        "NotDone;",
+        "raised ConnectionError,",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "options", "last", "before"), DOUBTS.values(), ids=DOUBTS)
+def test_both_tries_are_told_in_few_words_and_without_secrets(
+    desk: Desk, text: str, options: dict[str, Any], last: str, before: str
+) -> None:
+    errors = iter([ConnectionError(text), NotDone(text)])
+
+    @tool("upsert", resource=("Order", "order_id"), idempotent=True, registry=desk.registry)
+    def upsert(order_id: str) -> str:
+        """Set a note."""
+        raise next(errors)
+
+    desk.publish(upsert, **options)
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+        upsert("o-1")
+    record = desk.runtime.journal.transactions.find("t-1")[0]
+    (told,) = [row.error or "" for row in desk.runtime.journal.transactions.effects(record)]
+    assert (last in told, before in told, "may have happened" in told) == (True, True, True)
+    assert len(told) <= MAX_ERROR
+    assert "s3cret" not in told
+
+
+KNOWS: dict[str, tuple[Exception, dict[str, Any]]] = {
+    "by NotDone": (NotDone("refused"), {}),
+    "as it was declared": (ValueError("refused"), {"failure_means": "not_done"}),
+}
+
+
+@pytest.mark.parametrize(("error", "declared"), KNOWS.values(), ids=KNOWS)
+def test_a_try_that_knows_better_than_one_that_was_cut_off_names_that_one(
+    desk: Desk, error: Exception, declared: dict[str, Any]
+) -> None:
+    answers: list[Exception] = []
+
+    @tool("upsert", resource=("Order", "order_id"), idempotent=True, registry=desk.registry, **declared)
+    def upsert(order_id: str) -> str:
+        """Set a note."""
+        if answers:
+            raise answers[0]
+        return "set"
+
+    desk.publish(upsert)
+    with (
+        full_after(desk.runtime.journal, 1),
+        pytest.raises(OutcomeUnknown),
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        upsert("o-1")
+    answers.append(error)
+    (found,) = resume(desk.runtime)
+    assert states(desk, "t-1") == {"upsert#1": "unknown"}
+    assert "refused; an earlier try was cut off, and may have happened" in found.note
+    assert "For its author" not in found.note
 
 
 def test_time_running_out_between_two_effects_is_renewed(desk: Desk) -> None:
