@@ -1,6 +1,7 @@
 """When firing does not end well: what is taken back, what is left alone, and what the caller is told."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import pytest
 
@@ -10,6 +11,8 @@ from countersign import (
     NotDone,
     OutcomeUnknown,
     PartlyFired,
+    Placeholder,
+    PlaceholderUsed,
     RegistrationError,
     ReleaseLapsed,
     ReviewPending,
@@ -18,9 +21,10 @@ from countersign import (
     transaction,
 )
 from countersign.commit.raised import MAX_ERROR
-from countersign.contract import EffectState, Outcome, Verdict
+from countersign.contract import EffectState, ErrorCode, Outcome, Verdict
 from countersign.contract.wire import Reason
 from tests.fakes.desk import Desk, charge_tools, charge_undone_by_void, failing_tool, refund_tool
+from tests.fakes.service import Refused
 from tests.unit.sdk.full_disk import full_after
 
 
@@ -467,7 +471,8 @@ def test_a_denied_compensation_is_told_as_failed_not_as_rolled_back(desk: Desk) 
         charge("o-1", 100)
         notify("o-1")
     assert states(desk, "t-1")["charge#1"] == "compensation_failed"
-    assert (txn.state, "charge#1" in str(failed.value)) == ("unsettled", True)
+    assert txn.state == "unsettled"
+    assert "charge#1 was not taken back: void is denied: never void. Still" in str(failed.value)
 
 
 def test_a_compensator_that_raises_does_not_keep_the_others_from_running(desk: Desk) -> None:
@@ -481,10 +486,11 @@ def test_a_compensator_that_raises_does_not_keep_the_others_from_running(desk: D
     desk.publish(void)
     charge = charge_undone_by_void(desk)
     notify = failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime):
         charge("o-1")
         charge("o-2")
         notify("o-1")
+    assert "charge#2 was not taken back: void did not happen: ValueError: closed." in str(failed.value)
     assert desk.done[-1] == ("void", "c-o-1")
     assert states(desk, "t-1") == {
         "charge#1": "compensated",
@@ -519,6 +525,91 @@ def test_a_compensation_nobody_knows_the_outcome_of_is_told_as_neither_standing_
     desk.service.settle_compensation(txn.txn, txn.effects[0].effect_id)
     assert resume(desk.runtime)[0].after == "settled"
     assert states(desk, "t-1")["charge#1"] == "compensated"
+
+
+def unbuildable(desk: Desk, **options: Any) -> Callable[..., Placeholder[dict[str, str]]]:
+    """A charge whose compensation takes an argument from where the charge's result has none."""
+
+    @tool("void", resource=("Charge", "charge_id"), registry=desk.registry)
+    def void(charge_id: str) -> None:
+        """Take a charge back."""
+
+    @tool(
+        "charge",
+        resource=("Order", "order_id"),
+        compensate="void",
+        compensation_map={"charge_id": "result:/no_such"},
+        registry=desk.registry,
+        **options,
+    )
+    def charge(order_id: str, pin: str = "") -> dict[str, str]:
+        """Charge an order."""
+        desk.act("charge", order_id)
+        return {"charge_id": f"c-{order_id}"}
+
+    desk.publish(void)
+    desk.publish(charge)
+    return charge
+
+
+def test_a_compensation_that_cannot_be_built_is_told_at_once_with_the_reason(desk: Desk) -> None:
+    charge, notify = unbuildable(desk), failing_tool(desk, NotDone("no"), acts=False)
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+        placed = charge("o-1")
+        notify("o-1")
+    why = "the compensation of charge cannot be built: '/no_such' names nothing here: no 'no_such'"
+    assert failed.value.outcomes == {"charge#1": "compensation_failed", "notify#2": "failed"}
+    assert f"NotDone: no; charge#1 was not taken back: {why}. Still standing and" in str(failed.value)
+    assert states(desk, "t-1") == failed.value.outcomes
+    record = desk.runtime.journal.transactions.find("t-1")[0]
+    assert (record.state, record.note) == ("unsettled", f"charge#1 was not taken back: {why}")
+    assert [row.error for row in desk.runtime.journal.transactions.effects(record)] == [why, "NotDone: no"]
+    with pytest.raises(
+        PlaceholderUsed, match="it happened, and could not be taken back: the compensation of"
+    ):
+        placed.result  # noqa: B018 - it raises
+    assert service_states(desk, txn.txn) == [EffectState.COMPENSATION_FAILED, EffectState.FAILED]
+    (found,) = resume(desk.runtime)
+    assert found.note == str(failed.value)
+
+
+@pytest.mark.parametrize(("secret", "told"), [([], True), (["pin"], False)])
+def test_what_may_repeat_a_secret_is_not_told_of_it(
+    desk: Desk, caplog: pytest.LogCaptureFixture, secret: list[str], told: bool
+) -> None:
+    charge, notify = unbuildable(desk, secret=secret), failing_tool(desk, NotDone("no"), acts=False)
+
+    def gives_up(txn: str, effect: str, _: str) -> NoReturn:
+        desk.service.give_up(txn, effect)
+        raise Refused(409, ErrorCode.ILLEGAL_STATE, "nothing fits 4111")
+
+    desk.service.compensate = gives_up  # type: ignore[method-assign]
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime):
+        charge("o-1", "4111")
+        notify("o-1")
+    record = desk.runtime.journal.transactions.find("t-1")[0]
+    row = desk.runtime.journal.transactions.effects(record)[0]
+    heard = [str(failed.value), record.note, row.error, caplog.text]
+    assert ["4111" in (one or "") for one in heard] == [told] * len(heard)
+    assert "charge#1 was not taken back: " in str(failed.value)
+
+
+def test_why_it_is_not_taken_back_yet_is_told_as_well(desk: Desk) -> None:
+    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
+
+    def away(*_: str) -> NoReturn:
+        raise Refused(503, ErrorCode.INTERNAL, "away")
+
+    desk.service.compensate = away  # type: ignore[method-assign]
+    with (
+        pytest.raises(
+            EffectFailed, match="charge#1 was not taken back: the policy service did not answer"
+        ) as failed,
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        charge("o-1", 100)
+        notify("o-1")
+    assert failed.value.outcomes["charge#1"] == "fired"
 
 
 def test_a_compensating_tool_nobody_registered_is_refused_at_staging(desk: Desk) -> None:
