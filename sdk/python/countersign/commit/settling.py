@@ -98,11 +98,7 @@ class Settlement:
         self._engine.journal.transactions.end(self._lease, LocalTxn.UNSETTLED, why)
         await flush(self._engine, self._plan.txn)
         outcomes = self.outcomes()
-        raise OutcomeUnknown(
-            *(self._plan.run_key, self._plan.txn, names, outcomes, why),
-            probe_at=probe_at,
-            said_not_done=last_try_knew(why),
-        ) from cause
+        raise self._unknown(names, outcomes, why, probe_at) from cause
 
     async def failed(self, result: FireResult) -> NoReturn:
         """An effect is known not to have happened: take back what fired, undo the live lane."""
@@ -168,7 +164,21 @@ class Settlement:
         firing = [name for name, state in states.items() if state is LocalState.FIRING]
         if firing:
             outcomes = {name: state.value for name, state in states.items()}
-            raise OutcomeUnknown(self._plan.run_key, self._plan.txn, firing, outcomes, str(error)) from error
+            raise self._unknown(firing, outcomes, str(error)) from error
+
+    def _unknown(
+        self, effects: Sequence[str], outcomes: dict[str, str], why: str, probe_at: float | None = None
+    ) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            self._plan.run_key,
+            self._plan.txn,
+            effects,
+            outcomes,
+            why,
+            probe_at=probe_at,
+            said_not_done=last_try_knew(why),
+            tasks_url=self._engine.settings.tasks_url,
+        )
 
     def _require_lease(self) -> None:
         """Who took over may have undone what would be committed now. A journal that is away keeps nothing from being

@@ -103,6 +103,7 @@ def test_an_exception_of_a_tool_means_unknown_and_nothing_is_taken_back(desk: De
     assert states(desk, "t-1") == {"charge#1": "fired", "notify#2": "unknown", "refund#3": "unused"}
     assert service_states(desk, txn.txn) == [EffectState.FIRED, EffectState.UNKNOWN, EffectState.UNUSED]
     assert unknown.value.effects == ("notify#2",)
+    assert f"settles it first, in the service's queue at {desk.service.iss}/tasks;" in str(unknown.value)
     assert "TimeoutError: slow" in str(unknown.value)
     assert placed.outcome == "unknown"
 
@@ -138,6 +139,17 @@ def test_an_unknown_nobody_has_settled_stays_unknown_however_often_one_resumes(d
         assert found.after == "unsettled"
         assert "TimeoutError: slow" in found.note, "the tool raised; its process did not end"
     assert desk.done == [("notify", "o-1")]
+
+
+def test_whoever_resumes_is_not_told_to_resume(desk: Desk) -> None:
+    with pytest.raises(OutcomeUnknown) as unknown, transaction("t-1", runtime=desk.runtime):
+        failing_tool(desk, TimeoutError("slow"))("o-1")
+    assert "`countersign resume" in str(unknown.value) and "For its author" in str(unknown.value)
+    (found,) = resume(desk.runtime)
+    assert found.note == (
+        "it is not known whether notify#1 happened (TimeoutError: slow). Nothing after it was started and nothing was "
+        f"compensated. Do not repeat it: a person settles it first, in the service's queue at {desk.service.iss}/tasks."
+    )
 
 
 def test_the_last_effect_settled_as_fired_completes_the_transaction(desk: Desk) -> None:
