@@ -314,7 +314,7 @@ WRONG: dict[str, tuple[Any, list[str]]] = {
     ),
     "everything that is wrong with the arguments": (
         [{"tool": "refund", "args": {"order_id": 1, "z": 2, "y": 3}}],
-        ["it takes no 'z'", "it takes no 'y'", "missing 'amount_cents'", "order_id: "],
+        ["it takes no 'z'", "it takes no 'y'", "missing 'amount_cents'", "order_id: it should be "],
     ),
     "what is given beside what is taken": (
         [LOOK, {"tool": "refund", "args": {"amount_cents": "x"}, "take": {"order_id": "look:/order"}}],
