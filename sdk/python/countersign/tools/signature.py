@@ -308,7 +308,9 @@ def _problem(item: Mapping[str, Any]) -> str:
     instead = (
         " (money is whole minor units: write 1250 for 12.50)" if item["type"] == "int_from_float" else ""
     )
-    told = str(item["msg"]).replace("Input should be", "it should be")  # whoever reads it gave an argument, no input
+    told = str(item["msg"]).replace(
+        "Input should be", "it should be"
+    )  # whoever reads it gave an argument, no input
     return f"{where}: {told}{instead}"
 
 
