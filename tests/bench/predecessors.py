@@ -41,6 +41,8 @@ ROWS = (
     Row("R8", f"a live effect on values in memory{OVER}one write into a dict", "live on values", "bare dict", TIME),
     Row("R9", f"a staged effect{OVER}one insert, in memory", "staged in memory", "bare insert in memory", TIME),
     Row("R10", f"a live effect{OVER}one insert, in memory", "live in memory", "bare insert in memory", TIME),
+    Row("R11", f"a live effect, durable{OVER}one of Pherix", "live", "pherix", TIME),
+    Row("R12", f"a live effect, durable{OVER}a call of AgentRelay", "live", "agentrelay", TIME),
 )  # fmt: skip
 
 

@@ -196,13 +196,16 @@ AGENT_NEVER = {
     "journal.kept:Traces.keep": "only where the agent is traced; what is lost is a link between two spans",
     "journal.outbox:Outbox.tell_again": "only after a restore; a repeat does the same again",
     **dict.fromkeys(
-        [f"journal.spending:Spending.{verb}" for verb in ("reserve", "settle", "record", "_end", "doubt")],
+        [f"journal.spending:Spending.{verb}" for verb in ("_changing", "record")],
         "no story calls a model; what a killed process had reserved is in tests/unit/sdk/llm/test_processes.py",
     ),
     "journal.conversations:Conversations.deciding": (
         "no story talks with a model; tests/integration/sdk/test_loops.py kills one that does before each message"
     ),
-    "journal.transactions:Transactions.relist": "no story nests; what was never frozen is forgotten",
+    **dict.fromkeys(
+        ["journal.transactions:Transactions.relist", "transactions.listing:Listing._begin_again"],
+        "no story nests; what was never frozen is forgotten",
+    ),
     "journal.sent:SentRequests.keep": (
         "no story calls a REST service; what a later try finds of one that was cut off is in "
         "tests/unit/sdk/tools/test_sending_again.py"

@@ -17,6 +17,7 @@ from typing import Any
 
 from countersign.contract import (
     Compensation,
+    ContractError,
     DecisionClaims,
     DenyCode,
     Effect,
@@ -348,7 +349,12 @@ class FakeService:
         if forward.compensation is None:
             if forward.state is not E.FIRED:
                 raise Refused(409, ErrorCode.ILLEGAL_STATE, "only what fired is taken back")
-            forward.compensation = self._plan_compensation(revision, forward)
+            try:
+                forward.compensation = self._plan_compensation(revision, forward)
+            except ContractError as error:
+                self.give_up(txn, effect)
+                why = f"the compensation of {forward.effect.tool} cannot be built: {error}"
+                raise Refused(409, ErrorCode.ILLEGAL_STATE, why) from error
             self._move(forward, E.COMPENSATING)
         held = forward.compensation
         if held.state is E.DENIED:
@@ -579,6 +585,12 @@ class FakeService:
         verdict, reasons = self._ask(effect)
         state = {Verdict.RELEASE: E.RELEASED, Verdict.REVIEW: E.REVIEW, Verdict.DENY: E.DENIED}[verdict]
         return Held(effect, state, verdict, reasons)
+
+    def give_up(self, txn: str, effect: str) -> None:
+        """Nobody can take it back by a call: it is a task for a person."""
+        forward = self._held(self.latest(txn), effect)
+        self._move(forward, E.COMPENSATING)
+        self._move(forward, E.COMPENSATION_FAILED)
 
     def approve_compensation(self, txn: str, effect: str) -> None:
         held = self._held(self.latest(txn), effect).compensation

@@ -134,6 +134,11 @@ class Settings:
         """The issuer every release and receipt must name."""
         return self.issuer or self.url.rstrip("/")
 
+    @property
+    def tasks_url(self) -> str:
+        """The service's page of what people have to settle."""
+        return f"{self.url.rstrip('/')}/tasks"
+
     @classmethod
     def from_env(cls, environment: Mapping[str, str] | None = None) -> Settings:
         """Read `COUNTERSIGN_URL`, `_AGENT`, `_KEY`, `_TOKEN_FILE`, `_JOURNAL`, `_JOURNAL_KEY`, `_ALLOW_DEV`,

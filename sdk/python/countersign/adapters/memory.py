@@ -125,7 +125,7 @@ class AgentMemory:
 
     def remember(self, text: str, *, key: str | None = None) -> str:
         """Keep a text, in place of what was kept under that key; the answer is the key."""
-        named = key or hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
+        named = key if key is not None else hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
         self.adapter[named] = text
         return named
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -89,9 +90,10 @@ class SQLiteAdapter(LiveAdapter):
 
         Raises:
             NotStageable: there is no such file.
-            Moved: others kept it locked for all of `busy_seconds`. Once the lock is taken, nobody can be in the way
-                before the COMMIT.
+            Moved: others kept it locked for all of `busy_seconds`, or another session of this thread has it. Once the
+                lock is taken, nobody can be in the way before the COMMIT.
         """
+        self._require_end_of_wait()
         if not Path(self._path).is_file():
             raise NotStageable(f"the database of {self.name!r} is not there: {self._path!r}; make it first")
         try:
@@ -101,14 +103,25 @@ class SQLiteAdapter(LiveAdapter):
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode & _PRIMARY not in _BUSY:
                 raise
-            said = (
+            raise self._moved(
                 f"{error} for longer than busy_seconds={self._busy_seconds:g}; have it run again by "
                 "isolation=Retry(), or give SQLiteAdapter more busy_seconds"
-            )
-            raise Moved(self.name, "", read=False, expected=None, now=None, said=said) from error
+            ) from error
         session = SQLiteSession(self.name, connection, self._inside)
         self._begun.add(session)
         return session
+
+    def _require_end_of_wait(self) -> None:
+        """Two blocks of one event loop: waiting here would keep the other from ever giving the lock up."""
+        me = threading.get_ident()
+        if any(one.thread == me and one.goes_on_here for one in list(self._begun)):
+            raise self._moved(
+                "another block of this thread has it, and cannot end while this one waits; have them take turns by "
+                "isolation=Serialize(...)"
+            )
+
+    def _moved(self, said: str) -> Moved:
+        return Moved(self.name, "", read=False, expected=None, now=None, said=said)
 
     def _uri(self, mode: str) -> str:
         return f"{Path(self._path).resolve().as_uri()}?mode={mode}"
@@ -139,7 +152,7 @@ class SQLiteSession(LiveSession):
     def __init__(self, name: str, connection: LiveConnection, inside: Inside[LiveConnection]) -> None:
         self._name, self._connection, self._inside = name, connection, inside
         self._lost: SessionLost | None = None
-        self._pid = os.getpid()
+        self._pid, self.thread = os.getpid(), threading.get_ident()
         self.prepared_for: str | None = None  # the attempt
 
     @property

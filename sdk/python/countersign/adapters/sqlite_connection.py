@@ -43,9 +43,8 @@ class LiveConnection(sqlite3.Connection):
         self.touched: set[tuple[str, str]] = set()
         self.defers = False  # whether a tool may have put off references that the schema does not
         self.unheeded = ""  # the last statement that was refused because SQLite would pass over it
-        self._interrupt: BaseException | None = (
-            None  # that came while SQLite asked, and waits for the statement's end
-        )
+        # that came while SQLite asked, and waits for the statement's end
+        self._interrupt: BaseException | None = None
         self._effects = 0  # that are running, one inside the other
         self._inside = inside
         self._speaking: set[int] = set()  # threads that say something of ours

@@ -3,7 +3,8 @@
 `resume` finishes what is parked or was interrupted, `worker` goes on doing so, `accept` and `decline` answer what a
 reviewer proposes, `answer` tells people what they ask before they decide, `plan` rehearses a step (rehearsal.py),
 `tools list | export` shows tools and drafts their manifests for review, `tools catalogue | take` has ready ones
-(catalogue.py), `journal` reads the journal (journal.py).
+(catalogue.py), `journal` reads the journal (journal.py) and closes what a person has put right (closing.py), `budget`
+tells what models may take and settles what nobody knows (budgets.py).
 Text that came from an agent or a tool is shown with control characters made visible. The composition happens here;
 every decision is somewhere else.
 """
@@ -57,7 +58,7 @@ journal_app.command("replay")(replay_journal)
 journal_app.command("close")(close_journal)
 
 _KEPT_UP: Final = 3  # exit status; 2 is that of a word this program does not know
-_PROMPT_SECONDS: Final = 0.1  # the least time between two rounds of --follow
+_LEAST_PAUSE_SECONDS: Final = 0.1  # the least time between two rounds of --follow
 
 _NEXT: Final = (
     "These are drafts and count for nothing yet. Next: review them like code (risk, money, recipients, the sentence "
@@ -101,7 +102,7 @@ def resume(
 def worker(
     tools: AllToolsOption,
     once: Annotated[bool, typer.Option("--once", help="Go through the journal once and end.")] = False,
-    every: Annotated[float, typer.Option(min=_PROMPT_SECONDS, help="Seconds between two looks.")] = 5.0,
+    every: Annotated[float, typer.Option(min=_LEAST_PAUSE_SECONDS, help="Seconds between two looks.")] = 5.0,
     as_json: JsonOption = False,
 ) -> None:
     """Fire what people approve, as they approve it, until it is told to stop.
@@ -285,7 +286,7 @@ async def _resume(runtime: Runtime, follow: float | None, as_json: bool) -> list
         _print_resumed(found, as_json)
         if follow is None or not any(one.waiting for one in found):
             return found
-        await asyncio.sleep(max(follow, _PROMPT_SECONDS))
+        await asyncio.sleep(max(follow, _LEAST_PAUSE_SECONDS))
 
 
 def _end_by(found: list[Resumed]) -> None:

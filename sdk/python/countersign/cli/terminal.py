@@ -21,7 +21,7 @@ from countersign.journal.place import JournalPlace, journal_place
 from countersign.journal.telling import json_text, visible
 from countersign.settings import journal_key_path_from_env, journal_path_from_env
 
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON document instead of a table.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON instead of text for people.")]
 
 
 JournalOption = Annotated[

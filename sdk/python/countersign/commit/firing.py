@@ -26,7 +26,7 @@ from countersign import tracing
 from countersign.commit.outcomes import Outcomes
 from countersign.commit.plan import PlannedCall
 from countersign.commit.probing import LEFT_RUNNING, Doubt, Found, find_out_here, probe_of
-from countersign.commit.raised import MAX_ERROR, describe_error, exits, says_not_done, silenced, told_cause
+from countersign.commit.raised import MAX_ERROR, exits, says_not_done, silenced, told_cause
 from countersign.commit.renewing import Authority, PermitRefused, TimeToFire, TooLateError
 from countersign.commit.tries import Tries, is_last_word
 from countersign.contract.states import Outcome
@@ -114,6 +114,7 @@ class FireRun:
         doubtful = {
             call.effect.effect_id for call in group if self._outcomes.state_of(call) is LocalState.FIRING
         }
+        self._tries.were_cut_off(doubtful)
         if not self._time.is_enough_for(group):
             self._outcomes.write()
         await self._time.take(group, after)
@@ -295,7 +296,7 @@ class FireRun:
             self._stop(call, outcome, told_cause(call, error), why, None if found is None else found.again_at)
 
     def _why(self, call: PlannedCall, error: BaseException) -> str:
-        told = describe_error(call, error)
+        told = self._tries.told(call, error)
         return f"{LEFT_RUNNING} ({told})" if call.effect.effect_id in self._left_running else told
 
     async def _found_out(self, call: PlannedCall) -> Found | None:

@@ -14,6 +14,8 @@ from countersign.tools.rest import RestUnknown
 from countersign.waiting import Raised
 
 MAX_ERROR: Final = 500  # characters of a tool's exception that people get to read
+_EARLIER: Final = "; an earlier try "
+_IN_DOUBT: Final = ", and may have happened"
 
 
 def describe_error(call: PlannedCall, error: BaseException) -> str:
@@ -21,6 +23,19 @@ def describe_error(call: PlannedCall, error: BaseException) -> str:
     kind = type(error).__name__
     text = "" if call.has_secrets else str(error)
     return f"{kind}: {text}"[:MAX_ERROR] if text else kind
+
+
+def beside_earlier(told: str, earlier: str) -> str:
+    """Of a call whose last try knows that nothing happened, and whose `earlier` one did not: both, neither of which is
+    cut off for the other's length.
+    """
+    rest = f"{_EARLIER}{earlier[: MAX_ERROR // 2]}{_IN_DOUBT}"
+    return f"{told[: MAX_ERROR - len(rest)]}{rest}"
+
+
+def last_try_knew(why: str) -> bool:
+    """Whether this is told of a call whose last try knew that nothing happened: its author did say so."""
+    return _EARLIER in why
 
 
 def told_cause(call: PlannedCall, error: Exception) -> Exception:

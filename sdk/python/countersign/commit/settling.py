@@ -14,9 +14,11 @@ from typing import Final, NoReturn
 
 from countersign.commit.firing import FireResult, FireRun
 from countersign.commit.plan import Plan, PlannedCall
+from countersign.commit.raised import last_try_knew
 from countersign.commit.renewing import PermitRefused
 from countersign.commit.reporting import flush
 from countersign.commit.unwinding import Unwinding
+from countersign.commit.unwound import Unwound
 from countersign.contract.states import Outcome
 from countersign.engine import Engine
 from countersign.errors import (
@@ -28,7 +30,6 @@ from countersign.errors import (
     PartlyFired,
     ReleaseLapsed,
 )
-from countersign.errors.reasons import PendingReview
 from countersign.errors.standing import COMPENSATION_UNKNOWN, STANDING
 from countersign.journal import Lease, LocalState, LocalTxn
 from countersign.journal.moves import IN_DOUBT
@@ -97,34 +98,34 @@ class Settlement:
         self._engine.journal.transactions.end(self._lease, LocalTxn.UNSETTLED, why)
         await flush(self._engine, self._plan.txn)
         outcomes = self.outcomes()
-        raise OutcomeUnknown(
-            self._plan.run_key, self._plan.txn, names, outcomes, why, probe_at=probe_at
-        ) from cause
+        raise self._unknown(names, outcomes, why, probe_at) from cause
 
     async def failed(self, result: FireResult) -> NoReturn:
         """An effect is known not to have happened: take back what fired, undo the live lane."""
-        reviews = await self.take_back()
+        undone = await self.take_back()
         call, outcomes = result.stopped, self.outcomes()
-        key, txn = self._plan.run_key, self._plan.txn
+        key, txn, why = self._plan.run_key, self._plan.txn, undone.beside(result.why)
         if call is None or isinstance(result.cause, PermitRefused):
             if STANDING.intersection(outcomes.values()):
-                raise PartlyFired(key, txn, result.why, outcomes, reviews) from result.cause
-            raise ReleaseLapsed(key, txn, result.why) from result.cause
+                raise PartlyFired(key, txn, why, outcomes, undone.reviews) from result.cause
+            raise ReleaseLapsed(key, txn, why) from result.cause
         raise EffectFailed(
-            key, txn, call.tool.name, call.effect.effect_id, result.why, outcomes, reviews
+            key, txn, call.tool.name, call.effect.effect_id, why, outcomes, undone.reviews
         ) from result.cause
 
-    async def take_back(self) -> tuple[PendingReview, ...]:
-        """Compensate newest first, undo the live lane, and write down where that leaves the transaction. Answers what
-        people are asked first.
-        """
+    async def take_back(self) -> Unwound:
+        """Compensate newest first, undo the live lane, and write down where that leaves the transaction."""
         try:
-            reviews = await Unwinding(self._engine, self._lease, self._plan).run()
+            undone = await Unwinding(self._engine, self._lease, self._plan).run()
         finally:
             self.undo_live()
         await flush(self._engine, self._plan.txn)
-        self._engine.journal.transactions.end(self._lease, self._end_state(), None)
-        return reviews
+        journal, state = self._engine.journal.transactions, self._end_state()
+        is_new = (
+            journal.require(self._plan.txn).state is not state
+        )  # else recovery has left word of more than this
+        journal.end(self._lease, state, undone.note if is_new else None)
+        return undone
 
     def undo_live(self) -> None:
         """Undo the live lane and note it."""
@@ -163,7 +164,21 @@ class Settlement:
         firing = [name for name, state in states.items() if state is LocalState.FIRING]
         if firing:
             outcomes = {name: state.value for name, state in states.items()}
-            raise OutcomeUnknown(self._plan.run_key, self._plan.txn, firing, outcomes, str(error)) from error
+            raise self._unknown(firing, outcomes, str(error)) from error
+
+    def _unknown(
+        self, effects: Sequence[str], outcomes: dict[str, str], why: str, probe_at: float | None = None
+    ) -> OutcomeUnknown:
+        return OutcomeUnknown(
+            self._plan.run_key,
+            self._plan.txn,
+            effects,
+            outcomes,
+            why,
+            probe_at=probe_at,
+            said_not_done=last_try_knew(why),
+            tasks_url=self._engine.settings.tasks_url,
+        )
 
     def _require_lease(self) -> None:
         """Who took over may have undone what would be committed now. A journal that is away keeps nothing from being
@@ -190,15 +205,15 @@ class Settlement:
                 await self.unknown(failed.unknown, failed.__cause__)
             if not failed.committed:  # else what stands stays `live` in the journal, beside what does not
                 self._engine.journal.transactions.end_live(self._lease, self._plan.staging, LocalState.UNDONE)
-            reviews = await self.take_back()
+            undone = await self.take_back()
             raise LiveCommitFailed(
                 self._plan.run_key,
                 self._plan.txn,
                 failed.adapter,
-                str(failed),
+                undone.beside(str(failed)),
                 self.outcomes(),
                 committed=failed.committed,
-                reviews=reviews,
+                reviews=undone.reviews,
             ) from failed.__cause__
 
     def _end_state(self) -> LocalTxn:

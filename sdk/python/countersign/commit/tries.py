@@ -4,12 +4,12 @@ because its process stood still until its time was over.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from countersign.backoff import backoff
 from countersign.commit.plan import PlannedCall
-from countersign.commit.raised import says_not_done
+from countersign.commit.raised import beside_earlier, describe_error, says_not_done
 from countersign.commit.renewing import PermitRefused, TimeToFire, TooLateError
 from countersign.engine import Engine
 from countersign.errors import NotDone
@@ -32,7 +32,12 @@ class Tries:
         self._engine = engine
         self._time = time
         self._ended: dict[str, list[Exception]] = {}
+        self._cut_off: set[str] = set()  # by an earlier run, of which nobody knows how its try ended
         self._late = 0
+
+    def were_cut_off(self, effect_ids: Collection[str]) -> None:
+        """An earlier run had begun these and did not write how they ended."""
+        self._cut_off.update(effect_ids)
 
     def note(self, call: PlannedCall, error: Exception) -> None:
         """One try was made, and ended so."""
@@ -42,6 +47,19 @@ class Tries:
         """How the last try of it ended; None where there was none."""
         tries = self._ended.get(call.effect.effect_id)
         return tries[-1] if tries else None
+
+    def told(self, call: PlannedCall, error: BaseException) -> str:
+        """What people get to read of a try that ended so; where it knows that nothing happened, also of the one before
+        it that does not: that one is why nobody knows.
+        """
+        told = describe_error(call, error)
+        if not says_not_done(call, error):
+            return told
+        tries = self._ended.get(call.effect.effect_id, [])
+        doubtful = next((one for one in reversed(tries) if not says_not_done(call, one)), None)
+        if doubtful is not None:
+            return beside_earlier(told, f"raised {describe_error(call, doubtful)}")
+        return beside_earlier(told, "was cut off") if call.effect.effect_id in self._cut_off else told
 
     def may_go_on(self, call: PlannedCall, error: Exception) -> bool:
         """Whether an idempotent tool may be called once more with the same call key (I-3)."""

@@ -4,7 +4,7 @@ Rules: an outcome is reported before its compensation is asked for, for the serv
 it; a compensation is journaled before it is redeemed and redeemed once, whatever crashes; its arguments are
 computed here as well and must have the digest the service signed. Where people are asked first, or the
 service is away, it stays `compensating` and `countersign resume` goes on; whom it waits for is told. What has
-no compensation stands, and is a task for a person.
+no compensation, or one that cannot be built, stands, and is a task for a person; why is told and written down.
 """
 
 from __future__ import annotations
@@ -20,16 +20,24 @@ from countersign.commit.probing import CRASHED, Doubt, find_out
 from countersign.commit.raised import MAX_ERROR
 from countersign.commit.renewing import Authority
 from countersign.commit.reporting import flush
+from countersign.commit.unwound import Unwound, how_it_ended, why_not
 from countersign.contract import names
 from countersign.contract.admission import JSON, load
 from countersign.contract.canonical import canonicalize
+from countersign.contract.codes import ErrorCode
 from countersign.contract.effect import Compensation, Effect
 from countersign.contract.errors import ContractError
 from countersign.contract.pointers import compensation_args
 from countersign.contract.states import ENDED_UNSPENT, EffectState, Outcome
 from countersign.contract.wire import CompensationView
 from countersign.engine import Engine
-from countersign.errors import CountersignError, JournalError, ReleaseRefused
+from countersign.errors import (
+    CountersignError,
+    JournalError,
+    ReleaseRefused,
+    ServiceRefused,
+    ServiceUnavailable,
+)
 from countersign.errors.reasons import PendingReview
 from countersign.journal import Done, EffectRecord, Lease, LocalState
 from countersign.journal.moves import IN_DOUBT
@@ -40,6 +48,7 @@ log: Final = logging.getLogger("countersign")
 _ATTEMPT_BYTES: Final = 16
 _NOT_TAKEN_BACK: Final = ENDED_UNSPENT | {EffectState.FAILED, EffectState.UNUSED}
 _TO_TAKE_BACK: Final = frozenset({LocalState.FIRED, LocalState.COMPENSATING})
+_GIVEN_UP: Final = ErrorCode.ILLEGAL_STATE.value
 
 
 class Unwinding:
@@ -50,11 +59,10 @@ class Unwinding:
         self._lease = lease
         self._plan = plan
         self._reviews: list[PendingReview] = []
+        self._unfinished: dict[str, str] = {}
 
-    async def run(self) -> tuple[PendingReview, ...]:
-        """Compensate newest first. One that cannot be finished now does not keep the others waiting. Answers which
-        people are asked about first.
-        """
+    async def run(self) -> Unwound:
+        """Compensate newest first. One that cannot be finished now does not keep the others waiting."""
         states = self._rows()
         for call in reversed(self._plan.calls):
             row = states.get(call.effect.effect_id)
@@ -65,8 +73,31 @@ class Unwinding:
             except JournalError:
                 raise
             except CountersignError as error:
-                log.warning("the compensation of %s is not finished: %s", call.tool.name, error)
-        return tuple(self._reviews)
+                await self._not_finished(call, row, error)
+        failed = {
+            row.label: row.error
+            for row in self._rows().values()
+            if row.state is LocalState.COMPENSATION_FAILED and row.error
+        }
+        return Unwound(tuple(self._reviews), self._unfinished | failed)
+
+    async def _not_finished(self, call: PlannedCall, row: EffectRecord, error: CountersignError) -> None:
+        """It goes on later; but what the service has given up, for no compensation can be built, stands."""
+        why = why_not(call, error)
+        log.warning("the compensation of %s is not finished: %s", call.tool.name, why)
+        if isinstance(error, ServiceRefused) and error.problem_code == _GIVEN_UP and await self._stands(call):
+            self._settle(call, LocalState.COMPENSATION_FAILED, why)
+        else:
+            self._unfinished[row.label] = why
+
+    async def _stands(self, call: PlannedCall) -> bool:
+        """Whether the service says that nothing takes it back any more."""
+        try:
+            view = await self._engine.service.view(self._plan.txn)
+        except (ServiceRefused, ServiceUnavailable):
+            return False
+        states = {one.effect_id: one.state for one in view.effects}
+        return states.get(call.effect.effect_id) is EffectState.COMPENSATION_FAILED
 
     async def _take_back(self, call: PlannedCall, rule: Compensation, row: EffectRecord) -> None:
         if not await flush(self._engine, self._plan.txn):
@@ -175,7 +206,8 @@ class Unwinding:
         if done.stopped is None:
             self._settle(call, LocalState.COMPENSATED)
         elif done.outcome is not Outcome.UNKNOWN:
-            self._settle(call, LocalState.COMPENSATION_FAILED)
+            why = f"{planned.tool.name} did not happen: {done.why}"
+            self._settle(call, LocalState.COMPENSATION_FAILED, why)
         await flush(self._engine, self._plan.txn)
 
     def _settled_elsewhere(self, call: PlannedCall, view: CompensationView) -> bool:
@@ -183,7 +215,7 @@ class Unwinding:
         if view.effect.state is EffectState.FIRED:
             self._settle(call, LocalState.COMPENSATED)
         elif view.effect.state in _NOT_TAKEN_BACK:
-            self._settle(call, LocalState.COMPENSATION_FAILED)
+            self._settle(call, LocalState.COMPENSATION_FAILED, how_it_ended(call, view.effect))
         else:
             return False
         return True
@@ -204,8 +236,10 @@ class Unwinding:
             row.effect_id, found.outcome, row.attempt_id, result=found.result, error=found.why[:MAX_ERROR]
         )
         self._engine.journal.firing.write(self._lease, self._plan.staging, [done])
-        fired = found.outcome is Outcome.FIRED
-        self._settle(call, LocalState.COMPENSATED if fired else LocalState.COMPENSATION_FAILED)
+        if found.outcome is Outcome.FIRED:
+            self._settle(call, LocalState.COMPENSATED)
+        else:
+            self._settle(call, LocalState.COMPENSATION_FAILED, found.why)
         await flush(self._engine, self._plan.txn)
         return True
 
@@ -224,9 +258,9 @@ class Unwinding:
         await flush(self._engine, self._plan.txn)
         return True
 
-    def _settle(self, call: PlannedCall, to: LocalState) -> None:
+    def _settle(self, call: PlannedCall, to: LocalState, why: str | None = None) -> None:
         self._engine.journal.firing.settle_compensated(
-            self._lease, self._plan.staging, call.effect.effect_id, to
+            self._lease, self._plan.staging, call.effect.effect_id, to, why and why[:MAX_ERROR]
         )
 
     def _rows(self, lane: str = STAGED_LANE) -> dict[str, EffectRecord]:

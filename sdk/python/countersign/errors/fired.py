@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from countersign.errors.reasons import PendingReview
 from countersign.errors.roots import CountersignError
 from countersign.errors.standing import (
+    NOTHING_BEGUN,
     NOTHING_STANDS,
     only_people_are_left,
+    said_of_one_call,
     what_stands,
     what_to_repeat,
 )
@@ -77,10 +79,17 @@ class PartlyFired(FireError):
         super().__init__(told, key=key, txn=txn, outcomes=outcomes, reviews=reviews)
 
 
+_TO_ITS_AUTHOR: Final = (
+    " (For its author: a tool that knows that nothing happened says so by `raise NotDone(...)`; any other exception "
+    "may mean that it did, and a probe can find out.)"
+)
+
+
 class OutcomeUnknown(FireError):
     """Nobody knows yet whether a tool acted, or whether live work was kept (then `effects` is empty). It is not called
     again on a guess. `probe_at`: the time (of `time.time`) from which its probe's answer counts, where waiting for that
-    is all that is missing.
+    is all that is missing. `said_not_done`: its last try did nothing and said so, an earlier one may have acted.
+    `tasks_url`: where people settle it. `briefly`: the same, for whoever goes on with it anyway.
     """
 
     code = "outcome_unknown"
@@ -94,27 +103,23 @@ class OutcomeUnknown(FireError):
         why: str = "",
         *,
         probe_at: float | None = None,
+        said_not_done: bool = False,
+        tasks_url: str | None = None,
     ) -> None:
-        self.effects, self.probe_at = tuple(effects), probe_at
+        self.effects, self.probe_at, self.tasks_url = tuple(effects), probe_at, tasks_url
         because = f" ({why})" if why else ""
-        who = "a person settles it first, in the service's queue"
+        who = f"a person settles it first, in the service's queue{f' at {tasks_url}' if tasks_url else ''}"
         if probe_at is not None:
             who = f"its probe is asked again, or {who}"
         next_run = "`countersign resume --tools MODULE` or the next run of this key"
-        what, then = "all of its live work was kept", f"{next_run} asks its live adapters again."
+        what, later = "all of its live work was kept", "its live adapters are asked again"
+        then = f"{next_run} asks its live adapters again."
         if self.effects:
-            what = f"{', '.join(self.effects)} happened"
-            then = (
-                f"{who}; {next_run} takes that over. (For its author: a tool that knows that nothing happened says so "
-                "by `raise NotDone(...)`; any other exception may mean that it did, and a probe can find out.)"
-            )
-        super().__init__(
-            f"it is not known whether {what}{because}. Nothing after it was started and "
-            f"nothing was compensated. Do not repeat it: {then}",
-            key=key,
-            txn=txn,
-            outcomes=outcomes,
-        )
+            what, later = f"{', '.join(self.effects)} happened", who
+            then = f"{who}; {next_run} takes that over.{'' if said_not_done else _TO_ITS_AUTHOR}"
+        told = f"it is not known whether {what}{because}. {NOTHING_BEGUN} Do not repeat it:"
+        self.briefly = f"{told} {later}."
+        super().__init__(f"{told} {then}", key=key, txn=txn, outcomes=outcomes)
 
 
 class LiveCommitFailed(FireError):
@@ -162,7 +167,18 @@ class NotDone(CountersignError):
 
 
 class IndependentFailures(ExceptionGroup[CountersignError]):
-    """What did not go through, of a transaction whose effects stand alone; the others fired."""
+    """What did not go through, of a transaction whose effects stand alone; the others fired, and are named."""
+
+    @classmethod
+    def beside(
+        cls, failures: Sequence[CountersignError], failed: Sequence[str], fired: Sequence[str]
+    ) -> IndependentFailures:
+        """Each failure with what is to be said of one call; the names of all, in their order."""
+        for failure in failures:
+            failure.args = (said_of_one_call(str(failure)),)
+        done = f"; done, and done once more under another key: {', '.join(fired)}" if fired else ""
+        count = f"{len(failed)} of {len(failed) + len(fired)} effects"
+        return cls(f"{count} did not go through: {', '.join(failed)}{done}", failures)
 
     def derive(self, excs: Sequence[Any], /) -> Any:
         """Keep the type when Python splits the group (`except*`)."""

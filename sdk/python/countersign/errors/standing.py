@@ -14,6 +14,16 @@ STANDING: Final = frozenset({"fired", "compensating", "compensation_failed", COM
 """In `outcomes`: the effect stands, or may stand, and must not be repeated under another key."""
 
 NOTHING_STANDS: Final = "Nothing of this transaction stands."
+USE_ANOTHER_KEY: Final = "To try again, use another key."
+NOTHING_DONE: Final = "nothing was done:"
+NOTHING_BEGUN: Final = "Nothing after it was started and nothing was compensated."
+_OF_ONE_CALL: Final = {
+    NOTHING_STANDS: "Nothing of this call stands.",
+    USE_ANOTHER_KEY: "To try again, stage this call alone under another key: others of its block may have fired.",
+    NOTHING_DONE: "this call was not done:",
+    NOTHING_BEGUN: "It was not compensated, and the other calls of its block are told by themselves.",
+}
+"""What is said of a whole transaction, as it is said of a call that stands alone in its block."""
 _UNKNOWN: Final = frozenset({"firing", "unknown"})
 _COMPENSATING: Final = "compensating"
 
@@ -72,8 +82,15 @@ def what_to_repeat(outcomes: dict[str, str], *, kept: bool = False) -> str:
         return "Stage nothing of it again before that is decided."
     rest = [name for name, outcome in outcomes.items() if outcome not in STANDING | _UNKNOWN]
     if len(rest) == len(outcomes) and not kept:
-        return "To try again, use another key."
+        return USE_ANOTHER_KEY
     return f"To try again, stage under another key only what does not stand: {', '.join(rest) or 'nothing is left'}."
+
+
+def said_of_one_call(text: str) -> str:
+    """What ended one call of a block whose calls stand alone: nobody repeats the others for its sake."""
+    for of_all, of_one in _OF_ONE_CALL.items():
+        text = text.replace(of_all, of_one)
+    return text
 
 
 def spent_elsewhere(states: Collection[str]) -> tuple[bool, str]:
@@ -85,7 +102,7 @@ def spent_elsewhere(states: Collection[str]) -> tuple[bool, str]:
         return False, f"{_ELSEWHERE} It is not finished: {_GO_ON_THERE}"
     if told & _DONE:
         return True, f"{_ELSEWHERE} {_DONE_THERE}"
-    return True, f"{_ELSEWHERE} {NOTHING_STANDS} To try again, use another key."
+    return True, f"{_ELSEWHERE} {NOTHING_STANDS} {USE_ANOTHER_KEY}"
 
 
 def only_people_are_left(outcomes: dict[str, str], reviews: Sequence[PendingReview]) -> bool:

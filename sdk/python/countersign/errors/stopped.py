@@ -17,7 +17,15 @@ from countersign.errors.reasons import (
     stopped_because,
 )
 from countersign.errors.roots import Stopped
-from countersign.errors.standing import moved_text, spent_elsewhere, what_stands, what_to_repeat
+from countersign.errors.standing import (
+    NOTHING_DONE,
+    NOTHING_STANDS,
+    USE_ANOTHER_KEY,
+    moved_text,
+    spent_elsewhere,
+    what_stands,
+    what_to_repeat,
+)
 
 UNNAMED: Final = "unnamed-"
 """How the key of a transaction begins that nobody named: no later run can find it again."""
@@ -32,10 +40,10 @@ class Denied(Stopped):
         self.key, self.txn, self.reasons = key, txn, tuple(reasons)
         lines = "; ".join(str(reason) for reason in self.reasons) or "no reason was given"
         if self.reasons and not any(reason.is_a_no for reason in self.reasons):
-            super().__init__(f"stopped, nothing was done: {lines}.")  # each says how to ask anew
+            super().__init__(f"stopped, {NOTHING_DONE} {lines}.")  # each says how to ask anew
             return
         super().__init__(
-            f"denied, nothing was done: {lines}. The same call will be denied again: change what the reason names, "
+            f"denied, {NOTHING_DONE} {lines}. The same call will be denied again: change what the reason names, "
             "or tell the user that it is not allowed."
         )
 
@@ -171,7 +179,7 @@ class ReleaseLapsed(Stopped):
             f"calls under this key ({key!r}) may still fire it, once. Ask for none of it under another key: it might "
             "happen twice."
             if may_fire
-            else "Nothing of this transaction stands; to try again, use another key."
+            else f"{NOTHING_STANDS} {USE_ANOTHER_KEY}"
         )
         super().__init__(f"permission to act ran out before everything was done: {detail}. {stands}")
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from countersign.errors import MisuseError, RegistrationError
@@ -30,7 +30,7 @@ class OfferedTools:
         self._named = _names_for([one.name for one, _ in found])
         self._offered = {self._named[one.name]: (one, function) for one, function in found}
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[tuple[str, Tool]]:
         """Each tool with the name the model knows it by."""
         return ((name, one) for name, (one, _) in self._offered.items())
 

@@ -143,9 +143,8 @@ class StepTaker:
                 raise  # a model would call it once more, in another turn
             told = {one.call.call_id: f"not done: {stopped}" for one in meant}
             return await self._not_done(key, meant, answers_of(meant, told))
-        if (
-            step.replayed
-        ):  # what live tools answered now was of a world that has the earlier run's work already
+        if step.replayed:
+            # what live tools answered now was of a world that has the earlier run's work already
             record = runtime.journal.transactions.require(step.txn)
             then = as_it_was(earlier_run(runtime.journal, record), meant, whole=False)
             taken = taken if then is None else Taken(then)

@@ -119,14 +119,16 @@ class Firing:
         ):
             move(change, staging, effect_id, LocalState.REDEEMED, missing_ok=True)
 
-    def settle_compensated(self, lease: Lease, staging: int, effect_id: str, to: LocalState) -> None:
-        """Note how the taking back of a fired effect ended."""
+    def settle_compensated(
+        self, lease: Lease, staging: int, effect_id: str, to: LocalState, why: str | None = None
+    ) -> None:
+        """Note how the taking back of a fired effect ended, and `why` it was in vain."""
         with (
             self._database.unit(durable=True) as unit,
             self._leases.changing(unit, lease, "compensation_settled") as change,
         ):
             move(change, staging, effect_id, LocalState.COMPENSATING, missing_ok=True)
-            move(change, staging, effect_id, to)
+            move(change, staging, effect_id, to, error=why)
 
     def learn(self, lease: Lease, staging: int, news: Sequence[News]) -> None:
         """Take over what the service knows and this journal does not: what people settled. A move the table does not

@@ -267,7 +267,11 @@ def record_llm(
     usage = read_usage(response, unknown_tokens=unknown_tokens, reasoning=reasoning)
     named = said or usage.model
     if named is None or not is_name(named, _MAX_NAME):
-        raise UsageUnknown(type(response).__name__, ["model"], "say model=... if the response does not")
+        raise UsageUnknown(
+            *(type(response).__name__, ["model"]),
+            lacks="by which model it was given",
+            advice="If the response does not, say model=... yourself.",
+        )
     asking = Asking(named, bounds, run=of, budgets=tuple(budgets), runtime=runtime)
     ledger, of_run = asking.resolved()
     with tracing.calling_model(f"chat {named}", asked(asking)) as tell:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
+from typing import Final
 
 from countersign.errors import CountersignError, MisuseError, Stopped
 
@@ -31,10 +32,14 @@ class BudgetExceeded(Stopped):
         self.budget, self.measure, self.per = budget, measure, per
         self.limit, self.spent, self.reserved, self.asked = limit, spent, reserved, asked
         self.renews_at = renews_at
-        when = "never for this run" if renews_at is None else renews_at.strftime("at %Y-%m-%d %H:%M UTC")
+        renews = (
+            "The budget of a run is not renewed."
+            if renews_at is None
+            else f"It renews at {renews_at:%Y-%m-%d %H:%M} UTC."
+        )
         super().__init__(
             f"the model was not called: budget {budget!r} ({measure} per {per}) allows {limit:f}, {spent:f} are spent, "
-            f"{reserved:f} reserved, and this call asks for up to {asked:f}. It renews {when}. "
+            f"{reserved:f} reserved, and this call asks for up to {asked:f}. {renews} "
             f"{_what_to_do(measure, renews_at)}"
         )
 
@@ -52,6 +57,12 @@ class PriceUnknown(MisuseError):
     code = "price_unknown"
 
 
+_HOW_TO_RECORD: Final = (
+    "Record the final response (of a stream: its last usage), or say unknown_tokens=True to record the call with its "
+    "tokens unknown."
+)
+
+
 class UsageUnknown(CountersignError):
     """What a call that was made has used cannot be read from what it answered. It is in the journal all the same, and
     what was reserved for it stays reserved. Where a decorated function made it, `response` is what it returned.
@@ -59,14 +70,21 @@ class UsageUnknown(CountersignError):
 
     code = "usage_unknown"
 
-    def __init__(self, kind: str, looked_for: Sequence[str], why: str = "") -> None:
+    def __init__(
+        self,
+        kind: str,
+        looked_for: Sequence[str],
+        why: str = "",
+        *,
+        lacks: str = "what it used",
+        advice: str = _HOW_TO_RECORD,
+    ) -> None:
         self.kind, self.looked_for = kind, tuple(looked_for)
         self.response: object = None
         because = f" ({why})" if why else ""
         super().__init__(
-            f"a response of type {kind!r} does not say what it used{because}; looked for: "
-            f"{'; '.join(self.looked_for)}. Record the final response (of a stream: its last usage), or say "
-            "unknown_tokens=True to record the call with its tokens unknown."
+            f"a response of type {kind!r} does not say {lacks}{because}; looked for: {'; '.join(self.looked_for)}. "
+            f"{advice}"
         )
 
 

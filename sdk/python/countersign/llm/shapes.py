@@ -72,7 +72,7 @@ def read_usage(response: object, *, unknown_tokens: bool = False, reasoning: boo
     shape = next((one for one in _SHAPES if one.is_it(body)), None)
     if shape is None:
         if unknown_tokens:
-            return Usage()
+            return Usage(model=word(body, "model"))
         raise UsageUnknown(type(response).__name__, [f"{one.looked_for} ({one.name})" for one in _SHAPES])
     usage = shape.read(body)
     if usage.billed is None and not unknown_tokens:

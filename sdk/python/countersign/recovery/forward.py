@@ -94,18 +94,22 @@ class Forward:
         self._give_up_firing()
         if self._unknown():
             await self._stop_unknown()
-        reviews = await self._settlement.take_back()
+        undone = await self._settlement.take_back()
         key, txn, outcomes = self._plan.run_key, self._plan.txn, self._settlement.outcomes()
         call = self._first_not_done()
         if call is None:  # all of it had fired, so it was the live effects that could not be kept
             adapter = next(iter((*found.that(False), *found.prepared, *found.landed)), "")
             stand, doubtful = found.that(True), found.that(None)
             raise LiveCommitFailed(
-                key, txn, adapter, why, outcomes, committed=stand, doubtful=doubtful, reviews=reviews
+                *(key, txn, adapter, undone.beside(why), outcomes),
+                committed=stand,
+                doubtful=doubtful,
+                reviews=undone.reviews,
             )
         effect_id = call.effect.effect_id
         told = next((row.error for row in self._rows() if row.effect_id == effect_id), None)
-        raise EffectFailed(key, txn, call.tool.name, effect_id, told or why, outcomes, reviews)
+        told = undone.beside(told or why)
+        raise EffectFailed(key, txn, call.tool.name, effect_id, told, outcomes, undone.reviews)
 
     async def _find_out_by_calling(self) -> None:
         """What may be called again with its key and can be taken back is called again, for only what is known to have

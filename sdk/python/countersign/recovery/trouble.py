@@ -7,7 +7,7 @@ from typing import Final
 
 from countersign.commit.raised import MAX_ERROR
 from countersign.engine import Engine
-from countersign.errors import JournalError, ToolRaised
+from countersign.errors import JournalError, OutcomeUnknown, ToolRaised
 from countersign.errors.fired import raised_at
 from countersign.journal import Lease
 from countersign.live.telling import holds_no_argument
@@ -16,11 +16,12 @@ log: Final = logging.getLogger("countersign")
 
 
 def told_of(engine: Engine, error: Exception) -> str:
-    """The text of an error of ours. Of any other, which may quote the values that it refuses (a database does), the
-    kind and place, and its text where no unfinished transaction has secrets: what an adapter finishes may be another's.
+    """The text of an error of ours, without the advice to resume. Of any other, which may quote the values that it
+    refuses (a database does), the kind and place, and its text where no unfinished transaction has secrets: what an
+    adapter finishes may be another's.
     """
     if isinstance(error, ToolRaised) or holds_no_argument(error):
-        return str(error)
+        return error.briefly if isinstance(error, OutcomeUnknown) else str(error)
     text = "" if engine.journal.transactions.unfinished_has_secrets() else _text_of(error)
     return f"{type(error).__name__}{text and f': {text}'} (at {raised_at(error)})"
 

@@ -105,7 +105,8 @@ def _finished(engine: Engine, record: TransactionRecord) -> EarlierRun:
     if doubtful := [row for row in rows if row.state in IN_DOUBT]:
         outcomes = {row.label: row.state.value for row in rows}
         told = [row.label for row in doubtful]
-        raise OutcomeUnknown(record.run_key, record.txn, told, outcomes, doubtful[0].error or "")
+        why, url = doubtful[0].error or "", engine.settings.tasks_url
+        raise OutcomeUnknown(record.run_key, record.txn, told, outcomes, why, tasks_url=url)
     if record.state in OPEN_TXN:
         note = record.note or ""
         raise AlreadyRedeemed(record.run_key, record.txn, record.state.value, note, finished=False)

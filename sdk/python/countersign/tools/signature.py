@@ -83,13 +83,26 @@ class Signature:
         self._require_round_trip(typed, self.retype(raw))
         return raw
 
-    def require_names(self, names: Iterable[str]) -> None:
-        """Refuse a call that would leave out an argument, or name one that is not there.
+    def require_call(self, given: Mapping[str, object], later: Iterable[str] = ()) -> None:
+        """Refuse a call by name with everything that is wrong with it: what it leaves out, what it names that is not
+        there, and what it gives that does not fit. `later`: arguments that are not known yet.
 
         Raises:
             NotStageable: saying which.
         """
-        self._bind((), dict.fromkeys(names))
+        parameters = self._signature.parameters
+        names = {*given, *later}
+        lacks = [n for n, one in parameters.items() if one.default is one.empty and n not in names]
+        wrong = [f"missing {', '.join(map(repr, lacks))}"] if lacks else []
+        wrong += [f"it takes no {name!r}" for name in (*given, *later) if name not in parameters]
+        known = {n: v for n, v in given.items() if n in parameters and not (v is None and n in self.optional)}
+        try:
+            self._adapter.validate_python(known)
+        except ValidationError as error:
+            found = error.errors(include_input=False, include_url=False)
+            wrong += [_problem(one) for one in found if one["type"] != "missing" or len(one["loc"]) > 1]
+        if wrong:
+            raise NotStageable(f"{self.tool!r} cannot be called like this: {'; '.join(wrong)}")
 
     def retype(self, raw: bytes) -> dict[str, Any]:
         """The arguments that canonical bytes stand for, made afresh.
@@ -295,7 +308,10 @@ def _problem(item: Mapping[str, Any]) -> str:
     instead = (
         " (money is whole minor units: write 1250 for 12.50)" if item["type"] == "int_from_float" else ""
     )
-    return f"{where}: {item['msg']}{instead}"
+    told = str(item["msg"]).replace(
+        "Input should be", "it should be"
+    )  # whoever reads it gave an argument, no input
+    return f"{where}: {told}{instead}"
 
 
 def _unfaithful(value: object) -> object | None:

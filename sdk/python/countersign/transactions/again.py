@@ -49,6 +49,8 @@ async def finish(
     unfinished = earlier.state in OPEN_TXN
     if before.call_keys != plan.call_keys:
         why = "another list of calls was committed"
+        if plan.live:
+            why += "; live tools ran anew, on what that run has left, so what they answered is of now"
         raise AlreadyRedeemed(plan.run_key, lease.txn, earlier.state.value, why, finished=not unfinished)
     if not unfinished:
         live.undo()

@@ -1,22 +1,26 @@
 """The calls of one run, in the journal and in order: what a block has asked for so far.
 
 A list in the journal only grows. Where a nested transaction is taken back, or calls that came from several tasks are
-put in their order, the run begins another list with the calls that stay. A live call that raised stays where it is, as
-undone, and is no part of the list any more.
+put in their order, the run begins another list with the calls that stay. A live call that raised goes with it, as
+undone, and is no part of what is kept any more.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from countersign.commit.plan import StagedCall
 from countersign.contract import names
+from countersign.errors import JournalError
 from countersign.journal import Journal, Lease, LocalState, Staged
 from countersign.journal.reading import LIVE_LANE, STAGED_LANE
 from countersign.tools.placeholder import Placeholder, settle
 from countersign.tools.tool import Tool
+
+log: Final = logging.getLogger("countersign")
 
 _MAX_RETURNED: Final = 4 * 1024 * 1024  # bytes of one run: a loop over a table is not to fill the journal
 
@@ -36,7 +40,7 @@ class Listing:
         self._lease = lease
         self._calls: list[StagedCall] = []
         self._ran: list[Staged] = []
-        self._raised: list[Staged] = []
+        self._raised: list[tuple[Staged, str]] = []  # and why
         self._live_seq = 0
         self._returned: dict[str, bytes] = {}
         self._returned_bytes = 0
@@ -62,7 +66,9 @@ class Listing:
     @property
     def live_keys(self) -> LiveKeys:
         """Their call keys, and those of what raised."""
-        return LiveKeys(tuple(one.call_key for one in self._ran), tuple(one.call_key for one in self._raised))
+        return LiveKeys(
+            tuple(one.call_key for one in self._ran), tuple(one.call_key for one, _ in self._raised)
+        )
 
     @property
     def returned(self) -> Mapping[str, bytes]:
@@ -103,7 +109,7 @@ class Listing:
         self._journal.transactions.undone_alone(self._lease, self.staging, ids, why)
         for row in standing:  # one by one: another thread may write its own down meanwhile
             self._ran.remove(row)
-            self._raised.append(row)
+            self._raised.append((row, why))
 
     def take_back(self, staged: int, live: int) -> None:
         """Go on without what came after so many staged calls and so many live effects."""
@@ -125,16 +131,43 @@ class Listing:
         """What was handed out for each staged call, by effect."""
         return MappingProxyType(self._placeholders)
 
-    def settle(self, effect_id: str, outcome: str, result: object, error: str | None) -> None:
-        """Tell the placeholder of a call what became of it."""
+    def settle(self, results: Mapping[str, object], *, submitted: bool) -> None:
+        """Tell every placeholder what the journal says of its effect; nothing more is claimed. `results`: what this run
+        was answered, by effect. Where the journal cannot be read, what is among them has fired, and of the rest nobody
+        knows once the list was `submitted`.
+        """
+        try:
+            record = self._journal.transactions.require(self._lease.txn)
+            rows = self._journal.transactions.effects(record) if record.staging is not None else ()
+        except JournalError as error:
+            log.warning("what became of transaction %s cannot be read: %s", self._lease.txn[:12], error)
+            rest = LocalState.UNKNOWN if submitted else LocalState.STAGED
+            for call in self._calls:
+                state = LocalState.FIRED if call.effect_id in results else rest
+                self._settle(call.effect_id, state.value, results.get(call.effect_id), None)
+            return
+        signatures = {call.effect_id: call.tool.signature for call in self._calls}
+        for row in rows:
+            result = results.get(row.effect_id)
+            if row.effect_id not in results and row.result is not None and row.effect_id in signatures:
+                # it stands, whatever the block ends with
+                result = signatures[row.effect_id].load_result(row.result)
+            self._settle(row.effect_id, row.state.value, result, row.error)
+
+    def _settle(self, effect_id: str, outcome: str, result: object, error: str | None) -> None:
         placeholder = self._placeholders.get(effect_id)
         if placeholder is not None:
             settle(placeholder, outcome, result, error)
 
     def _begin_again(self, calls: list[StagedCall]) -> None:
         rows = [_row(call, seq) for seq, call in enumerate(calls, start=1)]
-        self.staging = self._journal.transactions.relist(self._lease, self.staging, [*rows, *self._ran])
-        self._calls = calls
+        transactions = self._journal.transactions
+        with self._journal.database.unit(durable=False):
+            staging = transactions.relist(self._lease, self.staging, [*rows, *self._ran])
+            for row, why in self._raised:
+                transactions.stage(self._lease, staging, row)
+                transactions.undone_alone(self._lease, staging, [row.effect_id], why)
+        self.staging, self._calls = staging, calls
 
 
 def _row(call: StagedCall, seq: int) -> Staged:

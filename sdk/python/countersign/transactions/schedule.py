@@ -216,9 +216,8 @@ class Schedule:
         if twice:
             self._problems.append(f"step {name!r} gives and takes {', '.join(twice)}; keep one")
         try:
-            if step.take:
-                found.signature.require_names(step.args.keys() | step.take.keys())
-            else:
+            found.signature.require_call(step.args, step.take)
+            if not step.take:
                 found.signature.freeze((), step.args)
         except NotStageable as error:
             self._problems.append(f"step {name!r}: {error}")
@@ -317,10 +316,20 @@ def _shaped(place: int, said: JSON, problems: list[str]) -> StepSpec | None:
         return None
 
 
+_MEMBERS: Final = ", ".join(StepSpec.model_fields)
+_WRITE: Final = {
+    "tool": "the name of a tool, as text",
+    "id": "up to 64 letters, digits, '.', '_' or '-'",
+    "args": "an object of arguments by name",
+    "take": "an object of texts like 'look:/total', by argument",
+    "after": "a list of the ids of steps",
+    "repeat": "true or false",
+}
+
+
 def _wrong(found: ErrorDetails) -> str:
+    if not found["loc"]:
+        return f"it is no object with members of {_MEMBERS}"
     where = ".".join(map(str, found["loc"]))
-    told = {
-        "missing": f"it has no {where!r}",
-        "extra_forbidden": f"it knows no {where!r}, only {', '.join(StepSpec.model_fields)}",
-    }
-    return told.get(found["type"], f"{where}: {found['msg']}" if where else found["msg"])
+    told = {"missing": f"it has no {where!r}", "extra_forbidden": f"it knows no {where!r}, only {_MEMBERS}"}
+    return told.get(found["type"]) or f"{where}: write {_WRITE[str(found['loc'][0])]}"

@@ -234,7 +234,7 @@ class Step:
         with tracing.span("countersign transaction", txn=self.txn, effects=len(self._list.calls)) as tell:
             try:
                 results = await self._commit(engine, terms)
-                self._settle(results)
+                self._list.settle(results, submitted=self._in_force)
             except BaseException as error:
                 if not isinstance(error, Exception):
                     # On the disk first: nobody is to begin later what its caller was told has not happened.
@@ -244,7 +244,7 @@ class Step:
                         )
                 if not self._in_force:
                     self._forget(f"{type(error).__name__} before it was submitted")
-                self._settle({})
+                self._list.settle({}, submitted=self._in_force)
                 raise
             finally:
                 self._end()
@@ -323,31 +323,6 @@ class Step:
             registry=engine.registry,
             service=engine.service,
         )
-
-    def _settle(self, results: dict[str, object]) -> None:
-        """Tell every placeholder what the journal says of its effect; nothing more is claimed. Where it cannot be read,
-        what returned has fired, and of the rest nobody knows once the list was submitted.
-        """
-        try:
-            record = self._journal.transactions.require(self.txn)
-            rows = self._journal.transactions.effects(record) if record.staging is not None else ()
-        except JournalError as error:
-            log.warning(
-                "what became of transaction %s cannot be read in the journal: %s", self.txn[:12], error
-            )
-            rest = LocalState.UNKNOWN if self._in_force else LocalState.STAGED
-            for call in self._list.calls:
-                state = LocalState.FIRED if call.effect_id in results else rest
-                self._list.settle(call.effect_id, state.value, results.get(call.effect_id), None)
-            return
-        signatures = {call.effect_id: call.tool.signature for call in self._list.calls}
-        for row in rows:
-            result = results.get(row.effect_id)
-            if row.effect_id not in results and row.result is not None and row.effect_id in signatures:
-                result = signatures[row.effect_id].load_result(
-                    row.result
-                )  # it stands, whatever the block ends with
-            self._list.settle(row.effect_id, row.state.value, result, row.error)
 
     def _end(self) -> None:
         """Whatever happened: no session stays open, no live row stays undecided but where it may stand, the lease is

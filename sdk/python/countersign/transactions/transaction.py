@@ -14,7 +14,7 @@ import os
 from collections.abc import Coroutine, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack, ExitStack, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from countersign.commit.terms import Terms
 from countersign.contract import names
@@ -45,6 +45,11 @@ if TYPE_CHECKING:
     from countersign.transactions.list_guard import ListGuard
 
 _NEW, _OPEN, _CLOSED = "new", "open", "closed"
+_EARLIER: Final = (
+    "transaction {!r}: an earlier run of this key was redeemed or kept, and is {}. Live tools ran anew just now, on "
+    "what that run has left, and this run's work is undone. `countersign journal show` tells what stands of that run: "
+    "ask for none of it under another key because of this."
+)
 
 
 class Transaction:
@@ -196,11 +201,11 @@ class Transaction:
             await self._opened.aclose()
 
     async def _enter(self, waits: Waits) -> None:
-        self._outer = open_transaction()
         if self._phase != _NEW:
             raise MisuseError(
                 f"transaction {self.key!r} was used already; make another with transaction(...)"
             )
+        self._outer = open_transaction()
         if self._outer is not None:
             self._nest(self._outer)
             return
@@ -270,8 +275,7 @@ class Transaction:
             return
         if error is not None:
             self._abort(f"the body raised {type(error).__name__}")
-            if isinstance(error, Moved):
-                self._tell_earlier(error)
+            self._tell_earlier(error)
             return
         try:
             self._require_awaited(forgotten)
@@ -309,14 +313,18 @@ class Transaction:
             txns = [step.txn for step in self._steps()]
             tell_where_it_stands(interrupt, self._engine.journal, txns, self.key)
 
-    def _tell_earlier(self, moved: Moved) -> None:
-        """What this run could not look at, an earlier one of its key may have done."""
-        if self._engine is None:
+    def _tell_earlier(self, error: BaseException) -> None:
+        """What this run could not do, an earlier one of its key may have done."""
+        if self._engine is None or not isinstance(error, Exception):
             return
         with suppress(JournalError):
             record = self._engine.journal.transactions.get(self.txn)
-            if record is not None and (record.redeemed or record.landed):
-                moved.tell_earlier(record.state.value)
+            if record is None or not (record.redeemed or record.landed):
+                return
+            if isinstance(error, Moved):
+                error.tell_earlier(record.state.value)
+            else:
+                error.add_note(_EARLIER.format(self.key, record.state.value))
 
     def _abort(self, note: str) -> None:
         for step in self._steps():
@@ -331,19 +339,22 @@ class Transaction:
     async def _commit_each(self) -> None:
         """Every effect for itself; one that is refused keeps none of the others from going through."""
         failures: list[CountersignError] = []
+        failed: list[str] = []
+        fired: list[str] = []
         for position, step in enumerate(self._steps()):
+            names = [call.tool.name for call in step.calls]
             try:
                 await self._commit(step)
+                fired += names
             except CountersignError as failure:
                 failures.append(failure)
+                failed += names
             except BaseException as interrupt:
                 for rest in self._steps()[position + 1 :]:
                     rest.abort(f"interrupted by {type(interrupt).__name__}")
                 raise
         if failures:
-            raise IndependentFailures(
-                f"{len(failures)} of {len(self._steps())} effects did not go through", failures
-            )
+            raise IndependentFailures.beside(failures, failed, fired)
 
     # --------------------------------------------------------------------------------------- what tools call
 

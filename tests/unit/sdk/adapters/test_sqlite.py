@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator
@@ -11,10 +12,12 @@ from pathlib import Path
 import pytest
 
 from countersign import (
+    Abort,
     MisuseError,
     Moved,
     NotStageable,
     Retry,
+    Serialize,
     SessionLost,
     Transaction,
     run_transaction,
@@ -499,6 +502,41 @@ def test_retry_ends_where_nobody_lets_go(
     with pytest.raises(Moved, match="2 runs"):
         run_transaction(lambda txn: credit_account("a"), key="t-1", isolation=Retry(2), runtime=desk.runtime)
     assert standing(path) == [100, 100]
+
+
+@pytest.mark.parametrize("isolation", [Abort(), Serialize(timeout_seconds=30)])
+def test_two_blocks_of_one_event_loop_do_not_wait_for_each_other_for_nothing(
+    desk: Desk, path: Path, isolation: Abort | Serialize
+) -> None:
+    """The second kept the loop for all of `busy_seconds`, and so the first, which alone could have let it go on."""
+    adapter = SQLiteAdapter(path, name="bank", busy_seconds=3_600)
+    credit_account = crediting(desk, adapter)
+    entered: list[str] = []
+
+    async def block(key: str) -> None:
+        async with transaction(key, isolation=isolation, runtime=desk.runtime):
+            credit_account("a")
+            entered.append(key)
+            await asyncio.sleep(0.05)
+
+    async def both() -> list[BaseException | None]:
+        return await asyncio.gather(block("t-1"), block("t-2"), return_exceptions=True)
+
+    first, second = asyncio.run(both())
+    assert first is None
+    if isinstance(isolation, Serialize):
+        assert (second, standing(path)) == (None, [102, 100])
+    else:
+        assert isinstance(second, Moved) and "another block of this thread has it" in str(second)
+        assert "Serialize" in str(second) and standing(path) == [101, 100]
+
+
+def test_a_session_that_ended_keeps_no_other_of_its_thread_out(adapter: SQLiteAdapter, path: Path) -> None:
+    for end in ("undo", "commit"):
+        session = adapter.begin("t-1")
+        session.prepare("a-1")
+        session.undo() if end == "undo" else session.commit("a-1")
+    adapter.begin("t-2").undo()
 
 
 # ---------------------------------------------------------------------------------------- where the file is

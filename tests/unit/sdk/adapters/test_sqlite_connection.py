@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextvars
+import os
+import signal
 import sqlite3
 import threading
 import time
@@ -15,6 +17,7 @@ import pytest
 
 from countersign.adapters import LiveCall, SQLiteAdapter
 from countersign.adapters.sqlite import SQLiteSession
+from countersign.adapters.sqlite_connection import LiveConnection
 
 CALL = LiveCall("exam", {}, "e-1")
 PUT = "INSERT INTO notes VALUES (?)"
@@ -202,3 +205,87 @@ def test_it_makes_cursors_as_ever(adapter: SQLiteAdapter, session: SQLiteSession
             assert cursor.fetchone() == (7,)
         named = adapter.connection.execute("SELECT :n", {"n": 8})
         assert named.fetchone() == (8,)
+
+
+# ----------------------------------------------------------------------------------------------------- Ctrl-C
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[Callable[[], None]]:
+    """What a terminal sends, to this process and now."""
+
+    def send() -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield send
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch, ctrl_c: Callable[[], None]) -> Callable[[int], None]:
+    """Let it come while SQLite asks about such an action for the first time."""
+
+    def arm(action: int) -> None:
+        real, left = LiveConnection._allowed, [action]
+
+        def allowed(self: LiveConnection, what: int, *more: Any) -> int:
+            if what in left:
+                left.clear()
+                ctrl_c()
+            return real(self, what, *more)
+
+        monkeypatch.setattr(LiveConnection, "_allowed", allowed)
+
+    return arm
+
+
+STATEMENTS: dict[str, Callable[[sqlite3.Connection], object]] = {
+    "one": lambda db: db.execute(PUT, ("a",)),
+    "many": lambda db: db.executemany(PUT, [("a",)]),
+}
+
+
+@pytest.mark.parametrize("act", STATEMENTS.values(), ids=STATEMENTS)
+def test_an_interrupt_while_sqlite_asks_is_raised_and_refuses_nothing(
+    adapter: SQLiteAdapter, session: SQLiteSession, asked: Callable[[int], None], act: Any, path: Path
+) -> None:
+    """SQLite takes what its authorizer raises for a no; it was `DatabaseError: not authorized`."""
+    with session.effect(CALL):
+        asked(sqlite3.SQLITE_INSERT)
+        with pytest.raises(KeyboardInterrupt):
+            act(adapter.connection)
+        assert adapter.connection.execute("SELECT t FROM notes").fetchall() == [("a",)]
+    session.undo()
+    assert standing(path) == []
+
+
+def test_an_interrupt_while_it_asks_about_the_commit_does_not_refuse_it(
+    adapter: SQLiteAdapter, session: SQLiteSession, asked: Callable[[int], None], path: Path
+) -> None:
+    with session.effect(CALL):
+        adapter.connection.execute(PUT, ("a",))
+    session.prepare("a-1")
+    asked(sqlite3.SQLITE_TRANSACTION)
+    with pytest.raises(KeyboardInterrupt):
+        session.commit("a-1")
+    assert (standing(path), adapter.landed("a-1")) == (["a"], True)
+    assert not session._connection.goes_on
+
+
+def test_an_interrupt_while_it_waits_for_a_lock_leaves_the_file_to_others(
+    path: Path, ctrl_c: Callable[[], None]
+) -> None:
+    """The lock was got after all, and kept until a garbage collection."""
+    with closing(sqlite3.connect(path, isolation_level=None, check_same_thread=False)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        timers = [threading.Timer(0.1, ctrl_c), threading.Timer(0.4, lambda: other.execute("ROLLBACK"))]
+        for timer in timers:
+            timer.start()
+        with pytest.raises(KeyboardInterrupt) as kept:
+            SQLiteAdapter(path, busy_seconds=5).begin("t-1")
+        for timer in timers:
+            timer.join()
+        other.execute("BEGIN IMMEDIATE")
+        other.execute("ROLLBACK")
+    assert kept.value.__traceback__ is not None  # what holds the frames, and what they hold

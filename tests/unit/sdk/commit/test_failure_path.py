@@ -1,5 +1,8 @@
 """When firing does not end well: what is taken back, what is left alone, and what the caller is told."""
 
+from collections.abc import Callable
+from typing import Any, NoReturn
+
 import pytest
 
 from countersign import (
@@ -8,6 +11,8 @@ from countersign import (
     NotDone,
     OutcomeUnknown,
     PartlyFired,
+    Placeholder,
+    PlaceholderUsed,
     RegistrationError,
     ReleaseLapsed,
     ReviewPending,
@@ -15,9 +20,12 @@ from countersign import (
     tool,
     transaction,
 )
-from countersign.contract import EffectState, Outcome, Verdict
+from countersign.commit.raised import MAX_ERROR
+from countersign.contract import EffectState, ErrorCode, Outcome, Verdict
 from countersign.contract.wire import Reason
 from tests.fakes.desk import Desk, charge_tools, charge_undone_by_void, failing_tool, refund_tool
+from tests.fakes.service import Refused
+from tests.unit.sdk.full_disk import full_after
 
 
 def states(desk: Desk, key: str) -> dict[str, str]:
@@ -95,6 +103,7 @@ def test_an_exception_of_a_tool_means_unknown_and_nothing_is_taken_back(desk: De
     assert states(desk, "t-1") == {"charge#1": "fired", "notify#2": "unknown", "refund#3": "unused"}
     assert service_states(desk, txn.txn) == [EffectState.FIRED, EffectState.UNKNOWN, EffectState.UNUSED]
     assert unknown.value.effects == ("notify#2",)
+    assert f"settles it first, in the service's queue at {desk.service.iss}/tasks;" in str(unknown.value)
     assert "TimeoutError: slow" in str(unknown.value)
     assert placed.outcome == "unknown"
 
@@ -130,6 +139,17 @@ def test_an_unknown_nobody_has_settled_stays_unknown_however_often_one_resumes(d
         assert found.after == "unsettled"
         assert "TimeoutError: slow" in found.note, "the tool raised; its process did not end"
     assert desk.done == [("notify", "o-1")]
+
+
+def test_whoever_resumes_is_not_told_to_resume(desk: Desk) -> None:
+    with pytest.raises(OutcomeUnknown) as unknown, transaction("t-1", runtime=desk.runtime):
+        failing_tool(desk, TimeoutError("slow"))("o-1")
+    assert "`countersign resume" in str(unknown.value) and "For its author" in str(unknown.value)
+    (found,) = resume(desk.runtime)
+    assert found.note == (
+        "it is not known whether notify#1 happened (TimeoutError: slow). Nothing after it was started and nothing was "
+        f"compensated. Do not repeat it: a person settles it first, in the service's queue at {desk.service.iss}/tasks."
+    )
 
 
 def test_the_last_effect_settled_as_fired_completes_the_transaction(desk: Desk) -> None:
@@ -198,9 +218,83 @@ def test_not_done_after_a_lost_answer_is_still_unknown(desk: Desk) -> None:
         raise next(errors)
 
     desk.publish(upsert)
-    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(OutcomeUnknown) as unknown, transaction("t-1", runtime=desk.runtime):
         upsert("o-1")
     assert states(desk, "t-1") == {"upsert#1": "unknown"}
+    both = "NotDone: refused; an earlier try raised ConnectionError: lost, and may have happened"
+    assert f"whether upsert#1 happened ({both})" in str(unknown.value)
+    assert "For its author" not in str(unknown.value), "it did say so, and that ends the tries"
+    record = desk.runtime.journal.transactions.find("t-1")[0]
+    assert [row.error for row in desk.runtime.journal.transactions.effects(record)] == [both]
+    with pytest.raises(OutcomeUnknown) as again, transaction("t-1", runtime=desk.runtime):
+        upsert("o-1")
+    assert (both in str(again.value), "For its author" in str(again.value)) == (True, False)
+
+
+LONG = "x" * 600
+DOUBTS = {
+    "both are told however long they are": (LONG, {}, "NotDone: xxx", "raised ConnectionError: xxx"),
+    "of a secret call the kinds alone": (
+        "s3cret",
+        {"secret": ("/order_id",)},
+        "NotDone;",
+        "raised ConnectionError,",
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "options", "last", "before"), DOUBTS.values(), ids=DOUBTS)
+def test_both_tries_are_told_in_few_words_and_without_secrets(
+    desk: Desk, text: str, options: dict[str, Any], last: str, before: str
+) -> None:
+    errors = iter([ConnectionError(text), NotDone(text)])
+
+    @tool("upsert", resource=("Order", "order_id"), idempotent=True, registry=desk.registry)
+    def upsert(order_id: str) -> str:
+        """Set a note."""
+        raise next(errors)
+
+    desk.publish(upsert, **options)
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+        upsert("o-1")
+    record = desk.runtime.journal.transactions.find("t-1")[0]
+    (told,) = [row.error or "" for row in desk.runtime.journal.transactions.effects(record)]
+    assert (last in told, before in told, "may have happened" in told) == (True, True, True)
+    assert len(told) <= MAX_ERROR
+    assert "s3cret" not in told
+
+
+KNOWS: dict[str, tuple[Exception, dict[str, Any]]] = {
+    "by NotDone": (NotDone("refused"), {}),
+    "as it was declared": (ValueError("refused"), {"failure_means": "not_done"}),
+}
+
+
+@pytest.mark.parametrize(("error", "declared"), KNOWS.values(), ids=KNOWS)
+def test_a_try_that_knows_better_than_one_that_was_cut_off_names_that_one(
+    desk: Desk, error: Exception, declared: dict[str, Any]
+) -> None:
+    answers: list[Exception] = []
+
+    @tool("upsert", resource=("Order", "order_id"), idempotent=True, registry=desk.registry, **declared)
+    def upsert(order_id: str) -> str:
+        """Set a note."""
+        if answers:
+            raise answers[0]
+        return "set"
+
+    desk.publish(upsert)
+    with (
+        full_after(desk.runtime.journal, 1),
+        pytest.raises(OutcomeUnknown),
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        upsert("o-1")
+    answers.append(error)
+    (found,) = resume(desk.runtime)
+    assert states(desk, "t-1") == {"upsert#1": "unknown"}
+    assert "refused; an earlier try was cut off, and may have happened" in found.note
+    assert "For its author" not in found.note
 
 
 def test_time_running_out_between_two_effects_is_renewed(desk: Desk) -> None:
@@ -389,7 +483,8 @@ def test_a_denied_compensation_is_told_as_failed_not_as_rolled_back(desk: Desk) 
         charge("o-1", 100)
         notify("o-1")
     assert states(desk, "t-1")["charge#1"] == "compensation_failed"
-    assert (txn.state, "charge#1" in str(failed.value)) == ("unsettled", True)
+    assert txn.state == "unsettled"
+    assert "charge#1 was not taken back: void is denied: never void. Still" in str(failed.value)
 
 
 def test_a_compensator_that_raises_does_not_keep_the_others_from_running(desk: Desk) -> None:
@@ -403,10 +498,11 @@ def test_a_compensator_that_raises_does_not_keep_the_others_from_running(desk: D
     desk.publish(void)
     charge = charge_undone_by_void(desk)
     notify = failing_tool(desk, NotDone("no"), acts=False)
-    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime):
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime):
         charge("o-1")
         charge("o-2")
         notify("o-1")
+    assert "charge#2 was not taken back: void did not happen: ValueError: closed." in str(failed.value)
     assert desk.done[-1] == ("void", "c-o-1")
     assert states(desk, "t-1") == {
         "charge#1": "compensated",
@@ -441,6 +537,91 @@ def test_a_compensation_nobody_knows_the_outcome_of_is_told_as_neither_standing_
     desk.service.settle_compensation(txn.txn, txn.effects[0].effect_id)
     assert resume(desk.runtime)[0].after == "settled"
     assert states(desk, "t-1")["charge#1"] == "compensated"
+
+
+def unbuildable(desk: Desk, **options: Any) -> Callable[..., Placeholder[dict[str, str]]]:
+    """A charge whose compensation takes an argument from where the charge's result has none."""
+
+    @tool("void", resource=("Charge", "charge_id"), registry=desk.registry)
+    def void(charge_id: str) -> None:
+        """Take a charge back."""
+
+    @tool(
+        "charge",
+        resource=("Order", "order_id"),
+        compensate="void",
+        compensation_map={"charge_id": "result:/no_such"},
+        registry=desk.registry,
+        **options,
+    )
+    def charge(order_id: str, pin: str = "") -> dict[str, str]:
+        """Charge an order."""
+        desk.act("charge", order_id)
+        return {"charge_id": f"c-{order_id}"}
+
+    desk.publish(void)
+    desk.publish(charge)
+    return charge
+
+
+def test_a_compensation_that_cannot_be_built_is_told_at_once_with_the_reason(desk: Desk) -> None:
+    charge, notify = unbuildable(desk), failing_tool(desk, NotDone("no"), acts=False)
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+        placed = charge("o-1")
+        notify("o-1")
+    why = "the compensation of charge cannot be built: '/no_such' names nothing here: no 'no_such'"
+    assert failed.value.outcomes == {"charge#1": "compensation_failed", "notify#2": "failed"}
+    assert f"NotDone: no; charge#1 was not taken back: {why}. Still standing and" in str(failed.value)
+    assert states(desk, "t-1") == failed.value.outcomes
+    record = desk.runtime.journal.transactions.find("t-1")[0]
+    assert (record.state, record.note) == ("unsettled", f"charge#1 was not taken back: {why}")
+    assert [row.error for row in desk.runtime.journal.transactions.effects(record)] == [why, "NotDone: no"]
+    with pytest.raises(
+        PlaceholderUsed, match="it happened, and could not be taken back: the compensation of"
+    ):
+        placed.result  # noqa: B018 - it raises
+    assert service_states(desk, txn.txn) == [EffectState.COMPENSATION_FAILED, EffectState.FAILED]
+    (found,) = resume(desk.runtime)
+    assert found.note == str(failed.value)
+
+
+@pytest.mark.parametrize(("secret", "told"), [([], True), (["pin"], False)])
+def test_what_may_repeat_a_secret_is_not_told_of_it(
+    desk: Desk, caplog: pytest.LogCaptureFixture, secret: list[str], told: bool
+) -> None:
+    charge, notify = unbuildable(desk, secret=secret), failing_tool(desk, NotDone("no"), acts=False)
+
+    def gives_up(txn: str, effect: str, _: str) -> NoReturn:
+        desk.service.give_up(txn, effect)
+        raise Refused(409, ErrorCode.ILLEGAL_STATE, "nothing fits 4111")
+
+    desk.service.compensate = gives_up  # type: ignore[method-assign]
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime):
+        charge("o-1", "4111")
+        notify("o-1")
+    record = desk.runtime.journal.transactions.find("t-1")[0]
+    row = desk.runtime.journal.transactions.effects(record)[0]
+    heard = [str(failed.value), record.note, row.error, caplog.text]
+    assert ["4111" in (one or "") for one in heard] == [told] * len(heard)
+    assert "charge#1 was not taken back: " in str(failed.value)
+
+
+def test_why_it_is_not_taken_back_yet_is_told_as_well(desk: Desk) -> None:
+    charge, notify = charge_tools(desk), failing_tool(desk, NotDone("no"), acts=False)
+
+    def away(*_: str) -> NoReturn:
+        raise Refused(503, ErrorCode.INTERNAL, "away")
+
+    desk.service.compensate = away  # type: ignore[method-assign]
+    with (
+        pytest.raises(
+            EffectFailed, match="charge#1 was not taken back: the policy service did not answer"
+        ) as failed,
+        transaction("t-1", runtime=desk.runtime),
+    ):
+        charge("o-1", 100)
+        notify("o-1")
+    assert failed.value.outcomes["charge#1"] == "fired"
 
 
 def test_a_compensating_tool_nobody_registered_is_refused_at_staging(desk: Desk) -> None:

@@ -29,6 +29,7 @@ from countersign.journal import Done, Journal, Lease, LocalState, LocalTxn, News
 from countersign.journal.leases import fate_of, new_holder
 from countersign.journal.moves import MOVES, SOURCES
 from countersign.journal.place import JournalPlace, JournalUrl
+from countersign.journal.verifying import verify
 from tests.fakes.desk import AGENT, Desk, TickingClock, failing_tool, refund_tool
 from tests.unit.sdk.journals import BOTH
 
@@ -125,6 +126,7 @@ def test_an_empty_file_is_made_a_journal(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     path.touch(mode=0o600)
     owned(Journal(path))
+    assert verify(path).sound and path.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_file_of_zeros_is_left_to_sqlite_which_knows_whether_a_crash_left_it(tmp_path: Path) -> None:

@@ -87,6 +87,7 @@ def test_live_work_alone_is_unsettled_until_its_adapter_can_be_asked(
     (found,) = resume(desk.runtime)
     assert (found.after, live_states(desk)) == ("unsettled", ["live"])
     assert NOT_KNOWN in found.note
+    assert "`countersign resume" in str(unknown.value) and "`countersign resume" not in found.note
     assert "where it never can, whoever has looked says so" in found.note
     silent.away = False
     (found,) = resume(desk.runtime)

@@ -38,6 +38,7 @@ from countersign.journal.reading import LIVE_LANE
 from countersign.journal.searching import Wanted
 from countersign.journal.telling import describe
 from countersign.journal.transactions import Transactions
+from countersign.journal.verifying import verify
 from tests.fakes.desk import Desk, charge_tools, note_tool, notes_database, notes_in, refund_tool
 from tests.unit.sdk.commit.test_failure_path import states
 from tests.unit.sdk.full_disk import full_after
@@ -103,6 +104,22 @@ def live_rows_of_run(desk: Desk, txn: Transaction) -> list[tuple[str, str | None
         "SELECT state, error FROM effects WHERE txn = ? ORDER BY staging, seq", (txn.txn,)
     )
     return [tuple(row) for row in rows]
+
+
+def test_its_row_goes_with_the_list_where_a_block_after_it_is_taken_back(desk: Desk, note: Note) -> None:
+    """What raised vanished from the journal as soon as the list was begun anew."""
+    refund = refund_tool(desk)
+    with transaction("t-1", runtime=desk.runtime):
+        caught(note)
+        note("o-1", "hello")
+        with suppress(LookupError), transaction(runtime=desk.runtime):
+            refund("o-2", 5)
+            raise LookupError
+        refund("o-1", 5)
+    (raised, kept) = live_rows(desk)
+    assert raised[:2] == ("note", "undone") and "ValueError" in str(raised[2])
+    assert kept == ("note", "kept", None)
+    assert verify(desk.runtime.settings.journal_path).sound
 
 
 def test_people_are_shown_why(desk: Desk, note: Note) -> None:
@@ -255,9 +272,9 @@ def test_in_a_nested_transaction_it_is_undone_alone_and_with_the_block(
             caught(note)
             note("o-3", "inner")
             raise ZeroDivisionError
-    assert live_rows(desk) == [KEPT, KEPT]  # the run went on with a list of what stands
+    assert live_rows(desk) == [KEPT, KEPT, RAISED, RAISED]  # the run went on with a list of its own
     undone = [row for row in live_rows_of_run(desk, txn) if row[0] == "undone"]
-    assert undone == [("undone", RAISED[2]), ("undone", RAISED[2]), ("undone", None)]
+    assert undone == [("undone", RAISED[2])] * 2 + [("undone", None)] + [("undone", RAISED[2])] * 2
     assert (notes_in(notes), live_count(desk)) == ([("o-1", "outer"), ("o-2", "inner")], 2)
 
 

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -223,10 +224,12 @@ def test_the_budget_of_a_run_is_each_runs_own_and_never_renews(make: Make) -> No
     desk = make(Budget("run", "calls", 1, "run"))
     with transaction("t-1", runtime=desk.runtime):
         ask(desk, Vendor())
-        with pytest.raises(BudgetExceeded, match="never for this run") as exceeded:
+        with pytest.raises(BudgetExceeded) as exceeded:
             ask(desk, Vendor())
     assert exceeded.value.renews_at is None
-    assert str(exceeded.value).endswith("never for this run. Tell the user that the budget is used up.")
+    assert str(exceeded.value).endswith(
+        "asks for up to 1. The budget of a run is not renewed. Tell the user that the budget is used up."
+    )
     desk.clock.advance(3 * 86_400)
     with pytest.raises(BudgetExceeded):
         ask(desk, Vendor(), run="t-1")
@@ -324,7 +327,7 @@ def test_what_is_short_is_told_with_what_can_be_done_about_it(make: Make) -> Non
     with pytest.raises(BudgetExceeded, match=r"UTC\. Wait, or tell the user that the budget is used up\.$"):
         ask(desk, Vendor())
     desk = make(Budget("tokens", "tokens", 1, "run"))
-    with pytest.raises(BudgetExceeded, match=r"run\. Ask for less \(.*\), or tell the user that"):
+    with pytest.raises(BudgetExceeded, match=r"renewed\. Ask for less \(.*\), or tell the user that"):
         ask(desk, Vendor(), run="t-1")
 
 
@@ -609,6 +612,22 @@ def test_what_was_called_without_asking_says_which_budgets_could_not_count_it(ma
     record = record_llm({}, model=MODEL, unknown_tokens=True, runtime=desk.runtime)
     assert (record.uncounted, record.cost) == (("tokens", "money"), None)
     assert (stands(desk, "calls"), stands(desk, "tokens")) == ((1, 0), (0, 0))
+
+
+@pytest.mark.parametrize("to", [dict, as_object], ids=["a dict", "an object"])
+def test_the_model_of_a_response_of_no_known_shape_is_read_where_it_names_one(make: Make, to: Any) -> None:
+    desk = make(CALLS)
+    response = to({"model": "m", "choices": []})
+    record = record_llm(response, unknown_tokens=True, runtime=desk.runtime)
+    assert (record.model, record.usage.input_tokens) == ("m", None)
+
+
+@pytest.mark.parametrize("response", [{}, {"model": 7}, MagicMock()], ids=["none", "a number", "a mock"])
+def test_a_response_that_names_no_model_is_told_to_lack_that_alone(make: Make, response: Any) -> None:
+    desk = make(CALLS)
+    with pytest.raises(UsageUnknown, match="does not say by which model it was given") as unknown:
+        record_llm(response, unknown_tokens=True, runtime=desk.runtime)
+    assert "unknown_tokens" not in str(unknown.value), "that was said"
 
 
 @pytest.mark.parametrize(

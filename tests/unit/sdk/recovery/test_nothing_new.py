@@ -18,10 +18,11 @@ from countersign import (
     tool,
     transaction,
 )
-from countersign.contract import txn_id
+from countersign.contract import Verdict, txn_id
 from tests.fakes.desk import (
     AGENT,
     Desk,
+    charge_tools,
     failing_tool,
     note_tool,
     notes_database,
@@ -75,7 +76,13 @@ def not_taken_back(desk: Desk) -> None:
     failing_tool(desk, NotDone("no"), acts=False)("o-1")
 
 
-@pytest.mark.parametrize("body", [unknown, parked, beside_live_work, not_taken_back])
+def not_to_be_taken_back(desk: Desk) -> None:
+    charge_tools(desk)("o-1", 100)
+    desk.service.policy = lambda name, _: Verdict.DENY if name == "void" else Verdict.RELEASE
+    failing_tool(desk, NotDone("no"), acts=False)("o-1")
+
+
+@pytest.mark.parametrize("body", [unknown, parked, beside_live_work, not_taken_back, not_to_be_taken_back])
 def test_looking_again_writes_nothing(desk: Desk, body: Callable[[Desk], None]) -> None:
     with pytest.raises(CountersignError), transaction("t-1", runtime=desk.runtime):
         body(desk)

@@ -91,3 +91,37 @@ def test_a_step_whose_live_work_landed_is_finished_before_other_work_is_refused(
     (record,) = desk.runtime.journal.transactions.find("t-1")
     assert (record.state.value, kept(desk), len(desk.done)) == ("settled", [("o-1", "old")], 1)
     assert list(resume(desk.runtime)) == []
+
+
+def test_a_body_that_can_not_do_it_again_raises_with_a_note_that_it_was_done(desk: Desk, note: Note) -> None:
+    refund = refund_tool(desk)
+
+    def step() -> None:
+        with transaction("t-1", runtime=desk.runtime):
+            if kept(desk):
+                raise LookupError("the last one is sold")
+            note("o-1", "sold")
+            refund("o-1", 5)
+
+    step()
+    with pytest.raises(LookupError) as told:
+        step()
+    (said,) = told.value.__notes__
+    assert said.startswith(
+        "transaction 't-1': an earlier run of this key was redeemed or kept, and is settled."
+    )
+    with pytest.raises(LookupError) as new, transaction("t-2", runtime=desk.runtime):
+        raise LookupError
+    assert not hasattr(new.value, "__notes__")
+
+
+def test_another_list_because_live_work_answered_otherwise_is_told_as_that(desk: Desk, note: Note) -> None:
+    refund = refund_tool(desk)
+
+    def step() -> None:
+        with transaction("t-1", runtime=desk.runtime):
+            refund("o-1", note("o-1", "hello") + len(kept(desk)))
+
+    step()
+    with pytest.raises(AlreadyRedeemed, match="live tools ran anew, on what that run has left"):
+        step()

@@ -21,6 +21,7 @@ from countersign import (
     transaction,
 )
 from countersign.journal import Journal
+from countersign.transactions.listing import Listing
 from countersign.transactions.step import Step
 from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, notes_in, refund_tool
 from tests.unit.sdk.journal.test_heartbeat import until
@@ -89,16 +90,13 @@ def test_what_has_fired_is_known_to_its_placeholder_also_where_the_journal_canno
     refund = refund_tool(desk)
     with transaction("t-1", runtime=desk.runtime) as txn:
         back = refund("o-1", 100)
-        monkeypatch.setattr(Step, "_settle", unreadable(Step._settle, desk, monkeypatch))
+        monkeypatch.setattr(Listing, "settle", unreadable(Listing.settle, desk, monkeypatch))
     assert (desk.done, back.outcome, back.result) == (
         [("refund", "o-1", 100)],
         "fired",
         {"refund_id": "r-o-1-100"},
     )
-    assert (
-        f"what became of transaction {txn.txn[:12]} cannot be read in the journal: the disk is gone"
-        in caplog.text
-    )
+    assert f"what became of transaction {txn.txn[:12]} cannot be read: the disk is gone" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -113,7 +111,7 @@ def test_of_what_did_not_return_is_said_what_is_known_where_the_journal_cannot_b
         transaction("t-1", runtime=desk.runtime),
     ):
         back = failing("o-1")
-        monkeypatch.setattr(Step, "_settle", unreadable(Step._settle, desk, monkeypatch))
+        monkeypatch.setattr(Listing, "settle", unreadable(Listing.settle, desk, monkeypatch))
         if not submitted:
             monkeypatch.setattr(Step, "_plan", broken)
     with pytest.raises(PlaceholderUsed, match=told):
@@ -130,10 +128,10 @@ def unreadable(settle: Any, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> Any:
     def gone(*_: object) -> NoReturn:
         raise JournalError("the disk is gone")
 
-    def settled(step: Step, results: dict[str, object]) -> None:
+    def settled(listing: Listing, results: dict[str, object], *, submitted: bool) -> None:
         with monkeypatch.context() as outage:
             outage.setattr(desk.runtime.journal.transactions, "require", gone)
-            settle(step, results)
+            settle(listing, results, submitted=submitted)
 
     return settled
 

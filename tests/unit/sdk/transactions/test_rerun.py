@@ -12,6 +12,7 @@ from countersign import (
     Denied,
     IndependentFailures,
     MisuseError,
+    NotDone,
     RerunDiffers,
     ReviewPending,
     SQLiteAdapter,
@@ -22,7 +23,7 @@ from countersign import (
     transaction,
 )
 from countersign.contract.wire import QuestionView, TransactionView
-from tests.fakes.desk import Desk, note_tool, notes_database, notes_in, refund_tool
+from tests.fakes.desk import Desk, failing_tool, note_tool, notes_database, notes_in, refund_tool
 from tests.unit.sdk.transactions.looks import TXN, on_view
 
 
@@ -200,6 +201,35 @@ def test_independent_effects_go_through_each_for_itself(desk: Desk) -> None:
     assert [type(one) for one in failures.value.exceptions] == [ReviewPending, Denied]
     assert [one.outcome for one in (small, large, huge)] == ["fired", "review", "denied"]
     assert txn.state == "review"
+
+
+def test_what_failed_alone_is_said_of_that_call_and_what_fired_beside_it_is_named(desk: Desk) -> None:
+    """It said "nothing stands, use another key" of the block: who did that paid twice."""
+    refund = refund_tool(desk)
+    calls = [
+        failing_tool(desk, NotDone("no printer"), name="label", acts=False),
+        failing_tool(desk, ConnectionError("cut"), name="post"),
+        lambda order: refund(order, 900_000),
+    ]
+    with (
+        pytest.raises(IndependentFailures) as failures,
+        transaction("t-1", independent=True, runtime=desk.runtime),
+    ):
+        refund("o-1", 100)
+        for call in calls:
+            call("o-2")
+        refund("o-3", 100)
+    assert failures.value.message == (
+        "3 of 5 effects did not go through: label, post, refund; done, and done once more under another key: "
+        "refund, refund"
+    )
+    failed, unknown, denied = map(str, failures.value.exceptions)
+    assert "Nothing of this call stands. To try again, stage this call alone under another key" in failed
+    assert "It was not compensated, and the other calls of its block are told by themselves." in unknown
+    assert denied.startswith("denied, this call was not done:")
+    for told in (failed, unknown, denied):
+        assert "Nothing of this transaction" not in told and "Nothing after it" not in told
+    assert [one[0] for one in desk.done] == ["refund", "post", "refund"]
 
 
 def test_independent_effects_are_found_again_and_fire_once(desk: Desk) -> None:

@@ -312,6 +312,14 @@ WRONG: dict[str, tuple[Any, list[str]]] = {
         [[note("o-1"), {"tool": "nope"}], 5, {"tool": "nada"}, refund("o-1", typo=1)],
         ["step '3' is none", "step '5' is none: it knows no 'typo'", "step '2': no tool 'nope'", "step '4'"],
     ),
+    "everything that is wrong with the arguments": (
+        [{"tool": "refund", "args": {"order_id": 1, "z": 2, "y": 3}}],
+        ["it takes no 'z'", "it takes no 'y'", "missing 'amount_cents'", "order_id: it should be "],
+    ),
+    "what is given beside what is taken": (
+        [LOOK, {"tool": "refund", "args": {"amount_cents": "x"}, "take": {"order_id": "look:/order"}}],
+        ["step '2'", "amount_cents: "],
+    ),
     "no steps": ([], ["there are 0"]),
     "no steps in a group": ([[], []], ["there are 0"]),
     "too many in groups": ([[note(f"o-{n}") for n in range(501)]] * 2, ["there are 1002"]),
@@ -383,6 +391,39 @@ def test_scenario_40_in_an_event_loop_too_it_is_refused_whole_before_step_one(
         asyncio.run(run_steps_async(steps, key="t-1", runtime=desk.runtime))
     assert [one for one in told if one not in str(refused.value)] == []
     assert (desk.done, notes_in(notes), desk.runtime.journal.transactions.newest_ids(9)) == ([], [], [])
+
+
+SHAPES: dict[str, tuple[Any, str]] = {
+    "a text": ("refund", "it is no object with members of tool, id, args, take, after, repeat"),
+    "a tool that is a number": ({"tool": 5}, "tool: write the name of a tool, as text"),
+    "an id with a colon": (
+        {"tool": "refund", "id": "a:b"},
+        "id: write up to 64 letters, digits, '.', '_' or '-'",
+    ),
+    "arguments that are a list": (
+        {"tool": "refund", "args": [1]},
+        "args: write an object of arguments by name",
+    ),
+    "a source that is a number": (
+        {"tool": "refund", "take": {"a": 1}},
+        "take.a: write an object of texts like",
+    ),
+    "one that comes before": ({"tool": "refund", "after": "a"}, "after: write a list of the ids of steps"),
+    "one of two is a number": (
+        {"tool": "refund", "after": ["a", 1]},
+        "after.1: write a list of the ids of steps",
+    ),
+    "a repeat that is a word": ({"tool": "refund", "repeat": "yes"}, "repeat: write true or false"),
+}
+
+
+@pytest.mark.usefixtures("tools")
+@pytest.mark.parametrize(("step", "told"), SHAPES.values(), ids=SHAPES)
+def test_what_is_no_step_is_told_in_plain_words(desk: Desk, step: Any, told: str) -> None:
+    with pytest.raises(StepsRefused) as refused:
+        run_steps([step], key="t-1", runtime=desk.runtime)
+    assert told in str(refused.value)
+    assert "Input should" not in str(refused.value) and "StepSpec" not in str(refused.value)
 
 
 @pytest.mark.usefixtures("tools")
