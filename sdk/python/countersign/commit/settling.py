@@ -121,9 +121,8 @@ class Settlement:
             self.undo_live()
         await flush(self._engine, self._plan.txn)
         journal, state = self._engine.journal.transactions, self._end_state()
-        is_new = (
-            journal.require(self._plan.txn).state is not state
-        )  # else recovery has left word of more than this
+        # where it stood so before, recovery has left word of more than this
+        is_new = journal.require(self._plan.txn).state is not state
         journal.end(self._lease, state, undone.note if is_new else None)
         return undone
 
