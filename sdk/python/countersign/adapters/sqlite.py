@@ -19,9 +19,9 @@ middle of its transaction has that lock, and may commit when it wakes.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
-import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -90,8 +90,8 @@ class SQLiteAdapter(LiveAdapter):
 
         Raises:
             NotStageable: there is no such file.
-            Moved: others kept it locked for all of `busy_seconds`, or another session of this thread has it. Once the
-                lock is taken, nobody can be in the way before the COMMIT.
+            Moved: others kept it locked for all of `busy_seconds`, or another session of this event loop has it. Once
+                the lock is taken, nobody can be in the way before the COMMIT.
         """
         self._require_end_of_wait()
         if not Path(self._path).is_file():
@@ -113,10 +113,10 @@ class SQLiteAdapter(LiveAdapter):
 
     def _require_end_of_wait(self) -> None:
         """Two blocks of one event loop: waiting here would keep the other from ever giving the lock up."""
-        me = threading.get_ident()
-        if any(one.thread == me and one.goes_on_here for one in list(self._begun)):
+        loop = _loop()
+        if loop is not None and any(one.loop is loop and one.goes_on_here for one in list(self._begun)):
             raise self._moved(
-                "another block of this thread has it, and cannot end while this one waits; have them take turns by "
+                "another block of this event loop has it, and cannot end while this one waits; have them take turns by "
                 "isolation=Serialize(...)"
             )
 
@@ -152,7 +152,7 @@ class SQLiteSession(LiveSession):
     def __init__(self, name: str, connection: LiveConnection, inside: Inside[LiveConnection]) -> None:
         self._name, self._connection, self._inside = name, connection, inside
         self._lost: SessionLost | None = None
-        self._pid, self.thread = os.getpid(), threading.get_ident()
+        self._pid, self.loop = os.getpid(), _loop()
         self.prepared_for: str | None = None  # the attempt
 
     @property
@@ -280,6 +280,14 @@ class SQLiteSession(LiveSession):
                 self._connection.say("ROLLBACK")
         finally:
             self._connection.close()
+
+
+def _loop() -> asyncio.AbstractEventLoop | None:
+    """The event loop that runs on this thread: nothing else of it goes on while somebody waits here."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 def _takes_lock(connection: sqlite3.Connection) -> bool:

@@ -115,7 +115,9 @@ class LiveConnection(sqlite3.Connection):
                 raise interrupt
 
     def _authorize(self, *asked: Any) -> int:
-        """SQLite takes whatever is raised here for a no: a COMMIT would be refused, and Ctrl-C heard by nobody."""
+        """SQLite takes whatever is raised here for a no: a COMMIT would be refused, and Ctrl-C heard by nobody. One
+        that comes before the first line of this is out of reach, and still such a no.
+        """
         while True:
             try:
                 return self._allowed(*asked)

@@ -527,16 +527,37 @@ def test_two_blocks_of_one_event_loop_do_not_wait_for_each_other_for_nothing(
     if isinstance(isolation, Serialize):
         assert (second, standing(path)) == (None, [102, 100])
     else:
-        assert isinstance(second, Moved) and "another block of this thread has it" in str(second)
+        assert isinstance(second, Moved) and "another block of this event loop has it" in str(second)
         assert "Serialize" in str(second) and standing(path) == [101, 100]
 
 
-def test_a_session_that_ended_keeps_no_other_of_its_thread_out(adapter: SQLiteAdapter, path: Path) -> None:
-    for end in ("undo", "commit"):
+@pytest.mark.parametrize("end", ["undo", "commit"])
+def test_a_session_that_ended_keeps_no_other_of_its_loop_out(adapter: SQLiteAdapter, end: str) -> None:
+    async def both() -> None:
         session = adapter.begin("t-1")
         session.prepare("a-1")
         session.undo() if end == "undo" else session.commit("a-1")
-    adapter.begin("t-2").undo()
+        adapter.begin("t-2").undo()
+
+    asyncio.run(both())
+
+
+def test_workers_of_one_event_loop_wait_for_each_other_as_threads_do(desk: Desk, path: Path) -> None:
+    """The loop goes on meanwhile, and one worker may serve both blocks."""
+    credit_account = crediting(desk, SQLiteAdapter(path, name="bank", busy_seconds=30))
+
+    async def block(key: str, first: bool) -> None:
+        await asyncio.sleep(0 if first else 0.05)
+        async with transaction(key, runtime=desk.runtime) as txn:
+            with txn.parallel():
+                await asyncio.to_thread(credit_account, "a")
+            await asyncio.sleep(0.2 if first else 0)
+
+    async def both() -> None:
+        await asyncio.gather(block("t-1", True), block("t-2", False))
+
+    asyncio.run(both())
+    assert standing(path) == [102, 100]
 
 
 # ---------------------------------------------------------------------------------------- where the file is

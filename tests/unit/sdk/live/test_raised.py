@@ -122,6 +122,41 @@ def test_its_row_goes_with_the_list_where_a_block_after_it_is_taken_back(desk: D
     assert verify(desk.runtime.settings.journal_path).sound
 
 
+@pytest.mark.parametrize("then", ["a block is taken back", "calls are put in order"])
+def test_one_that_is_done_again_after_it_raised_stands_also_where_the_list_is_begun_anew(
+    desk: Desk, database: SQLiteAdapter, then: str
+) -> None:
+    """The same call, with the same key: its nested block was taken back with what it had counted."""
+    refund, fails = refund_tool(desk), [1]
+
+    @tool("flaky", lane="live", adapter=database, registry=desk.registry)
+    def flaky(order_id: str) -> None:
+        """Raise once."""
+        if fails:
+            fails.pop()
+            raise ValueError("later")
+        database.connection.execute("INSERT INTO notes VALUES (?, 'done')", (order_id,))
+
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        with suppress(ValueError), transaction(runtime=desk.runtime):
+            flaky("o-1")
+        flaky("o-1")
+        if then == "a block is taken back":
+            with suppress(LookupError), transaction(runtime=desk.runtime):
+                refund("o-2", 5)
+                raise LookupError
+        else:
+            with txn.parallel():
+                for order in ("o-3", "o-2"):
+                    context = contextvars.copy_context()
+                    thread = threading.Thread(target=context.run, args=(refund, order, 5))
+                    thread.start()
+                    thread.join()
+    assert (notes_in(desk.folder / "notes.db"), txn.state) == ([("o-1", "done")], "settled")
+    assert ("flaky", "kept", None) in live_rows(desk)
+    assert verify(desk.runtime.settings.journal_path).sound
+
+
 def test_people_are_shown_why(desk: Desk, note: Note) -> None:
     with transaction("t-1", runtime=desk.runtime):
         note("o-1", "first")
