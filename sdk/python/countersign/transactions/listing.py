@@ -167,9 +167,10 @@ class Listing:
         }  # one that raised and was done again is told by its later row
         with self._journal.database.unit(durable=False):
             staging = transactions.relist(self._lease, self.staging, [*rows, *self._ran])
-            for row, why in ((row, why) for row, why in self._raised if row.effect_id not in stand):
-                transactions.stage(self._lease, staging, row)
-                transactions.undone_alone(self._lease, staging, [row.effect_id], why)
+            for row, why in self._raised:
+                if row.effect_id not in stand:
+                    transactions.stage(self._lease, staging, row)
+                    transactions.undone_alone(self._lease, staging, [row.effect_id], why)
         self.staging, self._calls = staging, calls
 
 
