@@ -60,7 +60,7 @@ def what_stands(
     unknown = [name for name, outcome in outcomes.items() if outcome in _UNKNOWN]
     told = ["Its live effects stand."] if kept else []
     if standing:
-        told.append(f"Still standing and not undone: {', '.join(standing)}; a person has been told.")
+        told.append(f"Still standing and not undone: {', '.join(standing)}; only a person can take it back.")
     if compensating:
         asked = f": people are asked first ({'; '.join(map(str, reviews))})" if reviews else ""
         told.append(

@@ -21,7 +21,7 @@ from itertools import pairwise
 from typing import Final
 
 from countersign.integrations.conversation import Dialect, Message
-from countersign.journal.conversations import FORGOTTEN, Conversations
+from countersign.journal.conversations import Conversations
 
 _EVERY: Final = "every turn"
 
@@ -58,36 +58,25 @@ class Numbering:
             self._kept.keep(self._run, [answers, _told(turn)], turn)
 
     def _next(self, before: Sequence[Message], message: Message) -> int:
-        turn, asked = 1 + self._last(before, self._calls(message)), self._asked(before)
+        turn, asked = 1 + self._last(before), self._asked(before)
         return turn if not asked or turn in asked else min(asked)
 
     def _asked(self, before: Sequence[Message]) -> frozenset[int]:
         """The turns that were asked for with this very list, from where it calls first."""
-        marks = [*self._whole(before), *self._points(before)]
-        return frozenset(turn for mark in marks for turn in self._turns(mark))
+        return frozenset(turn for mark in self._whole(before) for turn in self._turns(mark))
 
-    def _last(self, before: Sequence[Message], called_next: str = "") -> int:
-        """The last turn that stands before a message with these calls."""
-        spans = [*self._spans(before)]
-        calls = [self._calls(caller) for caller, _ in spans]
-        repeats = len({*calls}) < len(calls) or called_next in calls
+    def _last(self, before: Sequence[Message]) -> int:
+        """The last turn in a list."""
         turns = functools.cache(self._turns)  # equal messages ask for the same marks, again and again
-        may_be = [self._may_be(caller, after, turns, repeats=repeats) for caller, after in spans]
+        may_be = [self._may_be(caller, after, turns) for caller, after in self._spans(before)]
         return _following(may_be) or _later(may_be)
 
     def _may_be(
-        self,
-        caller: Message,
-        after: Sequence[Message],
-        turns: Callable[[str], frozenset[int]],
-        *,
-        repeats: bool,
+        self, caller: Message, after: Sequence[Message], turns: Callable[[str], frozenset[int]]
     ) -> frozenset[int] | None:
-        """Which turns a message may be; None where nothing says that it may not be any: another journal carried it out,
-        or one from before, which kept the last number of a mark alone, where marks are seen to repeat.
-        """
+        """Which turns a message may be; None where it may be any, for another journal carried it out."""
         named = turns(self._calls(caller))
-        if not named or (FORGOTTEN in named and repeats):
+        if not named:
             return None
         answers = self._answers(caller, after)
         told = frozenset() if answers is None else named & turns(answers)
@@ -127,16 +116,6 @@ class Numbering:
         ]
         return [_mark(["whole", said])] if said else []
 
-    def _points(self, before: Sequence[Message]) -> list[str]:
-        """How a journal from before marked what stood before a turn: from the last message on that calls."""
-        callers = [at for at, one in enumerate(before) if self._dialect.calls_of(one)]
-        return [
-            _mark(
-                ["after", self._calls(before[at]), [one for one in before[at:] if one["role"] != "assistant"]]
-            )
-            for at in callers[-1:]
-        ]
-
 
 def _following(may_be: Sequence[frozenset[int] | None]) -> int:
     """The least last of turns that follow one another, each of which may be what it is; 0 where there are none."""
@@ -150,7 +129,7 @@ def _following(may_be: Sequence[frozenset[int] | None]) -> int:
 
 
 def _later(may_be: Sequence[frozenset[int] | None]) -> int:
-    """The same of turns that only come one after the other, as a journal from before may have numbered them."""
+    """The same of turns that only come one after the other, as where a list lacks one in the middle."""
     last = 0
     for turns in may_be:
         last = min((turn for turn in turns or () if turn > last), default=last + 1)

@@ -45,7 +45,6 @@ from countersign.integrations.telling import (
     done_before,
     held,
     how_it_failed,
-    in_its_words,
     passed,
     results_of,
 )
@@ -132,7 +131,7 @@ class StepTaker:
         except Denied as denied:
             return answers_of(meant, denials(denied, meant, taken))
         except EffectFailed as failed:
-            return after_failure(in_its_words(failed, step), meant, taken)
+            return after_failure(failed, meant, taken)
         except AlreadyRedeemed as spent:
             failed_before = how_it_failed(spent, step)
             if failed_before is None:

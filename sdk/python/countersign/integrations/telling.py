@@ -92,22 +92,6 @@ def _outcome_of(failed: EffectFailed, one: Meant, back: Any) -> Answer:
     return Answer(one.call.call_id, f"{stands}: {failed}", done=outcome == "fired")
 
 
-def in_its_words(failed: EffectFailed, step: Transaction) -> EffectFailed:
-    """The same with the tool's own words for it: where an earlier run or a worker met them, the journal has them."""
-    stopped = _stopped_by(step.effects)
-    if stopped is None or stopped.error is None:
-        return failed
-    return EffectFailed(
-        failed.key,
-        failed.txn,
-        stopped.tool,
-        stopped.effect_id,
-        stopped.error,
-        failed.outcomes,
-        failed.reviews,
-    )
-
-
 def how_it_failed(spent: AlreadyRedeemed, step: Transaction) -> EffectFailed | None:
     """What an earlier run of these calls raised and the model was not told, as the journal has it. None where it is
     another list that was spent, or not known how it ended.

@@ -2,8 +2,7 @@
 
 A list of messages may be shortened by whoever keeps it, so the place of a message there does not name it. Rules: a turn
 is written down before any of its calls is carried out, and the FIRING that follows makes it durable; a mark keeps every
-turn that it ever stood for, so nothing that is written later hides one. A journal from before kept the last turn of a
-mark alone, as a bare number: it is read as that one beside others that are forgotten.
+turn that it ever stood for, so nothing that is written later hides one.
 """
 
 from __future__ import annotations
@@ -19,9 +18,6 @@ from countersign.contract.canonical import canonicalize
 from countersign.journal.chain import OWN, changing
 from countersign.journal.database import Database, Unit
 
-FORGOTTEN: Final = 0
-"""Stands for the turns that a journal from before knew of a mark and wrote over. No turn has this number."""
-
 _TURN: Final = "turn"
 
 
@@ -35,7 +31,7 @@ class Conversations:
     def turns(self, run: str, mark: str) -> frozenset[int]:
         """Every turn that the mark stands for in this journal."""
         row = self._database.row("SELECT value FROM meta WHERE name = ?", (_name(run, mark),))
-        return frozenset() if row is None else _read(row["value"])
+        return frozenset() if row is None else frozenset(json.loads(row["value"]))
 
     def deciding(self) -> AbstractContextManager[Unit]:
         """What is read inside holds until what is written inside is: no other process takes a turn between."""
@@ -54,11 +50,6 @@ class Conversations:
                         "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
                         (_name(run, mark), json.dumps(sorted(known | {turn}))),
                     )
-
-
-def _read(value: str) -> frozenset[int]:
-    kept = json.loads(value)
-    return frozenset({FORGOTTEN, kept} if isinstance(kept, int) else kept)
 
 
 def _name(run: str, mark: str) -> str:

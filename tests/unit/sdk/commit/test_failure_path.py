@@ -436,7 +436,7 @@ def test_what_is_kept_up_by_more_than_people_is_not_said_to_wait_for_them(desk: 
         charge("o-1", 100)
         refund("o-1", 100)
         notify("o-1")
-    assert "Still standing and not undone: refund#2; a person has been told." in str(failed.value)
+    assert "Still standing and not undone: refund#2; only a person can take it back." in str(failed.value)
     assert "another key" not in str(failed.value)
     (found,) = resume(desk.runtime)
     assert (found.waiting, found.is_kept_up) == (False, True)

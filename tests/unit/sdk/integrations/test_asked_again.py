@@ -7,8 +7,7 @@ twice from the messages that were kept, and a fourth follows.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +15,6 @@ import pytest
 
 from countersign import AlreadyRedeemed
 from countersign.contract import Verdict
-from countersign.integrations.numbering import Numbering, _told
-from countersign.integrations.openai_chat import OpenAIChat
-from countersign.journal.chain import OWN, changing
-from countersign.journal.conversations import Conversations, _name
 from tests.fakes.cutting import LINE_CUT, Message, Program, last_word, program, says
 from tests.fakes.desk import Desk
 
@@ -107,8 +102,6 @@ class Row:
     equal_answers: bool = False
     spoken: bool = True
     kept: Callable[[list[Message]], list[Message]] = whole
-    from_before: bool = False
-    """The journal was written, up to the cut, by a version that kept for each message its last turn alone."""
     found: int = 0
     """How many of the four are found done, because nothing tells their messages from earlier ones."""
 
@@ -135,41 +128,7 @@ STORIES = {
     "equal ids and answers, nobody having spoken between, shortened: nor here": Row(
         equal_answers=True, spoken=False, kept=last_turn, found=1
     ),
-    "ids of their own, a journal from before": Row(equal_ids=False, from_before=True),
-    "ids of their own, a journal from before, shortened": Row(
-        equal_ids=False, from_before=True, kept=last_turn
-    ),
-    "equal ids, a journal from before": Row(from_before=True),
-    "equal ids, a journal from before, shortened: it has forgotten too much": Row(
-        from_before=True, kept=last_turn, found=1
-    ),
 }
-
-
-class Before(Conversations):
-    """As the SDK kept turns before it knew more of them than their calls."""
-
-    def keep(self, run: str, marks: Iterable[str], turn: int) -> None:
-        message, *others = marks
-        if others == [_told(turn)]:
-            return
-        with self.deciding() as unit, changing(unit, OWN, "turn", 0.0) as change:
-            change.run(
-                "meta",
-                "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                (_name(run, message), str(turn)),
-            )
-
-
-@contextmanager
-def version(desk: Desk, *, before: bool) -> Iterator[None]:
-    journal = desk.runtime.journal
-    now = journal.conversations
-    journal.conversations = Before(journal.database, desk.clock) if before else now
-    try:
-        yield
-    finally:
-        journal.conversations = now
 
 
 def two_turns(one: Program, row: Row, key: str) -> list[Message]:
@@ -193,9 +152,8 @@ def fired(one: Program, row: Row, fault: Callable[..., list[Message]]) -> int:
     """How often the tool has fired when the story is told."""
     one.done.clear()
     key = fault.__name__
-    with version(one.desk, before=row.from_before):
-        before = row.kept(two_turns(one, row, key))
-        kept = fault(one, before, key)
+    before = row.kept(two_turns(one, row, key))
+    kept = fault(one, before, key)
     for _ in range(2):
         script = [one.calls(), last_word()] if kept == before else to_the_end(one, kept)
         end = one.run(kept, *script, key=key)
@@ -346,19 +304,6 @@ def test_a_list_that_lacks_a_turn_in_the_middle_goes_on_after_its_last(desk: Des
         assert [step.key for step in end.steps] == ["k/turn-4"] and len(one.done) == 4
 
 
-def test_a_turn_that_an_earlier_version_numbered_otherwise_is_found(desk: Desk) -> None:
-    """Where somebody had gone back, it counted on from the last turn with these calls."""
-    with program(desk, equal_ids=True) as one:
-        told = one.run([ASK], one.calls("c-0"), one.calls(), one.calls(), last_word(), key="k").messages
-        back = [*told[:5], says("Once more.")]
-        numbering = Numbering(desk.runtime.journal.conversations, "k", OpenAIChat())
-        desk.runtime.journal.conversations.keep("k", numbering._points(back), 4)
-        one.run(back, one.calls("c-4"), last_word(), key="k")
-        end = one.run(back, one.calls("c-4"), last_word(), key="k")
-        assert [step.key for step in end.steps] == ["k/turn-4"]
-        assert one.done == ["c-0", "c-1", "c-1", "c-4"]
-
-
 def test_answers_that_were_written_over_are_taken_for_the_earliest_turn(desk: Desk) -> None:
     with program(desk, equal_ids=True) as one:
         told = one.run([ASK], one.calls(), one.calls(), last_word(), key="k")
@@ -373,13 +318,3 @@ def test_answers_are_written_down_before_they_are_heard(desk: Desk) -> None:
         whole = one.cut([ASK], one.calls(), one.calls(), key="k", hears=4)
         end = one.run([*whole[-2:], MORE], one.calls(), last_word(), key="k")
         assert [step.key for step in end.steps] == ["k/turn-3"] and len(one.done) == 3
-
-
-def test_a_run_that_kept_nothing_begins_with_the_first_turn_in_a_journal_from_before_too(desk: Desk) -> None:
-    """What it calls now was the second turn then; taken for that, the first would be a new one later."""
-    with program(desk, equal_ids=True) as one:
-        with version(desk, before=True):
-            one.run([ASK], one.calls("c-1"), one.calls("c-2"), last_word(), key="k")
-        with pytest.raises(AlreadyRedeemed):
-            one.run([ASK], one.calls("c-2"), key="k")
-        assert one.done == ["c-1", "c-2"]

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from countersign import NotDone, OutcomeUnknown, ServiceUnavailable
+from countersign.contract import Verdict
 from tests.fakes.desk import Desk, charge_tools, failing_tool, refund_tool
 from tests.fakes.talking import Talk
 from tests.unit.sdk.integrations.talks import REFUND
@@ -107,6 +108,20 @@ def test_what_was_taken_back_is_told_as_taken_back(desk: Desk, talk: Talk) -> No
     assert [one[0] for one in desk.done] == ["charge", "void"]
     assert charged.text.startswith("this one was done and has been taken back") and not charged.done
     assert told.text.startswith("this one was not done")
+
+
+def test_what_could_not_be_taken_back_is_told_with_why(desk: Desk, talk: Talk) -> None:
+    charge = charge_tools(desk)
+    notify = failing_tool(desk, NotDone("no"), acts=False)
+    desk.service.policy = lambda name, _: Verdict.DENY if name == "void" else Verdict.RELEASE
+    end = talk.run(
+        [talk.calls(("charge", REFUND), ("notify", {"order_id": "o-4"})), talk.says("It stands.")],
+        [charge, notify],
+        runtime=desk.runtime,
+    )
+    for answer in end.steps[0].answers:
+        assert "notify did not happen: " in answer.text
+        assert "charge#1 was not taken back: void is denied" in answer.text
 
 
 def test_what_nobody_knows_is_raised_and_the_model_is_not_asked_on(desk: Desk, talk: Talk) -> None:

@@ -11,8 +11,7 @@ from countersign.clock import SystemClock
 from countersign.integrations.numbering import Numbering
 from countersign.integrations.openai_chat import OpenAIChat
 from countersign.journal import Journal
-from countersign.journal.chain import OWN, changing
-from countersign.journal.conversations import FORGOTTEN, Conversations, _name
+from countersign.journal.conversations import Conversations
 from countersign.journal.place import JournalPlace
 from countersign.journal.verifying import verify
 from tests.unit.sdk.journals import BOTH
@@ -50,18 +49,6 @@ def test_a_mark_keeps_every_turn_and_what_is_known_is_not_written_again(
         journal.conversations.keep("case-1", ["a"], turn)
     assert journal.conversations.turns("case-1", "a") == {1, 4, 11}
     assert journal.database.row("SELECT count(*) FROM chain WHERE kind = 'turn'")[0] == 3  # type: ignore[index]
-    assert verify(place).findings == ()
-
-
-def test_a_number_from_before_is_read_beside_what_was_forgotten(
-    journal: Journal, place: JournalPlace
-) -> None:
-    """Until it kept every turn, a journal wrote the last one over the others, as a bare number."""
-    with journal.database.unit(durable=False) as unit, changing(unit, OWN, "turn", 0.0) as change:
-        change.run("meta", "INSERT INTO meta (name, value) VALUES (?, ?)", (_name("case-1", "a"), "12"))
-    assert journal.conversations.turns("case-1", "a") == {FORGOTTEN, 12}
-    journal.conversations.keep("case-1", ["a"], 13)
-    assert journal.conversations.turns("case-1", "a") == {FORGOTTEN, 12, 13}
     assert verify(place).findings == ()
 
 
