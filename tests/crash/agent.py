@@ -32,7 +32,8 @@ from countersign import (
 )
 from countersign.commit.edits import open_proposals
 from countersign.contract import names
-from countersign.waiting import Answered, Asked, SyncWaits
+from countersign.exchange import Answered, Asked
+from countersign.waiting import SyncWaits
 from tests.crash.dying import Death
 
 AGENT = "support"

@@ -16,9 +16,10 @@ from typing import Any
 from countersign.adapters.postgres import PostgresSession
 from countersign.adapters.redo import Work
 from countersign.adapters.sqlite import SQLiteSession
+from countersign.exchange import Answered, Asked
 from countersign.journal.database import Database
 from countersign.live.work import LiveWork
-from countersign.waiting import Answered, Asked, AsyncWaits, SyncWaits
+from countersign.waiting import AsyncWaits, SyncWaits
 
 
 class Points:

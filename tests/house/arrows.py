@@ -24,8 +24,8 @@ SDK = "countersign"
 SDK_FLOORS = (
     ("contract", "backoff", "clock", "threads", "tracing"),
     ("errors", "tasks"),
-    ("waiting", "adapters", "journal", "catalogue"),
-    ("settings",),
+    ("exchange", "adapters", "journal", "catalogue"),
+    ("settings", "waiting"),
     ("service", "tools"),
     ("manifests", "llm"),
     ("engine",),

@@ -159,7 +159,7 @@ WRONG_IN_SDK = {
     "the contract imports the service": ("contract/wire.py", "import policy_service"),
     "the contract imports the client": ("contract/wire.py", "from countersign.service.client import Client"),
     "the contract imports its parent": ("contract/wire.py", "from .. import service"),
-    "the journal reads a tool": ("journal/kept.py", "from countersign.tools.tool import Tool"),
+    "the journal reads a tool": ("journal/receipts.py", "from countersign.tools.tool import Tool"),
     "a tool knows the step that it is called in": (
         "tools/tool.py",
         "def late():\n    from countersign.transactions.step import Step\n",

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from countersign.adapters import LiveAdapter, LiveCall, LiveSession, SQLiteAdapter
+    from countersign.adapters.agent_memory import AgentMemory
     from countersign.adapters.files import FilesAdapter
-    from countersign.adapters.memory import AgentMemory, MemoryAdapter
+    from countersign.adapters.memory import MemoryAdapter
     from countersign.adapters.postgres import PostgresAdapter
     from countersign.errors import (
         AlreadyRedeemed,
@@ -83,7 +84,8 @@ if TYPE_CHECKING:
 _HOMES = {
     "adapters": ("LiveAdapter", "LiveCall", "LiveSession", "SQLiteAdapter"),
     "adapters.files": ("FilesAdapter",),
-    "adapters.memory": ("AgentMemory", "MemoryAdapter"),
+    "adapters.agent_memory": ("AgentMemory",),
+    "adapters.memory": ("MemoryAdapter",),
     "adapters.postgres": ("PostgresAdapter",),
     "tools.current": ("FiringEffect", "current_effect"),
     "errors": tuple(

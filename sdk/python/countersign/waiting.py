@@ -11,40 +11,19 @@ from __future__ import annotations
 import asyncio
 import inspect
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 import httpx2
 
-from countersign.errors import MisuseError, ServiceUnavailable
+from countersign.errors import MisuseError
+from countersign.exchange import Answered, Asked, Body, arguments_of, too_much_is_unavailable
 from countersign.tasks import ended_within
 from countersign.threads import Threaded, wait_for_one
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One HTTP request, complete."""
-
-    method: str
-    target: str  # path and query, exactly as they go over the wire and into the proof
-    headers: dict[str, str]
-    body: bytes
-    connect_seconds: float
-    read_seconds: float
-    max_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Answered:
-    """One HTTP answer, read whole and within its limit."""
-
-    status: int
-    headers: httpx2.Headers
-    body: bytes
 
 
 Part = Callable[[], Coroutine[Any, Any, object]]
@@ -123,8 +102,8 @@ class SyncWaits:
 
     async def send(self, asked: Asked) -> Answered:
         """Perform one request on the runtime's connection pool."""
-        body = _Body(asked)
-        with _too_much_is_unavailable(asked), self._http().stream(**_arguments(asked)) as response:
+        body = Body(asked)
+        with too_much_is_unavailable(asked), self._http().stream(**arguments_of(asked)) as response:
             body.require_plain(response.headers)
             for chunk in response.iter_bytes():
                 body.add(chunk)
@@ -199,9 +178,9 @@ class AsyncWaits:
 
     @staticmethod
     async def _stream(http: httpx2.AsyncClient, asked: Asked) -> Answered:
-        body = _Body(asked)
-        with _too_much_is_unavailable(asked):
-            async with http.stream(**_arguments(asked)) as response:
+        body = Body(asked)
+        with too_much_is_unavailable(asked):
+            async with http.stream(**arguments_of(asked)) as response:
                 body.require_plain(response.headers)
                 async for chunk in response.aiter_bytes():
                     body.add(chunk)
@@ -291,67 +270,3 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
         return result
     coroutine.close()
     raise MisuseError("something async was reached from blocking code; use the async form of this call")
-
-
-class _TooLargeError(Exception):
-    """More bytes than the request allows."""
-
-
-@contextmanager
-def _too_much_is_unavailable(asked: Asked) -> Iterator[None]:
-    try:
-        yield
-    except _TooLargeError:
-        raise ServiceUnavailable(
-            f"{asked.method} {asked.target}", f"its answer is larger than {asked.max_bytes} bytes"
-        ) from None
-
-
-class _Body:
-    """What has been read of an answer: no more than its limit, and not for longer than it was given.
-
-    The timeouts of a connection begin anew with each piece that comes, so a peer that sends a byte now and then would
-    keep an agent, and the database sessions of its live effects, for ever.
-    """
-
-    def __init__(self, asked: Asked) -> None:
-        self.read = bytearray()
-        self._asked = asked
-        self._max_bytes = asked.max_bytes
-        self._seconds = asked.connect_seconds + asked.read_seconds
-        self._until = time.monotonic() + self._seconds
-
-    def require_plain(self, headers: httpx2.Headers) -> None:
-        """Refuse what is compressed although nobody asked for it: a thousandth of the limit unpacks to all of it.
-
-        Raises:
-            ServiceUnavailable: it is.
-        """
-        coding = headers.get("Content-Encoding", "identity")
-        if coding.strip().lower() != "identity":
-            raise ServiceUnavailable(
-                f"{self._asked.method} {self._asked.target}", f"its answer is compressed ({coding[:40]!r})"
-            )
-
-    def add(self, chunk: bytes) -> None:
-        """One more piece.
-
-        Raises:
-            httpx2.ReadTimeout: it is still not complete when its time is up.
-        """
-        self.read += chunk
-        if len(self.read) > self._max_bytes:
-            raise _TooLargeError
-        if time.monotonic() > self._until:
-            raise httpx2.ReadTimeout(f"the answer was not complete after {self._seconds:g} s")
-
-
-def _arguments(asked: Asked) -> dict[str, Any]:
-    return {
-        "method": asked.method,
-        "url": asked.target,
-        "headers": asked.headers,
-        "content": asked.body,
-        "timeout": httpx2.Timeout(asked.read_seconds, connect=asked.connect_seconds),
-        "follow_redirects": False,  # a redirect could lead to other keys; the address in the settings is the address
-    }

@@ -1,4 +1,4 @@
-"""The memory adapter: live effects on values in this process, isolated until the commit; and an agent's memory on it.
+"""The memory adapter: live effects on values in this process, isolated until the commit.
 
 A live tool works through the adapter as through a dict: it reads and writes copies, sees its own writes, and
 nobody else sees them before the commit. What was read or overwritten is known by a number that grows with each
@@ -9,12 +9,11 @@ crash nothing of it has landed.
 from __future__ import annotations
 
 import copy
-import hashlib
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from countersign.adapters.inside import Inside
@@ -23,7 +22,6 @@ from countersign.errors import MisuseError, Moved, NotStageable
 
 _NAMES: Final = "/"  # the key of the set of all keys
 _GONE: Final = object()
-_KEY_LENGTH: Final = 16
 _STANDS: Final = "may still be taken back"
 
 
@@ -107,45 +105,6 @@ class MemoryAdapter(LiveAdapter):
     def landed(self, attempt_id: str) -> bool | None:
         """Whether this process has committed it: of another process nothing is left."""
         return attempt_id in self.marks
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """One thing an agent remembers."""
-
-    key: str
-    text: str
-
-
-class AgentMemory:
-    """What an agent remembers from one step to the next, as live tools change it. Give its tools `.adapter`."""
-
-    def __init__(self, adapter: MemoryAdapter | None = None) -> None:
-        self.adapter = adapter or MemoryAdapter(name="agent_memory")
-
-    def remember(self, text: str, *, key: str | None = None) -> str:
-        """Keep a text, in place of what was kept under that key; the answer is the key."""
-        named = key if key is not None else hashlib.sha256(text.encode()).hexdigest()[:_KEY_LENGTH]
-        self.adapter[named] = text
-        return named
-
-    def recall(self, words: str = "", *, limit: int = 10) -> tuple[Memory, ...]:
-        """What has most of these words in it, the latest first; without words, the latest of all. What somebody else
-        remembers or forgets meanwhile would have been another answer, and is refused at the commit.
-        """
-        wanted = set(words.casefold().split())
-        kept = [Memory(key, self.adapter[key]) for key in reversed(self.adapter.keys())]
-        hits = {one.key: len(wanted & set(one.text.casefold().split())) for one in kept}
-        found = sorted(kept, key=lambda one: -hits[one.key])  # stable: the latest stays first
-        return tuple(one for one in found if hits[one.key] or not wanted)[:limit]
-
-    def forget(self, key: str) -> None:
-        """Keep it no longer.
-
-        Raises:
-            NotStageable: there is nothing under that key.
-        """
-        del self.adapter[key]
 
 
 class MemorySession(LiveSession):

@@ -25,7 +25,7 @@ from countersign.commit.firing import FireRun
 from countersign.commit.lost_redemption import redeemed_by_us
 from countersign.commit.plan import Plan
 from countersign.commit.renewing import Authority
-from countersign.commit.reporting import tell_restored
+from countersign.commit.restored import tell_restored
 from countersign.commit.settling import Settlement
 from countersign.commit.terms import Terms
 from countersign.contract.codes import DenyCode, ErrorCode

@@ -3,9 +3,6 @@
 What cannot be reported now stays in the outbox and goes out with the next commit or `countersign resume`; the
 service meanwhile counts the effect as unknown, which is the truth as far as it can know. A report the service
 will never take is kept, with its answer, for people to read.
-
-A service whose database was restored has forgotten some of it and is in a higher epoch: it is told again what it may
-have lost, each attempt it does not know with the receipt it once signed, before anything more is submitted to it.
 """
 
 from __future__ import annotations
@@ -14,15 +11,14 @@ import logging
 from itertools import groupby
 from typing import Final
 
+from countersign.commit.recalling import recall_of
 from countersign.contract.admission import load
 from countersign.contract.codes import ErrorCode
-from countersign.contract.effect import Effect
 from countersign.contract.states import Outcome
-from countersign.contract.wire import Recall, RecalledCompensation, RecalledEffect, ReportedOutcome
+from countersign.contract.wire import Recall, ReportedOutcome
 from countersign.engine import Engine
 from countersign.errors import JournalSealed, ServiceRefused, ServiceUnavailable
-from countersign.journal import Journal, Report
-from countersign.journal.reading import COMPENSATE_LANE
+from countersign.journal import Report
 
 log: Final = logging.getLogger("countersign")
 
@@ -39,34 +35,6 @@ _NEVER: Final = frozenset(
 )
 
 
-_CLOCKS_APART: Final = (
-    3600.0  # seconds our clock and the service's may differ when it says since when it forgot
-)
-
-
-async def tell_restored(engine: Engine) -> bool:
-    """Tell a service in a higher epoch than the one we told everything to what it may have forgotten; True if it knows
-    all we know now.
-    """
-    iss = engine.settings.iss
-    told = engine.journal.epochs.told(iss)
-    if not told:
-        return True  # nothing was ever redeemed from this journal
-    view = await engine.service.epoch()
-    if view.epoch <= told:
-        return True
-    lost = [one.lost_after.timestamp() for one in view.restores if one.epoch > told]
-    since = min(lost, default=0.0) - _CLOCKS_APART
-    log.warning("the service's database was restored: it is told again what was redeemed from here")
-    engine.journal.outbox.tell_again(since)
-    clean = await flush(engine)
-    for attempt_id in engine.journal.receipts.untold(since):
-        clean &= await _report(engine, attempt_id, [])
-    if clean:
-        engine.journal.epochs.tell(iss, view.epoch)
-    return clean
-
-
 async def flush(engine: Engine, txn: str | None = None) -> bool:
     """Report everything pending, of one transaction or of all; True if nothing is left over."""
     pending = engine.journal.outbox.pending(txn)
@@ -74,7 +42,7 @@ async def flush(engine: Engine, txn: str | None = None) -> bool:
     for (_, attempt_id), group in groupby(pending, key=lambda one: (one.txn, one.attempt_id)):
         reports = list(group)
         try:
-            clean &= await _report(engine, attempt_id, reports)
+            clean &= await report(engine, attempt_id, reports)
         except ServiceUnavailable as error:
             log.warning("outcomes of attempt %s stay in the outbox: %s", attempt_id, error)
             return False
@@ -84,7 +52,8 @@ async def flush(engine: Engine, txn: str | None = None) -> bool:
     return clean
 
 
-async def _report(engine: Engine, attempt_id: str, reports: list[Report]) -> bool:
+async def report(engine: Engine, attempt_id: str, reports: list[Report]) -> bool:
+    """Tell what became of one attempt; without reports, that it was redeemed. True if nothing is left over."""
     recall = recall_of(engine.journal, attempt_id) if not reports else None
     if not reports and recall is None:
         return True
@@ -115,7 +84,7 @@ async def _refused(engine: Engine, attempt_id: str, reports: list[Report], refus
         engine.journal.outbox.reported(reports)
         return True
     if len(reports) > 1 and refused.problem_code in _KNOWN_ALREADY | _NEVER:
-        return all([await _report(engine, attempt_id, [one]) for one in reports])
+        return all([await report(engine, attempt_id, [one]) for one in reports])
     if refused.problem_code in _NEVER:
         what = f"effect {reports[0].effect_id[:12]}" if reports else f"attempt {attempt_id}"
         log.error("the service refused the outcome of %s: %s", what, refused)
@@ -123,44 +92,6 @@ async def _refused(engine: Engine, attempt_id: str, reports: list[Report], refus
         return True
     log.warning("outcomes of attempt %s stay in the outbox: %s", attempt_id, refused)
     return False
-
-
-def recall_of(journal: Journal, attempt_id: str) -> Recall | None:
-    """What proves an attempt to a service that has forgotten it; None where no receipt was ever seen.
-
-    Raises:
-        JournalError: the journal is damaged.
-    """
-    kept = journal.receipts.of(attempt_id)
-    if kept is None:
-        return None
-    record = journal.transactions.require(kept.txn)
-    if attempt_id == record.attempt_id:
-        rows = journal.transactions.effects(record)
-    else:
-        undoing = journal.transactions.effects(record, COMPENSATE_LANE)
-        rows = tuple(row for row in undoing if row.attempt_id == attempt_id)
-    return Recall(
-        receipt=kept.token,
-        run_key=record.run_key,
-        independent=record.independent,
-        effects=tuple(_recalled(row.frozen()) for row in rows),
-    )
-
-
-def _recalled(effect: Effect) -> RecalledEffect:
-    undo = effect.compensation
-    return RecalledEffect(
-        seq=effect.seq,
-        tool=effect.tool,
-        tool_digest=effect.tool_digest,
-        resource=effect.resource,
-        args=effect.args,
-        call_key=effect.call_key,
-        compensation=None
-        if undo is None
-        else RecalledCompensation(tool=undo.tool, tool_digest=undo.tool_digest, map=dict(undo.map)),
-    )
 
 
 def _outcome(report: Report) -> ReportedOutcome:

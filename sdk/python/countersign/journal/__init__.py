@@ -12,12 +12,14 @@ from countersign.clock import Clock, SystemClock
 from countersign.journal.claims import Claim, Claims
 from countersign.journal.conversations import Conversations
 from countersign.journal.firing import Done, Firing, News
-from countersign.journal.kept import Epochs, KeptManifests, Receipts, TakenEdits, Traces
 from countersign.journal.leases import Lease, Leases
+from countersign.journal.manifests import KeptManifests
+from countersign.journal.meta import TakenEdits, Traces
 from countersign.journal.moves import LocalState, LocalTxn
 from countersign.journal.opening import database_at
 from countersign.journal.outbox import Outbox
 from countersign.journal.place import JournalPlace, default_key_path, journal_place
+from countersign.journal.receipts import Epochs, Receipts
 from countersign.journal.records import EffectRecord, Report, TransactionRecord
 from countersign.journal.rerunning import Reruns
 from countersign.journal.sealing import Seals

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from countersign.journal.database import Database
-from countersign.journal.kept import SENT, set_meta
 from countersign.journal.leases import Lease, Leases
+from countersign.journal.meta import SENT, set_meta
 
 
 class SentRequests:

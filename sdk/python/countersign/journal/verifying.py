@@ -30,7 +30,7 @@ from countersign.errors import JournalError, MisuseError
 from countersign.journal.chain import KEYS, OF_NO_TRANSACTION, OWN, line_hash, stated
 from countersign.journal.damage import Chain, Damage, Finding, Look, Verified
 from countersign.journal.database import Database, Row, Unit
-from countersign.journal.kept import txn_of
+from countersign.journal.meta import txn_of
 from countersign.journal.place import JournalPlace, JournalUrl
 from countersign.journal.verifying_postgres import PostgresStore
 from countersign.journal.verifying_sqlite import SQLiteStore

@@ -21,7 +21,8 @@ from countersign.commit.asking import note_where_it_stands, pending_of
 from countersign.commit.commit import Commit
 from countersign.commit.lost_redemption import adopt, is_of_list, look
 from countersign.commit.plan import Plan, plan_from_journal
-from countersign.commit.reporting import flush, tell_restored
+from countersign.commit.reporting import flush
+from countersign.commit.restored import tell_restored
 from countersign.commit.terms import Terms
 from countersign.contract.states import TxnState
 from countersign.contract.wire import TransactionView

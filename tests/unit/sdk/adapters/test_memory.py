@@ -10,7 +10,8 @@ from contextlib import contextmanager, nullcontext
 import pytest
 
 from countersign.adapters import LiveCall
-from countersign.adapters.memory import AgentMemory, Memory, MemoryAdapter, MemorySession
+from countersign.adapters.agent_memory import AgentMemory, Memory
+from countersign.adapters.memory import MemoryAdapter, MemorySession
 from countersign.errors import MisuseError, Moved, NotStageable
 
 CALL = LiveCall("exam", {}, "e-1")
