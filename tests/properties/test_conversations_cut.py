@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from countersign.integrations.conversation import Answer, Message, ModelCall
-from countersign.integrations.loop import Asking, Loop
+from countersign.integrations.loop import Loop, ModelClient
 from countersign.integrations.numbering import Numbering
 from countersign.integrations.openai_chat import OpenAIChat
 from countersign.integrations.taking import StepTaker
@@ -184,7 +184,7 @@ def _talk(journal: Journal, model: Model, world: World, key: str, messages: list
     dialect = OpenAIChat()
     loop = Loop(
         dialect,
-        cast("Asking", model),
+        cast("ModelClient", model),
         cast("StepTaker", world),
         key,
         list(messages),

@@ -26,7 +26,7 @@ from countersign.commit.lost_redemption import redeemed_by_us
 from countersign.commit.plan import Plan
 from countersign.commit.renewing import Authority
 from countersign.commit.restored import tell_restored
-from countersign.commit.settling import Settlement
+from countersign.commit.settling import Ending
 from countersign.commit.terms import Terms
 from countersign.contract.codes import DenyCode, ErrorCode
 from countersign.contract.states import TxnState
@@ -306,9 +306,9 @@ class Commit:
     async def _fire(self, permit: Permit | None) -> dict[str, object]:
         ids = [effect.effect_id for effect in self._plan.effects]
         self._engine.journal.firing.redeemed(self._lease, self._plan.staging, ids)
-        settlement = Settlement(self._engine, self._lease, self._plan, self._live)
+        ending = Ending(self._engine, self._lease, self._plan, self._live)
         run = FireRun(self._engine, self._lease, Authority.of(self._plan), permit)
-        return await settlement.around(run, self._plan.calls)
+        return await ending.around(run, self._plan.calls)
 
     def _require_unspent(self, refused: ServiceRefused) -> None:
         """Tell a refusal that means "somebody else has redeemed it" as that."""

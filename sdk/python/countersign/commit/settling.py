@@ -41,7 +41,7 @@ log: Final = logging.getLogger("countersign")
 _OPEN: Final = IN_DOUBT | {LocalState.FIRED, LocalState.COMPENSATING, LocalState.COMPENSATION_FAILED}
 
 
-class Settlement:
+class Ending:
     """Ends one transaction after firing."""
 
     def __init__(self, engine: Engine, lease: Lease, plan: Plan, live: LiveWork) -> None:

@@ -16,9 +16,9 @@ from countersign.integrations.conversation import Answer, Conversation, Message,
 from countersign.integrations.definitions import anthropic_definitions
 from countersign.integrations.loop import (
     MAX_TURNS,
-    Asking,
     InputTokens,
     Loop,
+    ModelClient,
     OnMessage,
     as_json,
     chosen,
@@ -194,7 +194,7 @@ def run_anthropic(
     awaits = isinstance(client, vendor.AsyncAnthropic)
     loop = Loop(
         dialect,
-        Asking(
+        ModelClient(
             cast("Callable[..., Any]", client.messages.create),
             model,
             {**options, "max_tokens": max_tokens},

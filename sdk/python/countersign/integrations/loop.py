@@ -45,7 +45,7 @@ InputTokens = Callable[[list[Message]], int]
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class ModelClient:
     """How the model is asked: the client's own function, what it is told each time, and which of its exceptions mean
     that no call was made.
     """
@@ -104,7 +104,7 @@ class Loop:
     """One run of a conversation."""
 
     dialect: Dialect
-    asking: Asking
+    client: ModelClient
     taker: StepTaker
     key: str
     messages: list[Message]
@@ -137,7 +137,7 @@ class Loop:
         raise TurnLimit(self.max_turns, self.messages)
 
     async def _ask(self) -> ModelTurn:
-        turn = self.dialect.read(await self.asking.ask(self.messages))
+        turn = self.dialect.read(await self.client.ask(self.messages))
         if turn.stopped is not None:
             raise ModelStopped(turn.stopped, turn.said, self.messages)
         self.messages.append(turn.message)

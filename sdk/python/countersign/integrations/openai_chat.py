@@ -15,9 +15,9 @@ from countersign.integrations.conversation import Answer, Conversation, Message,
 from countersign.integrations.definitions import openai_definitions
 from countersign.integrations.loop import (
     MAX_TURNS,
-    Asking,
     InputTokens,
     Loop,
+    ModelClient,
     OnMessage,
     as_json,
     chosen,
@@ -192,7 +192,7 @@ def run_openai(
     awaits = isinstance(client, vendor.AsyncOpenAI)
     loop = Loop(
         dialect,
-        Asking(
+        ModelClient(
             cast("Callable[..., Any]", client.chat.completions.create),
             model,
             options,

@@ -21,7 +21,7 @@ from countersign.commit.plan import Plan, PlannedCall
 from countersign.commit.probing import CRASHED, Doubt, Found, find_out, probe_of
 from countersign.commit.raised import MAX_ERROR
 from countersign.commit.renewing import Authority
-from countersign.commit.settling import Settlement
+from countersign.commit.settling import Ending
 from countersign.contract.states import Outcome
 from countersign.engine import Engine
 from countersign.errors import EffectFailed, LiveCommitFailed
@@ -50,7 +50,7 @@ class Forward:
         self._lease = lease
         self._plan = plan
         self._live = live
-        self._settlement = Settlement(engine, lease, plan, live)
+        self._ending = Ending(engine, lease, plan, live)
         self._found: list[Found] = []  # what probes said and did not settle
         self._not_there: list[Done] = []  # what did not happen, as their probes said, and may be called again
 
@@ -73,7 +73,7 @@ class Forward:
         found = self._live_landed()
         if isinstance(found, Recovered):
             self._live.undo()  # a rerun's: what the first run left stays as it is
-            await self._settlement.unknown(found.to_settle, None)
+            await self._ending.unknown(found.to_settle, None)
         await (self._fire_the_rest() if found else self._go_back(_LOST))
 
     async def _fire_the_rest(self) -> None:
@@ -81,9 +81,9 @@ class Forward:
         rest = [call for call in self._plan.calls if not call.lets_go_on(states[call.effect.effect_id])]
         self._live.prepare(self._plan.attempt_id)
         if rest:
-            await self._settlement.around(self._firing(), rest)
+            await self._ending.around(self._firing(), rest)
         else:
-            await self._settlement.complete({})
+            await self._ending.complete({})
 
     async def _go_back(self, why: str) -> NoReturn:
         """The failure path: nothing more is begun, and what fired is taken back."""
@@ -94,8 +94,8 @@ class Forward:
         self._give_up_firing()
         if self._unknown():
             await self._stop_unknown()
-        undone = await self._settlement.take_back()
-        key, txn, outcomes = self._plan.run_key, self._plan.txn, self._settlement.outcomes()
+        undone = await self._ending.take_back()
+        key, txn, outcomes = self._plan.run_key, self._plan.txn, self._ending.outcomes()
         call = self._first_not_done()
         if call is None:  # all of it had fired, so it was the live effects that could not be kept
             adapter = next(iter((*found.that(False), *found.prepared, *found.landed)), "")
@@ -124,14 +124,14 @@ class Forward:
             and call.effect.compensation is not None
         ]
         if again:
-            await self._settlement.fire(self._firing(), again)
+            await self._ending.fire(self._firing(), again)
 
     async def _stop_unknown(self) -> NoReturn:
         """Nothing is begun or taken back before somebody knows."""
         self._leave_the_rest()
         self._undo_live()
         again = [found.again_at for found in self._found if found.again_at is not None]
-        await self._settlement.unknown(self._why_unknown(), None, min(again, default=None))
+        await self._ending.unknown(self._why_unknown(), None, min(again, default=None))
 
     def _settle_firing(self) -> None:
         """FIRING of a tool that may not be called twice, and has no probe to ask: nobody knows."""
@@ -240,7 +240,7 @@ class Forward:
             return bool(self._live)
         self._live.adopt(found)  # in place of a rerun's
         if not found.prepared:
-            self._settlement.keep_live()
+            self._ending.keep_live()
         return True
 
     def _did_not_go_through(self) -> bool:

@@ -46,7 +46,7 @@ from countersign.transactions.transaction import Transaction
 from countersign.waiting import run
 
 Mode = Literal["verify", "reconstruct"]
-Step = Callable[[Transaction], Any]
+Body = Callable[[Transaction], Any]
 NOT_RECORDED: Final = "not recorded"
 """The outcome of a placeholder whose call was not recorded, or whose result an export does not tell."""
 _INSTEAD: Final = (
@@ -72,7 +72,7 @@ def replay(
 @overload
 def replay(
     key: str,
-    fn: Step,
+    fn: Body,
     *,
     mode: Mode = "verify",
     export: Path | Mapping[str, Any] | None = None,
@@ -82,7 +82,7 @@ def replay(
 ) -> ReplayResult: ...
 def replay(
     key: str,
-    fn: Step,
+    fn: Body,
     *,
     mode: Mode = "verify",
     export: Path | Mapping[str, Any] | None = None,
@@ -215,13 +215,13 @@ class _Replay:
         self._unchecked = [] if recorded.vouched_for else [_NOT_VOUCHED_FOR.format(key=recorded.key)]
         self.outcomes_by_id = {one.effect_id: one for one in self._outcomes}
 
-    def run(self, fn: Step) -> ReplayResult:
+    def run(self, fn: Body) -> ReplayResult:
         ran, txn = _Ran(), self._transaction()
         with txn, _kept(ran):
             ran.value = run(self._alone.sync_waits().call(functools.partial(fn, txn), {}, None))
         return self._result(ran)
 
-    async def run_async(self, fn: Step) -> ReplayResult:
+    async def run_async(self, fn: Body) -> ReplayResult:
         ran, txn = _Ran(), self._transaction()
         async with txn:
             with _kept(ran):

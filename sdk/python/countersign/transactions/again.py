@@ -20,7 +20,7 @@ log: Final = logging.getLogger("countersign")
 _MAYBE_REDEEMED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.READY, LocalTxn.STOPPED, LocalTxn.UNSETTLED})
 
 
-async def earlier_run(engine: Engine, lease: Lease) -> TransactionRecord:
+async def earlier_record(engine: Engine, lease: Lease) -> TransactionRecord:
     """The record of earlier runs; a redemption whose answer was lost is found now, before its list is replaced."""
     record = engine.journal.transactions.require(lease.txn)
     if record.staging is None or record.redeemed or record.state not in _MAYBE_REDEEMED:

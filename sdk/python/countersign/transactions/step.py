@@ -35,7 +35,7 @@ from countersign.recovery.closing import require_to_go_on
 from countersign.recovery.forward import results_in_journal
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.tool import Tool
-from countersign.transactions.again import earlier_run, finish
+from countersign.transactions.again import earlier_record, finish
 from countersign.transactions.listing import Listing
 from countersign.transactions.live_only import (
     commit_live_only,
@@ -264,7 +264,7 @@ class Step:
         if self._live.claimed and not self._live:
             self._journal.claims.drop(self._lease)  # nobody waits for it while people decide
         plan = await self._plan(engine)
-        earlier = await earlier_run(engine, self._lease)
+        earlier = await earlier_record(engine, self._lease)
         if earlier.redeemed:
             self._in_force = True
             in_force = await finish(engine, self._lease, earlier, plan, self._live)
