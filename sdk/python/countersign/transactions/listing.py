@@ -162,9 +162,8 @@ class Listing:
     def _begin_again(self, calls: list[StagedCall]) -> None:
         rows = [_row(call, seq) for seq, call in enumerate(calls, start=1)]
         transactions = self._journal.transactions
-        stand = {
-            row.effect_id for row in self._ran
-        }  # one that raised and was done again is told by its later row
+        # one that raised and was done again is told by its later row
+        stand = {row.effect_id for row in self._ran}
         with self._journal.database.unit(durable=False):
             staging = transactions.relist(self._lease, self.staging, [*rows, *self._ran])
             for row, why in self._raised:
