@@ -98,9 +98,8 @@ class InputCodec:
     def _told(self, error: ValidationError) -> str:
         place = "/".join(str(part) for part in error.absolute_path) or "args"
         path = error.absolute_path
-        hidden = (
-            path[0] in self._secret if path else bool(self._secret)
-        )  # at the root a message quotes everything
+        # at the root a message quotes everything
+        hidden = path[0] in self._secret if path else bool(self._secret)
         if hidden or len(error.message) > _QUOTED:
             return f"{place}: does not keep {error.validator!r} of the manifest of {self._tool!r}"
         return f"{place}: {error.message}"

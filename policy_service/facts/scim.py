@@ -22,9 +22,8 @@ from policy_service.lookups import DirectoryApi
 
 PATIENCE_S: Final = 60.0  # for one look at everything
 _ANSWER_S: Final = 10.0
-_LIMITS: Final = Limits(
-    max_bytes=16_777_216, max_depth=16, max_nodes=1_000_000
-)  # 100,000 members in one group
+# 100,000 members in one group
+_LIMITS: Final = Limits(max_bytes=16_777_216, max_depth=16, max_nodes=1_000_000)
 _PER_PAGE: Final = 200
 _PAGES: Final = 2_000
 _SUBJECT: Final = re.compile(r"[^\s]{1,512}\Z")

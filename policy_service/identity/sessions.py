@@ -29,9 +29,8 @@ from policy_service.storage.slack_tables import SlackLinkRow
 from policy_service.storage.unit import Clock, utc_now
 
 _BYTES = 32
-_TOLD_FOR = timedelta(
-    days=7
-)  # a change of passkeys or Slack accounts is told on every page for so long, session by session
+# a change of passkeys or Slack accounts is told on every page for so long, session by session
+_TOLD_FOR = timedelta(days=7)
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,9 +110,8 @@ class TrustedIssuers:
         claims = verified.claims
         until = _until(claims, issuer.max_age_s)
         if until <= now:
-            raise UntrustedTokenError(
-                "its time is over"
-            )  # the leeway of `verify` is for clocks, not for keys
+            # the leeway of `verify` is for clocks, not for keys
+            raise UntrustedTokenError("its time is over")
         wanted = issuer.audiences or (self._settings.public_url,)
         if not audiences(claims) & set(wanted):
             raise UntrustedTokenError(f"it is for {sorted(audiences(claims))[:5]}, not for {list(wanted)}")

@@ -79,9 +79,8 @@ class Scheduler:
         try:
             await job.sweep()
         except asyncio.CancelledError:
-            log.info(
-                "job_cut_short", job=job.name
-            )  # the service stops; the sweep is due when it starts again
+            # the service stops; the sweep is due when it starts again
+            log.info("job_cut_short", job=job.name)
         except Exception:
             # The sweep is due again soon, and a scheduler that dies of one bad row helps nobody: be loud.
             metrics.JOB_FAILURES.labels(job.name).inc()

@@ -17,10 +17,11 @@ from typing import Final
 from policy_service.pap.files import is_bundle_file
 
 _TIMEOUT_SECONDS: Final = 10.0
+# git's two object formats, told by the length of a name
 _HASHES: Final = {
     40: hashlib.sha1,
     64: hashlib.sha256,
-}  # git's two object formats, told by the length of a name
+}
 
 
 def commit_of(folder: Path, files: Mapping[str, bytes], digest: str) -> str:

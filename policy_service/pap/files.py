@@ -39,13 +39,14 @@ OTHER_BUNDLES: Final = frozenset({"examples", "library"})
 """Folders that hold bundles of their own; they are not part of this one."""
 
 _TEXT_BESIDE: Final = frozenset({".md", ".txt"})
+# data a source asks, not rules: not in the digest
 _DATABASES: Final = (
     ".sqlite",
     ".db",
     "-wal",
     "-shm",
     "-journal",
-)  # data a source asks, not rules: not in the digest
+)
 
 
 def read_files(folder: Path) -> dict[str, bytes]:

@@ -112,9 +112,8 @@ class Rules:
     versions: Mapping[tuple[str, str], ToolRules]
     policies: Mapping[str, PolicySource]
     groups_of: Callable[[str], frozenset[str]]
-    people: Mapping[str, PeopleRules] = field(
-        default_factory=dict
-    )  # by what they do: approve, settle, stop, ...
+    # by what they do: approve, settle, stop, ...
+    people: Mapping[str, PeopleRules] = field(default_factory=dict)
     asked: frozenset[str] = frozenset()  # the groups some gate names
     places: Mapping[str, int] = field(init=False, repr=False)  # of each policy, by file and line
 

@@ -32,9 +32,8 @@ class SlackLinkRow(Row, table=True):
     direct: bool = False  # its person wants to be asked in direct messages too
     linked_at: datetime = Field(sa_type=UtcDateTime)
     linked_by: str  # the session it was linked in, as a digest; the person's others are told
-    signed_out_at: datetime | None = Field(
-        default=None, sa_type=UtcDateTime
-    )  # their provider ended all their sessions; it rests until they sign in again
+    # their provider ended all their sessions; it rests until they sign in again
+    signed_out_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
 
 
 class SlackInvitationRow(Row, table=True):

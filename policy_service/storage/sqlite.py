@@ -38,9 +38,8 @@ def open_writer(url: URL, *, busy_timeout_ms: int, durable: bool = True) -> Engi
         # NORMAL may lose acknowledged commits at power loss: a trial's choice, never production's (settings.py)
         driver.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         driver.execute("PRAGMA foreign_keys = ON")
-        driver.execute(
-            "PRAGMA recursive_triggers = ON"
-        )  # or INSERT OR REPLACE deletes and no trigger sees it
+        # or INSERT OR REPLACE deletes and no trigger sees it
+        driver.execute("PRAGMA recursive_triggers = ON")
 
     return engine
 
@@ -138,9 +137,8 @@ def copy_to(database: Path, file: Path) -> None:
         with closing(sqlite3.connect(database, isolation_level=None)) as source:
             source.execute("PRAGMA query_only = ON")
             with closing(sqlite3.connect(part, isolation_level=None)) as copy:
-                source.backup(
-                    copy
-                )  # at once: a copy in steps would begin anew with every commit of the service
+                # at once: a copy in steps would begin anew with every commit of the service
+                source.backup(copy)
                 copy.execute("PRAGMA journal_mode = DELETE")  # no log beside it that could be left behind
                 _require_ok(copy, database)
         handle = os.open(part, os.O_RDONLY)

@@ -100,9 +100,8 @@ class TransactionRow(Row, table=True):
     txn_digest: str
     aud: str
     claimed: dict[str, str] = Field(default_factory=dict, sa_type=Json)
-    edited_by: list[str] = Field(
-        default_factory=list, sa_type=Json
-    )  # "iss|sub" of whoever changed args in force
+    # "iss|sub" of whoever changed args in force
+    edited_by: list[str] = Field(default_factory=list, sa_type=Json)
     submitted_at: datetime = Field(sa_type=UtcDateTime)
     ready_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
     valid_until: datetime | None = Field(default=None, sa_type=UtcDateTime)
@@ -187,9 +186,8 @@ class DecisionRow(Row, table=True):
     reasons: list[dict[str, Any]] = Field(sa_type=Json)
     unseen: list[str] = Field(sa_type=Json)
     facts: list[dict[str, Any]] = Field(default_factory=list, sa_type=Json)
-    history: dict[str, int] = Field(
-        default_factory=dict, sa_type=Json
-    )  # what each meter of its tool stood at
+    # what each meter of its tool stood at
+    history: dict[str, int] = Field(default_factory=dict, sa_type=Json)
     bundle: str
     commit: str
     decided_at: datetime = Field(sa_type=UtcDateTime)
@@ -231,9 +229,8 @@ class ReviewRow(Row, table=True):
     opened_at: datetime = Field(sa_type=UtcDateTime)
     answer_by: datetime = Field(sa_type=UtcDateTime)
     settled_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
-    break_glass_at: datetime | None = Field(
-        default=None, sa_type=UtcDateTime
-    )  # last opened without its quorum
+    # last opened without its quorum
+    break_glass_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
     remind_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # the next reminder
     reminded_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # the last one
     escalate_at: datetime | None = Field(default=None, sa_type=UtcDateTime)  # the earliest of `escalates`

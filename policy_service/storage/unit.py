@@ -48,9 +48,8 @@ class Tx:
     clock: Clock | None = None  # of this host, or of a test; None: the database server's own
     alone_with: str | None = None  # see `storage/alone.py`
     lines: list[Line] = field(default_factory=list)  # what it says to the log
-    unwritten: list[dict[str, Any]] = field(
-        default_factory=list
-    )  # those of them that are not yet in the database
+    # those of them that are not yet in the database
+    unwritten: list[dict[str, Any]] = field(default_factory=list)
 
 
 STALE_S = 30.0  # in the queue: by then whoever asked has given up, and asks again under the same key

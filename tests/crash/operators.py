@@ -134,9 +134,8 @@ def _at_work(story: Story) -> Iterator[None]:
     set aside, an answer, and a receiver. In the end Slack shows both reviews, each once."""
     story.more["API_KEYS"] = "true"
     with receiver_of(story), slack_of(story) as (slack, faults):
-        faults.on.next(
-            "chat.postMessage", *[NotOk("invalid_blocks")] * 2
-        )  # a card, and the bare one in its place
+        # a card, and the bare one in its place
+        faults.on.next("chat.postMessage", *[NotOk("invalid_blocks")] * 2)
         story.begin()
         story.until("the app is known", knows_the_app)
         story.live("large", "large")

@@ -169,9 +169,8 @@ def sets_up(story: Story) -> None:
     assert story.command("init") == 0
     key = story.folder / "second.pem"
     if story.command("agent", "enroll", "second", "--key-out", str(key)) != 0:
-        key.unlink(
-            missing_ok=True
-        )  # as the refusal says: a key is never overwritten, and nobody was enrolled
+        # as the refusal says: a key is never overwritten, and nobody was enrolled
+        key.unlink(missing_ok=True)
         story.command("agent", "key", "add", "second", "--key-out", str(key))
         story.command("agent", "enroll", "third", "--key-out", str(key.with_name("third.pem")))
     story.operator("agent-enroll", {"name": AGENT, "roles": ["support-agent"], "jwk": story.key.public.jwk()})

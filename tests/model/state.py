@@ -145,9 +145,8 @@ class Book:
     bundle: Bundle
     revisions: dict[str, list[Transaction]] = field(default_factory=dict)
     attempts: dict[tuple[str, str], Attempt] = field(default_factory=dict)
-    tasks: list[tuple[str, str, str]] = field(
-        default_factory=list
-    )  # effect, kind, state; in the order opened
+    # effect, kind, state; in the order opened
+    tasks: list[tuple[str, str, str]] = field(default_factory=list)
     keys: dict[tuple[str, str], tuple[object, str]] = field(default_factory=dict)  # idempotency
     frozen: set[str] = field(default_factory=set)
     stops: set[str] = field(default_factory=set)

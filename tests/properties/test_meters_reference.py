@@ -119,9 +119,8 @@ class Story:
         elif what == "withdraw" and view["state"] in {"review", "ready"}:
             await self.robot.send("POST", f"/v1/transactions/{view['txn']}/withdraw", {})
         elif what == "redeem" and view["state"] == "ready":
-            assert (await self.robot.spend(view, f"{self.robot.name}-{n}"))[
-                "redeemed"
-            ]  # what fitted still fits
+            # what fitted still fits
+            assert (await self.robot.spend(view, f"{self.robot.name}-{n}"))["redeemed"]
         elif what == "report" and view["state"] == "redeemed":
             told = [{"effect_id": one["effect_id"], "outcome": outcome} for one in view["effects"]]
             assert (await self.robot.report(f"{self.robot.name}-{n}", *told)).status_code == 200

@@ -13,9 +13,8 @@ from policy_service.errors import InvalidRequestError
 from policy_service.identity.agents import bring_key
 from policy_service.identity.trusted_issuers import TrustedIssuers
 
-_LIMITS = Limits(
-    max_bytes=20_000, max_depth=2, max_nodes=8
-)  # a token of 16,384 characters and a key; by a stranger
+# a token of 16,384 characters and a key; by a stranger
+_LIMITS = Limits(max_bytes=20_000, max_depth=2, max_nodes=8)
 
 
 def router(gate: Gate, issuers: TrustedIssuers) -> APIRouter:

@@ -16,9 +16,8 @@ from policy_service.pap.changes.findings import Finding, Way
 
 _RISKS: Final = ("low", "medium", "high")
 _WORDS: Final = frozenset({"title", "description"})
-_KEPT_LISTS: Final = frozenset(
-    {"recipients"}
-)  # `secret` and `money` change what people see: always a loosening
+# `secret` and `money` change what people see: always a loosening
+_KEPT_LISTS: Final = frozenset({"recipients"})
 _WORDS_IN_ARGS: Final = frozenset(
     {"title", "description", "examples", "$comment", "deprecated", "readOnly", "writeOnly"}
 )
@@ -104,9 +103,8 @@ def _keyword(key: str, before: Any, after: Any, place: str, kind: Any) -> Change
     words = f"{place}.{key} {_short(before)} becomes {_short(after)}"
     if key in _WORDS_IN_ARGS:
         return Way.LOOK, words
-    shows_it = key == "uniqueItems" or (
-        key == "multipleOf" and kind == "number"
-    )  # policy may begin to see the field
+    # policy may begin to see the field
+    shows_it = key == "uniqueItems" or (key == "multipleOf" and kind == "number")
     if before is None and key in _NARROWS_WHEN_ADDED and kind is not None and not shows_it:
         return Way.TIGHTENING, words
     narrower = (

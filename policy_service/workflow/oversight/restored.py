@@ -52,9 +52,8 @@ class Standing:
     epoch: int
     highest_index: int
     lost_after: datetime  # the time of its newest line: what happened later may be forgotten
-    open_ones: tuple[
-        tuple[str, int], ...
-    ]  # transactions with an effect that waits or is released, by (txn, rev)
+    # transactions with an effect that waits or is released, by (txn, rev)
+    open_ones: tuple[tuple[str, int], ...]
     redeemed: int  # effects whose outcome is not known here: the agents will tell, or time makes them tasks
 
 

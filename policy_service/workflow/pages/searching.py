@@ -120,9 +120,8 @@ def _split(conn: Connection, wanted: LogSearch) -> tuple[list[ColumnElement[bool
     row = table(AuditRow).c
     asked: list[tuple[str, str]] = []
     if wanted.about:
-        known = (
-            select(row.txn).where(row.txn == wanted.about).limit(1)
-        )  # of live effects there is only the log
+        # of live effects there is only the log
+        known = select(row.txn).where(row.txn == wanted.about).limit(1)
         asked.append(("effect_id" if conn.execute(known).scalar() is None else "txn", wanted.about))
     if wanted.person:
         asked.append(("actor", f"person:{wanted.person}"))

@@ -16,9 +16,8 @@ from countersign.threads import timed_out
 
 GRACE_SECONDS: Final = 1.0  # to close what is open; who needs longer is not being cancelled
 
-_left: set[asyncio.Task[Any]] = (
-    set()
-)  # a loop holds its tasks weakly, and one that was left must come to its own end
+# a loop holds its tasks weakly, and one that was left must come to its own end
+_left: set[asyncio.Task[Any]] = set()
 
 
 async def ended_within(seconds: float, awaitable: Awaitable[Any]) -> Any:

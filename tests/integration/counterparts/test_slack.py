@@ -218,9 +218,8 @@ async def test_the_home_is_published_when_it_is_opened(slack: SlackServer, recei
     assert home is not None and home["blocks"] == BUTTONS
     await slack.click_home(dana, "approve")
     pressed = receiver.got[-1].payload
-    assert (
-        pressed["channel"] == {"id": "", "name": ""} and "view" not in pressed
-    )  # Slack's has a view, no channel
+    # Slack's has a view, no channel
+    assert pressed["channel"] == {"id": "", "name": ""} and "view" not in pressed
 
 
 async def test_a_reset_workspace_is_empty(slack: SlackServer) -> None:

@@ -114,9 +114,8 @@ def test_a_staged_call_reaches_the_server_at_the_commit_with_its_call_key(mcp_ba
     named = call_key(agent="support", run_key=key, tool="transfer", args=args, n=0)
     assert mcp_bank.run(step) == {"result": "t-a-1"}
     assert mcp_bank.done == [["transfer", "a-1", 100, named]]
-    assert mcp_bank.run(step) == {
-        "result": "t-a-1"
-    }  # the same step from another session: found, not done again
+    # the same step from another session: found, not done again
+    assert mcp_bank.run(step) == {"result": "t-a-1"}
     assert len(mcp_bank.done) == 1
 
 

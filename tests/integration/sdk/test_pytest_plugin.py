@@ -458,9 +458,8 @@ def tries():
     done = pytest_in(tmp_path, {"conftest.py": tries, "test_three.py": asked}, SETTINGS, *BY_NAME, "-s")
     assert last(done) == "3 errors"
     assert "TRIES 1" in done.stdout
-    assert done.stdout.count("did not start") == 2 * 3, (
-        done.stdout
-    )  # in full and in the summary, for each test
+    # in full and in the summary, for each test
+    assert done.stdout.count("did not start") == 2 * 3, done.stdout
     assert "another exception" not in done.stdout
 
 

@@ -117,9 +117,8 @@ def test_the_journal_says_who_settled_it_and_why(office: Office, key: str) -> No
     charge, notify, *_ = describe(office.runtime.journal, record)["effects"]
     assert charge["settled"] is None
     assert notify["settled"].startswith("not fired, says Maya Lindqvist (urn:countersign:dev|maya) at 20")
-    assert notify["settled"].endswith(
-        ": the mailbox\u202e is empty"
-    )  # the terminal's writer makes it visible
+    # the terminal's writer makes it visible
+    assert notify["settled"].endswith(": the mailbox\u202e is empty")
 
 
 def test_a_compensation_nobody_knows_of_is_settled_too(office: Office, key: str) -> None:

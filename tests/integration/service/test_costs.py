@@ -155,9 +155,8 @@ async def test_a_renewal_reads_the_facts_of_what_it_names(
 # ------------------------------------------------------------------------------------------------- what is counted
 
 COUNTED = {"SELECT reservations": 2, "INSERT reservations": 2}  # by a sum and by a count
-COUNTED_AGAIN = {
-    "SELECT reservations": 4
-}  # what it holds, asked for the whole list and for itself, and two meters
+# what it holds, asked for the whole list and for itself, and two meters
+COUNTED_AGAIN = {"SELECT reservations": 4}
 
 
 async def test_a_counted_submission_costs_a_query_a_meter_and_a_row_a_field_more(

@@ -309,9 +309,8 @@ async def test_a_clock_that_jumps_back_frees_nothing_and_counts_nothing_twice(
 
 async def test_asked_again_an_effect_sees_what_was_held_before_it(bank: World, robot: Agent) -> None:
     first = await submitted(robot, await pay(bank, 700, "a"), key="a")
-    await submitted(
-        robot, await pay(bank, 300, "b"), key="b"
-    )  # the budget is full now, its own part included
+    # the budget is full now, its own part included
+    await submitted(robot, await pay(bank, 300, "b"), key="b")
     maya = await bank.person("maya")
     await maya.vote(first)
     seen = await robot.see(first["txn"])
@@ -438,9 +437,8 @@ async def patiently(agent: Agent, *effects: dict[str, Any], key: str) -> dict[st
 
 async def test_sixty_four_at_once_never_exceed_a_cap_and_reach_it(replicas: list[World]) -> None:
     robot = await replicas[0].agent("robot")
-    await robot.submit(
-        await mail(replicas[0]), run_key="first"
-    )  # it knows a nonce, so no answer asks for one
+    # it knows a nonce, so no answer asks for one
+    await robot.submit(await mail(replicas[0]), run_key="first")
     calls = [await pay(replicas[0], 30, f"a{n}") for n in range(64)]
     views = await asyncio.gather(
         *(patiently(at, calls[n], key=f"run-{n}") for n, at in enumerate(doors(robot, replicas, 64)))

@@ -242,9 +242,8 @@ async def test_a_rewind_while_nobody_was_running_is_refused_too(tmp_path: Path, 
     async with following(tmp_path / "data", rules) as world:
         assert commit_of(world) == second
         assert "does not descend" in finding(world)
-    shutil.rmtree(
-        mirrors.mirror_path(tmp_path / "data")
-    )  # a new disk, and the remote has forgotten the commit
+    # a new disk, and the remote has forgotten the commit
+    shutil.rmtree(mirrors.mirror_path(tmp_path / "data"))
     rules.repository.git("reflog", "expire", "--expire=now", "--all")
     rules.repository.git("gc", "-q", "--prune=now")
     with pytest.raises(StartError, match="policies accept"):

@@ -229,10 +229,11 @@ async def test_api_keys_work_on_loopback_when_switched_on_and_their_releases_are
         stolen = await bank.http.post(
             "/v1/redemptions", json=body, headers={**headers, "Authorization": f"Bearer {theirs}"}
         )
+        # bound to no key, and to its party
         assert (stolen.status_code, stolen.json()["code"]) == (
             403,
             "not_redeemer",
-        )  # bound to no key, and to its party
+        )
         wrong = await bank.http.get("/v1/tools/pay", headers={"Authorization": f"Bearer {secret[:-1]}x"})
         assert (wrong.status_code, wrong.json()["code"]) == (401, "unauthenticated")
 

@@ -235,9 +235,8 @@ async def test_a_killed_leader_is_replaced_and_who_waits_is_told(deployment: Dep
 class Told:
     """What the crowd was told, by whichever replica."""
 
-    receipts: defaultdict[str, set[str]] = field(
-        default_factory=lambda: defaultdict(set)
-    )  # attempts by effect
+    # attempts by effect
+    receipts: defaultdict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     settled: set[str] = field(default_factory=set)
     approved: set[str] = field(default_factory=set)
     broken: int = 0  # answers that never came, or that said to ask again

@@ -195,9 +195,8 @@ def _reviewed_edited_fired(airline: Airline) -> None:
     pending = airline.meets(ReviewPending, lambda: airline.book("F1", LARGE, PASSENGER), "reviewed")
     edited = {"flight": "F1", "amount_cents": LARGE - 1, "passenger": PASSENGER}
     desk.service.edit(pending.txn, 0, edited)
-    airline.meets(
-        Exception, lambda: airline.book("F1", LARGE, PASSENGER), "reviewed"
-    )  # nobody takes the change
+    # nobody takes the change
+    airline.meets(Exception, lambda: airline.book("F1", LARGE, PASSENGER), "reviewed")
     taking = {"runtime": runtime, "accept_edits": True}
     with pytest.raises(ReviewPending), transaction("reviewed", **taking):
         airline.book("F1", LARGE, PASSENGER)

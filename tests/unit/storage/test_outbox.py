@@ -143,9 +143,8 @@ async def test_a_process_that_dies_while_delivering_leaves_the_message_due_again
     store: Database, clock: Clock
 ) -> None:
     await put(store, "a")
-    assert (
-        len(await store.write(lambda tx: outbox.claim(tx, 10, RETRY))) == 1
-    )  # and nothing more is heard of it
+    # and nothing more is heard of it
+    assert len(await store.write(lambda tx: outbox.claim(tx, 10, RETRY))) == 1
     receiver = Receiver()
     clock.later(59.9)
     assert await outbox.drain(store, receiver, retry=RETRY) == Drained()

@@ -135,9 +135,8 @@ def _misled(one: Misled, pen: Pen) -> Line:
 
 def _effect(page: ReviewPage, pen: Pen) -> list[RichTextElement]:
     may_fire = page.state in ("open", "met") and page.superseded_by is None
-    final = (
-        [section(pen.said(page.finality, VALUE))] if may_fire else []
-    )  # of what never fires it says nothing
+    # of what never fires it says nothing
+    final = [section(pen.said(page.finality, VALUE))] if may_fire else []
     return [section(pen.sentence(page.sentence)), *final]
 
 

@@ -16,9 +16,8 @@ from policy_service.errors import InvalidRequestError
 from policy_service.workflow.reading.queue import Order, QueuePage, Tab, Wanted
 
 _MAX_CHARS = 200
-_BESIDE = frozenset(
-    {"cursor", "review", "since"}
-)  # where in the list and in the log, and what stands beside it
+# where in the list and in the log, and what stands beside it
+_BESIDE = frozenset({"cursor", "review", "since"})
 _NAMES = {"agent": "Agent", "tool": "Tool", "group": "Asks", "risk": "Risk", "text": "Says"}
 _RISKS = ("low", "medium", "high")
 _ORDERS = ("due", "newest")

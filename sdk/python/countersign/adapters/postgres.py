@@ -46,9 +46,8 @@ _LOOK: Final = "INSERT INTO {} (attempt_id) VALUES (%s) ON CONFLICT DO NOTHING"
 _EFFECT: Final = "countersign_effect"
 _BLOCK: Final = "countersign_block"
 _LOCKED: Final = "55P03"  # SQLSTATE: others kept a lock for too long
-_CONFLICTS: Final = frozenset(
-    {"40001", "40P01", _LOCKED}
-)  # SQLSTATE: a row was changed meanwhile; a circle of waiting
+# SQLSTATE: a row was changed meanwhile; a circle of waiting
+_CONFLICTS: Final = frozenset({"40001", "40P01", _LOCKED})
 _NO_LONGER_THERE: Final = frozenset({"25P01", "3B001"})  # SQLSTATE: no transaction; not our savepoint
 
 

@@ -91,9 +91,8 @@ async def find_out_here(engine: Engine, call: PlannedCall, doubt: Doubt, attempt
     if found is None or found.again_at is None or call.manifest.timeout_seconds > _WAITS_HERE:
         return found
     await engine.waits.sleep(call.manifest.timeout_seconds)
-    over = Doubt(
-        doubt.ended_at - call.manifest.timeout_seconds
-    )  # by the time that was waited, whatever clocks say
+    # by the time that was waited, whatever clocks say
+    over = Doubt(doubt.ended_at - call.manifest.timeout_seconds)
     return await find_out(engine, call, over, attempt_id)
 
 

@@ -178,9 +178,8 @@ class Effect:
     @property
     def args(self) -> dict[str, JSON]:
         """The args, decoded afresh from the canonical bytes: changing the answer changes nothing here."""
-        return cast(
-            dict[str, JSON], load(self.args_bytes)
-        )  # __post_init__ has refused everything but an object
+        # __post_init__ has refused everything but an object
+        return cast(dict[str, JSON], load(self.args_bytes))
 
     @property
     def canonical(self) -> bytes:

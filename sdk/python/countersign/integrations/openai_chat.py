@@ -36,9 +36,8 @@ if TYPE_CHECKING:
     from countersign.runtime import Runtime
 
 _WHOLE: Final = frozenset({"stop", "tool_calls"})
-_NOT_SENT: Final = frozenset(
-    {"annotations", "audio", "parsed"}
-)  # the vendor's own beside a message; never an input
+# the vendor's own beside a message; never an input
+_NOT_SENT: Final = frozenset({"annotations", "audio", "parsed"})
 _REFUSALS: Final = (
     "AuthenticationError",
     "BadRequestError",

@@ -77,10 +77,11 @@ _HEAD: Final = (
     f"SELECT {_LAST}, t.chain_n, coalesce(c.hash, '') FROM transactions t "  # noqa: S608
     "LEFT JOIN chain c ON c.id = t.chain_id AND c.txn = t.txn AND c.n = t.chain_n WHERE t.txn = ?"
 )
+# written out, for the index is of these lines only
 _OWN_HEAD: Final = (
     f"SELECT {_LAST}, coalesce(max(n), 0), "  # noqa: S608
     "coalesce((SELECT hash FROM chain WHERE txn = '' ORDER BY n DESC LIMIT 1), '') FROM chain WHERE txn = ''"
-)  # written out, for the index is of these lines only
+)
 
 
 class Change:

@@ -46,9 +46,8 @@ class News:
     effect_id: str
     way: tuple[LocalState, ...]
     settlements: bytes | None = field(default=None, repr=False)
-    result: bytes | None = field(
-        default=None, repr=False
-    )  # as a person told it; ours stands where we have one
+    # as a person told it; ours stands where we have one
+    result: bytes | None = field(default=None, repr=False)
 
 
 class Firing:

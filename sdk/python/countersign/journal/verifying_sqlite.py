@@ -34,9 +34,8 @@ class SQLiteStore:
         uri = f"{self._path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True, isolation_level=None)) as db:
             db.row_factory = sqlite3.Row
-            db.text_factory = lambda raw: raw.decode(
-                "utf-8", "surrogateescape"
-            )  # flipped bytes are compared, not raised
+            # flipped bytes are compared, not raised
+            db.text_factory = lambda raw: raw.decode("utf-8", "surrogateescape")
             for pragma in ("trusted_schema=OFF", "cell_size_check=ON", "busy_timeout=5000"):
                 db.execute(f"PRAGMA {pragma}")
             db.execute("BEGIN")

@@ -170,9 +170,8 @@ class Enforcer:
             ReleaseRefused: at the numbered step that refused; `reason` is `fire_by_passed` when it is only
             too late.
         """
-        unknown: list[str | None] = [None] * len(
-            effects
-        )  # a renewal: the tokens were compared the first time
+        # a renewal: the tokens were compared the first time
+        unknown: list[str | None] = [None] * len(effects)
         tokens = [release.claims.jti for release in releases] or unknown
         expected = [ReceiptEffect(e.effect_id, e.digest, jti) for e, jti in zip(effects, tokens, strict=True)]
 

@@ -66,9 +66,8 @@ class Browsers:
 
     def _sign_in(self, subject: str) -> httpx2.Client:
         link = urlsplit(self._service.sign_in_link(subject))
-        nobody = ssl.SSLContext(
-            ssl.PROTOCOL_TLS_CLIENT
-        )  # plain http on loopback: it trusts nobody and costs nothing
+        # plain http on loopback: it trusts nobody and costs nothing
+        nobody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         origin = self._service.url
         browser = httpx2.Client(base_url=origin, headers={"Origin": origin}, verify=nobody)
         answer = browser.post(link.path, data={"token": parse_qs(link.query)["token"][0]})

@@ -148,9 +148,8 @@ class TestedService:
         return False
 
     def _operate(self, verb: str, args: dict[str, Any]) -> Any:
-        transport = httpx2.HTTPTransport(
-            uds=str(self._data / "admin.sock"), verify=False
-        )  # a file: no TLS there
+        # a file: no TLS there
+        transport = httpx2.HTTPTransport(uds=str(self._data / "admin.sock"), verify=False)
         try:
             with httpx2.Client(transport=transport, timeout=_STOP_SECONDS) as operator:
                 answer = operator.post(f"http://service/{verb}", json=args)

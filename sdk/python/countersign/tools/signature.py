@@ -254,9 +254,8 @@ class Signature:
                 continue
             except (AdmissionError, PydanticSerializationError) as error:
                 why = str(error)
-            raise NotStageable(
-                f"argument {name!r} of {self.tool!r} cannot be written as JSON: {why}"
-            )  # as below
+            # as below
+            raise NotStageable(f"argument {name!r} of {self.tool!r} cannot be written as JSON: {why}")
         return canonicalize(admit(written))
 
     def _written(self, name: str, value: object) -> object:
@@ -308,9 +307,8 @@ def _problem(item: Mapping[str, Any]) -> str:
     instead = (
         " (money is whole minor units: write 1250 for 12.50)" if item["type"] == "int_from_float" else ""
     )
-    told = str(item["msg"]).replace(
-        "Input should be", "it should be"
-    )  # whoever reads it gave an argument, no input
+    # whoever reads it gave an argument, no input
+    told = str(item["msg"]).replace("Input should be", "it should be")
     return f"{where}: {told}{instead}"
 
 

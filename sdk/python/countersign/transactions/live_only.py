@@ -17,9 +17,8 @@ from countersign.live.work import LiveWork
 from countersign.transactions.listing import LiveKeys
 
 _NOTHING: Final = "its block asked for nothing"
-_MAYBE_ASKED: Final = frozenset(
-    {LocalTxn.FROZEN, LocalTxn.STOPPED}
-)  # on its way, and nobody heard of it again
+# on its way, and nobody heard of it again
+_MAYBE_ASKED: Final = frozenset({LocalTxn.FROZEN, LocalTxn.STOPPED})
 _ASKED: Final = frozenset({LocalTxn.REVIEW, LocalTxn.READY}) | _MAYBE_ASKED
 
 

@@ -259,10 +259,11 @@ async def test_only_what_the_attempt_redeemed_is_reported_under_it(bank: World, 
         )
         assert (answer.status_code, answer.json()["code"]) == (404, "not_found")
     assert (await robot.see(view["txn"]))["effects"][0]["state"] == "redeemed"
+    # nothing of the refused ones was taken
     assert await told(robot, (one, "fired")) == (
         "settled",
         ["fired"],
-    )  # nothing of the refused ones was taken
+    )
 
 
 async def test_what_was_not_redeemed_has_no_outcome(bank: World, robot: Agent) -> None:

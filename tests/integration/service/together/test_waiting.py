@@ -147,9 +147,8 @@ async def test_whoever_looks_at_what_is_unsettled_waits_until_people_have_settle
 
 async def test_an_agent_that_lost_its_names_finds_its_transactions_by_page(bank: World, robot: Agent) -> None:
     views = [(await robot.submit(await pay(bank, 10 + n), run_key=f"step {n}")).json() for n in range(5)]
-    await robot.submit(
-        await pay(bank, 12), await pay(bank, 13), run_key="step 2"
-    )  # another list: its revision 2
+    # another list: its revision 2
+    await robot.submit(await pay(bank, 12), await pay(bank, 13), run_key="step 2")
     await robot.send("POST", f"/v1/transactions/{views[0]['txn']}/withdraw", {})
 
     async def listed(query: str = "") -> list[dict[str, Any]]:

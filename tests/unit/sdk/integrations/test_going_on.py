@@ -27,9 +27,8 @@ from tests.fakes.service import Reason
 from tests.fakes.talking import ASK, Talk
 
 VENDORS = ("openai", "anthropic-async")
-BOTH = pytest.mark.parametrize(
-    "talk", VENDORS, indirect=True
-)  # how a vendor writes answers is what differs here
+# how a vendor writes answers is what differs here
+BOTH = pytest.mark.parametrize("talk", VENDORS, indirect=True)
 REFUND = {"order_id": "o-4", "amount_cents": 1200}
 HUGE = {"order_id": "o-4", "amount_cents": 900_000}
 

@@ -195,10 +195,11 @@ def test_calls_of_tasks_and_threads_stand_in_one_order_whoever_came_first(desk: 
     first = asyncio.run(body("t-1", orders))
     assert first == sorted(first)
     desk.done.clear()
+    # the same list: nothing fires again
     assert (asyncio.run(body("t-1", orders[::-1])), desk.done) == (
         first,
         [],
-    )  # the same list: nothing fires again
+    )
 
 
 def test_calls_of_the_block_itself_keep_their_order(desk: Desk) -> None:

@@ -249,9 +249,8 @@ def test_show_checks_a_sealed_row_where_the_key_is_named(
     tampered(desk, "UPDATE effects SET args = ?", forged)
     show = ["journal", "show", "t-1", "--journal", named]
     monkeypatch.delenv("COUNTERSIGN_JOURNAL_KEY", raising=False)
-    assert (
-        "o-9" in CliRunner().invoke(app, show, env={"COLUMNS": "250"}).output
-    )  # `verify` tells, without any key
+    # `verify` tells, without any key
+    assert "o-9" in CliRunner().invoke(app, show, env={"COLUMNS": "250"}).output
     assert CliRunner().invoke(app, ["journal", "verify", "--journal", named]).exit_code == 1
     monkeypatch.setenv("COUNTERSIGN_JOURNAL_KEY", str(keys))
     told = CliRunner().invoke(app, show)
