@@ -111,7 +111,7 @@ def _postgresql(url: URL, seconds: float) -> Engine:
         pool_timeout=seconds,
         hide_parameters=True,
         connect_args={
-            "connect_timeout": max(2, int(seconds)),
+            "connect_timeout": max(2, int(seconds)),  # libpq takes no less than 2 s
             "options": options,
-        },  # libpq takes no less than 2 s
+        },
     )

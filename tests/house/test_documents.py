@@ -75,16 +75,8 @@ def fault_in_command(line: str) -> str | None:
 
 OTHER_COMMANDS = {
     *(".", "docker", "docker-compose", "curl", "git", "python", ".venv/bin/python"),
-    *(
-        "cp",
-        "mkdir",
-        "find",
-        "chmod",
-        "export",
-        "pg_dump",
-        "createdb",
-        "pg_restore",
-    ),  # docs/backup.md, which is run
+    # docs/backup.md, which is run
+    *("cp", "mkdir", "find", "chmod", "export", "pg_dump", "createdb", "pg_restore"),
 }
 
 

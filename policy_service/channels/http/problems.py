@@ -118,9 +118,8 @@ class Faults:
             await self._app(scope, receive, noting)
         except Exception:
             log.exception("fault", route=route_of(scope), method=known_method(scope))
-            if (
-                begun
-            ):  # half an answer has left: the connection must break, and the server above must not quote why
+            # half an answer has left: the connection must break, and the server above must not quote why
+            if begun:
                 raise ConnectionAbortedError("the service failed in the middle of an answer") from None
             told = problem(
                 InternalError("the service failed; nothing of this request was released"), Request(scope)

@@ -108,9 +108,8 @@ def router(gate: Gate) -> APIRouter:
         submitted = await submit_and_redeem(ctx, caller, read_model(SubmitRequest, body), key)
         snapshot = submitted.snapshot
         seconds = wanted_wait(request, ctx.settings.max_wait_s)
-        if seconds and gate.paces.may_wait(
-            caller.agent
-        ):  # it is submitted by now, and a wait was a preference
+        # it is submitted by now, and a wait was a preference
+        if seconds and gate.paces.may_wait(caller.agent):
             with gate.paces.wait(caller.agent, seconds):
                 snapshot = await wait_while_in_review(ctx, snapshot.transaction.txn, seconds)
         view = await telling.transaction(snapshot, releases=submitted.releases, receipt=submitted.receipt)

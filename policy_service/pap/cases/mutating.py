@@ -44,9 +44,8 @@ def mutate(bundle: Bundle, prepared: Sequence[Prepared], answered: Sequence[Answ
     noticed, refused, survived = 0, 0, []
     for policy in policies.values():
         schema = approving if policy.about_people else tools
-        if not _fits(
-            policy, schema
-        ):  # with a schema that is not the bundle's, every mutant would be refused quietly
+        # with a schema that is not the bundle's, every mutant would be refused quietly
+        if not _fits(policy, schema):
             raise ValueError(
                 f"{policy.source.place}: {policy.source.id!r} fits its bundle's schema no longer"
             )

@@ -96,9 +96,8 @@ class _Builder:
 
     def value(self, node: yaml.Node, depth: int) -> Any:
         self._left -= 1
-        if (
-            depth > MAX_DEPTH or self._left < 0
-        ):  # an alias of itself never ends, aliases of aliases hardly ever
+        # an alias of itself never ends, aliases of aliases hardly ever
+        if depth > MAX_DEPTH or self._left < 0:
             raise self._error(
                 node, f"more than {MAX_DEPTH} levels or {MAX_VALUES} values, aliases counted each time"
             )

@@ -106,9 +106,8 @@ class GitSource:
         found = {}
         with self._mirror.objects() as objects:
             for name in filter(_COMMIT.fullmatch, commits):
-                with suppress(
-                    ObjectError
-                ):  # of a history that was rewritten, or in a copy that was made anew
+                # of a history that was rewritten, or in a copy that was made anew
+                with suppress(ObjectError):
                     found[name] = commit_at(objects, name).written
         return found
 

@@ -95,9 +95,8 @@ def _submit_and_redeem(tx: Tx, ctx: Context, caller: Caller, submission: Submiss
         return _told_again(tx, ctx, caller, submitted, known)
     if not submitted.created or snapshot.transaction.state != TxnState.READY.value:
         return _Done(snapshot, submitted.created)
-    if (
-        snapshot.transaction.edited_by
-    ):  # other bytes than were sent: the caller sees them before they are spent
+    # other bytes than were sent: the caller sees them before they are spent
+    if snapshot.transaction.edited_by:
         return _Done(snapshot, submitted.created)
     minted = mint(
         tx, ctx, snapshot, snapshot.effects, caller, until, Cause(agent_actor(caller.agent), "release")

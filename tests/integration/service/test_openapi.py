@@ -37,9 +37,8 @@ class AsAgent(requests.auth.AuthBase):
     def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
         path, _, query = (request.path_url or "/").partition("?")
         body = request.body if isinstance(request.body, str | bytes) else b""
-        with suppress(
-            ContractError
-        ):  # a query longer than a proof can be goes out without one, and is refused
+        # a query longer than a proof can be goes out without one, and is refused
+        with suppress(ContractError):
             request.headers["Agent-Proof"] = make_proof(
                 self.agent.key,
                 agent=self.agent.name,

@@ -228,9 +228,8 @@ async def test_a_release_and_what_ends_it_have_one_order(
     for share in (None, ENDED_FIRST, 0.0, 0.3, 0.6, 0.9):
         view = (await robots[0].submit(await pay(replicas[0]), run_key=f"end-{share}")).json()
         tokens = (await robots[0].release(view)).json()["releases"]
-        if (
-            share == ENDED_FIRST
-        ):  # and once the other way round: on a machine of its own pace each order is seen
+        # and once the other way round: on a machine of its own pace each order is seen
+        if share == ENDED_FIRST:
             await asyncio.gather(*(end(replica, view["txn"]) for replica in replicas))
         began = asyncio.get_running_loop().time()
         asked = [asyncio.ensure_future(r.redeem(tokens, f"end-{share}-{i}")) for i, r in enumerate(robots)]

@@ -108,9 +108,8 @@ async def test_a_writer_that_hangs_stops_it(
         await mended(bank)
 
 
-@pytest.mark.parametrize(
-    "engine", ["sqlite"]
-)  # a server's disk cannot be filled here; the next test is of both
+# a server's disk cannot be filled here; the next test is of both
+@pytest.mark.parametrize("engine", ["sqlite"])
 async def test_a_full_disk_stops_it_until_there_is_room_again(bank: World) -> None:
     await sql(bank, "CREATE TABLE filler (x BLOB)")
     pages = await bank.service.db.read(lambda conn: conn.execute(text("PRAGMA page_count")).scalar_one())

@@ -202,9 +202,8 @@ def _scan(text: str, limits: Limits) -> None:
             depth -= 1
         if depth > limits.max_depth:
             raise _too_deep(limits)
-        if (
-            nested > limits.max_nodes or separated >= limits.max_nodes
-        ):  # each alone announces that many values
+        # each alone announces that many values
+        if nested > limits.max_nodes or separated >= limits.max_nodes:
             raise _too_many_nodes(limits)
 
 

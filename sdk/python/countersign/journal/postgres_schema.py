@@ -126,9 +126,8 @@ def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
             for tables in _missing(connection):
                 connection.execute(_translated(tables).encode())
             return
-        if (
-            _first(connection, "SELECT to_regnamespace(%s)::text", (schema,))[0] is None
-        ):  # otherwise somebody made it for a role that may not
+        # otherwise somebody made it for a role that may not
+        if _first(connection, "SELECT to_regnamespace(%s)::text", (schema,))[0] is None:
             connection.execute(f'CREATE SCHEMA "{schema}"'.encode())
         make(connection)
 

@@ -200,10 +200,8 @@ def _plain_value(value: Any) -> Any:
 def _json_of(value: Any) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, default=str)
-    except (
-        TypeError,
-        ValueError,
-    ):  # what stands in a program's memory may have keys that are no text, or hold itself
+    except (TypeError, ValueError):
+        # what stands in a program's memory may have keys that are no text, or hold itself
         return str(value)
 
 

@@ -176,9 +176,8 @@ def tool(
         require_sound(called, lane, adapter, said | calling)
         require_calling(called, calling)
         signature = Signature(fn, called)
-        if (
-            lane == "staged"
-        ):  # a live one answers its own run, and a replay says where its type is not in the record
+        # a live one answers its own run, and a replay says where its type is not in the record
+        if lane == "staged":
             signature.require_result()
         return Tool(
             name=called,

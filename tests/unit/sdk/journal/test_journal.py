@@ -421,13 +421,8 @@ def test_a_dead_owner_is_succeeded_at_once(journal: Journal, place: JournalPlace
         new_holder().replace("/", "|"),
         f"{os.uname().nodename}/another-boot/999999/1/abc",
     ],
-    ids=[
-        "another host",
-        "nothing",
-        "nonsense",
-        "another separator",
-        "another boot",
-    ],  # one holder differs each run
+    # one holder differs each run
+    ids=["another host", "nothing", "nonsense", "another separator", "another boot"],
 )
 def test_doubt_about_an_owner_is_said(holder: str) -> None:
     assert fate_of(holder) == "unknown"

@@ -124,9 +124,8 @@ def test_the_next_level_of_a_graph_begins_once_all_of_the_one_before_has_ended(d
     steps = [
         refund("first", id="a"),
         refund("beside", id="b"),
-        refund(
-            "second", id="c", after=["a"]
-        ),  # which needs only `a`, and is of the second level all the same
+        # it needs only `a`, and is of the second level all the same
+        refund("second", id="c", after=["a"]),
     ]
     assert step_groups(desk, steps) == (("a", "b"), ("c",))
 
