@@ -41,6 +41,11 @@ class _TooLargeError(Exception):
 
 @contextmanager
 def too_much_is_unavailable(asked: Asked) -> Iterator[None]:
+    """An answer that is larger than the request allows is as good as none.
+
+    Raises:
+        ServiceUnavailable: it is.
+    """
     try:
         yield
     except _TooLargeError:
@@ -89,6 +94,7 @@ class Body:
 
 
 def arguments_of(asked: Asked) -> dict[str, Any]:
+    """The request as both of the library's clients take it."""
     return {
         "method": asked.method,
         "url": asked.target,
