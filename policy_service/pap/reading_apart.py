@@ -31,7 +31,7 @@ MAX_MEMORY_BYTES: Final = 4 * 1024**3
 _NICE: Final = 5
 _AT_A_TIME: Final = 25  # policies in one piece: what holds up the service at most is the reading of one
 
-# else it is filled after it is made
+# whole at once: without this it is filled after it is made
 copyreg.pickle(pst.FrozenMap, lambda frozen: (pst.FrozenMap, (dict(frozen),)))
 
 

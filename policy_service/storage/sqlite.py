@@ -38,7 +38,7 @@ def open_writer(url: URL, *, busy_timeout_ms: int, durable: bool = True) -> Engi
         # NORMAL may lose acknowledged commits at power loss: a trial's choice, never production's (settings.py)
         driver.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         driver.execute("PRAGMA foreign_keys = ON")
-        # or INSERT OR REPLACE deletes and no trigger sees it
+        # without it INSERT OR REPLACE deletes and no trigger sees it
         driver.execute("PRAGMA recursive_triggers = ON")
 
     return engine

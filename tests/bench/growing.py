@@ -75,7 +75,7 @@ def _multiply(database: Path, count: int) -> None:
         newest = db.execute("SELECT max(idx) FROM audit").fetchone()[0]
         guard = "SELECT sql FROM sqlite_master WHERE name = 'audit_written_without_index'"
         (trigger,) = db.execute(guard).fetchone()
-        # and put back: rows come with their index here
+        # it is put back below: rows come with their index here
         db.execute("DROP TRIGGER audit_written_without_index")
         copy_rows(db, "audit", count, "1", {**ids, "audit_id": f"'aud_' || {short}", "idx": f"{newest} + n"})
         db.execute(trigger)

@@ -54,7 +54,7 @@ def too_much_is_unavailable(asked: Asked) -> Iterator[None]:
         ) from None
 
 
-class Body:
+class AnswerBody:
     """What has been read of an answer: no more than its limit, and not for longer than it was given.
 
     The timeouts of a connection begin anew with each piece that comes, so a peer that sends a byte now and then would

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import httpx2
 
 from countersign.errors import MisuseError
-from countersign.exchange import Answered, Asked, Body, arguments_of, too_much_is_unavailable
+from countersign.exchange import AnswerBody, Answered, Asked, arguments_of, too_much_is_unavailable
 from countersign.tasks import ended_within
 from countersign.threads import Threaded, wait_for_one
 
@@ -102,7 +102,7 @@ class SyncWaits:
 
     async def send(self, asked: Asked) -> Answered:
         """Perform one request on the runtime's connection pool."""
-        body = Body(asked)
+        body = AnswerBody(asked)
         with too_much_is_unavailable(asked), self._http().stream(**arguments_of(asked)) as response:
             body.require_plain(response.headers)
             for chunk in response.iter_bytes():
@@ -178,7 +178,7 @@ class AsyncWaits:
 
     @staticmethod
     async def _stream(http: httpx2.AsyncClient, asked: Asked) -> Answered:
-        body = Body(asked)
+        body = AnswerBody(asked)
         with too_much_is_unavailable(asked):
             async with http.stream(**arguments_of(asked)) as response:
                 body.require_plain(response.headers)

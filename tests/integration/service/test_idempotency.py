@@ -138,7 +138,7 @@ async def test_a_key_is_forgotten_after_its_time_and_the_transaction_is_not(
     bank.clock.pass_(hours=71)
     assert await forget_what_is_over(bank.service.ctx) == 0
     bank.clock.pass_(hours=2)
-    # and the message about the review, once it has left
+    # the message about the review goes too, once it has left
     assert await forget_what_is_over(bank.service.ctx) >= 1
     other = await robot.submit(await pay(bank, 7), run_key="another", idempotency_key="k")
     assert other.status_code == 201, "the key is free again"

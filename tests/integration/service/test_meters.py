@@ -309,7 +309,7 @@ async def test_a_clock_that_jumps_back_frees_nothing_and_counts_nothing_twice(
 
 async def test_asked_again_an_effect_sees_what_was_held_before_it(bank: World, robot: Agent) -> None:
     first = await submitted(robot, await pay(bank, 700, "a"), key="a")
-    # the budget is full now, its own part included
+    # this fills the budget, its own part included
     await submitted(robot, await pay(bank, 300, "b"), key="b")
     maya = await bank.person("maya")
     await maya.vote(first)

@@ -143,7 +143,7 @@ async def test_a_process_that_dies_while_delivering_leaves_the_message_due_again
     store: Database, clock: Clock
 ) -> None:
     await put(store, "a")
-    # and nothing more is heard of it
+    # it is taken, and nothing more is heard of it
     assert len(await store.write(lambda tx: outbox.claim(tx, 10, RETRY))) == 1
     receiver = Receiver()
     clock.later(59.9)

@@ -60,7 +60,10 @@ def what_stands(
     unknown = [name for name, outcome in outcomes.items() if outcome in _UNKNOWN]
     told = ["Its live effects stand."] if kept else []
     if standing:
-        told.append(f"Still standing and not undone: {', '.join(standing)}; only a person can take it back.")
+        told.append(
+            f"Still standing and not undone: {', '.join(standing)}; `countersign resume --tools MODULE` takes back "
+            "what still can be, the rest is for a person."
+        )
     if compensating:
         asked = f": people are asked first ({'; '.join(map(str, reviews))})" if reviews else ""
         told.append(

@@ -126,7 +126,7 @@ def prepare(connection: psycopg.Connection[Any], schema: str) -> None:
             for tables in _missing(connection):
                 connection.execute(_translated(tables).encode())
             return
-        # otherwise somebody made it for a role that may not
+        # one that is there was made by somebody, for a role that may make none
         if _first(connection, "SELECT to_regnamespace(%s)::text", (schema,))[0] is None:
             connection.execute(f'CREATE SCHEMA "{schema}"'.encode())
         make(connection)

@@ -172,7 +172,7 @@ def _plain(change: Change) -> dict[str, Any]:
     before, after = change.before, change.after
     told: dict[str, Any] = {"key": change.key, "what": _what(change)}
     if isinstance(before, Mapping) and isinstance(after, Mapping):
-        # which cut values may not show
+        # values that are cut may not show which
         told["columns"] = [str(one) for one in _columns_that_differ(before, after)]
     return told | {"before": _plain_side(before), "after": _plain_side(after)}
 

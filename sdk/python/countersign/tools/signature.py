@@ -254,7 +254,7 @@ class Signature:
                 continue
             except (AdmissionError, PydanticSerializationError) as error:
                 why = str(error)
-            # as below
+            # out here, as above
             raise NotStageable(f"argument {name!r} of {self.tool!r} cannot be written as JSON: {why}")
         return canonicalize(admit(written))
 

@@ -436,7 +436,10 @@ def test_what_is_kept_up_by_more_than_people_is_not_said_to_wait_for_them(desk: 
         charge("o-1", 100)
         refund("o-1", 100)
         notify("o-1")
-    assert "Still standing and not undone: refund#2; only a person can take it back." in str(failed.value)
+    assert "Still standing and not undone: refund#2; `countersign resume --tools MODULE` takes back" in str(
+        failed.value
+    )
+    assert "the rest is for a person" in str(failed.value)
     assert "another key" not in str(failed.value)
     (found,) = resume(desk.runtime)
     assert (found.waiting, found.is_kept_up) == (False, True)
@@ -612,6 +615,7 @@ def test_why_it_is_not_taken_back_yet_is_told_as_well(desk: Desk) -> None:
     def away(*_: str) -> NoReturn:
         raise Refused(503, ErrorCode.INTERNAL, "away")
 
+    compensate = desk.service.compensate
     desk.service.compensate = away  # type: ignore[method-assign]
     with (
         pytest.raises(
@@ -622,6 +626,10 @@ def test_why_it_is_not_taken_back_yet_is_told_as_well(desk: Desk) -> None:
         charge("o-1", 100)
         notify("o-1")
     assert failed.value.outcomes["charge#1"] == "fired"
+    assert "`countersign resume --tools MODULE` takes back what still can be" in str(failed.value)
+    desk.service.compensate = compensate  # type: ignore[method-assign]
+    resume(desk.runtime)
+    assert [what for what, *_ in desk.done] == ["charge", "void"]
 
 
 def test_a_compensating_tool_nobody_registered_is_refused_at_staging(desk: Desk) -> None:

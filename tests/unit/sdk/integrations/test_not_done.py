@@ -186,7 +186,7 @@ def test_what_may_fail_and_did_makes_nothing_of_what_stands_beside_it(
     talk.run([talk.calls(*calls, turn="a"), talk.says("Done.")], tools, runtime=desk.runtime)
     with pytest.raises(AlreadyRedeemed, match=r"mail#. failed.*If you mean to act once more") as spent:
         talk.run([talk.calls(GARBAGE, turn="b")], tools, runtime=desk.runtime)
-    assert "only a person" not in str(spent.value) and "Nothing of this" not in str(spent.value)
+    assert "Still standing" not in str(spent.value) and "Nothing of this" not in str(spent.value)
 
 
 # ------------------------------------------------------------------------------------------------------ nobody knows

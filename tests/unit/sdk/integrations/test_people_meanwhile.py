@@ -97,7 +97,7 @@ def test_each_message_is_heard_as_it_is_added(desk: Desk, talk: Talk) -> None:
             runtime=desk.runtime,
             on_message=heard.append,
         )
-    # with it the run goes on once a person has settled it
+    # with that message the run goes on once a person has settled it
     assert [one["role"] for one in heard] == ["assistant"]
     with pytest.raises(OutcomeUnknown):
         talk.run([], [notify], runtime=desk.runtime, messages=[*ASK, *heard])
