@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,25 +33,6 @@ class Answered:
     body: bytes
 
 
-class _TooLargeError(Exception):
-    """More bytes than the request allows."""
-
-
-@contextmanager
-def too_much_is_unavailable(asked: Asked) -> Iterator[None]:
-    """An answer that is larger than the request allows is as good as none.
-
-    Raises:
-        ServiceUnavailable: it is.
-    """
-    try:
-        yield
-    except _TooLargeError:
-        raise ServiceUnavailable(
-            f"{asked.method} {asked.target}", f"its answer is larger than {asked.max_bytes} bytes"
-        ) from None
-
-
 class AnswerBody:
     """What has been read of an answer: no more than its limit, and not for longer than it was given.
 
@@ -76,21 +55,23 @@ class AnswerBody:
         """
         coding = headers.get("Content-Encoding", "identity")
         if coding.strip().lower() != "identity":
-            raise ServiceUnavailable(
-                f"{self._asked.method} {self._asked.target}", f"its answer is compressed ({coding[:40]!r})"
-            )
+            raise self._refused(f"is compressed ({coding[:40]!r})")
 
     def add(self, chunk: bytes) -> None:
         """One more piece.
 
         Raises:
+            ServiceUnavailable: it is larger than the request allows.
             httpx2.ReadTimeout: it is still not complete when its time is up.
         """
         self.read += chunk
         if len(self.read) > self._max_bytes:
-            raise _TooLargeError
+            raise self._refused(f"is larger than {self._max_bytes} bytes")
         if time.monotonic() > self._until:
             raise httpx2.ReadTimeout(f"the answer was not complete after {self._seconds:g} s")
+
+    def _refused(self, why: str) -> ServiceUnavailable:
+        return ServiceUnavailable(f"{self._asked.method} {self._asked.target}", f"its answer {why}")
 
 
 def arguments_of(asked: Asked) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 import httpx2
 
 from countersign.errors import MisuseError
-from countersign.exchange import AnswerBody, Answered, Asked, arguments_of, too_much_is_unavailable
+from countersign.exchange import AnswerBody, Answered, Asked, arguments_of
 from countersign.tasks import ended_within
 from countersign.threads import Threaded, wait_for_one
 
@@ -103,7 +103,7 @@ class SyncWaits:
     async def send(self, asked: Asked) -> Answered:
         """Perform one request on the runtime's connection pool."""
         body = AnswerBody(asked)
-        with too_much_is_unavailable(asked), self._http().stream(**arguments_of(asked)) as response:
+        with self._http().stream(**arguments_of(asked)) as response:
             body.require_plain(response.headers)
             for chunk in response.iter_bytes():
                 body.add(chunk)
@@ -179,12 +179,11 @@ class AsyncWaits:
     @staticmethod
     async def _stream(http: httpx2.AsyncClient, asked: Asked) -> Answered:
         body = AnswerBody(asked)
-        with too_much_is_unavailable(asked):
-            async with http.stream(**arguments_of(asked)) as response:
-                body.require_plain(response.headers)
-                async for chunk in response.aiter_bytes():
-                    body.add(chunk)
-                return Answered(response.status_code, response.headers, bytes(body.read))
+        async with http.stream(**arguments_of(asked)) as response:
+            body.require_plain(response.headers)
+            async for chunk in response.aiter_bytes():
+                body.add(chunk)
+            return Answered(response.status_code, response.headers, bytes(body.read))
 
     async def sleep(self, seconds: float) -> None:
         """Let other tasks run."""

@@ -14,9 +14,8 @@ from countersign.engine import Engine
 
 log: Final = logging.getLogger("countersign")
 
-_CLOCKS_APART: Final = (
-    3600.0  # seconds our clock and the service's may differ when it says since when it forgot
-)
+# seconds our clock and the service's may differ when it says since when it forgot
+_CLOCKS_APART: Final = 3600.0
 
 
 async def tell_restored(engine: Engine) -> bool:

@@ -17,6 +17,7 @@ from countersign.clock import Clock
 from countersign.contract.canonical import canonicalize
 from countersign.journal.chain import OWN, changing
 from countersign.journal.database import Database, Unit
+from countersign.journal.meta import set_meta
 
 _TURN: Final = "turn"
 
@@ -44,12 +45,7 @@ class Conversations:
             for mark in marks:
                 known = self.turns(run, mark)
                 if turn not in known:
-                    change.run(
-                        "meta",
-                        "INSERT INTO meta (name, value) VALUES (?, ?) "
-                        "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                        (_name(run, mark), json.dumps(sorted(known | {turn}))),
-                    )
+                    set_meta(change, _name(run, mark), json.dumps(sorted(known | {turn})))
 
 
 def _name(run: str, mark: str) -> str:
