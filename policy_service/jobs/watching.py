@@ -123,7 +123,7 @@ class Watch:
     def _log(self, found: Measured, now: datetime) -> None:
         # Operator verbs write lines while no service runs, `restored` many: they are late only once one had time to
         # number them.
-        self._began = self._began or now
+        self._began = min(now, self._began or now)
         waited_s = min(found.unnumbered.age(now), (now - self._began).total_seconds())
         late = waited_s > self._settings.log_lag_s
         wrong = f"{found.unnumbered.count} lines of the log have no index" if late else None
