@@ -17,7 +17,7 @@ READY        := $(VENV)/.ready
 VECTORS := tests/unit/contract/test_third_party.py tests/properties/test_cedar_corpus.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo airline test test-long coverage vectors check bench predecessors pages lock env counterparts
+.PHONY: help demo airline test test-at test-long coverage vectors check bench predecessors pages lock env counterparts
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -30,6 +30,12 @@ airline: $(READY) ## 100 recorded agent runs through SDK and service; TAU_AIRLIN
 
 test: $(READY) counterparts ## the suite; what is missing on this machine is skipped and told
 	@$(PY) -m pytest -n $(JOBS) -m "not long" --randomly-seed=$(SEED) $(ARGS)
+
+test-at: $(READY) counterparts ## the suite on another day: AT="2028-02-29 23:55" (UTC) and a zone, TZ=; Linux with a C compiler
+	@folder=$$(mktemp -d) && trap "rm -r $$folder" EXIT && chmod 755 $$folder \
+	  && $(CC) -shared -fPIC -O2 -o $$folder/moved_clock.so tests/fakes/moved_clock.c \
+	  && export CLOCK_AHEAD_S=$$(( $$(date -u -d "$(AT)" +%s) - $$(date +%s) )) LD_PRELOAD=$$folder/moved_clock.so \
+	  && $(PY) -m pytest -n $(JOBS) -m "not long" --randomly-seed=$(SEED) $(ARGS)
 
 test-long: $(READY) counterparts ## what `test` leaves out, and examples by the thousand, with a fresh seed
 	@HYPOTHESIS_PROFILE=long $(PY) -m pytest -n $(JOBS) --timeout 1800 -m "long or deep or hypothesis" $(ARGS)

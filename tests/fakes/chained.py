@@ -23,6 +23,7 @@ from countersign.contract import EffectState
 from countersign.journal.holding import Hold
 from countersign.journal.outbox import Outbox
 from countersign.journal.place import JournalPlace
+from countersign.llm.budgets import day_of
 from tests.fakes.desk import charge_tools, failing_tool, make_desk, note_tool, notes_database, refund_tool
 
 
@@ -66,7 +67,8 @@ def eventful_journal(folder: Path, place: JournalPlace | None = None) -> Path:
     runtime.journal.traces.keep(unknown.txn, "00-1-2-01")
     spending = runtime.journal.spending
     for call_id, run in (("c-1", "fired"), ("c-2", None)):
-        hold = Hold("support", "tokens", "day" if run is None else "run", "", 1000, run or "2026-11-25", 100)
+        period = run or day_of(desk.clock.wall()).isoformat()
+        hold = Hold("support", "tokens", "day" if run is None else "run", "", 1000, period, 100)
         hold = replace(hold, budget=f"support/{hold.per}")
         assert spending.reserve(call_id, run, "some-model", [hold]) is None
     spending.settle("c-1", {"provider": "anthropic", "all_tokens": 80}, {"support/run": 80})

@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -60,6 +60,13 @@ class Clock:
     def __init__(self) -> None:
         self._ahead = timedelta()
         self._stopped: datetime | None = None
+
+    @classmethod
+    def from_noon(cls) -> Self:
+        """It runs from the next noon on: no calendar day ends in the middle of a test."""
+        clock = cls()
+        clock.pass_(hours=(12 - clock().hour) % 24)
+        return clock
 
     def __call__(self) -> datetime:
         return self._stopped or datetime.now(UTC) + self._ahead

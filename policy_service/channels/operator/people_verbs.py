@@ -32,7 +32,7 @@ def _revoke_approver(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 def _reinstate_approver(tx: Tx, settings: Settings, args: Arguments) -> Any:
     iss, _, sub = args["person"].partition("|")  # a subject may hold one too (Auth0), an issuer may not
-    revoke.reinstate_approver(tx, iss, sub)
+    revoke.reinstate_approver(tx, iss, sub, args.get("reason"))
     return {"person": args["person"]}
 
 

@@ -24,6 +24,9 @@ revoke_app = typer.Typer(no_args_is_help=True, help="End for good what was allow
 reinstate_app = typer.Typer(no_args_is_help=True, help="Take a revocation of a person back.")
 
 Reason = Annotated[str, typer.Option(help="Why, in your words; it stays in the log.", prompt=True)]
+OptionalReason = Annotated[
+    str | None, typer.Option("--reason", help="Why, in your words; it stays in the log.")
+]
 AgentName = Annotated[str, typer.Argument(help="The agent.")]
 KeyId = Annotated[str, typer.Argument(help="The key's id, as `policy-service agent list` shows it.")]
 ToolName = Annotated[str, typer.Argument(help="The tool, as policies name it.")]
@@ -91,28 +94,28 @@ def _tools_here() -> list[str]:
 
 
 @unfreeze_app.command("agent")
-def unfreeze_agent(name: AgentName, as_json: AsJson = False) -> None:
+def unfreeze_agent(name: AgentName, reason: OptionalReason = None, as_json: AsJson = False) -> None:
     """Let a frozen agent act again; what lapsed meanwhile stays lapsed."""
     with sentences():
-        done = _done("unfreeze", {"agent": name})
+        done = _done("unfreeze", {"agent": name, "reason": reason})
         _say(done, as_json, f"{name} may act again")
 
 
 @unfreeze_app.command("tool")
-def unfreeze_tool(name: ToolName, as_json: AsJson = False) -> None:
+def unfreeze_tool(name: ToolName, reason: OptionalReason = None, as_json: AsJson = False) -> None:
     """Let a frozen tool be used again."""
-    _go_on(name, as_json)
+    _go_on(name, reason, as_json)
 
 
 @unfreeze_app.command("everything")
-def unfreeze_everything(as_json: AsJson = False) -> None:
+def unfreeze_everything(reason: OptionalReason = None, as_json: AsJson = False) -> None:
     """Go on. Agents and tools that are frozen by themselves stay so."""
-    _go_on(None, as_json)
+    _go_on(None, reason, as_json)
 
 
-def _go_on(tool: str | None, as_json: bool) -> None:
+def _go_on(tool: str | None, reason: str | None, as_json: bool) -> None:
     with sentences():
-        done = _done("go-on", {"tool": tool})
+        done = _done("go-on", {"tool": tool, "reason": reason})
         what = tool or "everything"
         _say(done, as_json, f"{what} may go on" if done["ended"] else f"{what} was not frozen")
 
@@ -191,10 +194,10 @@ def revoke_commit(
 
 
 @reinstate_app.command("approver")
-def reinstate_approver(person: PersonKey, as_json: AsJson = False) -> None:
+def reinstate_approver(person: PersonKey, reason: OptionalReason = None, as_json: AsJson = False) -> None:
     """Let a revoked person decide again; the votes that left the count stay out of it."""
     with sentences():
-        done = _done("reinstate-approver", {"person": person})
+        done = _done("reinstate-approver", {"person": person, "reason": reason})
         _say(done, as_json, f"{person} may decide again")
 
 

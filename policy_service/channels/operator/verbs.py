@@ -91,7 +91,7 @@ def _freeze(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _unfreeze(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    agents.unfreeze(tx, args["agent"])
+    agents.unfreeze(tx, args["agent"], args.get("reason"))
     return {"agent": args["agent"], "frozen": False}
 
 
@@ -124,7 +124,7 @@ def _list_stops(tx: Tx, settings: Settings, args: Arguments) -> Any:
 
 
 def _go_on(tx: Tx, settings: Settings, args: Arguments) -> Any:
-    return {"tool": args["tool"], "ended": stops.unfreeze_tool(tx, args["tool"])}
+    return {"tool": args["tool"], "ended": stops.unfreeze_tool(tx, args["tool"], args.get("reason"))}
 
 
 def _revoke_effect(tx: Tx, settings: Settings, args: Arguments) -> Any:

@@ -164,7 +164,7 @@ def revoke_approver(tx: Tx, iss: str, sub: str, reason: str) -> int:
     return votes
 
 
-def reinstate_approver(tx: Tx, iss: str, sub: str) -> None:
+def reinstate_approver(tx: Tx, iss: str, sub: str, reason: str | None = None) -> None:
     """Let a person decide again; the votes that were revoked stay so.
 
     Raises:
@@ -173,4 +173,5 @@ def reinstate_approver(tx: Tx, iss: str, sub: str) -> None:
     who = (col(PersonRow.iss) == iss, col(PersonRow.sub) == sub, col(PersonRow.revoked_at).is_not(None))
     if tx.conn.execute(update(PersonRow).where(*who).values(revoked_at=None)).rowcount == 0:
         raise NotFoundError(f"{iss}|{sub} is not revoked")
-    append(tx, "approver_reinstated", actor=OPERATOR, body={"person": f"{iss}|{sub}"})
+    why = {} if reason is None else {"reason": reason}
+    append(tx, "approver_reinstated", actor=OPERATOR, body={"person": f"{iss}|{sub}", **why})

@@ -10,7 +10,7 @@ import pytest
 from tests.fakes.log_check import faults_of_log
 from tests.fakes.payments import Payments
 from tests.fakes.vault import Vault
-from tests.fakes.world import Agent, World, running
+from tests.fakes.world import Agent, Clock, World, running
 from tests.integration.service.engines import database_on
 from tests.unit.storage.databases import migrated_template, postgres_server
 
@@ -51,9 +51,17 @@ def folder(tmp_path: Path) -> Payments:
 
 
 @pytest.fixture
-async def bank(tmp_path: Path, folder: Payments, database: dict[str, str]) -> AsyncIterator[World]:
+def clock() -> Clock:
+    """The clock of ``bank``."""
+    return Clock()
+
+
+@pytest.fixture
+async def bank(
+    tmp_path: Path, folder: Payments, clock: Clock, database: dict[str, str]
+) -> AsyncIterator[World]:
     """The real service over ``folder``."""
-    async with running(tmp_path / "data", folder.path, **database) as started:
+    async with running(tmp_path / "data", folder.path, clock=clock, **database) as started:
         yield started
         assert await started.service.db.read(faults_of_log) == []
 

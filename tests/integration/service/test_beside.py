@@ -14,7 +14,7 @@ from policy_service.workflow.pages import past
 from policy_service.workflow.reading.beside import Beside, LastApproved, Past
 from policy_service.workflow.reading.reviews import ReviewPage
 from tests.fakes.payments import ANYBODY, MAIL, Payments, gate, person
-from tests.fakes.world import Agent, Visitor, World, running
+from tests.fakes.world import Agent, Clock, Visitor, World, running
 from tests.integration.service.effects import call, mail, pay
 from tests.integration.service.engines import ENGINES
 from tests.integration.service.metered import metered
@@ -324,7 +324,8 @@ async def test_beside_a_tool_nobody_describes_any_more_nothing_of_the_past_is_sh
 
 @pytest.fixture
 async def counted(tmp_path: Path, database: dict[str, str]) -> AsyncIterator[World]:
-    async with running(tmp_path / "data", metered(tmp_path / "metered").path, **database) as world:
+    path = metered(tmp_path / "metered").path
+    async with running(tmp_path / "data", path, clock=Clock.from_noon(), **database) as world:
         yield world
 
 

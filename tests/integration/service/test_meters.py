@@ -38,6 +38,12 @@ def folder(tmp_path: Path) -> Payments:
     return metered(tmp_path / "bundle")
 
 
+@pytest.fixture
+def clock() -> Clock:
+    """A meter that counts a day sees one day."""
+    return Clock.from_noon()
+
+
 async def submitted(agent: Agent, *effects: dict[str, Any], key: str) -> dict[str, Any]:
     view: dict[str, Any] = (await agent.submit(*effects, run_key=key)).json()
     return view

@@ -14,7 +14,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from sqlalchemy import select
+from sqlalchemy import create_engine, select
 from typer.testing import CliRunner
 
 from countersign.contract import PrivateKey
@@ -251,6 +251,29 @@ def test_an_answer_that_is_none_is_a_sentence(tmp_path: Path, answer: bytes) -> 
         code, said = verb(env, "freeze", "everything", "--reason", "x")
         server.join(30)
     assert code == 1 and "not known" in said
+
+
+ENDED = {
+    "agent_unfrozen": (("freeze", "agent", "stopped"), ("unfreeze", "agent", "stopped")),
+    "stop_ended": (("freeze", "everything"), ("unfreeze", "everything")),
+    "approver_reinstated": (("revoke", "approver", "idp|zoe"), ("reinstate", "approver", "idp|zoe")),
+}
+
+
+@pytest.mark.parametrize("kind", ENDED)
+def test_the_reason_for_ending_a_stop_is_logged(up: Operated, folder: Path, kind: str) -> None:
+    verb(up.env, "agent", "enroll", "stopped")
+    stop, end = ENDED[kind]
+    for reason in ((), ("--reason", f"{kind}: it is fixed")):  # the reason is optional
+        assert verb(up.env, *stop, "--reason", "x")[0] == 0
+        assert verb(up.env, *end, *reason)[0] == 0
+    line = table(AuditRow).c
+    engine = create_engine(f"sqlite:///{folder / 'data/countersign.db'}")
+    with engine.connect() as conn:
+        bodies = conn.execute(select(line.body).where(line.kind == kind).order_by(line.audit_id)).scalars()
+        reasons = [json.loads(body).get("reason") for body in bodies]
+    engine.dispose()
+    assert reasons[-2:] == [None, f"{kind}: it is fixed"]
 
 
 def test_what_is_frozen_can_be_listed(up: Operated) -> None:

@@ -24,7 +24,7 @@ from policy_service.storage.outbox import put
 from policy_service.storage.plumbing import LeaseRow, OutboxRow
 from policy_service.tokens.keys import rotate_keys
 from tests.fakes.payments import Payments
-from tests.fakes.world import World, running
+from tests.fakes.world import Clock, World, running
 from tests.integration.service.effects import pay
 from tests.integration.service.engines import ENGINES
 
@@ -156,6 +156,27 @@ async def test_a_log_nobody_numbers_stops_it_since_its_oldest_line(bank: World) 
     await bank.service.db.write(lambda tx: tx.conn.execute(delete(leases)).rowcount)
     await bank.service.sequencer.number()
     await mended(bank)
+
+
+async def test_lines_written_before_a_start_are_late_only_after_the_start(
+    tmp_path: Path, folder: Payments, database: dict[str, str]
+) -> None:
+    async with running(tmp_path / "data", folder.path, **database) as bank:
+        await bank.agent("robot")
+        await bank.service.sequencer.number()
+        lease = {"holder": "another-process", "expires_at": bank.clock() + timedelta(days=1)}
+        await bank.service.db.write(
+            lambda tx: tx.conn.execute(update(table(LeaseRow)).values(lease)).rowcount
+        )
+        await bank.operator("stop", {"tool": None, "reason": "restored"})
+    later = Clock()
+    later.pass_(hours=1)
+    async with running(tmp_path / "data", folder.path, clock=later, **database) as bank:
+        await bank.service.watch.look()
+        assert list(await found(bank)) == ["frozen"]
+        later.pass_(seconds=11)
+        await bank.service.watch.look()
+        assert list(await found(bank)) == ["log", "frozen"]
 
 
 async def test_an_epoch_mark_that_cannot_be_written_stops_it(bank: World) -> None:

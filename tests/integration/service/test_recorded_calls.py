@@ -15,7 +15,7 @@ from policy_service.cli import app
 from policy_service.pap.changes.calls import read_calls
 from policy_service.workflow.trials import recorded
 from tests.fakes.payments import Payments, gate
-from tests.fakes.world import Agent, World, running
+from tests.fakes.world import Agent, Clock, World, running
 from tests.integration.service.effects import pay
 from tests.integration.service.metered import metered
 from tests.integration.service.test_secrets import CARD, PIN, TRANSFER, submitted
@@ -146,7 +146,7 @@ async def test_an_explained_effect_keeps_its_secrets_whatever_the_manifest_says_
 
 async def test_meters_are_recorded_as_the_decision_saw_them(tmp_path: Path) -> None:
     folder = metered(tmp_path / "bundle")
-    async with running(tmp_path / "data", folder.path) as bank:
+    async with running(tmp_path / "data", folder.path, clock=Clock.from_noon()) as bank:
         robot = await bank.agent("robot")
         await robot.submit(await pay(bank, 300), run_key="r-1")
         denied = (await robot.submit(await pay(bank, 800), run_key="r-2")).json()

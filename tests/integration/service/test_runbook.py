@@ -9,12 +9,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import contextmanager
 from pathlib import Path
+from uuid import uuid4
 
 import httpx2
 import pytest
-from sqlalchemy import create_engine, text
+from sqlalchemy import NullPool, create_engine, make_url, text
 
 from tests.counterparts import postgres, require
 from tests.fakes.operated import Operated, command, environment, free_port
@@ -97,20 +98,18 @@ def shell(folder: Path) -> dict[str, str]:
 class Deployment:
     """An operator's host, an agent's host, and a service between them."""
 
-    def __init__(self, home: Path, url: str | None, new_url: str | None) -> None:
+    def __init__(self, home: Path, database: Mapping[str, str] | None = None) -> None:
+        """``database``: what an operator exports for PostgreSQL."""
         bundle, self.agent_home = home / "bundle", home / "agent"
         for folder in (bundle, self.agent_home, home / "backups", home / "key-backups"):
             folder.mkdir()
         inherited = shell(home)
-        more = {} if url is None else {"COUNTERSIGN_DATABASE_URL": url}
         self.operator = Host(
             home,
             inherited
-            | environment(home / "data", bundle, free_port(), **more)
+            | environment(home / "data", bundle, free_port(), **(database or {}))
             | {"BACKUPS": str(home / "backups"), "KEY_BACKUPS": str(home / "key-backups")},
         )
-        if new_url is not None:
-            self.operator.env |= {"NEW_DATABASE_URL": new_url, "NEW_DATABASE": new_url.rpartition("/")[2]}
         port = self.operator.env["COUNTERSIGN_PORT"]
         self.agent = Host(
             self.agent_home,
@@ -142,22 +141,43 @@ class Deployment:
         return (self.agent_home / "world.log").read_text().split()
 
 
+@contextmanager
+def role_of_the_docs(server: str) -> Iterator[dict[str, str]]:
+    """Role and database as docs/postgresql.md creates them; what an operator exports for them."""
+    role = f"r{uuid4().hex}"
+    page = blocks("docs/postgresql.md", (ROOT / "docs/postgresql.md").read_text())
+    sql = next(block.text for block in page if block.text.startswith("CREATE ROLE"))
+    created = [one for one in sql.replace("countersign", role).split(";") if one.strip()]
+    admin = create_engine(server, isolation_level="AUTOCOMMIT", poolclass=NullPool)
+    url = make_url(server).set(drivername="postgresql")
+    own = url.set(username=role, password="...")
+    with admin.connect() as conn:
+        for statement in created:
+            conn.execute(text(statement))
+    try:
+        yield {
+            "COUNTERSIGN_DATABASE_URL": own.set(database=role).render_as_string(hide_password=False),
+            "ADMIN_DATABASE_URL": url.render_as_string(hide_password=False),
+            "ROLE": role,
+            "NEW_DATABASE": f"{role}_new",
+            "NEW_DATABASE_URL": own.set(database=f"{role}_new").render_as_string(hide_password=False),
+        }
+    finally:
+        with admin.connect() as conn:
+            for name in (role, f"{role}_new"):
+                conn.execute(text(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)"))
+            conn.execute(text(f"DROP ROLE {role}"))
+
+
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.long)])  # a minute each
 def deployment(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Deployment]:
     """Set up and not running, on either engine."""
     if request.param == "sqlite":
-        yield Deployment(tmp_path, None, None)
+        yield Deployment(tmp_path)
         return
     require("PostgreSQL's programs", postgres.programs() is not None, postgres.WAY_TO_GET)
-    server = request.getfixturevalue("postgres_server")
-    with ExitStack() as stack:
-        url = stack.enter_context(postgres.database(server)).replace("+psycopg", "")
-        new = f"{url}_new"
-        yield Deployment(tmp_path, url, new)
-        admin = create_engine(server, isolation_level="AUTOCOMMIT")
-        with admin.connect() as conn:
-            conn.execute(text(f"DROP DATABASE IF EXISTS {new.rpartition('/')[2]} WITH (FORCE)"))
-        admin.dispose()
+    with role_of_the_docs(request.getfixturevalue("postgres_server")) as database:
+        yield Deployment(tmp_path, database)
 
 
 @pytest.mark.timeout(600)  # some twenty commands, each a process that imports everything
@@ -191,7 +211,7 @@ def test_the_runbook_brings_a_deployment_back_and_nothing_fires_twice(deployment
 
 
 def test_a_copy_is_one_private_sound_file_of_what_was_committed(tmp_path: Path) -> None:
-    deployment = Deployment(tmp_path, None, None)
+    deployment = Deployment(tmp_path)
     with deployment.serving():
         deployment.fires("before")
         deployment.operator.run("policy-service backup one.db")

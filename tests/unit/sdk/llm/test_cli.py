@@ -12,7 +12,9 @@ from typer.testing import CliRunner
 
 from countersign import Budget, NotDone, llm_call, record_llm
 from countersign.cli.app import app
+from countersign.clock import SystemClock
 from countersign.journal.holding import Hold
+from countersign.llm.budgets import day_of
 from tests.fakes.desk import Desk, make_desk
 from tests.fakes.llm_answers import ANTHROPIC, OPENAI_CHAT, SECRET
 
@@ -31,13 +33,17 @@ models = ["other-*"]
 
 @pytest.fixture
 def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk:
-    """A journal with calls of today: one done, one never made, one that nobody knows of, one of long ago."""
+    """A journal with calls of today: one done, one never made, one that nobody knows of, one of long ago.
+
+    The command line and this journal share the desk's clock, so the day cannot end in the middle of a test.
+    """
     path = tmp_path / "budgets.toml"
     path.write_text(FILED)
     desk = make_desk(tmp_path, budgets=ROWS, budgets_path=path)
     monkeypatch.setenv("COUNTERSIGN_BUDGETS", str(path))
     monkeypatch.setenv("COUNTERSIGN_JOURNAL", str(desk.runtime.settings.journal_path))
-    now = datetime.now(UTC).timestamp()
+    monkeypatch.setattr(SystemClock, "wall", desk.clock.wall)
+    now = desk.clock.time
     with desk.runtime:
         desk.clock.time = now - 40 * 86_400
         record_llm(OPENAI_CHAT, model=MODEL, run="old\x1b[2J", runtime=desk.runtime)
@@ -65,7 +71,7 @@ def said(*words: str) -> Any:
 
 def test_every_budget_is_listed_with_what_it_has_left(told: Desk) -> None:
     rows = said("list")
-    today = datetime.now(UTC).date()
+    today = day_of(told.clock.time)
     renews = datetime.combine(today + timedelta(days=1), datetime.min.time(), UTC).isoformat()
     found = [(row["budget"], row["period"], row["spent"], row["reserved"], row["left"]) for row in rows]
     assert found == [
@@ -151,12 +157,13 @@ def test_a_person_settles_a_call_that_nobody_knows_of(
 
 
 def test_what_a_killed_process_reserved_is_settled_once_it_cannot_be_under_way(told: Desk) -> None:
-    now = datetime.now(UTC).timestamp()
-    hold = Hold("a-day", "tokens", "day", "", 10_000, datetime.now(UTC).date().isoformat(), 70)
+    now = told.clock.time
+    hold = Hold("a-day", "tokens", "day", "", 10_000, day_of(now).isoformat(), 70)
     for name, ago in (("aaaaaaaa-young", 60), ("bbbbbbbb-older", 3700)):
         told.clock.time = now - ago
         with told.restarted() as later:
             assert later.runtime.journal.spending.reserve(name, "r-9", MODEL, [hold]) is None
+    told.clock.time = now
     assert "may be under way" in refused("settle", "aaaaaaaa", "--not-made")
     assert said("settle", "bbbbbbbb", "--not-made")[0]["state"] == "released"
     assert said("list")[0]["reserved"] == "170"  # the young one's, and the one nobody knows of
