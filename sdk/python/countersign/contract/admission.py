@@ -18,7 +18,7 @@ from typing import Final, NoReturn, TypeAlias, cast
 
 import orjson
 
-from .canonical import MAX_SAFE_INTEGER, canonicalize, integer_out_of_range, not_json
+from .canonical import MAX_SAFE_INTEGER, canonicalize, integer_out_of_range, not_a_key, not_json
 from .errors import AdmissionError
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
@@ -52,6 +52,7 @@ _OTHER: Final = object()
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
 _SORTED: Final = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 _SAFE_DIGITS: Final = 17  # "-9007199254740991"
+_QUOTED: Final = 40  # characters of what is refused
 _FIRST_EXPONENT_FORM: Final = (
     1e21  # RFC 8785 (ECMA-262 7.1.12.1) writes 1e+21 with an exponent, 1e+20 as an integer
 )
@@ -201,10 +202,10 @@ def _scan(text: str, limits: Limits) -> None:
         elif mark in "]}":
             depth -= 1
         if depth > limits.max_depth:
-            raise _too_deep(limits)
+            raise too_deep(limits)
         # each alone announces that many values
         if nested > limits.max_nodes or separated >= limits.max_nodes:
-            raise _too_many_nodes(limits)
+            raise too_many_nodes(limits)
 
 
 def _object(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
@@ -212,7 +213,9 @@ def _object(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
     if len(members) != len(pairs):
         seen: set[str] = set()
         repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise AdmissionError("duplicate_key", f"key {repeated!r} appears twice in one object; keep one")
+        raise AdmissionError(
+            "duplicate_key", f"key {repeated[:_QUOTED]!r} appears twice in one object; keep one"
+        )
     if not RESERVED_KEYS.isdisjoint(members):
         raise _reserved(members)
     return members
@@ -251,7 +254,7 @@ def _number(value: float) -> int | float:
 
 def _no_float(digits: str) -> NoReturn:
     raise AdmissionError(
-        "float_refused", f"{digits[:40]!r} is not a plain integer; no fractions or exponents here"
+        "float_refused", f"{digits[:_QUOTED]!r} is not a plain integer; no fractions or exponents here"
     )
 
 
@@ -266,7 +269,7 @@ def _require_whole(text: str, value: JSON, limits: Limits) -> None:
     if text.count("[") + text.count("{") + text.count(",") >= limits.max_nodes:
         count = sum(1 for _ in _nodes(value))
         if count > limits.max_nodes:
-            raise _too_many_nodes(limits)
+            raise too_many_nodes(limits)
 
 
 def _require_no_surrogate(value: JSON) -> None:
@@ -297,7 +300,7 @@ def _require_text(text: str) -> str:
 def _admit(value: object, depth: int, limits: Limits, budget: list[int]) -> JSON:
     budget[0] -= 1
     if budget[0] < 0:
-        raise _too_many_nodes(limits)
+        raise too_many_nodes(limits)
     if value is None or isinstance(value, bool):
         return value
     kind = type(value)
@@ -308,7 +311,7 @@ def _admit(value: object, depth: int, limits: Limits, budget: list[int]) -> JSON
     if kind is float:
         return _number(value) if limits.floats else _no_float(repr(value))  # type: ignore[arg-type]
     if depth > limits.max_depth:
-        raise _too_deep(limits)
+        raise too_deep(limits)
     if kind is list:
         return [_admit(item, depth + 1, limits, budget) for item in value]  # type: ignore[attr-defined]
     if kind is dict:
@@ -322,7 +325,7 @@ def _admit_object(
     admitted: dict[str, JSON] = {}
     for key, item in members.items():
         if type(key) is not str:
-            raise AdmissionError("not_a_json_value", f"object key {key!r} is not a string; use text keys")
+            raise not_a_key(key)
         admitted[_require_text(key)] = _admit(item, depth + 1, limits, budget)
     if not RESERVED_KEYS.isdisjoint(admitted):
         raise _reserved(admitted)
@@ -335,11 +338,13 @@ def _too_large(limits: Limits) -> AdmissionError:
     )
 
 
-def _too_deep(limits: Limits) -> AdmissionError:
+def too_deep(limits: Limits) -> AdmissionError:
+    """The refusal of a value that nests too deep."""
     return AdmissionError("too_deep", f"nested deeper than {limits.max_depth} levels; flatten the value")
 
 
-def _too_many_nodes(limits: Limits) -> AdmissionError:
+def too_many_nodes(limits: Limits) -> AdmissionError:
+    """The refusal of too many values."""
     return AdmissionError("too_many_nodes", f"more than {limits.max_nodes} values; split the call")
 
 
