@@ -254,9 +254,12 @@ class FireRun:
             self._stop(call, outcome, refused, told)
 
     def _fired(self, call: PlannedCall, returned: object) -> None:
-        raw = call.tool.signature.dump_result(returned)
         self._result.results[call.effect.effect_id] = returned
-        self._outcomes.note(call, Outcome.FIRED, result=raw)
+        raw = None
+        try:
+            raw = call.tool.signature.dump_result(returned)
+        finally:  # it has returned, whatever interrupts the writing of its result
+            self._outcomes.note(call, Outcome.FIRED, result=raw)
         if instead := call.tool.signature.loses_result(returned, raw):
             log.warning(_LOST, call.tool.name, type(returned).__name__, instead)
 

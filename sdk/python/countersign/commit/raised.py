@@ -9,6 +9,7 @@ from typing_extensions import TypeIs
 from countersign.commit.plan import PlannedCall
 from countersign.errors import CountersignError, NotDone, ToolRaised
 from countersign.errors.traces import beyond_ours
+from countersign.texts import text_of
 from countersign.threads import ToolTimeoutError
 from countersign.tools.rest import RestUnknown
 from countersign.waiting import Raised
@@ -21,7 +22,7 @@ _IN_DOUBT: Final = ", and may have happened"
 def describe_error(call: PlannedCall, error: BaseException) -> str:
     """What people get to read of a tool's exception; only its kind where the tool has secret arguments."""
     kind = type(error).__name__
-    text = "" if call.has_secrets else str(error)
+    text = "" if call.has_secrets else text_of(error)
     return f"{kind}: {text}"[:MAX_ERROR] if text else kind
 
 

@@ -30,6 +30,7 @@ from countersign.live.committing import CommitFailed, Committing
 from countersign.live.remains import Recovered
 from countersign.live.telling import heard
 from countersign.live.turns import Turns
+from countersign.texts import text_of
 from countersign.tools.tool import Tool
 
 T = TypeVar("T")
@@ -239,7 +240,7 @@ class LiveWork:
             try:
                 self.heard(name, session.close)
             except Exception as error:  # noqa: BLE001 - an adapter may raise anything; everything stands all the same
-                log.warning("live adapter %s could not tidy up: %s", name, error)
+                log.warning("live adapter %s could not tidy up: %s", name, text_of(error))
             del self._sessions[name]
 
     def _let_go(self, but: Container[str]) -> None:
@@ -251,7 +252,9 @@ class LiveWork:
             try:
                 self.heard(name, session.let_go)
             except Exception as error:  # noqa: BLE001 - an adapter may raise anything; recovery looks at it again
-                log.warning("live adapter %s could not let go of what it had prepared: %s", name, error)
+                log.warning(
+                    "live adapter %s could not let go of what it had prepared: %s", name, text_of(error)
+                )
 
     async def _run_async(self, tool: Tool, call: LiveCall) -> Any:
         if tool.adapter is None:
@@ -302,6 +305,6 @@ class Block:
             self._live._lost = lost
             raise
         except Exception as error:
-            lost_block = SavepointLost(str(error) or type(error).__name__)
+            lost_block = SavepointLost(text_of(error) or type(error).__name__)
             self._live._lost = lost_block
             raise lost_block from error
