@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel, model_serializer
 
 from countersign import (
     EffectFailed,
@@ -227,7 +228,7 @@ def test_a_probe_that_raises_cannot_tell(desk: Desk, error: NotDone) -> None:
 def test_a_live_adapter_that_cannot_commit_may_say_so_in_any_words(
     desk: Desk, error: NotDone, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    memory = MemoryAdapter("notes")
+    memory = MemoryAdapter()
 
     def cannot(*_: Any) -> None:
         raise error
@@ -328,14 +329,15 @@ def test_a_result_that_cannot_be_written_leaves_the_effect_fired(
 
 
 def test_an_interrupt_while_a_result_is_written_leaves_the_effect_fired(desk: Desk) -> None:
-    class Interrupting(dict[str, str]):
-        def __iter__(self) -> Any:
+    class Interrupting(BaseModel):
+        @model_serializer
+        def written(self) -> Any:
             raise KeyboardInterrupt
 
     @tool("look", resource=("Order", "order_id"), registry=desk.registry)
     def look(order_id: str) -> Any:
         """Look it up."""
-        return Interrupting(a="b")
+        return Interrupting()
 
     desk.publish(look)
     with pytest.raises(KeyboardInterrupt), transaction("t-1", runtime=desk.runtime):

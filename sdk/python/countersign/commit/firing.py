@@ -42,6 +42,7 @@ from countersign.service.enforcement import Permit
 from countersign.threads import ToolTimeoutError
 from countersign.tools.current import FiringEffect, acting_for
 from countersign.tools.sending import Places, Requests
+from countersign.tools.unfinished import unfinished
 from countersign.waiting import LeftEarlyError, Raised, Unended
 
 log: Final = logging.getLogger("countersign")
@@ -224,7 +225,10 @@ class FireRun:
         seconds = call.manifest.timeout_seconds if call.tool.own_thread or call.tool.is_async else None
         try:
             with acting_for(firing):
-                return await self._engine.waits.call(call.tool.fn, kwargs, seconds)
+                returned = await self._engine.waits.call(call.tool.fn, kwargs, seconds)
+            if (error := unfinished(returned)) is not None:
+                raise error
+            return returned
         except SystemExit as exit_:
             leaving = silenced(call, exit_)
         raise leaving  # out here, or it would keep what it hides as its context

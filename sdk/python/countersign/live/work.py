@@ -32,6 +32,7 @@ from countersign.live.telling import heard
 from countersign.live.turns import Turns
 from countersign.texts import text_of
 from countersign.tools.tool import Tool
+from countersign.tools.unfinished import is_awaitable, unfinished
 
 T = TypeVar("T")
 
@@ -68,7 +69,10 @@ class LiveWork:
             self._traced(call),
             self._session(tool.adapter).effect(call),
         ):
-            return tool.fn(**dict(call.args))
+            answer = tool.fn(**dict(call.args))
+            if is_awaitable(answer) and (error := unfinished(answer)) is not None:
+                raise error  # in here: what it had done is taken back
+            return answer
 
     def _traced(self, call: LiveCall) -> AbstractContextManager[object]:
         return tracing.span("countersign live", txn=self._txn, effect_id=call.effect_id, tool=call.tool)

@@ -34,6 +34,7 @@ from countersign.texts import storable, text_of
 from countersign.tools.nested import nested, pointer_step, step_and_child
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.results import Result
+from countersign.tools.unfinished import require_runs_when_called
 
 T = TypeVar("T")
 
@@ -48,6 +49,7 @@ class Signature:
 
     def __init__(self, fn: Callable[..., object], tool: str) -> None:
         self.tool = tool
+        require_runs_when_called(fn, tool)
         self._signature = inspect.signature(fn)
         self._hints = _type_hints(fn, tool)
         for parameter in self._signature.parameters.values():
@@ -238,8 +240,8 @@ class Signature:
                 )
             if isinstance(one, float) and not math.isfinite(one):
                 raise NotStageable(
-                    f"argument {name!r} of {self.tool!r} holds a number that is not finite{_at(place)}; leave it out or "
-                    "send text"
+                    f"argument {name!r} of {self.tool!r} holds a number that is not finite{_at(place)}; leave it "
+                    "out or send text"
                 )
             if isinstance(one, _UNFAITHFUL):
                 raise NotStageable(
@@ -313,6 +315,10 @@ def _type_hints(fn: Callable[..., object], tool: str) -> dict[str, Any]:
     except NameError as error:
         raise RegistrationError(
             f"the annotations of tool {tool!r} cannot be read ({error}); define the types it names at module level"
+        ) from error
+    except TypeError as error:  # a `partial`, an object with `__call__`
+        raise RegistrationError(
+            f"tool {tool!r} is a {type(fn).__name__}, whose annotations cannot be read; write a function or a class"
         ) from error
 
 

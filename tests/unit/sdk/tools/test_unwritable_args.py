@@ -250,7 +250,7 @@ def test_either_lane_refuses_it_and_the_block_goes_on(
     desk: Desk, lane: str, value: Callable[[], Any]
 ) -> None:
     done: list[Any] = []
-    said = {"lane": "live", "adapter": MemoryAdapter("notes")} if lane == "live" else {}
+    said = {"lane": "live", "adapter": MemoryAdapter()} if lane == "live" else {}
 
     @tool("note", resource=("System", "const:main"), registry=desk.registry, **said)  # type: ignore[call-overload]
     def note(text: str | list[str] | dict[str, str]) -> None:
