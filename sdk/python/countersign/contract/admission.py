@@ -1,12 +1,15 @@
 """Strict I-JSON admission: the only way bytes or Python values become effects, tokens or requests.
 
 What every common parser lets through and later readers disagree about is refused here: duplicate keys, lone
-surrogates, NaN, integers that lose digits, a byte order mark, depth that ends in a RecursionError, and the
+surrogates, NaN, numbers that lose digits, a byte order mark, depth that ends in a RecursionError, and the
 keys that Cedar would turn into entities. Standards: RFC 8259, RFC 7493 (I-JSON), design section 6.
 
 What is admitted comes back as its canonical value: `1.0` is the integer 1 and `-0.0` is 0, so that loading
 canonical bytes gives exactly the value they were made from. Noncharacters (RFC 7493 section 2.1) are let
 through on purpose: they are unambiguous bytes and JSONTestSuite requires them; Unicode is never normalised.
+
+A number has one value, however it is spelled: a whole one beyond 2^53-1 is refused as `1e21` too, and so is one that
+the nearest double changes (RFC 7493 section 2.2). RFC 8785 can write such doubles; admission does not let them in.
 """
 
 import json
@@ -14,6 +17,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Final, NoReturn, TypeAlias, cast
 
 import orjson
@@ -53,9 +57,8 @@ _SCALARS: Final = frozenset({str, int, bool, type(None)})
 _SORTED: Final = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 _SAFE_DIGITS: Final = 17  # "-9007199254740991"
 _QUOTED: Final = 40  # characters of what is refused
-_FIRST_EXPONENT_FORM: Final = (
-    1e21  # RFC 8785 (ECMA-262 7.1.12.1) writes 1e+21 with an exponent, 1e+20 as an integer
-)
+# Fifteen digits and a point: a double keeps every such number (DBL_DIG of C), where it has no exponent.
+_SURELY_EXACT: Final = 16
 
 
 def load(raw: bytes, limits: Limits = ARGS_LIMITS) -> JSON:
@@ -64,7 +67,8 @@ def load(raw: bytes, limits: Limits = ARGS_LIMITS) -> JSON:
     Raises:
         AdmissionError: `too_large`, `bom`, `not_utf8`, `too_deep`, `too_many_nodes`, `not_json`,
         `duplicate_key`,
-            `reserved_key`, `lone_surrogate`, `integer_out_of_range`, `not_finite`, `float_refused`.
+            `reserved_key`, `lone_surrogate`, `integer_out_of_range`, `number_not_exact`, `not_finite`,
+            `float_refused`.
     """
     simple = _load_simple(raw, limits)
     if simple is not _OTHER:
@@ -235,21 +239,32 @@ def _safe_integer(value: int) -> int:
 
 
 def _float(digits: str) -> int | float:
-    return _number(float(digits))
+    value = float(digits)
+    number = _number(value)
+    if not is_exact(digits, value):
+        raise AdmissionError(
+            "number_not_exact", "a number has more digits than a double keeps; round it, or send it as text"
+        )
+    return number
+
+
+def is_exact(digits: str, value: float) -> bool:
+    """Whether the shortest form of a double (which RFC 8785 writes) is the number whose digits were read as it.
+
+    No number is made larger than its text: where the double is zero or infinite, its exponent is never applied.
+    """
+    if len(digits) <= _SURELY_EXACT and "e" not in digits and "E" not in digits:
+        return True
+    if not value:
+        return not digits.lower().partition("e")[0].strip("+-0.")
+    shortest = repr(value)
+    return shortest == digits or (math.isfinite(value) and Decimal(digits) == Decimal(shortest))
 
 
 def _number(value: float) -> int | float:
     if not math.isfinite(value):
         raise AdmissionError("not_finite", "a number is not finite; leave it out or send text")
-    if not value.is_integer():
-        return value
-    if abs(value) <= MAX_SAFE_INTEGER:
-        return int(value)
-    # Its canonical text would be an integer that admission refuses: one rule for the number, however it is
-    # spelled.
-    if abs(value) < _FIRST_EXPONENT_FORM:
-        raise integer_out_of_range()
-    return value
+    return _safe_integer(int(value)) if value.is_integer() else value
 
 
 def _no_float(digits: str) -> NoReturn:

@@ -142,9 +142,7 @@ CLASSES = [
 @pytest.mark.parametrize("lane", ["staged", "live"])
 @pytest.mark.parametrize("fn", FUNCTIONS.values(), ids=FUNCTIONS)
 def test_a_generator_is_no_tool(fn: Any, lane: str) -> None:
-    said: dict[str, Any] = (
-        {"lane": "live", "adapter": MemoryAdapter()} if lane == "live" else {}
-    )
+    said: dict[str, Any] = {"lane": "live", "adapter": MemoryAdapter()} if lane == "live" else {}
     with pytest.raises(RegistrationError, match="generator function"):
         tool("act", registry=ToolRegistry(), **said)(fn)
 

@@ -137,6 +137,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "a number of many digits": lambda: {"a": [10**5_000]},
     "such a negative one": lambda: -(10**5_000),
     "a number beyond readers": lambda: [2**53],
+    "such a number with an exponent": lambda: {"a": 1e21},
     "no number": lambda: {"a": float("nan")},
     "an endless number": lambda: float("-inf"),
     "a Decimal that is no number": lambda: {"a": Decimal("NaN")},
