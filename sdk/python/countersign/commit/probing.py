@@ -119,8 +119,8 @@ async def _asked(engine: Engine, call: PlannedCall, asked: Probe, attempt_id: st
     except Exception as error:  # noqa: BLE001 - a probe may raise anything, and none of it says what happened
         text = "" if call.has_secrets else text_of(error)
         return Unsure(f"it raised {type(error).__name__}{text and ': '}{text}")
-    if (error := unfinished(answer)) is not None:
-        return Unsure(text_of(error))
+    if (work := unfinished(answer)) is not None:
+        return Unsure(text_of(work))
     if isinstance(answer, Unsure) and call.has_secrets:
         return Unsure()
     if isinstance(answer, Happened | DidNotHappen | Unsure):
