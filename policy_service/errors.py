@@ -34,7 +34,7 @@ _BY_STATUS: dict[int, tuple[str, ...]] = {
         "invalid_request", "unknown_field", "idempotency_key_required", "call_key_mismatch",
         "resource_mismatch", "reason_required", "view_incomplete", "wrong_answer", "bad_token", "expired_token",
         "bom", "duplicate_key", "float_refused", "integer_out_of_range", "lone_surrogate", "not_a_json_value",
-        "not_finite", "not_json", "not_utf8", "reserved_key", "too_deep", "too_many_nodes",
+        "not_finite", "not_json", "not_utf8", "number_not_exact", "reserved_key", "too_deep", "too_many_nodes",
     ),
     401: ("unauthenticated", "use_nonce", "bad_proof"),
     403: ("forbidden", "not_eligible", "not_redeemer", "step_up_required", "csrf", "frozen"),

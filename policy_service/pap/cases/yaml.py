@@ -7,11 +7,13 @@ nor aliases of aliases can hurt; no tag makes an object; a key stands once. Word
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, Final
 
 import yaml
 
+from countersign.contract.admission import is_exact
 from policy_service.pap.files import MAX_FILE_BYTES
 from policy_service.pap.problems import Problem
 
@@ -136,4 +138,13 @@ class _Builder:
             return _WORDS[text]
         if _INTEGER.match(text):
             return int(text)
-        return float(text) if _FRACTION.match(text) else text
+        if not _FRACTION.match(text):
+            return text
+        value = float(text)
+        if math.isfinite(value) and not is_exact(
+            text, value
+        ):  # what is infinite fits nowhere, and is told there
+            raise self._error(
+                node, f"the number {text} cannot be kept exactly; round it, or quote it as text"
+            )
+        return value

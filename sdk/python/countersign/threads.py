@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Final, NoReturn
 
+from countersign.texts import text_of
+
 _IDLE: Final = "countersign-idle"
 _SLICE_SECONDS: Final = 0.5  # a signal that comes just before a wait begins is only seen when that wait ends
 _MAX_IDLE: Final = 8  # threads that wait for a next call; those of a large group end
@@ -69,7 +71,7 @@ class Threaded:
         try:
             self._future.set_result(_Returned(fn(**kwargs)))
         except StopIteration as error:  # no coroutine can raise it
-            self._future.set_result(_Raised(RuntimeError(f"{fn!r} raised {error!r}")))
+            self._future.set_result(_Raised(RuntimeError(f"it raised StopIteration({text_of(error)})")))
         except BaseException as error:  # noqa: BLE001 - it is raised where somebody waits for it
             self._future.set_result(_Raised(error))
         else:

@@ -118,14 +118,9 @@ class SyncWaits:
         self, fn: Callable[..., object], kwargs: dict[str, Any], timeout_seconds: float | None
     ) -> object:
         """Call a plain function."""
-        if timeout_seconds is None or inspect.iscoroutinefunction(fn):
-            result = fn(**kwargs)
-        else:
-            result = Threaded(fn, kwargs).result(timeout_seconds)
-        if inspect.iscoroutine(result):
-            result.close()
+        if inspect.iscoroutinefunction(fn):
             raise MisuseError(f"{fn!r} is async; use `async with transaction(...)`")
-        return result
+        return fn(**kwargs) if timeout_seconds is None else Threaded(fn, kwargs).result(timeout_seconds)
 
     async def together(self, parts: Sequence[Part], meanwhile: Meanwhile = _no_matter) -> list[object]:
         """One by one if it is one, else each in a thread."""
@@ -195,13 +190,12 @@ class AsyncWaits:
         """Call an async tool on the event loop, where it is cancelled after its timeout, a plain one beside it. With a
         timeout it has a task of its own.
         """
-        if timeout_seconds is None or inspect.iscoroutinefunction(fn):
-            result = fn(**kwargs)
+        if inspect.iscoroutinefunction(fn):
+            answer = _answer(fn(**kwargs))
+        elif timeout_seconds is None:
+            return fn(**kwargs)
         else:
-            result = Threaded(fn, kwargs).ended()
-        if not inspect.isawaitable(result):
-            return result
-        answer = _answer(result)
+            answer = Threaded(fn, kwargs).ended()
         return await (answer if timeout_seconds is None else ended_within(timeout_seconds, answer))
 
     async def together(self, parts: Sequence[Part], meanwhile: Meanwhile = _no_matter) -> list[object]:

@@ -57,6 +57,9 @@ NOT_STRICT = {
     "Infinity": (b'{"effects":[{"args":{"a":-Infinity}}]}', 400, "not_finite"),
     "a number beyond all": (b'{"effects":[{"args":{"a":1e999}}]}', 400, "not_finite"),
     "an integer that loses digits": (b'{"effects":[{"args":{"a":9007199254740992}}]}', 400, "integer_out_of_range"),
+    "such an integer with an exponent": (b'{"effects":[{"args":{"a":1e21}}]}', 400, "integer_out_of_range"),
+    "a number that would be zero": (b'{"effects":[{"args":{"a":1e-400}}]}', 400, "number_not_exact"),
+    "a number that would be another": (b'{"effects":[{"args":{"a":9007199254740990.6}}]}', 400, "number_not_exact"),
     "half a surrogate pair": (b'{"run_key":"\\ud800"}', 400, "lone_surrogate"),
     "a typed value in the args": (
         b'{"effects":[{"args":{"a":{"__extn":{"fn":"unknown","arg":"x"}}}}]}', 400, "reserved_key",

@@ -19,6 +19,7 @@ from typing import Any, Final
 from countersign.adapters.inside import Inside
 from countersign.adapters.protocol import Change, LiveAdapter, LiveCall, LiveSession, Savepoint, Seen
 from countersign.errors import MisuseError, Moved, NotStageable
+from countersign.texts import text_of
 
 _NAMES: Final = "/"  # the key of the set of all keys
 _GONE: Final = object()
@@ -80,7 +81,7 @@ class MemoryAdapter(LiveAdapter):
             kept = copy.deepcopy(value)
         except (TypeError, copy.Error, RecursionError) as error:
             raise NotStageable(
-                f"the value of {key!r} cannot be copied, so it could not be undone: {error}"
+                f"the value of {key!r} cannot be copied, so it could not be undone: {text_of(error)}"
             ) from error
         with self._session() as session:
             session.put(key, kept)

@@ -32,6 +32,7 @@ from countersign.rehearsal.replay import Mode, replay
 from countersign.rehearsal.replayed import ReplayResult
 from countersign.rehearsal.steps import load_step, run_step
 from countersign.runtime import Runtime
+from countersign.texts import text_of
 from countersign.transactions.rerun import run_transaction
 
 DENIED: Final = 1
@@ -82,10 +83,10 @@ def _ends_told() -> Iterator[None]:
     try:
         yield
     except CountersignError as ended:
-        typer.echo(f"{ended.code}: {visible(str(ended))}", err=True)
+        typer.echo(f"{ended.code}: {visible(text_of(ended))}", err=True)
         raise typer.Exit(_ENDS.get(type(ended), NOT_RUN)) from ended
     except Exception as raised:
-        told = f"the step raised {type(raised).__name__}: {raised} ({raised_at(raised)})"
+        told = f"the step raised {type(raised).__name__}: {text_of(raised)} ({raised_at(raised)})"
         typer.echo(visible(told), err=True)
         raise typer.Exit(NOT_RUN) from raised
 

@@ -42,6 +42,7 @@ from countersign.service.enforcement import Permit
 from countersign.threads import ToolTimeoutError
 from countersign.tools.current import FiringEffect, acting_for
 from countersign.tools.sending import Places, Requests
+from countersign.tools.unfinished import unfinished
 from countersign.waiting import LeftEarlyError, Raised, Unended
 
 log: Final = logging.getLogger("countersign")
@@ -224,7 +225,10 @@ class FireRun:
         seconds = call.manifest.timeout_seconds if call.tool.own_thread or call.tool.is_async else None
         try:
             with acting_for(firing):
-                return await self._engine.waits.call(call.tool.fn, kwargs, seconds)
+                returned = await self._engine.waits.call(call.tool.fn, kwargs, seconds)
+            if (error := unfinished(returned)) is not None:
+                raise error
+            return returned
         except SystemExit as exit_:
             leaving = silenced(call, exit_)
         raise leaving  # out here, or it would keep what it hides as its context
@@ -254,9 +258,12 @@ class FireRun:
             self._stop(call, outcome, refused, told)
 
     def _fired(self, call: PlannedCall, returned: object) -> None:
-        raw = call.tool.signature.dump_result(returned)
         self._result.results[call.effect.effect_id] = returned
-        self._outcomes.note(call, Outcome.FIRED, result=raw)
+        raw = None
+        try:
+            raw = call.tool.signature.dump_result(returned)
+        finally:  # it has returned, whatever interrupts the writing of its result
+            self._outcomes.note(call, Outcome.FIRED, result=raw)
         if instead := call.tool.signature.loses_result(returned, raw):
             log.warning(_LOST, call.tool.name, type(returned).__name__, instead)
 

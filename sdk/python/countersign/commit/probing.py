@@ -21,8 +21,10 @@ from countersign.contract.states import Outcome
 from countersign.engine import Engine
 from countersign.errors import NotStageable
 from countersign.journal import EffectRecord, LocalState
+from countersign.texts import storable, text_of
 from countersign.tools.current import FiringEffect, acting_for
 from countersign.tools.probes import DidNotHappen, Happened, Probe, ProbeAnswer, Unsure
+from countersign.tools.unfinished import unfinished
 
 log: Final = logging.getLogger("countersign")
 
@@ -115,8 +117,10 @@ async def _asked(engine: Engine, call: PlannedCall, asked: Probe, attempt_id: st
                 asked.fn, _arguments(call, asked), float(call.manifest.timeout_seconds)
             )
     except Exception as error:  # noqa: BLE001 - a probe may raise anything, and none of it says what happened
-        text = "" if call.has_secrets else str(error)
+        text = "" if call.has_secrets else text_of(error)
         return Unsure(f"it raised {type(error).__name__}{text and ': '}{text}")
+    if (work := unfinished(answer)) is not None:
+        return Unsure(text_of(work))
     if isinstance(answer, Unsure) and call.has_secrets:
         return Unsure()
     if isinstance(answer, Happened | DidNotHappen | Unsure):
@@ -145,7 +149,7 @@ def _judged(call: PlannedCall, asked: Probe, answer: ProbeAnswer, doubt: Doubt, 
     if isinstance(answer, Happened):
         return _happened(call, says, answer)
     if isinstance(answer, Unsure):
-        return Found(Outcome.UNKNOWN, f"{says} cannot tell ({answer.why or 'it does not say why'})")
+        return Found(Outcome.UNKNOWN, f"{says} cannot tell ({_why(answer) or 'it does not say why'})")
     if doubt.left_running:
         return Found(
             Outcome.UNKNOWN, f"{says} has not found it, which does not count: the call was left running"
@@ -157,6 +161,11 @@ def _judged(call: PlannedCall, asked: Probe, answer: ProbeAnswer, doubt: Doubt, 
     return Found(
         Outcome.UNKNOWN, f"{says} has not found it, which counts from {when} on", again_at=counts_from
     )
+
+
+def _why(answer: Unsure) -> str:
+    why: object = answer.why  # a probe may put anything there
+    return storable(why) if isinstance(why, str) else f"a {type(why).__name__}"
 
 
 def _happened(call: PlannedCall, says: str, answer: Happened) -> Found:

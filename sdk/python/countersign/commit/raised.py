@@ -9,8 +9,10 @@ from typing_extensions import TypeIs
 from countersign.commit.plan import PlannedCall
 from countersign.errors import CountersignError, NotDone, ToolRaised
 from countersign.errors.traces import beyond_ours
+from countersign.texts import text_of
 from countersign.threads import ToolTimeoutError
 from countersign.tools.rest import RestUnknown
+from countersign.tools.unfinished import UnfinishedError
 from countersign.waiting import Raised
 
 MAX_ERROR: Final = 500  # characters of a tool's exception that people get to read
@@ -21,7 +23,7 @@ _IN_DOUBT: Final = ", and may have happened"
 def describe_error(call: PlannedCall, error: BaseException) -> str:
     """What people get to read of a tool's exception; only its kind where the tool has secret arguments."""
     kind = type(error).__name__
-    text = "" if call.has_secrets else str(error)
+    text = "" if call.has_secrets else text_of(error)
     return f"{kind}: {text}"[:MAX_ERROR] if text else kind
 
 
@@ -45,7 +47,7 @@ def told_cause(call: PlannedCall, error: Exception) -> Exception:
     if call.has_secrets:
         return ToolRaised.of(call.tool.name, error)
     trace = beyond_ours(error.__traceback__)
-    if trace is None and not isinstance(error, ToolTimeoutError | CountersignError):
+    if trace is None and not isinstance(error, ToolTimeoutError | UnfinishedError | CountersignError):
         return error  # a tool that is ours, as one of an MCP server: this may be a bug
     return error.with_traceback(trace)
 
@@ -68,6 +70,8 @@ def says_not_done(call: PlannedCall, error: BaseException) -> bool:
     """Whether the tool itself says that nothing happened, by `NotDone` or by how it was declared. `RestApi` knows
     better, where it says that something may have been done.
     """
-    if isinstance(error, ToolTimeoutError | RestUnknown) or not isinstance(error, Exception):
+    if isinstance(error, ToolTimeoutError | RestUnknown | UnfinishedError) or not isinstance(
+        error, Exception
+    ):
         return False  # not the tool's word; or it ends the program: the call may have landed
     return isinstance(error, NotDone) or call.tool.failure_means == "not_done"

@@ -13,6 +13,7 @@ from countersign.commit.raised import beside_earlier, describe_error, says_not_d
 from countersign.commit.renewing import PermitRefused, TimeToFire, TooLateError
 from countersign.engine import Engine
 from countersign.errors import NotDone
+from countersign.tools.unfinished import UnfinishedError
 
 _LONGEST_PAUSE: Final = 30.0  # seconds; live effects hold their locks meanwhile
 _MOST_LATE: Final = 3  # times that a run gives more time to calls that came too late
@@ -63,8 +64,8 @@ class Tries:
 
     def may_go_on(self, call: PlannedCall, error: Exception) -> bool:
         """Whether an idempotent tool may be called once more with the same call key (I-3)."""
-        if not call.manifest.idempotent or isinstance(error, NotDone):
-            return False  # NotDone is the tool's last word
+        if not call.manifest.idempotent or isinstance(error, NotDone | UnfinishedError):
+            return False  # NotDone is the tool's last word, and a tool that returns work does so every time
         most = call.tool.tries or self._engine.settings.idempotent_tries
         return len(self._ended[call.effect.effect_id]) < most
 

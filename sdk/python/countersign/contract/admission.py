@@ -1,12 +1,15 @@
 """Strict I-JSON admission: the only way bytes or Python values become effects, tokens or requests.
 
 What every common parser lets through and later readers disagree about is refused here: duplicate keys, lone
-surrogates, NaN, integers that lose digits, a byte order mark, depth that ends in a RecursionError, and the
+surrogates, NaN, numbers that lose digits, a byte order mark, depth that ends in a RecursionError, and the
 keys that Cedar would turn into entities. Standards: RFC 8259, RFC 7493 (I-JSON), design section 6.
 
 What is admitted comes back as its canonical value: `1.0` is the integer 1 and `-0.0` is 0, so that loading
 canonical bytes gives exactly the value they were made from. Noncharacters (RFC 7493 section 2.1) are let
 through on purpose: they are unambiguous bytes and JSONTestSuite requires them; Unicode is never normalised.
+
+A number has one value, however it is spelled: a whole one beyond 2^53-1 is refused as `1e21` too, and so is one that
+the nearest double changes (RFC 7493 section 2.2). RFC 8785 can write such doubles; admission does not let them in.
 """
 
 import json
@@ -14,11 +17,12 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Final, NoReturn, TypeAlias, cast
 
 import orjson
 
-from .canonical import MAX_SAFE_INTEGER, canonicalize, integer_out_of_range, not_json
+from .canonical import MAX_SAFE_INTEGER, canonicalize, integer_out_of_range, not_a_key, not_json
 from .errors import AdmissionError
 
 JSON: TypeAlias = "bool | int | float | str | list[JSON] | dict[str, JSON] | None"
@@ -52,9 +56,9 @@ _OTHER: Final = object()
 _SCALARS: Final = frozenset({str, int, bool, type(None)})
 _SORTED: Final = orjson.OPT_SORT_KEYS | orjson.OPT_STRICT_INTEGER
 _SAFE_DIGITS: Final = 17  # "-9007199254740991"
-_FIRST_EXPONENT_FORM: Final = (
-    1e21  # RFC 8785 (ECMA-262 7.1.12.1) writes 1e+21 with an exponent, 1e+20 as an integer
-)
+_QUOTED: Final = 40  # characters of what is refused
+# Fifteen digits and a point: a double keeps every such number (DBL_DIG of C), where it has no exponent.
+_SURELY_EXACT: Final = 16
 
 
 def load(raw: bytes, limits: Limits = ARGS_LIMITS) -> JSON:
@@ -63,7 +67,8 @@ def load(raw: bytes, limits: Limits = ARGS_LIMITS) -> JSON:
     Raises:
         AdmissionError: `too_large`, `bom`, `not_utf8`, `too_deep`, `too_many_nodes`, `not_json`,
         `duplicate_key`,
-            `reserved_key`, `lone_surrogate`, `integer_out_of_range`, `not_finite`, `float_refused`.
+            `reserved_key`, `lone_surrogate`, `integer_out_of_range`, `number_not_exact`, `not_finite`,
+            `float_refused`.
     """
     simple = _load_simple(raw, limits)
     if simple is not _OTHER:
@@ -201,10 +206,10 @@ def _scan(text: str, limits: Limits) -> None:
         elif mark in "]}":
             depth -= 1
         if depth > limits.max_depth:
-            raise _too_deep(limits)
+            raise too_deep(limits)
         # each alone announces that many values
         if nested > limits.max_nodes or separated >= limits.max_nodes:
-            raise _too_many_nodes(limits)
+            raise too_many_nodes(limits)
 
 
 def _object(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
@@ -212,7 +217,9 @@ def _object(pairs: list[tuple[str, JSON]]) -> dict[str, JSON]:
     if len(members) != len(pairs):
         seen: set[str] = set()
         repeated = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise AdmissionError("duplicate_key", f"key {repeated!r} appears twice in one object; keep one")
+        raise AdmissionError(
+            "duplicate_key", f"key {repeated[:_QUOTED]!r} appears twice in one object; keep one"
+        )
     if not RESERVED_KEYS.isdisjoint(members):
         raise _reserved(members)
     return members
@@ -232,26 +239,37 @@ def _safe_integer(value: int) -> int:
 
 
 def _float(digits: str) -> int | float:
-    return _number(float(digits))
+    value = float(digits)
+    number = _number(value)
+    if not is_exact(digits, value):
+        raise AdmissionError(
+            "number_not_exact", "a number has more digits than a double keeps; round it, or send it as text"
+        )
+    return number
+
+
+def is_exact(digits: str, value: float) -> bool:
+    """Whether the shortest form of a double (which RFC 8785 writes) is the number whose digits were read as it.
+
+    No number is made larger than its text: where the double is zero or infinite, its exponent is never applied.
+    """
+    if len(digits) <= _SURELY_EXACT and "e" not in digits and "E" not in digits:
+        return True
+    if not value:
+        return not digits.lower().partition("e")[0].strip("+-0.")
+    shortest = repr(value)
+    return shortest == digits or (math.isfinite(value) and Decimal(digits) == Decimal(shortest))
 
 
 def _number(value: float) -> int | float:
     if not math.isfinite(value):
         raise AdmissionError("not_finite", "a number is not finite; leave it out or send text")
-    if not value.is_integer():
-        return value
-    if abs(value) <= MAX_SAFE_INTEGER:
-        return int(value)
-    # Its canonical text would be an integer that admission refuses: one rule for the number, however it is
-    # spelled.
-    if abs(value) < _FIRST_EXPONENT_FORM:
-        raise integer_out_of_range()
-    return value
+    return _safe_integer(int(value)) if value.is_integer() else value
 
 
 def _no_float(digits: str) -> NoReturn:
     raise AdmissionError(
-        "float_refused", f"{digits[:40]!r} is not a plain integer; no fractions or exponents here"
+        "float_refused", f"{digits[:_QUOTED]!r} is not a plain integer; no fractions or exponents here"
     )
 
 
@@ -266,7 +284,7 @@ def _require_whole(text: str, value: JSON, limits: Limits) -> None:
     if text.count("[") + text.count("{") + text.count(",") >= limits.max_nodes:
         count = sum(1 for _ in _nodes(value))
         if count > limits.max_nodes:
-            raise _too_many_nodes(limits)
+            raise too_many_nodes(limits)
 
 
 def _require_no_surrogate(value: JSON) -> None:
@@ -297,7 +315,7 @@ def _require_text(text: str) -> str:
 def _admit(value: object, depth: int, limits: Limits, budget: list[int]) -> JSON:
     budget[0] -= 1
     if budget[0] < 0:
-        raise _too_many_nodes(limits)
+        raise too_many_nodes(limits)
     if value is None or isinstance(value, bool):
         return value
     kind = type(value)
@@ -308,7 +326,7 @@ def _admit(value: object, depth: int, limits: Limits, budget: list[int]) -> JSON
     if kind is float:
         return _number(value) if limits.floats else _no_float(repr(value))  # type: ignore[arg-type]
     if depth > limits.max_depth:
-        raise _too_deep(limits)
+        raise too_deep(limits)
     if kind is list:
         return [_admit(item, depth + 1, limits, budget) for item in value]  # type: ignore[attr-defined]
     if kind is dict:
@@ -322,7 +340,7 @@ def _admit_object(
     admitted: dict[str, JSON] = {}
     for key, item in members.items():
         if type(key) is not str:
-            raise AdmissionError("not_a_json_value", f"object key {key!r} is not a string; use text keys")
+            raise not_a_key(key)
         admitted[_require_text(key)] = _admit(item, depth + 1, limits, budget)
     if not RESERVED_KEYS.isdisjoint(admitted):
         raise _reserved(admitted)
@@ -335,11 +353,13 @@ def _too_large(limits: Limits) -> AdmissionError:
     )
 
 
-def _too_deep(limits: Limits) -> AdmissionError:
+def too_deep(limits: Limits) -> AdmissionError:
+    """The refusal of a value that nests too deep."""
     return AdmissionError("too_deep", f"nested deeper than {limits.max_depth} levels; flatten the value")
 
 
-def _too_many_nodes(limits: Limits) -> AdmissionError:
+def too_many_nodes(limits: Limits) -> AdmissionError:
+    """The refusal of too many values."""
     return AdmissionError("too_many_nodes", f"more than {limits.max_nodes} values; split the call")
 
 

@@ -102,7 +102,7 @@ def _require_children(value: object, depth: int) -> None:
     if isinstance(value, dict):
         for key in value:
             if type(key) is not str:
-                raise AdmissionError("not_a_json_value", f"object key {key!r} is not a string; use text keys")
+                raise not_a_key(key)
         value = value.values()
     for item in value:  # type: ignore[attr-defined]
         _require_plain(item, depth)
@@ -113,6 +113,13 @@ def integer_out_of_range() -> AdmissionError:
     digits)."""
     return AdmissionError(
         "integer_out_of_range", "an integer lies outside +-(2^53-1), where readers round; send it as text"
+    )
+
+
+def not_a_key(key: object) -> AdmissionError:
+    """The refusal of an object key that is not text (never quoted: it may be a secret, or have no text at all)."""
+    return AdmissionError(
+        "not_a_json_value", f"an object has a {type(key).__name__} for a key; use text keys"
     )
 
 

@@ -16,6 +16,7 @@ class ErrorCode(StrEnum):
     NOT_FINITE = "not_finite"
     NOT_JSON = "not_json"
     NOT_UTF8 = "not_utf8"
+    NUMBER_NOT_EXACT = "number_not_exact"
     RESERVED_KEY = "reserved_key"
     TOO_DEEP = "too_deep"
     TOO_LARGE = "too_large"

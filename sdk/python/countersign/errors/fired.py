@@ -19,6 +19,7 @@ from countersign.errors.standing import (
     what_stands,
     what_to_repeat,
 )
+from countersign.texts import storable
 
 
 class FireError(CountersignError):
@@ -188,7 +189,7 @@ class IndependentFailures(ExceptionGroup[CountersignError]):
 def raised_at(error: BaseException) -> str:
     """The file and line where an exception was raised."""
     frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else "an unknown place"
+    return storable(f"{frames[-1].filename}:{frames[-1].lineno}") if frames else "an unknown place"
 
 
 class ToolRaised(CountersignError):

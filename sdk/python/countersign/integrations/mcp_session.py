@@ -24,8 +24,10 @@ from countersign.errors import CountersignError, MisuseError, RegistrationError
 from countersign.integrations.packages import require_package
 from countersign.manifests.drafting import written_out
 from countersign.manifests.mcp_drafts import McpDraft, mcp_drafts
+from countersign.texts import storable
 from countersign.tools.current import current_effect, open_transaction
 from countersign.tools.declaring import FailureMeans
+from countersign.tools.nested import pointer_step
 from countersign.tools.registry import ToolRegistry, default_registry
 from countersign.tools.tool import tool
 from countersign.transactions.opening import transaction
@@ -48,8 +50,8 @@ class McpToolError(CountersignError):
     code = "mcp_tool_error"
 
     def __init__(self, name: str, said: str) -> None:
-        self.name, self.said = name, said
-        super().__init__(f"the MCP server answered {name!r} with an error: {said}")
+        self.name, self.said = name, storable(said)
+        super().__init__(f"the MCP server answered {name!r} with an error: {self.said}")
 
 
 class GatedSession:
@@ -210,7 +212,7 @@ def _fits(schema: Mapping[str, Any]) -> Callable[[Any], Any]:
 
     def check(value: Any) -> Any:
         for error in validator.iter_errors(value):
-            where = "/".join(str(part) for part in error.absolute_path)
+            where = "/".join(map(pointer_step, error.absolute_path))
             raise ValueError(
                 f"{where or 'it'} does not fit {error.validator} {json.dumps(error.validator_value)}"
             )

@@ -52,6 +52,7 @@ from countersign.live.isolation import ABORT, Abort, Retry, Serialize, require_i
 from countersign.recovery.earlier import earlier_run, is_passed
 from countersign.recovery.withdrawing import denied_before, withdraw
 from countersign.runtime import default_runtime
+from countersign.texts import text_of
 from countersign.transactions.opening import transaction
 from countersign.transactions.saying import claimed_of, require_wait
 from countersign.transactions.transaction import Transaction
@@ -210,10 +211,10 @@ class StepTaker:
             value = one.function(**one.args)
             return await value if one.tool.is_async else value
         except NotDone as refused:
-            why = NotDone.__name__ if step.hides_live(one.tool) else str(refused)
+            why = NotDone.__name__ if step.hides_live(one.tool) else text_of(refused)
             raise _NotTakenError(one.call, f"not done: {why}") from refused
         except (NotStageable, Denied, ReviewRequired) as refused:  # the latter two of `ask: live`
-            raise _NotTakenError(one.call, f"not done: {refused}") from refused
+            raise _NotTakenError(one.call, f"not done: {text_of(refused)}") from refused
         except SessionLost as lost:  # a database said no, and took all of the step's live work back
             if lost.may_stand:
                 raise
@@ -229,7 +230,7 @@ class StepTaker:
                 *(one.tool.name, kind),
                 exc_info=not hidden,
             )
-            why = kind if hidden else f"{kind}: {error}"[:MAX_ERROR]
+            why = kind if hidden else f"{kind}: {text_of(error)}"[:MAX_ERROR]
             raise _NotTakenError(one.call, f"not done, and undone as far as it had come: {why}") from error
 
     def _read(self, call: ModelCall) -> Meant | Answer:

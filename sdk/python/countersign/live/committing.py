@@ -14,6 +14,7 @@ from typing import Any, Final, Protocol
 
 from countersign.adapters.protocol import LiveAdapter, LiveSession
 from countersign.errors import CommitUnknown, ToolRaised
+from countersign.texts import text_of
 
 log: Final = logging.getLogger("countersign")
 
@@ -32,9 +33,13 @@ class CommitFailed(Exception):
     """An adapter could not commit; `committed` names those that had before it."""
 
     def __init__(self, adapter: str, cause: Exception, committed: tuple[str, ...]) -> None:
-        super().__init__(cause.kind if isinstance(cause, ToolRaised) else f"{type(cause).__name__}: {cause}")
+        super().__init__(
+            cause.kind if isinstance(cause, ToolRaised) else f"{type(cause).__name__}: {text_of(cause)}"
+        )
         self.adapter, self.committed = adapter, committed
-        self.unknown = str(cause) if isinstance(cause, CommitUnknown) else ""  # whether it stands, and why
+        self.unknown = (
+            text_of(cause) if isinstance(cause, CommitUnknown) else ""
+        )  # whether it stands, and why
 
 
 class Committing:

@@ -30,7 +30,9 @@ from countersign.live.committing import CommitFailed, Committing
 from countersign.live.remains import Recovered
 from countersign.live.telling import heard
 from countersign.live.turns import Turns
+from countersign.texts import text_of
 from countersign.tools.tool import Tool
+from countersign.tools.unfinished import is_awaitable, unfinished
 
 T = TypeVar("T")
 
@@ -67,7 +69,10 @@ class LiveWork:
             self._traced(call),
             self._session(tool.adapter).effect(call),
         ):
-            return tool.fn(**dict(call.args))
+            answer = tool.fn(**dict(call.args))
+            if is_awaitable(answer) and (error := unfinished(answer)) is not None:
+                raise error  # in here: what it had done is taken back
+            return answer
 
     def _traced(self, call: LiveCall) -> AbstractContextManager[object]:
         return tracing.span("countersign live", txn=self._txn, effect_id=call.effect_id, tool=call.tool)
@@ -239,7 +244,7 @@ class LiveWork:
             try:
                 self.heard(name, session.close)
             except Exception as error:  # noqa: BLE001 - an adapter may raise anything; everything stands all the same
-                log.warning("live adapter %s could not tidy up: %s", name, error)
+                log.warning("live adapter %s could not tidy up: %s", name, text_of(error))
             del self._sessions[name]
 
     def _let_go(self, but: Container[str]) -> None:
@@ -251,7 +256,9 @@ class LiveWork:
             try:
                 self.heard(name, session.let_go)
             except Exception as error:  # noqa: BLE001 - an adapter may raise anything; recovery looks at it again
-                log.warning("live adapter %s could not let go of what it had prepared: %s", name, error)
+                log.warning(
+                    "live adapter %s could not let go of what it had prepared: %s", name, text_of(error)
+                )
 
     async def _run_async(self, tool: Tool, call: LiveCall) -> Any:
         if tool.adapter is None:
@@ -302,6 +309,6 @@ class Block:
             self._live._lost = lost
             raise
         except Exception as error:
-            lost_block = SavepointLost(str(error) or type(error).__name__)
+            lost_block = SavepointLost(text_of(error) or type(error).__name__)
             self._live._lost = lost_block
             raise lost_block from error

@@ -11,6 +11,7 @@ from countersign.errors import JournalError, OutcomeUnknown, ToolRaised
 from countersign.errors.fired import raised_at
 from countersign.journal import Lease
 from countersign.live.telling import holds_no_argument
+from countersign.texts import storable, text_of
 
 log: Final = logging.getLogger("countersign")
 
@@ -39,9 +40,6 @@ def leave_word(engine: Engine, lease: Lease, note: str | None) -> None:
 
 
 def _text_of(error: Exception) -> str:
-    """In one line, whatever it holds. An OSError without the file's name, which may be of another transaction."""
-    try:
-        text = (error.strerror or "") if isinstance(error, OSError) else str(error)
-    except Exception:  # noqa: BLE001 - an exception of somebody's own that cannot even be told
-        return ""
-    return " ".join(text.encode("utf-8", "backslashreplace").decode().split())[:MAX_ERROR]
+    """In one line. An OSError without the file's name, which may be of another transaction."""
+    text = storable(error.strerror or "") if isinstance(error, OSError) else text_of(error)
+    return " ".join(text.split())[:MAX_ERROR]

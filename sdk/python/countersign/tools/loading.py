@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import Final
 
 from countersign.errors import CountersignError, MisuseError
+from countersign.texts import storable
 from countersign.tools.current import importing
 from countersign.tools.registry import ToolRegistry, default_registry
 
@@ -89,7 +90,7 @@ def _importing(name: str) -> Iterator[None]:
 
 def _where(error: Exception) -> str:
     """An import's error in one line, with the line of the program it came from, as its author would look for it."""
-    said = "".join(traceback.format_exception_only(error)[-1:]).strip()
+    said = storable("".join(traceback.format_exception_only(error)[-1:])).strip()
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {said}: {(error.text or '').strip()}"
     last = _last_frame(error.__traceback__)

@@ -9,7 +9,6 @@ attributes of a result either (`AttributeError`, so that `hasattr` tells the tru
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Generic, NoReturn, TypeVar, cast
 
 from countersign.errors import PlaceholderUsed
@@ -132,15 +131,3 @@ def settle(
     placeholder._outcome = outcome
     placeholder._result = result
     placeholder._error = error
-
-
-def find_placeholder(value: object) -> Placeholder[Any] | None:
-    """The first placeholder inside an argument, looking through lists, tuples, sets and mappings."""
-    if isinstance(value, Placeholder):
-        return value
-    children: Iterable[object] = ()
-    if isinstance(value, Mapping):
-        children = [*value.keys(), *value.values()]
-    elif isinstance(value, list | tuple | set | frozenset):
-        children = value
-    return next((found for child in children if (found := find_placeholder(child)) is not None), None)

@@ -10,22 +10,17 @@ from __future__ import annotations
 
 import types
 import typing
-from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Iterator
 from functools import cached_property
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
-from pydantic import BaseModel, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from pydantic import PydanticUserError, TypeAdapter
+from pydantic_core import to_jsonable_python
 
 from countersign.contract.admission import admit, load
 from countersign.contract.canonical import canonicalize
-from countersign.contract.errors import AdmissionError
 from countersign.errors import RegistrationError
-
-# Of another type, or of one that no schema describes.
-_UNFIT: Final = (ValidationError, PydanticUserError, TypeError, ValueError)
+from countersign.tools.nested import nested
 
 
 class Result:
@@ -55,18 +50,13 @@ class Result:
         return next(_taken_for_text(self._hint), None)
 
     def dump(self, value: object) -> bytes | None:
-        """It as canonical bytes, or None where it has no JSON form."""
-        try:
-            return canonicalize(admit(to_jsonable_python(value, by_alias=True)))
-        except (AdmissionError, PydanticSerializationError, RecursionError, ValueError, TypeError):
-            return None
-
-    def dump_unspent(self, value: object) -> bytes | None:
-        """The same, where its caller goes on to read it: what writing would read to its end (an iterator, a cursor, a
-        file) has no form, and neither has what raises when it is looked at.
+        """It as canonical bytes, or None where it has no JSON form: neither has what raises when it is looked at, nor
+        what writing would read to its end (an iterator, a cursor, a file), for its caller goes on to read that.
         """
         try:
-            return None if _is_spent_by_reading(value) else self.dump(value)
+            if _is_spent_by_reading(value):
+                return None
+            return canonicalize(admit(to_jsonable_python(value, by_alias=True)))
         except Exception:  # noqa: BLE001 - looking runs code of the value, and the tool has done its work all the same
             return None
 
@@ -75,14 +65,14 @@ class Result:
         value = load(raw)
         try:
             return self._adapter.validate_python(value)
-        except _UNFIT:
+        except Exception:  # noqa: BLE001 - of another type, of one that no schema describes, or its validator raised
             return value
 
     def fits(self, raw: bytes) -> bool:
         """Whether one from the journal still is what the tool says."""
         try:
             self._adapter.validate_python(load(raw))
-        except _UNFIT:
+        except Exception:  # noqa: BLE001 - as above
             return False
         return True
 
@@ -106,17 +96,7 @@ class Result:
 
 
 def _is_spent_by_reading(value: object) -> bool:
-    return hasattr(type(value), "__next__") or any(map(_is_spent_by_reading, _inside(value)))
-
-
-def _inside(value: object) -> Iterable[object]:
-    if isinstance(value, Mapping):
-        return value.values()
-    if isinstance(value, list | tuple | set | frozenset | deque):
-        return value
-    if is_dataclass(value):
-        return (getattr(value, one.name, None) for one in fields(value))
-    return vars(value).values() if isinstance(value, BaseModel) else ()
+    return any(hasattr(type(one), "__next__") for _, one in nested(value))
 
 
 def _taken_for_text(hint: Any) -> Iterator[str]:

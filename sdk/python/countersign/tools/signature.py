@@ -15,26 +15,32 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
+import math
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from decimal import Decimal
-from functools import cached_property
-from typing import Any, Final, NotRequired
+from functools import cached_property, partial
+from typing import Any, Final, NotRequired, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
-from pydantic_core import PydanticSerializationError
 from typing_extensions import TypedDict
 
 from countersign.contract.admission import JSON, admit, load
 from countersign.contract.canonical import canonicalize
 from countersign.contract.errors import AdmissionError
-from countersign.errors import NotStageable, RegistrationError
-from countersign.tools.placeholder import find_placeholder
+from countersign.errors import CountersignError, NotStageable, RegistrationError
+from countersign.texts import storable, text_of
+from countersign.tools.nested import nested, pointer_step, step_and_child
+from countersign.tools.placeholder import Placeholder
 from countersign.tools.results import Result
+from countersign.tools.unfinished import require_runs_when_called
+
+T = TypeVar("T")
 
 _typed_dict: Final[Any] = TypedDict  # the functional form with fields that only the signature knows
 _UNFAITHFUL: Final = (bytes, bytearray, memoryview, set, frozenset, Decimal, complex)
+_UNKNOWN_TYPE: Final = "Unable to serialize unknown type"  # how pydantic begins where it names a type alone
 _INSTEAD: Final = "use text, a list, or whole minor units instead"
 
 
@@ -43,6 +49,7 @@ class Signature:
 
     def __init__(self, fn: Callable[..., object], tool: str) -> None:
         self.tool = tool
+        require_runs_when_called(fn, tool)
         self._signature = inspect.signature(fn)
         self._hints = _type_hints(fn, tool)
         for parameter in self._signature.parameters.values():
@@ -77,10 +84,12 @@ class Signature:
         """
         bound = self._bind(args, kwargs)
         for name, value in bound.items():
-            self._require_value(name, value)
+            self._written(name, partial(self._require_value, name, value))
         typed = self._validate(bound)
         raw = self._canonical(typed)
-        self._require_round_trip(typed, self.retype(raw))
+        again = self.retype(raw)
+        for name, value in typed.items():
+            self._written(name, partial(self._require_round_trip, name, value, again))
         return raw
 
     def require_call(self, given: Mapping[str, object], later: Iterable[str] = ()) -> None:
@@ -162,10 +171,6 @@ class Signature:
         """A result as canonical bytes, or None where it has no JSON form (the effect has fired all the same)."""
         return self._result.dump(value)
 
-    def dump_unspent(self, value: object) -> bytes | None:
-        """The same of a result that its caller still reads: None where writing it down would take something from it."""
-        return self._result.dump_unspent(value)
-
     def load_result(self, raw: bytes) -> object:
         """A journaled result, typed by the return annotation where that is possible."""
         return self._result.load(raw)
@@ -208,7 +213,7 @@ class Signature:
         try:
             bound = self._signature.bind(*args, **kwargs)
         except TypeError as error:
-            why = self._missing(args, kwargs) or str(error)
+            why = self._missing(args, kwargs) or text_of(error)
             raise NotStageable(f"{self.tool!r} cannot be called like this: {why}") from error
         bound.apply_defaults()
         return {n: v for n, v in bound.arguments.items() if not (v is None and n in self.optional)}
@@ -223,52 +228,76 @@ class Signature:
         return f"missing {', '.join(repr(name) for name in needed if name not in given)}"
 
     def _require_value(self, name: str, value: object) -> None:
-        found = find_placeholder(value)
-        if found is not None:
-            raise NotStageable(
-                f"argument {name!r} of {self.tool!r} is the placeholder of {found.tool!r}, which has not happened yet "
-                "and may never; call it in a later transaction, with the .result of this one"
-            )
-        offender = _unfaithful(value)
-        if offender is not None:
-            raise NotStageable(
-                f"argument {name!r} of {self.tool!r} holds a {type(offender).__name__}, which JSON does not carry "
-                f"faithfully; {_INSTEAD}"
-            )
+        for place, one in nested(value):
+            if isinstance(one, Placeholder):
+                raise NotStageable(
+                    f"argument {name!r} of {self.tool!r} is the placeholder of {one.tool!r}{_at(place)}, which has not "
+                    "happened yet and may never; call it in a later transaction, with the .result of this one"
+                )
+            if isinstance(one, str) and not _is_text(one):
+                raise NotStageable(
+                    f"argument {name!r} of {self.tool!r} holds half of a surrogate pair{_at(place)}; repair the text"
+                )
+            if isinstance(one, float) and not math.isfinite(one):
+                raise NotStageable(
+                    f"argument {name!r} of {self.tool!r} holds a number that is not finite{_at(place)}; leave it "
+                    "out or send text"
+                )
+            if isinstance(one, _UNFAITHFUL):
+                raise NotStageable(
+                    f"argument {name!r} of {self.tool!r} holds a {type(one).__name__}{_at(place)}, which JSON does not "
+                    f"carry faithfully; {_INSTEAD}"
+                )
 
     def _validate(self, values: Mapping[str, object]) -> dict[str, Any]:
+        adapter = self._adapter
         try:
-            return self._adapter.validate_python(dict(values))
-        except ValidationError as error:
-            problems = "; ".join(
-                _problem(item) for item in error.errors(include_input=False, include_url=False)
-            )
+            try:
+                return adapter.validate_python(dict(values))
+            except ValidationError as error:
+                problems = "; ".join(
+                    _problem(item) for item in error.errors(include_input=False, include_url=False)
+                )
+        except Exception as error:  # noqa: BLE001 - a validator or a value may raise anything
+            problems = _why(error)
         # Out here: the error itself holds every value given, secrets too, and would be the context of this one.
         raise NotStageable(f"the args of {self.tool!r} do not fit its signature: {problems}")
 
     def _canonical(self, typed: dict[str, Any]) -> bytes:
-        written: dict[str, object] = {}
-        for name, value in typed.items():
-            try:
-                written[name] = admit(self._written(name, value))
-                continue
-            except (AdmissionError, PydanticSerializationError) as error:
-                why = str(error)
-            # out here, as above
-            raise NotStageable(f"argument {name!r} of {self.tool!r} cannot be written as JSON: {why}")
-        return canonicalize(admit(written))
+        written: dict[str, object] = {
+            name: self._written(name, partial(self._dumped, name, value)) for name, value in typed.items()
+        }
+        try:
+            return canonicalize(admit(written))
+        except AdmissionError as error:  # each fits, and all of them do not
+            raise NotStageable(f"the args of {self.tool!r} cannot be written as JSON: {error}") from None
 
-    def _written(self, name: str, value: object) -> object:
-        dumped = self._adapter.dump_python({name: value}, mode="json", by_alias=True, warnings=False)
-        return dumped[name]
+    def _written(self, name: str, act: Callable[[], T]) -> T:
+        """What comes of writing an argument, which may run any code of its value."""
+        try:
+            return act()
+        except CountersignError:
+            raise
+        except Exception as error:  # noqa: BLE001 - as it says
+            why = _why(error)
+        # out here, as above
+        raise NotStageable(f"argument {name!r} of {self.tool!r} cannot be written as JSON: {why}")
 
-    def _require_round_trip(self, typed: Mapping[str, object], again: Mapping[str, object]) -> None:
-        for name, value in typed.items():
-            if name not in again or not _same(value, again[name]):
-                raise NotStageable(
-                    f"argument {name!r} of {self.tool!r} does not survive being written as JSON (a "
-                    f"{type(value).__name__} comes back different); {_INSTEAD}, and give times a fixed UTC offset"
-                )
+    def _dumped(self, name: str, value: object) -> JSON:
+        dumped = self._adapter.dump_python({name: value}, mode="json", by_alias=True, warnings=False)[name]
+        try:
+            return admit(dumped)
+        except AdmissionError as error:
+            why = f"{error}{_at(_refused_place(dumped))}"
+        # out here, as above
+        raise NotStageable(f"argument {name!r} of {self.tool!r} cannot be written as JSON: {why}")
+
+    def _require_round_trip(self, name: str, value: object, again: Mapping[str, object]) -> None:
+        if name not in again or not _same(value, again[name]):
+            raise NotStageable(
+                f"argument {name!r} of {self.tool!r} does not survive being written as JSON (a "
+                f"{type(value).__name__} comes back different); {_INSTEAD}, and give times a fixed UTC offset"
+            )
 
 
 def resource_for(signature: Signature) -> str:
@@ -287,6 +316,10 @@ def _type_hints(fn: Callable[..., object], tool: str) -> dict[str, Any]:
         raise RegistrationError(
             f"the annotations of tool {tool!r} cannot be read ({error}); define the types it names at module level"
         ) from error
+    except TypeError as error:  # a `partial`, an object with `__call__`
+        raise RegistrationError(
+            f"tool {tool!r} is a {type(fn).__name__}, whose annotations cannot be read; write a function or a class"
+        ) from error
 
 
 def _require_named(parameter: inspect.Parameter, tool: str) -> None:
@@ -303,20 +336,47 @@ def _require_named(parameter: inspect.Parameter, tool: str) -> None:
 
 
 def _problem(item: Mapping[str, Any]) -> str:
-    where = "/".join(str(part) for part in item["loc"])
+    steps, what = item["loc"], ""
+    if steps[-1:] == ("[key]",):  # of a mapping; the step before is the key itself
+        steps, what = steps[:-2], "a key: "
+    where = "/".join(map(pointer_step, steps))
     instead = (
         " (money is whole minor units: write 1250 for 12.50)" if item["type"] == "int_from_float" else ""
     )
     # whoever reads it gave an argument, no input
-    told = str(item["msg"]).replace("Input should be", "it should be")
-    return f"{where}: {told}{instead}"
+    told = storable(item["msg"]).replace("Input should be", "it should be")
+    return f"{where}: {what}{told}{instead}"
 
 
-def _unfaithful(value: object) -> object | None:
-    """The first value inside that JSON cannot carry faithfully."""
-    if isinstance(value, _UNFAITHFUL):
-        return value
-    return next((bad for child in _children(value) if (bad := _unfaithful(child)) is not None), None)
+def _why(error: Exception) -> str:
+    """Why a value cannot be written. What code of its own raised may quote it."""
+    text = text_of(error)
+    if isinstance(error, AdmissionError) or text.startswith(_UNKNOWN_TYPE):
+        return text
+    return f"reading it raised {type(error).__name__}"
+
+
+def _is_text(text: str) -> bool:
+    """Whether it can be written as UTF-8."""
+    try:
+        str.encode(text)  # a subclass may have an `encode` of its own
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _at(place: str) -> str:
+    return f" (at {place})" if place else ""
+
+
+def _refused_place(value: object) -> str:
+    """A pointer to the innermost value that admission refuses by itself; `""` where that is the whole."""
+    for step, child in step_and_child(value) or ():
+        try:
+            admit(child)
+        except AdmissionError:
+            return f"/{pointer_step(step)}{_refused_place(child)}"
+    return ""
 
 
 def _children(value: object) -> list[object]:

@@ -8,6 +8,7 @@ from typing import Final
 from countersign.errors import JournalError
 from countersign.journal import Journal, LocalTxn, TransactionRecord
 from countersign.journal.moves import OPEN_TXN
+from countersign.texts import add_note
 
 _HOW_ON: Final = {
     LocalTxn.STOPPED: "nothing more of it is begun until the same block runs again under this key; "
@@ -22,7 +23,7 @@ def tell_where_it_stands(interrupt: BaseException, journal: Journal, txns: Seque
     for txn in txns:
         try:
             record = journal.transactions.require(txn)
-            interrupt.add_note(f"transaction {key!r}: {_told(journal, record)}")
+            add_note(interrupt, f"transaction {key!r}: {_told(journal, record)}")
         except JournalError:
             continue
 

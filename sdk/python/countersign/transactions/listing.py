@@ -97,7 +97,7 @@ class Listing:
         """Hear what a live effect has returned. It is written down as it is now, and with the list: not where JSON does
         not hold it, or too much was returned before.
         """
-        raw = tool.signature.dump_unspent(answer)
+        raw = tool.signature.dump_result(answer)
         if raw is not None and self._returned_bytes + len(raw) <= _MAX_RETURNED:
             self._returned_bytes += len(raw)
             self._returned[row.effect_id] = raw

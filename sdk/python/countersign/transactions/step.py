@@ -33,6 +33,7 @@ from countersign.live.running import ALL_LOST, Running
 from countersign.live.work import LiveWork
 from countersign.recovery.closing import require_to_go_on
 from countersign.recovery.forward import results_in_journal
+from countersign.texts import text_of
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.tool import Tool
 from countersign.transactions.again import earlier_record, finish
@@ -173,7 +174,9 @@ class Step:
         try:
             self._list.leave_out(rows, why)
         except BaseException as error:
-            self._live.lose(f"{why}, and the journal could not be told: {str(error) or type(error).__name__}")
+            self._live.lose(
+                f"{why}, and the journal could not be told: {text_of(error) or type(error).__name__}"
+            )
             if not isinstance(error, Exception):
                 raise
 
@@ -201,7 +204,7 @@ class Step:
         try:
             self._list.take_back(staged, live)
         except BaseException as error:
-            self._live.lose(str(error) or type(error).__name__)
+            self._live.lose(text_of(error) or type(error).__name__)
             raise
 
     def abort(self, note: str) -> None:
@@ -223,7 +226,7 @@ class Step:
                 self._forget("it was interrupted before it was submitted")
             self._end()
         except Exception as error:  # noqa: BLE001 - the interrupt is what its caller hears; recovery looks at this again
-            log.warning("transaction %s could not be ended: %s", self.txn[:12], error)
+            log.warning("transaction %s could not be ended: %s", self.txn[:12], text_of(error))
 
     async def commit(self, engine: Engine, terms: Terms) -> None:
         """Commit what was staged and settle the placeholders.

@@ -29,6 +29,7 @@ from countersign.errors import (
 from countersign.errors.traces import shortened
 from countersign.journal.moves import OPEN_TXN
 from countersign.live.isolation import ABORT, Isolation, Serialize
+from countersign.texts import add_note
 from countersign.tools.current import current_transaction, open_transaction
 from countersign.tools.placeholder import Placeholder
 from countersign.tools.tool import Tool
@@ -324,7 +325,7 @@ class Transaction:
             if isinstance(error, Moved):
                 error.tell_earlier(record.state.value)
             else:
-                error.add_note(_EARLIER.format(self.key, record.state.value))
+                add_note(error, _EARLIER.format(self.key, record.state.value))
 
     def _abort(self, note: str) -> None:
         for step in self._steps():

@@ -45,6 +45,8 @@ REFUSED = {
     "half a character": ('a: "\\ud800"', 1, "half a character"),
     "half a character in a key": ('"\\ud800": 1', 1, "half a character"),
     "a control character": ("a: \x00", None, "this is not YAML"),
+    "a number that would be zero": ("a:\n - 1e-400", 2, "the number 1e-400 cannot be kept exactly"),
+    "a number that would be another": ("a: 9007199254740990.6", 1, "cannot be kept exactly"),
 }
 
 

@@ -1,0 +1,414 @@
+"""Texts of tools, probes and adapters are descriptions: none of them changes what is known of an effect."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel, model_serializer
+
+from countersign import (
+    EffectFailed,
+    LiveCommitFailed,
+    MemoryAdapter,
+    NotDone,
+    OutcomeUnknown,
+    Placeholder,
+    ProbeAnswer,
+    Unsure,
+    probe,
+    resume,
+    tool,
+    transaction,
+)
+from countersign.adapters.memory import MemorySession
+from countersign.contract import EffectState
+from countersign.texts import MAX_TEXT, storable, text_of
+from tests.fakes.desk import Desk, charge_tools, failing_tool
+from tests.unit.sdk.journals import BOTH
+
+
+class LyingText(str):
+    """A text whose methods answer other things than its characters."""
+
+    def __getitem__(self, _: Any) -> Any:
+        return 7
+
+    def encode(self, *_: Any) -> Any:
+        raise RuntimeError("no bytes of mine")
+
+    def __format__(self, _: str) -> Any:
+        raise RuntimeError("no format of mine")
+
+
+class Told(NotDone):
+    """Its text is whatever `answer` does."""
+
+    def __init__(self, answer: Callable[[], Any]) -> None:
+        super().__init__("not this one")
+        self.answer = answer
+
+    def __str__(self) -> str:
+        return self.answer()  # type: ignore[no-any-return]
+
+    __repr__ = __str__
+
+
+def raising(error: BaseException) -> Callable[[], Any]:
+    def answer() -> Any:
+        raise error
+
+    return answer
+
+
+def recursing() -> Any:
+    return recursing()
+
+
+def with_odd_notes(error: NotDone) -> NotDone:
+    error.__notes__ = 7  # type: ignore[assignment]
+    return error
+
+
+class Args(NotDone):
+    """Exception.__str__ reads `args`, of which this has an object that cannot be read."""
+
+    def __init__(self) -> None:
+        super().__init__(Told(raising(ValueError("no"))), "\udcff")
+
+
+ODD: dict[str, NotDone] = {
+    "a file name of other bytes": NotDone(f"no file {os.fsdecode(b'caf' + bytes([0xE9]))}"),
+    "half a surrogate pair": NotDone("\ud83d"),
+    "both halves, the wrong way round": NotDone("\udc00\ud800"),
+    "U+0000": NotDone("a\0b"),
+    "ten million characters": NotDone("x" * 10_000_000),
+    "ten thousand halves": NotDone("\udcff" * 10_000),
+    "an ANSI sequence and a line break": NotDone("\x1b[2J\r\n"),
+    "nothing": NotDone(),
+    "__str__ raises": Told(raising(ValueError("no"))),
+    "__str__ raises itself": Told(raising(NotDone("\udcff"))),
+    "__str__ exits": Told(raising(SystemExit(3))),
+    "__str__ is interrupted": Told(raising(KeyboardInterrupt())),
+    "__str__ stops a generator": Told(raising(GeneratorExit())),
+    "__str__ never ends": Told(recursing),
+    "__str__ is no text": Told(lambda: 7),
+    "__str__ is a text of its own kind": Told(lambda: LyingText("refused \udcff")),
+    "args that cannot be read": Args(),
+    "notes that are no list": with_odd_notes(NotDone("no")),
+    "bytes": NotDone(b"\xff"),
+}
+
+
+def states(desk: Desk, key: str = "t-1") -> dict[str, str]:
+    record = desk.runtime.journal.transactions.find(key)[0]
+    return {row.tool: row.state.value for row in desk.runtime.journal.transactions.effects(record)}
+
+
+def is_storable(text: str) -> bool:
+    try:
+        return type(text) is str and "\0" not in text and text.encode("utf-8").decode() == text
+    except UnicodeEncodeError:
+        return False
+
+
+@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("error", ODD.values(), ids=ODD)
+def test_what_a_tool_says_went_wrong_keeps_nothing_from_being_taken_back(desk: Desk, error: NotDone) -> None:
+    charge, notify = charge_tools(desk), failing_tool(desk, error, acts=False)
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime) as txn:
+        charge("o-1", 100)
+        placed = notify("o-1")
+    assert desk.done == [("charge", "o-1", 100), ("void", "c-o-1", 100)]
+    assert states(desk) == {"charge": "compensated", "notify": "failed"}
+    assert [one.state for one in desk.service.latest(txn.txn).held] == [
+        EffectState.COMPENSATED,
+        EffectState.FAILED,
+    ]
+    assert placed.error is not None
+    assert placed.error.startswith(type(error).__name__)
+    assert is_storable(placed.error)
+    assert is_storable(str(failed.value))
+    with desk.restarted() as after:
+        resume(after.runtime)
+        assert states(after) == {"charge": "compensated", "notify": "failed"}
+
+
+@pytest.mark.parametrize("error", ODD.values(), ids=ODD)
+def test_what_a_tool_says_of_an_unknown_outcome_stays_readable(desk: Desk, error: NotDone) -> None:
+    def as_failure() -> Exception:
+        raised = ConnectionError()
+        raised.args = error.args
+        return raised
+
+    notify = failing_tool(desk, as_failure())
+    with pytest.raises(OutcomeUnknown) as unknown, transaction("t-1", runtime=desk.runtime):
+        notify("o-1")
+    assert states(desk) == {"notify": "unknown"}
+    assert is_storable(str(unknown.value))
+
+
+@pytest.mark.parametrize("error", ODD.values(), ids=ODD)
+def test_a_compensation_that_says_so_did_not_happen(desk: Desk, error: NotDone) -> None:
+    @tool("void", resource=("Charge", "charge_id"), registry=desk.registry)
+    def void(charge_id: str, amount_cents: int) -> None:
+        """Take a charge back."""
+        raise error
+
+    @tool(
+        "charge",
+        resource=("Order", "order_id"),
+        compensate="void",
+        compensation_map={"charge_id": "args:/order_id", "amount_cents": "const:1"},
+        registry=desk.registry,
+    )
+    def charge(order_id: str) -> None:
+        """Charge an order."""
+        desk.act("charge", order_id)
+
+    desk.publish(void, charge)
+    notify = failing_tool(desk, NotDone("full"), acts=False)
+    with pytest.raises(EffectFailed) as failed, transaction("t-1", runtime=desk.runtime):
+        charge("o-1")
+        notify("o-1")
+    assert states(desk) == {"charge": "compensation_failed", "notify": "failed"}
+    assert is_storable(str(failed.value))
+
+
+@pytest.mark.parametrize("together", [False, True], ids=["one after the other", "at the same time"])
+def test_a_failure_beside_others_is_written_as_it_is(desk: Desk, together: bool) -> None:
+    charge = charge_tools(desk)
+    notify = failing_tool(desk, ODD["__str__ exits"], acts=False)
+    with pytest.raises(EffectFailed), transaction("t-1", runtime=desk.runtime) as txn:
+        if together:
+            with txn.parallel():
+                charge("o-1", 100)
+                notify("o-1")
+        else:
+            charge("o-1", 100)
+            notify("o-1")
+    assert states(desk) == {"charge": "compensated", "notify": "failed"}
+
+
+@pytest.mark.parametrize(
+    "why",
+    ["\udcff", "a\0b", LyingText("\ud800"), 7, None, ["\udcff"], "x" * 10_000],
+    ids=["half a pair", "U+0000", "a text of its own kind", "a number", "nothing", "a list", "long"],
+)
+@pytest.mark.parametrize("engine", BOTH)
+def test_a_probe_may_say_anything_of_why_it_cannot_tell(desk: Desk, why: Any) -> None:
+    @probe("look", registry=desk.registry)
+    def look(order_id: str) -> ProbeAnswer:
+        return Unsure(why)
+
+    notify = failing_tool(desk, TimeoutError("slow"), probe="look")
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+        notify("o-1")
+    assert states(desk) == {"notify": "unknown"}
+
+
+@pytest.mark.parametrize("error", ODD.values(), ids=ODD)
+def test_a_probe_that_raises_cannot_tell(desk: Desk, error: NotDone) -> None:
+    @probe("look", registry=desk.registry)
+    def look(order_id: str) -> ProbeAnswer:
+        raise error
+
+    notify = failing_tool(desk, TimeoutError("slow"), probe="look")
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+        notify("o-1")
+    assert states(desk) == {"notify": "unknown"}
+
+
+@pytest.mark.parametrize("error", ODD.values(), ids=ODD)
+@pytest.mark.parametrize("engine", BOTH)
+def test_a_live_adapter_that_cannot_commit_may_say_so_in_any_words(
+    desk: Desk, error: NotDone, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    memory = MemoryAdapter()
+
+    def cannot(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(MemorySession, "commit", cannot)
+
+    @tool("note", lane="live", adapter=memory, registry=desk.registry)
+    def note(text: str) -> None:
+        """Write a note."""
+        memory["note"] = text
+
+    charge = charge_tools(desk)
+    with pytest.raises(LiveCommitFailed) as failed, transaction("t-1", runtime=desk.runtime):
+        note("hello")
+        charge("o-1", 100)
+    assert states(desk)["charge"] == "compensated"
+    assert is_storable(str(failed.value))
+
+
+class Unwritable:
+    """A result that nothing can be read of."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("__"):
+            return object.__getattribute__(self, name)
+        raise object.__getattribute__(self, "error")
+
+    def __repr__(self) -> str:
+        raise ValueError("no repr")
+
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("no equality")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Hostile(dict[str, str]):
+    def __iter__(self) -> Any:
+        raise RuntimeError("not to be read")
+
+    keys = values = items = __iter__  # type: ignore[assignment]
+
+
+def of_itself() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+def shared() -> list[Any]:
+    """A list of 64 levels that holds 2**64 values."""
+    found: list[Any] = []
+    for _ in range(64):
+        found = [found, found]
+    return found
+
+
+RESULTS: dict[str, Callable[[], Any]] = {
+    "half a surrogate pair": lambda: {"name": "\udcff"},
+    "a key of half a pair": lambda: {"\udcff": 1},
+    "U+0000": lambda: "a\0b",
+    "an object": lambda: Unwritable(RuntimeError("no")),
+    "a mapping that raises": lambda: Hostile(a="b"),
+    "a list of itself": of_itself,
+    "values shared 2**64 times": shared,
+    "a number with many digits": lambda: 10**5000,
+    "a number beyond JSON": lambda: 1e21,
+    "no number": lambda: float("nan"),
+    "a key with many digits": lambda: {10**5000: 1},
+    "an exception": lambda: ODD["__str__ raises"],
+}
+
+
+@pytest.mark.parametrize("engine", BOTH)
+@pytest.mark.parametrize("result", RESULTS.values(), ids=RESULTS)
+def test_a_result_that_cannot_be_written_leaves_the_effect_fired(
+    desk: Desk, result: Callable[[], Any]
+) -> None:
+    value = result()
+
+    @tool("look", resource=("Order", "order_id"), registry=desk.registry)
+    def look(order_id: str) -> Any:
+        """Look it up."""
+        desk.act("look", order_id)
+        return value
+
+    desk.publish(look)
+    with transaction("t-1", runtime=desk.runtime) as txn:
+        placed = look("o-1")
+    assert (placed.outcome, placed.result is value) == ("fired", True)
+    assert [one.state for one in desk.service.latest(txn.txn).held] == [EffectState.FIRED]
+    with desk.restarted() as after, transaction("t-1", runtime=after.runtime) as again:
+        once_more: Placeholder[Any] = look("o-1")
+    assert (again.replayed, once_more.outcome, desk.done) == (True, "fired", [("look", "o-1")])
+
+
+def test_an_interrupt_while_a_result_is_written_leaves_the_effect_fired(desk: Desk) -> None:
+    class Interrupting(BaseModel):
+        @model_serializer
+        def written(self) -> Any:
+            raise KeyboardInterrupt
+
+    @tool("look", resource=("Order", "order_id"), registry=desk.registry)
+    def look(order_id: str) -> Any:
+        """Look it up."""
+        return Interrupting()
+
+    desk.publish(look)
+    with pytest.raises(KeyboardInterrupt), transaction("t-1", runtime=desk.runtime):
+        look("o-1")
+    assert states(desk) == {"look": "fired"}
+
+
+def test_a_plain_tool_that_stops_an_iteration_ends(desk: Desk) -> None:
+    class Stop(StopIteration):
+        def __repr__(self) -> str:
+            raise ValueError("no repr")
+
+        __str__ = __repr__
+
+    notify = failing_tool(desk, Stop())
+    with pytest.raises(OutcomeUnknown), transaction("t-1", runtime=desk.runtime):
+        notify("o-1")
+
+
+@given(st.text(st.characters(), max_size=50) | st.text(st.characters(categories=["Cs", "Cc"]), max_size=50))
+def test_storable_text_is_text_everywhere_and_good_text_stays_as_it_is(text: str) -> None:
+    stored = storable(text)
+    assert is_storable(stored)
+    assert storable(stored) == stored
+    if is_storable(text):
+        assert stored == text
+    assert text_of(Exception(text)) == stored
+
+
+@pytest.mark.parametrize("text", ["x" * (MAX_TEXT + 1), "\udcff" * MAX_TEXT, "\0" * MAX_TEXT])
+def test_storable_text_has_a_bound(text: str) -> None:
+    assert len(storable(text)) <= MAX_TEXT
+
+
+def test_any_text_and_result_of_tools_leaves_what_is_known_of_them_known(desk: Desk) -> None:
+    said: dict[str, Any] = {}
+
+    @tool("void", resource=("Order", "order_id"), registry=desk.registry)
+    def void(order_id: str) -> None:
+        """Take it back."""
+
+    @tool(
+        "charge",
+        resource=("Order", "order_id"),
+        compensate="void",
+        compensation_map={"order_id": "args:/order_id"},
+        registry=desk.registry,
+    )
+    def charge(order_id: str) -> Any:
+        """Charge an order."""
+        return said["result"]
+
+    @tool("notify", resource=("Order", "order_id"), registry=desk.registry)
+    def notify(order_id: str) -> None:
+        """Tell the customer."""
+        raise NotDone(said["text"])
+
+    desk.publish(void, charge, notify)
+    text = st.text(st.characters(categories=["Cs", "Cc", "L"]), max_size=40)
+    value = st.none() | st.integers() | st.floats() | st.binary() | text
+    results = st.recursive(value, lambda inner: st.lists(inner) | st.dictionaries(text, inner), max_leaves=8)
+
+    @settings(max_examples=40, deadline=None)
+    @given(text, results)
+    def holds(text: str, result: Any) -> None:
+        said.update(text=text, result=result)
+        key = f"t-{len(desk.face.log)}"
+        with pytest.raises(EffectFailed) as failed, transaction(key, runtime=desk.runtime):
+            charge("o-1")
+            notify("o-1")
+        assert states(desk, key) == {"charge": "compensated", "notify": "failed"}
+        assert is_storable(str(failed.value))
+
+    holds()
