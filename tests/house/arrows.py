@@ -22,7 +22,8 @@ SDK = "countersign"
 
 # The rooms of the SDK, from the ground up: a room may name those of the lines before its own, and itself.
 SDK_FLOORS = (
-    ("contract", "backoff", "clock", "texts", "threads", "tracing"),
+    ("contract", "backoff", "clock", "texts", "tracing"),
+    ("threads",),
     ("errors", "tasks"),
     ("exchange", "adapters", "journal", "catalogue"),
     ("settings", "waiting"),

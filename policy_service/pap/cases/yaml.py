@@ -141,9 +141,8 @@ class _Builder:
         if not _FRACTION.match(text):
             return text
         value = float(text)
-        if math.isfinite(value) and not is_exact(
-            text, value
-        ):  # what is infinite fits nowhere, and is told there
+        # What is infinite fits no type, and is refused where that is looked at.
+        if math.isfinite(value) and not is_exact(text, value):
             raise self._error(
                 node, f"the number {text} cannot be kept exactly; round it, or quote it as text"
             )

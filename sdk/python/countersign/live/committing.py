@@ -37,9 +37,8 @@ class CommitFailed(Exception):
             cause.kind if isinstance(cause, ToolRaised) else f"{type(cause).__name__}: {text_of(cause)}"
         )
         self.adapter, self.committed = adapter, committed
-        self.unknown = (
-            text_of(cause) if isinstance(cause, CommitUnknown) else ""
-        )  # whether it stands, and why
+        # whether it stands, and why
+        self.unknown = text_of(cause) if isinstance(cause, CommitUnknown) else ""
 
 
 class Committing:

@@ -30,9 +30,10 @@ from countersign.contract.admission import JSON, admit, load
 from countersign.contract.canonical import canonicalize
 from countersign.contract.errors import AdmissionError
 from countersign.errors import CountersignError, NotStageable, RegistrationError
-from countersign.texts import storable, text_of
-from countersign.tools.nested import nested, pointer_step, step_and_child
+from countersign.texts import text_of
+from countersign.tools.nested import nested
 from countersign.tools.placeholder import Placeholder
+from countersign.tools.refusing import at, is_text, problem, refused_place, why_unwritten
 from countersign.tools.results import Result
 from countersign.tools.unfinished import require_runs_when_called
 
@@ -40,7 +41,6 @@ T = TypeVar("T")
 
 _typed_dict: Final[Any] = TypedDict  # the functional form with fields that only the signature knows
 _UNFAITHFUL: Final = (bytes, bytearray, memoryview, set, frozenset, Decimal, complex)
-_UNKNOWN_TYPE: Final = "Unable to serialize unknown type"  # how pydantic begins where it names a type alone
 _INSTEAD: Final = "use text, a list, or whole minor units instead"
 
 
@@ -109,7 +109,7 @@ class Signature:
             self._adapter.validate_python(known)
         except ValidationError as error:
             found = error.errors(include_input=False, include_url=False)
-            wrong += [_problem(one) for one in found if one["type"] != "missing" or len(one["loc"]) > 1]
+            wrong += [problem(one) for one in found if one["type"] != "missing" or len(one["loc"]) > 1]
         if wrong:
             raise NotStageable(f"{self.tool!r} cannot be called like this: {'; '.join(wrong)}")
 
@@ -231,21 +231,21 @@ class Signature:
         for place, one in nested(value):
             if isinstance(one, Placeholder):
                 raise NotStageable(
-                    f"argument {name!r} of {self.tool!r} is the placeholder of {one.tool!r}{_at(place)}, which has not "
+                    f"argument {name!r} of {self.tool!r} is the placeholder of {one.tool!r}{at(place)}, which has not "
                     "happened yet and may never; call it in a later transaction, with the .result of this one"
                 )
-            if isinstance(one, str) and not _is_text(one):
+            if isinstance(one, str) and not is_text(one):
                 raise NotStageable(
-                    f"argument {name!r} of {self.tool!r} holds half of a surrogate pair{_at(place)}; repair the text"
+                    f"argument {name!r} of {self.tool!r} holds half of a surrogate pair{at(place)}; repair the text"
                 )
             if isinstance(one, float) and not math.isfinite(one):
                 raise NotStageable(
-                    f"argument {name!r} of {self.tool!r} holds a number that is not finite{_at(place)}; leave it "
+                    f"argument {name!r} of {self.tool!r} holds a number that is not finite{at(place)}; leave it "
                     "out or send text"
                 )
             if isinstance(one, _UNFAITHFUL):
                 raise NotStageable(
-                    f"argument {name!r} of {self.tool!r} holds a {type(one).__name__}{_at(place)}, which JSON does not "
+                    f"argument {name!r} of {self.tool!r} holds a {type(one).__name__}{at(place)}, which JSON does not "
                     f"carry faithfully; {_INSTEAD}"
                 )
 
@@ -256,10 +256,10 @@ class Signature:
                 return adapter.validate_python(dict(values))
             except ValidationError as error:
                 problems = "; ".join(
-                    _problem(item) for item in error.errors(include_input=False, include_url=False)
+                    problem(item) for item in error.errors(include_input=False, include_url=False)
                 )
         except Exception as error:  # noqa: BLE001 - a validator or a value may raise anything
-            problems = _why(error)
+            problems = why_unwritten(error)
         # Out here: the error itself holds every value given, secrets too, and would be the context of this one.
         raise NotStageable(f"the args of {self.tool!r} do not fit its signature: {problems}")
 
@@ -279,7 +279,7 @@ class Signature:
         except CountersignError:
             raise
         except Exception as error:  # noqa: BLE001 - as it says
-            why = _why(error)
+            why = why_unwritten(error)
         # out here, as above
         raise NotStageable(f"argument {name!r} of {self.tool!r} cannot be written as JSON: {why}")
 
@@ -288,7 +288,7 @@ class Signature:
         try:
             return admit(dumped)
         except AdmissionError as error:
-            why = f"{error}{_at(_refused_place(dumped))}"
+            why = f"{error}{at(refused_place(dumped))}"
         # out here, as above
         raise NotStageable(f"argument {name!r} of {self.tool!r} cannot be written as JSON: {why}")
 
@@ -333,50 +333,6 @@ def _require_named(parameter: inspect.Parameter, tool: str) -> None:
             f"tool {tool!r} takes {str(parameter)!r}; every argument needs a name of its own, so that people can read "
             "what they approve (no *args, **kwargs or positional-only arguments)"
         )
-
-
-def _problem(item: Mapping[str, Any]) -> str:
-    steps, what = item["loc"], ""
-    if steps[-1:] == ("[key]",):  # of a mapping; the step before is the key itself
-        steps, what = steps[:-2], "a key: "
-    where = "/".join(map(pointer_step, steps))
-    instead = (
-        " (money is whole minor units: write 1250 for 12.50)" if item["type"] == "int_from_float" else ""
-    )
-    # whoever reads it gave an argument, no input
-    told = storable(item["msg"]).replace("Input should be", "it should be")
-    return f"{where}: {what}{told}{instead}"
-
-
-def _why(error: Exception) -> str:
-    """Why a value cannot be written. What code of its own raised may quote it."""
-    text = text_of(error)
-    if isinstance(error, AdmissionError) or text.startswith(_UNKNOWN_TYPE):
-        return text
-    return f"reading it raised {type(error).__name__}"
-
-
-def _is_text(text: str) -> bool:
-    """Whether it can be written as UTF-8."""
-    try:
-        str.encode(text)  # a subclass may have an `encode` of its own
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def _at(place: str) -> str:
-    return f" (at {place})" if place else ""
-
-
-def _refused_place(value: object) -> str:
-    """A pointer to the innermost value that admission refuses by itself; `""` where that is the whole."""
-    for step, child in step_and_child(value) or ():
-        try:
-            admit(child)
-        except AdmissionError:
-            return f"/{pointer_step(step)}{_refused_place(child)}"
-    return ""
 
 
 def _children(value: object) -> list[object]:
