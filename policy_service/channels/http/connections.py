@@ -31,9 +31,9 @@ from policy_service.errors import InvalidRequestError, ServiceError
 MAX_HEAD_BYTES: Final = 65_536  # a proof and a session take less than 4 KB, a provider's answer less than 8
 MAX_FIELDS: Final = 100  # browsers send about 20; a field costs ten times its bytes once it is parsed
 MAX_PIPELINED: Final = 16  # requests that wait behind the one being answered; each costs some KB
-MAX_DISCARDED_BYTES: Final = 8_388_608  # of a body whose answer is written: many clients send first, then read
+MAX_DISCARDED_BYTES: Final = 8_388_608  # of a body after its answer; many clients read last
 PIECE_BYTES: Final = 16_384  # one read of the server has up to 256 KB
-RECEIVE_BUFFER_BYTES: Final = 65_536  # in the kernel, which else holds several MB where we do not read
+RECEIVE_BUFFER_BYTES: Final = 65_536  # in the kernel; without it, several MB
 HEAD_S = 15.0
 BODY_S = 60.0  # the largest body over a bad line
 WRITE_S = 60.0  # for a client to take what the connection holds for it
