@@ -30,7 +30,7 @@ from policy_service.errors import InvalidRequestError, ServiceError
 
 MAX_HEAD_BYTES: Final = 65_536  # a proof and a session take less than 4 KB, a provider's answer less than 8
 MAX_FIELDS: Final = 100  # browsers send about 20; a field costs ten times its bytes once it is parsed
-MAX_PIPELINED: Final = 16  # requests that wait behind the one being answered; each costs some KB
+MAX_PIPELINED: Final = 16  # requests behind the one being answered; each costs some KB
 MAX_DISCARDED_BYTES: Final = 8_388_608  # of a body after its answer; many clients read last
 PIECE_BYTES: Final = 16_384  # one read of the server has up to 256 KB
 RECEIVE_BUFFER_BYTES: Final = 65_536  # in the kernel; without it, several MB
@@ -61,8 +61,8 @@ class BoundedConnection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the time for the first head."""
         super().connection_made(transport)
-        its_socket = transport.get_extra_info("socket")
-        its_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+        accepted = transport.get_extra_info("socket")
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
         self._limit_reading(self.head_s)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -81,9 +81,7 @@ class BoundedConnection(HttpToolsProtocol):
     def _take(self, data: bytes) -> None:
         """Count all that arrives; `on_body` takes off what is body."""
         if self._in_head and self._reading is None and self._is_idle():
-            self._limit_reading(
-                self.head_s
-            )  # an empty line before a request begins none and starts the clock, too
+            self._limit_reading(self.head_s)  # also by an empty line, which begins no request
         self._framing_bytes += len(data)
         was_in_head = self._in_head
         super().data_received(data)
@@ -116,9 +114,7 @@ class BoundedConnection(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > MAX_HEAD_BYTES:
             self._refuse(_too_large())
         if len(self.pipeline) >= MAX_PIPELINED:
-            self._refuse(
-                InvalidRequestError(f"wait for answers: {MAX_PIPELINED} requests may be ahead of them")
-            )
+            self._refuse(InvalidRequestError(f"at most {MAX_PIPELINED} requests may wait for an answer"))
         self._require_one_reading()
         self._in_head = False
         UNIDENTIFIED.release(self)

@@ -81,7 +81,7 @@ CHUNKED = b"Transfer-Encoding: chunked\r\n"
 TOO_LARGE = {
     "a form": (b"POST /sign-in/dev", FORM + ORIGIN + LARGE, b"413"),
     "a logout": (b"POST /sign-in/x/backchannel-logout", FORM + LARGE, b"400"),
-    "a webhook": (b"POST /v1/policies/sync", b"X-Gitlab-Token: a\r\nContent-Length: 5000000\r\n", b"413"),
+    "a webhook, and no secret": (b"POST /v1/policies/sync", b"X-Gitlab-Token: a\r\n" + LARGE, b"401"),
 }
 WAITING = {
     **{
