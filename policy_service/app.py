@@ -54,6 +54,7 @@ from policy_service.channels.http import (
 from policy_service.channels.http import log as log_routes
 from policy_service.channels.http.answer_headers import AnswerHeaders
 from policy_service.channels.http.gate import Gate
+from policy_service.channels.http.single_headers import SingleHeaders
 from policy_service.channels.operator.socket import embedded_lock, open_database
 from policy_service.channels.slack import routes as slack_routes
 from policy_service.channels.slack.loops import SlackChannel
@@ -371,6 +372,7 @@ def create_app(settings: Settings, clock: Clock | None = None) -> FastAPI:
     )
     docs.describe(app, _BODIES)
     app.add_middleware(problems.Faults)
+    app.add_middleware(SingleHeaders)
     app.add_middleware(AnswerHeaders, authenticator=service.authenticator)
     app.add_middleware(measured.Measured)
     return app

@@ -7,11 +7,23 @@ caller learns that it failed; which step failed goes to the log.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Final
 
 import structlog
 
-from countersign.contract import ContractError, ErrorCode, PublicKey, VerificationError, load, verify_proof
+from countersign.contract import (
+    ContractError,
+    ErrorCode,
+    ProofClaims,
+    PublicKey,
+    VerificationError,
+    load,
+    verify_proof,
+    verify_proof_before_body,
+)
 from countersign.contract.keys import decode_base64url
 from policy_service.errors import UnauthenticatedError
 from policy_service.identity.agents import LiveKey, find_key
@@ -30,6 +42,11 @@ _NOT_HELD = (
     "this answer); the service's log says which, as proof_refused"
 )
 
+HOW_TO_PROVE: Final = (
+    "prove who you are: sign this request into an Agent-Proof header with an enrolled key, using the nonce in "
+    "Agent-Nonce"
+)
+
 _BEARER = "Bearer "
 _KID = re.compile(r"[A-Za-z0-9_-]{43}")  # a thumbprint; nothing else is looked up or written to the log
 _MAX_HEADER = 512  # bytes of a proof's header; ours has three short members
@@ -37,12 +54,11 @@ _MAX_HEADER = 512  # bytes of a proof's header; ours has three short members
 
 @dataclass(frozen=True, slots=True)
 class Presented:
-    """A request as it arrived, as far as a proof covers it."""
+    """The head of a request as it arrived, as far as a proof covers it."""
 
     method: str
     path: str
     query: str
-    body: bytes
     proof: str | None
     authorization: str | None
 
@@ -61,20 +77,29 @@ class Authenticator:
         """What goes into ``Agent-Nonce``."""
         return self._nonces.current(self._clock())
 
-    async def authenticate(self, presented: Presented) -> Caller:
+    async def recognize(self, presented: Presented) -> None:
+        """Refuse a request by its head alone, so that a stranger's body is never read. It proves nothing yet: the
+        body may be another than the signed one, and the key may be revoked before it has arrived.
+
+        Raises:
+            UnauthenticatedError: as `authenticate` does, but for the body.
+        """
+        await self._find_caller(presented, None)
+
+    async def authenticate(self, presented: Presented, body: bytes) -> Caller:
         """The party that made this request.
 
         Raises:
             UnauthenticatedError: no proof, a bad one (bad_proof), or one with an old nonce (use_nonce).
         """
+        return await self._find_caller(presented, body)
+
+    async def _find_caller(self, presented: Presented, body: bytes | None) -> Caller:
         if presented.proof is not None:
-            return await self._by_proof(presented, presented.proof)
+            return await self._by_proof(presented, body, presented.proof)
         if presented.authorization is not None and presented.authorization.startswith(_BEARER):
             return await self._by_api_key(presented.authorization.removeprefix(_BEARER))
-        raise UnauthenticatedError(
-            "prove who you are: sign this request into an Agent-Proof header with an enrolled key, using the nonce in "
-            "Agent-Nonce"
-        )
+        raise UnauthenticatedError(HOW_TO_PROVE)
 
     async def is_live(self, caller: Caller) -> bool:
         """Whether a caller who proved itself earlier still could: its key, or an API key of its own, is live."""
@@ -84,20 +109,20 @@ class Authenticator:
         found = await self._live_key(jkt)
         return found is not None and found.agent == caller.agent
 
-    async def _by_proof(self, presented: Presented, proof: str) -> Caller:
+    async def _by_proof(self, presented: Presented, body: bytes | None, proof: str) -> Caller:
         kid = _unverified_kid(proof)
         found = None if kid is None else await self._live_key(kid)
         if found is None:
             raise self._refused("the proof's key is not enrolled, was revoked, or its time is over", kid)
-        return self._verify(presented, proof, found.key, found.agent)
+        return self._verify(presented, body, proof, found.key, found.agent)
 
-    def authenticate_new_key(self, presented: Presented, key: PublicKey, agent: str) -> None:
+    def authenticate_new_key(self, presented: Presented, body: bytes, key: PublicKey, agent: str) -> None:
         """Make sure that whoever sends a request holds a key that is not known yet, and calls itself that agent.
 
         Raises:
             UnauthenticatedError: no proof, a bad one (bad_proof), or one with an old nonce (use_nonce).
         """
-        self._verify(presented, presented.proof or "", key, agent)
+        self._verify(presented, body, presented.proof or "", key, agent)
 
     async def _live_key(self, kid: str) -> LiveKey | None:
         """A key that counts now; one brought under other settings of its issuer does not."""
@@ -105,16 +130,20 @@ class Authenticator:
         found = await self._db.read(lambda conn: find_key(conn, kid, now))
         return found if found is None or found.trust is None or found.trust in self._issuers else None
 
-    def _verify(self, presented: Presented, proof: str, key: PublicKey, agent: str) -> Caller:
+    def _verify(
+        self, presented: Presented, body: bytes | None, proof: str, key: PublicKey, agent: str
+    ) -> Caller:
         kid, now = key.kid, self._clock()
+        verify: Callable[..., ProofClaims] = verify_proof_before_body
+        if body is not None:
+            verify = partial(verify_proof, body=body)
         try:
-            claims = verify_proof(
+            claims = verify(
                 proof,
                 key_for=lambda asked: key if asked == key.kid else None,
                 method=presented.method,
                 url_path=presented.path,
                 query=presented.query,
-                body=presented.body,
                 accept_nonce=lambda nonce: self._nonces.accepts(nonce, now),
                 now=int(now.timestamp()),
                 max_age=self._settings.proof_max_age_s,

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import uvicorn
 
+from policy_service.cli import _uvicorn_config
 from tests.fakes.world import World
 
 _PATIENCE_S = 10.0
@@ -16,7 +17,7 @@ _PATIENCE_S = 10.0
 @asynccontextmanager
 async def served(bank: World) -> AsyncIterator[int]:
     """The same application behind a real socket; its port."""
-    server = uvicorn.Server(uvicorn.Config(bank.app, port=0, log_config=None, lifespan="off"))
+    server = uvicorn.Server(_uvicorn_config(bank.app, bank.settings.model_copy(update={"port": 0})))
     serving = asyncio.create_task(server._serve())
     while not server.started:  # noqa: ASYNC110  uvicorn tells it by nothing else
         await asyncio.sleep(0.01)

@@ -35,11 +35,11 @@ def router(gate: Gate, issuers: TrustedIssuers) -> APIRouter:
     async def bring(request: Request) -> Response:
         gate.require_host(request)
         issuers.require_any()
-        presented = await gate.newcomer(request, _LIMITS.max_bytes)
-        wish = read_model(BringKeyRequest, presented.body, _LIMITS)
+        presented, body = await gate.newcomer(request, _LIMITS.max_bytes)
+        wish = read_model(BringKeyRequest, body, _LIMITS)
         key = _public_key(wish.x)
         voucher = await issuers.vouch(wish.token, key.kid)
-        gate.require_key(presented, key, voucher.agent)
+        gate.require_key(presented, body, key, voucher.agent)
         await gate.ctx.db.write(lambda tx: bring_key(tx, key, voucher))
         return answer(BroughtKey(agent=voucher.agent, kid=key.kid, expires_at=voucher.until), 201)
 

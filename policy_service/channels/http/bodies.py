@@ -18,21 +18,6 @@ JSON_TYPE = "application/json"
 PROBLEM_TYPE = "application/problem+json"
 
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The raw body, refused as soon as it is larger than ``limit``.
-
-    Raises:
-        InvalidRequestError: too_large.
-    """
-    chunks, size = [], 0
-    async for chunk in request.stream():
-        size += len(chunk)
-        if size > limit:
-            raise InvalidRequestError(f"the body is larger than {limit} bytes", code=ErrorCode.TOO_LARGE)
-        chunks.append(chunk)
-    return b"".join(chunks)
-
-
 def require_json(request: Request) -> None:
     """Refuse a body that does not say it is JSON, or that would have to be unpacked: a small one may be huge then.
 

@@ -33,9 +33,12 @@ _MEANINGS = {
 
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The refusals of a route, as FastAPI's ``responses``."""
+    """The refusals of a route, as FastAPI's ``responses``: any may find a header twice (400), and one that reads a body
+    may have to drop it (429).
+    """
+    statuses = (*statuses, 400, *((429,) if 413 in statuses else ()))
     content = {PROBLEM_TYPE: {"schema": {"$ref": _REF.format(model=Problem.__name__)}}}
-    return {status: {"description": _MEANINGS[status], "content": content} for status in sorted(statuses)}
+    return {status: {"description": _MEANINGS[status], "content": content} for status in sorted({*statuses})}
 
 
 def body_of(model: type[WireModel]) -> dict[str, Any]:
@@ -90,14 +93,13 @@ def _add_models(document: dict[str, Any], models: Iterable[type[WireModel]]) -> 
 
 
 def _add_headers(document: dict[str, Any]) -> None:
-    """The headers every answer of the API carries, and the one a 401 adds."""
+    """The headers every answer carries, those of the API, and the one a 401 adds."""
     for path, operations in document["paths"].items():
         for operation in operations.values():
             for status, response in operation["responses"].items():
-                headers = _ON_EVERY_ANSWER if path.startswith("/v1/") else {}
+                headers = _ON_EVERY_ANSWER | (_OF_THE_API if path.startswith("/v1/") else {})
                 headers = headers | (_ON_401 if status == "401" else {})
-                if headers:
-                    response["headers"] = headers | response.get("headers", {})
+                response["headers"] = headers | response.get("headers", {})
 
 
 def _drop_undocumented_defaults(document: dict[str, Any]) -> None:
@@ -113,8 +115,10 @@ def _drop_undocumented_defaults(document: dict[str, Any]) -> None:
 
 _TEXT = {"type": "string"}
 _ON_EVERY_ANSWER = {
-    "Agent-Nonce": {"description": "The nonce of the next proof.", "required": True, "schema": _TEXT},
     "X-Content-Type-Options": {"description": "`nosniff`.", "required": True, "schema": _TEXT},
+}
+_OF_THE_API = {
+    "Agent-Nonce": {"description": "The nonce of the next proof.", "required": True, "schema": _TEXT},
 }
 _ON_401 = {"WWW-Authenticate": {"description": "`Agent-Proof`.", "required": True, "schema": _TEXT}}
 LOCATION = {"Location": {"description": "Where the transaction is seen.", "required": True, "schema": _TEXT}}

@@ -7,20 +7,25 @@ through :meth:`Gate.newcomer` and :meth:`Gate.require_key`.
 from __future__ import annotations
 
 import hmac
+from collections.abc import Awaitable, Callable
 
 from fastapi import Request
 
 from countersign.contract import ErrorCode, PublicKey
-from policy_service.channels.http.bodies import read_body, require_json
+from policy_service.channels.http.bodies import require_json
 from policy_service.channels.http.paces import Paces
+from policy_service.channels.requests import declared_length, read_body, read_unidentified_body
 from policy_service.errors import ForbiddenError, UnauthenticatedError
 from policy_service.identity.callers import Caller
 from policy_service.identity.origin import cookie_of, require_host, require_own_page, site_of
-from policy_service.identity.proofs import Authenticator, Presented
+from policy_service.identity.proofs import HOW_TO_PROVE, Authenticator, Presented
 from policy_service.identity.sessions import Session, Sessions
 from policy_service.workflow.context import Context
 
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
+_SMALL_BODY_BYTES = (
+    16_384  # read before its sender is identified; most submissions and every redemption are smaller
+)
 
 
 class Gate:
@@ -39,28 +44,32 @@ class Gate:
         Raises:
             ServiceError: misdirected_host, unsupported_media_type, too_large, or an authentication code.
         """
-        presented = await self._presented(request)
-        return await self._authenticator.authenticate(presented), presented.body
+        presented = self._presented(request)
+        if presented.proof is None and presented.authorization is None:
+            raise UnauthenticatedError(HOW_TO_PROVE)
+        body = await self._body(request, lambda: self._authenticator.recognize(presented))
+        return await self._authenticator.authenticate(presented, body), body
 
-    async def newcomer(self, request: Request, limit: int) -> Presented:
+    async def newcomer(self, request: Request, limit: int) -> tuple[Presented, bytes]:
         """A request of somebody who is not known yet, with a body of ``limit`` bytes at most: what it says is to be
         proved by :meth:`require_key`.
 
         Raises:
             ServiceError: misdirected_host, unsupported_media_type, too_large, unauthenticated.
         """
-        presented = await self._presented(request, limit)
+        presented = self._presented(request)
         if presented.proof is None:
             raise UnauthenticatedError("sign this request into an Agent-Proof header with the key it brings")
-        return presented
+        require_json(request)
+        return presented, await read_unidentified_body(request, min(limit, self.ctx.settings.max_body_bytes))
 
-    def require_key(self, presented: Presented, key: PublicKey, agent: str) -> None:
+    def require_key(self, presented: Presented, body: bytes, key: PublicKey, agent: str) -> None:
         """Make sure that a newcomer holds the key it brings.
 
         Raises:
             ServiceError: an authentication code.
         """
-        self._authenticator.authenticate_new_key(presented, key, agent)
+        self._authenticator.authenticate_new_key(presented, body, key, agent)
 
     async def person(self, request: Request, *, touch: bool = True) -> Session:
         """The signed-in person behind a request that changes nothing; ``touch``: it shows that they are there.
@@ -80,13 +89,13 @@ class Gate:
     async def person_who_writes(self, request: Request) -> tuple[Session, bytes]:
         """The signed-in person behind a request that changes something.
 
-        The body is read first: whoever sends the last byte of it an hour later is asked who they are an hour later.
+        The session is looked up after the body has been read: it may end while the body is on its way.
 
         Raises:
             ServiceError: also csrf, when the origin is another or the session's form token is missing.
         """
         self.require_host(request)
-        body = await self._body(request)
+        body = await self._body(request, lambda: self.person(request, touch=False))
         session = await self.person(request)
         require_own_page(self._site, request.headers)
         token = request.headers.get("x-csrf-token", "")
@@ -109,20 +118,23 @@ class Gate:
         """
         require_host(self._site, request.headers.get("host"))
 
-    async def _presented(self, request: Request, limit: int | None = None) -> Presented:
+    def _presented(self, request: Request) -> Presented:
         self.require_host(request)
         return Presented(
             method=request.method,
             path=request.scope.get("raw_path", b"").decode("latin-1") or request.url.path,
             query=request.scope.get("query_string", b"").decode("latin-1"),
-            body=await self._body(request, limit),
             proof=request.headers.get("agent-proof"),
             authorization=request.headers.get("authorization"),
         )
 
-    async def _body(self, request: Request, limit: int | None = None) -> bytes:
-        most = self.ctx.settings.max_body_bytes
-        body = await read_body(request, most if limit is None else min(limit, most))
+    async def _body(self, request: Request, identify: Callable[[], Awaitable[object]]) -> bytes:
+        """The body. ``identify`` refuses a sender by the head alone; it runs before a body that is not small."""
         if request.method in _WITH_BODY:
             require_json(request)
-        return body
+        limit = self.ctx.settings.max_body_bytes
+        length = declared_length(request)
+        if length is not None and length <= _SMALL_BODY_BYTES:
+            return await read_unidentified_body(request, limit)
+        await identify()
+        return await read_body(request, limit)

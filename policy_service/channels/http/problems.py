@@ -7,6 +7,7 @@ from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from countersign.contract import PROBLEM_TYPE_PREFIX, ErrorCode
@@ -116,6 +117,8 @@ class Faults:
 
         try:
             await self._app(scope, receive, noting)
+        except ClientDisconnect:
+            return  # the client hung up in the middle of its body: no fault of ours, and no answer is read
         except Exception:
             log.exception("fault", route=route_of(scope), method=known_method(scope))
             # half an answer has left: the connection must break, and the server above must not quote why

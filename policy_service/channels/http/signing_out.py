@@ -12,8 +12,8 @@ import structlog
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
-from policy_service.channels.http.bodies import read_body
 from policy_service.channels.http.gate import Gate
+from policy_service.channels.requests import media_type, read_unidentified_body
 from policy_service.errors import InvalidRequestError, NotFoundError
 from policy_service.identity.foreign_tokens import MAX_CHARS, UntrustedTokenError
 from policy_service.identity.logout import obey
@@ -46,9 +46,9 @@ def router(gate: Gate, sign_in: SignIn) -> APIRouter:
 
 async def _token(request: Request) -> str:
     """The one field of the form."""
-    body = await read_body(request, MAX_CHARS + 1_000)
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
+    if media_type(request.headers.get("content-type", "")) != _FORM:
         raise InvalidRequestError(f"send it as {_FORM}")
+    body = await read_unidentified_body(request, MAX_CHARS + 1_000)
     try:
         fields = parse_qsl(body.decode("ascii"), keep_blank_values=True, max_num_fields=8)
     except ValueError as error:

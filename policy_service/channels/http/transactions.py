@@ -60,7 +60,7 @@ _KEY = docs.header(
 
 def wanted_wait(request: Request, most: int) -> int:
     """Seconds of ``Prefer: wait=N`` (RFC 7240), at most ``most``; any other preference is ignored, as the RFC says."""
-    found = _WAIT.search(request.headers.get("prefer", ""))
+    found = _WAIT.search(", ".join(request.headers.getlist("prefer")))
     return min(int(found.group(1)), most) if found else 0
 
 

@@ -36,7 +36,7 @@ def router(gate: Gate, findings: Callable[[], Sequence[Finding]], metrics_token:
         found.headers["Cache-Control"] = f"public, max-age={_JWKS_MAX_AGE_S}"
         return found
 
-    @routes.get("/healthz", response_model=Health, summary="The process lives")
+    @routes.get("/healthz", response_model=Health, summary="The process lives", responses=docs.problems())
     async def healthz() -> Response:
         return answer(Health(status="ok"))
 
@@ -44,7 +44,10 @@ def router(gate: Gate, findings: Callable[[], Sequence[Finding]], metrics_token:
         "/readyz",
         response_model=Health,
         summary="The service may take traffic; what is wrong all the same, since when, and what to do",
-        responses={503: {"model": Health, "description": "It must not take traffic; the findings say why."}},
+        responses={
+            **docs.problems(),
+            503: {"model": Health, "description": "It must not take traffic; the findings say why."},
+        },
     )
     async def readyz() -> Response:
         found = findings()

@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from policy_service.channels.requests import media_type
 from policy_service.errors import InvalidRequestError
 
 FORM: Final = "application/x-www-form-urlencoded"
@@ -136,10 +137,10 @@ def read_body(body: bytes, content_type: str) -> Delivery:
     """A delivery over HTTP, whose signature holds.
 
     Raises:
-        InvalidRequestError: it is none of those Slack makes.
+        InvalidRequestError: it is none of those Slack makes, or not in UTF-8.
     """
     try:
-        if content_type.partition(";")[0].strip().lower() != FORM:
+        if media_type(content_type) != FORM:
             return _of(json.loads(body))
         fields = dict(
             parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_MOST_FIELDS, errors="strict")

@@ -12,11 +12,12 @@ from fastapi.responses import JSONResponse
 from starlette.background import BackgroundTask
 
 from policy_service import metrics
+from policy_service.channels.requests import read_unidentified_body
 from policy_service.channels.slack.desk import After, Answer, Desk
 from policy_service.channels.slack.payloads import read_body
 from policy_service.channels.slack.refusals import NotOursError, Refusals
 from policy_service.channels.slack.signature import Signatures
-from policy_service.errors import InvalidRequestError, RequestError
+from policy_service.errors import RequestError
 from policy_service.slack import EVENTS_PATH
 
 _MOST_BYTES = 512 * 1024  # a form with the longest message in it is a tenth of that
@@ -31,7 +32,7 @@ def router(desk: Desk, signatures: Signatures) -> APIRouter:
     @routes.post(EVENTS_PATH)
     async def events(request: Request) -> Response:
         try:
-            body = await _body(request)
+            body = await read_unidentified_body(request, _MOST_BYTES)
             check = signatures.failed(body, request.headers.items())
             if check is not None:
                 raise NotOursError("this is not signed by Slack", check)
@@ -43,15 +44,6 @@ def router(desk: Desk, signatures: Signatures) -> APIRouter:
         return _as_response(answer)
 
     return routes
-
-
-async def _body(request: Request) -> bytes:
-    read = bytearray()
-    async for part in request.stream():
-        read += part
-        if len(read) > _MOST_BYTES:
-            raise InvalidRequestError("Slack sends nothing that large", code="too_large")
-    return bytes(read)
 
 
 def _as_response(answer: Answer) -> Response:

@@ -40,7 +40,7 @@ def _as_page(handler: Handler, pages: Pages) -> Handler:
 
 
 def _is_read_by_a_person(request: Request) -> bool:
-    asks = "text/html" in request.headers.get("accept", "")
+    asks = any("text/html" in one for one in request.headers.getlist("accept"))
     return asks and not request.url.path.startswith(_PROGRAMS)
 
 

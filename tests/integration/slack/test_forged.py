@@ -10,6 +10,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 import pytest
+from structlog.testing import capture_logs
 
 from policy_service.storage.core import find_one
 from policy_service.storage.plumbing import OutboxRow
@@ -79,6 +80,31 @@ async def test_an_approval_that_is_not_signed_is_401_and_says_no_more(
 
     assert (await _post(office, body, good)).status_code == 200
     assert await attacker.votes() == [("maya", "approve", False)]
+
+
+async def test_a_delivery_with_two_readings_is_refused_though_it_is_signed(
+    office: Office, attacker: Attacker, asked: Json
+) -> None:
+    body, good = signed("interactive", attacker.press("U0DANA", asked), SECRET)
+    for headers in (
+        good | {"Content-Type": f"{FORM}; charset=utf-16"},
+        [*good.items(), ("Content-Type", JSON)],
+        [*good.items(), ("Host", "evil.example"), ("Host", "evil.example")],
+    ):
+        assert (await _post(office, body, headers)).status_code == 400
+    assert await attacker.nothing_said()
+
+
+@pytest.mark.parametrize("reset", [False, True])
+async def test_hanging_up_in_mid_delivery_is_no_fault(office: Office, reset: bool) -> None:
+    with capture_logs() as lines:
+        _, writer = await asyncio.open_connection("127.0.0.1", office.world.settings.port)
+        writer.write(b"POST /slack/events HTTP/1.1\r\nHost: slack.test\r\nContent-Length: 100\r\n\r\n{")
+        await writer.drain()
+        await asyncio.sleep(0.1)
+        writer.transport.abort() if reset else writer.close()
+        await asyncio.sleep(0.1)
+    assert [one for one in lines if one["log_level"] in {"error", "critical"}] == []
 
 
 async def test_a_signature_ages_by_the_clock_of_the_service(

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 KEY, OTHERS_KEY = PrivateKey.generate(), PrivateKey.generate()
 NOW = int(START.timestamp())
 PATH, QUERY, BODY = "/v1/transactions/%7Eabc", "a=1&b=%20", b'{"run_key":"r"}'
-REQUEST = Presented("POST", PATH, QUERY, BODY, None, None)
+REQUEST = Presented("POST", PATH, QUERY, None, None)
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Door:
         return make_proof(key, **{**claims, **other})
 
     async def knock(self, proof: str | None, request: Presented = REQUEST) -> Caller:
-        return await self.authenticator.authenticate(replace(request, proof=proof))
+        return await self.authenticator.authenticate(replace(request, proof=proof), BODY)
 
     async def refused(self, proof: str | None, request: Presented = REQUEST) -> str:
         with pytest.raises(UnauthenticatedError) as caught:
@@ -99,6 +99,39 @@ async def test_no_proof_is_told_how_to_make_one(door: Door) -> None:
 async def test_a_proof_of_anything_else_is_refused(door: Door, other: dict[str, Any]) -> None:
     """C19, B10."""
     assert await door.refused(door.proof(**other)) == "bad_proof"
+
+
+@pytest.mark.parametrize(
+    ("other", "code"),
+    {
+        "this request": ({}, None),
+        "another body": ({"body": b""}, None),
+        "another method": ({"method": "GET"}, "bad_proof"),
+        "another path": ({"url_path": "/v1/redemptions"}, "bad_proof"),
+        "another query": ({"query": ""}, "bad_proof"),
+        "an old time": ({"now": NOW - 3600}, "bad_proof"),
+        "another agent's name": ({"agent": "other-bot"}, "bad_proof"),
+        "an old nonce": ({"nonce": "x" * 24}, "use_nonce"),
+    }.values(),
+)
+async def test_a_head_is_refused_before_its_body_is_read(
+    door: Door, other: dict[str, Any], code: str | None
+) -> None:
+    presented = replace(REQUEST, proof=door.proof(**other))
+    if code is None:
+        await door.authenticator.recognize(presented)
+        return
+    with pytest.raises(UnauthenticatedError) as caught:
+        await door.authenticator.recognize(presented)
+    assert caught.value.code.value == code
+
+
+async def test_a_head_without_a_live_key_is_refused_before_its_body_is_read(door: Door) -> None:
+    for key in (PrivateKey.generate(), OTHERS_KEY):
+        with pytest.raises(UnauthenticatedError):
+            await door.authenticator.recognize(replace(REQUEST, proof=door.proof(key)))
+    with pytest.raises(UnauthenticatedError):
+        await door.authenticator.recognize(replace(REQUEST, authorization="Bearer unknown"))
 
 
 @pytest.mark.parametrize("nonce", ["old", "", "x" * 24])
@@ -191,7 +224,7 @@ async def by_key(
     db: Database, folder: Path, secret: str, *, allowed: bool = True, scheme: str = "Bearer "
 ) -> Caller:
     authenticator = Authenticator(db, Nonces(b"s" * 32, 60), settings(folder, api_keys=allowed), Clock())
-    return await authenticator.authenticate(replace(REQUEST, authorization=scheme + secret))
+    return await authenticator.authenticate(replace(REQUEST, authorization=scheme + secret), BODY)
 
 
 async def test_an_api_key_is_its_agent_and_bound_to_no_key(door: Door, tmp_path: Path) -> None:
@@ -233,7 +266,7 @@ async def test_a_bad_proof_is_not_saved_by_a_good_api_key(door: Door, tmp_path: 
     secret = await door.db.write(lambda tx: make_api_key(tx, "bot"))
     authenticator = Authenticator(door.db, Nonces(b"s" * 32, 60), settings(tmp_path, api_keys=True), Clock())
     with pytest.raises(UnauthenticatedError):
-        await authenticator.authenticate(replace(REQUEST, proof="x", authorization=f"Bearer {secret}"))
+        await authenticator.authenticate(replace(REQUEST, proof="x", authorization=f"Bearer {secret}"), BODY)
 
 
 async def test_no_table_and_no_line_holds_the_secret(door: Door) -> None:

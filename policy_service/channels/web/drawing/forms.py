@@ -9,6 +9,7 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
+from policy_service.channels.requests import media_type, read_unidentified_body
 from policy_service.errors import InvalidRequestError
 
 MAX_FORM_BYTES = 65_536  # a reason of MAX_REASON_CHARS in any script fits three times over
@@ -27,22 +28,13 @@ async def read_form(
 
     Raises InvalidRequestError: `unsupported_media_type`, `too_large`, `unknown_field`, `invalid_request`.
     """
-    media_type = request.headers.get("content-type", "").split(";")[0].strip().lower()
-    if media_type != "application/x-www-form-urlencoded":
+    kind = media_type(request.headers.get("content-type", ""))
+    if kind != "application/x-www-form-urlencoded":
         raise InvalidRequestError(
-            f"a form arrives as application/x-www-form-urlencoded, not as {media_type!r}",
+            f"a form arrives as application/x-www-form-urlencoded, not as {kind!r}",
             code="unsupported_media_type",
         )
-    return _checked(_parse(await _read_body(request, max_bytes), max_fields), required, optional)
-
-
-async def _read_body(request: Request, max_bytes: int) -> bytes:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > max_bytes:
-            raise InvalidRequestError(f"a form holds at most {max_bytes:,} bytes", code="too_large")
-    return bytes(body)
+    return _checked(_parse(await read_unidentified_body(request, max_bytes), max_fields), required, optional)
 
 
 def _parse(body: bytes, max_fields: int) -> list[tuple[str, str]]:

@@ -43,7 +43,7 @@ from .names import (
     txn_id,
 )
 from .pointers import compensation_args, pointer_to, pointer_tokens, reads_result, resolve_pointer
-from .proof import PROOF_STEPS, ProofClaims, make_proof, verify_proof
+from .proof import PROOF_STEPS, ProofClaims, make_proof, verify_proof, verify_proof_before_body
 from .receipt import ReceiptClaims, ReceiptEffect
 from .receipt_verify import RECEIPT_STEPS, verify_receipt
 from .release import DecisionClaims, EffectDetail, ReleaseClaims
@@ -153,6 +153,7 @@ __all__ = [
     "txn_digest",
     "txn_id",
     "verify_proof",
+    "verify_proof_before_body",
     "verify_receipt",
     "verify_release",
     "verify_transaction",

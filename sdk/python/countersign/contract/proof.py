@@ -140,6 +140,43 @@ def verify_proof(
     )
 
 
+def verify_proof_before_body(
+    token: str,
+    *,
+    key_for: KeyFor,
+    method: str,
+    url_path: str,
+    query: str,
+    accept_nonce: Callable[[str], bool],
+    now: int,
+    max_age: int = MAX_AGE_SECONDS,
+    leeway: int = LEEWAY_SECONDS,
+) -> ProofClaims:
+    """Verify a proof against the head of a request, before its body is read: all steps of `verify_proof` but `body`.
+
+    It keeps a stranger's body out of memory and accepts nothing: the whole request still needs `verify_proof`.
+
+    Raises:
+        VerificationError: as `verify_proof`.
+    """
+    return _verify(
+        _Proof(
+            unverified_token=token,
+            typ=TYP_PROOF,
+            key_for=key_for,
+            method=method,
+            url_path=url_path,
+            query=query,
+            body=b"",
+            accept_nonce=accept_nonce,
+            now=now,
+            max_age=max_age,
+            leeway=leeway,
+        ),
+        tuple(step for step in PROOF_STEPS if step.check is not _body),
+    )
+
+
 def _verify(state: _Proof, steps: tuple[Step[_Proof], ...]) -> ProofClaims:
     run_steps(steps, state)
     return state.claims

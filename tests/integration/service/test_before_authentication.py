@@ -1,0 +1,332 @@
+"""What a sender can do before it is identified: have little more than a head read, and write no errors."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncIterator
+from dataclasses import replace
+
+import httpx2
+import pytest
+from structlog.testing import capture_logs
+
+from policy_service.channels.http.single_headers import SINGLE
+from tests.fakes.payments import Payments
+from tests.fakes.streaming import served
+from tests.fakes.world import Agent, World, running
+from tests.integration.service.effects import pay
+
+pytestmark = pytest.mark.anyio
+
+HOST = b"Host: 127.0.0.1:8420\r\n"
+CLOSE = b"Connection: close\r\n"
+
+
+@pytest.fixture(scope="module")
+async def bank(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[World]:
+    """One service for all."""
+    folder = tmp_path_factory.mktemp("before-authentication")
+    async with running(folder / "data", Payments(folder / "bundle").path) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+async def robot(bank: World) -> Agent:
+    """An agent that knows a nonce."""
+    agent = await bank.agent("robot")
+    await agent.send("GET", "/v1/tools/pay")
+    return agent
+
+
+@pytest.fixture(scope="module")
+async def port(bank: World) -> AsyncIterator[int]:
+    """Where the service listens."""
+    async with served(bank) as port:
+        yield port
+
+
+async def answered(port: int, sent: bytes) -> bytes:
+    """What is answered until the service closes, although the client sends nothing more."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(sent)
+        async with asyncio.timeout(5):
+            return await reader.read()
+    finally:
+        writer.close()
+
+
+JSON = b"Content-Type: application/json\r\n"
+FORM = b"Content-Type: application/x-www-form-urlencoded\r\n"
+ORIGIN = b"Origin: http://127.0.0.1:8420\r\n"
+LARGE = b"Content-Length: 1000000\r\n"
+# The head of a request whose body of a megabyte is still to come, and the status that refuses it all the same.
+STRANGERS = {
+    "no proof": (b"POST /v1/transactions", JSON, b"401"),
+    "a proof that is none": (b"POST /v1/transactions", JSON + b"Agent-Proof: e30.e30.AAAA\r\n", b"401"),
+    "an API key that is none": (b"POST /v1/redemptions", JSON + b"Authorization: Bearer a\r\n", b"401"),
+    "no proof, with GET": (b"GET /v1/tools/pay", b"", b"401"),
+    "no session": (b"POST /v1/reviews/x/votes", JSON, b"401"),
+    "a session that is none": (b"POST /v1/reviews/x/votes", JSON + b"Cookie: countersign_dev=a\r\n", b"401"),
+    "a key of its own, and no issuer": (b"POST /v1/agent-keys", JSON + b"Agent-Proof: a\r\n", b"401"),
+    "no route": (b"POST /nowhere", JSON, b"404"),
+    "another method": (b"POST /healthz", JSON, b"405"),
+}
+
+
+CHUNKED = b"Transfer-Encoding: chunked\r\n"
+TOO_LARGE = {
+    "a form": (b"POST /sign-in/dev", FORM + ORIGIN + LARGE, b"413"),
+    "a logout": (b"POST /sign-in/x/backchannel-logout", FORM + LARGE, b"400"),
+    "a webhook, and no secret": (b"POST /v1/policies/sync", b"X-Gitlab-Token: a\r\n" + LARGE, b"401"),
+}
+WAITING = {
+    **{
+        f"{name}, by length": (line, headers + LARGE, status)
+        for name, (line, headers, status) in STRANGERS.items()
+    },
+    **{
+        f"{name}, chunked": (line, headers + CHUNKED, status)
+        for name, (line, headers, status) in STRANGERS.items()
+    },
+    **TOO_LARGE,
+}
+
+
+@pytest.mark.parametrize(("line", "headers", "status"), WAITING.values(), ids=WAITING)
+async def test_a_large_body_of_a_stranger_is_not_waited_for(
+    port: int, line: bytes, headers: bytes, status: bytes
+) -> None:
+    answer = await answered(port, line + b" HTTP/1.1\r\n" + HOST + headers + CLOSE + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 " + status)
+
+
+async def test_an_agents_large_body_is_not_waited_for_without_the_nonce(robot: Agent, port: int) -> None:
+    proof = (
+        f"Agent-Proof: {replace(robot, nonce='old').proof('POST', '/v1/transactions', b'any')}\r\n".encode()
+    )
+    head = b"POST /v1/transactions HTTP/1.1\r\n" + HOST + JSON + LARGE + CLOSE
+    answer = await answered(port, head + proof + b"\r\n")
+    assert b'"use_nonce"' in answer
+
+
+@pytest.mark.parametrize("size", [1_000, 100_000])
+async def test_a_body_that_is_not_the_signed_one_is_refused(robot: Agent, size: int) -> None:
+    signed, sent = b" " * size + b"{}", b" " * size + b"[]"
+    proof = robot.proof("POST", "/v1/transactions", signed)
+    headers = {"Agent-Proof": proof, "Content-Type": "application/json"}
+    answer = await robot.http.post("/v1/transactions", content=sent, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (401, "bad_proof")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_an_agents_large_body_is_read(bank: World, robot: Agent, port: int, chunked: bool) -> None:
+    raw = json.dumps({"run_key": f"large-{chunked}", "effects": [await pay(bank)]}).encode() + b" " * 100_000
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield raw[:50_000]
+        yield raw[50_000:]
+
+    async with httpx2.AsyncClient(base_url=f"http://127.0.0.1:{port}") as http:
+        newcomer = replace(robot, nonce="old")
+        for expected in (401, 201):
+            answer = await http.post(
+                "/v1/transactions",
+                content=pieces() if chunked else raw,
+                headers={
+                    "Host": "127.0.0.1:8420",
+                    "Agent-Proof": newcomer.proof("POST", "/v1/transactions", raw),
+                    "Content-Type": "application/json",
+                    "Idempotency-Key": f"large-{chunked}",
+                },
+            )
+            newcomer.nonce = answer.headers["agent-nonce"]
+            assert answer.status_code == expected
+
+
+TRAILING = {
+    "Host": (b"", HOST, b"421"),
+    "the proof": (HOST, b"Agent-Proof: PROOF\r\n", b"401"),
+    "the media type": (HOST + b"Agent-Proof: PROOF\r\n", JSON, b"415"),
+    "the key": (HOST + JSON + b"Agent-Proof: PROOF\r\n", b"Idempotency-Key: k\r\n", b"400"),
+}
+
+
+@pytest.mark.parametrize(("leading", "trailing", "status"), TRAILING.values(), ids=TRAILING)
+async def test_a_header_that_arrives_as_a_trailer_is_absent(
+    bank: World, robot: Agent, port: int, leading: bytes, trailing: bytes, status: bytes
+) -> None:
+    raw = json.dumps({"run_key": "trailers", "effects": [await pay(bank)]}).encode()
+    proof = robot.proof("POST", "/v1/transactions", raw).encode()
+    head = b"POST /v1/transactions HTTP/1.1\r\n" + CLOSE + CHUNKED + leading
+    body = b"%x\r\n%s\r\n0\r\n" % (len(raw), raw) + trailing + b"\r\n"
+    answer = await answered(port, (head + b"\r\n" + body).replace(b"PROOF", proof))
+    assert answer.startswith(b"HTTP/1.1 " + status)
+
+
+# --- hanging up
+
+
+BODIES = {
+    "an agent": (b"POST /v1/transactions", JSON + b"Agent-Proof: a\r\n"),
+    "an agent with a webhook": (b"POST /v1/policies/sync", b"X-Gitlab-Token: a\r\n"),
+    "a person's program": (b"POST /v1/reviews/x/votes", JSON),
+    "a person's form": (b"POST /reviews/x/votes", FORM + ORIGIN),
+    "a sign-in": (b"POST /sign-in/dev", FORM + ORIGIN),
+    "a logout": (b"POST /sign-in/x/backchannel-logout", FORM),
+    "no route": (b"POST /nowhere", JSON),
+}
+PARTS = {"a length": b"Content-Length: 100\r\n\r\n{", "chunks": CHUNKED + b"\r\n1\r\n{\r\n"}
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+@pytest.mark.parametrize(("line", "headers"), BODIES.values(), ids=BODIES)
+async def test_hanging_up_in_mid_body_is_no_fault(
+    port: int, caplog: pytest.LogCaptureFixture, line: bytes, headers: bytes, part: bytes
+) -> None:
+    with capture_logs() as lines:
+        for reset in (False, True):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(line + b" HTTP/1.1\r\n" + HOST + headers + part)
+            await writer.drain()
+            await asyncio.sleep(0.05)
+            writer.transport.abort() if reset else writer.close()
+            await asyncio.sleep(0.05)
+    assert [one for one in lines if one["log_level"] in {"error", "critical"}] == []
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == []
+
+
+@pytest.mark.parametrize("path", ["/v1/events", "/v1/transactions/{txn}"])
+async def test_hanging_up_while_waiting_is_no_fault(
+    bank: World, robot: Agent, port: int, caplog: pytest.LogCaptureFixture, path: str
+) -> None:
+    txn = (await robot.submit(await pay(bank, 500), run_key="waiting")).json()["txn"]
+    path = path.format(txn=txn)
+    head = f"GET {path} HTTP/1.1\r\nAgent-Proof: {robot.proof('GET', path)}\r\nPrefer: wait=2\r\n".encode()
+    with capture_logs() as lines:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head + HOST + b"\r\n")
+        await writer.drain()
+        await asyncio.sleep(0.3)
+        writer.transport.abort()
+        await asyncio.sleep(2.2)
+    assert [one for one in lines if one["log_level"] in {"error", "critical"}] == []
+    assert [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR] == []
+
+
+# --- every answer
+
+
+ANSWERS = {
+    "health": ("GET", "/healthz", 200),
+    "readiness": ("GET", "/readyz", 200),
+    "metrics": ("GET", "/metrics", 200),
+    "keys": ("GET", "/.well-known/jwks.json", 200),
+    "the API's description": ("GET", "/v1/openapi.json", 200),
+    "no route": ("GET", "/nowhere", 404),
+    "no route of the API": ("GET", "/v1/nowhere", 404),
+    "no static file": ("GET", "/static/x/y.js", 404),
+    "another method": ("DELETE", "/healthz", 405),
+    "another method of a page": ("DELETE", "/sign-in", 405),
+    "a page": ("GET", "/sign-in", 200),
+    "another page": ("GET", "/", 303),
+    "a form that is none": ("POST", "/sign-in/dev", 403),
+    "no proof": ("POST", "/v1/transactions", 401),
+    "a logout": ("POST", "/sign-in/x/backchannel-logout", 400),
+}
+
+
+@pytest.mark.parametrize(("method", "path", "status"), ANSWERS.values(), ids=ANSWERS)
+async def test_every_answer_says_that_its_type_is_not_to_be_guessed(
+    bank: World, method: str, path: str, status: int
+) -> None:
+    answer = await bank.http.request(method, path)
+    assert answer.status_code == status
+    assert answer.headers.get_list("x-content-type-options") == ["nosniff"]
+    assert ("agent-nonce" in answer.headers) == path.startswith("/v1/")
+
+
+async def test_a_refusal_of_another_host_says_so_too(bank: World) -> None:
+    for path in ("/", "/.well-known/jwks.json", "/v1/policies"):
+        answer = await bank.http.get(path, headers={"Host": "evil.example"})
+        assert (answer.status_code, answer.headers["x-content-type-options"]) == (421, "nosniff")
+
+
+# --- ambiguous requests
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/transactions", "/v1/policies/sync", "/sign-in/dev", "/healthz", "/nowhere"]
+)
+@pytest.mark.parametrize("name", sorted(SINGLE - {"content-length", "transfer-encoding"}))
+async def test_a_header_that_is_read_once_is_refused_twice(bank: World, path: str, name: str) -> None:
+    twice = [(name, "127.0.0.1:8420"), (name.title(), "127.0.0.1:8420")]
+    with_host = twice if name == "host" else [("host", "127.0.0.1:8420"), *twice]
+    request = httpx2.Request("POST", f"{bank.settings.public_url}{path}", headers=with_host, content=b"")
+    answer = await bank.http.send(request)
+    assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+    assert name in answer.json()["detail"]
+
+
+async def test_a_valid_request_with_a_second_proof_is_refused(bank: World, robot: Agent) -> None:
+    proof = robot.proof("GET", "/v1/tools/pay")
+    for others in (["x"], [proof]):
+        headers = [("Agent-Proof", one) for one in (proof, *others)]
+        answer = await bank.http.get("/v1/tools/pay", headers=headers)
+        assert (answer.status_code, answer.json()["code"]) == (400, "invalid_request")
+    assert (await bank.http.get("/v1/tools/pay", headers={"Agent-Proof": proof})).status_code == 200
+
+
+async def test_lists_may_be_several_fields(bank: World, robot: Agent) -> None:
+    txn = (await robot.submit(await pay(bank, 500), run_key="lists")).json()["txn"]
+    path = f"/v1/transactions/{txn}"
+    headers = [
+        ("Agent-Proof", robot.proof("GET", path)),
+        ("Prefer", "respond-async"),
+        ("Prefer", "wait=1"),
+        ("Accept", "text/plain"),
+        ("Accept", "application/json"),
+    ]
+    begun = time.monotonic()
+    assert (await bank.http.get(path, headers=headers)).status_code == 200
+    assert time.monotonic() - begun >= 1
+
+
+@pytest.mark.parametrize("charset", ["utf-16", "utf-7", "iso-8859-1", '"utf-16le"'])
+@pytest.mark.parametrize("path", ["/sign-in/dev", "/reviews/x/votes", "/sign-in/x/backchannel-logout"])
+async def test_a_form_in_another_encoding_is_refused(bank: World, path: str, charset: str) -> None:
+    headers = {
+        "Content-Type": f"application/x-www-form-urlencoded; charset={charset}",
+        "Origin": bank.settings.public_url,
+    }
+    answer = await bank.http.post(path, content=b"token=a", headers=headers)
+    assert answer.status_code == 400
+    assert "UTF-8" in answer.text or path.endswith("logout")  # whose answer never says why
+
+
+@pytest.mark.parametrize("charset", ["utf-16", "utf-7", "iso-8859-1"])
+async def test_json_in_another_encoding_is_refused(bank: World, robot: Agent, charset: str) -> None:
+    headers = {"Content-Type": f"application/json; charset={charset}", "Idempotency-Key": "k"}
+    answer = await robot.send("POST", "/v1/transactions", {"run_key": "x", "effects": []}, headers=headers)
+    assert (answer.status_code, answer.json()["code"]) == (415, "unsupported_media_type")
+
+
+TARGETS = {
+    "another host": (b"http://evil.example/v1/policies", HOST, b"421"),
+    "another host in both": (b"http://evil.example/v1/policies", b"Host: evil.example\r\n", b"421"),
+    "our host, another Host": (b"http://127.0.0.1:8420/v1/policies", b"Host: evil.example\r\n", b"421"),
+    "our host": (b"http://127.0.0.1:8420/v1/policies", HOST, b"401"),
+    "another page": (b"http://evil.example/sign-in", HOST, b"421"),
+    "another host's health": (b"http://evil.example/healthz", HOST, b"421"),
+}
+
+
+@pytest.mark.parametrize(("target", "host", "status"), TARGETS.values(), ids=TARGETS)
+async def test_a_target_of_another_host_is_misdirected(
+    port: int, target: bytes, host: bytes, status: bytes
+) -> None:
+    answer = await answered(port, b"GET " + target + b" HTTP/1.1\r\n" + host + CLOSE + b"\r\n")
+    assert answer.startswith(b"HTTP/1.1 " + status)

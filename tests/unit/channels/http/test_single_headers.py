@@ -1,0 +1,30 @@
+"""Every header that the service reads is known to be single or a list."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import policy_service
+from policy_service.channels.http import webhooks
+from policy_service.channels.http.single_headers import SINGLE
+
+LISTS = {"accept", "cookie", "prefer"}  # read with `getlist`
+READ = re.compile(r'headers\.(get|getlist)\(\s*"([a-z0-9-]+)"|"([a-z0-9-]+)" in \w+\.headers')
+CHANNELS = Path(policy_service.__file__).parent
+OUTGOING = {"retry-after"}  # of answers to our own requests
+
+
+def test_every_header_that_is_read_is_single_or_read_as_a_list() -> None:
+    places = [*CHANNELS.glob("channels/**/*.py"), CHANNELS / "identity/origin.py"]
+    found = {
+        (how, name or inside) for place in places for how, name, inside in READ.findall(place.read_text())
+    }
+    assert {name for how, name in found if how != "getlist"} - OUTGOING <= SINGLE
+    assert {name for how, name in found if how == "getlist"} <= LISTS
+    assert {"host", "origin", "content-type", "agent-proof", "x-csrf-token"} <= {name for _, name in found}
+
+
+def test_what_signs_a_webhook_is_single() -> None:
+    hooks = {webhooks._GITHUB, webhooks._GITLAB, webhooks._STANDARD, "webhook-id", "webhook-timestamp"}
+    assert hooks <= SINGLE
